@@ -1,0 +1,383 @@
+"""
+Prepare the workspace, then become the command that was asked for.
+
+    python3 .ci/workspace.py COMMAND [ARGUMENT ...]
+
+Finds a ROS 2 that is sourced, or installs one from PyPI wheels; installs what requirements.txt
+pins into a virtual environment; builds both packages with colcon. What is already there and
+unchanged is not done again. Needs only the standard library. A problem the user can mend is one
+line, without a traceback.
+
+    ROS=kilted            the distribution to install when none is sourced (jazzy)
+    TORCH=none|cpu|cuda   the torch build to install (cpu)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+from pathlib import Path
+import platform
+import re
+import shutil
+import subprocess
+import sys
+
+ROOT = Path(__file__).resolve().parent.parent
+REQUIREMENTS = ROOT / 'requirements.txt'
+PYTHONS = ((3, 10), (3, 13))
+TORCH_CPU_INDEX = 'https://download.pytorch.org/whl/cpu'
+FREE_DISK_GB = 3
+NO_NETWORK = re.compile(
+    r'NewConnectionError|Temporary failure|ConnectTimeout|Network is unreachable'
+)
+
+
+class Problem(Exception):
+    """Something that the user can mend; the text says what and how."""
+
+
+def main(command: list[str]) -> None:
+    if not command:
+        raise Problem('say what to run: python3 .ci/workspace.py COMMAND [ARGUMENT ...]')
+    workspace = Workspace(
+        sourced=os.environ.get('ROS_DISTRO', '') if rclpy_is_sourced() else '',
+        distro=os.environ.get('ROS') or 'jazzy',
+        torch=os.environ.get('TORCH') or 'cpu',
+    )
+    with workspace.lock():
+        workspace.install()
+        workspace.build()
+    environment = workspace.environment()
+    program = shutil.which(command[0], path=environment['PATH'])
+    if program is None:
+        raise Problem(f'there is no command {command[0]!r}; the verbs are in lerobot-serve --help')
+    os.execve(program, command, environment)
+
+
+class Workspace:
+    """One virtual environment and one colcon workspace, for one distribution, Python and torch."""
+
+    def __init__(self, *, sourced: str, distro: str, torch: str) -> None:
+        if distro not in ('jazzy', 'kilted'):
+            raise Problem(f'ROS must be jazzy or kilted, got {distro!r}')
+        if torch not in ('none', 'cpu', 'cuda'):
+            raise Problem(f'TORCH must be none, cpu or cuda, got {torch!r}')
+        self.sourced, self.distro, self.torch = sourced, sourced or distro, torch
+        self.python = Path(sys.executable) if sourced else supported_python()
+        self.version = run(
+            [self.python, '-c', 'import sys; print("%d.%d" % sys.version_info[:2])']
+        ).strip()
+        kind = 'sourced-' if sourced else ''
+        suffix = '' if torch == 'cpu' else f'-torch-{torch}'
+        self.folder = ROOT / '.workspace' / f'{kind}{self.distro}-py{self.version}{suffix}'
+        self.venv = self.folder / 'venv'
+
+    @contextlib.contextmanager
+    def lock(self):
+        """Keep a second `make` waiting while this one installs."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        (ROOT / '.workspace' / 'COLCON_IGNORE').touch()
+        with open(self.folder / 'lock', 'w') as handle:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            yield
+
+    # what is installed
+
+    def install(self) -> None:
+        wanted = digest(
+            REQUIREMENTS.read_text(), self.version, self.sourced, self.distro, self.torch
+        )
+        if self.is_done('installed', wanted):
+            return
+        self.check_machine()
+        say(f'installing into {self.venv.relative_to(ROOT)} (a few minutes, once)')
+        shutil.rmtree(self.venv, ignore_errors=True)
+        # links are found, copies are not: a pip without a venv module is one line to mend
+        site = ['--system-site-packages'] if self.sourced else []
+        self.step(
+            'venv',
+            [self.python, '-m', 'venv', *site, self.venv],
+            'python cannot make virtual environments; on Debian or Ubuntu: '
+            f'apt install python{self.version}-venv',
+        )
+        sections = read_requirements(self.distro)
+        names = ['build', 'run', 'test'] if self.sourced else ['ros', 'build', 'run', 'test']
+        pins = [line for name in names for line in sections[name]]
+        keep = self.keep_numpy()
+        self.pip('packages', [*pins, *keep])
+        self.install_torch(sections['torch'], keep)
+        if not self.sourced:
+            self.relocate_cmake_files()
+        self.done('installed', wanted)
+
+    def install_torch(self, pins: list[str], keep: list[str]) -> None:
+        torch, *rest = pins
+        if self.torch == 'none':
+            return
+        if self.torch == 'cuda':
+            self.pip('torch', [torch, rest[0], *keep])
+            return
+        # the plain name would bring several GB of CUDA: ask for the CPU build by name and nothing
+        # it needs
+        self.pip(
+            'torch',
+            ['--no-deps', '--retries', '0', '--extra-index-url', TORCH_CPU_INDEX, f'{torch}+cpu'],
+        )
+        self.pip('what torch needs', [*rest, *keep])
+
+    def keep_numpy(self) -> list[str]:
+        """Hold a sourced ROS 2 to its own numpy: its messages are compiled against it."""
+        if not self.sourced:
+            return []
+        version = run([self.python, '-c', 'import numpy; print(numpy.__version__)']).strip()
+        return [f'numpy=={version}']
+
+    def relocate_cmake_files(self) -> None:
+        """Rewrite the two include folders of the machine that built the wheels."""
+        paths = run(
+            [
+                self.bin('python'),
+                '-c',
+                'import numpy, sysconfig; '
+                'print(sysconfig.get_paths()["include"]); print(numpy.get_include())',
+            ]
+        ).split('\n')
+        for file in self.venv.glob('share/*/cmake/*.cmake'):
+            text = file.read_text()
+            moved = re.sub(
+                r'/opt/python/cp\d+-cp\d+/lib/python3\.\d+/site-packages/numpy/_?core/include',
+                paths[1],
+                text,
+            )
+            moved = re.sub(r'/opt/python/cp\d+-cp\d+/include/python3\.\d+', paths[0], moved)
+            if moved != text:
+                file.write_text(moved)
+
+    # what is built
+
+    def build(self) -> None:
+        wanted = digest(*self.build_inputs())
+        if self.is_done('built', wanted):
+            return
+        say('building the two packages with colcon')
+        command = [
+            self.bin('python'),
+            '-m',
+            'colcon',
+            '--log-base',
+            self.folder / 'log',
+            'build',
+            '--base-paths',
+            '.',
+            'lerobot_serve_interfaces',
+            '--symlink-install',
+            '--build-base',
+            self.folder / 'build',
+            '--install-base',
+            self.folder / 'install',
+            '--cmake-args',
+            f'-DPython3_EXECUTABLE={self.bin("python")}',
+            '-DBUILD_TESTING=OFF',
+            '-DCMAKE_BUILD_TYPE=Release',
+            '--no-warn-unused-cli',
+        ]
+        self.step('colcon build', command, 'the build failed')
+        self.done('built', wanted)
+
+    def build_inputs(self) -> list[str]:
+        """Return what needs a new build when it changes."""
+        files = [ROOT / name for name in ('package.xml', 'setup.py', 'setup.cfg')]
+        files += sorted(p for p in (ROOT / 'lerobot_serve_interfaces').rglob('*') if p.is_file())
+        linked = [
+            str(p)
+            for folder in ('launch', 'config', 'resource')
+            for p in sorted((ROOT / folder).rglob('*'))
+        ]
+        return [
+            self.read_stamp('installed'),
+            str(ROOT),
+            *linked,
+            *(f'{p}\n{p.read_text()}' for p in files),
+        ]
+
+    def environment(self) -> dict[str, str]:
+        """Return the variables under which the packages are found, like a sourced setup.bash."""
+        site = f'lib/python{self.version}/site-packages'
+        packages = [
+            self.folder / 'install' / name
+            for name in ('lerobot_serve', 'lerobot_serve_interfaces')
+        ]
+        prefixes = packages if self.sourced else [*packages, self.venv]
+        added = {
+            'PATH': [self.venv / 'bin', packages[0] / 'bin'],
+            'AMENT_PREFIX_PATH': prefixes,
+            'CMAKE_PREFIX_PATH': prefixes,
+            'PYTHONPATH': [self.folder / 'build' / 'lerobot_serve', packages[1] / site],
+            'LD_LIBRARY_PATH': [packages[1] / 'lib']
+            if self.sourced
+            else [packages[1] / 'lib', self.venv / 'lib'],
+        }
+        environment = dict(
+            os.environ, ROS_DISTRO=self.distro, ROS_VERSION='2', ROS_PYTHON_VERSION='3'
+        )
+        environment.pop('PYTHONHOME', None)
+        for name, paths in added.items():
+            # a half-sourced other ROS 2 must not shine through the wheels
+            old = environment.get(name, '') if self.sourced or name == 'PATH' else ''
+            environment[name] = os.pathsep.join([*map(str, paths), *filter(None, [old])])
+        return environment
+
+    # how it is done
+
+    def check_machine(self) -> None:
+        """Raise Problem when the machine lacks what pip and colcon need."""
+        if not self.sourced and (platform.system(), platform.machine()) != ('Linux', 'x86_64'):
+            raise Problem(
+                f'ROS 2 wheels exist for Linux on x86_64, this is {platform.system()} on '
+                f'{platform.machine()}; install ROS 2 {self.distro} and source its setup.bash'
+            )
+        compiler = os.environ.get('CXX', 'c++')
+        if not shutil.which(compiler.split()[0]):
+            raise Problem(
+                f'there is no C++ compiler ({compiler}); on Debian or Ubuntu: apt install g++'
+            )
+        header = Path(
+            run(
+                [self.python, '-c', 'import sysconfig; print(sysconfig.get_paths()["include"])']
+            ).strip()
+        )
+        if not (header / 'Python.h').exists():
+            raise Problem(
+                f'{header}/Python.h is missing; on Debian or Ubuntu: '
+                f'apt install python{self.version}-dev'
+            )
+        free_gb = shutil.disk_usage(self.folder).free / 1e9
+        if free_gb < FREE_DISK_GB:
+            raise Problem(
+                f'{self.folder} has {free_gb:.1f} GB free and {FREE_DISK_GB} GB are needed; '
+                'make room'
+            )
+
+    def bin(self, name: str) -> Path:
+        return self.venv / 'bin' / name
+
+    def pip(self, what: str, arguments: list[str]) -> None:
+        command = [
+            self.bin('python'),
+            '-m',
+            'pip',
+            'install',
+            '--quiet',
+            '--no-input',
+            '--disable-pip-version-check',
+            *arguments,
+        ]
+        self.step(f'pip install {what}', command, f'pip could not install {what}')
+
+    def step(self, name: str, command: list[object], blame: str) -> None:
+        """Run one step with its output in a file. Raises Problem with the file's name."""
+        log = self.folder / (name.replace(' ', '-') + '.log')
+        environment = self.environment() if self.venv.exists() else dict(os.environ)
+        with open(log, 'w') as output:
+            code = subprocess.run(
+                [str(part) for part in command],
+                cwd=ROOT,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            ).returncode
+        if code == 0:
+            return
+        text = log.read_text(errors='replace')
+        if NO_NETWORK.search(text) and name.startswith('pip'):
+            blame += ': no network; connect this machine to PyPI or set PIP_INDEX_URL to a mirror'
+        elif 'No matching distribution' in text:
+            missing = re.findall(r'No matching distribution found for (\S+)', text)
+            blame += f': no build of {", ".join(missing)} for Python {self.version} can be found'
+        raise Problem(f'{blame} (log: {log.relative_to(ROOT)})')
+
+    def read_stamp(self, name: str) -> str:
+        file = self.folder / f'{name}.stamp'
+        return file.read_text() if file.exists() else ''
+
+    def is_done(self, name: str, wanted: str) -> bool:
+        return self.read_stamp(name) == wanted
+
+    def done(self, name: str, wanted: str) -> None:
+        (self.folder / f'{name}.stamp').write_text(wanted)
+
+
+def rclpy_is_sourced() -> bool:
+    """Tell whether a setup.bash was sourced in this shell, whichever distribution it was."""
+    if not (os.environ.get('ROS_DISTRO') and os.environ.get('AMENT_PREFIX_PATH')):
+        return False
+    probe = subprocess.run([sys.executable, '-c', 'import rclpy'], capture_output=True)
+    if probe.returncode:
+        raise Problem(
+            f'ROS 2 {os.environ["ROS_DISTRO"]} is sourced, but {sys.executable} cannot import '
+            'rclpy; use the Python of that ROS 2 (make PYTHON=/usr/bin/python3), or a shell without it'
+        )
+    return True
+
+
+def supported_python() -> Path:
+    """Return this Python or the first supported one on the PATH."""
+    low, high = PYTHONS
+    names = [sys.executable, 'python3.11', 'python3.12', 'python3.10', 'python3.13']
+    for name in filter(None, map(shutil.which, names)):
+        probe = subprocess.run(
+            [name, '-c', 'import sys; print(*sys.version_info[:2], sys.executable)'],
+            capture_output=True,
+            text=True,
+        )
+        if probe.returncode == 0:
+            major, minor, path = probe.stdout.split(maxsplit=2)
+            if low <= (int(major), int(minor)) <= high:
+                return Path(path.strip())
+    raise Problem(
+        f'Python 3.{low[1]} to 3.{high[1]} is needed and python3 is {platform.python_version()}; '
+        'install one of them, or name it: make PYTHON=/path/to/python3.11'
+    )
+
+
+def read_requirements(distro: str) -> dict[str, list[str]]:
+    """Return the pins of each section, for one distribution."""
+    sections: dict[str, list[str]] = {}
+    pins: list[str] = []
+    for line in REQUIREMENTS.read_text().splitlines():
+        header = re.match(r'# \[(\w+)\]', line)
+        if header:
+            pins = sections.setdefault(header[1], [])
+        elif line and not line.startswith('#'):
+            pin, _, comment = line.partition('#')
+            other = re.search(rf'{distro}: (\S+)', comment)
+            pins.append(re.sub(r'==.*', f'=={other[1]}', pin.strip()) if other else pin.strip())
+    return sections
+
+
+def run(command: list[object]) -> str:
+    return subprocess.run(
+        [str(part) for part in command], check=True, capture_output=True, text=True
+    ).stdout
+
+
+def digest(*parts: str) -> str:
+    return hashlib.sha256('\0'.join(parts).encode()).hexdigest()
+
+
+def say(text: str) -> None:
+    print(f'lerobot_serve: {text}', file=sys.stderr, flush=True)
+
+
+if __name__ == '__main__':
+    try:
+        main(sys.argv[1:])
+    except Problem as problem:
+        say(str(problem))
+        sys.exit(1)
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -1,0 +1,46 @@
+# Two commands do everything on a fresh machine: `make demo` and `make test`.
+# Each first prepares what is missing (.ci/workspace.py says what), then runs.
+
+PYTHON ?= python3
+DEMO_S ?= 20
+WORKSPACE = @$(PYTHON) .ci/workspace.py
+export ROS TORCH
+
+.PHONY: help demo test unit lint bench docs shell clean
+
+help:
+	@echo "make demo    a simulated robot driven by a policy server (DEMO_S=20 seconds)"
+	@echo "make test    lint and all tests"
+	@echo "make unit    the tests that need no ROS (seconds)"
+	@echo "make lint    ruff"
+	@echo "make bench   measure, into out/bench/"
+	@echo "make docs    write docs/parameters.md anew"
+	@echo "make shell   a shell in which ROS 2 and both packages are found"
+	@echo "make clean   remove what was built and installed"
+	@echo
+	@echo "ROS=kilted   another distribution than jazzy, when none is sourced"
+	@echo "TORCH=none   no torch (a robot needs none); TORCH=cuda for a GPU"
+
+demo:
+	$(WORKSPACE) lerobot-serve demo --seconds $(DEMO_S)
+
+test: lint
+	$(WORKSPACE) python -m pytest test
+
+unit:
+	$(WORKSPACE) python -m pytest test/unit
+
+lint:
+	$(WORKSPACE) ruff check .
+
+bench:
+	$(WORKSPACE) lerobot-serve bench
+
+docs:
+	$(WORKSPACE) lerobot-serve docs --write
+
+shell:
+	$(WORKSPACE) $${SHELL:-bash}
+
+clean:
+	rm -rf .workspace out

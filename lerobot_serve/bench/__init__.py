@@ -1,0 +1,1 @@
+"""Measurements of lerobot_serve, and the training of its demo policy."""

@@ -1,0 +1,9 @@
+EXAMPLE = ''
+
+
+def add_arguments(p):
+    pass
+
+
+def main(o):
+    return 0

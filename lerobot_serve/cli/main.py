@@ -1,0 +1,55 @@
+"""`lerobot-serve VERB`: finds the verb, parses its arguments, returns its exit status."""
+
+from __future__ import annotations
+
+import argparse
+from importlib import import_module
+import os
+import sys
+
+from lerobot_serve import __version__
+from lerobot_serve.parameters import ParameterError
+
+# verb -> what it does; the module lerobot_serve.cli.VERB has add_arguments and main
+VERBS = {
+    'demo': 'run a simulated robot against a policy server and sum up what happened',
+    'bench': 'measure the data path and write out/bench/*.json',
+    'docs': 'show the parameters of every node, or write docs/parameters.md',
+}
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the whole command."""
+    top = argparse.ArgumentParser(
+        prog='lerobot-serve',
+        description='Serves learned robot policies to robots that carry no weights.',
+        epilog='example: lerobot-serve demo --seconds 20',
+    )
+    top.add_argument('--version', action='version', version=f'%(prog)s {__version__}')
+    verbs = top.add_subparsers(dest='verb', metavar='VERB', required=True)
+    for verb, text in VERBS.items():
+        module = import_module(f'lerobot_serve.cli.{verb}')
+        sub = verbs.add_parser(
+            verb, help=text, description=text[0].upper() + text[1:] + '.', epilog=module.EXAMPLE
+        )
+        module.add_arguments(sub)
+        sub.set_defaults(main=module.main)
+    return top
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Return 0 when all went well, 1 when the verb failed, 2 for a wrong command line."""
+    from lerobot_serve.ros.runtime import UserError
+
+    options = parser().parse_args(arguments)
+    try:
+        return options.main(options)
+    except (UserError, ParameterError) as error:
+        print(f'lerobot-serve {options.verb}: {error}', file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # the reader of our output has gone, for example `| head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1

@@ -1,0 +1,91 @@
+"""Starts the package's executables as processes of their own, and ends every one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+import contextlib
+from pathlib import Path
+import signal
+import subprocess
+import time
+from typing import IO
+
+from ament_index_python.packages import get_package_prefix, PackageNotFoundError
+
+from lerobot_serve.ros.runtime import UserError
+
+END_S = 10.0
+
+
+class Fleet:
+    """Processes with their logs in one folder."""
+
+    def __init__(self, folder: Path, environment: dict[str, str]) -> None:
+        self._folder, self._environment = folder, environment
+        self.processes: dict[str, subprocess.Popen] = {}
+        self._logs: list[IO] = []
+
+    def start(
+        self, name: str, executable: str, *, namespace: str = '', **parameters: object
+    ) -> subprocess.Popen:
+        """Start one executable; its output goes to NAME.log."""
+        command = [str(executable_path(executable)), '--ros-args']
+        if namespace:
+            command += ['-r', f'__ns:={namespace}']
+        for key, value in parameters.items():
+            command += ['-p', f'{key}:={value}']
+        # closed in end(), with the process that writes to it
+        log = open(  # noqa: SIM115
+            self._folder / f'{name}.log', 'w'
+        )
+        self._logs.append(log)
+        self.processes[name] = subprocess.Popen(
+            command,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            env=self._environment,
+        )
+        return self.processes[name]
+
+    def ended(self) -> dict[str, int]:
+        """Return the exit status of every process that is gone."""
+        codes = {name: process.poll() for name, process in self.processes.items()}
+        return {name: code for name, code in codes.items() if code is not None}
+
+    def end(self) -> dict[str, int]:
+        """End all with SIGINT, after END_S with SIGKILL; return the exit statuses."""
+        for process in self.processes.values():
+            if process.poll() is None:
+                process.send_signal(signal.SIGINT)
+        deadline = time.monotonic() + END_S
+        for process in self.processes.values():
+            try:
+                process.wait(max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        for log in self._logs:
+            log.close()
+        return {name: process.returncode for name, process in self.processes.items()}
+
+
+@contextlib.contextmanager
+def fleet(folder: Path, environment: dict[str, str]) -> Iterator[Fleet]:
+    """Give a Fleet and end it whatever happens."""
+    started = Fleet(folder, environment)
+    try:
+        yield started
+    finally:
+        started.end()
+
+
+def executable_path(name: str) -> Path:
+    """Return the installed executable. Raises UserError."""
+    try:
+        path = Path(get_package_prefix('lerobot_serve')) / 'lib' / 'lerobot_serve' / name
+    except PackageNotFoundError:
+        raise UserError('lerobot_serve is not installed; source install/setup.bash') from None
+    if not path.exists():
+        raise UserError(f'{path} is missing; build the workspace anew')
+    return path

@@ -1,0 +1,13 @@
+"""
+The half that touches the robot: no weights, no torch, and a rule for every way in which the other
+half may fail.
+
+    robot       what the robot is: joints, cameras, limits, from one YAML file
+    inputs      the newest of every input, and how old it is
+    ledger      the one request in flight, and which answer counts
+    queue       the actions that are left to play
+    cage        the last check before a command leaves
+    controller  one control step: queue, staleness, cage
+    requester   the thread that opens the session and asks for chunks
+    node        the wiring to ROS
+"""

@@ -1,0 +1,364 @@
+"""
+The node edge_controller: inputs in, requests out, chunks in, commands out.
+
+Three threads: the executor deposits what arrives, `request` asks for chunks, `tick` commands the
+robot. The process holds no torch, so that nothing but these three competes for the interpreter.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+import contextlib
+from functools import partial
+from pathlib import Path
+import secrets
+import time
+
+from builtin_interfaces.msg import Duration
+import numpy as np
+from rclpy.node import Node
+from sensor_msgs.msg import Image, JointState
+from std_srvs.srv import Trigger
+from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
+
+from lerobot_serve.edge import robot as robot_file
+from lerobot_serve.edge.cage import Cage
+from lerobot_serve.edge.controller import Controller, Executed
+from lerobot_serve.edge.inputs import Inputs, NotReady, Snapshot
+from lerobot_serve.edge.parameters import EdgeParameters
+from lerobot_serve.edge.queue import ActionQueue
+from lerobot_serve.edge.requester import Pace, Progress, Requester
+from lerobot_serve.ros import inputs as ros_inputs
+from lerobot_serve.ros import qos
+from lerobot_serve.ros.beat import Beat
+from lerobot_serve.ros.contract import drop_messages
+from lerobot_serve.ros.parameter_server import ParameterServer
+from lerobot_serve.ros.runtime import run, Runtime, UserError
+from lerobot_serve.ros.session_client import SessionClient
+from lerobot_serve.ros.share import shared_file
+from lerobot_serve.wire.content import Image as WireImage
+from lerobot_serve.wire.errors import Malformed
+from lerobot_serve.wire.images import ImagePool
+from lerobot_serve.wire.names import is_topic
+from lerobot_serve.wire.schema import Codec, ID_LIMIT
+from lerobot_serve.wire.session import CameraSpec, SessionAsk, Unreachable
+from lerobot_serve_interfaces.msg import ActionChunk, EdgeState, ExecutedAction
+from lerobot_serve_interfaces.srv import ResetEpisode
+
+JOINTS = 'joint state'
+OPEN_TIMEOUT_S = 10.0
+RESET_TIMEOUT_S = 1.0
+
+
+class EdgeController(Node):
+    """See the module. Built in the main thread; each method says whose it is."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        super().__init__('edge_controller', context=runtime.context)
+        self._settings = ParameterServer(self, EdgeParameters)
+        self._settings.on_change(self._change_pace)
+        parameters = self._settings.current
+        self.robot = load_robot(parameters.robot_file)
+        self.client_id = name_client(parameters.client_id, self.get_namespace())
+        self._actions = ActionQueue()
+        self._controller = Controller(
+            self._actions,
+            Cage(self.robot.actions),
+            max_action_age_ns=int(parameters.max_action_age_s * 1e9),
+        )
+        self._inputs = Inputs(max_ages_ns(self.robot))
+        self._images = ImagePool(parameters.image_threads)
+        self._chunks = self.create_subscription(
+            ActionChunk,
+            '~/action_chunk',
+            self._on_chunk,
+            qos.ACTION_CHUNK,
+            raw=True,
+            qos_overriding_options=qos.OVERRIDABLE,
+        )
+        self._client = SessionClient(
+            self,
+            check_server(parameters.server),
+            lifespan_s=parameters.max_action_age_s,
+            stop=runtime.stop,
+        )
+        self._requester = Requester(
+            self,
+            self._inputs,
+            self._actions,
+            client_id=self.client_id,
+            task=parameters.task,
+            action_count=len(self.robot.actions),
+            first_epoch=secrets.randbits(32),
+            pace=pace(parameters, self.robot),
+            clock=time.monotonic_ns,
+        )
+        self._instance = secrets.randbits(63)
+        self._ask: SessionAsk | None = None
+        self._beat = Beat(int(1e9 / self.robot.fps))
+        self._connect_robot()
+        self._offer(parameters)
+        runtime.thread('request', self._run_requests, self._requester.close)
+        runtime.thread('tick', partial(self._run_ticks, runtime))
+        self.get_logger().info(
+            f'{self.client_id} ({self.robot.name}) at {self.robot.fps:g} Hz asks '
+            f'{parameters.server}'
+        )
+
+    def _connect_robot(self) -> None:
+        """Subscribe to the robot's inputs and publish its commands."""
+        robot = self.robot
+        sources = [(JOINTS, JointState, robot.state.topic)]
+        sources += [(camera.name, Image, camera.topic) for camera in robot.cameras]
+        for name, kind, topic in sources:
+            self.create_subscription(
+                kind,
+                topic,
+                partial(self._on_input, name),
+                qos.SENSOR,
+                raw=True,
+                qos_overriding_options=qos.OVERRIDABLE,
+            )
+        self._commands = self.create_publisher(
+            JointTrajectory,
+            robot.command_topic,
+            qos.COMMAND,
+            qos_overriding_options=qos.OVERRIDABLE,
+        )
+
+    def _offer(self, parameters: EdgeParameters) -> None:
+        """Create what operators and recorders see."""
+        self._state_publisher = self.create_publisher(
+            EdgeState, '~/state', qos.STATE, qos_overriding_options=qos.OVERRIDABLE
+        )
+        self._executed_publisher = self.create_publisher(
+            ExecutedAction,
+            '~/executed_action',
+            qos.EXECUTED_ACTION,
+            qos_overriding_options=qos.OVERRIDABLE,
+        )
+        self.create_service(Trigger, '~/reset', self._on_reset)
+        self.create_timer(parameters.status_period_s, self._on_timer)
+
+    # executor thread
+
+    def _on_input(self, name: str, raw: bytes) -> None:
+        self._inputs.deposit(name, raw, time.monotonic_ns())
+
+    def _on_chunk(self, raw: bytes) -> None:
+        self._requester.on_chunk(raw)
+
+    def _on_reset(self, _: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
+        self._requester.reset()
+        response.success, response.message = True, 'the next episode begins'
+        return response
+
+    def _on_timer(self) -> None:
+        self._state_publisher.publish(self._state())
+
+    def _change_pace(self, parameters: EdgeParameters) -> None:
+        self._requester.pace = pace(parameters, self.robot)
+
+    # request thread: the requester's Link
+
+    def _run_requests(self) -> None:
+        self._requester.run()
+        if self._ask and self._requester.progress.connected:
+            # a server that is gone closes the idle session by itself
+            with contextlib.suppress(Unreachable):
+                self._client.close(self._ask, RESET_TIMEOUT_S)
+        self._images.close()
+
+    def open_session(self, epoch: int) -> int:
+        """Return the agreed schema version. Raises Refused or Unreachable."""
+        parameters = self._settings.current
+        self._ask = SessionAsk(
+            self.client_id,
+            self._instance,
+            epoch,
+            self._chunks.topic_name,
+            self.robot.state_names,
+            self.robot.action_names,
+            tuple(CameraSpec(camera.name) for camera in self.robot.cameras),
+            self.robot.fps,
+            robot_type=self.robot.name,
+            policy=parameters.policy,
+            task=parameters.task,
+            codec=Codec[parameters.codec.upper()],
+        )
+        reply = self._client.open(self._ask, OPEN_TIMEOUT_S)
+        for warning in reply.warnings:
+            self.get_logger().warning(warning)
+        if reply.chunk_size <= parameters.buffer_time_s * self.robot.fps:
+            self.get_logger().warning(
+                f'a chunk lasts {reply.chunk_size / self.robot.fps:.2f} s and buffer_time_s is '
+                f'{parameters.buffer_time_s:g}: the server will be asked without a pause'
+            )
+        self.get_logger().info(f'session {reply.session_id} with {reply.policy}')
+        return reply.schema_version
+
+    def reset_episode(self, epoch: int, episode: int, episode_id: str) -> None:
+        """Tell the server that an episode begins."""
+        request = ResetEpisode.Request(
+            client_id=self.client_id, session_epoch=epoch, episode=episode, episode_id=episode_id
+        )
+        try:
+            self._client.reset(request, RESET_TIMEOUT_S)
+        except Unreachable as error:
+            # the first request of the episode says the same
+            self.get_logger().warning(f'reset was not acknowledged: {error}')
+
+    def observe(self, snapshot: Snapshot) -> tuple[np.ndarray, tuple[WireImage, ...]]:
+        """Return state and encoded images. Raises Malformed."""
+        state = ros_inputs.joint_positions(snapshot.values[JOINTS], self.robot.state.names)
+        frames = {c.name: ros_inputs.frame(snapshot.values[c.name]) for c in self.robot.cameras}
+        codec = Codec[self._settings.current.codec.upper()]
+        quality = self._settings.current.jpeg_quality
+        return state, self._images.encode_all(frames, codec, quality)
+
+    def send(self, raw: bytes) -> None:
+        """Publish a request."""
+        self._client.send(raw)
+
+    # tick thread
+
+    def _run_ticks(self, runtime: Runtime) -> None:
+        while self._beat.wait(runtime.stop):
+            executed = self._controller.step(time.monotonic_ns(), self._position)
+            if executed:
+                self._command(executed)
+
+    def _position(self) -> np.ndarray | None:
+        """Return where the robot is, in action order; None when that is not known."""
+        joints = tuple(action.joint for action in self.robot.actions)
+        try:
+            raw = self._inputs.newest(JOINTS, time.monotonic_ns())
+            return ros_inputs.joint_positions(raw, joints).astype(np.float64)
+        except (NotReady, Malformed):
+            return None
+
+    def _command(self, executed: Executed) -> None:
+        command = executed.judgement.command
+        if command is not None:
+            point = JointTrajectoryPoint(positions=command.tolist())
+            point.time_from_start = Duration(nanosec=int(1e9 / self.robot.fps))
+            joints = [action.joint for action in self.robot.actions]
+            self._commands.publish(JointTrajectory(joint_names=joints, points=[point]))
+        self._executed_publisher.publish(self._executed_message(executed))
+
+    def _executed_message(self, executed: Executed) -> ExecutedAction:
+        planned, judgement = executed.planned, executed.judgement
+        source = planned.source
+        return ExecutedAction(
+            stamp=self.get_clock().now().to_msg(),
+            tick=self._beat.beats,
+            seq=source.seq,
+            session_epoch=source.session_epoch,
+            episode=source.episode,
+            chunk_row=planned.row,
+            age_s=executed.age_ns / 1e9,
+            verdict=int(judgement.verdict),
+            rung=EdgeState.RUNG_PLAY,
+            client_id=self.client_id,
+            episode_id=source.episode_id,
+            slot=source.slot,
+            policy=source.policy,
+            reason=judgement.reason,
+            raw=planned.action.tolist(),
+            commanded=[] if judgement.command is None else judgement.command.tolist(),
+        )
+
+    # any thread
+
+    def _state(self) -> EdgeState:
+        progress, controller = self._requester.progress, self._controller
+        left_s = self._actions.rows_left / self.robot.fps
+        state, reason = describe_state(progress, playing=left_s > 0)
+        return EdgeState(
+            stamp=self.get_clock().now().to_msg(),
+            client_id=self.client_id,
+            server=self._client.server if progress.connected else '',
+            episode_id=progress.episode_id,
+            task=self._settings.current.task,
+            slot=progress.slot,
+            policy=progress.policy,
+            state=state,
+            rung=EdgeState.RUNG_PLAY if left_s > 0 else EdgeState.RUNG_HOLD,
+            reason=reason,
+            queue_remaining_s=left_s,
+            action_age_s=controller.age_ns / 1e9,
+            round_trip_ms=progress.round_trip_ms,
+            network_ms=progress.network_ms,
+            ticks=self._beat.beats,
+            ticks_missed=self._beat.missed,
+            actions_executed=controller.actions_executed,
+            requests_sent=progress.requests_sent,
+            chunks_accepted=progress.chunks_accepted,
+            stalls=controller.stalls,
+            cage_trips=controller.cage_trips,
+            drops=drop_messages(Counter(self._requester.drops) + controller.drops),
+        )
+
+
+def describe_state(progress: Progress, *, playing: bool) -> tuple[int, str]:
+    """Return EdgeState.state and its reason."""
+    if not progress.connected:
+        again = progress.ever_connected
+        state = EdgeState.RECONNECTING if again else EdgeState.CONNECTING
+        return state, progress.refused
+    if not playing:
+        return EdgeState.STALLED, progress.waiting_for or 'waiting for a chunk'
+    if progress.late:
+        return EdgeState.DEGRADED, 'the last request was not answered in time'
+    return EdgeState.STREAMING, progress.waiting_for
+
+
+def pace(parameters: EdgeParameters, robot: robot_file.Robot) -> Pace:
+    return Pace(
+        1 / robot.fps,
+        parameters.buffer_time_s,
+        parameters.request_timeout_s,
+        parameters.reconnect_backoff_s,
+        parameters.merge == 'append',
+    )
+
+
+def max_ages_ns(robot: robot_file.Robot) -> dict[str, int]:
+    ages_s = {JOINTS: robot.state.max_age_s, **{c.name: c.max_age_s for c in robot.cameras}}
+    return {name: int(age_s * 1e9) for name, age_s in ages_s.items()}
+
+
+def load_robot(path: str) -> robot_file.Robot:
+    """Return the robot. Raises UserError."""
+    try:
+        return robot_file.load(Path(path) if path else shared_file('config/robots/sim_arm.yaml'))
+    except robot_file.RobotFileError as error:
+        raise UserError(str(error)) from error
+
+
+def name_client(client_id: str, namespace: str) -> str:
+    """Return the robot's name. Raises UserError."""
+    name = client_id or namespace.strip('/').replace('/', '.')
+    if not name:
+        raise UserError('client_id is empty and the node has no namespace; name this robot')
+    if len(name.encode()) > ID_LIMIT:
+        raise UserError(f'client_id may have {ID_LIMIT} bytes, {name[:20]!r}... has more')
+    return name
+
+
+def check_server(server: str) -> str:
+    """Return the server's name. Raises UserError."""
+    if not is_topic(server):
+        raise UserError(
+            f'server must be the full name of a node like /policy_server, got {server!r}'
+        )
+    return server
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the executable `edge_controller`."""
+    return run(EdgeController, arguments)
+
+
+if __name__ == '__main__':
+    raise SystemExit(main())

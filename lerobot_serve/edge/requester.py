@@ -1,0 +1,308 @@
+"""
+The thread that opens the session and asks for chunks, one at a time.
+
+It talks to the world through a `Link`, so that it can be tried without ROS. What it decides, step
+by step: open the session; wait until little is left to play; take a snapshot; send; wait for the
+answer; merge.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+import math
+import queue
+import threading
+from typing import Protocol
+
+import numpy as np
+
+from lerobot_serve.edge.inputs import Inputs, NotReady, Snapshot
+from lerobot_serve.edge.ledger import Dropped, Ledger, Pending
+from lerobot_serve.edge.queue import ActionQueue, Source
+from lerobot_serve.wire import chunk as wire_chunk
+from lerobot_serve.wire import observation as wire_observation
+from lerobot_serve.wire.chunk import Chunk
+from lerobot_serve.wire.content import Image
+from lerobot_serve.wire.errors import Malformed
+from lerobot_serve.wire.header import Header
+from lerobot_serve.wire.observation import Observation
+from lerobot_serve.wire.schema import Flag, MsgType, Status
+from lerobot_serve.wire.session import Refused, Unreachable
+
+BACKOFF_LIMIT_S = 10.0
+INPUT_RETRY_S = 0.02
+
+
+class Link(Protocol):
+    """What the requester needs of the outside; the node implements it."""
+
+    def open_session(self, epoch: int) -> int:
+        """Return the agreed schema version. Raises Refused or Unreachable."""
+
+    def reset_episode(self, epoch: int, episode: int, episode_id: str) -> None:
+        """Tell the server; what it answers changes nothing for the robot."""
+
+    def observe(self, snapshot: Snapshot) -> tuple[np.ndarray, tuple[Image, ...]]:
+        """Return state and encoded images of a snapshot. Raises Malformed."""
+
+    def send(self, raw: bytes) -> None:
+        """Publish a request."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """When to ask and when to give up."""
+
+    step_s: float
+    buffer_time_s: float
+    request_timeout_s: float
+    backoff_s: float
+    append: bool
+
+
+@dataclass
+class Progress:
+    """What the requester tells about itself; replaced field by field, read by the status timer."""
+
+    connected: bool = False
+    ever_connected: bool = False
+    refused: str = ''
+    waiting_for: str = ''
+    late: bool = False
+    episode_id: str = ''
+    slot: str = ''
+    policy: str = ''
+    round_trip_ms: float = 0.0
+    network_ms: float = 0.0
+    requests_sent: int = 0
+    chunks_accepted: int = 0
+
+
+class Requester:
+    """
+    `run` is the body of the thread; `on_chunk`, `reset` and `wake` are called by the executor's.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        inputs: Inputs,
+        actions: ActionQueue,
+        *,
+        client_id: str,
+        task: str,
+        action_count: int,
+        first_epoch: int,
+        pace: Pace,
+        clock: Callable[[], int],
+    ) -> None:
+        self._link, self._inputs, self._actions = link, inputs, actions
+        self._client_id, self._task, self._columns = client_id, task, action_count
+        self._clock = clock
+        self.pace = pace
+        self.progress = Progress()
+        self.drops: Counter[str] = Counter()
+        self._ledger = Ledger(first_epoch)
+        self._schema_version = 0
+        self._episodes = 0
+        self._episode_start = True
+        self._arrived: queue.SimpleQueue[tuple[bytes, int] | None] = queue.SimpleQueue()
+        self._stop = threading.Event()
+        self._reset_wanted = threading.Event()
+        self._name_episode()
+
+    # called by other threads
+
+    def on_chunk(self, raw: bytes) -> None:
+        """Deposit an answer."""
+        self._arrived.put((raw, self._clock()))
+
+    def reset(self) -> None:
+        """Begin the next episode as soon as the thread gets to it."""
+        self._reset_wanted.set()
+        self._arrived.put(None)
+
+    def close(self) -> None:
+        """Let `run` return."""
+        self._stop.set()
+        self._arrived.put(None)
+
+    # the thread
+
+    def run(self) -> None:
+        backoff_s = self.pace.backoff_s
+        while not self._stop.is_set():
+            if not self.progress.connected:
+                if self._connect():
+                    backoff_s = self.pace.backoff_s
+                else:
+                    self._stop.wait(backoff_s)
+                    backoff_s = min(2 * backoff_s, BACKOFF_LIMIT_S)
+                continue
+            self._step()
+
+    def _connect(self) -> bool:
+        progress = self.progress
+        self._ledger = Ledger((self._ledger.session_epoch + 1) % 2**32)
+        try:
+            self._schema_version = self._link.open_session(self._ledger.session_epoch)
+        except (Refused, Unreachable) as error:
+            progress.refused = str(error)
+            return False
+        progress.refused, progress.connected, progress.ever_connected = '', True, True
+        self._episode_start = True
+        return True
+
+    def _step(self) -> None:
+        """Do the next thing; never blocks for longer than a request may take."""
+        if self._reset_wanted.is_set():
+            self._begin_episode()
+        left_s = self._actions.rows_left * self.pace.step_s
+        if left_s > self.pace.buffer_time_s:
+            self._drain(min(left_s - self.pace.buffer_time_s, 1.0))
+            return
+        try:
+            snapshot = self._inputs.snapshot(self._clock())
+            state, images = self._link.observe(snapshot)
+        except NotReady as error:
+            self.progress.waiting_for = str(error)
+            self._stop.wait(INPUT_RETRY_S)
+            return
+        except Malformed as error:
+            self.drops[error.reason] += 1
+            self.progress.waiting_for = str(error)
+            self._stop.wait(INPUT_RETRY_S)
+            return
+        self.progress.waiting_for = ''
+        self._wait_for_answer(self._send(snapshot, state, images))
+
+    def _begin_episode(self) -> None:
+        self._reset_wanted.clear()
+        self._actions.clear()
+        self._ledger.new_episode()
+        self._episode_start = True
+        self._name_episode()
+        epoch, episode = self._ledger.session_epoch, self._ledger.episode
+        self._link.reset_episode(epoch, episode, self.progress.episode_id)
+
+    def _name_episode(self) -> None:
+        self._episodes += 1
+        run = f'{self._ledger.session_epoch:08x}'
+        self.progress.episode_id = f'{self._client_id}-{run}-{self._episodes:04d}'
+
+    def _send(self, snapshot: Snapshot, state: np.ndarray, images: tuple[Image, ...]) -> Pending:
+        now_ns = self._clock()
+        pending = self._ledger.begin(
+            sent_ns=now_ns, captured_ns=snapshot.captured_ns, rows_taken=self._actions.rows_taken
+        )
+        header = Header(
+            pending.seq,
+            now_ns,
+            self._ledger.session_epoch,
+            self._ledger.episode,
+            self._schema_version,
+            MsgType.OBSERVATION,
+            Flag.EPISODE_START if self._episode_start else Flag.NONE,
+        )
+        left_s = self._actions.rows_left * self.pace.step_s
+        self._link.send(
+            wire_observation.encode(
+                Observation(
+                    header,
+                    self._client_id,
+                    self.progress.episode_id,
+                    state[None, :],
+                    images,
+                    self._task,
+                    queue_remaining_s=left_s,
+                )
+            )
+        )
+        self._episode_start = False
+        self.progress.requests_sent += 1
+        return pending
+
+    def _wait_for_answer(self, pending: Pending) -> None:
+        """Take answers until the pending one came, or its time is over."""
+        deadline_ns = pending.sent_ns + int(self.pace.request_timeout_s * 1e9)
+        while self._ledger.pending and not self._stop.is_set():
+            if self._reset_wanted.is_set():
+                return
+            left_s = (deadline_ns - self._clock()) / 1e9
+            if left_s <= 0:
+                self._time_out()
+                return
+            self._take(left_s)
+
+    def _time_out(self) -> None:
+        """Open the session anew: the server may have forgotten us, or be another one."""
+        self.drops['request_timeout'] += 1
+        self._ledger.give_up()
+        self.progress.late, self.progress.connected = True, False
+
+    def _drain(self, wait_s: float) -> None:
+        """Wait, and drop with a reason what arrives although nothing was asked."""
+        self._take(wait_s)
+
+    def _take(self, wait_s: float) -> None:
+        try:
+            arrived = self._arrived.get(timeout=wait_s)
+        except queue.Empty:
+            return
+        if arrived:
+            self._on_answer(*arrived)
+
+    def _on_answer(self, raw: bytes, arrived_ns: int) -> None:
+        try:
+            chunk = wire_chunk.decode(raw)
+            if chunk.client_id != self._client_id:
+                raise Dropped('other_client')
+            pending = self._ledger.accept(chunk.header)
+            self._check(chunk)
+        except Malformed as error:
+            self.drops[error.reason] += 1
+        except Dropped as dropped:
+            self.drops[dropped.reason] += 1
+        else:
+            self._merge(chunk, pending, arrived_ns)
+
+    def _check(self, chunk: Chunk) -> None:
+        """Raise Dropped or Malformed for an answer that holds no usable actions."""
+        if chunk.status != Status.OK:
+            known = chunk.status in tuple(Status)
+            self.progress.waiting_for = f'the server says: {chunk.status_text}'
+            raise Dropped(Status(chunk.status).name.lower() if known else 'unknown_status')
+        if chunk.robot.shape[1] != self._columns or not len(chunk.robot):
+            raise Malformed('wrong_shape', f'{chunk.robot.shape} is no chunk of this robot')
+        if not np.isfinite(chunk.robot).all():
+            raise Malformed('not_finite', 'the chunk holds NaN or infinity')
+
+    def _merge(self, chunk: Chunk, pending: Pending, arrived_ns: int) -> None:
+        source = Source(
+            pending.seq,
+            self._ledger.session_epoch,
+            self._ledger.episode,
+            self.progress.episode_id,
+            pending.captured_ns,
+            chunk.slot,
+            chunk.policy,
+        )
+        round_trip_s = (arrived_ns - pending.sent_ns) / 1e9
+        if self.pace.append:
+            self._actions.append(chunk.robot, source)
+        else:
+            self._actions.replace(
+                chunk.robot,
+                source,
+                delay_rows=math.ceil(round_trip_s / self.pace.step_s),
+                rows_taken=pending.rows_taken,
+            )
+        progress = self.progress
+        progress.late = False
+        progress.slot, progress.policy = chunk.slot, chunk.policy
+        progress.round_trip_ms = 1e3 * round_trip_s
+        server_ms = chunk.queue_wait_ms + chunk.processing_ms + chunk.inference_ms
+        progress.network_ms = max(0.0, progress.round_trip_ms - server_ms)
+        progress.chunks_accepted += 1

@@ -1,0 +1,153 @@
+"""
+What a parameter of a node is: one description that declares, checks and documents it.
+
+Each node has one frozen dataclass whose fields are made with `parameter`. From it come the
+declaration to ROS (lerobot_serve.ros.parameter_server), the check of every value, and the table in
+docs/parameters.md. Plain Python, no thread of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, Field, field, fields, MISSING
+import math
+from typing import Any, get_type_hints, TypeVar
+
+T = TypeVar('T')
+KINDS = {bool: 'bool', int: 'integer', float: 'double', str: 'string', tuple: 'string array'}
+
+
+class ParameterError(ValueError):
+    """A value that a parameter may not have; names parameter, value and bound."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """The description of one parameter."""
+
+    name: str
+    kind: type
+    default: Any
+    text: str
+    unit: str
+    low: float | None
+    high: float | None
+    choices: tuple[str, ...]
+    live: bool
+
+    @property
+    def allowed(self) -> str:
+        """The bound in words, for errors and documentation."""
+        if self.choices:
+            return 'one of ' + ', '.join(self.choices)
+        if self.low is not None and self.high is not None:
+            return f'in [{self.low:g}, {self.high:g}]'
+        if self.low is not None:
+            return f'at least {self.low:g}'
+        return f'a {KINDS[self.kind]}'
+
+    def check(self, value: Any) -> Any:
+        """Return the value in its own type. Raises ParameterError."""
+        if self.kind is float and type(value) is int:
+            value = float(value)
+        if self.kind is tuple and isinstance(value, list):
+            value = tuple(value)
+        if type(value) is not self.kind:
+            raise ParameterError(f'{self.name} must be a {KINDS[self.kind]}, got {value!r}')
+        if self.choices and value not in self.choices:
+            raise ParameterError(f'{self.name} must be {self.allowed}, got {value!r}')
+        if self.kind in (int, float) and not self._inside(value):
+            raise ParameterError(f'{self.name} must be {self.allowed}, got {value}')
+        return value
+
+    def _inside(self, value: float) -> bool:
+        low = -math.inf if self.low is None else self.low
+        high = math.inf if self.high is None else self.high
+        return math.isfinite(value) and low <= value <= high
+
+
+def parameter(
+    default: Any,
+    text: str,
+    *,
+    unit: str = '',
+    low: float | None = None,
+    high: float | None = None,
+    choices: tuple[str, ...] = (),
+    live: bool = False,
+) -> Any:
+    """
+    Describe one field. `live` parameters may be changed while the node runs; the others are
+    read-only.
+    """
+    details = {
+        'text': text,
+        'unit': unit,
+        'low': low,
+        'high': high,
+        'choices': choices,
+        'live': live,
+    }
+    return field(default=default, metadata=details)
+
+
+def specs(parameters: type) -> tuple[Spec, ...]:
+    """Return the descriptions of a dataclass of parameters, in order."""
+    kinds = get_type_hints(parameters)
+    return tuple(_spec(entry, kinds[entry.name]) for entry in fields(parameters))
+
+
+def _spec(entry: Field, kind: Any) -> Spec:
+    if entry.default is MISSING:
+        raise TypeError(f'{entry.name}: every parameter needs a default')
+    return Spec(entry.name, getattr(kind, '__origin__', kind), entry.default, **entry.metadata)
+
+
+def build(parameters: type[T], values: dict[str, Any]) -> T:
+    """
+    Return the dataclass with `values` over its defaults, every one checked.
+
+    The class may define `check(self)` for rules between parameters. Raises ParameterError.
+    """
+    known = {spec.name: spec for spec in specs(parameters)}
+    for name in values:
+        if name not in known:
+            raise ParameterError(f'{name} is not a parameter; there are {", ".join(known)}')
+    built = parameters(**{name: known[name].check(value) for name, value in values.items()})
+    check = getattr(built, 'check', None)
+    if check:
+        check()
+    return built
+
+
+def changed(current: T, values: dict[str, Any]) -> T:
+    """
+    Return `current` with `values` changed. Raises ParameterError, also for one that is not live.
+    """
+    kept = {spec.name: getattr(current, spec.name) for spec in specs(type(current))}
+    for spec in specs(type(current)):
+        if (
+            spec.name in values
+            and not spec.live
+            and spec.check(values[spec.name]) != kept[spec.name]
+        ):
+            raise ParameterError(
+                f'{spec.name} is fixed at start ({kept[spec.name]!r}); restart the node with '
+                'the new value'
+            )
+    return build(type(current), {**kept, **values})
+
+
+def table(parameters: type) -> str:
+    """Return the reference table of one node in Markdown."""
+    rows = [
+        '| parameter | type | default | unit | allowed | live | what it does |',
+        '|---|---|---|---|---|---|---|',
+    ]
+    for spec in specs(parameters):
+        default = list(spec.default) if spec.kind is tuple else spec.default
+        shown = f'`{default!r}`' if spec.kind in (str, tuple) else f'`{str(default).lower()}`'
+        rows.append(
+            f'| `{spec.name}` | {KINDS[spec.kind]} | {shown} | {spec.unit} | {spec.allowed} | '
+            f'{"yes" if spec.live else "no"} | {spec.text} |'
+        )
+    return '\n'.join(rows)

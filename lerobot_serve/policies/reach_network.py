@@ -1,0 +1,90 @@
+"""
+The network of the demo policy: it sees where the red disc is and answers with a chunk of movement.
+
+Each camera has a small convolutional encoder that ends in a spatial softmax (where each feature is
+strongest, as coordinates); a perceptron turns these and the joint positions into the chunk.
+Everything that decides what it does, the statistics included, is in its state_dict.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn, Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """What decides the shapes of the weights."""
+
+    joints: int
+    rows: int
+    image_pixels: int
+    channels: tuple[int, int]
+    hidden: int
+
+
+class Encoder(nn.Module):
+    """One camera: N x 3 x pixels x pixels in [0, 1] to N x features."""
+
+    def __init__(self, channels: tuple[int, int]) -> None:
+        super().__init__()
+        first, second = channels
+        self.features = 3 * second
+        self.convolutions = nn.Sequential(
+            nn.Conv2d(3, first, 5, stride=2, padding=2),
+            nn.ReLU(),
+            nn.Conv2d(first, second, 3, padding=1),
+        )
+        self.sharpness = nn.Parameter(torch.ones(second))
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return where each channel is strongest (column and row in [-1, 1]) and how strong."""
+        maps = self.convolutions(images)
+        along = torch.linspace(-1, 1, maps.shape[-1], device=maps.device)
+        weights = (maps * self.sharpness[:, None, None]).flatten(2).softmax(2).view_as(maps)
+        column = (weights.sum(2) * along).sum(2)
+        row = (weights.sum(3) * along).sum(2)
+        # a camera that does not see the disc has its peak anywhere; the height tells
+        peak = torch.tanh(maps.flatten(2).amax(2))
+        return torch.cat((column, row, peak), 1)
+
+
+class ReachNetwork(nn.Module):
+    """Both cameras and the state to one normalised chunk, N x rows x joints. Any thread."""
+
+    def __init__(self, sizes: Sizes) -> None:
+        super().__init__()
+        self.sizes = sizes
+        self.front, self.wrist = Encoder(sizes.channels), Encoder(sizes.channels)
+        seen = self.front.features + self.wrist.features + sizes.joints
+        self.perceptron = nn.Sequential(
+            nn.Linear(seen, sizes.hidden),
+            nn.ReLU(),
+            nn.Linear(sizes.hidden, sizes.hidden),
+            nn.ReLU(),
+            nn.Linear(sizes.hidden, sizes.rows * sizes.joints),
+        )
+        for name in ('state_mean', 'state_std', 'offset_mean', 'offset_std'):
+            self.register_buffer(name, torch.zeros(sizes.joints))
+
+    def forward(self, front: Tensor, wrist: Tensor, state: Tensor) -> Tensor:
+        """Return the chunk for images N x pixels x pixels x 3 (uint8, RGB), states N x joints."""
+        seen = torch.cat(
+            (
+                self.front(_scaled(front)),
+                self.wrist(_scaled(wrist)),
+                (state - self.state_mean) / self.state_std,
+            ),
+            1,
+        )
+        return self.perceptron(seen).view(-1, self.sizes.rows, self.sizes.joints)
+
+    def to_robot(self, chunk: Tensor, state: Tensor) -> Tensor:
+        """Return a normalised chunk as absolute joint positions in radians."""
+        return state[:, None] + chunk * self.offset_std + self.offset_mean
+
+
+def _scaled(images: Tensor) -> Tensor:
+    return images.permute(0, 3, 1, 2).float() / 255

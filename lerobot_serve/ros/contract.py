@@ -1,0 +1,85 @@
+"""Session messages <-> the plain objects of wire.session. Pure functions; any thread."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from lerobot_serve.wire.errors import Malformed
+from lerobot_serve.wire.schema import ID_LIMIT, Refusal, TASK_LIMIT
+from lerobot_serve.wire.session import CameraSpec, SessionAsk
+from lerobot_serve_interfaces.msg import CameraSpec as CameraMessage
+from lerobot_serve_interfaces.msg import DropCount
+from lerobot_serve_interfaces.srv import OpenSession
+
+
+def ask_from_request(request: OpenSession.Request) -> SessionAsk:
+    """
+    Return the plain form. Raises Malformed.
+
+    Checks what the middleware does not: bounds, and bytes that were no UTF-8 (rclpy turns them
+    into replacement characters, under which two names could become one).
+    """
+    named = {'client_id': ID_LIMIT, 'reply_topic': 256, 'policy': 256, 'task': TASK_LIMIT}
+    for field, limit in named.items():
+        text = getattr(request, field)
+        if len(text.encode('utf-8', 'replace')) > limit:
+            raise Malformed(
+                'oversized', f'{field} has {len(text)} characters, {limit} are allowed'
+            )
+        if '\ufffd' in text:
+            raise Malformed('not_utf8', f'{field} is not UTF-8')
+    return SessionAsk(
+        request.client_id,
+        request.instance,
+        request.session_epoch,
+        request.reply_topic,
+        tuple(request.state_names),
+        tuple(request.action_names),
+        tuple(CameraSpec(c.name, c.height, c.width, c.channels) for c in request.cameras),
+        request.fps,
+        request.schema_version,
+        request.robot_type,
+        request.policy,
+        request.task,
+        request.wants_rtc,
+        request.rtc_execution_horizon,
+        request.codec,
+    )
+
+
+def request_from_ask(ask: SessionAsk) -> OpenSession.Request:
+    """Return the message."""
+    return OpenSession.Request(
+        client_id=ask.client_id,
+        instance=ask.instance,
+        session_epoch=ask.session_epoch,
+        reply_topic=ask.reply_topic,
+        state_names=list(ask.state_names),
+        action_names=list(ask.action_names),
+        cameras=camera_messages(ask.cameras),
+        fps=float(ask.fps),
+        schema_version=ask.schema_version,
+        robot_type=ask.robot_type,
+        policy=ask.policy,
+        task=ask.task,
+        wants_rtc=ask.wants_rtc,
+        rtc_execution_horizon=ask.rtc_execution_horizon,
+        codec=int(ask.codec),
+    )
+
+
+def refuse(response: OpenSession.Response, code: Refusal, reason: str) -> OpenSession.Response:
+    response.accepted, response.code, response.reason = False, int(code), reason[:2048]
+    return response
+
+
+def camera_messages(cameras: Iterable) -> list[CameraMessage]:
+    """Return messages of anything with name, height, width and channels."""
+    return [
+        CameraMessage(name=c.name, height=c.height, width=c.width, channels=c.channels)
+        for c in cameras
+    ]
+
+
+def drop_messages(drops: dict[str, int]) -> list[DropCount]:
+    return [DropCount(reason=reason, count=count) for reason, count in sorted(drops.items())]

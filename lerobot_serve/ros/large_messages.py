@@ -1,0 +1,68 @@
+"""
+Is Fast DDS set up for camera-sized messages, and if not, what will be lost?
+
+`use_profile` names the profile that ships in config/ before the middleware starts; `complaint`
+looks at what the middleware really did, in the memory map of this process. Main thread, at start.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+import re
+
+from ament_index_python.packages import get_package_share_directory, PackageNotFoundError
+
+VARIABLES = ('FASTRTPS_DEFAULT_PROFILES_FILE', 'FASTDDS_DEFAULT_PROFILES_FILE')
+SEGMENT_BYTES = 8 << 20
+SEGMENT = re.compile(r'^([0-9a-f]+)-([0-9a-f]+) .*/dev/shm/fast(?:rtps|dds)_[0-9a-f]+$', re.M)
+LOST = (
+    'images of 500 KB and more will be lost or late. Unset FASTRTPS_DEFAULT_PROFILES_FILE to use '
+    'the profile of this package, or give yours a shared-memory transport with segment_size 8388608'
+)
+
+
+def shipped_profile() -> Path | None:
+    """Return the profile of this package, or None where the package is not installed."""
+    try:
+        share = get_package_share_directory('lerobot_serve')
+    except PackageNotFoundError:
+        return None
+    return Path(share) / 'config' / 'fastdds.xml'
+
+
+def use_profile() -> None:
+    """Name the shipped profile to Fast DDS, unless the user has named one. Before rclpy starts."""
+    profile = shipped_profile()
+    if profile and not any(os.environ.get(name) for name in VARIABLES):
+        os.environ[VARIABLES[0]] = str(profile)
+
+
+def segment_bytes(memory_map: str) -> int:
+    """Return the largest shared-memory segment of Fast DDS in a /proc/PID/maps, 0 when none."""
+    sizes = [int(end, 16) - int(begin, 16) for begin, end in SEGMENT.findall(memory_map)]
+    return max(sizes, default=0)
+
+
+def complaint(middleware: str, memory_map: str) -> str:
+    """Return what is wrong and what it will cost, or nothing. `middleware` is the RMW in use."""
+    if 'fastrtps' not in middleware:
+        return (
+            f'{middleware} is in use; this package is tuned for rmw_fastrtps_cpp, so check '
+            'yourself that images arrive (ros2 topic hz)'
+        )
+    size = segment_bytes(memory_map)
+    if size < SEGMENT_BYTES:
+        return (
+            f'the shared-memory segment of Fast DDS has {size >> 10} KiB, '
+            f'{SEGMENT_BYTES >> 10} are needed: {LOST}'
+        )
+    return ''
+
+
+def read_memory_map() -> str:
+    """Return the memory map of this process; empty where the system has none."""
+    try:
+        return Path('/proc/self/maps').read_text()
+    except OSError:
+        return ''

@@ -1,0 +1,68 @@
+"""
+Every QoS profile of the package, each with its reason.
+
+Reliable with keep-last is the form of "deliver, but never block": a writer whose reader is slow or
+gone overwrites its oldest sample instead of waiting. Nothing here is KEEP_ALL, so that one dead
+uplink can stall nobody.
+
+Publishers and subscriptions of fixed topics accept the standard `qos_overrides` parameters: pass
+OVERRIDABLE.
+"""
+
+from __future__ import annotations
+
+from rclpy.duration import Duration
+from rclpy.qos import (
+    DurabilityPolicy,
+    HistoryPolicy,
+    LivelinessPolicy,
+    QoSProfile,
+    ReliabilityPolicy,
+)
+from rclpy.qos_overriding_options import QoSOverridingOptions
+
+LIVELINESS_LEASE_S = 2.0
+OVERRIDABLE = QoSOverridingOptions.with_default_policies()
+
+
+def _profile(reliability: ReliabilityPolicy, depth: int, **more: object) -> QoSProfile:
+    return QoSProfile(
+        history=HistoryPolicy.KEEP_LAST, depth=depth, reliability=reliability, **more
+    )
+
+
+def observation_out(lifespan_s: float) -> QoSProfile:
+    """Return the writer of requests: only the newest counts, and none outlives its use."""
+    return _profile(ReliabilityPolicy.RELIABLE, 1, lifespan=Duration(seconds=lifespan_s))
+
+
+# one inbox for all robots: as many as may arrive while the executor is busy with another callback
+OBSERVATION_INBOX = _profile(ReliabilityPolicy.RELIABLE, 64)
+
+# a router's reply topic carries the chunks of all its robots, hence more than one; the lease tells
+# an edge within seconds that the process behind a topic is gone
+ACTION_CHUNK = _profile(
+    ReliabilityPolicy.RELIABLE,
+    16,
+    liveliness=LivelinessPolicy.AUTOMATIC,
+    liveliness_lease_duration=Duration(seconds=LIVELINESS_LEASE_S),
+)
+
+# must never slow the live path, so nothing is sent twice
+SHADOW_OBSERVATION = _profile(ReliabilityPolicy.BEST_EFFORT, 1)
+
+# a late rqt sees the present
+STATE = _profile(ReliabilityPolicy.RELIABLE, 1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
+DECISIONS = _profile(ReliabilityPolicy.RELIABLE, 10, durability=DurabilityPolicy.TRANSIENT_LOCAL)
+
+# one for each control step; a recorder may fall behind by a second or so
+EXECUTED_ACTION = _profile(ReliabilityPolicy.RELIABLE, 200)
+
+# a stale image or joint state is worse than none
+SENSOR = _profile(ReliabilityPolicy.BEST_EFFORT, 1)
+
+# the newest command replaces the one before
+COMMAND = _profile(ReliabilityPolicy.RELIABLE, 1)
+
+# rare, and each one counts
+OUTCOME = _profile(ReliabilityPolicy.RELIABLE, 100)

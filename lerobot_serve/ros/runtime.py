@@ -1,0 +1,168 @@
+"""
+The process around a node: context, executor, threads, signals, and an exit that leaves nothing
+behind.
+
+One thread waits for SIGINT or SIGTERM, the main thread for `stop`. One thread spins the executor,
+whose callbacks only deposit. A node's other threads are started here too, so that one place ends
+them: `stop` is set, each is joined with a bound, and only then is the node destroyed. A thread
+that fails ends the process with its error and exit status 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+import os
+import signal
+import sys
+import threading
+import traceback
+
+import rclpy
+from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
+from rclpy.node import Node
+from rclpy.signals import SignalHandlerOptions
+
+from lerobot_serve.parameters import ParameterError
+from lerobot_serve.ros import large_messages
+from lerobot_serve.start import SIGNALS
+
+JOIN_S = 5.0
+LOADING_GRACE_S = 3.0
+SPIN_S = 1.0
+
+
+class UserError(Exception):
+    """Something that the user can mend; printed as one line, without a traceback."""
+
+
+class Runtime:
+    """
+    Owns the context, the executor and every thread of one process. Built and closed by one thread.
+    """
+
+    def __init__(self, arguments: list[str] | None = None) -> None:
+        """Start ROS with the command line `arguments` (default sys.argv). Raises UserError."""
+        large_messages.use_profile()
+        self.stop = threading.Event()
+        self.failure: BaseException | None = None
+        self.context = rclpy.Context()
+        try:
+            rclpy.init(
+                args=arguments,
+                context=self.context,
+                signal_handler_options=SignalHandlerOptions.NO,
+            )
+        except Exception as error:
+            # rcl reports a bad command line or parameter file with types of its own
+            raise UserError(
+                f'the command line or a parameter file is wrong: {_first_line(error)}'
+            ) from error
+        self.executor = SingleThreadedExecutor(context=self.context)
+        self._closers: list[Callable[[], None]] = []
+        self._threads: list[threading.Thread] = []
+
+    def add(self, node: Node) -> None:
+        """Let the executor serve the node, and complain when images will be lost."""
+        self.executor.add_node(node)
+        text = large_messages.complaint(
+            rclpy.get_rmw_implementation_identifier(), large_messages.read_memory_map()
+        )
+        if text:
+            node.get_logger().warning(text)
+
+    def thread(
+        self, name: str, target: Callable[[], None], wake: Callable[[], None] | None = None
+    ) -> None:
+        """
+        Start a thread that runs `target` until `stop` is set.
+
+        `wake` is called after `stop` is set, for a target that waits for something else.
+        """
+        thread = threading.Thread(target=self._guarded, args=(target,), name=name, daemon=True)
+        self._threads.append(thread)
+        if wake:
+            self._closers.append(wake)
+        thread.start()
+
+    def on_close(self, closer: Callable[[], None]) -> None:
+        """Call `closer` after `stop` is set and before the threads are joined."""
+        self._closers.append(closer)
+
+    def spin_in_background(self) -> None:
+        self.thread('executor', self._spin, self.executor.wake)
+
+    def close(self) -> None:
+        """End every thread, then the nodes, then ROS. May be called twice."""
+        self.stop.set()
+        for closer in self._closers:
+            closer()
+        for thread in self._threads:
+            thread.join(JOIN_S)
+            if thread.is_alive():
+                print(f'thread {thread.name} did not end within {JOIN_S:g} s', file=sys.stderr)
+        self._closers.clear()
+        self._threads.clear()
+        for node in list(self.executor.get_nodes()):
+            self.executor.remove_node(node)
+            node.destroy_node()
+        self.executor.shutdown(timeout_sec=JOIN_S)
+        if self.context.ok():
+            self.context.shutdown()
+
+    def _spin(self) -> None:
+        while not self.stop.is_set():
+            self.executor.spin_once(timeout_sec=SPIN_S)
+
+    def _guarded(self, target: Callable[[], None]) -> None:
+        try:
+            target()
+        except ExternalShutdownException:
+            self.stop.set()
+        except BaseException as error:
+            self.failure = self.failure or error
+            traceback.print_exc()
+            self.stop.set()
+
+
+def run(create: Callable[[Runtime], Node], arguments: list[str] | None = None) -> int:
+    """
+    Run one node until SIGINT or SIGTERM; return the exit status.
+
+    `create` builds the node and starts its threads. Its UserError and ParameterError become one
+    line.
+    """
+    # blocked before any other thread exists, so that only the thread that waits receives them
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    started = threading.Event()
+    runtime = None
+    try:
+        runtime = Runtime(arguments)
+        watcher = threading.Thread(
+            target=_watch_signals, args=(runtime.stop, started), name='signals', daemon=True
+        )
+        watcher.start()
+        runtime.add(create(runtime))
+        runtime.spin_in_background()
+        started.set()
+        runtime.stop.wait()
+    except (UserError, ParameterError) as error:
+        print(f'error: {error}', file=sys.stderr)
+        return 1
+    finally:
+        started.set()
+        if runtime:
+            runtime.close()
+    return 1 if runtime.failure else 0
+
+
+def _watch_signals(stop: threading.Event, started: threading.Event) -> None:
+    """Set `stop` at a signal; a node that is still loading is not waited for."""
+    signal.sigwait(SIGNALS)
+    stop.set()
+    if not started.wait(LOADING_GRACE_S):
+        os._exit(0)
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__

@@ -1,0 +1,65 @@
+"""
+The client's half of the contract: sessions by service, requests as bytes. Used by edge, router and
+bench.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from rclpy.node import Node
+
+from lerobot_serve.ros import qos
+from lerobot_serve.ros.calls import call, CallFailed
+from lerobot_serve.ros.contract import request_from_ask
+from lerobot_serve.wire.schema import Refusal
+from lerobot_serve.wire.session import Refused, SessionAsk, Unreachable
+from lerobot_serve_interfaces.msg import Observation
+from lerobot_serve_interfaces.srv import CloseSession, OpenSession, ResetEpisode
+
+
+class SessionClient:
+    """
+    Talks to one policy server or router. Any thread but the executor's may call; `send` any
+    thread.
+    """
+
+    def __init__(
+        self, node: Node, server: str, *, lifespan_s: float, stop: threading.Event | None = None
+    ) -> None:
+        self.server = server
+        self._stop = stop
+        self._open = node.create_client(OpenSession, f'{server}/open_session')
+        self._close = node.create_client(CloseSession, f'{server}/close_session')
+        self._reset = node.create_client(ResetEpisode, f'{server}/reset_episode')
+        self._requests = node.create_publisher(
+            Observation, f'{server}/observation', qos.observation_out(lifespan_s)
+        )
+
+    def open(self, ask: SessionAsk, timeout_s: float) -> OpenSession.Response:
+        """Return the reply of an open session. Raises Refused and Unreachable."""
+        reply = self._call(self._open, request_from_ask(ask), timeout_s)
+        if not reply.accepted:
+            known = reply.code in tuple(Refusal)
+            raise Refused(Refusal(reply.code) if known else Refusal.NOT_READY, reply.reason)
+        return reply
+
+    def close(self, ask: SessionAsk, timeout_s: float) -> CloseSession.Response:
+        """End a session. Raises Unreachable."""
+        request = CloseSession.Request(client_id=ask.client_id, session_epoch=ask.session_epoch)
+        return self._call(self._close, request, timeout_s)
+
+    def reset(self, request: ResetEpisode.Request, timeout_s: float) -> ResetEpisode.Response:
+        """Begin the next episode. Raises Unreachable."""
+        return self._call(self._reset, request, timeout_s)
+
+    def send(self, raw: bytes) -> None:
+        """Publish the bytes of an Observation."""
+        self._requests.publish(raw)
+
+    def _call(self, client: Any, request: Any, timeout_s: float) -> Any:
+        try:
+            return call(client, request, timeout_s, self._stop)
+        except CallFailed as error:
+            raise Unreachable(str(error)) from None

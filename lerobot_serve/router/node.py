@@ -1,0 +1,310 @@
+"""
+The node policy_router: towards robots a policy server, towards policy servers a client.
+
+The executor thread peeks at a request, places its episode and publishes the same bytes to the
+slot; chunks go back the same way. The thread `control` makes the calls that take time: sessions
+are opened in both slots.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+import queue
+
+from rclpy.node import Node
+from rclpy.publisher import Publisher
+from rclpy.task import Future
+
+from lerobot_serve.ros import qos
+from lerobot_serve.ros.contract import ask_from_request, drop_messages, refuse
+from lerobot_serve.ros.parameter_server import ParameterServer
+from lerobot_serve.ros.runtime import run, Runtime, UserError
+from lerobot_serve.ros.session_client import SessionClient
+from lerobot_serve.router.parameters import RouterParameters
+from lerobot_serve.router.sticky import Placement, StickyTable
+from lerobot_serve.wire.errors import Malformed
+from lerobot_serve.wire.header import peek
+from lerobot_serve.wire.names import is_topic
+from lerobot_serve.wire.schema import Refusal
+from lerobot_serve.wire.session import Refused, SessionAsk, Unreachable
+from lerobot_serve_interfaces.msg import ActionChunk, Observation, RoutingDecision, ServerStatus
+from lerobot_serve_interfaces.srv import CloseSession, OpenSession, ResetEpisode
+
+CALL_TIMEOUT_S = 1.0
+STATUS_PERIOD_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """One robot whose session is open in both slots."""
+
+    ask: SessionAsk
+    replies: Publisher
+
+
+class PolicyRouter(Node):
+    """See the module."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        super().__init__('policy_router', context=runtime.context)
+        self._settings = ParameterServer(self, RouterParameters)
+        parameters = self._settings.current
+        self._sticky = StickyTable(parameters.remembered_episodes)
+        self._robots: dict[str, Client] = {}
+        self._policies = {'a': '', 'b': ''}
+        self._drops: Counter[str] = Counter()
+        self._routed: Counter[str] = Counter()
+        self._slots = {
+            name: SessionClient(
+                self,
+                check_slot(name, server),
+                lifespan_s=parameters.observation_lifespan_s,
+                stop=runtime.stop,
+            )
+            for name, server in (('a', parameters.slot_a), ('b', parameters.slot_b))
+        }
+        self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._offer()
+        runtime.thread('control', self._run_control, lambda: self._work.put(None))
+        self.get_logger().info(
+            f'{parameters.split_percent} % of the episodes to a ({parameters.slot_a}), the others '
+            f'to b ({parameters.slot_b})'
+        )
+
+    def _offer(self) -> None:
+        overridable = {'qos_overriding_options': qos.OVERRIDABLE}
+        self._decisions = self.create_publisher(
+            RoutingDecision, '~/routing', qos.DECISIONS, **overridable
+        )
+        self._status = self.create_publisher(ServerStatus, '~/status', qos.STATE, **overridable)
+        self._inbox = self.create_subscription(
+            Observation,
+            '~/observation',
+            self._on_observation,
+            qos.OBSERVATION_INBOX,
+            raw=True,
+            **overridable,
+        )
+        self._answers = self.create_subscription(
+            ActionChunk,
+            '~/action_chunk',
+            self._on_chunk,
+            qos.ACTION_CHUNK,
+            raw=True,
+            **overridable,
+        )
+        self.create_service(OpenSession, '~/open_session', self._on_open)
+        self.create_service(CloseSession, '~/close_session', self._on_close)
+        self.create_service(ResetEpisode, '~/reset_episode', self._on_reset)
+        self.create_timer(STATUS_PERIOD_S, self._on_timer)
+
+    # data path, executor thread
+
+    def _on_observation(self, raw: bytes) -> None:
+        try:
+            header, client_id, episode_id = peek(raw)
+        except Malformed as error:
+            self._drops[error.reason] += 1
+            return
+        client = self._robots.get(client_id)
+        if client is None or client.ask.session_epoch != header.session_epoch:
+            self._drops['no_session'] += 1
+            return
+        placement = self._sticky.place(
+            episode_id,
+            f'{client_id}:{header.session_epoch}:{header.seq}',
+            self._settings.current.split_percent,
+        )
+        self._slots[placement.slot].send(raw)
+        self._routed[placement.slot] += 1
+        if not placement.cached:
+            self._publish_decision(client_id, episode_id, placement)
+
+    def _on_chunk(self, raw: bytes) -> None:
+        try:
+            header, client_id, _ = peek(raw)
+        except Malformed as error:
+            self._drops[error.reason] += 1
+            return
+        client = self._robots.get(client_id)
+        if client is None or client.ask.session_epoch != header.session_epoch:
+            self._drops['no_client'] += 1
+            return
+        client.replies.publish(raw)
+
+    def _publish_decision(self, client_id: str, episode_id: str, placement: Placement) -> None:
+        self._decisions.publish(
+            RoutingDecision(
+                stamp=self.get_clock().now().to_msg(),
+                client_id=client_id,
+                episode_id=episode_id,
+                routing_key=placement.key,
+                bucket=placement.bucket,
+                split_percent=placement.split_percent,
+                slot=placement.slot,
+                policy=self._policies[placement.slot],
+                server=self._slots[placement.slot].server,
+                degraded=placement.degraded,
+                cached=placement.cached,
+                reason='no episode id'
+                if placement.degraded
+                else 'bucket below split'
+                if placement.slot == 'a'
+                else 'bucket not below split',
+            )
+        )
+        if placement.degraded:
+            self.get_logger().warning(
+                f'{client_id!r} sends no episode_id: its requests are routed one by one',
+                once=True,
+            )
+
+    # control, executor thread: hand over and await
+
+    async def _on_open(
+        self, request: OpenSession.Request, response: OpenSession.Response
+    ) -> OpenSession.Response:
+        try:
+            ask = ask_from_request(request)
+            if not is_topic(ask.reply_topic):
+                text = f'reply_topic must be a full topic name, got {ask.reply_topic[:80]!r}'
+                raise Malformed('bad_name', text)
+        except Malformed as error:
+            return refuse(response, Refusal.BAD_NAME, str(error))
+        try:
+            reply = await self._later(lambda: self._open_both(ask))
+        except Refused as error:
+            self._drops[f'refused_{error.code.name.lower()}'] += 1
+            return refuse(response, error.code, str(error))
+        old = self._robots.pop(ask.client_id, None)
+        if old:
+            self.destroy_publisher(old.replies)
+        self._robots[ask.client_id] = Client(
+            ask, self.create_publisher(ActionChunk, ask.reply_topic, qos.ACTION_CHUNK)
+        )
+        return reply
+
+    async def _on_close(
+        self, request: CloseSession.Request, response: CloseSession.Response
+    ) -> CloseSession.Response:
+        client = self._robots.get(request.client_id)
+        if client is None or client.ask.session_epoch != request.session_epoch:
+            response.text = f'{request.client_id!r} has no session of this epoch'
+            return response
+        del self._robots[request.client_id]
+        self.destroy_publisher(client.replies)
+        await self._later(lambda: self._close_in(client.ask, list(self._slots)))
+        response.closed = True
+        return response
+
+    async def _on_reset(
+        self, request: ResetEpisode.Request, response: ResetEpisode.Response
+    ) -> ResetEpisode.Response:
+        texts = await self._later(lambda: self._reset_both(request))
+        response.acknowledged, response.text = not texts, '; '.join(texts)
+        return response
+
+    def _later(self, work: Callable[[], object]) -> Future:
+        """
+        Run `work` in the control thread; the result or the exception comes through the future.
+        """
+        future = Future(executor=self.executor)
+
+        def job() -> None:
+            try:
+                future.set_result(work())
+            except Exception as error:
+                future.set_exception(error)
+
+        self._work.put(job)
+        return future
+
+    # control thread
+
+    def _run_control(self) -> None:
+        while job := self._work.get():
+            job()
+
+    def _open_both(self, ask: SessionAsk) -> OpenSession.Response:
+        """Open the session in both slots, or in none. Raises Refused."""
+        asked = replace(ask, reply_topic=self._answers.topic_name)
+        timeout_s = self._settings.current.open_timeout_s
+        replies: dict[str, OpenSession.Response] = {}
+        for name, slot in self._slots.items():
+            try:
+                replies[name] = slot.open(asked, timeout_s)
+            except (Refused, Unreachable) as error:
+                self._close_in(asked, list(replies))
+                code = error.code if isinstance(error, Refused) else Refusal.UNREACHABLE
+                raise Refused(code, f'slot {name} ({slot.server}): {error}') from error
+            self._policies[name] = replies[name].policy
+        return merge_replies(replies['a'], replies['b'], self._inbox.topic_name)
+
+    def _close_in(self, ask: SessionAsk, names: list[str]) -> None:
+        for name in names:
+            try:
+                self._slots[name].close(ask, CALL_TIMEOUT_S)
+            except Unreachable:
+                self._drops['close_unreachable'] += 1
+
+    def _reset_both(self, request: ResetEpisode.Request) -> list[str]:
+        """Return what went wrong."""
+        texts = []
+        for name, slot in self._slots.items():
+            try:
+                reply = slot.reset(request, CALL_TIMEOUT_S)
+            except Unreachable as error:
+                texts.append(f'slot {name}: {error}')
+            else:
+                texts += [] if reply.acknowledged else [f'slot {name}: {reply.text}']
+        return texts
+
+    def _on_timer(self) -> None:
+        self._status.publish(
+            ServerStatus(
+                stamp=self.get_clock().now().to_msg(),
+                server=self.get_fully_qualified_name(),
+                policy='|'.join(self._policies.values()),
+                policy_type='router',
+                state=ServerStatus.ACTIVE,
+                text=f'requests to a: {self._routed["a"]}, to b: {self._routed["b"]}',
+                active_sessions=len(self._robots),
+                requests=self._routed.total(),
+                drops=drop_messages(dict(self._drops)),
+            )
+        )
+
+
+def merge_replies(
+    a: OpenSession.Response, b: OpenSession.Response, observation_topic: str
+) -> OpenSession.Response:
+    """Return what holds for both slots."""
+    a.observation_topic = observation_topic
+    a.policy = f'{a.policy}|{b.policy}'[:256]
+    a.policy_type = a.policy_type if a.policy_type == b.policy_type else 'mixed'
+    a.warnings = [f'slot {n}: {w}' for n, reply in (('a', a), ('b', b)) for w in reply.warnings]
+    a.chunk_size = min(a.chunk_size, b.chunk_size)
+    a.supports_rtc = a.supports_rtc and b.supports_rtc
+    a.load, a.predicted_delay_ms = (
+        max(a.load, b.load),
+        max(a.predicted_delay_ms, b.predicted_delay_ms),
+    )
+    return a
+
+
+def check_slot(name: str, server: str) -> str:
+    """Return the server's name. Raises UserError."""
+    if not is_topic(server):
+        raise UserError(f'slot_{name} must be the full name of a node, got {server!r}')
+    return server
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the executable `policy_router`."""
+    return run(PolicyRouter, arguments)
+
+
+if __name__ == '__main__':
+    raise SystemExit(main())

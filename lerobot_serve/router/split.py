@@ -1,0 +1,22 @@
+"""
+Which slot an episode belongs to: the same answer on every machine, in every version of Python.
+
+The bucket is the first eight bytes of the SHA-256 of the key's UTF-8, read big-endian, modulo 100.
+An episode goes to slot a when its bucket is below the split.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+BUCKETS = 100
+
+
+def bucket(key: str) -> int:
+    """Return 0 to 99."""
+    return int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], 'big') % BUCKETS
+
+
+def slot(key_bucket: int, split_percent: int) -> str:
+    """Return 'a' or 'b'; at 0 everything goes to b, at 100 to a."""
+    return 'a' if key_bucket < split_percent else 'b'

@@ -1,0 +1,297 @@
+"""The node policy_server: parameters in, requests in, chunks out."""
+
+from __future__ import annotations
+
+import time
+
+from rclpy.node import Node
+from rclpy.publisher import Publisher
+
+from lerobot_serve.policies import registry
+from lerobot_serve.policies.base import PolicyError
+from lerobot_serve.ros import qos
+from lerobot_serve.ros.contract import (
+    ask_from_request,
+    camera_messages,
+    drop_messages,
+    refuse,
+)
+from lerobot_serve.ros.parameter_server import ParameterServer
+from lerobot_serve.ros.runtime import run, Runtime, UserError
+from lerobot_serve.ros.share import shared_file
+from lerobot_serve.server.mailbox import Mailbox
+from lerobot_serve.server.parameters import ServerParameters
+from lerobot_serve.server.sessions import Rules, Session, SessionTable
+from lerobot_serve.server.statistics import Statistics
+from lerobot_serve.server.worker import PolicyFailed, Worker
+from lerobot_serve.wire.errors import Malformed
+from lerobot_serve.wire.header import peek
+from lerobot_serve.wire.schema import MsgType, Refusal, SCHEMA_VERSION, SCHEMA_VERSION_MIN
+from lerobot_serve.wire.session import Refused
+from lerobot_serve_interfaces.msg import ActionChunk, Observation, ServerStatus
+from lerobot_serve_interfaces.srv import CloseSession, GetStatus, OpenSession, ResetEpisode
+
+
+class PolicyServer(Node):
+    """Callbacks run in the executor thread and deposit; the worker thread owns the policy."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        super().__init__('policy_server', context=runtime.context)
+        self._settings = ParameterServer(self, ServerParameters)
+        self._settings.on_change(self._change_rules)
+        parameters = self._settings.current
+        policy = load_policy(parameters)
+        self._served = policy.describe()
+        self._sessions = SessionTable(self._served, rules(parameters))
+        self._statistics, self._mailbox = Statistics(), Mailbox()
+        self._reply_publishers: dict[str, Publisher] = {}
+        self._worker = Worker(
+            policy,
+            slot=parameters.slot,
+            statistics=self._statistics,
+            image_threads=parameters.image_threads,
+        )
+        warm_up(self._worker, parameters)
+        self._offer()
+        self.create_timer(parameters.status_period_s, self._on_timer)
+        self._publish_status()
+        runtime.thread('inference', self._run_worker, self._mailbox.close)
+        self.get_logger().info(
+            f'serving {self._served.fingerprint} ({self._served.policy_type}) on '
+            f'{self._served.device} as {self.get_fully_qualified_name()}'
+        )
+
+    def _offer(self) -> None:
+        """Create everything that the outside sees."""
+        self._status_publisher = self.create_publisher(
+            ServerStatus, '~/status', qos.STATE, qos_overriding_options=qos.OVERRIDABLE
+        )
+        self._inbox = self.create_subscription(
+            Observation,
+            '~/observation',
+            self._on_observation,
+            qos.OBSERVATION_INBOX,
+            raw=True,
+            qos_overriding_options=qos.OVERRIDABLE,
+        )
+        self.create_service(OpenSession, '~/open_session', self._on_open)
+        self.create_service(CloseSession, '~/close_session', self._on_close)
+        self.create_service(ResetEpisode, '~/reset_episode', self._on_reset)
+        self.create_service(GetStatus, '~/get_status', self._on_get_status)
+
+    # data path
+
+    def _on_observation(self, raw: bytes) -> None:
+        now_ns = time.monotonic_ns()
+        try:
+            header, client_id, _ = peek(raw)
+        except Malformed as error:
+            self._statistics.drop(error.reason)
+            return
+        session = self._sessions.find(client_id, header.session_epoch)
+        if session is None or header.msg_type != MsgType.OBSERVATION:
+            self._statistics.drop('wrong_type' if session else 'no_session')
+            return
+        self._sessions.heard(client_id, now_ns)
+        superseded = self._mailbox.put(session, raw, now_ns)
+        self._statistics.arrived(superseded=superseded)
+
+    def _run_worker(self) -> None:
+        self._worker.run(self._mailbox, self._send)
+
+    def _send(self, reply_topic: str, raw: bytes) -> None:
+        publisher = self._reply_publishers.get(reply_topic)
+        if publisher is None:
+            self._statistics.drop('session_closed')
+            return
+        publisher.publish(raw)
+
+    # control
+
+    def _on_open(
+        self, request: OpenSession.Request, response: OpenSession.Response
+    ) -> OpenSession.Response:
+        try:
+            session = self._sessions.open(ask_from_request(request), time.monotonic_ns())
+        except Refused as refused:
+            self._statistics.drop(f'refused_{refused.code.name.lower()}')
+            self.get_logger().warning(f'refused {request.client_id!r}: {refused}')
+            refuse(response, refused.code, str(refused))
+            return self._describe_load(response)
+        except Malformed as error:
+            return refuse(response, Refusal.BAD_NAME, str(error))
+        self._mailbox.forget(session.ask.client_id)
+        self._make_publisher(session.ask.reply_topic)
+        self.get_logger().info(f'opened {session.session_id} for {session.ask.robot_type or "?"}')
+        return self._describe_load(self._accept(session, response))
+
+    def _accept(self, session: Session, response: OpenSession.Response) -> OpenSession.Response:
+        served = self._served
+        response.accepted, response.code = True, int(Refusal.OK)
+        response.warnings = list(session.warnings)
+        response.schema_version = session.schema_version
+        response.session_epoch = session.ask.session_epoch
+        response.session_id = session.session_id
+        response.observation_topic = self._inbox.topic_name
+        response.policy_type, response.state_class = served.policy_type, int(served.state_class)
+        response.warmed_up, response.codec = True, session.ask.codec
+        describe_policy(response, served)
+        return response
+
+    def _describe_load(self, response: OpenSession.Response) -> OpenSession.Response:
+        response.policy = self._served.fingerprint
+        response.load = self._statistics.load(time.monotonic_ns())
+        response.predicted_delay_ms = self._statistics.percentile_ms('inference', 50) * (
+            1 + len(self._mailbox)
+        )
+        response.active_sessions = len(self._sessions)
+        response.max_sessions = self._sessions.rules.max_sessions
+        return response
+
+    def _on_close(
+        self, request: CloseSession.Request, response: CloseSession.Response
+    ) -> CloseSession.Response:
+        session = self._sessions.close(request.client_id, request.session_epoch)
+        response.closed = session is not None
+        if session:
+            self._forget([session])
+        else:
+            response.text = (
+                f'{request.client_id!r} has no session of epoch {request.session_epoch}'
+            )
+        return response
+
+    def _on_reset(
+        self, request: ResetEpisode.Request, response: ResetEpisode.Response
+    ) -> ResetEpisode.Response:
+        session = self._sessions.find(request.client_id, request.session_epoch)
+        response.acknowledged = session is not None
+        if session:
+            self._mailbox.forget(request.client_id)
+            self._worker.forget(session.session_id)
+        else:
+            response.text = (
+                f'{request.client_id!r} has no session of epoch {request.session_epoch}'
+            )
+        return response
+
+    def _on_get_status(
+        self, _: GetStatus.Request, response: GetStatus.Response
+    ) -> GetStatus.Response:
+        parameters = self._settings.current
+        response.status = self._status()
+        response.schema_version_min = SCHEMA_VERSION_MIN
+        response.schema_version_max = SCHEMA_VERSION
+        response.default_task = parameters.default_task
+        response.task_pinned = parameters.pin_task
+        describe_policy(response, self._served)
+        return response
+
+    # housekeeping
+
+    def _change_rules(self, parameters: ServerParameters) -> None:
+        changed = rules(parameters)
+        self._sessions.change_rules(
+            max_sessions=changed.max_sessions, grace_ns=changed.grace_ns, idle_ns=changed.idle_ns
+        )
+
+    def _on_timer(self) -> None:
+        silent = self._sessions.expire(time.monotonic_ns())
+        for session in silent:
+            self._statistics.drop('session_idle')
+            self.get_logger().warning(f'closed {session.session_id}: silent for too long')
+        self._forget(silent)
+        self._publish_status()
+
+    def _forget(self, sessions: list[Session]) -> None:
+        """Free what was kept for sessions that ended, and reply topics that nobody needs."""
+        for session in sessions:
+            self._mailbox.forget(session.ask.client_id)
+            self._worker.forget(session.session_id)
+        needed = {session.ask.reply_topic for session in self._sessions}
+        for topic in [t for t in self._reply_publishers if t not in needed]:
+            self.destroy_publisher(self._reply_publishers.pop(topic))
+
+    def _make_publisher(self, topic: str) -> None:
+        if topic not in self._reply_publishers:
+            self._reply_publishers[topic] = self.create_publisher(
+                ActionChunk, topic, qos.ACTION_CHUNK
+            )
+        self._forget([])
+
+    def _publish_status(self) -> None:
+        self._status_publisher.publish(self._status())
+
+    def _status(self) -> ServerStatus:
+        statistics, served = self._statistics, self._served
+        return ServerStatus(
+            stamp=self.get_clock().now().to_msg(),
+            server=self.get_fully_qualified_name(),
+            slot=self._settings.current.slot,
+            policy=served.fingerprint,
+            policy_type=served.policy_type,
+            device=served.device,
+            state=ServerStatus.ACTIVE,
+            state_class=int(served.state_class),
+            warmed_up=True,
+            active_sessions=len(self._sessions),
+            max_sessions=self._sessions.rules.max_sessions,
+            load=statistics.load(time.monotonic_ns()),
+            inference_ms_p50=statistics.percentile_ms('inference', 50),
+            inference_ms_p99=statistics.percentile_ms('inference', 99),
+            queue_wait_ms_p99=statistics.percentile_ms('wait', 99),
+            requests=statistics.requests,
+            chunks=statistics.chunks,
+            superseded=statistics.superseded,
+            drops=drop_messages(statistics.drop_counts()),
+        )
+
+
+def describe_policy(response: OpenSession.Response | GetStatus.Response, served) -> None:
+    response.state_names = list(served.state_names)
+    response.action_names = list(served.action_names)
+    response.cameras = camera_messages(served.cameras)
+    response.chunk_size = served.chunk_size
+    response.trained_fps = float(served.trained_fps)
+    response.supports_rtc = served.supports_rtc
+    response.observation_steps = served.observation_steps
+    response.observation_stride_steps = served.observation_stride_steps
+
+
+def rules(parameters: ServerParameters) -> Rules:
+    return Rules(
+        parameters.max_sessions,
+        parameters.default_task,
+        parameters.pin_task,
+        parameters.strict_fps,
+        int(parameters.session_grace_s * 1e9),
+        int(parameters.session_idle_s * 1e9),
+    )
+
+
+def load_policy(parameters: ServerParameters):
+    """Return the policy. Raises UserError."""
+    path = parameters.policy_path
+    if parameters.policy_kind == 'builtin' and not path:
+        path = shared_file('config/policies/reach')
+    try:
+        return registry.load(parameters.policy_kind, str(path), parameters.device)
+    except PolicyError as error:
+        raise UserError(str(error)) from error
+
+
+def warm_up(worker: Worker, parameters: ServerParameters) -> None:
+    """Run the policy before the first robot does. Raises UserError."""
+    try:
+        worker.warm_up(parameters.warmup_inferences)
+    except PolicyFailed as error:
+        raise UserError(f'the policy fails on an empty observation: {error}') from error
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the executable `policy_server`."""
+    return run(PolicyServer, arguments)
+
+
+if __name__ == '__main__':
+    raise SystemExit(main())

@@ -1,0 +1,129 @@
+"""
+The node sim_robot: joint states and two cameras out, joint commands in.
+
+The thread `simulate` owns arm and scene; the executor deposits commands. It is also the judge of
+its own task: the end of an attempt is published as EpisodeOutcome, and the edge controller is told
+to begin the next episode.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+from rclpy.node import Node
+from sensor_msgs.msg import Image, JointState
+from std_srvs.srv import Trigger
+from trajectory_msgs.msg import JointTrajectory
+
+from lerobot_serve.ros import qos
+from lerobot_serve.ros.beat import Beat
+from lerobot_serve.ros.conversions import image_from_frame
+from lerobot_serve.ros.parameter_server import ParameterServer
+from lerobot_serve.ros.runtime import run, Runtime
+from lerobot_serve.sim.arm import Arm, JOINT_NAMES
+from lerobot_serve.sim.parameters import SimParameters
+from lerobot_serve.sim.scene import Outcome, Scene
+from lerobot_serve_interfaces.msg import EdgeState, EpisodeOutcome
+
+CAMERAS = ('front', 'wrist')
+
+
+class SimRobot(Node):
+    """See the module."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        super().__init__('sim_robot', context=runtime.context)
+        self._settings = ParameterServer(self, SimParameters)
+        parameters = self._settings.current
+        self._scene = Scene(
+            Arm(), np.random.default_rng(parameters.seed), attempt_s=parameters.attempt_s
+        )
+        self._command: np.ndarray | None = None
+        self._episode = EdgeState()
+        self._beat = Beat(int(1e9 / parameters.rate_hz))
+        publish = partial(self.create_publisher, qos_overriding_options=qos.OVERRIDABLE)
+        self._joints = publish(JointState, 'joint_states', qos.SENSOR)
+        self._images = {
+            name: publish(Image, f'camera/{name}/image_raw', qos.SENSOR) for name in CAMERAS
+        }
+        self._outcomes = publish(EpisodeOutcome, 'episode_outcome', qos.OUTCOME)
+        self.create_subscription(
+            JointTrajectory,
+            'joint_trajectory',
+            self._on_command,
+            qos.COMMAND,
+            qos_overriding_options=qos.OVERRIDABLE,
+        )
+        self._edge_reset = None
+        if parameters.edge:
+            self._edge_reset = self.create_client(Trigger, f'{parameters.edge}/reset')
+            self.create_subscription(
+                EdgeState, f'{parameters.edge}/state', self._on_edge_state, qos.STATE
+            )
+        self._settings.on_change(self._change)
+        runtime.thread('simulate', partial(self._simulate, runtime))
+
+    # executor thread
+
+    def _on_command(self, message: JointTrajectory) -> None:
+        if not message.points:
+            return
+        position = dict(zip(message.joint_names, message.points[-1].positions, strict=False))
+        held = self._scene.arm.positions
+        self._command = np.array(
+            [position.get(name, held[i]) for i, name in enumerate(JOINT_NAMES)]
+        )
+
+    def _on_edge_state(self, message: EdgeState) -> None:
+        self._episode = message
+
+    def _change(self, parameters: SimParameters) -> None:
+        self._scene.attempt_s = parameters.attempt_s
+
+    # simulate thread
+
+    def _simulate(self, runtime: Runtime) -> None:
+        step_s = 1 / self._settings.current.rate_hz
+        while self._beat.wait(runtime.stop):
+            self._scene.arm.step(self._command, step_s)
+            outcome = self._scene.step(step_s)
+            if outcome:
+                self._end_attempt(outcome)
+            self._publish_senses()
+
+    def _publish_senses(self) -> None:
+        parameters, stamp = self._settings.current, self.get_clock().now().to_msg()
+        joints = JointState(name=list(JOINT_NAMES), position=self._scene.arm.positions.tolist())
+        joints.header.stamp = stamp
+        self._joints.publish(joints)
+        for name, publisher in self._images.items():
+            frame = self._scene.render(name, parameters.image_height, parameters.image_width)
+            image = image_from_frame(frame, f'camera_{name}')
+            image.header.stamp = stamp
+            publisher.publish(image)
+
+    def _end_attempt(self, outcome: Outcome) -> None:
+        kind = EpisodeOutcome.SUCCESS if outcome.success else EpisodeOutcome.FAILURE
+        self._outcomes.publish(
+            EpisodeOutcome(
+                stamp=self.get_clock().now().to_msg(),
+                client_id=self._episode.client_id,
+                episode_id=self._episode.episode_id,
+                outcome=kind,
+                duration_s=outcome.duration_s,
+                score=outcome.distance_m,
+                text='score is the distance of the hand to the target in metres',
+            )
+        )
+        if self._edge_reset and self._edge_reset.service_is_ready():
+            self._edge_reset.call_async(Trigger.Request())
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the executable `sim_robot`."""
+    return run(SimRobot, arguments)
+
+
+if __name__ == '__main__':
+    raise SystemExit(main())

@@ -1,0 +1,26 @@
+"""The parameters of the node sim_robot."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lerobot_serve.parameters import parameter
+
+
+@dataclass(frozen=True, slots=True)
+class SimParameters:
+    """See docs/parameters.md, which is made from this."""
+
+    rate_hz: float = parameter(
+        30.0, 'steps, joint states and images a second', unit='Hz', low=1.0, high=1000.0
+    )
+    image_height: int = parameter(224, 'height of both cameras', unit='pixels', low=16, high=4096)
+    image_width: int = parameter(224, 'width of both cameras', unit='pixels', low=16, high=4096)
+    attempt_s: float = parameter(
+        8.0, 'an attempt fails after this', unit='s', low=0.5, high=3600.0, live=True
+    )
+    seed: int = parameter(0, 'decides where the targets appear', low=0)
+    edge: str = parameter(
+        'edge_controller',
+        'name of the edge controller whose episode ends with an attempt; empty: nobody is told',
+    )

@@ -1,0 +1,89 @@
+"""
+The task of the simulated arm: a red disc lies in reach; the hand must come to it and stay.
+
+The frame is the arm's: metres from its base, x ahead and y to the left.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+import math
+
+import numpy as np
+
+from lerobot_serve.sim import cameras
+from lerobot_serve.sim.arm import Arm
+
+REACH_M = 0.02
+HOLD_S = 0.3
+ATTEMPT_S = 8.0
+# inside these a target can be reached with the elbow bent either way
+TARGET_NEAR_M, TARGET_FAR_M, TARGET_SIDE_RAD = 0.18, 0.34, 0.85
+TARGET_APART_M = 0.06
+# sums of time steps miss a limit by rounding
+ROUNDING_S = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How one attempt ended."""
+
+    success: bool
+    duration_s: float
+    distance_m: float
+
+
+class Scene:
+    """
+    Attempts, one after the other, with an arm that somebody else moves.
+
+    Belongs to one thread at a time. The targets depend only on the generator and on where the hand
+    is when one is drawn.
+    """
+
+    def __init__(
+        self,
+        arm: Arm,
+        generator: np.random.Generator,
+        *,
+        attempt_s: float = ATTEMPT_S,
+        reach_m: float = REACH_M,
+    ) -> None:
+        self.arm = arm
+        self.attempt_s, self.reach_m = attempt_s, reach_m
+        self._generator = generator
+        self._next()
+
+    @property
+    def distance_m(self) -> float:
+        """How far the hand is from the target."""
+        return math.dist(self.arm.hand(), self.target_xy)
+
+    def step(self, dt_s: float) -> Outcome | None:
+        """Let `dt_s` pass; when that ends the attempt, return how and set a new target."""
+        distance_m = self.distance_m
+        self._elapsed_s += dt_s
+        self._held_s = self._held_s + dt_s if distance_m <= self.reach_m else 0.0
+        success = self._held_s > HOLD_S - ROUNDING_S
+        if not success and self._elapsed_s < self.attempt_s - ROUNDING_S:
+            return None
+        outcome = Outcome(success, self._elapsed_s, distance_m)
+        self._next()
+        return outcome
+
+    def render(self, name: str, height: int, width: int) -> np.ndarray:
+        """Return what a camera sees, height x width x 3, RGB. Raises ValueError."""
+        return cameras.render(name, height, width, self.arm.positions, self.target_xy)
+
+    def _next(self) -> None:
+        self._elapsed_s = self._held_s = 0.0
+        self.target_xy = draw_target(self._generator)
+        while self.distance_m < TARGET_APART_M:
+            self.target_xy = draw_target(self._generator)
+
+
+def draw_target(generator: np.random.Generator) -> tuple[float, float]:
+    """Return a place that the hand can reach, evenly over the area. Any thread."""
+    radius_m = math.sqrt(generator.uniform(TARGET_NEAR_M**2, TARGET_FAR_M**2))
+    angle_rad = generator.uniform(-TARGET_SIDE_RAD, TARGET_SIDE_RAD)
+    return radius_m * math.cos(angle_rad), radius_m * math.sin(angle_rad)

@@ -1,0 +1,132 @@
+"""
+CDR, the byte form of ROS 2 messages: little endian, fields aligned to their size.
+
+Four bytes of encapsulation come first and alignment counts from behind them. `Writer` collects
+parts and joins them once, so that an image is copied once. `Reader` hands out views of the bytes
+it was given and copies nothing. Neither is shared between threads.
+"""
+
+from __future__ import annotations
+
+import struct
+
+import numpy as np
+
+from lerobot_serve.wire.errors import Malformed, Unencodable
+
+ENCAPSULATION = b'\x00\x01\x00\x00'
+START = len(ENCAPSULATION)
+PADDING = tuple(b'\x00' * n for n in range(8))
+UINT32 = struct.Struct('<I')
+FLOAT32 = np.dtype('<f4')
+
+
+class Writer:
+    """Builds one message. Raises Unencodable for what breaks a bound."""
+
+    __slots__ = ('_parts', '_size')
+
+    def __init__(self) -> None:
+        self._parts: list[bytes | memoryview | np.ndarray] = [ENCAPSULATION]
+        self._size = 0
+
+    def _append(self, part: bytes | np.ndarray, size: int) -> None:
+        self._parts.append(part)
+        self._size += size
+
+    def align(self, size: int) -> None:
+        gap = -self._size % size
+        if gap:
+            self._append(PADDING[gap], gap)
+
+    def pack(self, layout: struct.Struct, *values: int | float, align: int) -> None:
+        """Append fixed-size fields whose layout holds no gaps, at a multiple of `align`."""
+        self.align(align)
+        try:
+            self._append(layout.pack(*values), layout.size)
+        except struct.error as error:
+            raise Unencodable(f'{values} does not fit its fields: {error}') from None
+
+    def string(self, text: str, limit: int) -> None:
+        data = text.encode()
+        if len(data) > limit:
+            raise Unencodable(
+                f'{text[:40]!r}... has {len(data)} bytes, at most {limit} are allowed'
+            )
+        if b'\x00' in data:
+            raise Unencodable(f'{text[:40]!r} holds a NUL character')
+        self.align(4)
+        self._append(UINT32.pack(len(data) + 1) + data + b'\x00', len(data) + 5)
+
+    def count(self, number: int) -> None:
+        self.pack(UINT32, number, align=4)
+
+    def block(self, data: bytes | memoryview | np.ndarray) -> None:
+        """Append a uint8 sequence. The buffer must stay as it is until `finish`."""
+        size = memoryview(data).nbytes
+        self.count(size)
+        self._append(data, size)
+
+    def floats(self, values: np.ndarray) -> None:
+        """Append a float32 sequence from an array of any shape, row after row."""
+        flat = np.ascontiguousarray(values, FLOAT32).reshape(-1)
+        self.count(flat.size)
+        self._append(flat, flat.nbytes)
+
+    def finish(self) -> bytes:
+        return b''.join(self._parts)
+
+
+class Reader:
+    """
+    Reads one message from its first field on. Raises Malformed for bytes that cannot be the
+    message.
+    """
+
+    __slots__ = ('_at', '_raw')
+
+    def __init__(self, raw: bytes) -> None:
+        if raw[:2] != ENCAPSULATION[:2]:
+            raise Malformed(
+                'encapsulation',
+                f'expected little-endian CDR (00 01), got {bytes(raw[:2]).hex(" ")!r}',
+            )
+        self._raw, self._at = raw, START
+
+    def _take(self, size: int, align: int) -> int:
+        begin = self._at + -(self._at - START) % align
+        self._at = begin + size
+        if self._at > len(self._raw):
+            raise Malformed(
+                'truncated',
+                f'the message ends at byte {len(self._raw)}, byte {self._at} is needed',
+            )
+        return begin
+
+    def unpack(self, layout: struct.Struct, *, align: int) -> tuple:
+        return layout.unpack_from(self._raw, self._take(layout.size, align))
+
+    def count(self, limit: int, what: str) -> int:
+        (number,) = UINT32.unpack_from(self._raw, self._take(4, 4))
+        if number > limit:
+            raise Malformed('oversized', f'{what}: {number} entries, at most {limit} are allowed')
+        return number
+
+    def string(self, limit: int, what: str) -> str:
+        size = self.count(limit + 1, what)
+        begin = self._take(size, 1)
+        try:
+            # size counts the closing NUL; some writers send 0 for the empty string
+            return self._raw[begin : begin + max(size - 1, 0)].decode()
+        except UnicodeDecodeError:
+            raise Malformed('not_utf8', f'{what} is not UTF-8') from None
+
+    def block(self, limit: int, what: str) -> np.ndarray:
+        """Return a uint8 view."""
+        size = self.count(limit, what)
+        return np.frombuffer(self._raw, np.uint8, size, self._take(size, 1))
+
+    def floats(self, limit: int, what: str) -> np.ndarray:
+        """Return a float32 view."""
+        size = self.count(limit, what)
+        return np.frombuffer(self._raw, FLOAT32, size, self._take(4 * size, 4))

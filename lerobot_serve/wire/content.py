@@ -1,0 +1,107 @@
+"""The pieces that an observation and a chunk are made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+import struct
+
+import numpy as np
+
+from lerobot_serve.wire.cdr import Reader, UINT32, Writer
+from lerobot_serve.wire.errors import Malformed, Unencodable
+from lerobot_serve.wire.schema import Codec, ID_LIMIT, KEY_LIMIT
+
+# far above any robot, far below what would hurt a server
+ACTION_VALUES_LIMIT = 1 << 20
+IMAGE_BYTES_LIMIT = 64 << 20
+IMAGES_LIMIT = 256
+EXTENSIONS_LIMIT = 64
+EXTENSION_BYTES_LIMIT = 1 << 20
+
+SHAPE = struct.Struct('<II')
+FRAME = struct.Struct('<IIHBBB')
+NO_ACTIONS = np.zeros((0, 0), np.float32)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Image:
+    """CameraImage.msg, field by field; `data` is any buffer of bytes."""
+
+    name: str
+    height: int
+    width: int
+    data: np.ndarray | bytes
+    codec: int = Codec.RAW
+    channels: int = 3
+    channel_bytes: int = 1
+    steps_back: int = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Extension:
+    """Extension.msg: optional content of a later version or another vendor."""
+
+    key: str
+    value: np.ndarray | bytes
+
+
+def write_actions(writer: Writer, actions: np.ndarray) -> None:
+    if actions.ndim != 2:
+        raise Unencodable(f'actions must be rows x columns, got the shape {actions.shape}')
+    writer.pack(SHAPE, *actions.shape, align=4)
+    writer.floats(actions)
+
+
+def read_actions(reader: Reader, what: str) -> np.ndarray:
+    rows, columns = reader.unpack(SHAPE, align=4)
+    values = reader.floats(ACTION_VALUES_LIMIT, what)
+    if values.size != rows * columns:
+        raise Malformed(
+            'wrong_shape', f'{what}: {values.size} values cannot be {rows} rows of {columns}'
+        )
+    return values.reshape(rows, columns)
+
+
+def write_images(writer: Writer, images: tuple[Image, ...]) -> None:
+    writer.count(len(images))
+    for image in images:
+        writer.string(image.name, ID_LIMIT)
+        writer.pack(
+            FRAME,
+            image.height,
+            image.width,
+            image.steps_back,
+            image.codec,
+            image.channels,
+            image.channel_bytes,
+            align=4,
+        )
+        writer.block(image.data)
+
+
+def read_images(reader: Reader) -> tuple[Image, ...]:
+    return tuple(read_image(reader) for _ in range(reader.count(IMAGES_LIMIT, 'images')))
+
+
+def read_image(reader: Reader) -> Image:
+    name = reader.string(ID_LIMIT, 'camera name')
+    height, width, steps_back, codec, channels, channel_bytes = reader.unpack(FRAME, align=4)
+    data = reader.block(IMAGE_BYTES_LIMIT, f'camera {name}')
+    return Image(name, height, width, data, codec, channels, channel_bytes, steps_back)
+
+
+def write_extensions(writer: Writer, extensions: tuple[Extension, ...]) -> None:
+    writer.pack(UINT32, len(extensions), align=4)
+    for extension in extensions:
+        writer.string(extension.key, KEY_LIMIT)
+        writer.block(extension.value)
+
+
+def read_extensions(reader: Reader) -> tuple[Extension, ...]:
+    return tuple(
+        Extension(
+            reader.string(KEY_LIMIT, 'extension key'),
+            reader.block(EXTENSION_BYTES_LIMIT, 'extension'),
+        )
+        for _ in range(reader.count(EXTENSIONS_LIMIT, 'extensions'))
+    )

@@ -1,0 +1,76 @@
+"""The fixed header of every request and answer, and how to read it without opening the message."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+import struct
+from typing import NamedTuple
+
+from lerobot_serve.wire.cdr import Reader, Writer
+from lerobot_serve.wire.schema import ID_LIMIT, MsgType
+
+LAYOUT = struct.Struct('<QqIIHBB')
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """RequestHeader.msg, field by field."""
+
+    seq: int
+    client_mono_ns: int
+    session_epoch: int
+    episode: int
+    schema_version: int
+    msg_type: int
+    flags: int = 0
+
+    def answer(self, flags: int) -> Header:
+        """Return the header of the chunk that answers: all echoed, with the server's own flags."""
+        return Header(
+            self.seq,
+            self.client_mono_ns,
+            self.session_epoch,
+            self.episode,
+            self.schema_version,
+            MsgType.CHUNK,
+            flags,
+        )
+
+
+class Peek(NamedTuple):
+    """What a router needs to know of a message that it forwards unread."""
+
+    header: Header
+    client_id: str
+    episode_id: str
+
+
+def peek(raw: bytes) -> Peek:
+    """
+    Read the header and the two names from the bytes of an Observation or ActionChunk. Raises
+    Malformed.
+    """
+    return read_start(Reader(raw))
+
+
+def read_start(reader: Reader) -> Peek:
+    header = Header(*reader.unpack(LAYOUT, align=8))
+    return Peek(
+        header, reader.string(ID_LIMIT, 'client_id'), reader.string(ID_LIMIT, 'episode_id')
+    )
+
+
+def write_start(writer: Writer, header: Header, client_id: str, episode_id: str) -> None:
+    writer.pack(
+        LAYOUT,
+        header.seq,
+        header.client_mono_ns,
+        header.session_epoch,
+        header.episode,
+        header.schema_version,
+        header.msg_type,
+        header.flags,
+        align=8,
+    )
+    writer.string(client_id, ID_LIMIT)
+    writer.string(episode_id, ID_LIMIT)

@@ -1,0 +1,100 @@
+"""Observation.msg as an object, and its bytes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+import struct
+
+import numpy as np
+
+from lerobot_serve.wire.cdr import Reader, Writer
+from lerobot_serve.wire.content import (
+    ACTION_VALUES_LIMIT,
+    Extension,
+    Image,
+    NO_ACTIONS,
+    read_actions,
+    read_extensions,
+    read_images,
+    write_actions,
+    write_extensions,
+    write_images,
+)
+from lerobot_serve.wire.errors import Malformed
+from lerobot_serve.wire.header import Header, read_start, write_start
+from lerobot_serve.wire.schema import FINGERPRINT_LIMIT, MsgType, TASK_LIMIT
+
+PROGRESS = struct.Struct('<IfI')
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Observation:
+    """One request, with `state` as observation_steps rows, oldest first."""
+
+    header: Header
+    client_id: str
+    episode_id: str
+    state: np.ndarray
+    images: tuple[Image, ...] = ()
+    task: str = ''
+    inference_delay_steps: int = 0
+    queue_remaining_s: float = 0.0
+    prefix_policy: str = ''
+    prefix_model: np.ndarray = field(default_factory=lambda: NO_ACTIONS)
+    prefix_robot: np.ndarray = field(default_factory=lambda: NO_ACTIONS)
+    extensions: tuple[Extension, ...] = ()
+
+
+def encode(observation: Observation) -> bytes:
+    """Return the CDR bytes; each image is copied once. Raises Unencodable."""
+    writer = Writer()
+    write_start(writer, observation.header, observation.client_id, observation.episode_id)
+    writer.pack(
+        PROGRESS,
+        observation.inference_delay_steps,
+        observation.queue_remaining_s,
+        len(observation.state),
+        align=4,
+    )
+    writer.string(observation.task, TASK_LIMIT)
+    writer.string(observation.prefix_policy, FINGERPRINT_LIMIT)
+    write_actions(writer, observation.prefix_model)
+    write_actions(writer, observation.prefix_robot)
+    writer.floats(observation.state)
+    write_images(writer, observation.images)
+    write_extensions(writer, observation.extensions)
+    return writer.finish()
+
+
+def decode(raw: bytes) -> Observation:
+    """Return the request whose arrays are views of `raw`. Raises Malformed."""
+    reader = Reader(raw)
+    header, client_id, episode_id = read_start(reader)
+    if header.msg_type != MsgType.OBSERVATION:
+        raise Malformed(
+            'wrong_type', f'msg_type must be {MsgType.OBSERVATION:d} here, got {header.msg_type}'
+        )
+    delay_steps, queue_remaining_s, steps = reader.unpack(PROGRESS, align=4)
+    task = reader.string(TASK_LIMIT, 'task')
+    prefix_policy = reader.string(FINGERPRINT_LIMIT, 'prefix_policy')
+    prefix_model = read_actions(reader, 'prefix_model')
+    prefix_robot = read_actions(reader, 'prefix_robot')
+    state = reader.floats(ACTION_VALUES_LIMIT, 'state')
+    if not steps or state.size % steps:
+        raise Malformed(
+            'wrong_shape', f'state: {state.size} values cannot be {steps} observations'
+        )
+    return Observation(
+        header,
+        client_id,
+        episode_id,
+        state.reshape(steps, -1),
+        read_images(reader),
+        task,
+        delay_steps,
+        queue_remaining_s,
+        prefix_policy,
+        prefix_model,
+        prefix_robot,
+        read_extensions(reader),
+    )

@@ -1,0 +1,46 @@
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+NAME = 'lerobot_serve'
+
+
+def shared(folder):
+    """Return (target, files) pairs that copy a folder and what is below it to share/lerobot_serve/."""
+    folders = [Path(folder), *(p for p in sorted(Path(folder).rglob('*')) if p.is_dir())]
+    return [(f'share/{NAME}/{path}', [str(f) for f in sorted(path.iterdir()) if f.is_file()])
+            for path in folders if path.name != '__pycache__']
+
+
+setup(
+    name=NAME,
+    version='0.1.0',
+    packages=find_packages(exclude=['test', 'test.*']),
+    data_files=[
+        ('share/ament_index/resource_index/packages', [f'resource/{NAME}']),
+        ('bin', ['resource/lerobot-serve']),
+        (f'share/{NAME}', ['package.xml']),
+        *shared('launch'),
+        *shared('config'),
+    ],
+    install_requires=['setuptools'],
+    zip_safe=True,
+    maintainer='lerobot_serve maintainers',
+    maintainer_email='maintainers@lerobot-serve.example',
+    description='Serves learned robot policies from GPU machines to robots that carry no weights.',
+    license='Apache-2.0',
+    tests_require=['pytest'],
+    entry_points={
+        'console_scripts': [
+            'policy_server = lerobot_serve.start:policy_server',
+            'policy_router = lerobot_serve.start:policy_router',
+            'edge_controller = lerobot_serve.start:edge_controller',
+            'sim_robot = lerobot_serve.start:sim_robot',
+            'lerobot-serve = lerobot_serve.cli.main:main',
+        ],
+        'lerobot_serve.policies': [
+            'builtin = lerobot_serve.policies.builtin:load',
+            'null = lerobot_serve.policies.null:load',
+        ],
+    },
+)
