@@ -19,31 +19,34 @@ import fcntl
 import hashlib
 import os
 from pathlib import Path
-import platform
 import re
 import shutil
 import subprocess
 import sys
 
+from machine import (
+    check_architecture,
+    check_build_tools,
+    check_disk,
+    Problem,
+    run,
+    sourced_distro,
+    supported_python,
+)
+
 ROOT = Path(__file__).resolve().parent.parent
 REQUIREMENTS = ROOT / 'requirements.txt'
-PYTHONS = ((3, 10), (3, 13))
 TORCH_CPU_INDEX = 'https://download.pytorch.org/whl/cpu'
-FREE_DISK_GB = 3
 NO_NETWORK = re.compile(
     r'NewConnectionError|Temporary failure|ConnectTimeout|Network is unreachable'
 )
-
-
-class Problem(Exception):
-    """Something that the user can mend; the text says what and how."""
 
 
 def main(command: list[str]) -> None:
     if not command:
         raise Problem('say what to run: python3 .ci/workspace.py COMMAND [ARGUMENT ...]')
     workspace = Workspace(
-        sourced=os.environ.get('ROS_DISTRO', '') if rclpy_is_sourced() else '',
+        sourced=sourced_distro(),
         distro=os.environ.get('ROS') or 'jazzy',
         torch=os.environ.get('TORCH') or 'cpu',
     )
@@ -69,7 +72,7 @@ class Workspace:
         self.python = Path(sys.executable) if sourced else supported_python()
         self.version = run(
             [self.python, '-c', 'import sys; print("%d.%d" % sys.version_info[:2])']
-        ).strip()
+        )
         kind = 'sourced-' if sourced else ''
         suffix = '' if torch == 'cpu' else f'-torch-{torch}'
         self.folder = ROOT / '.workspace' / f'{kind}{self.distro}-py{self.version}{suffix}'
@@ -88,14 +91,21 @@ class Workspace:
 
     def install(self) -> None:
         wanted = digest(
-            REQUIREMENTS.read_text(), self.version, self.sourced, self.distro, self.torch
+            str(ROOT),
+            REQUIREMENTS.read_text(),
+            self.version,
+            self.sourced,
+            self.distro,
+            self.torch,
         )
         if self.is_done('installed', wanted):
             return
-        self.check_machine()
+        if not self.sourced:
+            check_architecture(self.distro)
+        check_build_tools(self.python, self.version)
+        check_disk(self.folder)
         say(f'installing into {self.venv.relative_to(ROOT)} (a few minutes, once)')
         shutil.rmtree(self.venv, ignore_errors=True)
-        # links are found, copies are not: a pip without a venv module is one line to mend
         site = ['--system-site-packages'] if self.sourced else []
         self.step(
             'venv',
@@ -132,7 +142,7 @@ class Workspace:
         """Hold a sourced ROS 2 to its own numpy: its messages are compiled against it."""
         if not self.sourced:
             return []
-        version = run([self.python, '-c', 'import numpy; print(numpy.__version__)']).strip()
+        version = run([self.python, '-c', 'import numpy; print(numpy.__version__)'])
         return [f'numpy=={version}']
 
     def relocate_cmake_files(self) -> None:
@@ -163,26 +173,12 @@ class Workspace:
         if self.is_done('built', wanted):
             return
         say('building the two packages with colcon')
+        cmake = '-DBUILD_TESTING=OFF -DCMAKE_BUILD_TYPE=Release --no-warn-unused-cli'
         command = [
-            self.bin('python'),
-            '-m',
-            'colcon',
-            '--log-base',
-            self.folder / 'log',
-            'build',
-            '--base-paths',
-            '.',
-            'lerobot_serve_interfaces',
-            '--symlink-install',
-            '--build-base',
-            self.folder / 'build',
-            '--install-base',
-            self.folder / 'install',
-            '--cmake-args',
-            f'-DPython3_EXECUTABLE={self.bin("python")}',
-            '-DBUILD_TESTING=OFF',
-            '-DCMAKE_BUILD_TYPE=Release',
-            '--no-warn-unused-cli',
+            *(self.bin('python'), '-m', 'colcon', '--log-base', self.folder / 'log', 'build'),
+            *('--base-paths', '.', 'lerobot_serve_interfaces', '--symlink-install'),
+            *('--build-base', self.folder / 'build', '--install-base', self.folder / 'install'),
+            *('--cmake-args', f'-DPython3_EXECUTABLE={self.bin("python")}', *cmake.split()),
         ]
         self.step('colcon build', command, 'the build failed')
         self.done('built', wanted)
@@ -223,6 +219,7 @@ class Workspace:
         environment = dict(
             os.environ, ROS_DISTRO=self.distro, ROS_VERSION='2', ROS_PYTHON_VERSION='3'
         )
+        environment['LEROBOT_SERVE_SHELL'] = str(self.folder)
         environment.pop('PYTHONHOME', None)
         for name, paths in added.items():
             # a half-sourced other ROS 2 must not shine through the wheels
@@ -232,49 +229,12 @@ class Workspace:
 
     # how it is done
 
-    def check_machine(self) -> None:
-        """Raise Problem when the machine lacks what pip and colcon need."""
-        if not self.sourced and (platform.system(), platform.machine()) != ('Linux', 'x86_64'):
-            raise Problem(
-                f'ROS 2 wheels exist for Linux on x86_64, this is {platform.system()} on '
-                f'{platform.machine()}; install ROS 2 {self.distro} and source its setup.bash'
-            )
-        compiler = os.environ.get('CXX', 'c++')
-        if not shutil.which(compiler.split()[0]):
-            raise Problem(
-                f'there is no C++ compiler ({compiler}); on Debian or Ubuntu: apt install g++'
-            )
-        header = Path(
-            run(
-                [self.python, '-c', 'import sysconfig; print(sysconfig.get_paths()["include"])']
-            ).strip()
-        )
-        if not (header / 'Python.h').exists():
-            raise Problem(
-                f'{header}/Python.h is missing; on Debian or Ubuntu: '
-                f'apt install python{self.version}-dev'
-            )
-        free_gb = shutil.disk_usage(self.folder).free / 1e9
-        if free_gb < FREE_DISK_GB:
-            raise Problem(
-                f'{self.folder} has {free_gb:.1f} GB free and {FREE_DISK_GB} GB are needed; '
-                'make room'
-            )
-
     def bin(self, name: str) -> Path:
         return self.venv / 'bin' / name
 
     def pip(self, what: str, arguments: list[str]) -> None:
-        command = [
-            self.bin('python'),
-            '-m',
-            'pip',
-            'install',
-            '--quiet',
-            '--no-input',
-            '--disable-pip-version-check',
-            *arguments,
-        ]
+        options = '-m pip install --quiet --no-input --disable-pip-version-check'.split()
+        command = [self.bin('python'), *options, *arguments]
         self.step(f'pip install {what}', command, f'pip could not install {what}')
 
     def step(self, name: str, command: list[object], blame: str) -> None:
@@ -311,39 +271,6 @@ class Workspace:
         (self.folder / f'{name}.stamp').write_text(wanted)
 
 
-def rclpy_is_sourced() -> bool:
-    """Tell whether a setup.bash was sourced in this shell, whichever distribution it was."""
-    if not (os.environ.get('ROS_DISTRO') and os.environ.get('AMENT_PREFIX_PATH')):
-        return False
-    probe = subprocess.run([sys.executable, '-c', 'import rclpy'], capture_output=True)
-    if probe.returncode:
-        raise Problem(
-            f'ROS 2 {os.environ["ROS_DISTRO"]} is sourced, but {sys.executable} cannot import '
-            'rclpy; use the Python of that ROS 2 (make PYTHON=/usr/bin/python3), or a shell without it'
-        )
-    return True
-
-
-def supported_python() -> Path:
-    """Return this Python or the first supported one on the PATH."""
-    low, high = PYTHONS
-    names = [sys.executable, 'python3.11', 'python3.12', 'python3.10', 'python3.13']
-    for name in filter(None, map(shutil.which, names)):
-        probe = subprocess.run(
-            [name, '-c', 'import sys; print(*sys.version_info[:2], sys.executable)'],
-            capture_output=True,
-            text=True,
-        )
-        if probe.returncode == 0:
-            major, minor, path = probe.stdout.split(maxsplit=2)
-            if low <= (int(major), int(minor)) <= high:
-                return Path(path.strip())
-    raise Problem(
-        f'Python 3.{low[1]} to 3.{high[1]} is needed and python3 is {platform.python_version()}; '
-        'install one of them, or name it: make PYTHON=/path/to/python3.11'
-    )
-
-
 def read_requirements(distro: str) -> dict[str, list[str]]:
     """Return the pins of each section, for one distribution."""
     sections: dict[str, list[str]] = {}
@@ -357,12 +284,6 @@ def read_requirements(distro: str) -> dict[str, list[str]]:
             other = re.search(rf'{distro}: (\S+)', comment)
             pins.append(re.sub(r'==.*', f'=={other[1]}', pin.strip()) if other else pin.strip())
     return sections
-
-
-def run(command: list[object]) -> str:
-    return subprocess.run(
-        [str(part) for part in command], check=True, capture_output=True, text=True
-    ).stdout
 
 
 def digest(*parts: str) -> str:

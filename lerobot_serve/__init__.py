@@ -7,9 +7,9 @@ test/unit/test_architecture.py):
     wire        messages <-> arrays, header peek, image codec, names   knows only numpy
     parameters  what a parameter of a node is                          knows nothing
     policies    what a policy is; loading and running one              -> wire; alone imports torch
-    server      sessions, mailboxes, inference worker                  -> wire, policies, parameters
-    edge        action queue, requests, safety cage, the robot's file   -> wire, parameters; no torch
-    router      split, sticky table                                    -> wire, parameters; no torch
+    server      sessions, mailboxes, inference worker                 -> wire, policies, parameters
+    edge        action queue, requests, safety cage, the robot's file  -> wire, parameters; no torch
+    router      split, sticky table                                   -> wire, parameters; no torch
     sim         a small robot and its cameras                          -> wire, parameters
     ros         what nodes need of rclpy: parameters, QoS, runtime     -> wire, parameters, start
     start       holds signals back while an executable loads           knows nothing

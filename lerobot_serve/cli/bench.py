@@ -1,9 +1,59 @@
-EXAMPLE = ''
+"""`lerobot-serve bench`: measures, writes one JSON file for each benchmark, prints a table."""
+
+from __future__ import annotations
+
+import argparse
+from importlib import import_module
+import os
+from pathlib import Path
+
+import rclpy
+
+from lerobot_serve.bench import machine, report
+from lerobot_serve.ros.runtime import UserError
+
+EXAMPLE = 'example: lerobot-serve bench round_trip --rounds 200'
+# the module lerobot_serve.bench.NAME has ABOUT, PARAMETERS and measure(rounds, folder)
+NAMES = ('round_trip', 'codec', 'segments')
+OUT = Path('out/bench')
+ROUNDS_LIMIT = 100_000
+FIRST_DOMAIN, DOMAINS = 60, 20
 
 
-def add_arguments(p):
-    pass
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        'names', metavar='NAME', nargs='*', help=f'one of {", ".join(NAMES)}; default: all'
+    )
+    parser.add_argument('--rounds', type=int, default=200, help='repetitions of each case (200)')
+    parser.add_argument('--out', type=Path, default=OUT, help=f'folder for results ({OUT})')
 
 
-def main(o):
+def main(options: argparse.Namespace) -> int:
+    unknown = [name for name in options.names if name not in NAMES]
+    if unknown:
+        raise UserError(f'there is no benchmark {unknown[0]!r}; there are {", ".join(NAMES)}')
+    if not 4 <= options.rounds <= ROUNDS_LIMIT:
+        raise UserError(f'--rounds must be in [4, {ROUNDS_LIMIT}], got {options.rounds}')
+    options.out.mkdir(parents=True, exist_ok=True)
+    # a domain of its own, on this machine only: nobody's robot is to answer
+    domain = str(FIRST_DOMAIN + os.getpid() % DOMAINS)
+    os.environ.update(ROS_DOMAIN_ID=domain, ROS_AUTOMATIC_DISCOVERY_RANGE='LOCALHOST')
+    for name in options.names or NAMES:
+        run(name, options.rounds, options.out)
     return 0
+
+
+def run(name: str, rounds: int, folder: Path) -> None:
+    """Run one benchmark. Raises UserError."""
+    module = import_module(f'lerobot_serve.bench.{name}')
+    here = machine.facts(rclpy.get_rmw_implementation_identifier())
+    print(f'{name}: {module.ABOUT}', flush=True)
+    print(
+        f'  {here["cpu"]}, {here["cores"]} cores, load {here["load_average"][0]}\n', flush=True
+    )
+    cases = module.measure(rounds, folder)
+    parameters = {'rounds': rounds, **module.PARAMETERS}
+    file = report.write(
+        folder, report.as_json(name, module.ABOUT, here, parameters, cases)
+    )
+    print(f'{report.table(cases)}\n\nwrote {file}\n', flush=True)

@@ -7,7 +7,6 @@ robot. The process holds no torch, so that nothing but these three competes for 
 
 from __future__ import annotations
 
-from collections import Counter
 import contextlib
 from functools import partial
 from pathlib import Path
@@ -25,13 +24,14 @@ from lerobot_serve.edge import robot as robot_file
 from lerobot_serve.edge.cage import Cage
 from lerobot_serve.edge.controller import Controller, Executed
 from lerobot_serve.edge.inputs import Inputs, NotReady, Snapshot
+from lerobot_serve.edge.link import Pace
 from lerobot_serve.edge.parameters import EdgeParameters
 from lerobot_serve.edge.queue import ActionQueue
-from lerobot_serve.edge.requester import Pace, Progress, Requester
+from lerobot_serve.edge.reports import edge_state, executed_action
+from lerobot_serve.edge.requester import Requester
 from lerobot_serve.ros import inputs as ros_inputs
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.beat import Beat
-from lerobot_serve.ros.contract import drop_messages
 from lerobot_serve.ros.parameter_server import ParameterServer
 from lerobot_serve.ros.runtime import run, Runtime, UserError
 from lerobot_serve.ros.session_client import SessionClient
@@ -244,73 +244,29 @@ class EdgeController(Node):
             point.time_from_start = Duration(nanosec=int(1e9 / self.robot.fps))
             joints = [action.joint for action in self.robot.actions]
             self._commands.publish(JointTrajectory(joint_names=joints, points=[point]))
-        self._executed_publisher.publish(self._executed_message(executed))
-
-    def _executed_message(self, executed: Executed) -> ExecutedAction:
-        planned, judgement = executed.planned, executed.judgement
-        source = planned.source
-        return ExecutedAction(
-            stamp=self.get_clock().now().to_msg(),
-            tick=self._beat.beats,
-            seq=source.seq,
-            session_epoch=source.session_epoch,
-            episode=source.episode,
-            chunk_row=planned.row,
-            age_s=executed.age_ns / 1e9,
-            verdict=int(judgement.verdict),
-            rung=EdgeState.RUNG_PLAY,
-            client_id=self.client_id,
-            episode_id=source.episode_id,
-            slot=source.slot,
-            policy=source.policy,
-            reason=judgement.reason,
-            raw=planned.action.tolist(),
-            commanded=[] if judgement.command is None else judgement.command.tolist(),
+        self._executed_publisher.publish(
+            executed_action(
+                executed,
+                stamp=self.get_clock().now().to_msg(),
+                tick=self._beat.beats,
+                client_id=self.client_id,
+            )
         )
 
-    # any thread
+    # executor thread
 
     def _state(self) -> EdgeState:
-        progress, controller = self._requester.progress, self._controller
-        left_s = self._actions.rows_left / self.robot.fps
-        state, reason = describe_state(progress, playing=left_s > 0)
-        return EdgeState(
+        return edge_state(
+            self._requester,
+            self._controller,
+            self._actions,
+            self._beat,
             stamp=self.get_clock().now().to_msg(),
             client_id=self.client_id,
-            server=self._client.server if progress.connected else '',
-            episode_id=progress.episode_id,
+            server=self._client.server,
             task=self._settings.current.task,
-            slot=progress.slot,
-            policy=progress.policy,
-            state=state,
-            rung=EdgeState.RUNG_PLAY if left_s > 0 else EdgeState.RUNG_HOLD,
-            reason=reason,
-            queue_remaining_s=left_s,
-            action_age_s=controller.age_ns / 1e9,
-            round_trip_ms=progress.round_trip_ms,
-            network_ms=progress.network_ms,
-            ticks=self._beat.beats,
-            ticks_missed=self._beat.missed,
-            actions_executed=controller.actions_executed,
-            requests_sent=progress.requests_sent,
-            chunks_accepted=progress.chunks_accepted,
-            stalls=controller.stalls,
-            cage_trips=controller.cage_trips,
-            drops=drop_messages(Counter(self._requester.drops) + controller.drops),
+            fps=self.robot.fps,
         )
-
-
-def describe_state(progress: Progress, *, playing: bool) -> tuple[int, str]:
-    """Return EdgeState.state and its reason."""
-    if not progress.connected:
-        again = progress.ever_connected
-        state = EdgeState.RECONNECTING if again else EdgeState.CONNECTING
-        return state, progress.refused
-    if not playing:
-        return EdgeState.STALLED, progress.waiting_for or 'waiting for a chunk'
-    if progress.late:
-        return EdgeState.DEGRADED, 'the last request was not answered in time'
-    return EdgeState.STREAMING, progress.waiting_for
 
 
 def pace(parameters: EdgeParameters, robot: robot_file.Robot) -> Pace:

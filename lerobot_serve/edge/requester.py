@@ -10,16 +10,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 import math
 import queue
 import threading
-from typing import Protocol
 
 import numpy as np
 
 from lerobot_serve.edge.inputs import Inputs, NotReady, Snapshot
 from lerobot_serve.edge.ledger import Dropped, Ledger, Pending
+from lerobot_serve.edge.link import Link, Pace, Progress
 from lerobot_serve.edge.queue import ActionQueue, Source
 from lerobot_serve.wire import chunk as wire_chunk
 from lerobot_serve.wire import observation as wire_observation
@@ -33,51 +32,6 @@ from lerobot_serve.wire.session import Refused, Unreachable
 
 BACKOFF_LIMIT_S = 10.0
 INPUT_RETRY_S = 0.02
-
-
-class Link(Protocol):
-    """What the requester needs of the outside; the node implements it."""
-
-    def open_session(self, epoch: int) -> int:
-        """Return the agreed schema version. Raises Refused or Unreachable."""
-
-    def reset_episode(self, epoch: int, episode: int, episode_id: str) -> None:
-        """Tell the server; what it answers changes nothing for the robot."""
-
-    def observe(self, snapshot: Snapshot) -> tuple[np.ndarray, tuple[Image, ...]]:
-        """Return state and encoded images of a snapshot. Raises Malformed."""
-
-    def send(self, raw: bytes) -> None:
-        """Publish a request."""
-
-
-@dataclass(frozen=True, slots=True)
-class Pace:
-    """When to ask and when to give up."""
-
-    step_s: float
-    buffer_time_s: float
-    request_timeout_s: float
-    backoff_s: float
-    append: bool
-
-
-@dataclass
-class Progress:
-    """What the requester tells about itself; replaced field by field, read by the status timer."""
-
-    connected: bool = False
-    ever_connected: bool = False
-    refused: str = ''
-    waiting_for: str = ''
-    late: bool = False
-    episode_id: str = ''
-    slot: str = ''
-    policy: str = ''
-    round_trip_ms: float = 0.0
-    network_ms: float = 0.0
-    requests_sent: int = 0
-    chunks_accepted: int = 0
 
 
 class Requester:

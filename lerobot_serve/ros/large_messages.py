@@ -17,8 +17,9 @@ VARIABLES = ('FASTRTPS_DEFAULT_PROFILES_FILE', 'FASTDDS_DEFAULT_PROFILES_FILE')
 SEGMENT_BYTES = 8 << 20
 SEGMENT = re.compile(r'^([0-9a-f]+)-([0-9a-f]+) .*/dev/shm/fast(?:rtps|dds)_[0-9a-f]+$', re.M)
 LOST = (
-    'images of 500 KB and more will be lost or late. Unset FASTRTPS_DEFAULT_PROFILES_FILE to use '
-    'the profile of this package, or give yours a shared-memory transport with segment_size 8388608'
+    'images of 500 KB and more will be lost or late. Unset FASTRTPS_DEFAULT_PROFILES_FILE to '
+    'use the profile of this package, or give yours a shared-memory transport with a '
+    'segment_size of 8388608'
 )
 
 

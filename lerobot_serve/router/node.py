@@ -22,6 +22,7 @@ from lerobot_serve.ros.contract import ask_from_request, drop_messages, refuse
 from lerobot_serve.ros.parameter_server import ParameterServer
 from lerobot_serve.ros.runtime import run, Runtime, UserError
 from lerobot_serve.ros.session_client import SessionClient
+from lerobot_serve.router.messages import merge_replies, routing_decision
 from lerobot_serve.router.parameters import RouterParameters
 from lerobot_serve.router.sticky import Placement, StickyTable
 from lerobot_serve.wire.errors import Malformed
@@ -136,23 +137,13 @@ class PolicyRouter(Node):
 
     def _publish_decision(self, client_id: str, episode_id: str, placement: Placement) -> None:
         self._decisions.publish(
-            RoutingDecision(
+            routing_decision(
+                placement,
                 stamp=self.get_clock().now().to_msg(),
                 client_id=client_id,
                 episode_id=episode_id,
-                routing_key=placement.key,
-                bucket=placement.bucket,
-                split_percent=placement.split_percent,
-                slot=placement.slot,
                 policy=self._policies[placement.slot],
                 server=self._slots[placement.slot].server,
-                degraded=placement.degraded,
-                cached=placement.cached,
-                reason='no episode id'
-                if placement.degraded
-                else 'bucket below split'
-                if placement.slot == 'a'
-                else 'bucket not below split',
             )
         )
         if placement.degraded:
@@ -275,23 +266,6 @@ class PolicyRouter(Node):
                 drops=drop_messages(dict(self._drops)),
             )
         )
-
-
-def merge_replies(
-    a: OpenSession.Response, b: OpenSession.Response, observation_topic: str
-) -> OpenSession.Response:
-    """Return what holds for both slots."""
-    a.observation_topic = observation_topic
-    a.policy = f'{a.policy}|{b.policy}'[:256]
-    a.policy_type = a.policy_type if a.policy_type == b.policy_type else 'mixed'
-    a.warnings = [f'slot {n}: {w}' for n, reply in (('a', a), ('b', b)) for w in reply.warnings]
-    a.chunk_size = min(a.chunk_size, b.chunk_size)
-    a.supports_rtc = a.supports_rtc and b.supports_rtc
-    a.load, a.predicted_delay_ms = (
-        max(a.load, b.load),
-        max(a.predicted_delay_ms, b.predicted_delay_ms),
-    )
-    return a
 
 
 def check_slot(name: str, server: str) -> str:

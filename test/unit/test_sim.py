@@ -84,6 +84,14 @@ def test_a_bad_time_step_is_an_error(dt_s):
         Arm().step(HOME_RAD, dt_s)
 
 
+def test_a_command_beyond_a_limit_is_the_limit():
+    arm, other = Arm(), Arm()
+    for _ in range(60):
+        arm.step([100.0] * 6, TICK_S)
+        other.step(HIGH_RAD, TICK_S)
+        assert (arm.positions == other.positions).all()
+
+
 def test_positions_are_a_copy():
     arm = Arm()
     arm.positions[:] = 1

@@ -1,0 +1,47 @@
+"""Processes that a benchmark talks to; each is ended by its own id, whatever happens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+import contextlib
+from pathlib import Path
+import signal
+import subprocess
+import sys
+
+END_S = 10.0
+
+
+@contextlib.contextmanager
+def child(
+    command: list[str], log: Path, environment: dict[str, str] | None = None
+) -> Iterator[subprocess.Popen]:
+    """Run a command beside us with its output in `log`; SIGINT ends it, after END_S SIGKILL."""
+    with open(log, 'w') as output:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=environment,
+        )
+        try:
+            yield process
+        finally:
+            end(process)
+
+
+def end(process: subprocess.Popen) -> None:
+    """End one process, with a bound."""
+    if process.poll() is None:
+        process.send_signal(signal.SIGINT)
+    try:
+        process.wait(END_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def module(name: str, *arguments: object) -> list[str]:
+    """Return the command that runs a module of this package with this Python."""
+    return [sys.executable, '-m', f'lerobot_serve.bench.{name}', *map(str, arguments)]

@@ -1,0 +1,81 @@
+"""
+The client of a benchmark: sends as the edge does, and waits as the edge does.
+
+The executor thread deposits what arrives with its time; the main thread asks and waits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+import queue
+import time
+
+from rclpy.node import Node
+
+from lerobot_serve.bench import echo
+from lerobot_serve.ros import qos
+from lerobot_serve.ros.runtime import Runtime, UserError
+from lerobot_serve.ros.session_client import SessionClient
+from lerobot_serve_interfaces.msg import ActionChunk, Observation
+
+SERVER = '/policy_server'
+REPLIES = '/bench/action_chunk'
+LIFESPAN_S = 3.0
+ANSWER_TIMEOUT_S = 2.0
+READY_TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """An answer, and when the executor had it."""
+
+    raw: bytes
+    arrived_ns: int
+
+
+class Inbox:
+    """The executor thread deposits, the main thread takes."""
+
+    def __init__(self) -> None:
+        self._queue: queue.SimpleQueue[Arrived] = queue.SimpleQueue()
+
+    def deposit(self, raw: bytes) -> None:
+        self._queue.put(Arrived(raw, time.monotonic_ns()))
+
+    def take(self) -> Arrived | None:
+        """Wait for an answer; None when it did not come in time."""
+        try:
+            return self._queue.get(timeout=ANSWER_TIMEOUT_S)
+        except queue.Empty:
+            return None
+
+    def clear(self) -> None:
+        """Drop what came too late."""
+        while not self._queue.empty():
+            self._queue.get_nowait()
+
+
+class BenchClient(Node):
+    """Built by the main thread, which also calls everything but the inboxes' `deposit`."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        super().__init__('bench', context=runtime.context)
+        self.chunks, self.echoes = Inbox(), Inbox()
+        self.sessions = SessionClient(self, SERVER, lifespan_s=LIFESPAN_S)
+        for topic, inbox in ((REPLIES, self.chunks), (echo.REPLIES, self.echoes)):
+            self.create_subscription(
+                ActionChunk, topic, inbox.deposit, qos.ACTION_CHUNK, raw=True
+            )
+        self._echo = self.create_publisher(
+            Observation, echo.REQUESTS, qos.observation_out(LIFESPAN_S)
+        )
+        self.send_echo = partial(self._echo.publish)
+
+    def wait_for_echo(self) -> None:
+        """Return when the echo is connected in both directions. Raises UserError."""
+        deadline = time.monotonic() + READY_TIMEOUT_S
+        while not (self._echo.get_subscription_count() and self.count_publishers(echo.REPLIES)):
+            if time.monotonic() > deadline:
+                raise UserError(f'the echo did not appear within {READY_TIMEOUT_S:g} s')
+            time.sleep(0.02)

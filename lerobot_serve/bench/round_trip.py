@@ -1,0 +1,149 @@
+"""
+What the real data path costs over a bare echo of the same bytes.
+
+One request is in flight at a time; real requests and echoes alternate, so that both meet the same
+machine. Apart from the codec means without the client's image encoder and, for JPEG, without what
+the server reports as processing (decoding the images, and some 0.1 ms of checks).
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+import time
+
+from lerobot_serve.bench.children import child, module
+from lerobot_serve.bench.client import BenchClient, READY_TIMEOUT_S
+from lerobot_serve.bench.pictures import pictures
+from lerobot_serve.bench.real_path import JPEG_QUALITY, RealPath, server_parameters, Trip
+from lerobot_serve.bench.report import Case
+from lerobot_serve.bench.statistics import ratio
+from lerobot_serve.cli.processes import executable_path
+from lerobot_serve.ros.runtime import Runtime, UserError
+from lerobot_serve.wire.cdr import ENCAPSULATION
+from lerobot_serve.wire.schema import Codec
+
+ABOUT = 'round trip of a null policy against a bare rclpy echo of the same bytes'
+SIZES = ((224, 224), (480, 640))
+CHUNK_ROWS = 100
+WARM_UP_ROUNDS = 20
+GOAL = 1.5
+PARAMETERS = {
+    'cameras': 2,
+    'jpeg_quality': JPEG_QUALITY,
+    'chunk_rows': CHUNK_ROWS,
+    'warm_up_rounds': WARM_UP_ROUNDS,
+    'in_flight': 1,
+    'order': 'real, echo, real, echo, ...',
+}
+
+
+def measure(rounds: int, folder: Path) -> list[Case]:
+    """Return one case for each picture size and codec. Main thread. Raises UserError."""
+    runtime = Runtime([])
+    try:
+        client = BenchClient(runtime)
+        runtime.add(client)
+        runtime.spin_in_background()
+        return [
+            measure_case(client, height, width, codec, rounds, folder)
+            for height, width in SIZES
+            for codec in (Codec.RAW, Codec.JPEG)
+        ]
+    finally:
+        runtime.close()
+
+
+def measure_case(
+    client: BenchClient, height: int, width: int, codec: Codec, rounds: int, folder: Path
+) -> Case:
+    """Start the two servers, measure, end them. Raises UserError."""
+    command = [
+        str(executable_path('policy_server')),
+        *server_parameters(height, width, CHUNK_ROWS),
+    ]
+    path = RealPath(client, pictures(height, width), codec)
+    with child(command, folder / 'policy_server.log') as server:
+        path.open(server)
+        try:
+            warm_up(client, path)
+            with child(module('echo', path.reply_bytes), folder / 'echo.log'):
+                client.wait_for_echo()
+                trips, echoes_ms = alternate(client, path, rounds)
+        finally:
+            path.close()
+    name = f'{height}x{width} {codec.name.lower()}'
+    return describe(name, path, trips, echoes_ms, rounds, codec)
+
+
+def warm_up(client: BenchClient, path: RealPath) -> None:
+    """Make trips until enough have succeeded. Raises UserError."""
+    deadline = time.monotonic() + READY_TIMEOUT_S
+    done = 0
+    while done < WARM_UP_ROUNDS:
+        if time.monotonic() > deadline:
+            raise UserError(f'{done} of {WARM_UP_ROUNDS} warm-up requests were answered')
+        done += path.trip() is not None
+        client.chunks.clear()
+
+
+def alternate(
+    client: BenchClient, path: RealPath, rounds: int
+) -> tuple[list[Trip], list[float]]:
+    """Return the real trips and the echoes [ms] that were answered."""
+    request = ENCAPSULATION + bytes(path.request_bytes - len(ENCAPSULATION))
+    for _ in range(WARM_UP_ROUNDS):
+        echo_ms(client, request)
+    trips, echoes_ms = [], []
+    for _ in range(rounds):
+        client.chunks.clear()
+        client.echoes.clear()
+        trips.append(path.trip())
+        echoes_ms.append(echo_ms(client, request))
+    return [t for t in trips if t is not None], [e for e in echoes_ms if e is not None]
+
+
+def echo_ms(client: BenchClient, request: bytes) -> float | None:
+    """Return the time of one echo, None when it did not come back."""
+    begin_ns = time.perf_counter_ns()
+    client.send_echo(request)
+    answer = client.echoes.take()
+    return (time.perf_counter_ns() - begin_ns) / 1e6 if answer else None
+
+
+def describe(
+    name: str,
+    path: RealPath,
+    trips: list[Trip],
+    echoes_ms: list[float],
+    rounds: int,
+    codec: Codec,
+) -> Case:
+    """Return the case with its ratios and whether the goal is met."""
+    jpeg = codec == Codec.JPEG
+    apart_ms = [t.total - t.image_encode - jpeg * t.server_processing for t in trips]
+    parts = {f.name: [getattr(t, f.name) for t in trips] for f in fields(Trip)}
+    to_echo = ratio(apart_ms, echoes_ms)
+    return Case(
+        name,
+        parameters={'request_bytes': path.request_bytes, 'reply_bytes': path.reply_bytes},
+        counts={
+            'rounds': rounds,
+            'lost': rounds - len(trips),
+            'echoes_lost': rounds - len(echoes_ms),
+        },
+        series_ms={
+            'echo': echoes_ms,
+            'apart_from_codec': apart_ms,
+            'network': [t.network for t in trips],
+            **parts,
+        },
+        ratios={
+            'apart_from_codec/echo': to_echo,
+            'total/echo': ratio(parts['total'], echoes_ms),
+        },
+        goals={
+            f'apart from the codec at most {GOAL} x the echo (median)': bool(to_echo)
+            and to_echo['median'] <= GOAL
+        },
+    )

@@ -1,0 +1,56 @@
+"""What the requester needs of the outside, and what it tells about itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from lerobot_serve.edge.inputs import Snapshot
+from lerobot_serve.wire.content import Image
+
+
+class Link(Protocol):
+    """What the requester needs of the outside; the node implements it."""
+
+    def open_session(self, epoch: int) -> int:
+        """Return the agreed schema version. Raises Refused or Unreachable."""
+
+    def reset_episode(self, epoch: int, episode: int, episode_id: str) -> None:
+        """Tell the server; what it answers changes nothing for the robot."""
+
+    def observe(self, snapshot: Snapshot) -> tuple[np.ndarray, tuple[Image, ...]]:
+        """Return state and encoded images of a snapshot. Raises Malformed."""
+
+    def send(self, raw: bytes) -> None:
+        """Publish a request."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """When to ask and when to give up."""
+
+    step_s: float
+    buffer_time_s: float
+    request_timeout_s: float
+    backoff_s: float
+    append: bool
+
+
+@dataclass
+class Progress:
+    """What the requester tells about itself; replaced field by field, read by the status timer."""
+
+    connected: bool = False
+    ever_connected: bool = False
+    refused: str = ''
+    waiting_for: str = ''
+    late: bool = False
+    episode_id: str = ''
+    slot: str = ''
+    policy: str = ''
+    round_trip_ms: float = 0.0
+    network_ms: float = 0.0
+    requests_sent: int = 0
+    chunks_accepted: int = 0
