@@ -105,14 +105,8 @@ class Workspace:
         check_build_tools(self.python, self.version)
         check_disk(self.folder)
         say(f'installing into {self.venv.relative_to(ROOT)} (a few minutes, once)')
-        shutil.rmtree(self.venv, ignore_errors=True)
-        site = ['--system-site-packages'] if self.sourced else []
-        self.step(
-            'venv',
-            [self.python, '-m', 'venv', *site, self.venv],
-            'python cannot make virtual environments; on Debian or Ubuntu: '
-            f'apt install python{self.version}-venv',
-        )
+        if not self.bin('pip').exists():
+            self.make_venv()
         sections = read_requirements(self.distro)
         names = ['build', 'run', 'test'] if self.sourced else ['ros', 'build', 'run', 'test']
         pins = [line for name in names for line in sections[name]]
@@ -122,6 +116,16 @@ class Workspace:
         if not self.sourced:
             self.relocate_cmake_files()
         self.done('installed', wanted)
+
+    def make_venv(self) -> None:
+        shutil.rmtree(self.venv, ignore_errors=True)
+        site = ['--system-site-packages'] if self.sourced else []
+        self.step(
+            'venv',
+            [self.python, '-m', 'venv', *site, self.venv],
+            'python cannot make virtual environments; on Debian or Ubuntu: '
+            f'apt install python{self.version}-venv',
+        )
 
     def install_torch(self, pins: list[str], keep: list[str]) -> None:
         torch, *rest = pins
@@ -173,12 +177,12 @@ class Workspace:
         if self.is_done('built', wanted):
             return
         say('building the two packages with colcon')
-        cmake = '-DBUILD_TESTING=OFF -DCMAKE_BUILD_TYPE=Release --no-warn-unused-cli'
         command = [
             *(self.bin('python'), '-m', 'colcon', '--log-base', self.folder / 'log', 'build'),
             *('--base-paths', '.', 'lerobot_serve_interfaces', '--symlink-install'),
             *('--build-base', self.folder / 'build', '--install-base', self.folder / 'install'),
-            *('--cmake-args', f'-DPython3_EXECUTABLE={self.bin("python")}', *cmake.split()),
+            *('--cmake-args', f'-DPython3_EXECUTABLE={self.bin("python")}', '-DBUILD_TESTING=OFF'),
+            *('-DCMAKE_BUILD_TYPE=Release', '--no-warn-unused-cli'),
         ]
         self.step('colcon build', command, 'the build failed')
         self.done('built', wanted)
@@ -233,7 +237,7 @@ class Workspace:
         return self.venv / 'bin' / name
 
     def pip(self, what: str, arguments: list[str]) -> None:
-        options = '-m pip install --quiet --no-input --disable-pip-version-check'.split()
+        options = ['-m', 'pip', 'install', '--quiet', '--no-input']
         command = [self.bin('python'), *options, *arguments]
         self.step(f'pip install {what}', command, f'pip could not install {what}')
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from lerobot_serve.sim.cameras import NAMES, render
 
-POSITIONS = np.array([0.4, -0.6], np.float32)
+POSITIONS = np.array([0.0, 0.4, -0.6], np.float32)
 TARGET_XY = (0.15, 0.1)
 NOISE = 2.0
 

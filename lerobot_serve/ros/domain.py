@@ -22,14 +22,15 @@ class NoDomain(RuntimeError):
 
 def reserve() -> int:
     """
-    Take a free domain for the life of this process, on this machine only, and set it in os.environ.
+    Take a free domain for the life of this process, this machine only; set it in os.environ.
 
     Children inherit it. Main thread, before ROS starts. Raises NoDomain.
     """
     folder = Path(tempfile.gettempdir()) / f'lerobot_serve_domains_{os.getuid()}'
     folder.mkdir(exist_ok=True)
     for domain in DOMAINS:
-        handle = open(folder / str(domain), 'w')  # noqa: SIM115 (held until the process ends)
+        # held until the process ends
+        handle = open(folder / str(domain), 'w')  # noqa: SIM115
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

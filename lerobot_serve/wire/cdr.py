@@ -44,11 +44,14 @@ class Writer:
         self.align(align)
         try:
             self._append(layout.pack(*values), layout.size)
-        except struct.error as error:
+        except (struct.error, OverflowError) as error:
             raise Unencodable(f'{values} does not fit its fields: {error}') from None
 
     def string(self, text: str, limit: int) -> None:
-        data = text.encode()
+        try:
+            data = text.encode()
+        except UnicodeEncodeError:
+            raise Unencodable(f'{text[:40]!r} holds half of a surrogate pair') from None
         if len(data) > limit:
             raise Unencodable(
                 f'{text[:40]!r}... has {len(data)} bytes, at most {limit} are allowed'
@@ -58,19 +61,23 @@ class Writer:
         self.align(4)
         self._append(UINT32.pack(len(data) + 1) + data + b'\x00', len(data) + 5)
 
-    def count(self, number: int) -> None:
+    def count(self, number: int, limit: int, what: str) -> None:
+        if number > limit:
+            raise Unencodable(f'{what}: {number} entries, at most {limit} are allowed')
         self.pack(UINT32, number, align=4)
 
-    def block(self, data: bytes | memoryview | np.ndarray) -> None:
+    def block(self, data: bytes | memoryview | np.ndarray, limit: int, what: str) -> None:
         """Append a uint8 sequence. The buffer must stay as it is until `finish`."""
-        size = memoryview(data).nbytes
-        self.count(size)
-        self._append(data, size)
+        view = memoryview(data)
+        if not view.c_contiguous:
+            raise Unencodable(f'{what}: the bytes must lie without gaps')
+        self.count(view.nbytes, limit, what)
+        self._append(data, view.nbytes)
 
-    def floats(self, values: np.ndarray) -> None:
+    def floats(self, values: np.ndarray, limit: int, what: str) -> None:
         """Append a float32 sequence from an array of any shape, row after row."""
         flat = np.ascontiguousarray(values, FLOAT32).reshape(-1)
-        self.count(flat.size)
+        self.count(flat.size, limit, what)
         self._append(flat, flat.nbytes)
 
     def finish(self) -> bytes:
@@ -115,9 +122,13 @@ class Reader:
     def string(self, limit: int, what: str) -> str:
         size = self.count(limit + 1, what)
         begin = self._take(size, 1)
+        data = self._raw[begin : begin + size]
+        # size counts the closing NUL; some writers send 0 for the empty string
+        if data and data.find(0) != size - 1:
+            # what cannot be sent back must not come in: ids are echoed
+            raise Malformed('not_a_string', f'{what} must hold one NUL, as its last byte')
         try:
-            # size counts the closing NUL; some writers send 0 for the empty string
-            return self._raw[begin : begin + max(size - 1, 0)].decode()
+            return data[:-1].decode()
         except UnicodeDecodeError:
             raise Malformed('not_utf8', f'{what} is not UTF-8') from None
 

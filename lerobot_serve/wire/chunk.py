@@ -64,8 +64,8 @@ def encode(chunk: Chunk) -> bytes:
     writer.string(chunk.status_text, TEXT_LIMIT)
     writer.string(chunk.slot, SLOT_LIMIT)
     writer.string(chunk.policy, FINGERPRINT_LIMIT)
-    write_actions(writer, chunk.model)
-    write_actions(writer, chunk.robot)
+    write_actions(writer, chunk.model, 'chunk_model')
+    write_actions(writer, chunk.robot, 'chunk_robot')
     write_extensions(writer, chunk.extensions)
     return writer.finish()
 

@@ -7,7 +7,7 @@ import struct
 
 import numpy as np
 
-from lerobot_serve.wire.cdr import Reader, UINT32, Writer
+from lerobot_serve.wire.cdr import Reader, Writer
 from lerobot_serve.wire.errors import Malformed, Unencodable
 from lerobot_serve.wire.schema import Codec, ID_LIMIT, KEY_LIMIT
 
@@ -45,11 +45,11 @@ class Extension:
     value: np.ndarray | bytes
 
 
-def write_actions(writer: Writer, actions: np.ndarray) -> None:
+def write_actions(writer: Writer, actions: np.ndarray, what: str) -> None:
     if actions.ndim != 2:
-        raise Unencodable(f'actions must be rows x columns, got the shape {actions.shape}')
+        raise Unencodable(f'{what} must be rows x columns, got the shape {actions.shape}')
     writer.pack(SHAPE, *actions.shape, align=4)
-    writer.floats(actions)
+    writer.floats(actions, ACTION_VALUES_LIMIT, what)
 
 
 def read_actions(reader: Reader, what: str) -> np.ndarray:
@@ -63,7 +63,7 @@ def read_actions(reader: Reader, what: str) -> np.ndarray:
 
 
 def write_images(writer: Writer, images: tuple[Image, ...]) -> None:
-    writer.count(len(images))
+    writer.count(len(images), IMAGES_LIMIT, 'images')
     for image in images:
         writer.string(image.name, ID_LIMIT)
         writer.pack(
@@ -76,7 +76,7 @@ def write_images(writer: Writer, images: tuple[Image, ...]) -> None:
             image.channel_bytes,
             align=4,
         )
-        writer.block(image.data)
+        writer.block(image.data, IMAGE_BYTES_LIMIT, f'camera {image.name}')
 
 
 def read_images(reader: Reader) -> tuple[Image, ...]:
@@ -91,10 +91,10 @@ def read_image(reader: Reader) -> Image:
 
 
 def write_extensions(writer: Writer, extensions: tuple[Extension, ...]) -> None:
-    writer.pack(UINT32, len(extensions), align=4)
+    writer.count(len(extensions), EXTENSIONS_LIMIT, 'extensions')
     for extension in extensions:
         writer.string(extension.key, KEY_LIMIT)
-        writer.block(extension.value)
+        writer.block(extension.value, EXTENSION_BYTES_LIMIT, f'extension {extension.key}')
 
 
 def read_extensions(reader: Reader) -> tuple[Extension, ...]:

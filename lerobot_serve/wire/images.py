@@ -28,29 +28,51 @@ def encode(
     """Return one frame in wire form. Raw frames are not copied here. Raises Unencodable."""
     if frame.ndim == 2:
         frame = frame[:, :, None]
-    height, width, channels = frame.shape
-    if channels not in COLORSPACE or frame.itemsize not in CHANNEL_TYPES or not frame.size:
+    if not is_frame(frame):
         raise Unencodable(
-            f'camera {name}: a frame must be height x width x 1 or 3 of uint8 or uint16, '
-            f'got {frame.shape} of {frame.dtype}'
+            f'camera {name}: a frame must be height x width x 1 or 3 of uint8 or uint16, at most '
+            f'{PIXELS_LIMIT} pixels, got {frame.shape} of {frame.dtype}'
         )
+    height, width, channels = frame.shape
     if codec == Codec.RAW:
         data = (
             np.ascontiguousarray(frame, CHANNEL_TYPES[frame.itemsize]).reshape(-1).view(np.uint8)
         )
-    elif frame.dtype == np.uint8:
-        data = simplejpeg.encode_jpeg(
+    elif codec == Codec.JPEG:
+        data = encode_jpeg(name, frame, quality)
+    else:
+        raise Unencodable(f'camera {name}: codec must be 1 (JPEG) or 2 (raw), got {codec}')
+    return Image(name, height, width, data, codec, channels, frame.itemsize, steps_back)
+
+
+def is_frame(frame: np.ndarray) -> bool:
+    return (
+        frame.ndim == 3
+        and frame.shape[2] in COLORSPACE
+        and frame.dtype.kind == 'u'
+        and frame.itemsize in CHANNEL_TYPES
+        and 0 < frame.shape[0] * frame.shape[1] <= PIXELS_LIMIT
+    )
+
+
+def encode_jpeg(name: str, frame: np.ndarray, quality: int) -> bytes:
+    if frame.dtype != np.uint8:
+        raise Unencodable(
+            f'camera {name}: JPEG holds 8 bits a channel, got {frame.dtype}; send it raw'
+        )
+    channels = frame.shape[2]
+    try:
+        return simplejpeg.encode_jpeg(
             np.ascontiguousarray(frame),
             quality,
             COLORSPACE[channels],
             colorsubsampling='444' if channels == 3 else 'Gray',
             fastdct=False,
         )
-    else:
+    except ValueError as error:
         raise Unencodable(
-            f'camera {name}: JPEG holds 8 bits a channel, got {frame.dtype}; send it raw'
-        )
-    return Image(name, height, width, data, codec, channels, frame.itemsize, steps_back)
+            f'camera {name}: no JPEG of {frame.shape} at quality {quality} ({error})'
+        ) from None
 
 
 def decode(image: Image) -> np.ndarray:

@@ -20,7 +20,7 @@ from lerobot_serve.wire.content import (
     write_extensions,
     write_images,
 )
-from lerobot_serve.wire.errors import Malformed
+from lerobot_serve.wire.errors import Malformed, Unencodable
 from lerobot_serve.wire.header import Header, read_start, write_start
 from lerobot_serve.wire.schema import FINGERPRINT_LIMIT, MsgType, TASK_LIMIT
 
@@ -47,6 +47,10 @@ class Observation:
 
 def encode(observation: Observation) -> bytes:
     """Return the CDR bytes; each image is copied once. Raises Unencodable."""
+    if observation.state.ndim != 2 or not len(observation.state):
+        raise Unencodable(
+            f'state must be observations x values, got the shape {observation.state.shape}'
+        )
     writer = Writer()
     write_start(writer, observation.header, observation.client_id, observation.episode_id)
     writer.pack(
@@ -58,9 +62,9 @@ def encode(observation: Observation) -> bytes:
     )
     writer.string(observation.task, TASK_LIMIT)
     writer.string(observation.prefix_policy, FINGERPRINT_LIMIT)
-    write_actions(writer, observation.prefix_model)
-    write_actions(writer, observation.prefix_robot)
-    writer.floats(observation.state)
+    write_actions(writer, observation.prefix_model, 'prefix_model')
+    write_actions(writer, observation.prefix_robot, 'prefix_robot')
+    writer.floats(observation.state, ACTION_VALUES_LIMIT, 'state')
     write_images(writer, observation.images)
     write_extensions(writer, observation.extensions)
     return writer.finish()

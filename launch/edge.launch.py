@@ -1,0 +1,30 @@
+"""The edge controller of one robot. Runs on the robot; needs no weights, no torch, no GPU."""
+
+from launch import LaunchDescription
+from launch.action import Action
+
+from lerobot_serve.edge.parameters import EdgeParameters
+from lerobot_serve.ros import launching
+
+PARAMETERS = ('client_id', 'server', 'robot_file', 'task', 'codec')
+
+
+def generate_launch_description() -> LaunchDescription:
+    arguments = [
+        *launching.options('namespace'),
+        *launching.overrides(EdgeParameters, *PARAMETERS),
+        launching.params_file('edge.yaml', 'edge_controller'),
+        *launching.options('log_level'),
+    ]
+    return launching.description('edge.launch.py', arguments, start)
+
+
+def start(given: dict) -> list[Action]:
+    edge = launching.node(
+        'edge_controller',
+        file=given['params_file'],
+        given={name: given[name] for name in PARAMETERS},
+        log_level=given['log_level'],
+        namespace=given['namespace'],
+    )
+    return [edge]

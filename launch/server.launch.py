@@ -1,0 +1,30 @@
+"""One policy server."""
+
+from launch import LaunchDescription
+from launch.action import Action
+
+from lerobot_serve.ros import launching
+from lerobot_serve.server.parameters import ServerParameters
+
+PARAMETERS = ('policy_kind', 'policy_path', 'device', 'max_sessions')
+
+
+def generate_launch_description() -> LaunchDescription:
+    arguments = [
+        *launching.overrides(ServerParameters, *PARAMETERS),
+        launching.params_file('server.yaml', 'policy_server'),
+        *launching.options('namespace', 'respawn', 'log_level'),
+    ]
+    return launching.description('server.launch.py', arguments, start)
+
+
+def start(given: dict) -> list[Action]:
+    server = launching.node(
+        'policy_server',
+        file=given['params_file'],
+        given={name: given[name] for name in PARAMETERS},
+        log_level=given['log_level'],
+        namespace=given['namespace'],
+        respawn=given['respawn'],
+    )
+    return [server]

@@ -1,0 +1,37 @@
+"""
+What every test gets: a ROS domain of its own, a limit of time, and a look at what it left behind.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+from pathlib import Path
+import sys
+
+import leaks
+from lerobot_serve.ros import domain
+import pytest
+
+pytest_plugins = ['pytester']
+
+TEST_LIMIT_S = 180
+
+# before anything starts ROS, so that all tests and their processes share it and nobody else does
+domain.reserve()
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_behind():
+    """Fail a test that leaves a thread, a process or a ROS context (hence a node) behind."""
+    faulthandler.dump_traceback_later(TEST_LIMIT_S, exit=True, file=sys.__stderr__)
+    before = leaks.take_stock()
+    yield
+    left = leaks.left_behind(before)
+    faulthandler.cancel_dump_traceback_later()
+    assert not left, 'this test left behind: ' + ', '.join(left)
+
+
+@pytest.fixture(scope='session')
+def repository() -> Path:
+    """The top of the source tree."""
+    return Path(__file__).resolve().parent.parent

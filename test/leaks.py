@@ -1,0 +1,83 @@
+"""What is alive in and below this process: threads, child processes, ROS contexts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+import gc
+import os
+from pathlib import Path
+import sys
+import threading
+import time
+
+GRACE_S = 5.0
+
+
+@dataclass(frozen=True)
+class Stock:
+    """A count of what is alive."""
+
+    threads: frozenset[int]
+    processes: frozenset[int]
+    contexts: frozenset[int]
+
+
+def take_stock() -> Stock:
+    """Return what is alive now."""
+    return Stock(
+        frozenset(thread.ident for thread in threading.enumerate()),
+        frozenset(children(os.getpid())),
+        frozenset(map(id, open_contexts())),
+    )
+
+
+def left_behind(before: Stock) -> list[str]:
+    """Return what has come since and does not go within GRACE_S."""
+    deadline = time.monotonic() + GRACE_S
+    while (left := came_since(before)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return left
+
+
+def came_since(before: Stock) -> list[str]:
+    threads = [t.name for t in threading.enumerate() if t.ident not in before.threads]
+    processes = [pid for pid in children(os.getpid()) if pid not in before.processes]
+    contexts = [c for c in open_contexts() if id(c) not in before.contexts]
+    return [
+        *(f'thread {name}' for name in threads),
+        *(f'process {pid} ({command(pid)})' for pid in processes),
+        *('an open ROS context' for _ in contexts),
+    ]
+
+
+def children(parent: int) -> list[int]:
+    """Return the process ids of all descendants."""
+    parents = {}
+    for folder in Path('/proc').glob('[0-9]*'):
+        try:
+            fields = (folder / 'stat').read_text().rpartition(')')[2].split()
+        except OSError:
+            continue
+        parents[int(folder.name)] = int(fields[1])
+    found = [pid for pid, above in parents.items() if above == parent]
+    return found + [below for pid in found for below in descendants(pid, parents)]
+
+
+def descendants(pid: int, parents: dict[int, int]) -> list[int]:
+    below = [child for child, above in parents.items() if above == pid]
+    return below + [deeper for child in below for deeper in descendants(child, parents)]
+
+
+def command(pid: int) -> str:
+    try:
+        return Path(f'/proc/{pid}/cmdline').read_text().replace('\0', ' ').strip()
+    except OSError:
+        return 'gone'
+
+
+def open_contexts() -> list[object]:
+    """Return every rclpy context that is up; a node cannot outlive its context."""
+    module = sys.modules.get('rclpy.context')
+    if module is None:
+        return []
+    return [c for c in gc.get_objects() if isinstance(c, module.Context) and c.ok()]

@@ -1,0 +1,83 @@
+"""Who may import whom: read from the source, so that a wrong import fails before it hurts."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+# room -> the rooms it may import; node.py files may also import ros
+ALLOWED = {
+    'wire': set(),
+    'parameters': set(),
+    'start': set(),
+    'policies': {'wire'},
+    'server': {'wire', 'policies', 'parameters'},
+    'edge': {'wire', 'parameters'},
+    'router': {'wire', 'parameters'},
+    'sim': {'wire', 'parameters'},
+    'ros': {'wire', 'parameters', 'start'},
+}
+EVERYTHING = {'bench', 'cli'}
+MAY_IMPORT_RCLPY = {'ros', *EVERYTHING}
+PACKAGE = Path(__file__).resolve().parents[2] / 'lerobot_serve'
+FILES = sorted(PACKAGE.rglob('*.py'))
+
+
+def imported(file: Path) -> set[str]:
+    """Return the full names of all modules that a file imports, wherever in it."""
+    names = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f'{file}: imports are absolute here'
+            names |= {f'{node.module}.{alias.name}' for alias in node.names}
+    return names
+
+
+def room(file: Path) -> str:
+    return file.relative_to(PACKAGE).parts[0].removesuffix('.py')
+
+
+def test_every_room_is_in_the_table():
+    rooms = {room(file) for file in FILES} - {'__init__'}
+    assert rooms == set(ALLOWED) | EVERYTHING
+
+
+@pytest.mark.parametrize('file', FILES, ids=lambda file: str(file.relative_to(PACKAGE)))
+def test_imports_point_one_way(file):
+    here = room(file)
+    if here in EVERYTHING or here == '__init__':
+        return
+    allowed = ALLOWED[here] | {here} | ({'ros'} if file.name == 'node.py' else set())
+    ours = {name.split('.')[1] for name in imported(file) if name.startswith('lerobot_serve.')}
+    assert ours <= allowed, f'{here} must not import {sorted(ours - allowed)}'
+
+
+@pytest.mark.parametrize('file', FILES, ids=lambda file: str(file.relative_to(PACKAGE)))
+def test_only_the_wiring_knows_ros(file):
+    names = {name.split('.')[0] for name in imported(file)}
+    if 'rclpy' in names:
+        assert room(file) in MAY_IMPORT_RCLPY or file.name == 'node.py'
+
+
+@pytest.mark.parametrize('file', FILES, ids=lambda file: str(file.relative_to(PACKAGE)))
+def test_only_policies_import_torch(file):
+    names = {name.split('.')[0] for name in imported(file)}
+    if names & {'torch', 'safetensors'}:
+        assert room(file) in {'policies', 'bench'}
+
+
+@pytest.mark.parametrize('file', FILES, ids=lambda file: str(file.relative_to(PACKAGE)))
+def test_nothing_unpickles(file):
+    names = {name.split('.')[0] for name in imported(file)}
+    assert not names & {'pickle', 'cloudpickle', 'dill', 'shelve', 'marshal'}
+    assert 'torch.load(' not in file.read_text()
+
+
+def test_unit_tests_do_not_import_ros():
+    for file in Path(__file__).parent.glob('*.py'):
+        names = imported(file)
+        assert not {n for n in names if n.split('.')[0] == 'rclpy'}, file

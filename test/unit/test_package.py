@@ -1,0 +1,75 @@
+"""What setup.py, package.xml, requirements.txt and the Makefile promise each other."""
+
+from __future__ import annotations
+
+import ast
+import re
+import xml.etree.ElementTree as ElementTree
+
+import pytest
+
+# imported name -> rosdep key, where they differ; None for what rosdep does not know
+KEYS = {
+    'cv2': 'python3-opencv',
+    'numpy': 'python3-numpy',
+    'yaml': 'python3-yaml',
+    'simplejpeg': None,
+    'torch': None,
+    'safetensors': None,
+    'launch': 'launch',
+    'launch_ros': 'launch_ros',
+}
+
+
+def third_party(repository) -> set[str]:
+    import sys
+
+    names = set()
+    for file in (repository / 'lerobot_serve').rglob('*.py'):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Import):
+                names |= {alias.name.split('.')[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                names.add(node.module.split('.')[0])
+    return names - set(sys.stdlib_module_names) - {'lerobot_serve'}
+
+
+def test_every_import_is_a_named_dependency(repository):
+    root = ElementTree.parse(repository / 'package.xml').getroot()
+    named = {element.text for tag in ('depend', 'exec_depend') for element in root.iter(tag)}
+    requirements = (repository / 'requirements.txt').read_text()
+    for name in third_party(repository):
+        key = KEYS.get(name, name)
+        if key is None:
+            assert re.search(rf'^{name}==', requirements, re.M), name
+        else:
+            assert key in named, f'package.xml does not name {key}'
+
+
+def test_both_packages_have_the_same_version(repository):
+    import lerobot_serve
+
+    for folder in ('.', 'lerobot_serve_interfaces'):
+        root = ElementTree.parse(repository / folder / 'package.xml').getroot()
+        assert root.get('format') == '3'
+        assert root.findtext('version') == lerobot_serve.__version__
+    assert f"version='{lerobot_serve.__version__}'" in (repository / 'setup.py').read_text()
+
+
+@pytest.mark.parametrize(
+    'name', ['policy_server', 'policy_router', 'edge_controller', 'sim_robot', 'lerobot-serve']
+)
+def test_executables_are_declared(repository, name):
+    text = (repository / 'setup.py').read_text()
+    assert re.search(rf"'{name} = lerobot_serve\.[\w.]+:\w+'", text)
+
+
+def test_every_pin_is_exact(repository):
+    for line in (repository / 'requirements.txt').read_text().splitlines():
+        if line and not line.startswith('#'):
+            assert re.match(r'[\w-]+(\[\w+\])?==[\w.]+(\s+# kilted: [\w.]+)?$', line), line
+
+
+def test_nothing_tracked_is_large(repository):
+    for file in (repository / 'config').rglob('*.safetensors'):
+        assert file.stat().st_size < 1_000_000, file
