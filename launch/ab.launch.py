@@ -3,10 +3,10 @@ Two policies side by side: the servers /slot_a/policy_server and /slot_b/policy_
 router before them. Point robots at /policy_router.
 """
 
-from launch import LaunchDescription
 from launch.action import Action
 from launch_ros.actions import Node
 
+from launch import LaunchDescription
 from lerobot_serve.ros import launching
 from lerobot_serve.router.parameters import RouterParameters
 from lerobot_serve.server.parameters import ServerParameters
@@ -34,7 +34,7 @@ def start(given: dict) -> list[Action]:
         file=given['params_file'],
         given={'split_percent': given['split_percent']},
         log_level=given['log_level'],
-        respawn=given['respawn'],
+        respawn=given['respawn'] == 'true',
     )
     return [slot('a', given), slot('b', given), router]
 
@@ -51,5 +51,5 @@ def slot(name: str, given: dict) -> Node:
         },
         log_level=given['log_level'],
         namespace=f'slot_{name}',
-        respawn=given['respawn'],
+        respawn=given['respawn'] == 'true',
     )

@@ -1,8 +1,8 @@
 """One policy server."""
 
-from launch import LaunchDescription
 from launch.action import Action
 
+from launch import LaunchDescription
 from lerobot_serve.ros import launching
 from lerobot_serve.server.parameters import ServerParameters
 
@@ -25,6 +25,6 @@ def start(given: dict) -> list[Action]:
         given={name: given[name] for name in PARAMETERS},
         log_level=given['log_level'],
         namespace=given['namespace'],
-        respawn=given['respawn'],
+        respawn=given['respawn'] == 'true',
     )
     return [server]

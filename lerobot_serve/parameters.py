@@ -13,6 +13,7 @@ import math
 from typing import Any, get_type_hints, TypeVar
 
 T = TypeVar('T')
+INT_LIMIT = 2**63
 KINDS = {bool: 'bool', int: 'integer', float: 'double', str: 'string', tuple: 'string array'}
 
 
@@ -43,16 +44,24 @@ class Spec:
             return f'in [{self.low:g}, {self.high:g}]'
         if self.low is not None:
             return f'at least {self.low:g}'
-        return f'a {KINDS[self.kind]}'
+        if self.high is not None:
+            return f'at most {self.high:g}'
+        return 'a finite double' if self.kind is float else self._a_kind
+
+    @property
+    def _a_kind(self) -> str:
+        return f'{"an" if self.kind is int else "a"} {KINDS[self.kind]}'
 
     def check(self, value: Any) -> Any:
         """Return the value in its own type. Raises ParameterError."""
-        if self.kind is float and type(value) is int:
+        if self.kind is float and type(value) is int and abs(value) <= INT_LIMIT:
             value = float(value)
         if self.kind is tuple and isinstance(value, list):
             value = tuple(value)
-        if type(value) is not self.kind:
-            raise ParameterError(f'{self.name} must be a {KINDS[self.kind]}, got {value!r}')
+        if type(value) is not self.kind or (
+            self.kind is tuple and not all(isinstance(item, str) for item in value)
+        ):
+            raise ParameterError(f'{self.name} must be {self._a_kind}, got {value!r}')
         if self.choices and value not in self.choices:
             raise ParameterError(f'{self.name} must be {self.allowed}, got {value!r}')
         if self.kind in (int, float) and not self._inside(value):
@@ -62,7 +71,8 @@ class Spec:
     def _inside(self, value: float) -> bool:
         low = -math.inf if self.low is None else self.low
         high = math.inf if self.high is None else self.high
-        return math.isfinite(value) and low <= value <= high
+        # isfinite fails for integers that no float can hold
+        return (self.kind is int or math.isfinite(value)) and low <= value <= high
 
 
 def parameter(

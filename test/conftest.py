@@ -8,13 +8,19 @@ import faulthandler
 from pathlib import Path
 import sys
 
+from hypothesis import settings
 import leaks
-from lerobot_serve.ros import domain
 import pytest
+
+from lerobot_serve.ros import domain
 
 pytest_plugins = ['pytester']
 
 TEST_LIMIT_S = 180
+
+# a busy machine is slow, not wrong
+settings.register_profile('here', deadline=None, derandomize=True)
+settings.load_profile('here')
 
 # before anything starts ROS, so that all tests and their processes share it and nobody else does
 domain.reserve()

@@ -80,4 +80,5 @@ def open_contexts() -> list[object]:
     module = sys.modules.get('rclpy.context')
     if module is None:
         return []
-    return [c for c in gc.get_objects() if isinstance(c, module.Context) and c.ok()]
+    # type(), since isinstance would run the __class__ of lazy objects of other libraries
+    return [c for c in gc.get_objects() if issubclass(type(c), module.Context) and c.ok()]

@@ -65,8 +65,8 @@ def table(cases: Sequence[Case]) -> str:
 
 
 def _lines(case: Case) -> list[str]:
-    counts = ', '.join(f'{name} {number}' for name, number in case.counts.items())
-    lines = [f'{case.name}  ({counts})' if counts else case.name]
+    facts = {**case.parameters, **case.counts}
+    lines = [f'{case.name}  ({", ".join(f"{name} {value}" for name, value in facts.items())})']
     lines.append(f'  {"[ms]":<26}' + ''.join(f'{column:>9}' for column in COLUMNS))
     for name, values in case.series_ms.items():
         figures = spread(values)

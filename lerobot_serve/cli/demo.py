@@ -10,6 +10,7 @@ import time
 
 from lerobot_serve.cli.demo_watch import Watch
 from lerobot_serve.cli.processes import Fleet, fleet
+from lerobot_serve.ros.domain import reserve
 from lerobot_serve.ros.runtime import Runtime, UserError
 
 EXAMPLE = 'example: lerobot-serve demo --seconds 20'
@@ -21,21 +22,22 @@ START_S = 60.0
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('--seconds', type=float, default=20.0, help='how long the robot runs (20)')
-    parser.add_argument(
-        '--domain',
-        type=int,
-        default=None,
-        help='ROS domain; default: one taken from the process id',
-    )
+
+
+def make_folder(folder: Path) -> None:
+    """Make the folder of the results. Raises UserError."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f'{folder} cannot be made: {error.strerror}') from error
 
 
 def main(options: argparse.Namespace) -> int:
     if not 1 <= options.seconds <= 86400:
         raise UserError(f'--seconds must be in [1, 86400], got {options.seconds:g}')
-    OUT.mkdir(parents=True, exist_ok=True)
-    # a domain of its own, on this machine only: a demo must not move anybody's robot
-    domain = 1 + os.getpid() % 100 if options.domain is None else options.domain
-    os.environ.update(ROS_DOMAIN_ID=str(domain), ROS_AUTOMATIC_DISCOVERY_RANGE='LOCALHOST')
+    make_folder(OUT)
+    # this machine only: a demo must not move anybody's robot
+    domain = reserve()
     print('lerobot_serve demo: a simulated arm with two cameras reaches for red targets.')
     print(f'  {ROBOT[1:]:<14} sim_robot + edge_controller, without weights or torch')
     print(f'  {SERVER[1:]:<14} policy_server with a small trained policy')

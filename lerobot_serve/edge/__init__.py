@@ -8,6 +8,7 @@ half may fail.
     queue       the actions that are left to play
     cage        the last check before a command leaves
     controller  one control step: queue, staleness, cage
+    answers     what an answer must hold to be played
     requester   the thread that opens the session and asks for chunks
     node        the wiring to ROS
 """

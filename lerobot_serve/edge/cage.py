@@ -2,8 +2,9 @@
 The last check before a command leaves, on every path.
 
 Not finite means hold, never zero. Positions are kept inside the limits, and from one step to the
-next no joint is asked for more than its max_step. What goes wrong inside the cage stops the robot:
-it fails closed. Tick thread.
+next no joint is asked for more than its max_step. A joint that stands outside its limits is led
+back to them at that pace: to jump there would be unsafe, to refuse would leave it there for ever.
+What goes wrong inside the cage stops the robot: it fails closed. Tick thread.
 """
 
 from __future__ import annotations

@@ -65,8 +65,7 @@ class Controller:
 
     def _fresh(self, now_ns: int) -> Planned | None:
         """Return the next action whose observation is not too old, dropping those that are."""
-        while planned := self._queue.take():
-            if now_ns - planned.source.captured_ns <= self._max_age_ns:
-                return planned
-            self.drops['stale_action'] += 1
-        return None
+        planned, dropped = self._queue.take_fresh(now_ns - self._max_age_ns)
+        if dropped:
+            self.drops['stale_action'] += dropped
+        return planned

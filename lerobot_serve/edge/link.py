@@ -8,6 +8,7 @@ from typing import Protocol
 import numpy as np
 
 from lerobot_serve.edge.inputs import Snapshot
+from lerobot_serve.wire.chunk import Chunk
 from lerobot_serve.wire.content import Image
 
 
@@ -21,7 +22,7 @@ class Link(Protocol):
         """Tell the server; what it answers changes nothing for the robot."""
 
     def observe(self, snapshot: Snapshot) -> tuple[np.ndarray, tuple[Image, ...]]:
-        """Return state and encoded images of a snapshot. Raises Malformed."""
+        """Return state and encoded images of a snapshot. Raises Malformed or Unencodable."""
 
     def send(self, raw: bytes) -> None:
         """Publish a request."""
@@ -46,6 +47,7 @@ class Progress:
     ever_connected: bool = False
     refused: str = ''
     waiting_for: str = ''
+    failed: str = ''
     late: bool = False
     episode_id: str = ''
     slot: str = ''
@@ -54,3 +56,12 @@ class Progress:
     network_ms: float = 0.0
     requests_sent: int = 0
     chunks_accepted: int = 0
+
+    def accepted(self, chunk: Chunk, *, round_trip_ms: float) -> None:
+        """Note a chunk that will be played."""
+        self.late, self.failed = False, ''
+        self.slot, self.policy = chunk.slot, chunk.policy
+        self.round_trip_ms = round_trip_ms
+        server_ms = chunk.queue_wait_ms + chunk.processing_ms + chunk.inference_ms
+        self.network_ms = max(0.0, round_trip_ms - server_ms)
+        self.chunks_accepted += 1

@@ -43,17 +43,27 @@ class ActionQueue:
         self._rows: list[Planned] = []
         self._next = 0
         self._taken = 0
+        self.rows_cleared = 0
         self._lock = threading.Lock()
 
     def take(self) -> Planned | None:
         """Return the next action and advance; None when nothing is left."""
+        return self.take_fresh(None)[0]
+
+    def take_fresh(self, oldest_ns: int | None) -> tuple[Planned | None, int]:
+        """
+        Return the next action whose observation was captured at `oldest_ns` or later, and how many
+        older ones were dropped before it. Those count as never taken: the robot did not live them.
+        """
         with self._lock:
-            if self._next == len(self._rows):
-                return None
-            planned = self._rows[self._next]
-            self._next += 1
-            self._taken += 1
-            return planned
+            first = self._next
+            while self._next < len(self._rows):
+                planned = self._rows[self._next]
+                self._next += 1
+                if oldest_ns is None or planned.source.captured_ns >= oldest_ns:
+                    self._taken += 1
+                    return planned, self._next - 1 - first
+            return None, self._next - first
 
     @property
     def rows_taken(self) -> int:
@@ -93,4 +103,5 @@ class ActionQueue:
         with self._lock:
             left = len(self._rows) - self._next
             self._rows, self._next = [], 0
+            self.rows_cleared += left
             return left

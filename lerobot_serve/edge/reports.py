@@ -9,7 +9,10 @@ from lerobot_serve.edge.controller import Controller, Executed
 from lerobot_serve.edge.link import Progress
 from lerobot_serve.edge.queue import ActionQueue
 from lerobot_serve.edge.requester import Requester
+from lerobot_serve.wire.schema import TASK_LIMIT, TEXT_LIMIT
 from lerobot_serve_interfaces.msg import DropCount, EdgeState, ExecutedAction
+
+REASON_LIMIT = 256
 
 
 def executed_action(
@@ -32,7 +35,7 @@ def executed_action(
         episode_id=source.episode_id,
         slot=source.slot,
         policy=source.policy,
-        reason=judgement.reason,
+        reason=cut(judgement.reason, REASON_LIMIT),
         raw=planned.action.tolist(),
         commanded=[] if judgement.command is None else judgement.command.tolist(),
     )
@@ -54,18 +57,20 @@ def edge_state(
     progress = requester.progress
     left_s = actions.rows_left / fps
     state, reason = describe_state(progress, playing=left_s > 0)
-    drops = Counter(requester.drops) + controller.drops
+    # copied at once: the thread that owns it may add a reason meanwhile
+    drops = Counter(requester.drops) + Counter(controller.drops)
+    drops['cleared_action'] = actions.rows_cleared
     return EdgeState(
         stamp=stamp,
         client_id=client_id,
         server=server if progress.connected else '',
         episode_id=progress.episode_id,
-        task=task,
+        task=cut(task, TASK_LIMIT),
         slot=progress.slot,
         policy=progress.policy,
         state=state,
         rung=EdgeState.RUNG_PLAY if left_s > 0 else EdgeState.RUNG_HOLD,
-        reason=reason,
+        reason=cut(reason, TEXT_LIMIT),
         queue_remaining_s=left_s,
         action_age_s=controller.age_ns / 1e9,
         round_trip_ms=progress.round_trip_ms,
@@ -77,7 +82,11 @@ def edge_state(
         chunks_accepted=progress.chunks_accepted,
         stalls=controller.stalls,
         cage_trips=controller.cage_trips,
-        drops=[DropCount(reason=reason, count=count) for reason, count in sorted(drops.items())],
+        drops=[
+            DropCount(reason=reason, count=count)
+            for reason, count in sorted(drops.items())
+            if count
+        ],
     )
 
 
@@ -88,7 +97,12 @@ def describe_state(progress: Progress, *, playing: bool) -> tuple[int, str]:
         state = EdgeState.RECONNECTING if again else EdgeState.CONNECTING
         return state, progress.refused
     if not playing:
-        return EdgeState.STALLED, progress.waiting_for or 'waiting for a chunk'
+        return EdgeState.STALLED, progress.waiting_for or progress.failed or 'waiting for a chunk'
     if progress.late:
         return EdgeState.DEGRADED, 'the last request was not answered in time'
     return EdgeState.STREAMING, progress.waiting_for
+
+
+def cut(text: str, limit: int) -> str:
+    """Return at most `limit` bytes of a text, which may have come from a server."""
+    return text.encode('utf-8', 'replace')[:limit].decode(errors='ignore')

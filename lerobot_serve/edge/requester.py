@@ -16,6 +16,7 @@ import threading
 
 import numpy as np
 
+from lerobot_serve.edge.answers import check_actions, name_episode
 from lerobot_serve.edge.inputs import Inputs, NotReady, Snapshot
 from lerobot_serve.edge.ledger import Dropped, Ledger, Pending
 from lerobot_serve.edge.link import Link, Pace, Progress
@@ -24,7 +25,7 @@ from lerobot_serve.wire import chunk as wire_chunk
 from lerobot_serve.wire import observation as wire_observation
 from lerobot_serve.wire.chunk import Chunk
 from lerobot_serve.wire.content import Image
-from lerobot_serve.wire.errors import Malformed
+from lerobot_serve.wire.errors import Malformed, Unencodable
 from lerobot_serve.wire.header import Header
 from lerobot_serve.wire.observation import Observation
 from lerobot_serve.wire.schema import Flag, MsgType, Status
@@ -32,6 +33,7 @@ from lerobot_serve.wire.session import Refused, Unreachable
 
 BACKOFF_LIMIT_S = 10.0
 INPUT_RETRY_S = 0.02
+RECONNECT = (Status.NO_SESSION, Status.DRAINING)
 
 
 class Requester:
@@ -74,8 +76,12 @@ class Requester:
         self._arrived.put((raw, self._clock()))
 
     def reset(self) -> None:
-        """Begin the next episode as soon as the thread gets to it."""
+        """
+        End the episode: what is left of it is not played. The thread begins the next one as soon
+        as it gets to it.
+        """
         self._reset_wanted.set()
+        self._actions.clear()
         self._arrived.put(None)
 
     def close(self) -> None:
@@ -88,14 +94,15 @@ class Requester:
     def run(self) -> None:
         backoff_s = self.pace.backoff_s
         while not self._stop.is_set():
-            if not self.progress.connected:
-                if self._connect():
-                    backoff_s = self.pace.backoff_s
-                else:
-                    self._stop.wait(backoff_s)
-                    backoff_s = min(2 * backoff_s, BACKOFF_LIMIT_S)
-                continue
-            self._step()
+            if self._reset_wanted.is_set():
+                self._begin_episode()
+            elif self.progress.connected:
+                self._step()
+            elif self._connect():
+                backoff_s = self.pace.backoff_s
+            else:
+                self._stop.wait(backoff_s)
+                backoff_s = min(2 * backoff_s, BACKOFF_LIMIT_S)
 
     def _connect(self) -> bool:
         progress = self.progress
@@ -111,26 +118,35 @@ class Requester:
 
     def _step(self) -> None:
         """Do the next thing; never blocks for longer than a request may take."""
-        if self._reset_wanted.is_set():
-            self._begin_episode()
         left_s = self._actions.rows_left * self.pace.step_s
         if left_s > self.pace.buffer_time_s:
-            self._drain(min(left_s - self.pace.buffer_time_s, 1.0))
+            self._take(min(left_s - self.pace.buffer_time_s, 1.0))
             return
+        pending = self._ask()
+        if pending is None:
+            self._take(INPUT_RETRY_S)
+            return
+        accepted = self.progress.chunks_accepted
+        self._wait_for_answer(pending)
+        if accepted == self.progress.chunks_accepted and not self._reset_wanted.is_set():
+            # a server that refuses at once must not be asked as fast as it can refuse
+            self._stop.wait(self.pace.step_s)
+
+    def _ask(self) -> Pending | None:
+        """Send an observation; None when there is none to send."""
         try:
             snapshot = self._inputs.snapshot(self._clock())
-            state, images = self._link.observe(snapshot)
+            pending = self._send(snapshot, *self._link.observe(snapshot))
         except NotReady as error:
             self.progress.waiting_for = str(error)
-            self._stop.wait(INPUT_RETRY_S)
-            return
-        except Malformed as error:
-            self.drops[error.reason] += 1
+            return None
+        except (Malformed, Unencodable) as error:
+            self._ledger.give_up()
+            self.drops[getattr(error, 'reason', 'unencodable')] += 1
             self.progress.waiting_for = str(error)
-            self._stop.wait(INPUT_RETRY_S)
-            return
+            return None
         self.progress.waiting_for = ''
-        self._wait_for_answer(self._send(snapshot, state, images))
+        return pending
 
     def _begin_episode(self) -> None:
         self._reset_wanted.clear()
@@ -139,12 +155,14 @@ class Requester:
         self._episode_start = True
         self._name_episode()
         epoch, episode = self._ledger.session_epoch, self._ledger.episode
-        self._link.reset_episode(epoch, episode, self.progress.episode_id)
+        if self.progress.connected:
+            self._link.reset_episode(epoch, episode, self.progress.episode_id)
 
     def _name_episode(self) -> None:
         self._episodes += 1
-        run = f'{self._ledger.session_epoch:08x}'
-        self.progress.episode_id = f'{self._client_id}-{run}-{self._episodes:04d}'
+        self.progress.episode_id = name_episode(
+            self._client_id, self._ledger.session_epoch, self._episodes
+        )
 
     def _send(self, snapshot: Snapshot, state: np.ndarray, images: tuple[Image, ...]) -> Pending:
         now_ns = self._clock()
@@ -196,11 +214,8 @@ class Requester:
         self._ledger.give_up()
         self.progress.late, self.progress.connected = True, False
 
-    def _drain(self, wait_s: float) -> None:
-        """Wait, and drop with a reason what arrives although nothing was asked."""
-        self._take(wait_s)
-
     def _take(self, wait_s: float) -> None:
+        """Wait for what arrives; it counts, or is dropped with a reason."""
         try:
             arrived = self._arrived.get(timeout=wait_s)
         except queue.Empty:
@@ -214,7 +229,8 @@ class Requester:
             if chunk.client_id != self._client_id:
                 raise Dropped('other_client')
             pending = self._ledger.accept(chunk.header)
-            self._check(chunk)
+            self._note_failure(chunk)
+            check_actions(chunk, self._columns)
         except Malformed as error:
             self.drops[error.reason] += 1
         except Dropped as dropped:
@@ -222,16 +238,10 @@ class Requester:
         else:
             self._merge(chunk, pending, arrived_ns)
 
-    def _check(self, chunk: Chunk) -> None:
-        """Raise Dropped or Malformed for an answer that holds no usable actions."""
+    def _note_failure(self, chunk: Chunk) -> None:
         if chunk.status != Status.OK:
-            known = chunk.status in tuple(Status)
-            self.progress.waiting_for = f'the server says: {chunk.status_text}'
-            raise Dropped(Status(chunk.status).name.lower() if known else 'unknown_status')
-        if chunk.robot.shape[1] != self._columns or not len(chunk.robot):
-            raise Malformed('wrong_shape', f'{chunk.robot.shape} is no chunk of this robot')
-        if not np.isfinite(chunk.robot).all():
-            raise Malformed('not_finite', 'the chunk holds NaN or infinity')
+            self.progress.failed = f'the server says: {chunk.status_text}'
+            self.progress.connected = chunk.status not in RECONNECT
 
     def _merge(self, chunk: Chunk, pending: Pending, arrived_ns: int) -> None:
         source = Source(
@@ -253,10 +263,4 @@ class Requester:
                 delay_rows=math.ceil(round_trip_s / self.pace.step_s),
                 rows_taken=pending.rows_taken,
             )
-        progress = self.progress
-        progress.late = False
-        progress.slot, progress.policy = chunk.slot, chunk.policy
-        progress.round_trip_ms = 1e3 * round_trip_s
-        server_ms = chunk.queue_wait_ms + chunk.processing_ms + chunk.inference_ms
-        progress.network_ms = max(0.0, progress.round_trip_ms - server_ms)
-        progress.chunks_accepted += 1
+        self.progress.accepted(chunk, round_trip_ms=1e3 * round_trip_s)

@@ -8,11 +8,15 @@ Read from one YAML file and checked as a whole; a mistake is named with its plac
 from __future__ import annotations
 
 from dataclasses import dataclass
-import math
 from pathlib import Path
+import re
 from typing import Any
 
 import yaml
+
+from lerobot_serve.wire.schema import ID_LIMIT
+
+TOPIC = re.compile(r'(/|~/)?[A-Za-z_][A-Za-z0-9_]*(/[A-Za-z_][A-Za-z0-9_]*)*')
 
 
 class RobotFileError(ValueError):
@@ -74,11 +78,12 @@ class Robot:
 def load(path: Path) -> Robot:
     """Return the robot that the file describes. Raises RobotFileError."""
     try:
-        content = yaml.safe_load(path.read_text())
+        content = yaml.load(path.read_text('utf-8'), _Loader)
     except OSError as error:
         raise RobotFileError(f'{path}: cannot be read ({error.strerror})') from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise RobotFileError(f'{path}: not YAML ({str(error).splitlines()[0]})') from None
+    except Exception as error:
+        # besides its own errors the library lets through those of int, dict and datetime
+        raise RobotFileError(f'{path}: not YAML ({_in_one_line(error)})') from None
     return parse(content, str(path))
 
 
@@ -95,10 +100,10 @@ def parse(content: Any, place: str) -> Robot:
     robot = Robot(
         top.text('name'),
         top.number('fps', 0.1, 1000),
-        Joints(state.text('topic'), tuple(joints), state.number('max_age_s', 0.001, 60)),
+        Joints(state.topic('topic'), tuple(joints), state.number('max_age_s', 0.001, 60)),
         tuple(_camera(*item) for item in _named(top.need('cameras'), f'{place}: cameras')),
         tuple(_action(*item) for item in actions),
-        command.text('topic'),
+        command.topic('topic'),
     )
     if not robot.actions:
         raise RobotFileError(f'{place}: actions is empty; name what the robot can do')
@@ -108,7 +113,7 @@ def parse(content: Any, place: str) -> Robot:
 
 def _camera(name: str, content: Any, place: str) -> CameraInput:
     table = _Table(content, place, 'topic max_age_s')
-    return CameraInput(name, table.text('topic'), table.number('max_age_s', 0.001, 60))
+    return CameraInput(name, table.topic('topic'), table.number('max_age_s', 0.001, 60))
 
 
 def _action(name: str, content: Any, place: str) -> ActionLimit:
@@ -140,22 +145,38 @@ class _Table:
     def text(self, key: str) -> str:
         value = self.need(key)
         if not _is_name(value):
-            raise RobotFileError(f'{self.place}: {key} must be a text, got {value!r}')
+            raise RobotFileError(
+                f'{self.place}: {key} must be a text of at most {ID_LIMIT} bytes, got {value!r}'
+            )
+        return value
+
+    def topic(self, key: str) -> str:
+        value = self.text(key)
+        if not TOPIC.fullmatch(value) or '__' in value:
+            raise RobotFileError(
+                f'{self.place}: {key} must be the name of a topic like joint_states or '
+                f'/arm/joint_states, got {value!r}'
+            )
         return value
 
     def number(self, key: str, low: float, high: float) -> float:
         value = self.need(key)
-        if type(value) not in (int, float) or not math.isfinite(value):
+        if type(value) not in (int, float) or value != value:
             raise RobotFileError(f'{self.place}: {key} must be a number, got {value!r}')
         if not low <= value <= high:
             raise RobotFileError(
-                f'{self.place}: {key} must be in [{low:g}, {high:g}], got {value:g}'
+                f'{self.place}: {key} must be in [{low:g}, {high:g}], got {value}'
             )
         return float(value)
 
 
 def _is_name(value: Any) -> bool:
-    return isinstance(value, str) and bool(value.strip())
+    return (
+        isinstance(value, str)
+        and bool(value.strip())
+        and value.isprintable()
+        and len(value.encode()) <= ID_LIMIT
+    )
 
 
 def _named(content: Any, place: str) -> list[tuple[str, Any, str]]:
@@ -169,3 +190,24 @@ def _refuse_twice(names: list[str], place: str) -> None:
     for name in names:
         if names.count(name) > 1:
             raise RobotFileError(f'{place}: {name!r} is there twice')
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML in which a key that is there twice is a mistake: of two limits one would be ignored."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
+        seen = set()
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                continue
+            if key.value in seen:
+                text = f'{key.value!r} is there twice'
+                raise yaml.constructor.ConstructorError(problem=text, problem_mark=key.start_mark)
+            seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
+def _in_one_line(error: Exception) -> str:
+    mark = getattr(error, 'problem_mark', None)
+    text = getattr(error, 'problem', None) or (str(error).splitlines() or ['nested too deep'])[0]
+    return f'line {mark.line + 1}, column {mark.column + 1}: {text}' if mark else text

@@ -12,22 +12,25 @@ from dataclasses import dataclass
 import os
 from pathlib import Path
 import sys
+import tempfile
 from typing import Any
 
-from launch import LaunchContext, LaunchDescription
 from launch.action import Action
 from launch.actions import DeclareLaunchArgument, OpaqueFunction, SetEnvironmentVariable
+from launch.logging import launch_config
 from launch_ros.actions import Node
-from launch_ros.parameter_descriptions import Parameter, ParameterValue
+import yaml
 
+from launch import LaunchContext, LaunchDescription
 from lerobot_serve.parameters import parameter, ParameterError, Spec, specs
 from lerobot_serve.ros.large_messages import shipped_profile, VARIABLES
 from lerobot_serve.ros.share import shared_file
 
 RESPAWN_DELAY_S = 2.0
-WORDS = {'true': True, 'false': False}
 # ros2 launch puts its own options among the arguments of the file
 FOREIGN = 'launch-'
+# what a parameter of a node means when empty; an empty argument means something else
+EMPTY = '; empty'
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +40,10 @@ class LaunchOptions:
     namespace: str = parameter('', 'namespace of the node, for example robot_1')
     robots: int = parameter(3, 'how many robots: robot_1, robot_2, ...', low=1, high=200)
     seed: int = parameter(0, 'seed of robot_1; each further robot has the next one', low=0)
-    respawn: bool = parameter(
-        False,
-        f'start a server that ended by itself again after {RESPAWN_DELAY_S:g} s: true or false',
+    respawn: str = parameter(
+        'false',
+        f'start a server or router that ended by itself again, after {RESPAWN_DELAY_S:g} s',
+        choices=('true', 'false'),
     )
     log_level: str = parameter(
         'info',
@@ -60,13 +64,16 @@ class Argument:
 
     def declare(self) -> DeclareLaunchArgument:
         """Return what launch shows and takes."""
-        # not launch's own choices: it reports a wrong one twice, and cannot report a bound
-        text = f'{self.about}{self.spec.text}'
-        text = text[0].upper() + text[1:] + (f' [{self.spec.unit}]' if self.spec.unit else '')
-        if self.spec.choices or self.spec.low is not None:
-            text += f', {self.spec.allowed}'
-        text += f'. Empty: what {self.file} says.' if self.file else '.'
-        return DeclareLaunchArgument(self.name, default_value=self.default, description=text)
+        # not launch's own choices: it reports a wrong one twice, and knows no bounds
+        allowed = (
+            f'; {self.spec.allowed}' if self.spec.choices or self.spec.low is not None else ''
+        )
+        unit = f' [{self.spec.unit}]' if self.spec.unit else ''
+        otherwise = f'. Empty: what {self.file} says' if self.file else ''
+        text = f'{self.about}{self.spec.text.partition(EMPTY)[0]}{unit}{allowed}{otherwise}.'
+        return DeclareLaunchArgument(
+            self.name, default_value=self.default, description=text[0].upper() + text[1:]
+        )
 
     def value(self, context: LaunchContext) -> Any:
         """Return what was given, None when that is left to the file. Raises ParameterError."""
@@ -84,10 +91,9 @@ def convert(spec: Spec, text: str) -> Any:
     """Return the value that a text stands for, the text itself when it stands for none."""
     if spec.kind is str:
         # a shell expands ~ at the beginning of a word only
-        is_path = spec.name.endswith(('_path', '_file'))
-        return os.path.expanduser(text) if is_path else text
+        return os.path.expanduser(text) if spec.name.endswith(('_path', '_file')) else text
     try:
-        return WORDS.get(text.lower(), text) if spec.kind is bool else spec.kind(text)
+        return spec.kind(text)
     except ValueError:
         return text
 
@@ -95,12 +101,10 @@ def convert(spec: Spec, text: str) -> Any:
 def options(*names: str) -> list[Argument]:
     """Return arguments of LaunchOptions."""
     known = {spec.name: spec for spec in specs(LaunchOptions)}
-    return [Argument(n, known[n], default=str(known[n].default).lower()) for n in names]
+    return [Argument(n, known[n], default=str(known[n].default)) for n in names]
 
 
-def overrides(
-    of: type, *names: str, file: str = 'params_file', slot: str = ''
-) -> list[Argument]:
+def overrides(of: type, *names: str, file: str = 'params_file', slot: str = '') -> list[Argument]:
     """Return arguments that win over the file; with `slot`, those of one slot."""
     known = {spec.name: spec for spec in specs(of)}
     suffix, about = (f'_{slot}', f'slot {slot}: ') if slot else ('', '')
@@ -126,6 +130,7 @@ def description(
     def check_and_start(context: LaunchContext) -> list[Action]:
         refuse_unknown(file, context.argv, [argument.name for argument in arguments])
         values = {argument.name: argument.value(context) for argument in arguments}
+        refuse_missing({n: v for n, v in values.items() if n.endswith('params_file')})
         return [*name_profile(), *start(values)]
 
     declared = [argument.declare() for argument in arguments]
@@ -140,6 +145,13 @@ def refuse_unknown(file: str, words: list[str], known: list[str]) -> None:
     for name in (word.split(':=')[0] for word in words if ':=' in word):
         if name not in known and not name.startswith(FOREIGN):
             raise ParameterError(f'{name} is no argument of {file}; there are {", ".join(known)}')
+
+
+def refuse_missing(files: dict[str, str]) -> None:
+    """Raise ParameterError for a parameter file that launch would leave out with a warning."""
+    for name, file in files.items():
+        if not Path(file).is_file():
+            raise ParameterError(f'{name} must be a file, there is none at {file!r}')
 
 
 def name_profile() -> list[Action]:
@@ -160,7 +172,7 @@ def node(
     respawn: bool = False,
 ) -> Node:
     """Return one node of this package; what is `given` and not None wins over the `file`."""
-    values = {n: ParameterValue(v, value_type=type(v)) for n, v in given.items() if v is not None}
+    values = {n: v for n, v in given.items() if v is not None}
     name = '.'.join([*filter(None, namespace.split('/')), executable])
     return Node(
         package='lerobot_serve',
@@ -168,14 +180,19 @@ def node(
         name=executable,
         namespace=namespace,
         exec_name=name,
-        # twice, because among /name and /** the later entry wins, and a file may have both
-        parameters=[
-            file,
-            *([values] if values else []),
-            *(Parameter(n, v.value, value_type=type(v.value)) for n, v in values.items()),
-        ],
+        parameters=[file, *([write(executable, name, values)] if values else [])],
         ros_arguments=['--log-level', f'{name}:={log_level}'],
         output='both',
         respawn=respawn,
         respawn_delay=RESPAWN_DELAY_S,
     )
+
+
+def write(executable: str, name: str, values: dict[str, Any]) -> str:
+    """Write a parameter file into the log folder of this launch and return its path."""
+    handle, path = tempfile.mkstemp('.yaml', f'{name}.', launch_config.log_dir)
+    # among the entries that fit a node the one that came up last wins. The plain /** would join
+    # the /** of the file before it and lose to a later entry there; no file has this one
+    with os.fdopen(handle, 'w') as file:
+        yaml.safe_dump({f'/**/**/{executable}': {'ros__parameters': values}}, file)
+    return path

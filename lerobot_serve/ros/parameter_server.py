@@ -83,6 +83,8 @@ def describe(spec: Spec) -> ParameterDescriptor:
         name=spec.name,
         description=f'{spec.text}{unit}',
         read_only=not spec.live,
+        # so that a value of the wrong type reaches our check, whose text names the parameter
+        dynamic_typing=True,
         additional_constraints=f'must be {spec.allowed}',
     )
     low = -INT_LIMIT if spec.low is None else spec.low

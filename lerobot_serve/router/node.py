@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 import queue
 
+from rclpy.callback_groups import ReentrantCallbackGroup
 from rclpy.node import Node
 from rclpy.publisher import Publisher
 from rclpy.task import Future
@@ -96,9 +97,15 @@ class PolicyRouter(Node):
             raw=True,
             **overridable,
         )
-        self.create_service(OpenSession, '~/open_session', self._on_open)
-        self.create_service(CloseSession, '~/close_session', self._on_close)
-        self.create_service(ResetEpisode, '~/reset_episode', self._on_reset)
+        # a group of their own: a callback that awaits must not keep the data path waiting
+        waiting = ReentrantCallbackGroup()
+        self.create_service(OpenSession, '~/open_session', self._on_open, callback_group=waiting)
+        self.create_service(
+            CloseSession, '~/close_session', self._on_close, callback_group=waiting
+        )
+        self.create_service(
+            ResetEpisode, '~/reset_episode', self._on_reset, callback_group=waiting
+        )
         self.create_timer(STATUS_PERIOD_S, self._on_timer)
 
     # data path, executor thread
@@ -208,6 +215,8 @@ class PolicyRouter(Node):
                 future.set_result(work())
             except Exception as error:
                 future.set_exception(error)
+            # the executor looks at the future only when it is awake
+            self.executor.wake()
 
         self._work.put(job)
         return future

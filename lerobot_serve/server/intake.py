@@ -21,8 +21,12 @@ def policy_request(
 ) -> tuple[PolicyRequest, bool]:
     """Return what the policy is asked, and whether a prefix was ignored. Raises Malformed."""
     check_state(observation.state, served)
-    prefixed = bool(observation.prefix_model.size)
+    check_task(observation.task, session)
+    prefixed = bool(observation.prefix_model.size or observation.prefix_robot.size)
     ours = prefixed and observation.prefix_policy == served.fingerprint and served.supports_rtc
+    if ours:
+        check_prefix(observation.prefix_model, served)
+        check_prefix(observation.prefix_robot, served)
     request = PolicyRequest(
         session.session_id,
         observation.state,
@@ -48,6 +52,24 @@ def check_state(state: np.ndarray, served: Description) -> None:
         raise Malformed(
             'not_finite', f'state {served.state_names[columns[0]]} is {state[rows[0], columns[0]]}'
         )
+
+
+def check_task(task: str, session: Session) -> None:
+    if session.task_pinned and task not in ('', session.task):
+        raise Malformed(
+            'task_pinned', f'asked for task {task[:80]!r}, only {session.task[:80]!r} is served'
+        )
+
+
+def check_prefix(prefix: np.ndarray, served: Description) -> None:
+    """An empty one is none."""
+    columns = len(served.action_names)
+    if prefix.size and prefix.shape[1] != columns:
+        raise Malformed(
+            'wrong_shape', f'a prefix must have {columns} columns, got {prefix.shape[1]}'
+        )
+    if not np.isfinite(prefix).all():
+        raise Malformed('not_finite', 'the prefix holds NaN or infinity')
 
 
 def decode_images(

@@ -51,11 +51,14 @@ class Mailbox:
                 return None
             return self._mail.pop(next(iter(self._mail)))
 
-    def forget(self, client_id: str) -> None:
-        """Drop what is left of a client whose session or episode ended."""
+    def forget(self, client_id: str) -> bool:
+        """
+        Drop what is left of a client whose session or episode ended; return True when a request
+        was waiting, so that it can be counted.
+        """
         with self._ready:
-            self._mail.pop(client_id, None)
             self._superseded.pop(client_id, None)
+            return self._mail.pop(client_id, None) is not None
 
     def close(self) -> None:
         with self._ready:

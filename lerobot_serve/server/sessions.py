@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+import math
 
 from lerobot_serve.policies.base import Description
 from lerobot_serve.wire.names import is_topic
-from lerobot_serve.wire.schema import agree, Codec, Refusal, SchemaRefused
+from lerobot_serve.wire.schema import agree, Codec, ID_LIMIT, Refusal, SchemaRefused
 from lerobot_serve.wire.session import Refused, SessionAsk
 
 
@@ -37,6 +38,7 @@ class Session:
     schema_version: int
     task: str
     warnings: tuple[str, ...]
+    task_pinned: bool = False
 
 
 class SessionTable:
@@ -77,10 +79,11 @@ class SessionTable:
         warnings = check_contract(ask, self._served, self.rules)
         session = Session(
             ask,
-            f'{ask.client_id}#{ask.session_epoch:08x}',
+            name_session(ask),
             version,
             ask.task or self.rules.default_task,
             warnings,
+            self.rules.pin_task,
         )
         self._sessions[ask.client_id] = session
         self._heard_ns[ask.client_id] = now_ns
@@ -93,7 +96,8 @@ class SessionTable:
 
     def heard(self, client_id: str, now_ns: int) -> None:
         """Note that the client is alive."""
-        self._heard_ns[client_id] = now_ns
+        if client_id in self._sessions:
+            self._heard_ns[client_id] = now_ns
 
     def close(self, client_id: str, session_epoch: int) -> Session | None:
         """Return the session that was ended, None when there was no such session."""
@@ -128,6 +132,12 @@ class SessionTable:
             )
 
 
+def name_session(ask: SessionAsk) -> str:
+    epoch = f'#{ask.session_epoch:08x}'
+    name = ask.client_id.encode()[: ID_LIMIT - len(epoch)].decode(errors='ignore')
+    return name + epoch
+
+
 def check_version(ask: SessionAsk) -> int:
     try:
         return agree(ask.schema_version)
@@ -139,6 +149,10 @@ def check_version(ask: SessionAsk) -> int:
 def check_names(ask: SessionAsk) -> None:
     if not ask.client_id.strip():
         raise Refused(Refusal.BAD_NAME, 'client_id is empty; give each robot a name of its own')
+    if not ask.client_id.isprintable():
+        raise Refused(
+            Refusal.BAD_NAME, f'client_id must be printable text, got {ask.client_id[:80]!r}'
+        )
     if not is_topic(ask.reply_topic):
         raise Refused(
             Refusal.BAD_NAME,
@@ -212,10 +226,18 @@ def check_cameras(ask: SessionAsk, served: Description) -> list[str]:
 
 
 def check_fps(ask: SessionAsk, served: Description, rules: Rules) -> list[str]:
+    if not (math.isfinite(ask.fps) and ask.fps > 0):
+        raise Refused(
+            Refusal.FPS,
+            f'fps of the robot must be above 0, got {ask.fps:g}; the policy was trained at '
+            f'{served.trained_fps:g} Hz',
+        )
+    if not served.trained_fps > 0:
+        return ['the policy does not say at which rate it was trained; compare it with fps']
     # the message holds 32-bit floats
     if abs(ask.fps - served.trained_fps) < 1e-3:
         return []
     text = f'the robot runs at {ask.fps:g} Hz, the policy was trained at {served.trained_fps:g} Hz'
-    if rules.strict_fps or not ask.fps > 0:
+    if rules.strict_fps:
         raise Refused(Refusal.FPS, f'{text}; change fps of the robot')
     return [f'{text}: it will move {ask.fps / served.trained_fps:.2g} times as fast']

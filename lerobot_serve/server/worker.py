@@ -19,7 +19,7 @@ from lerobot_serve.server.statistics import Statistics
 from lerobot_serve.wire import chunk as wire_chunk
 from lerobot_serve.wire import observation as wire_observation
 from lerobot_serve.wire.chunk import Chunk
-from lerobot_serve.wire.errors import Malformed
+from lerobot_serve.wire.errors import Malformed, Unencodable
 from lerobot_serve.wire.header import peek
 from lerobot_serve.wire.images import ImagePool
 from lerobot_serve.wire.schema import Flag, Status, TEXT_LIMIT
@@ -61,9 +61,17 @@ class Worker:
 
     def run(self, mailbox: Mailbox, send: Send) -> None:
         """Answer until the mailbox is closed."""
-        while mail := mailbox.take():
-            send(mail.session.ask.reply_topic, wire_chunk.encode(self.answer(mail)))
-        self._images.close()
+        try:
+            while mail := mailbox.take():
+                try:
+                    raw = wire_chunk.encode(self.answer(mail))
+                except (Malformed, Unencodable):
+                    # one robot's request must not end the service of the others
+                    self._statistics.drop('unanswerable')
+                    continue
+                send(mail.session.ask.reply_topic, raw)
+        finally:
+            self._images.close()
 
     def warm_up(self, times: int) -> None:
         """Run the policy on an empty observation. Raises what the policy raises."""
@@ -122,10 +130,10 @@ class Worker:
             while self._ended:
                 self._policy.reset(self._ended.popleft())
             (prediction,) = self._policy.predict([request])
+            model, robot = as_sent(prediction.model), as_sent(prediction.robot)
         except Exception as error:
             text = f'the policy raised {type(error).__name__}: {error}'
             raise PolicyFailed(Status.POLICY_ERROR, text) from error
-        model, robot = prediction.model, prediction.robot
         columns = len(self._served.action_names)
         for name, chunk in (('model', model), ('robot', robot)):
             if chunk.ndim != 2 or chunk.shape[1] != columns or not len(chunk):
@@ -133,6 +141,9 @@ class Worker:
                 raise PolicyFailed(Status.POLICY_ERROR, text)
             if not np.isfinite(chunk).all():
                 raise PolicyFailed(Status.NOT_FINITE, f'the {name} chunk holds NaN or infinity')
+        if len(model) != len(robot):
+            text = f'the model chunk has {len(model)} rows, the robot chunk {len(robot)}'
+            raise PolicyFailed(Status.POLICY_ERROR, text)
         return model, robot
 
     def _failure(self, mail: Mail, status: Status, text: str, wait_ms: float) -> Chunk:
@@ -143,10 +154,22 @@ class Worker:
             client_id,
             episode_id,
             status=status,
-            status_text=text.encode()[:TEXT_LIMIT].decode(errors='ignore'),
+            status_text=sendable(text),
             slot=self._slot,
             policy=self._served.fingerprint,
             queue_wait_ms=wait_ms,
             server_load=self._statistics.load(self._clock()),
             superseded=mail.superseded,
         )
+
+
+def as_sent(values: object) -> np.ndarray:
+    """Return the numbers as the message holds them: what is too large there becomes infinite."""
+    with np.errstate(over='ignore'):
+        return np.asarray(values, np.float32)
+
+
+def sendable(text: str) -> str:
+    """Return what a message can hold of a text, which may come from anywhere."""
+    data = text.replace('\0', ' ').encode('utf-8', 'replace')
+    return data[:TEXT_LIMIT].decode(errors='ignore')

@@ -1,0 +1,72 @@
+"""Real nodes in real processes, and one node of our own that watches them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+import os
+from pathlib import Path
+import time
+
+import pytest
+from rclpy.node import Node
+
+from lerobot_serve.cli.processes import Fleet, fleet
+from lerobot_serve.ros.runtime import Runtime
+
+NULL_POLICY = 'joints=6,chunk=30,cameras=,fps=30'
+
+
+@pytest.fixture
+def processes(tmp_path):
+    """Starts executables of the package; all are ended after the test."""
+    with fleet(tmp_path, dict(os.environ)) as started:
+        started.folder = tmp_path
+        yield started
+
+
+@pytest.fixture
+def runtime():
+    """Context, executor and threads for nodes of the test itself."""
+    opened = Runtime([])
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def node(runtime) -> Node:
+    """A node that spins in the background."""
+    built = Node('test', context=runtime.context)
+    runtime.add(built)
+    runtime.spin_in_background()
+    return built
+
+
+def wait_until(holds: Callable[[], object], what: str, limit_s: float = 30.0) -> object:
+    """Return what `holds` returns as soon as it is true; fail after `limit_s`."""
+    deadline = time.monotonic() + limit_s
+    while time.monotonic() < deadline:
+        value = holds()
+        if value:
+            return value
+        time.sleep(0.01)
+    pytest.fail(f'{what}: not within {limit_s:g} s')
+
+
+@pytest.fixture(name='wait_until')
+def wait_until_fixture():
+    return wait_until
+
+
+def log_of(started: Fleet, name: str) -> str:
+    """Return what a process has printed so far."""
+    return (started.folder / f'{name}.log').read_text()
+
+
+@pytest.fixture(name='log_of')
+def log_of_fixture(processes) -> Callable[[str], str]:
+    return lambda name: log_of(processes, name)
+
+
+@pytest.fixture
+def sim_arm_yaml(repository) -> Path:
+    return repository / 'config' / 'robots' / 'sim_arm.yaml'

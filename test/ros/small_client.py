@@ -1,0 +1,92 @@
+"""A robot without a body: opens a session, sends observations, takes chunks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+import queue
+import time
+
+import numpy as np
+from rclpy.node import Node
+
+from lerobot_serve.ros import qos
+from lerobot_serve.ros.session_client import SessionClient
+from lerobot_serve.wire import chunk as wire_chunk
+from lerobot_serve.wire import observation as wire_observation
+from lerobot_serve.wire.chunk import Chunk
+from lerobot_serve.wire.header import Header
+from lerobot_serve.wire.observation import Observation
+from lerobot_serve.wire.schema import MsgType
+from lerobot_serve.wire.session import CameraSpec, SessionAsk, Unreachable
+from lerobot_serve_interfaces.msg import ActionChunk
+
+JOINTS = tuple(f'joint_{i}.pos' for i in range(6))
+
+
+class SmallClient:
+    """Used by the test's thread; chunks are deposited by the executor's."""
+
+    def __init__(self, node: Node, server: str, name: str = 'tester', **ask: object) -> None:
+        topic = f'/{name}/action_chunk'
+        self.ask = SessionAsk(
+            name, 1, 1, topic, JOINTS, JOINTS, (CameraSpec('observation.images.front'),), 30.0
+        )
+        self.ask = replace(self.ask, **ask)
+        self.chunks: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        self._subscription = node.create_subscription(
+            ActionChunk, topic, self.chunks.put, qos.ACTION_CHUNK, raw=True
+        )
+        self._sessions = SessionClient(node, server, lifespan_s=3.0)
+        self._seq = 0
+
+    def open(self, limit_s: float = 30.0):
+        """Return the reply; a server that is still loading is waited for. Raises Refused."""
+        deadline = time.monotonic() + limit_s
+        while True:
+            try:
+                reply = self._sessions.open(self.ask, 5.0)
+            except Unreachable:
+                if time.monotonic() > deadline:
+                    raise
+            else:
+                self.wait_for_wiring()
+                return reply
+
+    def wait_for_wiring(self, limit_s: float = 20.0) -> None:
+        """Wait until requests and answers have somebody at the other end."""
+        deadline = time.monotonic() + limit_s
+        subscription, publisher = self._subscription, self._sessions._requests
+        while time.monotonic() < deadline:
+            if publisher.get_subscription_count() and subscription.get_publisher_count():
+                return
+            time.sleep(0.01)
+        raise TimeoutError('requests or answers found nobody at the other end')
+
+    def observation(self, **changes: object) -> Observation:
+        self._seq += 1
+        header = Header(self._seq, time.monotonic_ns(), self.ask.session_epoch, 0, 1, 1)
+        state = np.linspace(-1, 1, 6, dtype=np.float32)[None, :]
+        built = Observation(header, self.ask.client_id, 'episode-1', state)
+        return replace(built, **changes)
+
+    def send(self, raw: bytes) -> None:
+        self._sessions.send(raw)
+
+    def close(self):
+        return self._sessions.close(self.ask, 5.0)
+
+    def reset(self, request):
+        return self._sessions.reset(request, 5.0)
+
+    def take(self, limit_s: float = 10.0) -> Chunk:
+        """Return the next chunk. Raises queue.Empty."""
+        return wire_chunk.decode(self.chunks.get(timeout=limit_s))
+
+    def round_trip(self, **changes: object) -> Chunk:
+        """Send one observation and return its answer."""
+        observation = self.observation(**changes)
+        assert observation.header.msg_type == MsgType.OBSERVATION
+        self.send(wire_observation.encode(observation))
+        chunk = self.take()
+        assert chunk.header.seq == observation.header.seq
+        return chunk

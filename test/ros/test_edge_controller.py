@@ -1,0 +1,156 @@
+"""An edge controller with a simulated robot: what it does when the server is there, and when not."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+
+import pytest
+from std_srvs.srv import Trigger
+from trajectory_msgs.msg import JointTrajectory
+
+from lerobot_serve.ros import qos
+from lerobot_serve.ros.calls import call
+from lerobot_serve_interfaces.msg import EdgeState, ExecutedAction
+
+ROBOT = '/robot_1'
+MAX_AGE_S = 1.5
+SHAPE = 'joints=6,chunk=30,cameras=front:48x64+wrist:48x64,fps=30'
+
+
+class Seen:
+    """What an operator sees of one edge; the executor's thread stores."""
+
+    def __init__(self, node) -> None:
+        self.states: list[EdgeState] = []
+        self.executed: list[ExecutedAction] = []
+        self.commands: list[JointTrajectory] = []
+        edge = f'{ROBOT}/edge_controller'
+        node.create_subscription(EdgeState, f'{edge}/state', self.states.append, qos.STATE)
+        node.create_subscription(
+            ExecutedAction,
+            f'{edge}/executed_action',
+            self.executed.append,
+            qos.EXECUTED_ACTION,
+        )
+        node.create_subscription(
+            JointTrajectory, f'{ROBOT}/joint_trajectory', self.commands.append, qos.COMMAND
+        )
+
+    @property
+    def last(self) -> EdgeState:
+        return self.states[-1] if self.states else EdgeState()
+
+    def drops(self) -> dict[str, int]:
+        return {drop.reason: drop.count for drop in self.last.drops}
+
+
+@pytest.fixture
+def seen(node) -> Seen:
+    return Seen(node)
+
+
+@pytest.fixture
+def robot_file(tmp_path, sim_arm_yaml):
+    """The simulated arm with the joint names that the null policy gives to its actions."""
+    text = sim_arm_yaml.read_text()
+    file = tmp_path / 'robot.yaml'
+    file.write_text(text)
+    return file
+
+
+def start_server(processes, name: str = 'policy_server'):
+    return processes.start(name, 'policy_server', session_grace_s=0.0)
+
+
+def start_robot(processes, **edge: object) -> None:
+    given = {'max_action_age_s': MAX_AGE_S, 'request_timeout_s': 0.3, 'status_period_s': 0.05}
+    processes.start(
+        'edge', 'edge_controller', namespace=ROBOT, reconnect_backoff_s=0.1, **{**given, **edge}
+    )
+    processes.start('sim', 'sim_robot', namespace=ROBOT, image_height=64, image_width=64)
+
+
+torch_policy = pytest.mark.skipif(
+    subprocess.run([sys.executable, '-c', 'import torch'], capture_output=True).returncode != 0,
+    reason='torch is not installed (TORCH=none)',
+)
+
+
+@torch_policy
+def test_it_streams_and_every_command_tells_where_it_came_from(processes, seen, wait_until):
+    start_server(processes)
+    start_robot(processes)
+    wait_until(lambda: len(seen.executed) > 30, 'actions are executed')
+    wait_until(lambda: seen.last.state == EdgeState.STREAMING, 'it streams')
+    action = seen.executed[-1]
+    assert action.client_id == 'robot_1'
+    assert action.policy.startswith('reach@')
+    assert action.slot == 'prod'
+    assert 0 < action.age_s <= MAX_AGE_S
+    assert action.seq > 0
+    assert action.episode_id.startswith('robot_1-')
+    assert len(action.raw) == len(action.commanded) == 6
+
+
+@torch_policy
+def test_a_killed_server_leaves_the_robot_safe_and_it_resumes(processes, seen, wait_until, log_of):
+    server = start_server(processes)
+    start_robot(processes)
+    for round_number in range(3):
+        count = len(seen.executed)
+        wait_until(lambda count=count: len(seen.executed) > count + 10, 'actions are executed')
+        server.send_signal(signal.SIGKILL)
+        server.wait(10)
+        processes.processes.pop(f'policy_server{round_number or ""}')
+        wait_until(
+            lambda: seen.last.state in (EdgeState.RECONNECTING, EdgeState.STALLED), 'it notices'
+        )
+        wait_until(lambda: seen.last.queue_remaining_s == 0, 'what is buffered is played')
+        server = start_server(processes, f'policy_server{round_number + 1}')
+    count = len(seen.executed)
+    wait_until(lambda: len(seen.executed) > count + 10, 'motion resumes')
+    assert max(action.age_s for action in seen.executed) <= MAX_AGE_S
+    assert seen.drops()['request_timeout'] >= 1
+    assert 'Traceback' not in log_of('edge')
+
+
+@torch_policy
+def test_a_reset_begins_a_new_episode(processes, seen, node, wait_until):
+    start_server(processes)
+    start_robot(processes)
+    wait_until(lambda: seen.executed, 'actions are executed')
+    before = seen.last.episode_id
+    client = node.create_client(Trigger, f'{ROBOT}/edge_controller/reset')
+    assert call(client, Trigger.Request(), 10.0).success
+    wait_until(lambda: seen.last.episode_id != before, 'the episode changes')
+    wait_until(lambda: seen.executed[-1].episode_id != before, 'actions of the new episode')
+
+
+def test_nothing_is_commanded_when_nothing_was_ever_received(processes, seen, wait_until):
+    start_robot(processes)
+    wait_until(lambda: seen.last.ticks > 30, 'control steps pass')
+    assert seen.last.state == EdgeState.CONNECTING
+    assert 'policy_server' in seen.last.reason
+    assert not seen.commands
+    assert not seen.executed
+
+
+def test_a_robot_that_does_not_fit_says_so_and_does_not_move(processes, seen, wait_until):
+    processes.start('policy_server', 'policy_server', policy_kind='null', policy_path=SHAPE)
+    start_robot(processes)
+    wait_until(lambda: 'action_names' in seen.last.reason, 'the refusal is visible')
+    assert not seen.commands
+
+
+def test_the_edge_and_the_router_hold_no_torch():
+    code = (
+        'import sys, lerobot_serve.edge.node, lerobot_serve.router.node; '
+        'bad = {"torch", "safetensors", "lerobot_serve.policies"} & set(sys.modules); '
+        'sys.exit(str(bad) if bad else 0)'
+    )
+    result = subprocess.run(
+        [sys.executable, '-c', code], capture_output=True, text=True, timeout=60
+    )
+    assert result.returncode == 0, result.stderr

@@ -1,0 +1,103 @@
+"""QoS profiles and the Fast DDS profile: what is promised is what is in force."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+
+from lerobot_serve.ros import large_messages, qos
+import pytest
+from rclpy.qos import DurabilityPolicy, HistoryPolicy, QoSProfile, ReliabilityPolicy
+
+PROFILES = {name: value for name, value in vars(qos).items() if isinstance(value, QoSProfile)} | {
+    'OBSERVATION_OUT': qos.observation_out(3.0)
+}
+REPORT = """
+from lerobot_serve.ros.large_messages import complaint, read_memory_map
+from lerobot_serve.ros.runtime import Runtime
+import rclpy
+runtime = Runtime([])
+runtime.add(rclpy.create_node('looks', context=runtime.context))
+print(complaint(rclpy.get_rmw_implementation_identifier(), read_memory_map()))
+runtime.close()
+"""
+SMALL = """<?xml version="1.0"?>
+<dds xmlns="http://www.eprosima.com/XMLSchemas/fastRTPS_Profiles"><profiles>
+<participant profile_name="small" is_default_profile="true"><rtps/></participant>
+</profiles></dds>
+"""
+
+
+@pytest.mark.parametrize('name', PROFILES)
+def test_no_profile_can_block_a_writer(name):
+    assert PROFILES[name].history == HistoryPolicy.KEEP_LAST
+    assert 1 <= PROFILES[name].depth <= 200
+
+
+def test_each_topic_has_the_reliability_it_needs():
+    best_effort = {
+        n for n, p in PROFILES.items() if p.reliability == ReliabilityPolicy.BEST_EFFORT
+    }
+    latched = {n for n, p in PROFILES.items() if p.durability == DurabilityPolicy.TRANSIENT_LOCAL}
+    assert best_effort == {'SENSOR', 'SHADOW_OBSERVATION'}
+    assert latched == {'STATE', 'DECISIONS'}
+    assert PROFILES['OBSERVATION_OUT'].lifespan.nanoseconds == 3_000_000_000
+
+
+def test_every_publisher_and_subscription_names_a_profile(repository):
+    """A bare depth, like create_publisher(Kind, 'topic', 10), hides a decision."""
+    for file in (repository / 'lerobot_serve').rglob('*.py'):
+        for call in ast.walk(ast.parse(file.read_text())):
+            name = getattr(getattr(call, 'func', None), 'attr', '')
+            if name in ('create_publisher', 'create_subscription'):
+                given = [*call.args, *(keyword.value for keyword in call.keywords)]
+                numbers = [
+                    a for a in given if isinstance(a, ast.Constant) and type(a.value) is int
+                ]
+                assert not numbers, f'{file}:{call.lineno}'
+
+
+def report(**variables: str) -> tuple[str, str]:
+    """Return what a process with these variables complains about, and what it logs."""
+    environment = {k: v for k, v in os.environ.items() if k not in large_messages.VARIABLES}
+    result = subprocess.run(
+        [sys.executable, '-c', REPORT],
+        env=environment | variables,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert result.returncode == 0, result.stderr
+    return result.stdout.strip(), result.stderr
+
+
+def test_the_shipped_profile_is_in_force_by_default():
+    assert report() == ('', '')
+
+
+def test_a_smaller_segment_is_warned_about_with_the_remedy(tmp_path):
+    file = tmp_path / 'small.xml'
+    file.write_text(SMALL)
+    complaint, log = report(FASTRTPS_DEFAULT_PROFILES_FILE=str(file))
+    assert 'KiB' in complaint
+    assert 'segment_size of 8388608' in complaint
+    assert complaint in log
+
+
+def test_another_middleware_is_warned_about():
+    assert 'rmw_cyclonedds_cpp' in large_messages.complaint('rmw_cyclonedds_cpp', '')
+
+
+@pytest.mark.parametrize(
+    ('line', 'size'),
+    [
+        ('7f0000000000-7f0000800000 rw-s 00000000 00:19 2 /dev/shm/fastrtps_0a1b', 8 << 20),
+        ('7f0000000000-7f0000800000 rw-s 00000000 00:19 2 /dev/shm/fastdds_0a1b', 8 << 20),
+        ('7f0000000000-7f0000800000 rw-s 00000000 00:19 2 /dev/shm/fastrtps_port7000', 0),
+        ('', 0),
+    ],
+)
+def test_segments_are_read_from_the_memory_map(line, size):
+    assert large_messages.segment_bytes(line) == size

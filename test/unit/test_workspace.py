@@ -1,0 +1,117 @@
+"""What `make` says when the machine lacks something: one line, with the remedy."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+CI = Path(__file__).resolve().parents[2] / '.ci'
+CLEARED = ('ROS_DISTRO', 'AMENT_PREFIX_PATH', 'PYTHONPATH', 'LEROBOT_SERVE_SHELL', 'CXX')
+
+
+@pytest.fixture
+def modules(monkeypatch):
+    """The two modules of .ci, which are no package."""
+    monkeypatch.syspath_prepend(str(CI))
+    import machine
+    import workspace
+
+    yield machine, workspace
+    for name in ('machine', 'workspace'):
+        del sys.modules[name]
+
+
+@pytest.fixture
+def make(tmp_path):
+    """Runs the preparation in an empty copy of the repository; returns status and output."""
+    shutil.copytree(CI, tmp_path / '.ci')
+    shutil.copy(CI.parent / 'requirements.txt', tmp_path)
+
+    def run(*command: str, **variables: str) -> tuple[int, str]:
+        environment = {k: v for k, v in os.environ.items() if k not in CLEARED}
+        result = subprocess.run(
+            [sys.executable, '.ci/workspace.py', *command],
+            cwd=tmp_path,
+            env=environment | {'TORCH': 'none'} | variables,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert 'Traceback' not in result.stderr
+        return result.returncode, result.stderr
+
+    return run
+
+
+def test_a_missing_compiler_is_named_with_the_remedy(make):
+    status, said = make('true', CXX='no-such-compiler')
+    assert status == 1
+    assert 'no C++ compiler (no-such-compiler)' in said
+    assert 'apt install g++' in said
+
+
+def test_no_network_is_told_as_such(make):
+    nowhere = 'http://127.0.0.1:9/simple'
+    status, said = make(
+        'true',
+        PIP_CONFIG_FILE=os.devnull,
+        PIP_INDEX_URL=nowhere,
+        PIP_EXTRA_INDEX_URL='',
+        PIP_FIND_LINKS='',
+        PIP_RETRIES='0',
+    )
+    assert status == 1
+    assert 'no network' in said
+    assert 'PIP_INDEX_URL' in said
+
+
+@pytest.mark.parametrize(('name', 'value'), [('ROS', 'melodic'), ('TORCH', 'tpu')])
+def test_an_unknown_choice_names_the_known_ones(make, name, value):
+    status, said = make('true', **{name: value})
+    assert status == 1
+    assert f'{name} must be ' in said
+    assert f"got '{value}'" in said
+
+
+def test_no_command_says_what_to_type(make):
+    status, said = make()
+    assert status == 1
+    assert 'COMMAND' in said
+
+
+def test_a_python_that_does_not_fit_is_named(modules, monkeypatch):
+    machine, _ = modules
+    monkeypatch.setattr(machine, 'PYTHONS', ((3, 98), (3, 99)))
+    with pytest.raises(machine.Problem, match=r'Python 3\.98 to 3\.99 is needed.*make PYTHON='):
+        machine.supported_python()
+
+
+def test_a_sourced_ros_without_its_python_is_told(modules, monkeypatch):
+    machine, _ = modules
+    monkeypatch.setenv('ROS_DISTRO', 'jazzy')
+    monkeypatch.setenv('AMENT_PREFIX_PATH', '/opt/ros/jazzy')
+    monkeypatch.delenv('LEROBOT_SERVE_SHELL', raising=False)
+    monkeypatch.setattr(sys, 'executable', shutil.which('false'))
+    with pytest.raises(machine.Problem, match='jazzy is sourced, but .* cannot import rclpy'):
+        machine.sourced_distro()
+
+
+def test_a_full_disk_is_told(modules, monkeypatch, tmp_path):
+    machine, _ = modules
+    monkeypatch.setattr(machine, 'FREE_DISK_GB', 1e9)
+    with pytest.raises(machine.Problem, match='make room'):
+        machine.check_disk(tmp_path)
+
+
+def test_pins_differ_by_distribution_where_they_say_so(modules):
+    _, workspace = modules
+    jazzy, kilted = map(workspace.read_requirements, ('jazzy', 'kilted'))
+    assert set(jazzy) == {'ros', 'build', 'run', 'torch', 'test'}
+    assert jazzy['ros'][0] == 'ros-rclpy[fastrtps]==7.1.6'
+    assert kilted['ros'][0] == 'ros-rclpy[fastrtps]==9.1.2'
+    assert jazzy['run'] == kilted['run']
