@@ -63,7 +63,7 @@ def test_no_network_is_told_as_such(make):
         PIP_INDEX_URL=nowhere,
         PIP_EXTRA_INDEX_URL='',
         PIP_FIND_LINKS='',
-        PIP_RETRIES='0',
+        PIP_RETRIES='1',
     )
     assert status == 1
     assert 'no network' in said
@@ -97,7 +97,7 @@ def test_a_sourced_ros_without_its_python_is_told(modules, monkeypatch):
     monkeypatch.setenv('AMENT_PREFIX_PATH', '/opt/ros/jazzy')
     monkeypatch.delenv('LEROBOT_SERVE_SHELL', raising=False)
     monkeypatch.setattr(sys, 'executable', shutil.which('false'))
-    with pytest.raises(machine.Problem, match='jazzy is sourced, but .* cannot import rclpy'):
+    with pytest.raises(machine.Problem, match=r'jazzy is sourced, but .* cannot import rclpy'):
         machine.sourced_distro()
 
 
