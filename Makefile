@@ -31,7 +31,7 @@ unit:
 	$(WORKSPACE) python -m pytest test/unit
 
 lint:
-	$(WORKSPACE) ruff check .
+	$(WORKSPACE) sh -c "ruff check . && ruff format --check ."
 
 bench:
 	$(WORKSPACE) lerobot-serve bench

@@ -281,8 +281,11 @@ def read_requirements(distro: str) -> dict[str, list[str]]:
     pins: list[str] = []
     for line in REQUIREMENTS.read_text().splitlines():
         header = re.match(r'# \[(\w+)\]', line)
+        more = re.match(rf'# {distro} also: (\S+)$', line)
         if header:
             pins = sections.setdefault(header[1], [])
+        elif more:
+            pins.append(more[1])
         elif line and not line.startswith('#'):
             pin, _, comment = line.partition('#')
             other = re.search(rf'{distro}: (\S+)', comment)

@@ -3,10 +3,10 @@ Two policies side by side: the servers /slot_a/policy_server and /slot_b/policy_
 router before them. Point robots at /policy_router.
 """
 
+from launch import LaunchDescription
 from launch.action import Action
 from launch_ros.actions import Node
 
-from launch import LaunchDescription
 from lerobot_serve.ros import launching
 from lerobot_serve.router.parameters import RouterParameters
 from lerobot_serve.server.parameters import ServerParameters

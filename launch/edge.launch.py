@@ -1,8 +1,8 @@
 """The edge controller of one robot. Runs on the robot; needs no weights, no torch, no GPU."""
 
+from launch import LaunchDescription
 from launch.action import Action
 
-from launch import LaunchDescription
 from lerobot_serve.edge.parameters import EdgeParameters
 from lerobot_serve.ros import launching
 

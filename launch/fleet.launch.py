@@ -3,9 +3,9 @@ Simulated robots, to try a policy server or a router with more than one: robot_1
 Each is a sim_robot and an edge_controller in a namespace of its own.
 """
 
+from launch import LaunchDescription
 from launch.action import Action
 
-from launch import LaunchDescription
 from lerobot_serve.edge.parameters import EdgeParameters
 from lerobot_serve.ros import launching
 from lerobot_serve.sim.parameters import SimParameters

@@ -1,8 +1,8 @@
 """One policy server."""
 
+from launch import LaunchDescription
 from launch.action import Action
 
-from launch import LaunchDescription
 from lerobot_serve.ros import launching
 from lerobot_serve.server.parameters import ServerParameters
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 import numpy as np
 
@@ -13,6 +14,9 @@ from lerobot_serve.wire.content import Extension, Image, NO_ACTIONS
 from lerobot_serve.wire.header import Header
 from lerobot_serve.wire.observation import Observation
 from lerobot_serve.wire.schema import Codec, MsgType, Status
+
+# a busy machine draws images slowly; that is no fault of the code
+patient = settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def uint(bits: int) -> st.SearchStrategy[int]:
@@ -114,6 +118,11 @@ chunks = st.builds(
     uint(32),
     several_extensions,
 )
+
+
+# smooth, so that JPEG keeps it but for rounding
+SMOOTH = np.add.outer(np.arange(33) * 3, np.arange(17) * 5).astype(np.uint8)
+PICTURE = np.stack([SMOOTH, 255 - SMOOTH, SMOOTH // 2], axis=2)
 
 
 def an_observation() -> Observation:

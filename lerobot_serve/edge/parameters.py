@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lerobot_serve.parameters import parameter, ParameterError
+from lerobot_serve.wire.schema import TASK_LIMIT
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,11 @@ class EdgeParameters:
     )
 
     def check(self) -> None:
-        """Raise ParameterError for values that contradict each other."""
+        """Raise ParameterError for values that contradict each other, or do not fit a message."""
+        if len(self.task.encode()) > TASK_LIMIT:
+            raise ParameterError(
+                f'task may have {TASK_LIMIT} bytes, got {len(self.task.encode())}'
+            )
         if self.buffer_time_s >= self.max_action_age_s:
             raise ParameterError(
                 f'buffer_time_s must be below max_action_age_s ({self.max_action_age_s:g}), got '

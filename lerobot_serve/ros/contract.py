@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from lerobot_serve.wire.errors import Malformed
+from rclpy.node import Node
+from rclpy.publisher import Publisher
+
+from lerobot_serve.ros import qos
+from lerobot_serve.wire.names import is_topic
 from lerobot_serve.wire.schema import ID_LIMIT, Refusal, TASK_LIMIT
-from lerobot_serve.wire.session import CameraSpec, SessionAsk
+from lerobot_serve.wire.session import CameraSpec, Refused, SessionAsk
+from lerobot_serve_interfaces.msg import ActionChunk, DropCount
 from lerobot_serve_interfaces.msg import CameraSpec as CameraMessage
-from lerobot_serve_interfaces.msg import DropCount
 from lerobot_serve_interfaces.srv import OpenSession
 
 
 def ask_from_request(request: OpenSession.Request) -> SessionAsk:
     """
-    Return the plain form. Raises Malformed.
+    Return the plain form. Raises Refused.
 
     Checks what the middleware does not: bounds, and bytes that were no UTF-8 (rclpy turns them
     into replacement characters, under which two names could become one).
@@ -23,11 +27,11 @@ def ask_from_request(request: OpenSession.Request) -> SessionAsk:
     for field, limit in named.items():
         text = getattr(request, field)
         if len(text.encode('utf-8', 'replace')) > limit:
-            raise Malformed(
-                'oversized', f'{field} has {len(text)} characters, {limit} are allowed'
+            raise Refused(
+                Refusal.BAD_NAME, f'{field} has {len(text)} characters, {limit} are allowed'
             )
         if '\ufffd' in text:
-            raise Malformed('not_utf8', f'{field} is not UTF-8')
+            raise Refused(Refusal.BAD_NAME, f'{field} is not UTF-8')
     return SessionAsk(
         request.client_id,
         request.instance,
@@ -83,3 +87,19 @@ def camera_messages(cameras: Iterable) -> list[CameraMessage]:
 
 def drop_messages(drops: dict[str, int]) -> list[DropCount]:
     return [DropCount(reason=reason, count=count) for reason, count in sorted(drops.items())]
+
+
+def reply_publisher(node: Node, topic: str) -> Publisher:
+    """Return a publisher of chunks on a topic that a client named. Raises Refused."""
+    if not is_topic(topic):
+        raise Refused(
+            Refusal.BAD_NAME,
+            f'reply_topic must be the full name of a ROS topic, got {topic[:80]!r}',
+        )
+    try:
+        return node.create_publisher(ActionChunk, topic, qos.ACTION_CHUNK)
+    except Exception as error:
+        # whatever rcl dislikes, for example a topic that carries another type here
+        raise Refused(
+            Refusal.BAD_NAME, f'reply_topic {topic!r} cannot carry chunks: {error}'
+        ) from error

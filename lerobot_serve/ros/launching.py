@@ -15,13 +15,13 @@ import sys
 import tempfile
 from typing import Any
 
+from launch import LaunchContext, LaunchDescription
 from launch.action import Action
 from launch.actions import DeclareLaunchArgument, OpaqueFunction, SetEnvironmentVariable
 from launch.logging import launch_config
 from launch_ros.actions import Node
 import yaml
 
-from launch import LaunchContext, LaunchDescription
 from lerobot_serve.parameters import parameter, ParameterError, Spec, specs
 from lerobot_serve.ros.large_messages import shipped_profile, VARIABLES
 from lerobot_serve.ros.share import shared_file

@@ -19,7 +19,7 @@ from rclpy.publisher import Publisher
 from rclpy.task import Future
 
 from lerobot_serve.ros import qos
-from lerobot_serve.ros.contract import ask_from_request, drop_messages, refuse
+from lerobot_serve.ros.contract import ask_from_request, drop_messages, refuse, reply_publisher
 from lerobot_serve.ros.parameter_server import ParameterServer
 from lerobot_serve.ros.runtime import run, Runtime, UserError
 from lerobot_serve.ros.session_client import SessionClient
@@ -166,23 +166,23 @@ class PolicyRouter(Node):
     ) -> OpenSession.Response:
         try:
             ask = ask_from_request(request)
-            if not is_topic(ask.reply_topic):
-                text = f'reply_topic must be a full topic name, got {ask.reply_topic[:80]!r}'
-                raise Malformed('bad_name', text)
-        except Malformed as error:
-            return refuse(response, Refusal.BAD_NAME, str(error))
+            replies = reply_publisher(self, ask.reply_topic)
+        except Refused as error:
+            return self._refuse(response, error)
         try:
             reply = await self._later(lambda: self._open_both(ask))
         except Refused as error:
-            self._drops[f'refused_{error.code.name.lower()}'] += 1
-            return refuse(response, error.code, str(error))
+            self.destroy_publisher(replies)
+            return self._refuse(response, error)
         old = self._robots.pop(ask.client_id, None)
         if old:
             self.destroy_publisher(old.replies)
-        self._robots[ask.client_id] = Client(
-            ask, self.create_publisher(ActionChunk, ask.reply_topic, qos.ACTION_CHUNK)
-        )
+        self._robots[ask.client_id] = Client(ask, replies)
         return reply
+
+    def _refuse(self, response: OpenSession.Response, refused: Refused) -> OpenSession.Response:
+        self._drops[f'refused_{refused.code.name.lower()}'] += 1
+        return refuse(response, refused.code, str(refused))
 
     async def _on_close(
         self, request: CloseSession.Request, response: CloseSession.Response

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 
 from rclpy.node import Node
@@ -15,6 +16,7 @@ from lerobot_serve.ros.contract import (
     camera_messages,
     drop_messages,
     refuse,
+    reply_publisher,
 )
 from lerobot_serve.ros.parameter_server import ParameterServer
 from lerobot_serve.ros.runtime import run, Runtime, UserError
@@ -26,9 +28,15 @@ from lerobot_serve.server.statistics import Statistics
 from lerobot_serve.server.worker import PolicyFailed, Worker
 from lerobot_serve.wire.errors import Malformed
 from lerobot_serve.wire.header import peek
-from lerobot_serve.wire.schema import MsgType, Refusal, SCHEMA_VERSION, SCHEMA_VERSION_MIN
+from lerobot_serve.wire.schema import (
+    FINGERPRINT_LIMIT,
+    MsgType,
+    Refusal,
+    SCHEMA_VERSION,
+    SCHEMA_VERSION_MIN,
+)
 from lerobot_serve.wire.session import Refused
-from lerobot_serve_interfaces.msg import ActionChunk, Observation, ServerStatus
+from lerobot_serve_interfaces.msg import Observation, ServerStatus
 from lerobot_serve_interfaces.srv import CloseSession, GetStatus, OpenSession, ResetEpisode
 
 
@@ -45,6 +53,8 @@ class PolicyServer(Node):
         self._sessions = SessionTable(self._served, rules(parameters))
         self._statistics, self._mailbox = Statistics(), Mailbox()
         self._reply_publishers: dict[str, Publisher] = {}
+        # the worker publishes while the executor may end a session
+        self._publishing = threading.Lock()
         self._worker = Worker(
             policy,
             slot=parameters.slot,
@@ -100,11 +110,12 @@ class PolicyServer(Node):
         self._worker.run(self._mailbox, self._send)
 
     def _send(self, reply_topic: str, raw: bytes) -> None:
-        publisher = self._reply_publishers.get(reply_topic)
-        if publisher is None:
-            self._statistics.drop('session_closed')
-            return
-        publisher.publish(raw)
+        with self._publishing:
+            publisher = self._reply_publishers.get(reply_topic)
+            if publisher:
+                publisher.publish(raw)
+                return
+        self._statistics.drop('session_closed')
 
     # control
 
@@ -112,16 +123,16 @@ class PolicyServer(Node):
         self, request: OpenSession.Request, response: OpenSession.Response
     ) -> OpenSession.Response:
         try:
-            session = self._sessions.open(ask_from_request(request), time.monotonic_ns())
+            ask = ask_from_request(request)
+            self._make_publisher(ask.reply_topic)
+            session = self._sessions.open(ask, time.monotonic_ns())
         except Refused as refused:
             self._statistics.drop(f'refused_{refused.code.name.lower()}')
             self.get_logger().warning(f'refused {request.client_id!r}: {refused}')
-            refuse(response, refused.code, str(refused))
-            return self._describe_load(response)
-        except Malformed as error:
-            return refuse(response, Refusal.BAD_NAME, str(error))
+            self._forget([])
+            return self._describe_load(refuse(response, refused.code, str(refused)))
         self._mailbox.forget(session.ask.client_id)
-        self._make_publisher(session.ask.reply_topic)
+        self._forget([])
         self.get_logger().info(f'opened {session.session_id} for {session.ask.robot_type or "?"}')
         return self._describe_load(self._accept(session, response))
 
@@ -209,15 +220,14 @@ class PolicyServer(Node):
             self._mailbox.forget(session.ask.client_id)
             self._worker.forget(session.session_id)
         needed = {session.ask.reply_topic for session in self._sessions}
-        for topic in [t for t in self._reply_publishers if t not in needed]:
-            self.destroy_publisher(self._reply_publishers.pop(topic))
+        with self._publishing:
+            for topic in [t for t in self._reply_publishers if t not in needed]:
+                self.destroy_publisher(self._reply_publishers.pop(topic))
 
     def _make_publisher(self, topic: str) -> None:
+        """Publish on a client's topic. Raises Refused."""
         if topic not in self._reply_publishers:
-            self._reply_publishers[topic] = self.create_publisher(
-                ActionChunk, topic, qos.ACTION_CHUNK
-            )
-        self._forget([])
+            self._reply_publishers[topic] = reply_publisher(self, topic)
 
     def _publish_status(self) -> None:
         self._status_publisher.publish(self._status())
@@ -275,9 +285,15 @@ def load_policy(parameters: ServerParameters):
     if parameters.policy_kind == 'builtin' and not path:
         path = shared_file('config/policies/reach')
     try:
-        return registry.load(parameters.policy_kind, str(path), parameters.device)
+        policy = registry.load(parameters.policy_kind, str(path), parameters.device)
     except PolicyError as error:
         raise UserError(str(error)) from error
+    fingerprint = policy.describe().fingerprint
+    if len(fingerprint.encode()) > FINGERPRINT_LIMIT:
+        raise UserError(
+            f'the fingerprint {fingerprint[:40]!r}... is over {FINGERPRINT_LIMIT} bytes'
+        )
+    return policy
 
 
 def warm_up(worker: Worker, parameters: ServerParameters) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import numpy as np
 import pytest
 from sensor_msgs.msg import Image as RosImage
-from wire_examples import a_chunk, an_observation, chunks, content, frame, observations
+from wire_examples import a_chunk, an_observation, chunks, content, frame, observations, patient
 
 from lerobot_serve.ros.conversions import (
     chunk_from_message,
@@ -27,8 +27,8 @@ from lerobot_serve_interfaces.msg import ActionChunk
 from lerobot_serve_interfaces.msg import Observation as ObservationMessage
 
 
+@patient
 @given(observations)
-@settings(max_examples=60, deadline=None)
 def test_an_observation_comes_back_from_its_message(plain):
     message = message_from_observation(plain)
     assert content(observation_from_message(message)) == content(plain)
@@ -36,8 +36,8 @@ def test_an_observation_comes_back_from_its_message(plain):
     assert Walk(again).data == Walk(message).data
 
 
+@patient
 @given(chunks)
-@settings(max_examples=60, deadline=None)
 def test_a_chunk_comes_back_from_its_message(plain):
     message = message_from_chunk(plain)
     assert content(chunk_from_message(message)) == content(plain)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import subprocess
 
-from lerobot_serve.cli.processes import executable_path
 import pytest
+
+from lerobot_serve.cli.processes import executable_path
 
 
 def test_the_demo_ends_by_itself_with_a_summary(tmp_path):

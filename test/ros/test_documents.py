@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 
+import pytest
+
 from lerobot_serve.cli import docs
 from lerobot_serve.cli.main import VERBS
-import pytest
 
 
 def test_the_parameter_reference_is_up_to_date(repository):

@@ -7,9 +7,10 @@ import os
 import subprocess
 import sys
 
-from lerobot_serve.ros import large_messages, qos
 import pytest
 from rclpy.qos import DurabilityPolicy, HistoryPolicy, QoSProfile, ReliabilityPolicy
+
+from lerobot_serve.ros import large_messages, qos
 
 PROFILES = {name: value for name, value in vars(qos).items() if isinstance(value, QoSProfile)} | {
     'OBSERVATION_OUT': qos.observation_out(3.0)

@@ -166,6 +166,13 @@ def test_what_does_not_match_is_refused_with_its_code(server, node, code):
     assert len(str(refused.value)) > 20
 
 
+def test_a_reply_topic_that_carries_something_else_is_refused(server, node):
+    with pytest.raises(Refused, match='cannot carry chunks') as refused:
+        SmallClient(node, SERVER, reply_topic='/policy_server/observation').open()
+    assert refused.value.code == Refusal.BAD_NAME
+    assert SmallClient(node, SERVER).open().accepted
+
+
 def test_a_second_robot_of_the_same_name_is_refused(client, node):
     with pytest.raises(Refused, match='another robot called') as refused:
         SmallClient(node, SERVER, instance=2, session_epoch=99).open()

@@ -6,11 +6,11 @@ import array
 import re
 
 from cdr_walk import Walk
-from hypothesis import given, settings
+from hypothesis import given
 import numpy as np
 import pytest
 from rclpy.serialization import deserialize_message, serialize_message
-from wire_examples import a_chunk, an_observation, chunks, content, observations
+from wire_examples import a_chunk, an_observation, chunks, content, observations, patient
 
 from lerobot_serve.wire import chunk as wire_chunk
 from lerobot_serve.wire import observation as wire_observation
@@ -109,14 +109,14 @@ def check(plain: Observation | Chunk, typed: object, wire: object) -> None:
     assert Walk(back).data == walk.data
 
 
+@patient
 @given(observations)
-@settings(max_examples=100, deadline=None)
 def test_an_observation_has_the_bytes_of_its_message(plain):
     check(plain, typed_observation(plain), wire_observation)
 
 
+@patient
 @given(chunks)
-@settings(max_examples=100, deadline=None)
 def test_a_chunk_has_the_bytes_of_its_message(plain):
     check(plain, typed_chunk(plain), wire_chunk)
 

@@ -1,4 +1,4 @@
-"""The data path reads and writes the golden bytes; test/ros holds them equal to the middleware's."""
+"""The data path reads and writes the golden bytes; test/ros checks these with the middleware."""
 
 from __future__ import annotations
 

@@ -3,28 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
-import threading
-import tracemalloc
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 import numpy as np
 import pytest
-from wire_examples import an_observation, frame
+from wire_examples import an_observation, frame, PICTURE, SMOOTH
 
 from lerobot_serve.wire import images
 from lerobot_serve.wire import observation as wire_observation
 from lerobot_serve.wire.content import Image
-from lerobot_serve.wire.errors import Malformed, Unencodable
+from lerobot_serve.wire.errors import Unencodable
 from lerobot_serve.wire.schema import Codec
 
 COLOURS = {'red': (255, 0, 0), 'green': (0, 255, 0), 'blue': (0, 0, 255), 'grey': (90, 90, 90)}
 # of 255; JPEG keeps a plain colour but for the rounding of its colour space
 JPEG_TOLERANCE = 3
-REFUSED_MEMORY = 100_000
-
-smooth = np.add.outer(np.arange(33) * 3, np.arange(17) * 5).astype(np.uint8)
-PICTURE = np.stack([smooth, 255 - smooth, smooth // 2], axis=2)
 
 
 def plain(colour: tuple[int, int, int]) -> np.ndarray:
@@ -34,19 +28,6 @@ def plain(colour: tuple[int, int, int]) -> np.ndarray:
 def through_the_wire(image: Image) -> Image:
     observation = replace(an_observation(), images=(image,))
     return wire_observation.decode(wire_observation.encode(observation)).images[0]
-
-
-def reason(image: Image) -> str:
-    """Return why an image is refused, having held that it costs no memory to find out."""
-    tracemalloc.start()
-    try:
-        with pytest.raises(Malformed) as caught:
-            images.decode(image)
-        # pytest keeps some memory of its own for the traceback
-        assert tracemalloc.get_traced_memory()[1] < REFUSED_MEMORY
-    finally:
-        tracemalloc.stop()
-    return caught.value.reason
 
 
 @pytest.mark.parametrize('colour', COLOURS.values(), ids=COLOURS)
@@ -72,12 +53,12 @@ def test_a_picture_survives_jpeg():
 
 
 def test_a_grey_picture_survives_jpeg_with_one_channel():
-    for given_frame in (smooth, smooth[:, :, None]):
+    for given_frame in (SMOOTH, SMOOTH[:, :, None]):
         image = through_the_wire(images.encode('front', given_frame, Codec.JPEG))
         assert image.channels == 1
         decoded = images.decode(image)
         assert decoded.shape == (33, 17, 1)
-        assert np.abs(decoded[:, :, 0].astype(int) - smooth).max() <= 2 * JPEG_TOLERANCE
+        assert np.abs(decoded[:, :, 0].astype(int) - SMOOTH).max() <= 2 * JPEG_TOLERANCE
 
 
 sizes = st.integers(1, 40)
@@ -168,148 +149,3 @@ def test_what_is_no_frame_is_not_sent(frame_given, codec):
 def test_what_cannot_be_encoded_says_so(frame_given, codec, quality):
     with pytest.raises(Unencodable, match='front'):
         images.encode('front', frame_given, codec, quality=quality)
-
-
-JPEG = images.encode('front', PICTURE, Codec.JPEG)
-GREY_JPEG = images.encode('front', smooth, Codec.JPEG)
-RAW = images.encode('front', PICTURE, Codec.RAW)
-
-
-def test_a_jpeg_cut_off_at_any_byte_is_refused():
-    for size in range(len(JPEG.data)):
-        with pytest.raises(Malformed) as caught:
-            images.decode(replace(JPEG, data=JPEG.data[:size]))
-        assert caught.value.reason in ('bad_jpeg', 'wrong_shape')
-
-
-@given(st.binary(max_size=64), st.booleans())
-@settings(max_examples=80, deadline=None)
-def test_noise_is_no_jpeg(noise, with_start):
-    data = JPEG.data[:20] + noise if with_start else noise
-    with pytest.raises(Malformed):
-        images.decode(replace(JPEG, data=data))
-
-
-@given(st.lists(st.tuples(st.integers(0, 4095), st.integers(0, 255)), min_size=1, max_size=5))
-@settings(max_examples=100, deadline=None)
-def test_a_damaged_jpeg_is_refused_or_has_the_announced_size(changes):
-    data = bytearray(JPEG.data)
-    for at, byte in changes:
-        data[at % len(data)] = byte
-    try:
-        decoded = images.decode(replace(JPEG, data=bytes(data)))
-    except Malformed:
-        return
-    assert decoded.shape == PICTURE.shape
-
-
-@pytest.mark.parametrize('height, width', [(17, 33), (32, 17), (33, 18), (1, 1), (4000, 4000)])
-def test_a_jpeg_of_another_size_than_announced_is_refused(height, width):
-    assert reason(replace(JPEG, height=height, width=width)) == 'wrong_shape'
-
-
-def test_the_announced_channels_are_what_comes_out():
-    coloured = images.decode(replace(GREY_JPEG, channels=3))
-    assert coloured.shape == (33, 17, 3)
-    assert (coloured == coloured[:, :, :1]).all()
-    assert images.decode(replace(JPEG, channels=1)).shape == (33, 17, 1)
-
-
-@pytest.mark.parametrize('codec', [0, 3, 255])
-def test_an_unknown_codec_is_refused(codec):
-    assert reason(replace(JPEG, codec=codec)) == 'unknown_codec'
-
-
-@pytest.mark.parametrize('image', [JPEG, RAW], ids=['jpeg', 'raw'])
-@pytest.mark.parametrize(
-    'change',
-    [
-        {'height': 0},
-        {'width': 0},
-        {'height': 0, 'width': 0, 'data': b''},
-        {'height': 65535, 'width': 65535},
-        {'height': 2**32 - 1, 'width': 2**32 - 1},
-        {'height': images.PIXELS_LIMIT + 1, 'width': 1},
-        {'channels': 0},
-        {'channels': 2},
-        {'channels': 4},
-        {'channels': 255},
-    ],
-    ids=lambda change: str({name: value for name, value in change.items() if name != 'data'}),
-)
-def test_a_frame_that_cannot_be_is_refused_before_it_is_decoded(image, change):
-    assert reason(replace(image, **change)) == 'wrong_shape'
-
-
-@pytest.mark.parametrize(
-    'change',
-    [
-        {'data': bytes(RAW.data)[:-1]},
-        {'data': bytes(RAW.data) + b'\x00'},
-        {'data': b''},
-        {'height': 34},
-        {'channels': 1},
-        {'channel_bytes': 2},
-        {'channel_bytes': 0},
-        {'channel_bytes': 4},
-        {'height': 8000, 'width': 8000},
-    ],
-    ids=lambda change: str({n: v if n != 'data' else len(v) for n, v in change.items()}),
-)
-def test_a_raw_frame_has_exactly_its_bytes(change):
-    assert reason(replace(RAW, **change)) == 'wrong_shape'
-
-
-# several cameras
-
-FRAMES = {f'camera {n}': np.roll(PICTURE, n, axis=0) for n in range(5)}
-
-
-@pytest.fixture
-def pool():
-    pool = images.ImagePool(3)
-    yield pool
-    pool.close()
-
-
-@pytest.mark.parametrize('codec', Codec)
-def test_a_pool_gives_what_one_thread_gives_in_order(pool, codec):
-    encoded = pool.encode_all(FRAMES, codec, 80)
-    alone = [images.encode(n, f, codec, quality=80) for n, f in FRAMES.items()]
-    assert [image.name for image in encoded] == list(FRAMES)
-    assert [bytes(image.data) for image in encoded] == [bytes(image.data) for image in alone]
-    decoded = pool.decode_all(encoded)
-    for given_frame, image in zip(decoded, alone, strict=True):
-        assert np.array_equal(given_frame, images.decode(image))
-
-
-@pytest.mark.parametrize('threads', [0, 1])
-def test_a_pool_of_one_thread_starts_none(threads):
-    before = threading.active_count()
-    pool = images.ImagePool(threads)
-    assert len(pool.decode_all(pool.encode_all(FRAMES, Codec.JPEG, 80))) == len(FRAMES)
-    assert threading.active_count() == before
-    pool.close()
-
-
-def test_a_pool_ends_its_threads():
-    before = threading.active_count()
-    pool = images.ImagePool(3)
-    pool.encode_all(FRAMES, Codec.JPEG, 80)
-    assert threading.active_count() > before
-    pool.close()
-    assert threading.active_count() == before
-
-
-def test_a_pool_works_on_after_a_bad_frame(pool):
-    broken = (*pool.encode_all(FRAMES, Codec.JPEG, 80), replace(JPEG, data=b'', name='broken'))
-    with pytest.raises(Malformed, match='broken'):
-        pool.decode_all(broken)
-    with pytest.raises(Unencodable, match='empty'):
-        pool.encode_all({**FRAMES, 'empty': PICTURE[:0]}, Codec.JPEG, 80)
-    assert len(pool.decode_all(broken[:-1])) == len(FRAMES)
-
-
-def test_no_cameras_are_no_images(pool):
-    assert pool.encode_all({}, Codec.JPEG, 80) == ()
-    assert pool.decode_all(()) == ()

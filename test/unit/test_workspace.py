@@ -115,3 +115,5 @@ def test_pins_differ_by_distribution_where_they_say_so(modules):
     assert jazzy['ros'][0] == 'ros-rclpy[fastrtps]==7.1.6'
     assert kilted['ros'][0] == 'ros-rclpy[fastrtps]==9.1.2'
     assert jazzy['run'] == kilted['run']
+    assert {pin for pin in kilted['ros'] if 'ros-core' in pin}
+    assert len(kilted['ros']) == len(jazzy['ros']) + 1

@@ -1,0 +1,56 @@
+"""The launch files, read as text: for machines without the launch packages."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+import re
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+FILES = sorted((REPOSITORY / 'launch').glob('*.launch.py'))
+files = pytest.mark.parametrize('file', FILES, ids=lambda file: file.name)
+
+
+def calls(file: Path, name: str) -> Iterator[str]:
+    """Yield the first argument of every call of launching.NAME."""
+    for found in ast.walk(ast.parse(file.read_text())):
+        if isinstance(found, ast.Call) and ast.unparse(found.func) == f'launching.{name}':
+            yield found.args[0].value
+
+
+def executables() -> set[str]:
+    return set(
+        re.findall(r"'(\w+) = lerobot_serve\.start:", (REPOSITORY / 'setup.py').read_text())
+    )
+
+
+def test_there_are_these_files():
+    names = [file.name for file in FILES]
+    assert names == ['ab.launch.py', 'edge.launch.py', 'fleet.launch.py', 'server.launch.py']
+
+
+@files
+def test_it_compiles(file):
+    compile(file.read_text(), file, 'exec')
+
+
+@files
+def test_it_starts_only_executables_that_are_installed(file):
+    started = set(calls(file, 'node'))
+    assert started
+    assert started <= executables()
+
+
+@files
+def test_its_parameter_files_exist(file):
+    named = list(calls(file, 'params_file'))
+    assert named
+    assert all((REPOSITORY / 'config' / name).is_file() for name in named)
+
+
+@files
+def test_it_knows_its_own_name(file):
+    assert list(calls(file, 'description')) == [file.name]

@@ -1,0 +1,193 @@
+"""Arguments of the launch files: what is shown, what is refused, and what wins over a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+import sys
+
+import pytest
+
+pytest.importorskip(
+    'launch_ros',
+    reason='the launch packages are part of a ROS 2 installation; there are no wheels of them',
+)
+
+from launch import LaunchContext
+from launch.launch_description_sources.python_launch_file_utilities import (
+    get_launch_description_from_python_launch_file as load,
+)
+import rclpy
+from rclpy.node import Node
+
+from lerobot_serve.parameters import ParameterError
+from lerobot_serve.ros import launching
+from lerobot_serve.router.parameters import RouterParameters
+from lerobot_serve.server.parameters import ServerParameters
+
+FOLDER = Path(__file__).resolve().parents[2] / 'launch'
+FILES = sorted(FOLDER.glob('*.launch.py'))
+files = pytest.mark.parametrize('file', FILES, ids=lambda file: file.name)
+EXPECTED = {
+    'server.launch.py': {
+        'policy_kind',
+        'policy_path',
+        'device',
+        'max_sessions',
+        'params_file',
+        'namespace',
+        'respawn',
+        'log_level',
+    },
+    'edge.launch.py': {
+        'namespace',
+        'client_id',
+        'server',
+        'robot_file',
+        'task',
+        'codec',
+        'params_file',
+        'log_level',
+    },
+    'ab.launch.py': {
+        'split_percent',
+        'policy_kind_a',
+        'policy_path_a',
+        'device_a',
+        'policy_kind_b',
+        'policy_path_b',
+        'device_b',
+        'max_sessions',
+        'params_file',
+        'server_params_file',
+        'respawn',
+        'log_level',
+    },
+    'fleet.launch.py': {
+        'robots',
+        'server',
+        'task',
+        'codec',
+        'image_height',
+        'image_width',
+        'seed',
+        'params_file',
+        'log_level',
+    },
+}
+NAME = '/slot_a/policy_server'
+SPLIT = launching.overrides(RouterParameters, 'split_percent')[0]
+PATH_A = launching.overrides(ServerParameters, 'policy_path', slot='a')[0]
+
+
+def value(argument: launching.Argument, text: str) -> object:
+    context = LaunchContext()
+    context.launch_configurations[argument.name] = text
+    return argument.value(context)
+
+
+@files
+def test_every_argument_has_a_description_and_a_default(file):
+    arguments = load(str(file)).get_launch_arguments()
+    assert {argument.name for argument in arguments} == EXPECTED[file.name]
+    for argument in arguments:
+        assert argument.description[0].isupper()
+        assert argument.description.endswith('.')
+        assert argument.default_value is not None
+
+
+def test_a_description_has_unit_bounds_and_what_empty_means():
+    assert SPLIT.declare().description == (
+        'Share of the episodes that goes to slot a; applies to new episodes only [%]; '
+        'in [0, 100]. Empty: what params_file says.'
+    )
+
+
+def test_an_empty_argument_leaves_the_value_to_the_file():
+    assert value(SPLIT, '') is None
+    assert value(SPLIT, ' ') is None
+
+
+def test_a_value_gets_the_type_of_the_parameter():
+    assert value(SPLIT, '30') == 30
+    assert value(PATH_A, '30') == '30'
+
+
+def test_a_home_folder_is_found(monkeypatch):
+    monkeypatch.setenv('HOME', '/home/someone')
+    assert value(PATH_A, '~/policy') == '/home/someone/policy'
+
+
+@pytest.mark.parametrize('text', ['140', '-1', 'abc', '1.5'])
+def test_a_wrong_value_is_refused_with_name_bound_and_value(text):
+    with pytest.raises(ParameterError, match=f'^split_percent must be .*{text}'):
+        value(SPLIT, text)
+
+
+def test_a_wrong_value_of_a_slot_is_refused_with_the_name_of_the_argument():
+    argument = launching.Argument('max_sessions_a', launching.specs(ServerParameters)[4])
+    with pytest.raises(ParameterError, match=r'^max_sessions_a must be in \[1, 4096\], got 0'):
+        value(argument, '0')
+
+
+def test_an_unknown_argument_is_refused(monkeypatch):
+    monkeypatch.setattr(sys, 'argv', ['ros2', 'launch', 'lerobot_serve', 'some.launch.py'])
+    with pytest.raises(ParameterError, match='robot is no argument of some'):
+        launching.refuse_unknown('some.launch.py', ['robots:=1', 'robot:=2'], ['robots'])
+    launching.refuse_unknown('some.launch.py', ['robots:=1', 'launch-prefix:=gdb'], ['robots'])
+
+
+def test_the_arguments_of_an_including_launch_file_are_not_judged(monkeypatch):
+    monkeypatch.setattr(sys, 'argv', ['ros2', 'launch', 'mine', 'all.launch.py', 'speed:=2'])
+    launching.refuse_unknown('some.launch.py', ['speed:=2'], ['robots'])
+
+
+def test_the_profile_of_the_package_is_named_unless_the_user_named_one(monkeypatch):
+    for name in launching.VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    assert len(launching.name_profile()) == 1
+    for name in launching.VARIABLES:
+        monkeypatch.setenv(name, '/mine.xml')
+        assert launching.name_profile() == []
+        monkeypatch.delenv(name)
+
+
+def entry(key: str, number: int) -> str:
+    return f'{key}:\n  ros__parameters: {{max_sessions: {number}}}\n'
+
+
+ENTRIES = {
+    'shipped': '/**:\n  policy_server:\n    ros__parameters: {max_sessions: 1}\n',
+    'everywhere': entry('/**', 1),
+    'one node': entry(NAME, 1),
+    'general first': entry('/**', 1) + entry(NAME, 2),
+    'general last': entry(NAME, 1) + entry('/**', 2),
+    'three': entry(NAME, 1) + entry('/**', 2) + entry('/**/policy_server', 3),
+}
+
+
+@pytest.mark.parametrize('text', ENTRIES.values(), ids=list(ENTRIES))
+def test_what_is_given_wins_over_any_form_of_parameter_file(text, tmp_path):
+    file = tmp_path / 'mine.yaml'
+    file.write_text(text)
+    assert read([str(file)])['max_sessions'] < 9
+    given = launching.write('policy_server', 'slot_a.policy_server', {'max_sessions': 9})
+    assert read([str(file), given])['max_sessions'] == 9
+
+
+def test_text_stays_text(tmp_path):
+    given = launching.write('policy_server', 'policy_server', {'policy_path': '007: [x'})
+    assert read([given]) == {'policy_path': '007: [x'}
+
+
+def read(files: list[str]) -> dict[str, object]:
+    """Return what a node would get."""
+    context = rclpy.Context()
+    arguments = [word for file in files for word in ('--params-file', file)]
+    rclpy.init(args=['--ros-args', *arguments], context=context)
+    namespace, _, name = NAME.rpartition('/')
+    node = Node(name, namespace=namespace, context=context)
+    try:
+        return {name: entry.value for name, entry in node._parameter_overrides.items()}
+    finally:
+        node.destroy_node()
+        context.shutdown()

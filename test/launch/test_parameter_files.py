@@ -1,0 +1,93 @@
+"""The parameter files in config/ say all there is to say, and nothing that is not so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from lerobot_serve.edge.parameters import EdgeParameters
+from lerobot_serve.parameters import build, specs
+from lerobot_serve.router.parameters import RouterParameters
+from lerobot_serve.server.parameters import ServerParameters
+from lerobot_serve.sim.parameters import SimParameters
+
+CONFIG = Path(__file__).resolve().parents[2] / 'config'
+PARAMETERS = {
+    'policy_server': ServerParameters,
+    'policy_router': RouterParameters,
+    'edge_controller': EdgeParameters,
+    'sim_robot': SimParameters,
+}
+NODES = {
+    'server.yaml': ['policy_server'],
+    'edge.yaml': ['edge_controller'],
+    'router.yaml': ['policy_router'],
+    'fleet.yaml': ['edge_controller', 'sim_robot'],
+}
+ENTRIES = [(file, node) for file, nodes in NODES.items() for node in nodes]
+# no two robots may share them; the launch file gives each robot its own
+LEFT_OUT = {
+    ('fleet.yaml', 'edge_controller'): {'client_id'},
+    ('fleet.yaml', 'sim_robot'): {'seed'},
+}
+NOT_THE_DEFAULT = {('fleet.yaml', 'edge_controller'): {'task'}}
+entries = pytest.mark.parametrize(('file', 'node'), ENTRIES)
+
+
+def values(file: str, node: str) -> dict[str, object]:
+    return yaml.safe_load((CONFIG / file).read_text())['/**'][node]['ros__parameters']
+
+
+def test_there_are_these_files_and_no_others():
+    assert {path.name for path in CONFIG.glob('*.yaml')} == set(NODES)
+
+
+@pytest.mark.parametrize('file', NODES)
+def test_a_file_holds_in_any_namespace_and_names_only_nodes_that_exist(file):
+    content = yaml.safe_load((CONFIG / file).read_text())
+    assert list(content) == ['/**']
+    assert list(content['/**']) == NODES[file]
+
+
+@entries
+def test_every_value_is_allowed(file, node):
+    build(PARAMETERS[node], values(file, node))
+
+
+@entries
+def test_no_parameter_is_missing(file, node):
+    expected = {spec.name for spec in specs(PARAMETERS[node])}
+    assert set(values(file, node)) == expected - LEFT_OUT.get((file, node), set())
+
+
+@entries
+def test_every_value_is_the_default_unless_the_file_gives_a_reason(file, node):
+    given, default = build(PARAMETERS[node], values(file, node)), PARAMETERS[node]()
+    differing = {
+        name for name in values(file, node) if getattr(given, name) != getattr(default, name)
+    }
+    assert differing == NOT_THE_DEFAULT.get((file, node), set())
+
+
+@entries
+def test_every_parameter_has_a_comment_with_its_text_unit_and_bounds(file, node):
+    text = (CONFIG / file).read_text().partition(f'  {node}:')[2]
+    for spec in specs(PARAMETERS[node]):
+        if spec.name not in values(file, node):
+            continue
+        before = text.partition(f'\n      {spec.name}: ')[0].splitlines()
+        comment = comment_above(before)
+        assert spec.text in comment
+        assert not spec.unit or f'[{spec.unit}]' in comment
+        assert spec.low is None or spec.allowed in comment
+        assert comment.endswith('; live') == spec.live
+
+
+def comment_above(lines: list[str]) -> str:
+    """Return the comment that ends the lines, as one line."""
+    comment: list[str] = []
+    while lines and lines[-1].lstrip().startswith('#'):
+        comment.insert(0, lines.pop().strip(' #'))
+    return ' '.join(comment)

@@ -1,0 +1,156 @@
+"""Each launch file for real: `ros2 launch`, nodes that speak, Ctrl-C, and nothing left."""
+
+from __future__ import annotations
+
+from collections import Counter
+import os
+import signal
+
+import pytest
+from sensor_msgs.msg import JointState
+
+from lerobot_serve.ros import qos
+from lerobot_serve_interfaces.msg import EdgeState, ExecutedAction, ServerStatus
+
+NULL = ('policy_kind:=null', 'policy_path:=joints=6,chunk=30,cameras=,fps=30')
+NULL_A = tuple(word.replace(':=', '_a:=') for word in NULL)
+NULL_B = tuple(word.replace(':=', '_b:=') for word in NULL)
+
+STARTS = {
+    'server.launch.py': (
+        ('namespace:=left', *NULL),
+        {'/left/policy_server/status': (ServerStatus, qos.STATE)},
+    ),
+    'edge.launch.py': (
+        ('namespace:=robot_1',),
+        {'/robot_1/edge_controller/state': (EdgeState, qos.STATE)},
+    ),
+    'ab.launch.py': (
+        (*NULL_A, *NULL_B),
+        {
+            '/policy_router/status': (ServerStatus, qos.STATE),
+            '/slot_a/policy_server/status': (ServerStatus, qos.STATE),
+            '/slot_b/policy_server/status': (ServerStatus, qos.STATE),
+        },
+    ),
+    'fleet.launch.py': (
+        ('robots:=2',),
+        {
+            '/robot_1/edge_controller/state': (EdgeState, qos.STATE),
+            '/robot_2/edge_controller/state': (EdgeState, qos.STATE),
+            '/robot_1/joint_states': (JointState, qos.SENSOR),
+            '/robot_2/joint_states': (JointState, qos.SENSOR),
+        },
+    ),
+}
+MISTAKES = {
+    'fleet.launch.py robots:=0': 'robots must be in [1, 200], got 0',
+    'fleet.launch.py robots:=abc': "integer, got 'abc'",
+    'fleet.launch.py robot:=2': 'robot is no argument of fleet.launch.py; there are robots,',
+    'edge.launch.py params_file:=/none.yaml': "there is none at '/none.yaml'",
+    'edge.launch.py codec:=gif': "codec must be one of jpeg, raw, got 'gif'",
+    'ab.launch.py split_percent:=140': 'split_percent must be in [0, 100], got 140',
+    'server.launch.py respawn:=maybe': "respawn must be one of true, false, got 'maybe'",
+}
+
+
+def listen(observer, topics: dict) -> dict[str, list]:
+    """Return where the messages of each topic are gathered."""
+    heard = {topic: [] for topic in topics}
+    for topic, (kind, profile) in topics.items():
+        observer.create_subscription(kind, topic, heard[topic].append, profile)
+    return heard
+
+
+@pytest.mark.parametrize('file', STARTS)
+def test_it_brings_its_nodes_up_and_ctrl_c_ends_all(file, launch, observer, wait_until):
+    words, topics = STARTS[file]
+    heard = listen(observer, topics)
+    launched = launch(file, *words)
+    wait_until(lambda: all(heard.values()), f'a message on each of {list(topics)}', launched)
+    names = Counter(observer.get_node_names_and_namespaces())
+    assert max(names.values()) == 1, 'two nodes have the same name'
+    assert launched.interrupt() == 0, launched.output
+    assert launched.alive() == []
+    assert 'Traceback' not in launched.output
+    assert 'escalating' not in launched.output
+
+
+@pytest.mark.parametrize('mistake', MISTAKES)
+def test_a_mistake_is_one_line_and_starts_nothing(mistake, launch):
+    launched = launch(*mistake.split())
+    assert launched.process.wait(60) == 1
+    said = [line for line in launched.output.splitlines() if not line.startswith('[INFO]')]
+    assert len(said) == 1, launched.output
+    assert MISTAKES[mistake] in said[0]
+    assert 'process started' not in launched.output
+
+
+def test_arguments_win_over_the_file_and_the_file_over_the_defaults(
+    launch, observer, wait_until, tmp_path
+):
+    file = tmp_path / 'mine.yaml'
+    file.write_text(
+        '/left/policy_server:\n  ros__parameters: {max_sessions: 5, status_period_s: 0.1}\n'
+        '/**:\n  ros__parameters: {max_sessions: 7, slot: b}\n'
+    )
+    topic = '/left/policy_server/status'
+    heard = listen(observer, {topic: (ServerStatus, qos.STATE)})
+    words = ('namespace:=left', f'params_file:={file}', 'max_sessions:=3', *NULL)
+    launched = launch('server.launch.py', *words)
+    wait_until(lambda: heard[topic], 'a status', launched)
+    assert (heard[topic][0].max_sessions, heard[topic][0].slot) == (3, 'b')
+    assert launched.interrupt() == 0
+
+
+def test_the_slots_are_a_and_b_and_the_split_is_as_given(launch, observer, wait_until):
+    topics = {f'/slot_{slot}/policy_server/status': (ServerStatus, qos.STATE) for slot in 'ab'}
+    heard = listen(observer, topics)
+    launched = launch('ab.launch.py', 'split_percent:=30', *NULL_A, *NULL_B)
+    wait_until(lambda: all(heard.values()), 'a status of each slot', launched)
+    assert [heard[topic][0].slot for topic in topics] == ['a', 'b']
+    wait_until(lambda: '30 % of the episodes to a' in launched.output, 'the router', launched)
+    assert launched.interrupt() == 0
+
+
+def test_a_robot_that_dies_takes_no_other_down(launch, observer, wait_until):
+    topic = '/robot_2/edge_controller/state'
+    heard = listen(observer, {topic: (EdgeState, qos.STATE)})
+    launched = launch('fleet.launch.py', 'robots:=2')
+    wait_until(lambda: heard[topic] and len(launched.nodes()) == 4, 'both robots', launched)
+    os.kill(launched.nodes()['/robot_1/edge_controller'], signal.SIGKILL)
+    wait_until(lambda: 'process has died' in launched.output, 'launch sees it', launched)
+    heard[topic].clear()
+    wait_until(lambda: heard[topic], 'robot_2 goes on', launched)
+    left = {'/robot_1/sim_robot', '/robot_2/sim_robot', '/robot_2/edge_controller'}
+    assert set(launched.nodes()) == left
+    assert launched.interrupt() == 0
+
+
+@pytest.mark.parametrize('respawn', ['true', 'false'])
+def test_a_server_that_dies_comes_back_when_asked_to(respawn, launch, wait_until):
+    launched = launch('server.launch.py', f'respawn:={respawn}', *NULL)
+    first = wait_until(lambda: launched.nodes().get('/policy_server'), 'the server', launched)
+    os.kill(first, signal.SIGKILL)
+    if respawn == 'false':
+        launched.process.wait(30)
+        return
+    wait_until(
+        lambda: launched.nodes().get('/policy_server', first) != first, 'a new one', launched
+    )
+    assert launched.interrupt() == 0
+
+
+def test_simulated_robots_are_driven_by_a_server(launch, observer, wait_until):
+    pytest.importorskip('torch', reason='the shipped policy runs on torch')
+    topics = {
+        f'/robot_{number}/edge_controller/executed_action': (ExecutedAction, qos.EXECUTED_ACTION)
+        for number in (1, 2)
+    }
+    heard = listen(observer, topics)
+    server = launch('server.launch.py')
+    robots = launch('fleet.launch.py', 'robots:=2', 'image_height:=96', 'image_width:=128')
+    wait_until(lambda: all(heard.values()), 'both robots execute actions', robots)
+    assert robots.interrupt() == 0, robots.output
+    assert server.interrupt() == 0, server.output
+    assert robots.alive() + server.alive() == []

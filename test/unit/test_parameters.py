@@ -1,0 +1,202 @@
+"""Parameters: every value is checked, and a wrong one changes nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+import math
+
+from hypothesis import given
+from hypothesis import strategies as st
+import pytest
+
+from lerobot_serve.edge.parameters import EdgeParameters
+from lerobot_serve.parameters import build, changed, parameter, ParameterError, specs, table
+from lerobot_serve.router.parameters import RouterParameters
+from lerobot_serve.server.parameters import ServerParameters
+from lerobot_serve.sim.parameters import SimParameters
+
+NODES = (ServerParameters, EdgeParameters, RouterParameters, SimParameters)
+ENDINGS = {'s': ('_s',), 'ms': ('_ms',), 'Hz': ('_hz',), '%': ('_percent',)}
+ENDINGS['pixels'] = ('_height', '_width')
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    count: int = parameter(3, 'how many', low=1, high=9, live=True)
+    at_most: int = parameter(3, 'not more than', high=9, live=True)
+    any_number: int = parameter(0, 'any', live=True)
+    wait_s: float = parameter(0.5, 'how long', unit='s', low=0.0, live=True)
+    factor: float = parameter(1.0, 'by how much', live=True)
+    fast: bool = parameter(False, 'whether', live=True)
+    word: str = parameter('', 'any text', live=True)
+    mode: str = parameter('slow', 'which', choices=('slow', 'fast'), live=True)
+    names: tuple[str, ...] = parameter((), 'which ones', live=True)
+    fixed: int = parameter(7, 'fixed at start')
+
+    def check(self) -> None:
+        if self.fast and self.mode == 'slow':
+            raise ParameterError('fast contradicts mode slow')
+
+
+@pytest.mark.parametrize(
+    ('name', 'value'),
+    [
+        ('count', 1),
+        ('count', 9),
+        ('at_most', -(2**63)),
+        ('any_number', 2**63),
+        ('wait_s', 0.0),
+        ('wait_s', 1e300),
+        ('factor', -1e300),
+        ('word', 'ü\n'),
+        ('mode', 'fast'),
+        ('names', ('a', 'b')),
+    ],
+)
+def test_an_allowed_value_is_taken_as_it_is(name, value):
+    assert getattr(build(Example, {name: value}), name) == value
+
+
+@pytest.mark.parametrize(
+    ('name', 'value', 'allowed'),
+    [
+        ('count', 0, 'in [1, 9]'),
+        ('count', 10, 'in [1, 9]'),
+        ('count', 3.0, 'an integer'),
+        ('count', True, 'an integer'),
+        ('count', '3', 'an integer'),
+        ('count', None, 'an integer'),
+        ('count', 10**400, 'in [1, 9]'),
+        ('at_most', 10, 'at most 9'),
+        ('wait_s', -0.1, 'at least 0'),
+        ('wait_s', math.nan, 'at least 0'),
+        ('wait_s', math.inf, 'at least 0'),
+        ('wait_s', True, 'a double'),
+        ('wait_s', 10**400, 'a double'),
+        ('factor', math.nan, 'a finite double'),
+        ('factor', -math.inf, 'a finite double'),
+        ('fast', 1, 'a bool'),
+        ('word', 1, 'a string'),
+        ('mode', 'medium', 'one of slow, fast'),
+        ('mode', '', 'one of slow, fast'),
+        ('names', 'ab', 'a string array'),
+        ('names', ('a', 1), 'a string array'),
+    ],
+)
+def test_a_refusal_names_parameter_bound_and_value(name, value, allowed):
+    with pytest.raises(ParameterError) as refused:
+        build(Example, {name: value})
+    assert str(refused.value).startswith(f'{name} must be {allowed}, got ')
+    assert str(value) in str(refused.value)
+
+
+def test_an_integer_stands_for_a_double():
+    value = build(Example, {'wait_s': 2}).wait_s
+    assert (value, type(value)) == (2.0, float)
+
+
+def test_a_list_becomes_a_tuple():
+    assert build(Example, {'names': ['a']}).names == ('a',)
+
+
+def test_an_unknown_name_is_refused_with_the_known_ones():
+    with pytest.raises(ParameterError, match=r'speed is not a parameter; there are count, '):
+        build(Example, {'speed': 1})
+
+
+def test_a_parameter_needs_a_default():
+    @dataclass(frozen=True)
+    class Bare:
+        count: int
+
+    with pytest.raises(TypeError, match='count: every parameter needs a default'):
+        specs(Bare)
+
+
+def test_rules_between_parameters_are_checked_at_start_and_at_a_change():
+    with pytest.raises(ParameterError, match='fast contradicts mode slow'):
+        build(Example, {'fast': True})
+    current = build(Example, {'fast': True, 'mode': 'fast'})
+    with pytest.raises(ParameterError, match='fast contradicts mode slow'):
+        changed(current, {'mode': 'slow'})
+    assert changed(current, {'mode': 'slow', 'fast': False}).mode == 'slow'
+
+
+def test_a_parameter_that_is_not_live_is_fixed():
+    current = build(Example, {'fixed': 8})
+    with pytest.raises(ParameterError, match=r'fixed is fixed at start \(8\)'):
+        changed(current, {'fixed': 7})
+    assert changed(current, {'fixed': 8, 'count': 4}) == build(Example, {'fixed': 8, 'count': 4})
+    with pytest.raises(ParameterError, match='fixed must be an integer'):
+        changed(current, {'fixed': '8'})
+
+
+anything = (
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.lists(st.text())
+)
+changes = st.dictionaries(
+    st.sampled_from([spec.name for spec in specs(Example)] + ['unknown']), anything, max_size=4
+)
+
+
+@given(changes)
+def test_a_change_is_taken_as_a_whole_or_not_at_all(values):
+    current = build(Example, {})
+    before = dataclasses.asdict(current)
+    try:
+        after = changed(current, values)
+    except ParameterError:
+        assert dataclasses.asdict(current) == before
+        return
+    assert dataclasses.asdict(current) == before
+    for name, value in dataclasses.asdict(after).items():
+        wanted = values.get(name, before[name])
+        assert value == (tuple(wanted) if isinstance(wanted, list) else wanted)
+        assert type(value) is type(before[name])
+
+
+@pytest.mark.parametrize('parameters', NODES)
+def test_the_defaults_of_a_node_are_allowed(parameters):
+    defaults = {spec.name: spec.default for spec in specs(parameters)}
+    assert build(parameters, defaults) == parameters()
+
+
+@pytest.mark.parametrize('parameters', NODES)
+def test_every_parameter_has_a_text_and_numbers_are_bounded(parameters):
+    for spec in specs(parameters):
+        assert len(spec.text) > 10, spec.name
+        assert spec.kind not in (int, float) or spec.low is not None, spec.name
+
+
+@pytest.mark.parametrize('parameters', NODES)
+def test_the_unit_is_in_the_name(parameters):
+    for spec in specs(parameters):
+        if spec.unit:
+            assert spec.name.endswith(ENDINGS[spec.unit]), spec.name
+        endings = [unit for unit, ends in ENDINGS.items() if spec.name.endswith(ends)]
+        assert endings == ([spec.unit] if spec.unit else []), spec.name
+
+
+@pytest.mark.parametrize('parameters', [*NODES, Example])
+def test_the_table_has_every_parameter(parameters):
+    rows = table(parameters).splitlines()
+    assert len(rows) == 2 + len(specs(parameters))
+    for row, spec in zip(rows[2:], specs(parameters), strict=True):
+        assert row.startswith(f'| `{spec.name}` | ')
+        assert row.endswith(f' | {spec.text} |')
+        assert row.count('|') == 8
+
+
+@pytest.mark.parametrize(
+    ('parameters', 'values', 'text'),
+    [
+        (ServerParameters, {'pin_task': True}, 'pin_task needs a default_task'),
+        (ServerParameters, {'session_grace_s': 61}, r'session_grace_s must be at most .* \(60\)'),
+        (EdgeParameters, {'buffer_time_s': 3}, r'buffer_time_s must be below .* \(3\), got 3'),
+        (RouterParameters, {'slot_b': '/slot_a/policy_server'}, 'slot_a and slot_b must differ'),
+    ],
+)
+def test_a_node_refuses_values_that_contradict_each_other(parameters, values, text):
+    with pytest.raises(ParameterError, match=text):
+        build(parameters, values)
