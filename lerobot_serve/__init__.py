@@ -4,17 +4,17 @@ Learned robot policies, served from GPU machines to robots that carry no weights
 Rooms and the one direction in which they may know each other (held by
 test/unit/test_architecture.py):
 
-    wire        messages <-> arrays, header peek, image codec, names   knows only numpy
-    parameters  what a parameter of a node is                          knows nothing
-    policies    what a policy is; loading and running one              -> wire; alone imports torch
+    wire        messages <-> arrays, header peek, image codec, names  knows only numpy
+    parameters  what a parameter of a node is                         knows nothing
+    policies    what a policy is; loading and running one             -> wire; alone imports torch
     server      sessions, mailboxes, inference worker                 -> wire, policies, parameters
-    edge        action queue, requests, safety cage, the robot's file  -> wire, parameters; no torch
+    edge        action queue, requests, safety cage, robot file       -> wire, parameters; no torch
     router      split, sticky table                                   -> wire, parameters; no torch
-    sim         a small robot and its cameras                          -> wire, parameters
-    ros         what nodes need of rclpy: parameters, QoS, runtime     -> wire, parameters, start
-    start       holds signals back while an executable loads           knows nothing
-    bench       measurements, and the training of the demo's policy    -> everything
-    cli         one file a verb                                        -> everything
+    sim         a small robot and its cameras                         -> wire, parameters
+    ros         what nodes need of rclpy: parameters, QoS, runtime    -> wire, parameters, start
+    start       holds signals back while an executable loads          knows nothing
+    bench       measurements, and the training of the demo's policy   -> everything
+    cli         one file a verb                                       -> everything
 
 The modules of a room are plain: they never import rclpy, never read a clock they were not given,
 and raise typed errors. Each room's node.py wires them to ROS. Only node.py files, ros, bench and

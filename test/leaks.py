@@ -9,6 +9,7 @@ from pathlib import Path
 import sys
 import threading
 import time
+import weakref
 
 GRACE_S = 5.0
 
@@ -80,5 +81,19 @@ def open_contexts() -> list[object]:
     module = sys.modules.get('rclpy.context')
     if module is None:
         return []
+    if not hasattr(module.Context, 'watched'):
+        watch(module.Context)
+    return [context for context in list(module.Context.watched) if context.ok()]
+
+
+def watch(kind: type) -> None:
+    """Remember every context from now on; those that exist are looked for once, which is slow."""
     # type(), since isinstance would run the __class__ of lazy objects of other libraries
-    return [c for c in gc.get_objects() if issubclass(type(c), module.Context) and c.ok()]
+    kind.watched = weakref.WeakSet(c for c in gc.get_objects() if issubclass(type(c), kind))
+    build = kind.__init__
+
+    def build_and_remember(self, *arguments, **named) -> None:
+        build(self, *arguments, **named)
+        kind.watched.add(self)
+
+    kind.__init__ = build_and_remember

@@ -14,12 +14,14 @@ import re
 from ament_index_python.packages import get_package_share_directory, PackageNotFoundError
 
 VARIABLES = ('FASTRTPS_DEFAULT_PROFILES_FILE', 'FASTDDS_DEFAULT_PROFILES_FILE')
+# Fast DDS 3, from Kilted on, warns about the older name
+OLDER_NAME = ('humble', 'iron', 'jazzy')
 SEGMENT_BYTES = 8 << 20
 SEGMENT = re.compile(r'^([0-9a-f]+)-([0-9a-f]+) .*/dev/shm/fast(?:rtps|dds)_[0-9a-f]+$', re.M)
 LOST = (
-    'images of 500 KB and more will be lost or late. Unset FASTRTPS_DEFAULT_PROFILES_FILE to '
-    'use the profile of this package, or give yours a shared-memory transport with a '
-    'segment_size of 8388608'
+    'images of 500 KB and more will be lost or late. Unset FASTRTPS_DEFAULT_PROFILES_FILE and '
+    'FASTDDS_DEFAULT_PROFILES_FILE to use the profile of this package, or give yours a '
+    'shared-memory transport with a segment_size of 8388608'
 )
 
 
@@ -32,11 +34,16 @@ def shipped_profile() -> Path | None:
     return Path(share) / 'config' / 'fastdds.xml'
 
 
+def variable() -> str:
+    """Return the variable in which this distribution's Fast DDS looks for a profile."""
+    return VARIABLES[0 if os.environ.get('ROS_DISTRO', 'jazzy') in OLDER_NAME else 1]
+
+
 def use_profile() -> None:
     """Name the shipped profile to Fast DDS, unless the user has named one. Before rclpy starts."""
     profile = shipped_profile()
     if profile and not any(os.environ.get(name) for name in VARIABLES):
-        os.environ[VARIABLES[0]] = str(profile)
+        os.environ[variable()] = str(profile)
 
 
 def segment_bytes(memory_map: str) -> int:

@@ -1,4 +1,4 @@
-"""An edge controller with a simulated robot: what it does when the server is there, and when not."""
+"""An edge controller with a simulated robot: what it does with a server, and without."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_nothing_is_commanded_when_nothing_was_ever_received(processes, seen, wa
     start_robot(processes)
     wait_until(lambda: seen.last.ticks > 30, 'control steps pass')
     assert seen.last.state == EdgeState.CONNECTING
-    assert 'policy_server' in seen.last.reason
+    wait_until(lambda: 'policy_server' in seen.last.reason, 'the reason is visible')
     assert not seen.commands
     assert not seen.executed
 

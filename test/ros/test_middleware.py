@@ -81,7 +81,7 @@ def test_the_shipped_profile_is_in_force_by_default():
 def test_a_smaller_segment_is_warned_about_with_the_remedy(tmp_path):
     file = tmp_path / 'small.xml'
     file.write_text(SMALL)
-    complaint, log = report(FASTRTPS_DEFAULT_PROFILES_FILE=str(file))
+    complaint, log = report(**{large_messages.variable(): str(file)})
     assert 'KiB' in complaint
     assert 'segment_size of 8388608' in complaint
     assert complaint in log

@@ -1,4 +1,4 @@
-"""A policy server in a process of its own, as robots meet it: good requests, bad ones, and none."""
+"""A policy server in a process of its own, as robots meet it: good requests and bad ones."""
 
 from __future__ import annotations
 
