@@ -42,6 +42,15 @@ def end(process: subprocess.Popen) -> None:
         process.wait()
 
 
+def page_faults(pid: int) -> int:
+    """Return how often a process touched memory that the system had yet to give it."""
+    try:
+        fields = Path(f'/proc/{pid}/stat').read_text().rpartition(')')[2].split()
+    except OSError:
+        return 0
+    return int(fields[7])
+
+
 def module(name: str, *arguments: object) -> list[str]:
     """Return the command that runs a module of this package with this Python."""
     return [sys.executable, '-m', f'lerobot_serve.bench.{name}', *map(str, arguments)]

@@ -7,7 +7,6 @@ The executor thread deposits what arrives with its time; the main thread asks an
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 import queue
 import time
 
@@ -64,13 +63,13 @@ class BenchClient(Node):
         self.chunks, self.echoes = Inbox(), Inbox()
         self.sessions = SessionClient(self, SERVER, lifespan_s=LIFESPAN_S)
         for topic, inbox in ((REPLIES, self.chunks), (echo.REPLIES, self.echoes)):
-            self.create_subscription(
-                ActionChunk, topic, inbox.deposit, qos.ACTION_CHUNK, raw=True
-            )
+            self.create_subscription(ActionChunk, topic, inbox.deposit, qos.ACTION_CHUNK, raw=True)
         self._echo = self.create_publisher(
             Observation, echo.REQUESTS, qos.observation_out(LIFESPAN_S)
         )
-        self.send_echo = partial(self._echo.publish)
+
+    def send_echo(self, raw: bytes) -> None:
+        self._echo.publish(raw)
 
     def wait_for_echo(self) -> None:
         """Return when the echo is connected in both directions. Raises UserError."""

@@ -88,7 +88,11 @@ def measure_messages(rounds: int) -> list[Case]:
     observation, chunk = example_messages()
     return [
         measure_message(
-            'observation, 2 x 480x640 raw', wire_observation, observation, ObservationMessage, rounds
+            'observation, 2 x 480x640 raw',
+            wire_observation,
+            observation,
+            ObservationMessage,
+            rounds,
         ),
         measure_message('chunk, 100 x 6 twice', wire_chunk, chunk, ActionChunk, rounds),
     ]
@@ -101,7 +105,9 @@ def example_messages() -> tuple[Observation, Chunk]:
     rows = np.zeros((CHUNK_ROWS, JOINTS), np.float32)
     return (
         Observation(header, 'robot_1', 'episode-1', state, images, 'reach the target'),
-        Chunk(header.answer(0), 'robot_1', 'episode-1', rows, rows, policy='null@0123456789abcdef'),
+        Chunk(
+            header.answer(0), 'robot_1', 'episode-1', rows, rows, policy='null@0123456789abcdef'
+        ),
     )
 
 

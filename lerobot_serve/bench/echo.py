@@ -9,6 +9,7 @@ one callback, nothing read.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 
 import rclpy
@@ -35,10 +36,8 @@ def main() -> int:
         qos.OBSERVATION_INBOX,
         raw=True,
     )
-    try:
+    with contextlib.suppress(KeyboardInterrupt, ExternalShutdownException):
         rclpy.spin(node)
-    except (KeyboardInterrupt, ExternalShutdownException):
-        pass
     return 0
 
 

@@ -8,11 +8,11 @@ the server reports as processing (decoding the images, and some 0.1 ms of checks
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 import time
 
-from lerobot_serve.bench.children import child, module
+from lerobot_serve.bench.children import child, module, page_faults
 from lerobot_serve.bench.client import BenchClient, READY_TIMEOUT_S
 from lerobot_serve.bench.pictures import pictures
 from lerobot_serve.bench.real_path import JPEG_QUALITY, RealPath, server_parameters, Trip
@@ -36,6 +36,15 @@ PARAMETERS = {
     'in_flight': 1,
     'order': 'real, echo, real, echo, ...',
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What was answered, and the page faults of both servers in the measured rounds."""
+
+    trips: list[Trip]
+    echoes_ms: list[float]
+    page_faults: dict[str, int]
 
 
 def measure(rounds: int, folder: Path) -> list[Case]:
@@ -67,13 +76,14 @@ def measure_case(
         path.open(server)
         try:
             warm_up(client, path)
-            with child(module('echo', path.reply_bytes), folder / 'echo.log'):
+            with child(module('echo', path.reply_bytes), folder / 'echo.log') as echo:
                 client.wait_for_echo()
-                trips, echoes_ms = alternate(client, path, rounds)
+                pids = {'server': server.pid, 'echo': echo.pid}
+                run = alternate(client, path, rounds, pids)
         finally:
             path.close()
     name = f'{height}x{width} {codec.name.lower()}'
-    return describe(name, path, trips, echoes_ms, rounds, codec)
+    return describe(name, path, run, rounds, codec)
 
 
 def warm_up(client: BenchClient, path: RealPath) -> None:
@@ -87,39 +97,36 @@ def warm_up(client: BenchClient, path: RealPath) -> None:
         client.chunks.clear()
 
 
-def alternate(
-    client: BenchClient, path: RealPath, rounds: int
-) -> tuple[list[Trip], list[float]]:
-    """Return the real trips and the echoes [ms] that were answered."""
+def alternate(client: BenchClient, path: RealPath, rounds: int, pids: dict[str, int]) -> Run:
+    """Make the rounds, one real request and one echo each."""
     request = ENCAPSULATION + bytes(path.request_bytes - len(ENCAPSULATION))
     for _ in range(WARM_UP_ROUNDS):
         echo_ms(client, request)
     trips, echoes_ms = [], []
+    before = {name: page_faults(pid) for name, pid in pids.items()}
     for _ in range(rounds):
         client.chunks.clear()
         client.echoes.clear()
         trips.append(path.trip())
         echoes_ms.append(echo_ms(client, request))
-    return [t for t in trips if t is not None], [e for e in echoes_ms if e is not None]
+    return Run(
+        [t for t in trips if t is not None],
+        [e for e in echoes_ms if e is not None],
+        {f'{name}_page_faults': page_faults(pid) - before[name] for name, pid in pids.items()},
+    )
 
 
 def echo_ms(client: BenchClient, request: bytes) -> float | None:
-    """Return the time of one echo, None when it did not come back."""
+    """Return the time of one echo [ms], None when it did not come back."""
     begin_ns = time.perf_counter_ns()
     client.send_echo(request)
     answer = client.echoes.take()
     return (time.perf_counter_ns() - begin_ns) / 1e6 if answer else None
 
 
-def describe(
-    name: str,
-    path: RealPath,
-    trips: list[Trip],
-    echoes_ms: list[float],
-    rounds: int,
-    codec: Codec,
-) -> Case:
+def describe(name: str, path: RealPath, run: Run, rounds: int, codec: Codec) -> Case:
     """Return the case with its ratios and whether the goal is met."""
+    trips, echoes_ms = run.trips, run.echoes_ms
     jpeg = codec == Codec.JPEG
     apart_ms = [t.total - t.image_encode - jpeg * t.server_processing for t in trips]
     parts = {f.name: [getattr(t, f.name) for t in trips] for f in fields(Trip)}
@@ -131,6 +138,7 @@ def describe(
             'rounds': rounds,
             'lost': rounds - len(trips),
             'echoes_lost': rounds - len(echoes_ms),
+            **run.page_faults,
         },
         series_ms={
             'echo': echoes_ms,

@@ -6,6 +6,7 @@ import argparse
 from importlib import import_module
 import os
 from pathlib import Path
+import signal
 
 import rclpy
 
@@ -14,7 +15,7 @@ from lerobot_serve.ros.runtime import UserError
 
 EXAMPLE = 'example: lerobot-serve bench round_trip --rounds 200'
 # the module lerobot_serve.bench.NAME has ABOUT, PARAMETERS and measure(rounds, folder)
-NAMES = ('round_trip', 'codec', 'segments')
+NAMES = ('round_trip', 'codec')
 OUT = Path('out/bench')
 ROUNDS_LIMIT = 100_000
 FIRST_DOMAIN, DOMAINS = 60, 20
@@ -38,6 +39,8 @@ def main(options: argparse.Namespace) -> int:
     # a domain of its own, on this machine only: nobody's robot is to answer
     domain = str(FIRST_DOMAIN + os.getpid() % DOMAINS)
     os.environ.update(ROS_DOMAIN_ID=domain, ROS_AUTOMATIC_DISCOVERY_RANGE='LOCALHOST')
+    # ends like Ctrl-C, so that the processes that were started are ended too
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     for name in options.names or NAMES:
         run(name, options.rounds, options.out)
     return 0
@@ -48,12 +51,8 @@ def run(name: str, rounds: int, folder: Path) -> None:
     module = import_module(f'lerobot_serve.bench.{name}')
     here = machine.facts(rclpy.get_rmw_implementation_identifier())
     print(f'{name}: {module.ABOUT}', flush=True)
-    print(
-        f'  {here["cpu"]}, {here["cores"]} cores, load {here["load_average"][0]}\n', flush=True
-    )
+    print(f'  {here["cpu"]}, {here["cores"]} cores, load {here["load_average"][0]}\n', flush=True)
     cases = module.measure(rounds, folder)
     parameters = {'rounds': rounds, **module.PARAMETERS}
-    file = report.write(
-        folder, report.as_json(name, module.ABOUT, here, parameters, cases)
-    )
+    file = report.write(folder, report.as_json(name, module.ABOUT, here, parameters, cases))
     print(f'{report.table(cases)}\n\nwrote {file}\n', flush=True)

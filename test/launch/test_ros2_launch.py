@@ -141,16 +141,21 @@ def test_a_server_that_dies_comes_back_when_asked_to(respawn, launch, wait_until
     assert launched.interrupt() == 0
 
 
-def test_simulated_robots_are_driven_by_a_server(launch, observer, wait_until):
+@pytest.mark.parametrize(
+    ('file', 'server'),
+    [('server.launch.py', '/policy_server'), ('ab.launch.py', '/policy_router')],
+)
+def test_simulated_robots_are_driven(file, server, launch, observer, wait_until):
     pytest.importorskip('torch', reason='the shipped policy runs on torch')
     topics = {
         f'/robot_{number}/edge_controller/executed_action': (ExecutedAction, qos.EXECUTED_ACTION)
         for number in (1, 2)
     }
     heard = listen(observer, topics)
-    server = launch('server.launch.py')
-    robots = launch('fleet.launch.py', 'robots:=2', 'image_height:=96', 'image_width:=128')
+    serving = launch(file)
+    size = ('image_height:=96', 'image_width:=128')
+    robots = launch('fleet.launch.py', 'robots:=2', f'server:={server}', *size)
     wait_until(lambda: all(heard.values()), 'both robots execute actions', robots)
     assert robots.interrupt() == 0, robots.output
-    assert server.interrupt() == 0, server.output
-    assert robots.alive() + server.alive() == []
+    assert serving.interrupt() == 0, serving.output
+    assert robots.alive() + serving.alive() == []

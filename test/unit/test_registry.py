@@ -1,0 +1,105 @@
+"""The registry: a policy is found by its kind, and what is missing is said with its remedy."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from importlib.metadata import EntryPoint
+
+import numpy as np
+import pytest
+
+from lerobot_serve.policies import null, registry
+from lerobot_serve.policies.base import Camera, PolicyError, PolicyRequest
+
+SHAPE = 'joints=2,chunk=3,cameras=front:48x64+wrist:24x32,fps=12.5'
+
+
+@pytest.fixture
+def installed(monkeypatch):
+    """Return a function that makes the given kinds the only ones."""
+
+    def install(**targets: str) -> None:
+        entries = [EntryPoint(kind, target, registry.GROUP) for kind, target in targets.items()]
+        monkeypatch.setattr(registry, 'entry_points', lambda group: entries)
+
+    return install
+
+
+def test_the_kinds_of_this_package_are_installed():
+    assert {'builtin', 'null'} <= set(registry.kinds())
+
+
+def test_an_unknown_kind_is_refused_with_those_there_are(installed):
+    installed(zebra='x:load', act='x:load')
+    with pytest.raises(PolicyError) as refused:
+        registry.load('pi0', '', 'cpu')
+    assert str(refused.value) == "there is no policy kind 'pi0'; installed are act, zebra"
+    installed()
+    with pytest.raises(PolicyError, match='installed are none'):
+        registry.load('pi0', '', 'cpu')
+
+
+def test_a_package_that_is_missing_is_named_with_the_remedy(installed):
+    installed(broken='a_package_that_nobody_has:load')
+    with pytest.raises(PolicyError) as refused:
+        registry.load('broken', '', 'cpu')
+    assert "policy kind 'broken'" in str(refused.value)
+    assert 'a_package_that_nobody_has' in str(refused.value)
+    assert 'pip install' in str(refused.value)
+
+
+def test_the_loader_is_given_path_and_device(installed, monkeypatch):
+    calls = []
+    monkeypatch.setattr(null, 'load', lambda path, device: calls.append((path, device)))
+    installed(null='lerobot_serve.policies.null:load')
+    registry.load('null', 'some/path', 'cuda:1')
+    assert calls == [('some/path', 'cuda:1')]
+
+
+def test_a_null_policy_has_the_shape_of_its_path():
+    described = registry.load('null', SHAPE, 'cpu').describe()
+    assert described.action_names == described.state_names == ('joint_0.pos', 'joint_1.pos')
+    assert described.cameras == (
+        Camera('observation.images.front', 48, 64),
+        Camera('observation.images.wrist', 24, 32),
+    )
+    assert (described.chunk_size, described.trained_fps) == (3, 12.5)
+    assert described.fingerprint.startswith('null@')
+
+
+def test_another_shape_is_another_policy():
+    default = null.load('', 'cpu').describe()
+    other = null.load(null.DEFAULT.replace('chunk=100', 'chunk=99'), 'cpu').describe()
+    assert default.fingerprint != other.fingerprint
+    assert replace(default, fingerprint='', chunk_size=99) == replace(other, fingerprint='')
+
+
+def test_a_null_policy_begins_where_the_robot_is_and_moves_gently():
+    policy = null.load(SHAPE, 'cpu')
+    states = [np.array([[9, 9], [1, 2]], np.float32), np.zeros((1, 2), np.float32)]
+    first, second = policy.predict([PolicyRequest('s', state) for state in states])
+    assert first.robot.shape == second.robot.shape == (3, 2)
+    assert first.robot.dtype == np.float32
+    assert first.robot[0].tolist() == [1, 2]
+    assert (np.diff(first.robot, axis=0) > 0).all()
+    assert second.robot[-1] == pytest.approx([0.01, 0.01])
+    assert np.array_equal(first.model, first.robot)
+
+
+@pytest.mark.parametrize(
+    'path',
+    [
+        'joints=6',
+        'joints=x,chunk=100,cameras=,fps=30',
+        'joints=6,chunk=100,cameras=front,fps=30',
+        'joints=6,chunk=100,cameras=front:48x64+,fps=30 ',
+        'joints=6,chunk=-1,cameras=,fps=30',
+        'joints=6,chunk=100,cameras=,fps=nan',
+        '/some/folder',
+    ],
+)
+def test_a_path_that_is_no_shape_is_refused_with_an_example(path):
+    with pytest.raises(PolicyError) as refused:
+        null.load(path, 'cpu')
+    assert repr(path) in str(refused.value)
+    assert repr(null.DEFAULT) in str(refused.value)
