@@ -5,13 +5,14 @@ from launch.action import Action
 
 from lerobot_serve.edge.parameters import EdgeParameters
 from lerobot_serve.ros import launching
+from lerobot_serve.wire.names import namespace
 
 PARAMETERS = ('client_id', 'server', 'robot_file', 'task', 'codec')
 
 
 def generate_launch_description() -> LaunchDescription:
     arguments = [
-        *launching.options('namespace'),
+        *launching.options('namespace', empty='client_id, as one legal name'),
         *launching.overrides(EdgeParameters, *PARAMETERS),
         launching.params_file('edge.yaml', 'edge_controller'),
         *launching.options('log_level'),
@@ -25,6 +26,6 @@ def start(given: dict) -> list[Action]:
         file=given['params_file'],
         given={name: given[name] for name in PARAMETERS},
         log_level=given['log_level'],
-        namespace=given['namespace'],
+        namespace=namespace(given['namespace'], given['client_id']),
     )
     return [edge]

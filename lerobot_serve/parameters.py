@@ -46,6 +46,8 @@ class Spec:
             return f'at least {self.low:g}'
         if self.high is not None:
             return f'at most {self.high:g}'
+        if self.kind is bool:
+            return 'true or false'
         return 'a finite double' if self.kind is float else self._a_kind
 
     @property

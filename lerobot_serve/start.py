@@ -2,21 +2,56 @@
 The first lines of every executable: hold signals back, then load the rest.
 
 Loading rclpy or torch takes seconds. A SIGINT in that time would end in a traceback; held back, it
-is answered as soon as the node is able to.
+is answered as soon as the node is able to. A package that is missing is one line.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
 import signal
+import sys
 
 SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM})
+# imported name -> what pip is told, in the version of requirements.txt
+REQUIREMENTS = {
+    'cv2': 'opencv-python-headless==4.11.0.86',
+    'numpy': 'numpy==2.2.6',
+    'safetensors': 'safetensors==0.8.0',
+    'simplejpeg': 'simplejpeg==1.9.0',
+    'torch': 'torch==2.13.0',
+    'yaml': 'PyYAML==6.0.3',
+}
+FROM_ROS = (
+    'ament_index_python',
+    'builtin_interfaces',
+    'lerobot_serve_interfaces',
+    'rcl_interfaces',
+    'rclpy',
+    'sensor_msgs',
+    'std_srvs',
+    'trajectory_msgs',
+)
 
 
 def start(module: str) -> int:
     """Block the signals in this and all later threads, then run the module's main."""
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
-    return import_module(module).main()
+    try:
+        return import_module(module).main()
+    except ModuleNotFoundError as error:
+        print(f'error: {remedy(error)}', file=sys.stderr)
+        return 1
+
+
+def remedy(error: ModuleNotFoundError) -> str:
+    """Return what is missing and how to get it. Raises the error when a module of ours is."""
+    package = (error.name or '').partition('.')[0]
+    if package in ('', 'lerobot_serve'):
+        raise error
+    if package in FROM_ROS:
+        return f'{error.name} is not found; source the setup.bash of ROS 2 and of this workspace'
+    how = f'python3 -m pip install {REQUIREMENTS[package]}' if package in REQUIREMENTS else ''
+    return f'the Python package {error.name} is missing; {how or "install it"}'
 
 
 def policy_server() -> int:

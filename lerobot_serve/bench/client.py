@@ -1,12 +1,13 @@
 """
 The client of a benchmark: sends as the edge does, and waits as the edge does.
 
-The executor thread deposits what arrives with its time; the main thread asks and waits.
+A thread of its own deposits what arrives with its time; the main thread asks and waits.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 import queue
 import time
 
@@ -14,6 +15,7 @@ from rclpy.node import Node
 
 from lerobot_serve.bench import echo
 from lerobot_serve.ros import qos
+from lerobot_serve.ros.lane import Lane
 from lerobot_serve.ros.runtime import Runtime, UserError
 from lerobot_serve.ros.session_client import SessionClient
 from lerobot_serve_interfaces.msg import ActionChunk, Observation
@@ -62,8 +64,12 @@ class BenchClient(Node):
         super().__init__('bench', context=runtime.context)
         self.chunks, self.echoes = Inbox(), Inbox()
         self.sessions = SessionClient(self, SERVER, lifespan_s=LIFESPAN_S)
-        for topic, inbox in ((REPLIES, self.chunks), (echo.REPLIES, self.echoes)):
-            self.create_subscription(ActionChunk, topic, inbox.deposit, qos.ACTION_CHUNK, raw=True)
+        # chunks arrive as at the edge, echoes as with bare rclpy
+        lane = Lane(self, ActionChunk, REPLIES, qos.ACTION_CHUNK, self.chunks.deposit)
+        runtime.thread('answers', partial(lane.run, runtime.stop), lane.wake)
+        self.create_subscription(
+            ActionChunk, echo.REPLIES, self.echoes.deposit, qos.ACTION_CHUNK, raw=True
+        )
         self._echo = self.create_publisher(
             Observation, echo.REQUESTS, qos.observation_out(LIFESPAN_S)
         )

@@ -51,15 +51,15 @@ def measure_images(height: int, width: int, rounds: int) -> Case:
     frames = pictures(height, width)
     (name, frame), *_ = frames.items()
     ours = encode(name, frame, Codec.JPEG, quality=QUALITY)
-    small = encode_420(frame)
+    full = encode_444(frame)
     one, many = ImagePool(1), ImagePool(THREADS)
     both = one.encode_all(frames, Codec.JPEG, QUALITY)
     series = time_each(
         {
-            'encode 4:4:4': lambda: encode(name, frame, Codec.JPEG, quality=QUALITY),
-            'encode 4:2:0': lambda: encode_420(frame),
-            'decode 4:4:4': lambda: decode(ours),
-            'decode 4:2:0': lambda: simplejpeg.decode_jpeg(small, 'RGB', strict=True),
+            'encode 4:2:0': lambda: encode(name, frame, Codec.JPEG, quality=QUALITY),
+            'encode 4:4:4': lambda: encode_444(frame),
+            'decode 4:2:0': lambda: decode(ours),
+            'decode 4:4:4': lambda: simplejpeg.decode_jpeg(full, 'RGB', strict=True),
             'encode two, in turn': lambda: one.encode_all(frames, Codec.JPEG, QUALITY),
             'encode two, pool': lambda: many.encode_all(frames, Codec.JPEG, QUALITY),
             'decode two, in turn': lambda: one.decode_all(both),
@@ -68,7 +68,7 @@ def measure_images(height: int, width: int, rounds: int) -> Case:
         rounds,
     )
     many.close()
-    sizes = {'raw_bytes': frame.nbytes, 'bytes_444': len(ours.data), 'bytes_420': len(small)}
+    sizes = {'raw_bytes': frame.nbytes, 'bytes_420': len(ours.data), 'bytes_444': len(full)}
     pairs = {
         'encode 4:2:0/4:4:4': ('encode 4:2:0', 'encode 4:4:4'),
         'decode 4:2:0/4:4:4': ('decode 4:2:0', 'decode 4:4:4'),
@@ -78,9 +78,9 @@ def measure_images(height: int, width: int, rounds: int) -> Case:
     return case(f'{height}x{width}', sizes, series, pairs)
 
 
-def encode_420(frame: np.ndarray) -> bytes:
-    """Return the JPEG that halves the resolution of colour."""
-    return simplejpeg.encode_jpeg(frame, QUALITY, 'RGB', colorsubsampling='420', fastdct=False)
+def encode_444(frame: np.ndarray) -> bytes:
+    """Return the JPEG that keeps the full resolution of colour."""
+    return simplejpeg.encode_jpeg(frame, QUALITY, 'RGB', colorsubsampling='444', fastdct=False)
 
 
 def measure_messages(rounds: int) -> list[Case]:

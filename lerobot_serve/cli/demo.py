@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 from pathlib import Path
+import signal
 import time
 
 from lerobot_serve.cli.demo_watch import Watch
@@ -36,6 +37,8 @@ def main(options: argparse.Namespace) -> int:
     if not 1 <= options.seconds <= 86400:
         raise UserError(f'--seconds must be in [1, 86400], got {options.seconds:g}')
     make_folder(OUT)
+    # ends like Ctrl-C, so that the processes that were started are ended too
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     # this machine only: a demo must not move anybody's robot
     domain = reserve()
     print('lerobot_serve demo: a simulated arm with two cameras reaches for red targets.')
@@ -54,7 +57,7 @@ def main(options: argparse.Namespace) -> int:
         runtime.close()
     summary['exit_status'] = {n: p.returncode for n, p in processes.processes.items()}
     (OUT / 'summary.json').write_text(json.dumps(summary, indent=2) + '\n')
-    print(describe(summary))
+    print(f'\n{describe(summary)}')
     return 0 if summary['episodes'] and not any(summary['exit_status'].values()) else 1
 
 
@@ -82,7 +85,10 @@ def wait(
         gone = processes.ended()
         if gone:
             name = next(iter(gone))
-            raise UserError(f'{name} ended with status {gone[name]}; see {OUT}/{name}.log')
+            raise UserError(
+                f'{name} ended with status {gone[name]}, its last words: '
+                f'{processes.last_line(name)}; see {OUT}/{name}.log'
+            )
         if show and time.monotonic() - shown >= 2:
             shown = time.monotonic()
             print(f'  {watch.line()}', flush=True)
@@ -96,19 +102,24 @@ def wait(
 
 def describe(summary: dict) -> str:
     """Return the summary for a person."""
-    episodes, edge = summary['episodes'], summary['edge']
-    age, trip = summary['action_age_ms'], summary['round_trip_ms']
-    drops = ', '.join(f'{k} {v}' for k, v in summary['drops'].items()) or 'none'
-    return f"""
-In {summary['seconds']:g} s:
-  episodes          {episodes} ended, {summary['successes']} reached the target policy
-  {summary['policy']} actions           {edge['actions_executed']} executed, {edge['cage_trips']}
-  changed by the safety cage action age        p50 {age['p50']:.0f} ms, p99 {age['p99']:.0f} ms,
-  oldest {age['max']:.0f} ms chunks            {edge['chunks_accepted']} for
-  {edge['requests_sent']} requests round trip        p50 {trip['p50']:.1f} ms, p99
-  {trip['p99']:.1f} ms, of it inference p50 {summary['inference_ms_p50']:.1f} ms stalls
-  {edge['stalls']} (one at each change of episode is expected) control ticks     {edge['ticks']}
-  and {edge['ticks_missed']} missed dropped           {drops} torch on the robot  {
-        'no' if not summary['edge_has_torch'] else 'YES'
-    }
-All figures: {OUT}/summary.json"""
+    edge, age, trip = summary['edge'], summary['action_age_ms'], summary['round_trip_ms']
+    ages = f'p50 {age["p50"]:.0f} ms, p99 {age["p99"]:.0f} ms, oldest {age["max"]:.0f} ms'
+    trips = f'p50 {trip["p50"]:.1f} ms, p99 {trip["p99"]:.1f} ms'
+    caged = f'{edge["cage_trips"]} changed by the safety cage'
+    drops = ', '.join(f'{k} {v}' for k, v in summary['drops'].items())
+    rows = [
+        ('episodes', f'{summary["episodes"]} ended, {summary["successes"]} reached the target'),
+        ('policy', summary['policy']),
+        ('actions', f'{edge["actions_executed"]} executed, {caged}'),
+        ('action age', ages),
+        ('chunks', f'{edge["chunks_accepted"]} for {edge["requests_sent"]} requests'),
+        ('round trip', f'{trips}, of it inference p50 {summary["inference_ms_p50"]:.1f} ms'),
+        ('stalls', f'{edge["stalls"]} (one at each change of episode is normal)'),
+        ('control ticks', f'{edge["ticks"]} and {edge["ticks_missed"]} missed'),
+        ('dropped', drops or 'none'),
+        ('torch on the robot', 'YES' if summary['edge_has_torch'] else 'no'),
+    ]
+    width = max(len(label) for label, _ in rows)
+    lines = [f'  {label:<{width}}  {value}' for label, value in rows]
+    head, foot = f'In {summary["seconds"]:g} s:', f'All figures: {OUT}/summary.json'
+    return '\n'.join([head, *lines, foot])

@@ -9,6 +9,7 @@ import sys
 
 from lerobot_serve import __version__
 from lerobot_serve.parameters import ParameterError
+from lerobot_serve.start import remedy
 
 # verb -> what it does; the module lerobot_serve.cli.VERB has add_arguments and main
 VERBS = {
@@ -39,6 +40,15 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: list[str] | None = None) -> int:
     """Return 0 when all went well, 1 when the verb failed, 2 for a wrong command line."""
+    try:
+        return run(arguments)
+    except ModuleNotFoundError as error:
+        print(f'lerobot-serve: {remedy(error)}', file=sys.stderr)
+        return 1
+
+
+def run(arguments: list[str] | None) -> int:
+    """Run the verb. Raises ModuleNotFoundError."""
     from lerobot_serve.ros.runtime import UserError
 
     options = parser().parse_args(arguments)

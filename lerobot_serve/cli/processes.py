@@ -53,6 +53,11 @@ class Fleet:
         codes = {name: process.poll() for name, process in self.processes.items()}
         return {name: code for name, code in codes.items() if code is not None}
 
+    def last_line(self, name: str) -> str:
+        """Return the last line of a log that is not empty."""
+        lines = (self._folder / f'{name}.log').read_text(errors='replace').split('\n')
+        return next((line.strip() for line in reversed(lines) if line.strip()), '(none)')
+
     def end(self) -> dict[str, int]:
         """End all with SIGINT, after END_S with SIGKILL; return the exit statuses."""
         for process in self.processes.values():

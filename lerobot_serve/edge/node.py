@@ -1,8 +1,9 @@
 """
 The node edge_controller: inputs in, requests out, chunks in, commands out.
 
-Three threads: the executor deposits what arrives, `request` asks for chunks, `tick` commands the
-robot. The process holds no torch, so that nothing but these three competes for the interpreter.
+Four threads: the executor and `answers` deposit what arrives, `request` asks for chunks, `tick`
+commands the robot. The process holds no torch, so that nothing but these competes for the
+interpreter.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from lerobot_serve.edge.requester import Requester
 from lerobot_serve.ros import inputs as ros_inputs
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.beat import Beat
+from lerobot_serve.ros.lane import Lane
 from lerobot_serve.ros.parameter_server import ParameterServer
 from lerobot_serve.ros.runtime import run, Runtime, UserError
 from lerobot_serve.ros.session_client import SessionClient
@@ -68,14 +70,7 @@ class EdgeController(Node):
         )
         self._inputs = Inputs(max_ages_ns(self.robot))
         self._images = ImagePool(parameters.image_threads)
-        self._chunks = self.create_subscription(
-            ActionChunk,
-            '~/action_chunk',
-            self._on_chunk,
-            qos.ACTION_CHUNK,
-            raw=True,
-            qos_overriding_options=qos.OVERRIDABLE,
-        )
+        self._chunks = Lane(self, ActionChunk, '~/action_chunk', qos.ACTION_CHUNK, self._on_chunk)
         self._client = SessionClient(
             self,
             check_server(parameters.server),
@@ -99,6 +94,7 @@ class EdgeController(Node):
         self._connect_robot()
         self._offer(parameters)
         runtime.thread('request', self._run_requests, self._requester.close)
+        runtime.thread('answers', partial(self._chunks.run, runtime.stop), self._chunks.wake)
         runtime.thread('tick', partial(self._run_ticks, runtime))
         self.get_logger().info(
             f'{self.client_id} ({self.robot.name}) at {self.robot.fps:g} Hz asks '
@@ -145,9 +141,6 @@ class EdgeController(Node):
     def _on_input(self, name: str, raw: bytes) -> None:
         self._inputs.deposit(name, raw, time.monotonic_ns())
 
-    def _on_chunk(self, raw: bytes) -> None:
-        self._requester.on_chunk(raw)
-
     def _on_reset(self, _: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
         self._requester.reset()
         response.success, response.message = True, 'the next episode begins'
@@ -158,6 +151,11 @@ class EdgeController(Node):
 
     def _change_pace(self, parameters: EdgeParameters) -> None:
         self._requester.pace = pace(parameters, self.robot)
+
+    # answers thread
+
+    def _on_chunk(self, raw: bytes) -> None:
+        self._requester.on_chunk(raw)
 
     # request thread: the requester's Link
 

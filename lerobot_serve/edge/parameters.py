@@ -53,7 +53,7 @@ class EdgeParameters:
     )
     reconnect_backoff_s: float = parameter(
         0.5,
-        'wait before asking for a session again; doubles up to 10 s',
+        'wait before asking for a session again; doubled each time up to the bound',
         unit='s',
         low=0.05,
         high=10.0,

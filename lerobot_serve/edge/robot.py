@@ -17,6 +17,7 @@ import yaml
 from lerobot_serve.wire.schema import ID_LIMIT
 
 TOPIC = re.compile(r'(/|~/)?[A-Za-z_][A-Za-z0-9_]*(/[A-Za-z_][A-Za-z0-9_]*)*')
+EXPONENT = re.compile(r'[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$')
 
 
 class RobotFileError(ValueError):
@@ -205,6 +206,10 @@ class _Loader(yaml.SafeLoader):
                 raise yaml.constructor.ConstructorError(problem=text, problem_mark=key.start_mark)
             seen.add(key.value)
         return super().construct_mapping(node, deep)
+
+
+# YAML 1.1 takes 1e-3 for a text, unlike YAML 1.2 and unlike who writes it
+_Loader.add_implicit_resolver('tag:yaml.org,2002:float', EXPONENT, list('-+.0123456789'))
 
 
 def _in_one_line(error: Exception) -> str:

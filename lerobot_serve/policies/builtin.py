@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+import re
 
 import cv2
 import numpy as np
@@ -22,7 +23,7 @@ from lerobot_serve.policies.reach_network import ReachNetwork, Sizes
 from lerobot_serve.policies.reach_settings import KIND, read_settings, Settings
 
 SETTINGS_FILE, WEIGHTS_FILE = 'policy.json', 'model.safetensors'
-DEVICE_TYPES = ('cpu', 'cuda', 'mps')
+DEVICE = re.compile(r'cpu|mps|cuda(:\d+)?')
 
 
 class ReachPolicy:
@@ -130,10 +131,10 @@ def _description(settings: Settings, files: list[Path], device: str) -> Descript
 
 
 def _device(text: str) -> torch.device:
+    if not DEVICE.fullmatch(text):
+        raise PolicyError(f"device must be 'cpu' or 'cuda:N', got {text!r}")
     try:
         device = torch.device(text)
-        if device.type not in DEVICE_TYPES:
-            raise RuntimeError(f'it must be one of {", ".join(DEVICE_TYPES)}')
         torch.zeros(1, device=device)
     except (RuntimeError, AssertionError, TypeError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__

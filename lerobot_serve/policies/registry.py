@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib.metadata import entry_points
 
 from lerobot_serve.policies.base import Policy, PolicyError
@@ -25,7 +26,28 @@ def load(kind: str, path: str, device: str) -> Policy:
                     f'policy kind {kind!r} cannot be used here: {error}; install what it needs '
                     '(python3 -m pip install torch safetensors)'
                 ) from error
-            return loader(path, device)
+            except Exception as error:
+                raise PolicyError(
+                    f'policy kind {kind!r} cannot be used here: {_in_one_line(error)}'
+                ) from error
+            return _loaded(loader, kind, path, device)
     raise PolicyError(
         f'there is no policy kind {kind!r}; installed are {", ".join(kinds()) or "none"}'
     )
+
+
+def _loaded(loader: Callable[[str, str], Policy], kind: str, path: str, device: str) -> Policy:
+    """Return what the loader makes. Raises PolicyError."""
+    try:
+        return loader(path, device)
+    except PolicyError:
+        raise
+    except Exception as error:
+        # the code of another package: nobody knows what it raises
+        raise PolicyError(
+            f'policy kind {kind!r} cannot load {path!r}: {_in_one_line(error)}'
+        ) from error
+
+
+def _in_one_line(error: Exception) -> str:
+    return f'{type(error).__name__}: {" ".join(str(error).split())}'.removesuffix(': ')

@@ -23,7 +23,7 @@ from launch_ros.actions import Node
 import yaml
 
 from lerobot_serve.parameters import parameter, ParameterError, Spec, specs
-from lerobot_serve.ros.large_messages import shipped_profile, VARIABLES
+from lerobot_serve.ros.large_messages import shipped_profile, variable, VARIABLES
 from lerobot_serve.ros.share import shared_file
 
 RESPAWN_DELAY_S = 2.0
@@ -54,13 +54,17 @@ class LaunchOptions:
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """One launch argument. One with a `file` leaves the value to that file when empty."""
+    """
+    One launch argument. One with a `file` leaves the value to that file when empty; `empty` says
+    what an empty one means otherwise.
+    """
 
     name: str
     spec: Spec
     default: str = ''
     file: str = ''
     about: str = ''
+    empty: str = ''
 
     def declare(self) -> DeclareLaunchArgument:
         """Return what launch shows and takes."""
@@ -69,7 +73,8 @@ class Argument:
             f'; {self.spec.allowed}' if self.spec.choices or self.spec.low is not None else ''
         )
         unit = f' [{self.spec.unit}]' if self.spec.unit else ''
-        otherwise = f'. Empty: what {self.file} says' if self.file else ''
+        empty = f'what {self.file} says' if self.file else self.empty
+        otherwise = f'. Empty: {empty}' if empty else ''
         text = f'{self.about}{self.spec.text.partition(EMPTY)[0]}{unit}{allowed}{otherwise}.'
         return DeclareLaunchArgument(
             self.name, default_value=self.default, description=text[0].upper() + text[1:]
@@ -98,10 +103,10 @@ def convert(spec: Spec, text: str) -> Any:
         return text
 
 
-def options(*names: str) -> list[Argument]:
+def options(*names: str, empty: str = '') -> list[Argument]:
     """Return arguments of LaunchOptions."""
     known = {spec.name: spec for spec in specs(LaunchOptions)}
-    return [Argument(n, known[n], default=str(known[n].default)) for n in names]
+    return [Argument(n, known[n], default=str(known[n].default), empty=empty) for n in names]
 
 
 def overrides(of: type, *names: str, file: str = 'params_file', slot: str = '') -> list[Argument]:
@@ -159,7 +164,7 @@ def name_profile() -> list[Action]:
     profile = shipped_profile()
     if profile is None or any(os.environ.get(name) for name in VARIABLES):
         return []
-    return [SetEnvironmentVariable(VARIABLES[0], str(profile))]
+    return [SetEnvironmentVariable(variable(), str(profile))]
 
 
 def node(

@@ -24,6 +24,7 @@ from rclpy.signals import SignalHandlerOptions
 
 from lerobot_serve.parameters import ParameterError
 from lerobot_serve.ros import large_messages
+from lerobot_serve.ros.memory import keep_freed_memory
 from lerobot_serve.start import SIGNALS
 
 JOIN_S = 5.0
@@ -43,6 +44,7 @@ class Runtime:
     def __init__(self, arguments: list[str] | None = None) -> None:
         """Start ROS with the command line `arguments` (default sys.argv). Raises UserError."""
         large_messages.use_profile()
+        keep_freed_memory()
         self.stop = threading.Event()
         self.failure: BaseException | None = None
         self.context = rclpy.Context()

@@ -1,9 +1,9 @@
 """
 The node policy_router: towards robots a policy server, towards policy servers a client.
 
-The executor thread peeks at a request, places its episode and publishes the same bytes to the
-slot; chunks go back the same way. The thread `control` makes the calls that take time: sessions
-are opened in both slots.
+The thread `intake` peeks at a request, places its episode and publishes the same bytes to the
+slot; `answers` sends the chunks back the same way. The thread `control` makes the calls that take
+time: sessions are opened in both slots.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 import queue
+import threading
 
 from rclpy.callback_groups import ReentrantCallbackGroup
 from rclpy.node import Node
@@ -20,9 +22,11 @@ from rclpy.task import Future
 
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.contract import ask_from_request, drop_messages, refuse, reply_publisher
+from lerobot_serve.ros.lane import Lane
 from lerobot_serve.ros.parameter_server import ParameterServer
 from lerobot_serve.ros.runtime import run, Runtime, UserError
 from lerobot_serve.ros.session_client import SessionClient
+from lerobot_serve.router.drops import Drops
 from lerobot_serve.router.messages import merge_replies, routing_decision
 from lerobot_serve.router.parameters import RouterParameters
 from lerobot_serve.router.sticky import Placement, StickyTable
@@ -56,7 +60,9 @@ class PolicyRouter(Node):
         self._sticky = StickyTable(parameters.remembered_episodes)
         self._robots: dict[str, Client] = {}
         self._policies = {'a': '', 'b': ''}
-        self._drops: Counter[str] = Counter()
+        self._drops = Drops()
+        # the answers thread publishes while the executor may end a session
+        self._publishing = threading.Lock()
         self._routed: Counter[str] = Counter()
         self._slots = {
             name: SessionClient(
@@ -69,6 +75,8 @@ class PolicyRouter(Node):
         }
         self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._offer()
+        for name, lane in (('intake', self._inbox), ('answers', self._answers)):
+            runtime.thread(name, partial(lane.run, runtime.stop), lane.wake)
         runtime.thread('control', self._run_control, lambda: self._work.put(None))
         self.get_logger().info(
             f'{parameters.split_percent} % of the episodes to a ({parameters.slot_a}), the others '
@@ -81,22 +89,10 @@ class PolicyRouter(Node):
             RoutingDecision, '~/routing', qos.DECISIONS, **overridable
         )
         self._status = self.create_publisher(ServerStatus, '~/status', qos.STATE, **overridable)
-        self._inbox = self.create_subscription(
-            Observation,
-            '~/observation',
-            self._on_observation,
-            qos.OBSERVATION_INBOX,
-            raw=True,
-            **overridable,
+        self._inbox = Lane(
+            self, Observation, '~/observation', qos.OBSERVATION_INBOX, self._on_observation
         )
-        self._answers = self.create_subscription(
-            ActionChunk,
-            '~/action_chunk',
-            self._on_chunk,
-            qos.ACTION_CHUNK,
-            raw=True,
-            **overridable,
-        )
+        self._answers = Lane(self, ActionChunk, '~/action_chunk', qos.ACTION_CHUNK, self._on_chunk)
         # a group of their own: a callback that awaits must not keep the data path waiting
         waiting = ReentrantCallbackGroup()
         self.create_service(OpenSession, '~/open_session', self._on_open, callback_group=waiting)
@@ -108,17 +104,17 @@ class PolicyRouter(Node):
         )
         self.create_timer(STATUS_PERIOD_S, self._on_timer)
 
-    # data path, executor thread
+    # data path: the threads intake and answers
 
     def _on_observation(self, raw: bytes) -> None:
         try:
             header, client_id, episode_id = peek(raw)
         except Malformed as error:
-            self._drops[error.reason] += 1
+            self._drops.add(error.reason)
             return
         client = self._robots.get(client_id)
         if client is None or client.ask.session_epoch != header.session_epoch:
-            self._drops['no_session'] += 1
+            self._drops.add('no_session')
             return
         placement = self._sticky.place(
             episode_id,
@@ -134,13 +130,14 @@ class PolicyRouter(Node):
         try:
             header, client_id, _ = peek(raw)
         except Malformed as error:
-            self._drops[error.reason] += 1
+            self._drops.add(error.reason)
             return
-        client = self._robots.get(client_id)
-        if client is None or client.ask.session_epoch != header.session_epoch:
-            self._drops['no_client'] += 1
-            return
-        client.replies.publish(raw)
+        with self._publishing:
+            client = self._robots.get(client_id)
+            if client and client.ask.session_epoch == header.session_epoch:
+                client.replies.publish(raw)
+                return
+        self._drops.add('no_client')
 
     def _publish_decision(self, client_id: str, episode_id: str, placement: Placement) -> None:
         self._decisions.publish(
@@ -174,14 +171,15 @@ class PolicyRouter(Node):
         except Refused as error:
             self.destroy_publisher(replies)
             return self._refuse(response, error)
-        old = self._robots.pop(ask.client_id, None)
-        if old:
-            self.destroy_publisher(old.replies)
-        self._robots[ask.client_id] = Client(ask, replies)
+        with self._publishing:
+            old = self._robots.get(ask.client_id)
+            self._robots[ask.client_id] = Client(ask, replies)
+            if old:
+                self.destroy_publisher(old.replies)
         return reply
 
     def _refuse(self, response: OpenSession.Response, refused: Refused) -> OpenSession.Response:
-        self._drops[f'refused_{refused.code.name.lower()}'] += 1
+        self._drops.add(f'refused_{refused.code.name.lower()}')
         return refuse(response, refused.code, str(refused))
 
     async def _on_close(
@@ -191,8 +189,9 @@ class PolicyRouter(Node):
         if client is None or client.ask.session_epoch != request.session_epoch:
             response.text = f'{request.client_id!r} has no session of this epoch'
             return response
-        del self._robots[request.client_id]
-        self.destroy_publisher(client.replies)
+        with self._publishing:
+            del self._robots[request.client_id]
+            self.destroy_publisher(client.replies)
         await self._later(lambda: self._close_in(client.ask, list(self._slots)))
         response.closed = True
         return response
@@ -247,7 +246,7 @@ class PolicyRouter(Node):
             try:
                 self._slots[name].close(ask, CALL_TIMEOUT_S)
             except Unreachable:
-                self._drops['close_unreachable'] += 1
+                self._drops.add('close_unreachable')
 
     def _reset_both(self, request: ResetEpisode.Request) -> list[str]:
         """Return what went wrong."""
@@ -272,7 +271,7 @@ class PolicyRouter(Node):
                 text=f'requests to a: {self._routed["a"]}, to b: {self._routed["b"]}',
                 active_sessions=len(self._robots),
                 requests=self._routed.total(),
-                drops=drop_messages(dict(self._drops)),
+                drops=drop_messages(self._drops.counts()),
             )
         )
 

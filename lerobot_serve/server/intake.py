@@ -20,6 +20,7 @@ def policy_request(
     observation: Observation, session: Session, served: Description, images: ImagePool
 ) -> tuple[PolicyRequest, bool]:
     """Return what the policy is asked, and whether a prefix was ignored. Raises Malformed."""
+    check_version(observation.header.schema_version, session)
     check_state(observation.state, served)
     check_task(observation.task, session)
     prefixed = bool(observation.prefix_model.size or observation.prefix_robot.size)
@@ -37,6 +38,14 @@ def policy_request(
         observation.inference_delay_steps if ours else 0,
     )
     return request, prefixed and not ours
+
+
+def check_version(version: int, session: Session) -> None:
+    if version != session.schema_version:
+        raise Malformed(
+            'schema_version',
+            f'schema_version {version} is not the {session.schema_version} of the session',
+        )
 
 
 def check_state(state: np.ndarray, served: Description) -> None:
@@ -72,10 +81,24 @@ def check_prefix(prefix: np.ndarray, served: Description) -> None:
         raise Malformed('not_finite', 'the prefix holds NaN or infinity')
 
 
+def check_once(observation: Observation) -> None:
+    """Of two images of one camera and one time, nobody could say which one counts."""
+    seen = set()
+    for image in observation.images:
+        key = image.name, image.steps_back
+        if key in seen:
+            raise Malformed(
+                'doubled_camera',
+                f'camera {image.name!r} is there twice for {image.steps_back} steps back',
+            )
+        seen.add(key)
+
+
 def decode_images(
     observation: Observation, served: Description, images: ImagePool
 ) -> dict[str, np.ndarray]:
     """Decode the cameras that the policy wants; others are not looked at."""
+    check_once(observation)
     given = {image.name: image for image in observation.images if not image.steps_back}
     missing = [camera.name for camera in served.cameras if camera.name not in given]
     if missing:

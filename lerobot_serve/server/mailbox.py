@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import threading
 
 from lerobot_serve.server.sessions import Session
+from lerobot_serve.wire.header import peek
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,19 @@ class Mailbox:
         with self._ready:
             self._superseded.pop(client_id, None)
             return self._mail.pop(client_id, None) is not None
+
+    def forget_episodes_before(self, client_id: str, episode: int) -> bool:
+        """
+        Drop a waiting request of an episode that has ended; return True when there was one.
+
+        The first request of the new episode may come before the word that it has begun.
+        """
+        with self._ready:
+            mail = self._mail.get(client_id)
+            if mail is None or peek(mail.raw).header.episode >= episode:
+                return False
+            del self._mail[client_id]
+            return True
 
     def close(self) -> None:
         with self._ready:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 import threading
 import time
 
@@ -18,6 +19,7 @@ from lerobot_serve.ros.contract import (
     refuse,
     reply_publisher,
 )
+from lerobot_serve.ros.lane import Lane
 from lerobot_serve.ros.parameter_server import ParameterServer
 from lerobot_serve.ros.runtime import run, Runtime, UserError
 from lerobot_serve.ros.share import shared_file
@@ -41,7 +43,9 @@ from lerobot_serve_interfaces.srv import CloseSession, GetStatus, OpenSession, R
 
 
 class PolicyServer(Node):
-    """Callbacks run in the executor thread and deposit; the worker thread owns the policy."""
+    """
+    The thread `intake` takes requests, `inference` owns the policy, the executor does the rest.
+    """
 
     def __init__(self, runtime: Runtime) -> None:
         super().__init__('policy_server', context=runtime.context)
@@ -66,6 +70,7 @@ class PolicyServer(Node):
         self.create_timer(parameters.status_period_s, self._on_timer)
         self._publish_status()
         runtime.thread('inference', self._run_worker, self._mailbox.close)
+        runtime.thread('intake', partial(self._inbox.run, runtime.stop), self._inbox.wake)
         self.get_logger().info(
             f'serving {self._served.fingerprint} ({self._served.policy_type}) on '
             f'{self._served.device} as {self.get_fully_qualified_name()}'
@@ -76,20 +81,15 @@ class PolicyServer(Node):
         self._status_publisher = self.create_publisher(
             ServerStatus, '~/status', qos.STATE, qos_overriding_options=qos.OVERRIDABLE
         )
-        self._inbox = self.create_subscription(
-            Observation,
-            '~/observation',
-            self._on_observation,
-            qos.OBSERVATION_INBOX,
-            raw=True,
-            qos_overriding_options=qos.OVERRIDABLE,
+        self._inbox = Lane(
+            self, Observation, '~/observation', qos.OBSERVATION_INBOX, self._on_observation
         )
         self.create_service(OpenSession, '~/open_session', self._on_open)
         self.create_service(CloseSession, '~/close_session', self._on_close)
         self.create_service(ResetEpisode, '~/reset_episode', self._on_reset)
         self.create_service(GetStatus, '~/get_status', self._on_get_status)
 
-    # data path
+    # data path: intake, then inference
 
     def _on_observation(self, raw: bytes) -> None:
         now_ns = time.monotonic_ns()
@@ -117,7 +117,7 @@ class PolicyServer(Node):
                 return
         self._statistics.drop('session_closed')
 
-    # control
+    # control, executor thread
 
     def _on_open(
         self, request: OpenSession.Request, response: OpenSession.Response
@@ -125,14 +125,15 @@ class PolicyServer(Node):
         try:
             ask = ask_from_request(request)
             self._make_publisher(ask.reply_topic)
+            old = self._sessions.current(ask.client_id)
             session = self._sessions.open(ask, time.monotonic_ns())
         except Refused as refused:
             self._statistics.drop(f'refused_{refused.code.name.lower()}')
             self.get_logger().warning(f'refused {request.client_id!r}: {refused}')
             self._forget([])
             return self._describe_load(refuse(response, refused.code, str(refused)))
-        self._mailbox.forget(session.ask.client_id)
-        self._forget([])
+        # asked twice is answered twice, and nothing that waits is lost
+        self._forget([old] if old and old is not session else [])
         self.get_logger().info(f'opened {session.session_id} for {session.ask.robot_type or "?"}')
         return self._describe_load(self._accept(session, response))
 
@@ -178,7 +179,8 @@ class PolicyServer(Node):
         session = self._sessions.find(request.client_id, request.session_epoch)
         response.acknowledged = session is not None
         if session:
-            self._mailbox.forget(request.client_id)
+            if self._mailbox.forget_episodes_before(request.client_id, request.episode):
+                self._statistics.drop('episode_ended')
             self._worker.forget(session.session_id)
         else:
             response.text = (
@@ -217,7 +219,8 @@ class PolicyServer(Node):
     def _forget(self, sessions: list[Session]) -> None:
         """Free what was kept for sessions that ended, and reply topics that nobody needs."""
         for session in sessions:
-            self._mailbox.forget(session.ask.client_id)
+            if self._mailbox.forget(session.ask.client_id):
+                self._statistics.drop('session_ended')
             self._worker.forget(session.session_id)
         needed = {session.ask.reply_topic for session in self._sessions}
         with self._publishing:

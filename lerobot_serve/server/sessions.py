@@ -2,7 +2,8 @@
 Who may ask this server, and under which contract.
 
 Everything about a robot and the policy that could not match is found here, before anything moves.
-Owned by the executor thread; the worker only reads the frozen Session objects it is handed.
+Owned by the executor thread; the intake thread calls `find` and `heard`, and the worker only
+reads the frozen Session objects it is handed.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 import math
+import threading
 
 from lerobot_serve.policies.base import Description
 from lerobot_serve.wire.names import is_topic
@@ -49,6 +51,8 @@ class SessionTable:
         self.rules = rules
         self._sessions: dict[str, Session] = {}
         self._heard_ns: dict[str, int] = {}
+        # `find` and `heard` are the intake thread's, everything else is the executor's
+        self._lock = threading.Lock()
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -89,6 +93,10 @@ class SessionTable:
         self._heard_ns[ask.client_id] = now_ns
         return session
 
+    def current(self, client_id: str) -> Session | None:
+        """Return the open session of this client, whatever its epoch."""
+        return self._sessions.get(client_id)
+
     def find(self, client_id: str, session_epoch: int) -> Session | None:
         """Return the open session of this client and epoch."""
         session = self._sessions.get(client_id)
@@ -96,15 +104,17 @@ class SessionTable:
 
     def heard(self, client_id: str, now_ns: int) -> None:
         """Note that the client is alive."""
-        if client_id in self._sessions:
-            self._heard_ns[client_id] = now_ns
+        with self._lock:
+            if client_id in self._sessions:
+                self._heard_ns[client_id] = now_ns
 
     def close(self, client_id: str, session_epoch: int) -> Session | None:
         """Return the session that was ended, None when there was no such session."""
-        if not self.find(client_id, session_epoch):
-            return None
-        del self._heard_ns[client_id]
-        return self._sessions.pop(client_id)
+        with self._lock:
+            if not self.find(client_id, session_epoch):
+                return None
+            del self._heard_ns[client_id]
+            return self._sessions.pop(client_id)
 
     def expire(self, now_ns: int) -> list[Session]:
         """Close and return the sessions that were silent for too long."""

@@ -66,7 +66,8 @@ def encode_jpeg(name: str, frame: np.ndarray, quality: int) -> bytes:
             np.ascontiguousarray(frame),
             quality,
             COLORSPACE[channels],
-            colorsubsampling='444' if channels == 3 else 'Gray',
+            # as in the videos that most policies are trained on; half the time of 4:4:4
+            colorsubsampling='420' if channels == 3 else 'Gray',
             fastdct=False,
         )
     except ValueError as error:

@@ -29,6 +29,11 @@ def ros_token(text: str) -> str:
     return _hashed(words if words[0].isalpha() else f'n_{words}', text, '_')
 
 
+def namespace(given: str, client_id: str | None) -> str:
+    """Return the namespace of a robot's nodes; where none is given it is made of `client_id`."""
+    return given or (ros_token(client_id) if client_id else '')
+
+
 def file_name(text: str) -> str:
     """Return `text` as one safe file name: no separator, no leading dot, no reserved character."""
     if FILE.fullmatch(text) and len(text) <= LENGTH_LIMIT:

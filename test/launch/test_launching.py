@@ -102,6 +102,13 @@ def test_a_description_has_unit_bounds_and_what_empty_means():
     )
 
 
+def test_a_description_says_what_is_taken_for_an_empty_argument():
+    (namespace,) = launching.options('namespace', empty='client_id')
+    assert namespace.declare().description == (
+        'Namespace of the node, for example robot_1. Empty: client_id.'
+    )
+
+
 def test_an_empty_argument_leaves_the_value_to_the_file():
     assert value(SPLIT, '') is None
     assert value(SPLIT, ' ') is None

@@ -10,6 +10,7 @@ import pytest
 from sensor_msgs.msg import JointState
 
 from lerobot_serve.ros import qos
+from lerobot_serve.wire.names import ros_token
 from lerobot_serve_interfaces.msg import EdgeState, ExecutedAction, ServerStatus
 
 NULL = ('policy_kind:=null', 'policy_path:=joints=6,chunk=30,cameras=,fps=30')
@@ -74,6 +75,16 @@ def test_it_brings_its_nodes_up_and_ctrl_c_ends_all(file, launch, observer, wait
     assert launched.alive() == []
     assert 'Traceback' not in launched.output
     assert 'escalating' not in launched.output
+
+
+def test_a_robot_may_be_called_anything(launch, observer, wait_until):
+    client_id = 'Lab 3/arm #2'
+    topic = f'/{ros_token(client_id)}/edge_controller/state'
+    heard = listen(observer, {topic: (EdgeState, qos.STATE)})
+    launched = launch('edge.launch.py', f'client_id:={client_id}')
+    wait_until(lambda: heard[topic], f'a message on {topic}', launched)
+    assert heard[topic][0].client_id == client_id
+    assert launched.interrupt() == 0, launched.output
 
 
 @pytest.mark.parametrize('mistake', MISTAKES)

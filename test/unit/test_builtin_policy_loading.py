@@ -121,10 +121,16 @@ def test_an_empty_path_is_explained():
         load('', 'cpu')
 
 
-@pytest.mark.parametrize('device', ['cuda:99', 'toaster', '', 'meta'])
-def test_a_device_that_does_not_exist_is_explained(device):
-    with pytest.raises(PolicyError, match=f"device '{device}' cannot be used here .* use 'cpu'"):
+@pytest.mark.parametrize('device', ['banana', '', 'meta', 'cuda:', 'cuda:-1', 'xpu', 'cpu\n'])
+def test_what_is_no_device_is_one_short_line(device):
+    with pytest.raises(PolicyError) as caught:
         load(str(SHIPPED), device)
+    assert str(caught.value) == f"device must be 'cpu' or 'cuda:N', got {device!r}"
+
+
+def test_a_device_that_this_machine_has_not_is_explained():
+    with pytest.raises(PolicyError, match="device 'cuda:99' cannot be used here .* use 'cpu'"):
+        load(str(SHIPPED), 'cuda:99')
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason='this machine has CUDA')

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 import numpy as np
 import pytest
-from worker_bench import (
+from worker_rig import (
     bench,
     FRAME,
     FRONT,
@@ -40,6 +40,9 @@ BAD = [
     ({'images': ()}, 'missing_camera', FRONT),
     ({'images': (replace(RAW, name='side'),)}, 'missing_camera', FRONT),
     ({'images': (replace(RAW, steps_back=1),)}, 'missing_camera', FRONT),
+    ({'images': (RAW, JPEG)}, 'doubled_camera', f"'{FRONT}' is there twice for 0 steps back"),
+    ({'images': (RAW, *2 * (replace(RAW, name='side'),))}, 'doubled_camera', "'side'"),
+    ({'images': (RAW, *2 * (replace(RAW, steps_back=2),))}, 'doubled_camera', '2 steps back'),
     ({'images': (replace(RAW, codec=9),)}, 'unknown_codec', 'got 9'),
     ({'images': (replace(JPEG, data=JPEG.data[:-20]),)}, 'bad_jpeg', FRONT),
     ({'images': (replace(JPEG, height=16),)}, 'wrong_shape', 'announced'),
@@ -67,6 +70,21 @@ def test_a_bad_observation_is_answered_with_its_reason_and_counted(changes, reas
     assert chunk.queue_wait_ms == 1.0
     assert not made.policy.calls
     assert made.answer(OBSERVATION).status == Status.OK
+
+
+def test_a_camera_may_be_there_once_for_each_time():
+    earlier = (replace(RAW, steps_back=1), replace(RAW, steps_back=2))
+    assert bench().answer(replace(OBSERVATION, images=(RAW, *earlier))).status == Status.OK
+
+
+def test_another_schema_than_that_of_the_session_is_refused_with_both():
+    made = bench()
+    other = replace(OBSERVATION, header=replace(HEADER, schema_version=7))
+    chunk = made.answer(other)
+    assert chunk.status == Status.BAD_OBSERVATION
+    assert chunk.status_text == 'schema_version 7 is not the 1 of the session'
+    assert made.statistics.drop_counts() == {'schema_version': 1}
+    assert made.answer(other, replace(SESSION, schema_version=7)).status == Status.OK
 
 
 @given(st.data())

@@ -8,7 +8,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 import pytest
 
-from lerobot_serve.wire.names import file_name, is_topic, LENGTH_LIMIT, ros_token, TOPIC_LIMIT
+from lerobot_serve.wire.names import (
+    file_name,
+    is_topic,
+    LENGTH_LIMIT,
+    namespace,
+    ros_token,
+    TOPIC_LIMIT,
+)
 
 # lone surrogates and NUL included: a name may come from an argument or a damaged file
 anything = st.text(st.characters(), max_size=80)
@@ -179,3 +186,21 @@ def test_any_other_name_is_no_topic(name):
 @settings(max_examples=150, deadline=None)
 def test_a_token_makes_a_topic(text):
     assert is_topic(f'/{ros_token(text)}/action_chunk')
+
+
+@pytest.mark.parametrize(
+    ('given_namespace', 'client_id', 'expected'),
+    [
+        ('left', 'robot_7', 'left'),
+        ('left', None, 'left'),
+        ('', 'robot_7', 'robot_7'),
+        ('', 'Lab 3/arm #2', ros_token('Lab 3/arm #2')),
+        ('', None, ''),
+        ('', '', ''),
+    ],
+)
+def test_a_namespace_is_made_of_the_client_where_none_is_given(
+    given_namespace, client_id, expected
+):
+    assert namespace(given_namespace, client_id) == expected
+    assert not expected or is_topic(f'/{expected}/edge_controller/state')

@@ -8,6 +8,8 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
+from lerobot_serve.start import FROM_ROS, REQUIREMENTS
+
 # imported name -> rosdep key, where they differ; None for what rosdep does not know
 KEYS = {
     'cv2': 'python3-opencv',
@@ -44,6 +46,11 @@ def test_every_import_is_a_named_dependency(repository):
             assert re.search(rf'^{name}==', requirements, re.M), name
         else:
             assert key in named, f'package.xml does not name {key}'
+
+
+def test_every_import_has_a_remedy_when_it_is_missing(repository):
+    of_launch_files = {'launch', 'launch_ros'}
+    assert third_party(repository) - of_launch_files == {*FROM_ROS, *REQUIREMENTS}
 
 
 def test_both_packages_have_the_same_version(repository):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 import math
+import re
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -176,6 +177,17 @@ def test_the_unit_is_in_the_name(parameters):
             assert spec.name.endswith(ENDINGS[spec.unit]), spec.name
         endings = [unit for unit, ends in ENDINGS.items() if spec.name.endswith(ends)]
         assert endings == ([spec.unit] if spec.unit else []), spec.name
+
+
+@pytest.mark.parametrize('parameters', NODES)
+def test_the_unit_is_not_in_the_text_too(parameters):
+    for spec in specs(parameters):
+        assert not spec.unit or not re.search(rf'\d {spec.unit}\b', spec.text), spec.name
+
+
+def test_a_switch_says_what_it_takes():
+    (fast,) = (spec for spec in specs(Example) if spec.name == 'fast')
+    assert fast.allowed == 'true or false'
 
 
 @pytest.mark.parametrize('parameters', [*NODES, Example])

@@ -48,6 +48,42 @@ def test_a_package_that_is_missing_is_named_with_the_remedy(installed):
     assert 'pip install' in str(refused.value)
 
 
+def raises(error: BaseException):
+    def load(path, device):
+        raise error
+
+    return load
+
+
+def test_whatever_the_loader_of_another_package_raises_is_one_line(installed, monkeypatch):
+    installed(other='lerobot_serve.policies.null:load')
+    for error, said in (
+        (KeyError('weights'), "KeyError: 'weights'"),
+        (RuntimeError('two\nlines'), 'RuntimeError: two lines'),
+        (ImportError(), 'ImportError'),
+    ):
+        monkeypatch.setattr(null, 'load', raises(error))
+        with pytest.raises(PolicyError) as refused:
+            registry.load('other', 'some/path', 'cpu')
+        assert str(refused.value) == f"policy kind 'other' cannot load 'some/path': {said}"
+        assert refused.value.__cause__ is error
+
+
+def test_what_a_loader_itself_refuses_is_passed_on(installed, monkeypatch):
+    refusal = PolicyError('no such folder')
+    monkeypatch.setattr(null, 'load', raises(refusal))
+    installed(other='lerobot_serve.policies.null:load')
+    with pytest.raises(PolicyError) as refused:
+        registry.load('other', 'some/path', 'cpu')
+    assert refused.value is refusal
+
+
+def test_a_package_without_its_loader_is_named(installed):
+    installed(broken='lerobot_serve.policies.null:not_there')
+    with pytest.raises(PolicyError, match=r"kind 'broken' cannot be used here: AttributeError: "):
+        registry.load('broken', '', 'cpu')
+
+
 def test_the_loader_is_given_path_and_device(installed, monkeypatch):
     calls = []
     monkeypatch.setattr(null, 'load', lambda path, device: calls.append((path, device)))
@@ -103,3 +139,10 @@ def test_a_path_that_is_no_shape_is_refused_with_an_example(path):
         null.load(path, 'cpu')
     assert repr(path) in str(refused.value)
     assert repr(null.DEFAULT) in str(refused.value)
+
+
+@pytest.mark.parametrize('nothing', ['joints=6', 'chunk=100', 'fps=30'])
+def test_a_shape_of_nothing_is_refused(nothing):
+    path = null.DEFAULT.replace(nothing, f'{nothing.partition("=")[0]}=0')
+    with pytest.raises(PolicyError, match=f'must be above 0, got {path!r}'):
+        null.load(path, 'cpu')

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from builtin_interfaces.msg import Time
 import numpy as np
 import pytest
-from requester_bench import Bench, CHUNK
+from requester_rig import Bench, CHUNK
 
 from lerobot_serve.edge.cage import Judgement, Verdict
 from lerobot_serve.edge.controller import Executed

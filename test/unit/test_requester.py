@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 import numpy as np
 import pytest
-from requester_bench import Bench, CHUNK, MS, played, starting
+from requester_rig import Bench, CHUNK, MS, played, starting
 
 from lerobot_serve.edge.fake_link import answer
 from lerobot_serve.wire.header import Header

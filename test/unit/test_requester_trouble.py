@@ -6,7 +6,7 @@ from dataclasses import replace
 import threading
 
 import pytest
-from requester_bench import Bench, CHUNK, MS, PACE, played, starting, WAIT_S
+from requester_rig import Bench, CHUNK, MS, PACE, played, starting, WAIT_S
 
 from lerobot_serve.edge.inputs import Inputs, NotReady
 from lerobot_serve.edge.requester import BACKOFF_LIMIT_S

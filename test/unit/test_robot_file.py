@@ -127,6 +127,19 @@ def test_what_is_no_table_is_one_line(tmp_path, text, words):
     assert len(str(refused.value).splitlines()) == 1
 
 
+@pytest.mark.parametrize('text', ['1e-3', '1E-3', '+1.e-3', '.1e-2', '1.0e-3', '0.001'])
+def test_a_number_may_have_an_exponent(tmp_path, text):
+    file = tmp_path / 'robot.yaml'
+    file.write_text(SIM_ARM.read_text().replace('max_step: 0.15', f'max_step: {text}', 1))
+    assert load(file).actions[0].max_step == 0.001
+
+
+def test_a_name_that_looks_like_a_number_stays_a_name_in_quotes(tmp_path):
+    file = tmp_path / 'robot.yaml'
+    file.write_text(SIM_ARM.read_text().replace('name: sim_arm', 'name: "1e3"', 1))
+    assert load(file).name == '1e3'
+
+
 def test_an_action_that_is_there_twice_is_refused(tmp_path):
     file = tmp_path / 'robot.yaml'
     line = '  shoulder_pan.pos: {joint: shoulder_pan, min: -9, max: 9, max_step: 9}\n'

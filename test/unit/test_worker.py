@@ -8,7 +8,7 @@ import threading
 
 import numpy as np
 import pytest
-from worker_bench import (
+from worker_rig import (
     ASK,
     bench,
     FRAME,
