@@ -34,7 +34,7 @@ class NullPolicy:
                 f'the path of a null policy is its shape, for example {DEFAULT!r}, got {text!r}'
             )
         if not all(float(shape[i]) for i in (1, 2, 4)):
-            raise PolicyError(f'joints, chunk and fps of a null policy must be above 0, got {text!r}')
+            raise PolicyError(f'joints, chunk and fps must be above 0, got {text!r}')
         names = tuple(f'joint_{i}.pos' for i in range(int(shape[1])))
         digest = hashlib.sha256(text.encode()).hexdigest()[:16]
         self._ramp = np.linspace(0, 0.01, int(shape[2]), dtype=np.float32)[:, None]

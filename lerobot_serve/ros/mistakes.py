@@ -35,7 +35,7 @@ def _unknown(words: list[str]) -> str:
 
 
 def _refused(option: str, given: str, reason: str) -> str:
-    name, assigned, value = given.partition(':=')
+    name, _, value = given.partition(':=')
     if option in ('-p', '--param'):
         if not value:
             return f'a parameter needs a value: {option} NAME:=VALUE, got {option} {given}'
@@ -54,8 +54,8 @@ def _refused(option: str, given: str, reason: str) -> str:
 
 
 def _refused_remapping(option: str, given: str) -> str:
-    name, assigned, value = given.partition(':=')
-    if not assigned or not value:
+    name, _, value = given.partition(':=')
+    if not value:
         return f'a remapping needs two names: {option} FROM:=TO, got {option} {given}'
     kind = NAMES.get(name.rpartition(':')[2])
     if kind:

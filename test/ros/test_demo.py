@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import threading
@@ -93,9 +94,13 @@ def test_sigterm_ends_the_demo_and_all_it_started(tmp_path, wait_until):
         running = subprocess.Popen(command, cwd=tmp_path, stdout=log, stderr=log)
     try:
         wait_until(lambda: len(leaks.children(running.pid)) >= 3, 'three processes')
+        started = leaks.children(running.pid)
         running.send_signal(signal.SIGTERM)
         assert running.wait(30) == 130, (tmp_path / 'log').read_text()
+        assert not [pid for pid in started if leaks.command(pid) != 'gone']
     finally:
+        for pid in leaks.children(running.pid):
+            os.kill(pid, signal.SIGKILL)
         running.kill()
         running.wait()
     assert 'Traceback' not in (tmp_path / 'log').read_text()

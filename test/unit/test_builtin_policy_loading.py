@@ -129,7 +129,7 @@ def test_what_is_no_device_is_one_short_line(device):
 
 
 def test_a_device_that_this_machine_has_not_is_explained():
-    with pytest.raises(PolicyError, match="device 'cuda:99' cannot be used here .* use 'cpu'"):
+    with pytest.raises(PolicyError, match=r"device 'cuda:99' cannot be used here .* use 'cpu'"):
         load(str(SHIPPED), 'cuda:99')
 
 

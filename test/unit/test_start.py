@@ -17,9 +17,7 @@ SOURCE = 'rclpy is not found; source the setup.bash of ROS 2 and of this workspa
 def without(package: str, code: str) -> subprocess.CompletedProcess:
     """Run a start in a Python in which a package cannot be imported."""
     code = f'import sys; sys.modules[{package!r}] = None; {code}; sys.exit(run(arguments))'
-    return subprocess.run(
-        [sys.executable, '-c', code], capture_output=True, text=True, timeout=60
-    )
+    return subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, timeout=60)
 
 
 @pytest.mark.parametrize(
