@@ -8,8 +8,11 @@ NAME = 'lerobot_serve'
 def shared(folder):
     """Return (target, files) pairs that copy a folder to share/lerobot_serve/."""
     folders = [Path(folder), *(p for p in sorted(Path(folder).rglob('*')) if p.is_dir())]
-    return [(f'share/{NAME}/{path}', [str(f) for f in sorted(path.iterdir()) if f.is_file()])
-            for path in folders if path.name != '__pycache__']
+    return [
+        (f'share/{NAME}/{path}', [str(f) for f in sorted(path.iterdir()) if f.is_file()])
+        for path in folders
+        if path.name != '__pycache__'
+    ]
 
 
 setup(

@@ -33,6 +33,7 @@ from machine import (
     sourced_distro,
     supported_python,
 )
+import pins
 
 ROOT = Path(__file__).resolve().parent.parent
 REQUIREMENTS = ROOT / 'requirements.txt'
@@ -107,11 +108,11 @@ class Workspace:
         say(f'installing into {self.venv.relative_to(ROOT)} (a few minutes, once)')
         if not self.bin('pip').exists():
             self.make_venv()
-        sections = read_requirements(self.distro)
+        sections = pins.read(REQUIREMENTS.read_text(), self.distro)
         names = ['build', 'run', 'test'] if self.sourced else ['ros', 'build', 'run', 'test']
-        pins = [line for name in names for line in sections[name]]
+        wheels = [line for name in names for line in sections[name]]
         keep = self.keep_numpy()
-        self.pip('packages', [*pins, *keep])
+        self.pip('packages', [*wheels, *keep])
         self.install_torch(sections['torch'], keep)
         if not self.sourced:
             self.relocate_cmake_files()
@@ -127,8 +128,8 @@ class Workspace:
             f'apt install python{self.version}-venv',
         )
 
-    def install_torch(self, pins: list[str], keep: list[str]) -> None:
-        torch, *rest = pins
+    def install_torch(self, wheels: list[str], keep: list[str]) -> None:
+        torch, *rest = wheels
         if self.torch == 'none':
             return
         if self.torch == 'cuda':
@@ -273,24 +274,6 @@ class Workspace:
 
     def done(self, name: str, wanted: str) -> None:
         (self.folder / f'{name}.stamp').write_text(wanted)
-
-
-def read_requirements(distro: str) -> dict[str, list[str]]:
-    """Return the pins of each section, for one distribution."""
-    sections: dict[str, list[str]] = {}
-    pins: list[str] = []
-    for line in REQUIREMENTS.read_text().splitlines():
-        header = re.match(r'# \[(\w+)\]', line)
-        more = re.match(rf'# {distro} also: (\S+)$', line)
-        if header:
-            pins = sections.setdefault(header[1], [])
-        elif more:
-            pins.append(more[1])
-        elif line and not line.startswith('#'):
-            pin, _, comment = line.partition('#')
-            other = re.search(rf'{distro}: (\S+)', comment)
-            pins.append(re.sub(r'==.*', f'=={other[1]}', pin.strip()) if other else pin.strip())
-    return sections
 
 
 def digest(*parts: str) -> str:

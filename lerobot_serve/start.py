@@ -49,9 +49,9 @@ def remedy(error: ModuleNotFoundError) -> str:
     if package in ('', 'lerobot_serve'):
         raise error
     if package in FROM_ROS:
-        return f'{error.name} is not found; source the setup.bash of ROS 2 and of this workspace'
+        return f'{package} is not found; source the setup.bash of ROS 2 and of this workspace'
     how = f'python3 -m pip install {REQUIREMENTS[package]}' if package in REQUIREMENTS else ''
-    return f'the Python package {error.name} is missing; {how or "install it"}'
+    return f'the Python package {package} is missing; {how or "install it"}'
 
 
 def policy_server() -> int:

@@ -25,8 +25,14 @@ from lerobot_serve.edge import robot as robot_file
 from lerobot_serve.edge.cage import Cage
 from lerobot_serve.edge.controller import Controller, Executed
 from lerobot_serve.edge.inputs import Inputs, NotReady, Snapshot
-from lerobot_serve.edge.link import Pace
 from lerobot_serve.edge.parameters import EdgeParameters
+from lerobot_serve.edge.preparation import (
+    check_server,
+    JOINTS,
+    max_ages_ns,
+    name_client,
+    pace,
+)
 from lerobot_serve.edge.queue import ActionQueue
 from lerobot_serve.edge.reports import edge_state, executed_action
 from lerobot_serve.edge.requester import Requester
@@ -41,13 +47,11 @@ from lerobot_serve.ros.share import shared_file
 from lerobot_serve.wire.content import Image as WireImage
 from lerobot_serve.wire.errors import Malformed
 from lerobot_serve.wire.images import ImagePool
-from lerobot_serve.wire.names import is_topic
-from lerobot_serve.wire.schema import Codec, ID_LIMIT
+from lerobot_serve.wire.schema import Codec
 from lerobot_serve.wire.session import CameraSpec, SessionAsk, Unreachable
 from lerobot_serve_interfaces.msg import ActionChunk, EdgeState, ExecutedAction
 from lerobot_serve_interfaces.srv import ResetEpisode
 
-JOINTS = 'joint state'
 OPEN_TIMEOUT_S = 10.0
 RESET_TIMEOUT_S = 1.0
 
@@ -267,46 +271,12 @@ class EdgeController(Node):
         )
 
 
-def pace(parameters: EdgeParameters, robot: robot_file.Robot) -> Pace:
-    return Pace(
-        1 / robot.fps,
-        parameters.buffer_time_s,
-        parameters.request_timeout_s,
-        parameters.reconnect_backoff_s,
-        parameters.merge == 'append',
-    )
-
-
-def max_ages_ns(robot: robot_file.Robot) -> dict[str, int]:
-    ages_s = {JOINTS: robot.state.max_age_s, **{c.name: c.max_age_s for c in robot.cameras}}
-    return {name: int(age_s * 1e9) for name, age_s in ages_s.items()}
-
-
 def load_robot(path: str) -> robot_file.Robot:
     """Return the robot. Raises UserError."""
     try:
         return robot_file.load(Path(path) if path else shared_file('config/robots/sim_arm.yaml'))
     except robot_file.RobotFileError as error:
         raise UserError(str(error)) from error
-
-
-def name_client(client_id: str, namespace: str) -> str:
-    """Return the robot's name. Raises UserError."""
-    name = client_id or namespace.strip('/').replace('/', '.')
-    if not name:
-        raise UserError('client_id is empty and the node has no namespace; name this robot')
-    if len(name.encode()) > ID_LIMIT:
-        raise UserError(f'client_id may have {ID_LIMIT} bytes, {name[:20]!r}... has more')
-    return name
-
-
-def check_server(server: str) -> str:
-    """Return the server's name. Raises UserError."""
-    if not is_topic(server):
-        raise UserError(
-            f'server must be the full name of a node like /policy_server, got {server!r}'
-        )
-    return server
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -14,8 +14,6 @@ from lerobot_serve.policies.base import PolicyError
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.contract import (
     ask_from_request,
-    camera_messages,
-    drop_messages,
     refuse,
     reply_publisher,
 )
@@ -25,6 +23,7 @@ from lerobot_serve.ros.runtime import run, Runtime, UserError
 from lerobot_serve.ros.share import shared_file
 from lerobot_serve.server.mailbox import Mailbox
 from lerobot_serve.server.parameters import ServerParameters
+from lerobot_serve.server.reports import describe_policy, server_status
 from lerobot_serve.server.sessions import Rules, Session, SessionTable
 from lerobot_serve.server.statistics import Statistics
 from lerobot_serve.server.worker import PolicyFailed, Worker
@@ -236,39 +235,15 @@ class PolicyServer(Node):
         self._status_publisher.publish(self._status())
 
     def _status(self) -> ServerStatus:
-        statistics, served = self._statistics, self._served
-        return ServerStatus(
+        return server_status(
+            self._served,
+            self._statistics,
+            self._sessions,
             stamp=self.get_clock().now().to_msg(),
             server=self.get_fully_qualified_name(),
             slot=self._settings.current.slot,
-            policy=served.fingerprint,
-            policy_type=served.policy_type,
-            device=served.device,
-            state=ServerStatus.ACTIVE,
-            state_class=int(served.state_class),
-            warmed_up=True,
-            active_sessions=len(self._sessions),
-            max_sessions=self._sessions.rules.max_sessions,
-            load=statistics.load(time.monotonic_ns()),
-            inference_ms_p50=statistics.percentile_ms('inference', 50),
-            inference_ms_p99=statistics.percentile_ms('inference', 99),
-            queue_wait_ms_p99=statistics.percentile_ms('wait', 99),
-            requests=statistics.requests,
-            chunks=statistics.chunks,
-            superseded=statistics.superseded,
-            drops=drop_messages(statistics.drop_counts()),
+            now_ns=time.monotonic_ns(),
         )
-
-
-def describe_policy(response: OpenSession.Response | GetStatus.Response, served) -> None:
-    response.state_names = list(served.state_names)
-    response.action_names = list(served.action_names)
-    response.cameras = camera_messages(served.cameras)
-    response.chunk_size = served.chunk_size
-    response.trained_fps = float(served.trained_fps)
-    response.supports_rtc = served.supports_rtc
-    response.observation_steps = served.observation_steps
-    response.observation_stride_steps = served.observation_stride_steps
 
 
 def rules(parameters: ServerParameters) -> Rules:

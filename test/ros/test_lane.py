@@ -1,15 +1,16 @@
-"""The subscription with a thread of its own: everything arrives, in order, and it ends when told."""
+"""A subscription with a thread of its own: all arrives, in order, and it ends when told."""
 
 from __future__ import annotations
 
 from functools import partial
 import queue
 
-from lerobot_serve.ros import qos
-from lerobot_serve.ros.lane import Lane
 import pytest
 from rclpy.serialization import serialize_message
 from std_msgs.msg import UInt64
+
+from lerobot_serve.ros import qos
+from lerobot_serve.ros.lane import Lane
 
 
 @pytest.fixture

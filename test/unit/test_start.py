@@ -46,12 +46,12 @@ def test_a_missing_module_of_our_own_is_a_fault_and_not_explained_away():
 
 def test_an_unknown_package_is_named():
     error = ModuleNotFoundError("No module named 'what.ever'", name='what.ever')
-    assert remedy(error) == 'the Python package what.ever is missing; install it'
+    assert remedy(error) == 'the Python package what is missing; install it'
 
 
 def test_the_messages_of_this_workspace_come_from_its_setup_bash():
     error = ModuleNotFoundError(name='lerobot_serve_interfaces.msg')
-    assert remedy(error).startswith('lerobot_serve_interfaces.msg is not found; source the setup')
+    assert remedy(error).startswith('lerobot_serve_interfaces is not found; source the setup')
     assert remedy(ModuleNotFoundError(name='cv2')).endswith(REQUIREMENTS['cv2'])
 
 

@@ -22,7 +22,7 @@ def modules(monkeypatch):
     import workspace
 
     yield machine, workspace
-    for name in ('machine', 'workspace'):
+    for name in ('machine', 'pins', 'workspace'):
         del sys.modules[name]
 
 
@@ -110,7 +110,8 @@ def test_a_full_disk_is_told(modules, monkeypatch, tmp_path):
 
 def test_pins_differ_by_distribution_where_they_say_so(modules):
     _, workspace = modules
-    jazzy, kilted = map(workspace.read_requirements, ('jazzy', 'kilted'))
+    text = workspace.REQUIREMENTS.read_text()
+    jazzy, kilted = (workspace.pins.read(text, distro) for distro in ('jazzy', 'kilted'))
     assert set(jazzy) == {'ros', 'build', 'run', 'torch', 'test'}
     assert jazzy['ros'][0] == 'ros-rclpy[fastrtps]==7.1.6'
     assert kilted['ros'][0] == 'ros-rclpy[fastrtps]==9.1.2'
