@@ -26,10 +26,10 @@ class Snapshot:
 
 
 class Inputs:
-    """One slot for each input, named when built."""
+    """One slot for each input, named when built; `topics` are for the texts."""
 
-    def __init__(self, max_age_ns: dict[str, int]) -> None:
-        self._max_age_ns = max_age_ns
+    def __init__(self, max_age_ns: dict[str, int], topics: dict[str, str] | None = None) -> None:
+        self._max_age_ns, self._topics = max_age_ns, topics or {}
         self._slots: dict[str, tuple[Any, int]] = {}
         self._lock = threading.Lock()
 
@@ -54,7 +54,8 @@ class Inputs:
 
     def _checked(self, name: str, slot: tuple[Any, int] | None, now_ns: int) -> tuple[Any, int]:
         if slot is None:
-            raise NotReady(f'nothing has arrived yet for {name}')
+            where = f' on {self._topics[name]}' if name in self._topics else ''
+            raise NotReady(f'nothing has arrived yet for {name}{where}')
         age_ns = now_ns - slot[1]
         if age_ns > self._max_age_ns[name]:
             allowed_s = self._max_age_ns[name] / 1e9

@@ -32,6 +32,7 @@ from lerobot_serve.edge.preparation import (
     max_ages_ns,
     name_client,
     pace,
+    topics,
 )
 from lerobot_serve.edge.queue import ActionQueue
 from lerobot_serve.edge.reports import edge_state, executed_action
@@ -72,7 +73,10 @@ class EdgeController(Node):
             Cage(self.robot.actions),
             max_action_age_ns=int(parameters.max_action_age_s * 1e9),
         )
-        self._inputs = Inputs(max_ages_ns(self.robot))
+        self._inputs = Inputs(
+            max_ages_ns(self.robot),
+            {name: self.resolve_topic_name(topic) for name, topic in topics(self.robot).items()},
+        )
         self._images = ImagePool(parameters.image_threads)
         self._chunks = Lane(self, ActionChunk, '~/action_chunk', qos.ACTION_CHUNK, self._on_chunk)
         self._client = SessionClient(

@@ -23,6 +23,11 @@ def pace(parameters: EdgeParameters, robot: Robot) -> Pace:
     )
 
 
+def topics(robot: Robot) -> dict[str, str]:
+    """Return the topic of every input by its name, as the robot file has it."""
+    return {JOINTS: robot.state.topic, **{c.name: c.topic for c in robot.cameras}}
+
+
 def max_ages_ns(robot: Robot) -> dict[str, int]:
     """Return the bound of every input by its name."""
     ages_s = {JOINTS: robot.state.max_age_s, **{c.name: c.max_age_s for c in robot.cameras}}

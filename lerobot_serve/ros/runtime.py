@@ -25,6 +25,7 @@ from rclpy.signals import SignalHandlerOptions
 from lerobot_serve.parameters import ParameterError
 from lerobot_serve.ros import large_messages
 from lerobot_serve.ros.memory import keep_freed_memory
+from lerobot_serve.ros.mistakes import readable
 from lerobot_serve.start import SIGNALS
 
 JOIN_S = 5.0
@@ -57,7 +58,8 @@ class Runtime:
         except Exception as error:
             # rcl reports a bad command line or parameter file with types of its own
             raise UserError(
-                f'the command line or a parameter file is wrong: {_first_line(error)}'
+                'the command line or a parameter file is wrong: '
+                f'{readable(str(error)) or type(error).__name__}'
             ) from error
         self.executor = SingleThreadedExecutor(context=self.context)
         self._closers: list[Callable[[], None]] = []
@@ -163,8 +165,3 @@ def _watch_signals(stop: threading.Event, started: threading.Event) -> None:
     stop.set()
     if not started.wait(LOADING_GRACE_S):
         os._exit(0)
-
-
-def _first_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__

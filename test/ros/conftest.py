@@ -22,6 +22,9 @@ def processes(tmp_path):
     with fleet(tmp_path, dict(os.environ)) as started:
         started.folder = tmp_path
         yield started
+    # pytest shows this below a failure
+    for log in sorted(tmp_path.glob('*.log')):
+        print(f'--- {log.name}\n{log.read_text()[-3000:]}')
 
 
 @pytest.fixture

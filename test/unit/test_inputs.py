@@ -81,3 +81,9 @@ def test_a_snapshot_never_holds_what_is_too_old(script, pause_ns):
     else:
         assert fresh
         assert snapshot == Snapshot(last, min(last.values()))
+
+
+def test_what_is_missing_is_named_with_its_topic():
+    inputs = Inputs({'joints': 1}, {'joints': '/robot_1/joint_states'})
+    with pytest.raises(NotReady, match='for joints on /robot_1/joint_states'):
+        inputs.snapshot(0)
