@@ -55,6 +55,7 @@ from lerobot_serve_interfaces.srv import ResetEpisode
 
 OPEN_TIMEOUT_S = 10.0
 RESET_TIMEOUT_S = 1.0
+WIRING_TIMEOUT_S = 3.0
 
 
 class EdgeController(Node):
@@ -193,6 +194,11 @@ class EdgeController(Node):
             codec=Codec[parameters.codec.upper()],
         )
         reply = self._client.open(self._ask, OPEN_TIMEOUT_S)
+        if not self._client.wait_until_wired(self._chunks.publisher_count, WIRING_TIMEOUT_S):
+            self.get_logger().warning(
+                f'{self._client.server} answers, but its topics were not found within '
+                f'{WIRING_TIMEOUT_S:g} s; first requests may be lost'
+            )
         for warning in reply.warnings:
             self.get_logger().warning(warning)
         if reply.chunk_size <= parameters.buffer_time_s * self.robot.fps:

@@ -5,7 +5,9 @@ bench.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 import threading
+import time
 from typing import Any
 
 from rclpy.node import Node
@@ -17,6 +19,8 @@ from lerobot_serve.wire.schema import Refusal
 from lerobot_serve.wire.session import Refused, SessionAsk, Unreachable
 from lerobot_serve_interfaces.msg import Observation
 from lerobot_serve_interfaces.srv import CloseSession, OpenSession, ResetEpisode
+
+WIRING_POLL_S = 0.005
 
 
 class SessionClient:
@@ -53,6 +57,20 @@ class SessionClient:
     def reset(self, request: ResetEpisode.Request, timeout_s: float) -> ResetEpisode.Response:
         """Begin the next episode. Raises Unreachable."""
         return self._call(self._reset, request, timeout_s)
+
+    def wait_until_wired(self, publisher_count: Callable[[], int], timeout_s: float) -> bool:
+        """
+        Wait until requests and answers have somebody at the other end; False when that took too
+        long.
+
+        A service answers before its server's topics are found; what is sent by then is lost.
+        """
+        deadline = time.monotonic() + timeout_s
+        while not (self._requests.get_subscription_count() and publisher_count()):
+            if time.monotonic() > deadline or (self._stop and self._stop.is_set()):
+                return False
+            time.sleep(WIRING_POLL_S)
+        return True
 
     def send(self, raw: bytes) -> None:
         """Publish the bytes of an Observation."""

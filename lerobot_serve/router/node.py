@@ -239,7 +239,12 @@ class PolicyRouter(Node):
                 code = error.code if isinstance(error, Refused) else Refusal.UNREACHABLE
                 raise Refused(code, f'slot {name} ({slot.server}): {error}') from error
             self._policies[name] = replies[name].policy
+        for slot in self._slots.values():
+            slot.wait_until_wired(self._both_answer, CALL_TIMEOUT_S)
         return merge_replies(replies['a'], replies['b'], self._inbox.topic_name)
+
+    def _both_answer(self) -> bool:
+        return self._answers.publisher_count() >= len(self._slots)
 
     def _close_in(self, ask: SessionAsk, names: list[str]) -> None:
         for name in names:

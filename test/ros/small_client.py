@@ -54,13 +54,9 @@ class SmallClient:
 
     def wait_for_wiring(self, limit_s: float = 20.0) -> None:
         """Wait until requests and answers have somebody at the other end."""
-        deadline = time.monotonic() + limit_s
-        subscription, publisher = self._subscription, self._sessions._requests
-        while time.monotonic() < deadline:
-            if publisher.get_subscription_count() and subscription.get_publisher_count():
-                return
-            time.sleep(0.01)
-        raise TimeoutError('requests or answers found nobody at the other end')
+        publishers = self._subscription.get_publisher_count
+        if not self._sessions.wait_until_wired(publishers, limit_s):
+            raise TimeoutError('requests or answers found nobody at the other end')
 
     def observation(self, **changes: object) -> Observation:
         self._seq += 1
