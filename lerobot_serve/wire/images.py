@@ -135,7 +135,7 @@ class ImagePool:
     """
 
     def __init__(self, threads: int) -> None:
-        self._pool = ThreadPoolExecutor(threads, 'image') if threads > 1 else None
+        self._pool = ThreadPoolExecutor(threads - 1, 'image') if threads > 1 else None
 
     def encode_all(
         self, frames: dict[str, np.ndarray], codec: Codec, quality: int
@@ -156,5 +156,7 @@ class ImagePool:
 
     def _map(self, function, items: list, *, parallel: bool) -> tuple:
         if self._pool and parallel and len(items) > 1:
-            return tuple(self._pool.map(function, items))
+            others = [self._pool.submit(function, item) for item in items[1:]]
+            # the caller does its share: a hand-over costs as much as a small image
+            return (function(items[0]), *(other.result() for other in others))
         return tuple(map(function, items))
