@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 from importlib import import_module
-import os
 from pathlib import Path
 import signal
 
 import rclpy
 
 from lerobot_serve.bench import machine, report
+from lerobot_serve.cli.results import make_folder
+from lerobot_serve.ros.domain import reserve
 from lerobot_serve.ros.runtime import UserError
 
 EXAMPLE = 'example: lerobot-serve bench round_trip --rounds 200'
@@ -18,7 +19,6 @@ EXAMPLE = 'example: lerobot-serve bench round_trip --rounds 200'
 NAMES = ('round_trip', 'codec')
 OUT = Path('out/bench')
 ROUNDS_LIMIT = 100_000
-FIRST_DOMAIN, DOMAINS = 60, 20
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,10 +35,9 @@ def main(options: argparse.Namespace) -> int:
         raise UserError(f'there is no benchmark {unknown[0]!r}; there are {", ".join(NAMES)}')
     if not 4 <= options.rounds <= ROUNDS_LIMIT:
         raise UserError(f'--rounds must be in [4, {ROUNDS_LIMIT}], got {options.rounds}')
-    options.out.mkdir(parents=True, exist_ok=True)
-    # a domain of its own, on this machine only: nobody's robot is to answer
-    domain = str(FIRST_DOMAIN + os.getpid() % DOMAINS)
-    os.environ.update(ROS_DOMAIN_ID=domain, ROS_AUTOMATIC_DISCOVERY_RANGE='LOCALHOST')
+    make_folder(options.out)
+    # nobody's robot is to answer
+    reserve()
     # ends like Ctrl-C, so that the processes that were started are ended too
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     for name in options.names or NAMES:

@@ -11,6 +11,7 @@ import time
 
 from lerobot_serve.cli.demo_watch import Watch
 from lerobot_serve.cli.processes import Fleet, fleet
+from lerobot_serve.cli.results import make_folder
 from lerobot_serve.ros.domain import reserve
 from lerobot_serve.ros.runtime import Runtime, UserError
 
@@ -23,14 +24,6 @@ START_S = 60.0
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('--seconds', type=float, default=20.0, help='how long the robot runs (20)')
-
-
-def make_folder(folder: Path) -> None:
-    """Make the folder of the results. Raises UserError."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f'{folder} cannot be made: {error.strerror}') from error
 
 
 def main(options: argparse.Namespace) -> int:

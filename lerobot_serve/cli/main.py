@@ -49,12 +49,13 @@ def main(arguments: list[str] | None = None) -> int:
 
 def run(arguments: list[str] | None) -> int:
     """Run the verb. Raises ModuleNotFoundError."""
+    from lerobot_serve.ros.domain import NoDomain
     from lerobot_serve.ros.runtime import UserError
 
     options = parser().parse_args(arguments)
     try:
         return options.main(options)
-    except (UserError, ParameterError) as error:
+    except (UserError, ParameterError, NoDomain) as error:
         print(f'lerobot-serve {options.verb}: {error}', file=sys.stderr)
         return 1
     except KeyboardInterrupt:
