@@ -1,8 +1,8 @@
 """
 What the server asks of a policy.
 
-A policy is described once, then answers batches of requests. One thread, the inference worker,
-calls it.
+A policy is loaded and described once, then answers batches of requests. One thread, the inference
+worker, does all of that.
 """
 
 from __future__ import annotations
@@ -21,6 +21,29 @@ class PolicyError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class Loading:
+    """
+    What the operator says of a policy before it is loaded.
+
+    Names and rate are for policies whose files do not hold them; `name` stands before the @ of the
+    fingerprint, empty for the policy's own; `cpu_threads` 0 leaves them to torch;
+    `memory_margin_bytes` is what the policy needs beside its weights; `state_limit` is how many
+    sessions a recurrent policy remembers.
+    """
+
+    path: str = ''
+    device: str = 'cpu'
+    name: str = ''
+    state_names: tuple[str, ...] = ()
+    action_names: tuple[str, ...] = ()
+    trained_fps: float = 0.0
+    allow_missing_statistics: bool = False
+    cpu_threads: int = 0
+    memory_margin_bytes: int = 0
+    state_limit: int = 64
+
+
+@dataclass(frozen=True, slots=True)
 class Camera:
     """One camera that a policy wants."""
 
@@ -32,7 +55,14 @@ class Camera:
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """What a policy expects and gives; the server checks every session against it."""
+    """
+    What a policy expects and gives; the server checks every session against it.
+
+    `observation_steps` of the past, `observation_stride_steps` control steps apart, come with each
+    request. A `stochastic` policy draws random numbers, all of them from the request's seed. No
+    more than `batch_limit` requests are predicted together (0: any number). `notes` are what an
+    operator should know; every session hears them.
+    """
 
     policy_type: str
     fingerprint: str
@@ -46,6 +76,9 @@ class Description:
     observation_steps: int = 1
     observation_stride_steps: int = 1
     device: str = 'cpu'
+    stochastic: bool = False
+    batch_limit: int = 0
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,32 +86,45 @@ class PolicyRequest:
     """
     One decoded observation.
 
-    `state` is observation_steps x state values; `images` maps a camera's name to height x width x
-    channels, RGB.
+    `state` is observation_steps x state values; `images` maps a camera's name to as many frames of
+    height x width x channels, RGB; the oldest come first, the present last. Hidden state belongs
+    to `session_id` and `episode`: a request with `episode_start`, or of another episode than the
+    last, begins anew.
     """
 
     session_id: str
     state: np.ndarray
-    images: dict[str, np.ndarray] = field(default_factory=dict)
+    images: dict[str, tuple[np.ndarray, ...]] = field(default_factory=dict)
     task: str = ''
+    robot_type: str = ''
+    episode: int = 0
+    episode_start: bool = False
     prefix_model: np.ndarray = field(default_factory=lambda: NO_ACTIONS)
     prefix_robot: np.ndarray = field(default_factory=lambda: NO_ACTIONS)
     inference_delay_steps: int = 0
+    execution_horizon: int = 0
     seed: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prediction:
-    """One chunk, rows x actions, as the policy produced it and in the robot's units."""
+    """
+    One chunk, rows x actions, as the policy produced it and in the robot's units.
+
+    `state_lost`: the request went on with an episode whose hidden state is gone. `forward_ms` is
+    the forward pass alone, when the policy knows it.
+    """
 
     model: np.ndarray
     robot: np.ndarray
+    state_lost: bool = False
+    forward_ms: float | None = None
 
 
 class Policy(Protocol):
     """
-    The interface; the entry point `lerobot_serve.policies` names a function `load(path, device) ->
-    Policy`.
+    The interface; the entry point `lerobot_serve.policies` names a function `load(loading: Loading)
+    -> Policy`, which raises PolicyError.
     """
 
     def describe(self) -> Description:
@@ -86,8 +132,11 @@ class Policy(Protocol):
 
     def predict(self, requests: list[PolicyRequest]) -> list[Prediction]:
         """
-        Return one prediction for each request, in order. May raise; the server answers for it.
+        Return one prediction for each request, in order; no two are of one session.
+
+        May raise; the server then asks for each request alone and answers for the one that fails.
+        Hidden state changes only when this returns.
         """
 
     def reset(self, session_id: str) -> None:
-        """Forget what is remembered of one session; nothing to do for a policy without state."""
+        """Forget all that is remembered of one session, also of one never heard of."""

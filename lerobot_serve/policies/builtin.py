@@ -17,7 +17,13 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 import torch
 
-from lerobot_serve.policies.base import Description, PolicyError, PolicyRequest, Prediction
+from lerobot_serve.policies.base import (
+    Description,
+    Loading,
+    PolicyError,
+    PolicyRequest,
+    Prediction,
+)
 from lerobot_serve.policies.fingerprint import fingerprint
 from lerobot_serve.policies.reach_network import ReachNetwork, Sizes
 from lerobot_serve.policies.reach_settings import KIND, read_settings, Settings
@@ -66,11 +72,17 @@ class ReachPolicy:
 
     def _images(self, requests: list[PolicyRequest], name: str) -> torch.Tensor:
         pixels = self.network.sizes.image_pixels
-        images = [small(request.images.get(name), name, pixels) for request in requests]
+        images = [small(newest(request, name), name, pixels) for request in requests]
         return self._on_device(np.stack(images))
 
     def _on_device(self, values: np.ndarray) -> torch.Tensor:
         return torch.from_numpy(values).to(self._device)
+
+
+def newest(request: PolicyRequest, name: str) -> np.ndarray | None:
+    """Return the present frame of a camera, None when there is none."""
+    frames = request.images.get(name)
+    return frames[-1] if frames else None
 
 
 def small(image: np.ndarray | None, name: str, pixels: int) -> np.ndarray:
@@ -92,8 +104,9 @@ def small(image: np.ndarray | None, name: str, pixels: int) -> np.ndarray:
     return cv2.resize(square, (pixels, pixels), interpolation=cv2.INTER_AREA)
 
 
-def load(path: str, device: str) -> ReachPolicy:
-    """Return the policy in the folder `path`, on `device`. Raises PolicyError."""
+def load(loading: Loading) -> ReachPolicy:
+    """Return the policy in the folder `loading.path`, on its device. Raises PolicyError."""
+    path = loading.path
     folder = Path(path)
     if not path or not os.path.isdir(path):
         raise PolicyError(
@@ -108,7 +121,7 @@ def load(path: str, device: str) -> ReachPolicy:
                 f'python3 -m lerobot_serve.bench.train_reach {folder}'
             )
     settings = read_settings(files[0])
-    target = _device(device)
+    target = _device(loading.device)
     network = _network(settings, files[1]).to(target).eval()
     return ReachPolicy(network, _description(settings, files, str(target)))
 

@@ -12,7 +12,14 @@ import re
 
 import numpy as np
 
-from lerobot_serve.policies.base import Camera, Description, PolicyError, PolicyRequest, Prediction
+from lerobot_serve.policies.base import (
+    Camera,
+    Description,
+    Loading,
+    PolicyError,
+    PolicyRequest,
+    Prediction,
+)
 
 DEFAULT = 'joints=6,chunk=100,cameras=,fps=30'
 SHAPE = re.compile(r'joints=(\d+),chunk=(\d+),cameras=([^,]*),fps=(\d+(?:\.\d+)?)')
@@ -59,6 +66,6 @@ class NullPolicy:
         pass
 
 
-def load(path: str, device: str) -> NullPolicy:
-    """Return the policy of the shape `path`. Raises PolicyError."""
-    return NullPolicy(path or DEFAULT)
+def load(loading: Loading) -> NullPolicy:
+    """Return the policy of the shape `loading.path`. Raises PolicyError."""
+    return NullPolicy(loading.path or DEFAULT)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from importlib.metadata import entry_points
 
-from lerobot_serve.policies.base import Policy, PolicyError
+from lerobot_serve.policies.base import Loading, Policy, PolicyError
 
 GROUP = 'lerobot_serve.policies'
 
@@ -15,8 +15,8 @@ def kinds() -> list[str]:
     return sorted({entry.name for entry in entry_points(group=GROUP)})
 
 
-def load(kind: str, path: str, device: str) -> Policy:
-    """Return the policy at `path`. Raises PolicyError."""
+def load(kind: str, loading: Loading) -> Policy:
+    """Return the policy that `loading` describes. Raises PolicyError."""
     for entry in entry_points(group=GROUP):
         if entry.name == kind:
             try:
@@ -30,22 +30,22 @@ def load(kind: str, path: str, device: str) -> Policy:
                 raise PolicyError(
                     f'policy kind {kind!r} cannot be used here: {_in_one_line(error)}'
                 ) from error
-            return _loaded(loader, kind, path, device)
+            return _loaded(loader, kind, loading)
     raise PolicyError(
         f'there is no policy kind {kind!r}; installed are {", ".join(kinds()) or "none"}'
     )
 
 
-def _loaded(loader: Callable[[str, str], Policy], kind: str, path: str, device: str) -> Policy:
+def _loaded(loader: Callable[[Loading], Policy], kind: str, loading: Loading) -> Policy:
     """Return what the loader makes. Raises PolicyError."""
     try:
-        return loader(path, device)
+        return loader(loading)
     except PolicyError:
         raise
     except Exception as error:
         # the code of another package: nobody knows what it raises
         raise PolicyError(
-            f'policy kind {kind!r} cannot load {path!r}: {_in_one_line(error)}'
+            f'policy kind {kind!r} cannot load {loading.path!r}: {_in_one_line(error)}'
         ) from error
 
 
