@@ -48,6 +48,7 @@ def ask_from_request(request: OpenSession.Request) -> SessionAsk:
         request.wants_rtc,
         request.rtc_execution_horizon,
         request.codec,
+        request.answer_within_s,
     )
 
 
@@ -69,6 +70,7 @@ def request_from_ask(ask: SessionAsk) -> OpenSession.Request:
         wants_rtc=ask.wants_rtc,
         rtc_execution_horizon=ask.rtc_execution_horizon,
         codec=int(ask.codec),
+        answer_within_s=float(ask.answer_within_s),
     )
 
 

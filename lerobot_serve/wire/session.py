@@ -48,3 +48,4 @@ class SessionAsk:
     wants_rtc: bool = False
     rtc_execution_horizon: int = 0
     codec: int = Codec.JPEG
+    answer_within_s: float = 0.0
