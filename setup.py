@@ -43,7 +43,10 @@ setup(
         ],
         'lerobot_serve.policies': [
             'builtin = lerobot_serve.policies.builtin:load',
+            'exported = lerobot_serve.policies.exported:load',
+            'lerobot = lerobot_serve.policies.lerobot.loader:load',
             'null = lerobot_serve.policies.null:load',
+            'recurrent = lerobot_serve.policies.recurrent:load',
         ],
     },
 )

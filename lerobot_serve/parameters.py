@@ -34,6 +34,12 @@ class Spec:
     high: float | None
     choices: tuple[str, ...]
     live: bool
+    on_configure: bool
+
+    @property
+    def changes(self) -> str:
+        """When the value may change, for the documentation."""
+        return 'live' if self.live else 'when unconfigured' if self.on_configure else 'at start'
 
     @property
     def allowed(self) -> str:
@@ -86,10 +92,11 @@ def parameter(
     high: float | None = None,
     choices: tuple[str, ...] = (),
     live: bool = False,
+    on_configure: bool = False,
 ) -> Any:
     """
-    Describe one field. `live` parameters may be changed while the node runs; the others are
-    read-only.
+    Describe one field. `live` parameters may be changed while the node runs, those `on_configure`
+    while a managed node is unconfigured; the others are read-only.
     """
     details = {
         'text': text,
@@ -98,6 +105,7 @@ def parameter(
         'high': high,
         'choices': choices,
         'live': live,
+        'on_configure': on_configure,
     }
     return field(default=default, metadata=details)
 
@@ -131,28 +139,33 @@ def build(parameters: type[T], values: dict[str, Any]) -> T:
     return built
 
 
-def changed(current: T, values: dict[str, Any]) -> T:
+def changed(current: T, values: dict[str, Any], *, unconfigured: bool = False) -> T:
     """
-    Return `current` with `values` changed. Raises ParameterError, also for one that is not live.
+    Return `current` with `values` changed. Raises ParameterError, also for one that may not change
+    now; `unconfigured` says whether the node is a managed one in that state.
     """
     kept = {spec.name: getattr(current, spec.name) for spec in specs(type(current))}
     for spec in specs(type(current)):
-        if (
-            spec.name in values
-            and not spec.live
-            and spec.check(values[spec.name]) != kept[spec.name]
-        ):
-            raise ParameterError(
-                f'{spec.name} is fixed at start ({kept[spec.name]!r}); restart the node with '
-                'the new value'
-            )
+        may_change = spec.live or (spec.on_configure and unconfigured)
+        if spec.name in values and not may_change:
+            if spec.check(values[spec.name]) != kept[spec.name]:
+                raise ParameterError(f'{spec.name} is {_fixed(spec, kept[spec.name])}')
     return build(type(current), {**kept, **values})
+
+
+def _fixed(spec: Spec, value: Any) -> str:
+    if spec.on_configure:
+        return (
+            f'in use ({value!r}); deactivate and clean up the node, set the new value, then '
+            'configure and activate it'
+        )
+    return f'fixed at start ({value!r}); restart the node with the new value'
 
 
 def table(parameters: type) -> str:
     """Return the reference table of one node in Markdown."""
     rows = [
-        '| parameter | type | default | unit | allowed | live | what it does |',
+        '| parameter | type | default | unit | allowed | changes | what it does |',
         '|---|---|---|---|---|---|---|',
     ]
     for spec in specs(parameters):
@@ -160,6 +173,6 @@ def table(parameters: type) -> str:
         shown = f'`{default!r}`' if spec.kind in (str, tuple) else f'`{str(default).lower()}`'
         rows.append(
             f'| `{spec.name}` | {KINDS[spec.kind]} | {shown} | {spec.unit} | {spec.allowed} | '
-            f'{"yes" if spec.live else "no"} | {spec.text} |'
+            f'{spec.changes} | {spec.text} |'
         )
     return '\n'.join(rows)

@@ -29,10 +29,18 @@ INT_LIMIT = 2**31 - 1
 class ParameterServer(Generic[T]):
     """Declares a dataclass of parameters on a node and keeps its current value."""
 
-    def __init__(self, node: Node, parameters: type[T]) -> None:
+    def __init__(
+        self,
+        node: Node,
+        parameters: type[T],
+        is_unconfigured: Callable[[], bool] = lambda: False,
+    ) -> None:
         """
         Raise ParameterError for a value or name from the command line or a file that is wrong.
+
+        `is_unconfigured` tells whether parameters `on_configure` may change now.
         """
+        self._is_unconfigured = is_unconfigured
         self._names = {spec.name for spec in specs(parameters)}
         self._listeners: list[Callable[[T], None]] = []
         given = {name: value.value for name, value in node._parameter_overrides.items()}
@@ -59,7 +67,7 @@ class ParameterServer(Generic[T]):
 
     def _validate(self, wanted: list[Parameter]) -> SetParametersResult:
         try:
-            changed(self.current, self._ours(wanted))
+            changed(self.current, self._ours(wanted), unconfigured=self._is_unconfigured())
         except ParameterError as error:
             return SetParametersResult(successful=False, reason=str(error))
         return SetParametersResult(successful=True)
@@ -67,7 +75,7 @@ class ParameterServer(Generic[T]):
     def _apply(self, accepted: list[Parameter]) -> None:
         ours = self._ours(accepted)
         if ours:
-            self.current = changed(self.current, ours)
+            self.current = changed(self.current, ours, unconfigured=self._is_unconfigured())
             for listener in self._listeners:
                 listener(self.current)
 
@@ -82,7 +90,7 @@ def describe(spec: Spec) -> ParameterDescriptor:
     descriptor = ParameterDescriptor(
         name=spec.name,
         description=f'{spec.text}{unit}',
-        read_only=not spec.live,
+        read_only=not (spec.live or spec.on_configure),
         # so that a value of the wrong type reaches our check, whose text names the parameter
         dynamic_typing=True,
         additional_constraints=f'must be {spec.allowed}',

@@ -2,10 +2,11 @@
 The process around a node: context, executor, threads, signals, and an exit that leaves nothing
 behind.
 
-One thread waits for SIGINT or SIGTERM, the main thread for `stop`. One thread spins the executor,
-whose callbacks only deposit. A node's other threads are started here too, so that one place ends
-them: `stop` is set, each is joined with a bound, and only then is the node destroyed. A thread
-that fails ends the process with its error and exit status 1.
+One thread waits for SIGINT or SIGTERM, the main thread for `asked_to_stop`. One thread spins the
+executor, whose callbacks only deposit. A node's other threads are started here too, so that one
+place ends them: what it registered with `on_farewell` is called while all still runs, `stop` is
+set, each thread is joined with a bound, and only then is the node destroyed. A thread that fails
+ends the process with its error and exit status 1.
 """
 
 from __future__ import annotations
@@ -18,7 +19,11 @@ import threading
 import traceback
 
 import rclpy
-from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
+from rclpy.executors import (
+    ExternalShutdownException,
+    MultiThreadedExecutor,
+    SingleThreadedExecutor,
+)
 from rclpy.node import Node
 from rclpy.signals import SignalHandlerOptions
 
@@ -42,12 +47,18 @@ class Runtime:
     Owns the context, the executor and every thread of one process. Built and closed by one thread.
     """
 
-    def __init__(self, arguments: list[str] | None = None) -> None:
-        """Start ROS with the command line `arguments` (default sys.argv). Raises UserError."""
+    def __init__(self, arguments: list[str] | None = None, executor_threads: int = 1) -> None:
+        """
+        Start ROS with the command line `arguments` (default sys.argv). Raises UserError.
+
+        More than one executor thread is for nodes with callbacks that take long.
+        """
         large_messages.use_profile()
         keep_freed_memory()
+        self.asked_to_stop = threading.Event()
         self.stop = threading.Event()
         self.failure: BaseException | None = None
+        self.hanging = False
         self.context = rclpy.Context()
         try:
             rclpy.init(
@@ -61,7 +72,13 @@ class Runtime:
                 'the command line or a parameter file is wrong: '
                 f'{readable(str(error)) or type(error).__name__}'
             ) from error
-        self.executor = SingleThreadedExecutor(context=self.context)
+        self.executor = (
+            MultiThreadedExecutor(executor_threads, context=self.context)
+            if executor_threads > 1
+            else SingleThreadedExecutor(context=self.context)
+        )
+        self._starters: list[Callable[[], None]] = []
+        self._farewells: list[Callable[[], None]] = []
         self._closers: list[Callable[[], None]] = []
         self._threads: list[threading.Thread] = []
 
@@ -88,6 +105,16 @@ class Runtime:
             self._closers.append(wake)
         thread.start()
 
+    def when_running(self, starter: Callable[[], None]) -> None:
+        """
+        Call `starter` in the main thread once the executor spins. Its UserError ends the process.
+        """
+        self._starters.append(starter)
+
+    def on_farewell(self, farewell: Callable[[], None]) -> None:
+        """Call `farewell` in the main thread before the end, with everything still running."""
+        self._farewells.append(farewell)
+
     def on_close(self, closer: Callable[[], None]) -> None:
         """Call `closer` after `stop` is set and before the threads are joined."""
         self._closers.append(closer)
@@ -95,8 +122,19 @@ class Runtime:
     def spin_in_background(self) -> None:
         self.thread('executor', self._spin, self.executor.wake)
 
+    def start(self) -> None:
+        """Spin the executor, then do what nodes wanted done `when_running`. Raises UserError."""
+        self.spin_in_background()
+        for starter in self._starters:
+            starter()
+
     def close(self) -> None:
         """End every thread, then the nodes, then ROS. May be called twice."""
+        self.asked_to_stop.set()
+        farewells, self._farewells = self._farewells, []
+        for farewell in farewells:
+            if not self.stop.is_set():
+                farewell()
         self.stop.set()
         for closer in self._closers:
             closer()
@@ -104,8 +142,12 @@ class Runtime:
             thread.join(JOIN_S)
             if thread.is_alive():
                 print(f'thread {thread.name} did not end within {JOIN_S:g} s', file=sys.stderr)
+                self.hanging = True
         self._closers.clear()
         self._threads.clear()
+        if self.hanging:
+            # what such a thread uses must not be taken down under it
+            return
         for node in list(self.executor.get_nodes()):
             self.executor.remove_node(node)
             node.destroy_node()
@@ -121,14 +163,23 @@ class Runtime:
         try:
             target()
         except ExternalShutdownException:
-            self.stop.set()
+            self._give_up()
         except BaseException as error:
             self.failure = self.failure or error
             traceback.print_exc()
-            self.stop.set()
+            self._give_up()
+
+    def _give_up(self) -> None:
+        self.stop.set()
+        self.asked_to_stop.set()
 
 
-def run(create: Callable[[Runtime], Node], arguments: list[str] | None = None) -> int:
+def run(
+    create: Callable[[Runtime], Node],
+    arguments: list[str] | None = None,
+    *,
+    executor_threads: int = 1,
+) -> int:
     """
     Run one node until SIGINT or SIGTERM; return the exit status.
 
@@ -140,15 +191,18 @@ def run(create: Callable[[Runtime], Node], arguments: list[str] | None = None) -
     started = threading.Event()
     runtime = None
     try:
-        runtime = Runtime(arguments)
+        runtime = Runtime(arguments, executor_threads)
         watcher = threading.Thread(
-            target=_watch_signals, args=(runtime.stop, started), name='signals', daemon=True
+            target=_watch_signals,
+            args=(runtime.asked_to_stop, started),
+            name='signals',
+            daemon=True,
         )
         watcher.start()
         runtime.add(create(runtime))
-        runtime.spin_in_background()
+        runtime.start()
         started.set()
-        runtime.stop.wait()
+        runtime.asked_to_stop.wait()
     except (UserError, ParameterError) as error:
         print(f'error: {error}', file=sys.stderr)
         return 1
@@ -156,12 +210,14 @@ def run(create: Callable[[Runtime], Node], arguments: list[str] | None = None) -
         started.set()
         if runtime:
             runtime.close()
+            if runtime.hanging:
+                os._exit(1)
     return 1 if runtime.failure else 0
 
 
-def _watch_signals(stop: threading.Event, started: threading.Event) -> None:
-    """Set `stop` at a signal; a node that is still loading is not waited for."""
+def _watch_signals(asked_to_stop: threading.Event, started: threading.Event) -> None:
+    """Set the event at a signal; a node that is still loading is not waited for."""
     signal.sigwait(SIGNALS)
-    stop.set()
+    asked_to_stop.set()
     if not started.wait(LOADING_GRACE_S):
         os._exit(0)

@@ -1,26 +1,30 @@
 """
 An observation, decoded and checked against its session: what is wrong in it stops here.
 
-Worker thread.
+Inference thread.
 """
 
 from __future__ import annotations
 
+import hashlib
+
 import numpy as np
 
-from lerobot_serve.policies.base import Description, PolicyRequest
+from lerobot_serve.policies.base import Camera, Description, PolicyRequest
 from lerobot_serve.server.sessions import Session
-from lerobot_serve.wire.content import NO_ACTIONS
+from lerobot_serve.wire.content import Image, NO_ACTIONS
 from lerobot_serve.wire.errors import Malformed
 from lerobot_serve.wire.images import ImagePool
 from lerobot_serve.wire.observation import Observation
+from lerobot_serve.wire.schema import Flag
 
 
 def policy_request(
     observation: Observation, session: Session, served: Description, images: ImagePool
 ) -> tuple[PolicyRequest, bool]:
     """Return what the policy is asked, and whether a prefix was ignored. Raises Malformed."""
-    check_version(observation.header.schema_version, session)
+    header = observation.header
+    check_version(header.schema_version, session)
     check_state(observation.state, served)
     check_task(observation.task, session)
     prefixed = bool(observation.prefix_model.size or observation.prefix_robot.size)
@@ -33,11 +37,24 @@ def policy_request(
         observation.state,
         decode_images(observation, served, images),
         observation.task or session.task,
+        session.ask.robot_type,
+        header.episode,
+        bool(header.flags & Flag.EPISODE_START),
         observation.prefix_model if ours else NO_ACTIONS,
         observation.prefix_robot if ours else NO_ACTIONS,
-        observation.inference_delay_steps if ours else 0,
+        # nobody can have lived more of the old chunk than there is
+        min(observation.inference_delay_steps, len(observation.prefix_model)) if ours else 0,
+        min(session.ask.rtc_execution_horizon, served.chunk_size),
+        seed(observation, session) if served.stochastic else 0,
     )
     return request, prefixed and not ours
+
+
+def seed(observation: Observation, session: Session) -> int:
+    """Return the seed of a request: another one each time, and the same again in a replay."""
+    header = observation.header
+    key = f'{session.session_id}/{header.episode}/{header.seq}'.encode()
+    return int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), 'big') >> 1 or 1
 
 
 def check_version(version: int, session: Session) -> None:
@@ -77,39 +94,55 @@ def check_prefix(prefix: np.ndarray, served: Description) -> None:
         raise Malformed(
             'wrong_shape', f'a prefix must have {columns} columns, got {prefix.shape[1]}'
         )
+    if len(prefix) > served.chunk_size:
+        raise Malformed(
+            'wrong_shape', f'a prefix may have {served.chunk_size} rows, got {len(prefix)}'
+        )
     if not np.isfinite(prefix).all():
         raise Malformed('not_finite', 'the prefix holds NaN or infinity')
 
 
-def check_once(observation: Observation) -> None:
+def decode_images(
+    observation: Observation, served: Description, images: ImagePool
+) -> dict[str, tuple[np.ndarray, ...]]:
+    """
+    Return each camera that the policy wants with its frames, oldest first; others are not looked
+    at.
+    """
+    given = by_camera_and_step(observation.images)
+    stride = served.observation_stride_steps
+    steps = [stride * i for i in reversed(range(served.observation_steps))]
+    wanted = [(camera.name, back) for camera in served.cameras for back in steps]
+    missing = [f'{name} {back} steps back' if back else name for name, back in wanted]
+    missing = [text for text, key in zip(missing, wanted, strict=True) if key not in given]
+    if missing:
+        raise Malformed('missing_camera', f'cameras {missing} are not in the request')
+    frames = iter(images.decode_all(tuple(given[key] for key in wanted)))
+    return {
+        camera.name: tuple(check_frame(next(frames), camera) for _ in steps)
+        for camera in served.cameras
+    }
+
+
+def by_camera_and_step(images: tuple[Image, ...]) -> dict[tuple[str, int], Image]:
     """Of two images of one camera and one time, nobody could say which one counts."""
-    seen = set()
-    for image in observation.images:
+    given: dict[tuple[str, int], Image] = {}
+    for image in images:
         key = image.name, image.steps_back
-        if key in seen:
+        if key in given:
             raise Malformed(
                 'doubled_camera',
                 f'camera {image.name!r} is there twice for {image.steps_back} steps back',
             )
-        seen.add(key)
+        given[key] = image
+    return given
 
 
-def decode_images(
-    observation: Observation, served: Description, images: ImagePool
-) -> dict[str, np.ndarray]:
-    """Decode the cameras that the policy wants; others are not looked at."""
-    check_once(observation)
-    given = {image.name: image for image in observation.images if not image.steps_back}
-    missing = [camera.name for camera in served.cameras if camera.name not in given]
-    if missing:
-        raise Malformed('missing_camera', f'cameras {missing} are not in the request')
-    wanted = [given[camera.name] for camera in served.cameras]
-    frames = images.decode_all(tuple(wanted))
-    for camera, frame in zip(served.cameras, frames, strict=True):
-        if frame.shape[2] != camera.channels or frame.dtype != np.uint8:
-            raise Malformed(
-                'wrong_shape',
-                f'{camera.name} must have {camera.channels} channels of 8 bits, got '
-                f'{frame.shape[2]} of {8 * frame.itemsize}',
-            )
-    return {camera.name: frame for camera, frame in zip(served.cameras, frames, strict=True)}
+def check_frame(frame: np.ndarray, camera: Camera) -> np.ndarray:
+    if frame.shape[2] != camera.channels or frame.dtype != np.uint8:
+        raise Malformed(
+            'wrong_shape',
+            f'{camera.name} must have {camera.channels} channels of 8 bits, got '
+            f'{frame.shape[2]} of {8 * frame.itemsize}',
+        )
+    return frame

@@ -1,83 +1,193 @@
-"""The newest request of each client and nothing older, handed out in the order of arrival."""
+"""
+What waits for the inference thread: the newest request of each client and nothing older, and
+jobs, which go first.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
 import threading
+import time
+from typing import TypeVar
 
+from lerobot_serve.server.schedulers import RoundRobin, Scheduler
 from lerobot_serve.server.sessions import Session
-from lerobot_serve.wire.header import peek
+from lerobot_serve.wire.header import Header
+
+T = TypeVar('T')
+Clock = Callable[[], int]
 
 
 @dataclass(frozen=True, slots=True)
 class Mail:
-    """One request as it arrived."""
+    """
+    One request as it arrived. `dry_ns` is when its robot has nothing left to play, by this
+    server's clock; `use` takes the answer instead of the session's reply topic.
+    """
 
     session: Session
     raw: bytes
+    header: Header
     arrived_ns: int
-    superseded: int
+    dry_ns: int = 0
+    superseded: int = 0
+    use: Callable | None = None
+
+
+class Closed(Exception):
+    """The inference thread has ended or is about to."""
 
 
 class Mailbox:
-    """The executor thread puts, the worker takes; `close` lets the worker go."""
+    """
+    Any thread puts and calls. The inference thread takes; by taking again it says that the last is
+    done. `close` lets it go.
+    """
 
-    def __init__(self) -> None:
-        self._ready = threading.Condition()
+    def __init__(self, clock: Clock = time.monotonic_ns) -> None:
+        self._clock = clock
+        self._changed = threading.Condition()
         self._mail: dict[str, Mail] = {}
         self._superseded: dict[str, int] = {}
+        self._jobs: deque[tuple[Callable[[], object], Future]] = deque()
+        self._scheduler: Scheduler = RoundRobin()
+        self._clients: Callable[[], int] = lambda: 0
+        self._busy = False
         self._closed = False
 
-    def put(self, session: Session, raw: bytes, arrived_ns: int) -> bool:
+    def schedule(self, scheduler: Scheduler, clients: Callable[[], int]) -> None:
+        """Serve in this order from now on; `clients` counts who may have a request."""
+        with self._changed:
+            self._scheduler, self._clients = scheduler, clients
+            self._changed.notify_all()
+
+    def put(self, mail: Mail) -> bool:
         """
         Deposit a request; return True when it took the place of an older one.
 
         The client keeps the older one's place in the line, so that asking often gains nothing.
         """
-        name = session.ask.client_id
-        with self._ready:
+        name = mail.session.session_id
+        with self._changed:
             replaced = name in self._mail
             if replaced:
                 self._superseded[name] = self._superseded.get(name, 0) + 1
-            count = self._superseded.get(name, 0)
-            self._mail[name] = Mail(session, raw, arrived_ns, count)
-            self._ready.notify()
+            self._mail[name] = mail
+            self._changed.notify_all()
             return replaced
 
-    def take(self) -> Mail | None:
-        """Wait for the oldest request and return it; None when closed."""
-        with self._ready:
-            self._ready.wait_for(lambda: self._mail or self._closed)
+    def take(self) -> list[Mail] | None:
+        """
+        Run what others asked for, wait for requests and return those that are served together;
+        None when closed.
+        """
+        while True:
+            with self._changed:
+                self._busy = False
+                self._changed.notify_all()
+                while not (self._closed or self._jobs or (picked := self._pick())):
+                    pass
+                if self._closed:
+                    return None
+                self._busy = True
+                job = self._jobs.popleft() if self._jobs else None
+                if not job:
+                    return picked
+            run_job(*job)
+            # what it made must not be held here while nothing comes
+            del job
+
+    def _pick(self) -> list[Mail]:
+        """Return what is served now; otherwise wait, and return nothing."""
+        if not self._mail:
+            self._changed.wait()
+            return []
+        line = list(self._mail.items())
+        clients = max(self._clients(), len(line))
+        pick = self._scheduler.pick([mail for _, mail in line], self._clock(), clients)
+        if not pick.positions:
+            self._changed.wait(pick.wait_ns / 1e9)
+            return []
+        return [self._withdraw(line[position][0]) for position in pick.positions]
+
+    def _withdraw(self, name: str) -> Mail:
+        mail = self._mail.pop(name)
+        count = self._superseded.get(name, 0)
+        return replace(mail, superseded=count)
+
+    def post(self, job: Callable[[], T]) -> Future[T]:
+        """Let the inference thread run `job` before its next request."""
+        future: Future[T] = Future()
+        with self._changed:
             if self._closed:
-                return None
-            return self._mail.pop(next(iter(self._mail)))
+                future.set_exception(Closed('the server is shutting down'))
+                return future
+            self._jobs.append((job, future))
+            self._changed.notify_all()
+        return future
 
-    def forget(self, client_id: str) -> bool:
+    def call(self, job: Callable[[], T], timeout_s: float | None = None) -> T:
         """
-        Drop what is left of a client whose session or episode ended; return True when a request
-        was waiting, so that it can be counted.
+        Run `job` in the inference thread and return what it returns. Raises what it raises, and
+        TimeoutError.
         """
-        with self._ready:
-            self._superseded.pop(client_id, None)
-            return self._mail.pop(client_id, None) is not None
+        return self.post(job).result(timeout_s)
 
-    def forget_episodes_before(self, client_id: str, episode: int) -> bool:
+    def forget(self, session_id: str) -> bool:
+        """
+        Drop what is left of a session that ended; return True when a request was waiting, so that
+        it can be counted.
+        """
+        with self._changed:
+            self._superseded.pop(session_id, None)
+            return self._mail.pop(session_id, None) is not None
+
+    def forget_episodes_before(self, session_id: str, episode: int) -> bool:
         """
         Drop a waiting request of an episode that has ended; return True when there was one.
 
         The first request of the new episode may come before the word that it has begun.
         """
-        with self._ready:
-            mail = self._mail.get(client_id)
-            if mail is None or peek(mail.raw).header.episode >= episode:
+        with self._changed:
+            mail = self._mail.get(session_id)
+            if mail is None or mail.header.episode >= episode:
                 return False
-            del self._mail[client_id]
+            del self._mail[session_id]
             return True
 
+    def clear(self) -> list[Mail]:
+        """Drop and return all that waits."""
+        with self._changed:
+            dropped = list(self._mail.values())
+            self._mail.clear()
+            self._superseded.clear()
+            return dropped
+
+    def wait_until_idle(self, timeout_s: float) -> bool:
+        """Wait until nothing waits or is being answered; False when that took too long."""
+        with self._changed:
+            return self._changed.wait_for(
+                lambda: self._closed or not (self._mail or self._jobs or self._busy), timeout_s
+            )
+
     def close(self) -> None:
-        with self._ready:
+        with self._changed:
             self._closed = True
-            self._ready.notify_all()
+            for _, future in self._jobs:
+                future.set_exception(Closed('the server is shutting down'))
+            self._jobs.clear()
+            self._changed.notify_all()
 
     def __len__(self) -> int:
         return len(self._mail)
+
+
+def run_job(job: Callable[[], object], future: Future) -> None:
+    """The error of a job belongs to whoever asked for it, not to the thread."""
+    try:
+        future.set_result(job())
+    except Exception as error:
+        future.set_exception(error)

@@ -1,79 +1,70 @@
-"""The node policy_server: parameters in, requests in, chunks out."""
+"""
+The node policy_server: parameters and transitions in, requests in, chunks out.
+
+The thread `intake` takes requests, `inference` owns the policy and its device. Of the executor's
+two threads one goes through transitions, so that the other can answer clients meanwhile.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
-import threading
+from itertools import count
 import time
 
-from rclpy.node import Node
-from rclpy.publisher import Publisher
+from lifecycle_msgs.msg import State
 
-from lerobot_serve.policies import registry
-from lerobot_serve.policies.base import PolicyError
+from lerobot_serve.policies import memory
 from lerobot_serve.ros import qos
-from lerobot_serve.ros.contract import (
-    ask_from_request,
-    refuse,
-    reply_publisher,
-)
+from lerobot_serve.ros.contract import ask_from_request, refuse
 from lerobot_serve.ros.lane import Lane
+from lerobot_serve.ros.lifecycle import LifecycleNode
 from lerobot_serve.ros.parameter_server import ParameterServer
+from lerobot_serve.ros.predict_action import PredictAction
+from lerobot_serve.ros.replies import Replies
 from lerobot_serve.ros.runtime import run, Runtime, UserError
 from lerobot_serve.ros.share import shared_file
-from lerobot_serve.server.mailbox import Mailbox
+from lerobot_serve.server import preparation
+from lerobot_serve.server.mailbox import Mail, Mailbox
 from lerobot_serve.server.parameters import ServerParameters
-from lerobot_serve.server.reports import describe_policy, server_status
-from lerobot_serve.server.sessions import Rules, Session, SessionTable
-from lerobot_serve.server.statistics import Statistics
-from lerobot_serve.server.worker import PolicyFailed, Worker
-from lerobot_serve.wire.errors import Malformed
-from lerobot_serve.wire.header import peek
-from lerobot_serve.wire.schema import (
-    FINGERPRINT_LIMIT,
-    MsgType,
-    Refusal,
-    SCHEMA_VERSION,
-    SCHEMA_VERSION_MIN,
+from lerobot_serve.server.reports import (
+    accept,
+    describe_load,
+    describe_policy,
+    server_status,
+    Standing,
 )
+from lerobot_serve.server.serving import Serving
+from lerobot_serve.server.sessions import Session
+from lerobot_serve.server.statistics import Statistics
+from lerobot_serve.wire import chunk as wire_chunk
+from lerobot_serve.wire.chunk import Chunk
+from lerobot_serve.wire.errors import Unencodable
+from lerobot_serve.wire.schema import Refusal, SCHEMA_VERSION, SCHEMA_VERSION_MIN
 from lerobot_serve.wire.session import Refused
 from lerobot_serve_interfaces.msg import Observation, ServerStatus
 from lerobot_serve_interfaces.srv import CloseSession, GetStatus, OpenSession, ResetEpisode
 
+CLEANUP_S = 5.0
 
-class PolicyServer(Node):
-    """
-    The thread `intake` takes requests, `inference` owns the policy, the executor does the rest.
-    """
+
+class PolicyServer(LifecycleNode):
+    """See the module. Built in the main thread, which also sees to autostart and farewell."""
 
     def __init__(self, runtime: Runtime) -> None:
         super().__init__('policy_server', context=runtime.context)
-        self._settings = ParameterServer(self, ServerParameters)
-        self._settings.on_change(self._change_rules)
-        parameters = self._settings.current
-        policy = load_policy(parameters)
-        self._served = policy.describe()
-        self._sessions = SessionTable(self._served, rules(parameters))
+        self._settings = ParameterServer(self, ServerParameters, self._is_unconfigured)
+        self._settings.on_change(self._change)
         self._statistics, self._mailbox = Statistics(), Mailbox()
-        self._reply_publishers: dict[str, Publisher] = {}
-        # the worker publishes while the executor may end a session
-        self._publishing = threading.Lock()
-        self._worker = Worker(
-            policy,
-            slot=parameters.slot,
-            statistics=self._statistics,
-            image_threads=parameters.image_threads,
-        )
-        warm_up(self._worker, parameters)
+        self._serving: Serving | None = None
+        self._standing = Standing(ServerStatus.UNCONFIGURED, preparation.UNCONFIGURED_TEXT)
+        self._replies = Replies(self)
+        self._one_shots = count(1)
         self._offer()
-        self.create_timer(parameters.status_period_s, self._on_timer)
-        self._publish_status()
-        runtime.thread('inference', self._run_worker, self._mailbox.close)
+        runtime.thread('inference', self._run_inference, self._mailbox.close)
         runtime.thread('intake', partial(self._inbox.run, runtime.stop), self._inbox.wake)
-        self.get_logger().info(
-            f'serving {self._served.fingerprint} ({self._served.policy_type}) on '
-            f'{self._served.device} as {self.get_fully_qualified_name()}'
-        )
+        runtime.when_running(self._autostart)
+        runtime.on_farewell(self.end)
 
     def _offer(self) -> None:
         """Create everything that the outside sees."""
@@ -87,104 +78,174 @@ class PolicyServer(Node):
         self.create_service(CloseSession, '~/close_session', self._on_close)
         self.create_service(ResetEpisode, '~/reset_episode', self._on_reset)
         self.create_service(GetStatus, '~/get_status', self._on_get_status)
+        self._action = PredictAction(
+            self, self._on_one_shot, self._mailbox.forget, self._mailbox.__len__
+        )
+        self.create_timer(self._settings.current.status_period_s, self._on_timer)
+        self._publish_status()
+
+    # transitions: the main thread or one of the executor's
+
+    def _autostart(self) -> None:
+        if self._settings.current.autostart:
+            for name in ('configure', 'activate'):
+                if not self.step(name):
+                    raise UserError(str(self.failure))
+
+    def configure(self) -> None:
+        """Load, verify and warm the policy. Raises PolicyError."""
+        self._stand(ServerStatus.UNCONFIGURED, 'loading the policy')
+        parameters = self._settings.current
+        default = str(shared_file('config/policies/reach'))
+        make = partial(preparation.worker, parameters, default, self._statistics)
+        try:
+            worker = self._mailbox.call(make)
+        except Exception as error:
+            self._stand(ServerStatus.FAILED, f'{error}; mend it and configure again')
+            raise
+        self._serving = preparation.serving(worker, self._mailbox, self._statistics, parameters)
+        self._stand(ServerStatus.INACTIVE, 'loaded and warm; activate it to serve')
+
+    def activate(self) -> None:
+        """Take sessions."""
+        served = self._serving.served
+        self._serving.begin()
+        self._stand(ServerStatus.ACTIVE)
+        for note in served.notes:
+            self.get_logger().warning(note)
+        self.get_logger().info(
+            f'serving {served.fingerprint} ({served.policy_type}, '
+            f'{served.state_class.name.lower()}) on {served.device} as '
+            f'{self.get_fully_qualified_name()}'
+        )
+
+    def deactivate(self) -> None:
+        """Drain: what is due is answered, new sessions are told to go elsewhere."""
+        limit_s = self._settings.current.drain_s
+        deadline = time.monotonic() + limit_s
+        text = 'the server is going away; open a session elsewhere'
+        self._serving.refuse(Refused(Refusal.DRAINING, text))
+        self._stand(ServerStatus.DRAINING, text)
+        done = self._serving.drain(limit_s)
+        done &= self._replies.wait_until_delivered(max(0.0, deadline - time.monotonic()))
+        if not done:
+            self.get_logger().warning(f'answers were still due after drain_s ({limit_s:g} s)')
+        self._stand(ServerStatus.INACTIVE, 'drained; activate it to serve again')
+
+    def cleanup(self) -> None:
+        """Close all sessions and let the policy go."""
+        self._serving.close(CLEANUP_S)
+        self._serving = None
+        self._replies.keep(set())
+        self._mailbox.call(memory.release, CLEANUP_S)
+        self._stand(ServerStatus.UNCONFIGURED, preparation.UNCONFIGURED_TEXT)
+
+    def _stand(self, state: int, text: str = '') -> None:
+        self._standing = Standing(state, text)
+        self._publish_status()
+
+    def _is_unconfigured(self) -> bool:
+        return self.lifecycle_state == State.PRIMARY_STATE_UNCONFIGURED
 
     # data path: intake, then inference
 
     def _on_observation(self, raw: bytes) -> None:
-        now_ns = time.monotonic_ns()
+        serving = self._serving
+        if serving is None:
+            self._statistics.drop('no_session')
+            return
+        refused = serving.deposit(raw, time.monotonic_ns())
+        if refused:
+            session, chunk = refused
+            self._replies.send(session.ask.reply_topic, wire_chunk.encode(chunk))
+
+    def _run_inference(self) -> None:
+        while mails := self._mailbox.take():
+            self._answer(mails)
+            # what a request holds must not outlive it
+            del mails
+        if self._serving:
+            self._serving.worker.close()
+
+    def _answer(self, mails: list[Mail]) -> None:
+        serving = self._serving
+        for mail, chunk in serving.worker.answer(mails):
+            self._send(serving, mail, chunk)
+
+    def _send(self, serving: Serving, mail: Mail, chunk: Chunk) -> None:
+        if mail.use:
+            mail.use(chunk)
+            return
         try:
-            header, client_id, _ = peek(raw)
-        except Malformed as error:
-            self._statistics.drop(error.reason)
+            raw = wire_chunk.encode(chunk)
+        except Unencodable:
+            # one robot's request must not end the service of the others
+            self._statistics.drop('unanswerable')
             return
-        session = self._sessions.find(client_id, header.session_epoch)
-        if session is None or header.msg_type != MsgType.OBSERVATION:
-            self._statistics.drop('wrong_type' if session else 'no_session')
-            return
-        self._sessions.heard(client_id, now_ns)
-        superseded = self._mailbox.put(session, raw, now_ns)
-        self._statistics.arrived(superseded=superseded)
+        if not (serving.is_open(mail) and self._replies.send(mail.session.ask.reply_topic, raw)):
+            self._statistics.drop('session_closed')
 
-    def _run_worker(self) -> None:
-        self._worker.run(self._mailbox, self._send)
-
-    def _send(self, reply_topic: str, raw: bytes) -> None:
-        with self._publishing:
-            publisher = self._reply_publishers.get(reply_topic)
-            if publisher:
-                publisher.publish(raw)
-                return
-        self._statistics.drop('session_closed')
+    def _on_one_shot(self, raw: bytes, use: Callable[[Chunk], None]) -> str:
+        """Queue the request of a caller without a session; executor thread."""
+        serving = self._serving
+        key = f'predict_chunk#{next(self._one_shots)}'
+        if serving is None:
+            use(preparation.refused_chunk(raw, self._standing.text))
+        else:
+            refused = serving.deposit_one(key, raw, time.monotonic_ns(), use)
+            if refused:
+                use(refused)
+        return key
 
     # control, executor thread
 
     def _on_open(
         self, request: OpenSession.Request, response: OpenSession.Response
     ) -> OpenSession.Response:
+        serving = self._serving
+        if serving is None:
+            return refuse(response, Refusal.NOT_READY, f'not ready: {self._standing.text}')
+        ask = None
         try:
             ask = ask_from_request(request)
-            self._make_publisher(ask.reply_topic)
-            old = self._sessions.current(ask.client_id)
-            session = self._sessions.open(ask, time.monotonic_ns())
+            self._replies.open(ask.reply_topic)
+            session, old = serving.open(ask, time.monotonic_ns())
         except Refused as refused:
             self._statistics.drop(f'refused_{refused.code.name.lower()}')
             self.get_logger().warning(f'refused {request.client_id!r}: {refused}')
-            self._forget([])
-            return self._describe_load(refuse(response, refused.code, str(refused)))
+            self._end(serving, [])
+            refuse(response, refused.code, str(refused))
+            return describe_load(response, serving, ask)
         # asked twice is answered twice, and nothing that waits is lost
-        self._forget([old] if old and old is not session else [])
+        self._end(serving, [old] if old else [])
         self.get_logger().info(f'opened {session.session_id} for {session.ask.robot_type or "?"}')
-        return self._describe_load(self._accept(session, response))
-
-    def _accept(self, session: Session, response: OpenSession.Response) -> OpenSession.Response:
-        served = self._served
-        response.accepted, response.code = True, int(Refusal.OK)
-        response.warnings = list(session.warnings)
-        response.schema_version = session.schema_version
-        response.session_epoch = session.ask.session_epoch
-        response.session_id = session.session_id
-        response.observation_topic = self._inbox.topic_name
-        response.policy_type, response.state_class = served.policy_type, int(served.state_class)
-        response.warmed_up, response.codec = True, session.ask.codec
-        describe_policy(response, served)
-        return response
-
-    def _describe_load(self, response: OpenSession.Response) -> OpenSession.Response:
-        response.policy = self._served.fingerprint
-        response.load = self._statistics.load(time.monotonic_ns())
-        response.predicted_delay_ms = self._statistics.percentile_ms('inference', 50) * (
-            1 + len(self._mailbox)
-        )
-        response.active_sessions = len(self._sessions)
-        response.max_sessions = self._sessions.rules.max_sessions
-        return response
+        accept(response, session, serving.served, self._inbox.topic_name)
+        return describe_load(response, serving, ask)
 
     def _on_close(
         self, request: CloseSession.Request, response: CloseSession.Response
     ) -> CloseSession.Response:
-        session = self._sessions.close(request.client_id, request.session_epoch)
+        serving = self._serving
+        name = request.client_id, request.session_epoch
+        session = serving.sessions.close(*name) if serving else None
         response.closed = session is not None
         if session:
-            self._forget([session])
+            self._end(serving, [session])
         else:
-            response.text = (
-                f'{request.client_id!r} has no session of epoch {request.session_epoch}'
-            )
+            response.text = preparation.no_session(*name)
         return response
 
     def _on_reset(
         self, request: ResetEpisode.Request, response: ResetEpisode.Response
     ) -> ResetEpisode.Response:
-        session = self._sessions.find(request.client_id, request.session_epoch)
+        serving = self._serving
+        name = request.client_id, request.session_epoch
+        session = serving.sessions.find(*name) if serving else None
         response.acknowledged = session is not None
         if session:
-            if self._mailbox.forget_episodes_before(request.client_id, request.episode):
-                self._statistics.drop('episode_ended')
-            self._worker.forget(session.session_id)
+            serving.begin_episode(session, request.episode)
         else:
-            response.text = (
-                f'{request.client_id!r} has no session of epoch {request.session_epoch}'
-            )
+            response.text = preparation.no_session(*name)
         return response
 
     def _on_get_status(
@@ -196,95 +257,50 @@ class PolicyServer(Node):
         response.schema_version_max = SCHEMA_VERSION
         response.default_task = parameters.default_task
         response.task_pinned = parameters.pin_task
-        describe_policy(response, self._served)
+        serving = self._serving
+        if serving:
+            describe_policy(response, serving.served)
         return response
 
-    # housekeeping
+    # housekeeping, executor thread
 
-    def _change_rules(self, parameters: ServerParameters) -> None:
-        changed = rules(parameters)
-        self._sessions.change_rules(
-            max_sessions=changed.max_sessions, grace_ns=changed.grace_ns, idle_ns=changed.idle_ns
-        )
+    def _change(self, parameters: ServerParameters) -> None:
+        if self._serving:
+            preparation.change(self._serving, parameters)
 
     def _on_timer(self) -> None:
-        silent = self._sessions.expire(time.monotonic_ns())
-        for session in silent:
-            self._statistics.drop('session_idle')
-            self.get_logger().warning(f'closed {session.session_id}: silent for too long')
-        self._forget(silent)
+        serving = self._serving
+        if serving:
+            ended = serving.sessions.sweep(time.monotonic_ns(), self._replies.has_listener)
+            for session, reason in ended:
+                self._statistics.drop(reason)
+                self.get_logger().warning(f'closed {session.session_id}: {reason}')
+            if ended:
+                self._end(serving, [session for session, _ in ended])
         self._publish_status()
 
-    def _forget(self, sessions: list[Session]) -> None:
+    def _end(self, serving: Serving, sessions: list[Session]) -> None:
         """Free what was kept for sessions that ended, and reply topics that nobody needs."""
-        for session in sessions:
-            if self._mailbox.forget(session.ask.client_id):
-                self._statistics.drop('session_ended')
-            self._worker.forget(session.session_id)
-        needed = {session.ask.reply_topic for session in self._sessions}
-        with self._publishing:
-            for topic in [t for t in self._reply_publishers if t not in needed]:
-                self.destroy_publisher(self._reply_publishers.pop(topic))
-
-    def _make_publisher(self, topic: str) -> None:
-        """Publish on a client's topic. Raises Refused."""
-        if topic not in self._reply_publishers:
-            self._reply_publishers[topic] = reply_publisher(self, topic)
+        serving.end(sessions, 'session_ended')
+        self._replies.keep({session.ask.reply_topic for session in serving.sessions})
 
     def _publish_status(self) -> None:
         self._status_publisher.publish(self._status())
 
     def _status(self) -> ServerStatus:
         return server_status(
-            self._served,
+            self._serving,
             self._statistics,
-            self._sessions,
+            self._standing,
             stamp=self.get_clock().now().to_msg(),
             server=self.get_fully_qualified_name(),
             slot=self._settings.current.slot,
-            now_ns=time.monotonic_ns(),
         )
-
-
-def rules(parameters: ServerParameters) -> Rules:
-    return Rules(
-        parameters.max_sessions,
-        parameters.default_task,
-        parameters.pin_task,
-        parameters.strict_fps,
-        int(parameters.session_grace_s * 1e9),
-        int(parameters.session_idle_s * 1e9),
-    )
-
-
-def load_policy(parameters: ServerParameters):
-    """Return the policy. Raises UserError."""
-    path = parameters.policy_path
-    if parameters.policy_kind == 'builtin' and not path:
-        path = shared_file('config/policies/reach')
-    try:
-        policy = registry.load(parameters.policy_kind, str(path), parameters.device)
-    except PolicyError as error:
-        raise UserError(str(error)) from error
-    fingerprint = policy.describe().fingerprint
-    if len(fingerprint.encode()) > FINGERPRINT_LIMIT:
-        raise UserError(
-            f'the fingerprint {fingerprint[:40]!r}... is over {FINGERPRINT_LIMIT} bytes'
-        )
-    return policy
-
-
-def warm_up(worker: Worker, parameters: ServerParameters) -> None:
-    """Run the policy before the first robot does. Raises UserError."""
-    try:
-        worker.warm_up(parameters.warmup_inferences)
-    except PolicyFailed as error:
-        raise UserError(f'the policy fails on an empty observation: {error}') from error
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the executable `policy_server`."""
-    return run(PolicyServer, arguments)
+    return run(PolicyServer, arguments, executor_threads=2)
 
 
 if __name__ == '__main__':

@@ -11,36 +11,140 @@ from lerobot_serve.parameters import parameter, ParameterError
 class ServerParameters:
     """See docs/parameters.md, which is made from this."""
 
+    autostart: bool = parameter(
+        True, 'configure and activate at start; false waits for a lifecycle manager'
+    )
     policy_kind: str = parameter(
-        'builtin', 'kind of policy: an entry point of lerobot_serve.policies'
+        'builtin',
+        'kind of policy: an entry point of lerobot_serve.policies',
+        on_configure=True,
     )
     policy_path: str = parameter(
         '',
         'where the policy lies; empty takes the small reaching policy of config/policies',
+        on_configure=True,
     )
-    device: str = parameter('cpu', 'where the policy runs, for example cpu or cuda:0')
+    policy_name: str = parameter(
+        '',
+        'what stands before the @ of the fingerprint; empty takes the name in the files',
+        on_configure=True,
+    )
+    device: str = parameter(
+        'cpu', 'where the policy runs, for example cpu or cuda:0', on_configure=True
+    )
+    cpu_threads: int = parameter(
+        0,
+        'threads of one inference on the CPU; 0 leaves it to torch',
+        low=0,
+        high=1024,
+        on_configure=True,
+    )
+    memory_margin_mb: int = parameter(
+        512,
+        'memory a policy needs beside its weights; it is not loaded when that is not free',
+        unit='MB',
+        low=0,
+        high=1048576,
+        on_configure=True,
+    )
+    state_names: tuple[str, ...] = parameter(
+        (),
+        'names of the values in observation.state, in order, for a policy that does not hold them',
+        on_configure=True,
+    )
+    action_names: tuple[str, ...] = parameter(
+        (),
+        'names of the actions, in order, for a policy that does not hold them',
+        on_configure=True,
+    )
+    trained_fps: float = parameter(
+        0.0,
+        'rate the policy was trained at, for a policy that does not hold it; 0 for unknown',
+        unit='Hz',
+        low=0.0,
+        high=1000.0,
+        on_configure=True,
+    )
+    allow_missing_statistics: bool = parameter(
+        False,
+        'serve a policy whose normalisation statistics are missing, without normalising',
+        on_configure=True,
+    )
+    recurrent_states: int = parameter(
+        256,
+        'sessions whose hidden state is kept; the one unused for longest is forgotten',
+        low=1,
+        high=65536,
+        on_configure=True,
+    )
     slot: str = parameter(
         'prod', 'name under which chunks are reported', choices=('prod', 'a', 'b')
+    )
+    scheduler: str = parameter(
+        'round_robin',
+        'whose turn it is: round_robin one after the other, earliest_dry who runs out of actions '
+        'first, micro_batch several at once',
+        choices=('round_robin', 'earliest_dry', 'micro_batch'),
+        live=True,
+    )
+    batch_size: int = parameter(
+        64, 'most requests in one forward pass of micro_batch', low=1, high=1024, live=True
+    )
+    batch_wait_ms: float = parameter(
+        5.0,
+        'how long micro_batch waits for more requests',
+        unit='ms',
+        low=0.0,
+        high=1000.0,
+        live=True,
+    )
+    admission: str = parameter(
+        'fixed',
+        'sessions admitted: fixed takes max_sessions, auto what measurements allow, at most '
+        'max_sessions',
+        choices=('fixed', 'auto'),
+        live=True,
     )
     max_sessions: int = parameter(
         16, 'robots served at once; the next one is refused', low=1, high=4096, live=True
     )
-    default_task: str = parameter('', 'task of a session that names none')
+    network_ms: float = parameter(
+        10.0,
+        'round trip through the network that admission auto reckons with',
+        unit='ms',
+        low=0.0,
+        high=10000.0,
+        live=True,
+    )
+    default_task: str = parameter('', 'task of a session that names none', on_configure=True)
     pin_task: bool = parameter(
-        False, 'refuse sessions and requests with another task than default_task'
+        False,
+        'refuse sessions and requests with another task than default_task',
+        on_configure=True,
     )
     strict_fps: bool = parameter(
-        False, 'refuse robots whose control rate differs from the trained one, instead of warning'
+        False,
+        'refuse robots whose control rate differs from the trained one, instead of warning',
+        on_configure=True,
     )
     warmup_inferences: int = parameter(
-        2, 'inferences before the first session; they count in no statistic', low=0, high=100
+        2,
+        'inferences before the first session; they count in no statistic',
+        low=1,
+        high=100,
+        on_configure=True,
     )
     image_threads: int = parameter(
-        2, 'threads that decode the cameras of a request side by side', low=1, high=32
+        2,
+        'threads that decode the cameras of a request side by side',
+        low=1,
+        high=32,
+        on_configure=True,
     )
     session_grace_s: float = parameter(
         5.0,
-        'how long a silent robot keeps its name against another one of that name',
+        'how long a silent robot keeps its name against another one of that name, and its session '
+        'when nobody listens for its chunks any more',
         unit='s',
         low=0.0,
         high=3600.0,
@@ -52,6 +156,15 @@ class ServerParameters:
         unit='s',
         low=1.0,
         high=86400.0,
+        live=True,
+    )
+    drain_s: float = parameter(
+        4.0,
+        'how long deactivating waits for the answers that are due; ros2 launch ends a process 5 s '
+        'after it asked it to stop',
+        unit='s',
+        low=0.0,
+        high=60.0,
         live=True,
     )
     status_period_s: float = parameter(

@@ -2,47 +2,89 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from lerobot_serve.policies.base import Description
-from lerobot_serve.server.sessions import SessionTable
+from lerobot_serve.server.serving import Serving
+from lerobot_serve.server.sessions import Session
 from lerobot_serve.server.statistics import Statistics
+from lerobot_serve.wire.schema import Refusal, TEXT_LIMIT
+from lerobot_serve.wire.session import SessionAsk
 from lerobot_serve_interfaces.msg import CameraSpec, DropCount, ServerStatus
+from lerobot_serve_interfaces.srv import OpenSession
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What the server is doing as a whole: a state of ServerStatus, and in words."""
+
+    state: int
+    text: str = ''
 
 
 def server_status(
-    served: Description,
+    serving: Serving | None,
     statistics: Statistics,
-    sessions: SessionTable,
+    standing: Standing,
     *,
     stamp: Any,
     server: str,
     slot: str,
-    now_ns: int,
 ) -> ServerStatus:
     """Return what the server is doing."""
-    drops = sorted(statistics.drop_counts().items())
-    return ServerStatus(
+    status = ServerStatus(
         stamp=stamp,
         server=server,
         slot=slot,
-        policy=served.fingerprint,
-        policy_type=served.policy_type,
-        device=served.device,
-        state=ServerStatus.ACTIVE,
-        state_class=int(served.state_class),
-        warmed_up=True,
-        active_sessions=len(sessions),
-        max_sessions=sessions.rules.max_sessions,
-        load=statistics.load(now_ns),
+        state=standing.state,
+        text=standing.text[:TEXT_LIMIT],
         inference_ms_p50=statistics.percentile_ms('inference', 50),
         inference_ms_p99=statistics.percentile_ms('inference', 99),
         queue_wait_ms_p99=statistics.percentile_ms('wait', 99),
         requests=statistics.requests,
         chunks=statistics.chunks,
         superseded=statistics.superseded,
-        drops=[DropCount(reason=reason, count=count) for reason, count in drops],
+        drops=[
+            DropCount(reason=reason, count=count)
+            for reason, count in sorted(statistics.drop_counts().items())
+        ],
     )
+    if serving:
+        report = serving.report()
+        status.policy, status.policy_type = serving.served.fingerprint, serving.served.policy_type
+        status.device, status.state_class = serving.served.device, int(serving.served.state_class)
+        status.warmed_up = True
+        status.active_sessions, status.max_sessions = report.active_sessions, report.max_sessions
+        status.load = report.load
+    return status
+
+
+def accept(
+    response: OpenSession.Response, session: Session, served: Description, observation_topic: str
+) -> None:
+    """Fill in the reply to a session that was opened."""
+    response.accepted, response.code = True, int(Refusal.OK)
+    response.warnings = [warning[:TEXT_LIMIT] for warning in session.warnings]
+    response.schema_version = session.schema_version
+    response.session_epoch = session.ask.session_epoch
+    response.session_id = session.session_id
+    response.observation_topic = observation_topic
+    response.policy_type, response.state_class = served.policy_type, int(served.state_class)
+    response.warmed_up, response.codec = True, session.ask.codec
+    describe_policy(response, served)
+
+
+def describe_load(
+    response: OpenSession.Response, serving: Serving, ask: SessionAsk | None
+) -> OpenSession.Response:
+    """Tell a client that has a choice how busy this server is."""
+    report = serving.report(ask)
+    response.policy = serving.served.fingerprint
+    response.load, response.predicted_delay_ms = report.load, report.predicted_delay_ms
+    response.active_sessions = report.active_sessions
+    response.max_sessions = report.max_sessions
+    return response
 
 
 def describe_policy(response: Any, served: Description) -> None:

@@ -1,34 +1,21 @@
 """
-Who may ask this server, and under which contract.
+Who is being served.
 
-Everything about a robot and the policy that could not match is found here, before anything moves.
-Owned by the executor thread; the intake thread calls `find` and `heard`, and the worker only
-reads the frozen Session objects it is handed.
+Owned by the control thread; the intake thread calls `find` and `heard`, and the inference thread
+only reads the frozen Session objects it is handed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-import math
+import hashlib
 import threading
 
 from lerobot_serve.policies.base import Description
-from lerobot_serve.wire.names import is_topic
-from lerobot_serve.wire.schema import agree, Codec, ID_LIMIT, Refusal, SchemaRefused
+from lerobot_serve.server.contract import check_contract, check_names, check_version, Rules
+from lerobot_serve.wire.schema import ID_LIMIT, Refusal, StateClass
 from lerobot_serve.wire.session import Refused, SessionAsk
-
-
-@dataclass(frozen=True, slots=True)
-class Rules:
-    """What the operator allows, beyond what the policy needs."""
-
-    max_sessions: int
-    default_task: str
-    pin_task: bool
-    strict_fps: bool
-    grace_ns: int
-    idle_ns: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +30,14 @@ class Session:
     task_pinned: bool = False
 
 
+@dataclass(slots=True)
+class Presence:
+    """When a client was last heard, and since when nobody listens on its reply topic."""
+
+    heard_ns: int
+    deaf_since_ns: int | None
+
+
 class SessionTable:
     """The open sessions, at most one for each client_id."""
 
@@ -50,8 +45,8 @@ class SessionTable:
         self._served = served
         self.rules = rules
         self._sessions: dict[str, Session] = {}
-        self._heard_ns: dict[str, int] = {}
-        # `find` and `heard` are the intake thread's, everything else is the executor's
+        self._presence: dict[str, Presence] = {}
+        # `find` and `heard` are the intake thread's, everything else is the control thread's
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
@@ -60,26 +55,22 @@ class SessionTable:
     def __iter__(self) -> Iterator[Session]:
         return iter(tuple(self._sessions.values()))
 
-    def open(self, ask: SessionAsk, now_ns: int) -> Session:
+    def open(self, ask: SessionAsk, now_ns: int, limit: int) -> Session:
         """
         Return the session, which takes the place of the client's older one. Raises Refused.
 
-        The same ask twice is answered twice with the same session.
+        The same ask twice is answered twice with the same session; `limit` bounds new clients.
         """
         version = check_version(ask)
         check_names(ask)
         known = self._sessions.get(ask.client_id)
         if known and known.ask == ask:
-            self._heard_ns[ask.client_id] = now_ns
+            self._presence[ask.client_id] = Presence(now_ns, now_ns)
             return known
         if known:
             self._check_name_is_free(known, ask, now_ns)
-        elif len(self._sessions) >= self.rules.max_sessions:
-            raise Refused(
-                Refusal.CAPACITY,
-                f'{len(self._sessions)} of {self.rules.max_sessions} sessions are open; try '
-                'another server, or raise max_sessions',
-            )
+        else:
+            self._check_room(limit)
         warnings = check_contract(ask, self._served, self.rules)
         session = Session(
             ask,
@@ -89,8 +80,9 @@ class SessionTable:
             warnings,
             self.rules.pin_task,
         )
-        self._sessions[ask.client_id] = session
-        self._heard_ns[ask.client_id] = now_ns
+        with self._lock:
+            self._sessions[ask.client_id] = session
+            self._presence[ask.client_id] = Presence(now_ns, now_ns)
         return session
 
     def current(self, client_id: str) -> Session | None:
@@ -102,37 +94,59 @@ class SessionTable:
         session = self._sessions.get(client_id)
         return session if session and session.ask.session_epoch == session_epoch else None
 
+    def is_open(self, session: Session) -> bool:
+        """Return whether this very session is still the client's; any thread."""
+        return self._sessions.get(session.ask.client_id) is session
+
     def heard(self, client_id: str, now_ns: int) -> None:
         """Note that the client is alive."""
         with self._lock:
-            if client_id in self._sessions:
-                self._heard_ns[client_id] = now_ns
+            presence = self._presence.get(client_id)
+            if presence:
+                presence.heard_ns = now_ns
 
     def close(self, client_id: str, session_epoch: int) -> Session | None:
         """Return the session that was ended, None when there was no such session."""
         with self._lock:
             if not self.find(client_id, session_epoch):
                 return None
-            del self._heard_ns[client_id]
+            del self._presence[client_id]
             return self._sessions.pop(client_id)
 
-    def expire(self, now_ns: int) -> list[Session]:
-        """Close and return the sessions that were silent for too long."""
-        silent = [
-            session
-            for name, session in self._sessions.items()
-            if now_ns - self._heard_ns[name] > self.rules.idle_ns
-        ]
-        for session in silent:
-            self.close(session.ask.client_id, session.ask.session_epoch)
-        return silent
+    def sweep(self, now_ns: int, has_listener: Callable[[str], bool]) -> list[tuple[Session, str]]:
+        """
+        Close and return, each with the reason, the sessions whose client is gone.
+
+        Gone is who neither listens on its reply topic nor was heard for the grace time, and who
+        sent nothing for the idle time.
+        """
+        ended = []
+        for name, session in list(self._sessions.items()):
+            presence = self._presence[name]
+            if has_listener(session.ask.reply_topic):
+                presence.deaf_since_ns = None
+            elif presence.deaf_since_ns is None:
+                presence.deaf_since_ns = now_ns
+            reason = self._why_gone(presence, now_ns)
+            if reason:
+                self.close(name, session.ask.session_epoch)
+                ended.append((session, reason))
+        return ended
 
     def change_rules(self, **changes: int) -> None:
         """Change what may change live; sessions that are open stay open."""
         self.rules = replace(self.rules, **changes)
 
+    def _why_gone(self, presence: Presence, now_ns: int) -> str:
+        silent_ns = now_ns - presence.heard_ns
+        if silent_ns > self.rules.idle_ns:
+            return 'session_idle'
+        deaf_since_ns = presence.deaf_since_ns
+        deaf = deaf_since_ns is not None and now_ns - deaf_since_ns > self.rules.grace_ns
+        return 'client_gone' if deaf and silent_ns > self.rules.grace_ns else ''
+
     def _check_name_is_free(self, known: Session, ask: SessionAsk, now_ns: int) -> None:
-        silent_ns = now_ns - self._heard_ns[ask.client_id]
+        silent_ns = now_ns - self._presence[ask.client_id].heard_ns
         if known.ask.instance != ask.instance and silent_ns < self.rules.grace_ns:
             raise Refused(
                 Refusal.NAME_IN_USE,
@@ -141,113 +155,27 @@ class SessionTable:
                 f'{self.rules.grace_ns / 1e9:g} s',
             )
 
+    def _check_room(self, limit: int) -> None:
+        if self._served.state_class == StateClass.EXCLUSIVE and self._sessions:
+            (holder,) = self._sessions
+            raise Refused(
+                Refusal.EXCLUSIVE_IN_USE,
+                f'{self._served.policy_type} keeps state that only one robot can use, and '
+                f'{holder!r} uses it; wait until that robot is done, or ask another server',
+            )
+        if len(self._sessions) >= limit:
+            raise Refused(
+                Refusal.CAPACITY,
+                f'{len(self._sessions)} sessions are open and {limit} can be served; ask another '
+                'server, or raise max_sessions',
+            )
+
 
 def name_session(ask: SessionAsk) -> str:
-    epoch = f'#{ask.session_epoch:08x}'
-    name = ask.client_id.encode()[: ID_LIMIT - len(epoch)].decode(errors='ignore')
-    return name + epoch
-
-
-def check_version(ask: SessionAsk) -> int:
-    try:
-        return agree(ask.schema_version)
-    except SchemaRefused as error:
-        code = Refusal.SCHEMA_TOO_NEW if error.too_new else Refusal.SCHEMA_TOO_OLD
-        raise Refused(code, str(error)) from None
-
-
-def check_names(ask: SessionAsk) -> None:
-    if not ask.client_id.strip():
-        raise Refused(Refusal.BAD_NAME, 'client_id is empty; give each robot a name of its own')
-    if not ask.client_id.isprintable():
-        raise Refused(
-            Refusal.BAD_NAME, f'client_id must be printable text, got {ask.client_id[:80]!r}'
-        )
-    if not is_topic(ask.reply_topic):
-        raise Refused(
-            Refusal.BAD_NAME,
-            f'reply_topic must be the full name of a ROS topic, got {ask.reply_topic[:80]!r}',
-        )
-
-
-def check_contract(ask: SessionAsk, served: Description, rules: Rules) -> tuple[str, ...]:
-    """Return what is worth a warning. Raises Refused."""
-    check_same_names(Refusal.ACTION_NAMES, 'action_names', ask.action_names, served.action_names)
-    check_same_names(Refusal.STATE_NAMES, 'state_names', ask.state_names, served.state_names)
-    if ask.policy and ask.policy not in (served.fingerprint, served.fingerprint.split('@')[0]):
-        raise Refused(
-            Refusal.WRONG_POLICY,
-            f'asked for policy {ask.policy!r}, served is {served.fingerprint!r}',
-        )
-    if ask.codec not in tuple(Codec):
-        raise Refused(Refusal.CODEC, f'codec must be 1 (JPEG) or 2 (raw), got {ask.codec}')
-    if rules.pin_task and ask.task not in ('', rules.default_task):
-        raise Refused(
-            Refusal.TASK_PINNED,
-            f'asked for task {ask.task!r}, only {rules.default_task!r} is served',
-        )
-    warnings = [*check_cameras(ask, served), *check_fps(ask, served, rules)]
-    if ask.wants_rtc and not served.supports_rtc:
-        warnings.append(f'{served.policy_type} has no real-time chunking; chunks are not guided')
-    return tuple(warnings)
-
-
-def check_same_names(code: Refusal, what: str, asked: tuple, served: tuple) -> None:
-    """Names and their order decide which number goes to which motor: they must be equal."""
-    if asked == served:
-        return
-    same_set = sorted(asked) == sorted(served)
-    hint = 'the order differs' if same_set else 'the names differ'
-    raise Refused(code, f'{what}: {hint}; asked {list(asked)}, served {list(served)}')
-
-
-def check_cameras(ask: SessionAsk, served: Description) -> list[str]:
-    has = {camera.name: camera for camera in ask.cameras}
-    missing = [camera.name for camera in served.cameras if camera.name not in has]
-    if missing:
-        raise Refused(
-            Refusal.CAMERAS, f'the policy needs cameras {missing}, the robot has {sorted(has)}'
-        )
-    warnings = []
-    for camera in served.cameras:
-        given = has[camera.name]
-        if given.channels != camera.channels:
-            raise Refused(
-                Refusal.CAMERAS,
-                f'{camera.name} must have {camera.channels} channels, the robot has '
-                f'{given.channels}',
-            )
-        if (
-            given.height
-            and camera.height
-            and (given.height * camera.width != given.width * camera.height)
-        ):
-            warnings.append(
-                f'{camera.name} is {given.height}x{given.width} on the robot and was '
-                f'{camera.height}x{camera.width} in training: the picture will be stretched'
-            )
-    wanted = {camera.name for camera in served.cameras}
-    extra = sorted(set(has) - wanted)
-    if extra:
-        warnings.append(
-            f'cameras {extra} are not used by the policy; leave them out to save bandwidth'
-        )
-    return warnings
-
-
-def check_fps(ask: SessionAsk, served: Description, rules: Rules) -> list[str]:
-    if not (math.isfinite(ask.fps) and ask.fps > 0):
-        raise Refused(
-            Refusal.FPS,
-            f'fps of the robot must be above 0, got {ask.fps:g}; the policy was trained at '
-            f'{served.trained_fps:g} Hz',
-        )
-    if not served.trained_fps > 0:
-        return ['the policy does not say at which rate it was trained; compare it with fps']
-    # the message holds 32-bit floats
-    if abs(ask.fps - served.trained_fps) < 1e-3:
-        return []
-    text = f'the robot runs at {ask.fps:g} Hz, the policy was trained at {served.trained_fps:g} Hz'
-    if rules.strict_fps:
-        raise Refused(Refusal.FPS, f'{text}; change fps of the robot')
-    return [f'{text}: it will move {ask.fps / served.trained_fps:.2g} times as fast']
+    """Return a name for logs and memory, another one for each client and epoch."""
+    name, epoch = ask.client_id, f'#{ask.session_epoch:08x}'
+    if len(name.encode()) + len(epoch) <= ID_LIMIT:
+        return name + epoch
+    # two long names may begin alike
+    mark = f'~{hashlib.blake2s(name.encode(), digest_size=8).hexdigest()}{epoch}'
+    return name.encode()[: ID_LIMIT - len(mark)].decode(errors='ignore') + mark

@@ -1,5 +1,6 @@
 """
-What a server counts and measures of itself. The worker and the executor write, anybody reads.
+What a server counts and measures of itself. Inference, intake and control thread write, anybody
+reads.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ LOAD_WINDOW_NS = 10_000_000_000
 
 @dataclass
 class Statistics:
-    """Counters since start, and the durations of the last requests."""
+    """Counters since start, and the durations of the last requests of the present policy."""
 
     requests: int = 0
     chunks: int = 0
@@ -24,34 +25,75 @@ class Statistics:
     drops: Counter = field(default_factory=Counter)
     _inference_ms: deque = field(default_factory=lambda: deque(maxlen=KEPT))
     _wait_ms: deque = field(default_factory=lambda: deque(maxlen=KEPT))
+    _service_s: deque = field(default_factory=lambda: deque(maxlen=KEPT))
+    _warm_service_s: float = 0.0
     _busy: deque = field(default_factory=deque)
+    _busy_since_ns: int | None = None
+    _arrivals_ns: deque = field(default_factory=deque)
     _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def new_policy(self, service_s: float) -> None:
+        """Forget the durations of another policy; this one needed `service_s` while warming up."""
+        with self._lock:
+            for durations in (self._inference_ms, self._wait_ms, self._service_s, self._busy):
+                durations.clear()
+            self._warm_service_s = service_s
 
     def drop(self, reason: str) -> None:
         with self._lock:
             self.drops[reason] += 1
 
-    def arrived(self, *, superseded: bool) -> None:
+    def arrived(self, now_ns: int, *, superseded: bool) -> None:
         with self._lock:
             self.requests += 1
             self.superseded += superseded
+            self._arrivals_ns.append(now_ns)
+            self._cut(now_ns)
 
-    def served(self, *, begin_ns: int, end_ns: int, wait_ms: float, inference_ms: float) -> None:
-        """Note one request that the worker was busy with."""
+    def begin(self, now_ns: int) -> None:
+        """Note that the worker starts on one or more requests, whatever becomes of them."""
+        with self._lock:
+            self._busy_since_ns = now_ns
+
+    def end(self, now_ns: int, predicted: int) -> None:
+        """Note that the worker has done, having asked the policy for as many chunks."""
+        with self._lock:
+            begin_ns, self._busy_since_ns = self._busy_since_ns, None
+            self._busy.append((begin_ns, now_ns))
+            if predicted:
+                self._service_s.append((now_ns - begin_ns) / 1e9 / predicted)
+            self._cut(now_ns)
+
+    def served(self, *, wait_ms: float, inference_ms: float) -> None:
+        """Note one chunk."""
         with self._lock:
             self.chunks += 1
             self._inference_ms.append(inference_ms)
             self._wait_ms.append(wait_ms)
-            self._busy.append((begin_ns, end_ns))
 
     def load(self, now_ns: int) -> float:
-        """Return the share of the last seconds in which the worker was busy."""
+        """Return the share of the last seconds in which the worker was busy, with what it does."""
         begin = now_ns - LOAD_WINDOW_NS
         with self._lock:
-            while self._busy and self._busy[0][1] <= begin:
-                self._busy.popleft()
+            self._cut(now_ns)
             busy_ns = sum(end - max(start, begin) for start, end in self._busy)
+            if self._busy_since_ns is not None:
+                busy_ns += now_ns - max(self._busy_since_ns, begin)
         return busy_ns / LOAD_WINDOW_NS
+
+    def rate_hz(self, now_ns: int) -> float:
+        """Return how many requests came in a second, of late."""
+        with self._lock:
+            self._cut(now_ns)
+            return len(self._arrivals_ns) * 1e9 / LOAD_WINDOW_NS
+
+    def service_s(self) -> float:
+        """
+        Return how long the worker is busy for one request: the median of late, or of the warm-up
+        as long as there is none.
+        """
+        with self._lock:
+            return float(np.median(self._service_s)) if self._service_s else self._warm_service_s
 
     def percentile_ms(self, what: str, percent: float) -> float:
         """
@@ -64,3 +106,10 @@ class Statistics:
     def drop_counts(self) -> dict[str, int]:
         with self._lock:
             return dict(self.drops)
+
+    def _cut(self, now_ns: int) -> None:
+        begin = now_ns - LOAD_WINDOW_NS
+        while self._busy and self._busy[0][1] <= begin:
+            self._busy.popleft()
+        while self._arrivals_ns and self._arrivals_ns[0] <= begin:
+            self._arrivals_ns.popleft()

@@ -1,31 +1,31 @@
 """
-The one thread that owns the policy: takes a request, answers it, and survives whatever is in it.
+Answers requests with one policy, and survives whatever is in them. Inference thread.
 
-`answer` is plain and needs no thread; `run` is the loop around it.
+Several requests may be answered together; what is wrong with one of them is no trouble of the
+others.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 import time
 
 import numpy as np
 
-from lerobot_serve.policies.base import Policy, PolicyRequest
+from lerobot_serve.policies.base import Description, Policy, PolicyRequest, Prediction
 from lerobot_serve.server.intake import policy_request
-from lerobot_serve.server.mailbox import Mail, Mailbox
+from lerobot_serve.server.mailbox import Mail
 from lerobot_serve.server.statistics import Statistics
-from lerobot_serve.wire import chunk as wire_chunk
 from lerobot_serve.wire import observation as wire_observation
 from lerobot_serve.wire.chunk import Chunk
-from lerobot_serve.wire.errors import Malformed, Unencodable
+from lerobot_serve.wire.errors import Malformed
 from lerobot_serve.wire.header import peek
 from lerobot_serve.wire.images import ImagePool
-from lerobot_serve.wire.schema import Flag, Status, TEXT_LIMIT
+from lerobot_serve.wire.observation import Observation
+from lerobot_serve.wire.schema import Flag, StateClass, Status, TEXT_LIMIT
 
 Clock = Callable[[], int]
-Send = Callable[[str, bytes], None]
 
 
 class PolicyFailed(Exception):
@@ -36,10 +36,27 @@ class PolicyFailed(Exception):
         self.status = status
 
 
+@dataclass(slots=True)
+class Task:
+    """One request on its way through the worker."""
+
+    mail: Mail
+    observation: Observation
+    request: PolicyRequest
+    prefix_ignored: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """When a batch began, when its requests were decoded, when the policy was done."""
+
+    begin_ns: int
+    ready_ns: int
+    done_ns: int
+
+
 class Worker:
-    """
-    Answers mail with one policy. Built by the node; `run`, `warm_up` and `answer` in one thread.
-    """
+    """Built and used by the inference thread; `answer` never raises for bad input."""
 
     def __init__(
         self,
@@ -50,117 +67,186 @@ class Worker:
         image_threads: int,
         clock: Clock = time.monotonic_ns,
     ) -> None:
-        self._policy, self._served, self._slot = policy, policy.describe(), slot
+        self._policy, self.served, self._slot = policy, policy.describe(), slot
         self._statistics, self._clock = statistics, clock
         self._images = ImagePool(image_threads)
-        self._ended: deque[str] = deque()
 
-    def forget(self, session_id: str) -> None:
-        """Let the policy forget a session before its next inference; any thread."""
-        self._ended.append(session_id)
-
-    def run(self, mailbox: Mailbox, send: Send) -> None:
-        """Answer until the mailbox is closed."""
-        try:
-            while mail := mailbox.take():
-                try:
-                    raw = wire_chunk.encode(self.answer(mail))
-                except (Malformed, Unencodable):
-                    # one robot's request must not end the service of the others
-                    self._statistics.drop('unanswerable')
-                    continue
-                send(mail.session.ask.reply_topic, raw)
-        finally:
-            self._images.close()
-
-    def warm_up(self, times: int) -> None:
-        """Run the policy on an empty observation. Raises what the policy raises."""
-        served = self._served
-        request = PolicyRequest(
-            'warm-up',
-            np.zeros((served.observation_steps, len(served.state_names)), np.float32),
-            {c.name: np.zeros((c.height, c.width, c.channels), np.uint8) for c in served.cameras},
-        )
-        for _ in range(times):
-            self._predict(request)
-        self.forget('warm-up')
-
-    def answer(self, mail: Mail) -> Chunk:
+    def warm_up(self, times: int) -> float:
         """
-        Return the chunk, or the chunk that says why there is none; never raises for bad input.
+        Run the policy on an empty observation and return how long the last run took [s].
+
+        Raises PolicyFailed.
+        """
+        request = empty_request(self.served)
+        duration_ns = 0
+        try:
+            for _ in range(times):
+                begin_ns = self._clock()
+                (outcome,) = self._predict([request])
+                if isinstance(outcome, PolicyFailed):
+                    raise outcome
+                duration_ns = self._clock() - begin_ns
+        finally:
+            self.reset(request.session_id)
+        return duration_ns / 1e9
+
+    def reset(self, session_id: str) -> None:
+        """Let the policy forget a session."""
+        try:
+            self._policy.reset(session_id)
+        except Exception:
+            # of a stranger's policy; the session is gone either way
+            self._statistics.drop('reset_failed')
+
+    def close(self) -> None:
+        """End the image threads."""
+        self._images.close()
+
+    def answer(self, mails: list[Mail]) -> list[tuple[Mail, Chunk]]:
+        """
+        Return, for each request, the chunk, or the chunk that says why there is none.
         """
         begin_ns = self._clock()
-        wait_ms = (begin_ns - mail.arrived_ns) / 1e6
+        self._statistics.begin(begin_ns)
+        answers, tasks = [], []
+        for mail in mails:
+            read = self._read(mail, begin_ns)
+            if isinstance(read, Task):
+                tasks.append(read)
+            else:
+                answers.append((mail, read))
+        ready_ns = self._clock()
+        outcomes = self._predict([task.request for task in tasks]) if tasks else []
+        times = Times(begin_ns, ready_ns, self._clock())
+        for task, outcome in zip(tasks, outcomes, strict=True):
+            answers.append((task.mail, self._conclude(task, outcome, times)))
+        self._statistics.end(self._clock(), len(tasks))
+        return answers
+
+    def _read(self, mail: Mail, begin_ns: int) -> Task | Chunk:
+        """Decode and check; a Chunk says what is wrong."""
+        late_s = self._late_by_s(mail, begin_ns)
+        if late_s > 0:
+            text = (
+                f'the answer would have come {late_s:.3f} s too late to be used '
+                f'(answer_within_s is {mail.session.ask.answer_within_s:g}); the server is busy'
+            )
+            return self._failure(mail, Status.TOO_LATE, 'too_late', text, begin_ns)
         try:
             observation = wire_observation.decode(mail.raw)
-            request, ignored = policy_request(
-                observation, mail.session, self._served, self._images
-            )
-            ready_ns = self._clock()
-            model, robot = self._predict(request)
+            request, ignored = policy_request(observation, mail.session, self.served, self._images)
         except Malformed as error:
-            self._statistics.drop(error.reason)
-            return self._failure(mail, Status.BAD_OBSERVATION, str(error), wait_ms)
-        except PolicyFailed as error:
-            self._statistics.drop(error.status.name.lower())
-            return self._failure(mail, error.status, str(error), wait_ms)
-        end_ns = self._clock()
-        inference_ms = (end_ns - ready_ns) / 1e6
-        self._statistics.served(
-            begin_ns=begin_ns, end_ns=end_ns, wait_ms=wait_ms, inference_ms=inference_ms
-        )
+            return self._failure(mail, Status.BAD_OBSERVATION, error.reason, str(error), begin_ns)
+        return Task(mail, observation, request, ignored)
+
+    def _late_by_s(self, mail: Mail, begin_ns: int) -> float:
+        """Return by how much the answer would miss its use, 0 or less when it would not."""
+        within_s = mail.session.ask.answer_within_s
+        answer_s = (begin_ns - mail.arrived_ns) / 1e9 + self._statistics.service_s()
+        return answer_s - within_s if within_s else 0.0
+
+    def _predict(self, requests: list[PolicyRequest]) -> list[Prediction | PolicyFailed]:
+        """Ask for all together; when that fails, for each alone, to find the one that is bad."""
+        try:
+            predictions = self._policy.predict(requests)
+            if len(predictions) != len(requests):
+                text = f'{len(predictions)} predictions for {len(requests)} requests'
+                raise ValueError(text)
+        except Exception as error:
+            if len(requests) > 1:
+                return [outcome for one in requests for outcome in self._predict([one])]
+            text = f'the policy raised {type(error).__name__}: {error}'
+            return [PolicyFailed(Status.POLICY_ERROR, text)]
+        return [checked(prediction, self.served) for prediction in predictions]
+
+    def _conclude(self, task: Task, outcome: Prediction | PolicyFailed, times: Times) -> Chunk:
+        mail = task.mail
+        if isinstance(outcome, PolicyFailed):
+            if self.served.state_class == StateClass.RECURRENT:
+                # a state that led to this must not lead to more
+                self.reset(mail.session.session_id)
+            status = outcome.status
+            return self._failure(mail, status, status.name.lower(), str(outcome), times.begin_ns)
+        wait_ms = (times.begin_ns - mail.arrived_ns) / 1e6
+        policy_ms = (times.done_ns - times.ready_ns) / 1e6
+        inference_ms = policy_ms if outcome.forward_ms is None else outcome.forward_ms
+        self._statistics.served(wait_ms=wait_ms, inference_ms=inference_ms)
+        flags = Flag.PREFIX_IGNORED if task.prefix_ignored else Flag.NONE
+        if outcome.state_lost:
+            flags |= Flag.STATE_LOST
+            self._statistics.drop('state_lost')
         return Chunk(
-            observation.header.answer(Flag.PREFIX_IGNORED if ignored else Flag.NONE),
-            observation.client_id,
-            observation.episode_id,
-            robot,
-            model,
+            task.observation.header.answer(flags),
+            task.observation.client_id,
+            task.observation.episode_id,
+            outcome.robot,
+            outcome.model,
             slot=self._slot,
-            policy=self._served.fingerprint,
+            policy=self.served.fingerprint,
+            seed=task.request.seed,
             queue_wait_ms=wait_ms,
-            processing_ms=(ready_ns - begin_ns) / 1e6,
+            processing_ms=(times.done_ns - times.begin_ns) / 1e6 - inference_ms,
             inference_ms=inference_ms,
-            server_load=self._statistics.load(end_ns),
+            server_load=self._statistics.load(times.done_ns),
             superseded=mail.superseded,
         )
 
-    def _predict(self, request: PolicyRequest) -> tuple[np.ndarray, np.ndarray]:
-        """Return the checked model-space and robot-space chunks. Raises PolicyFailed."""
-        try:
-            while self._ended:
-                self._policy.reset(self._ended.popleft())
-            (prediction,) = self._policy.predict([request])
-            model, robot = as_sent(prediction.model), as_sent(prediction.robot)
-        except Exception as error:
-            text = f'the policy raised {type(error).__name__}: {error}'
-            raise PolicyFailed(Status.POLICY_ERROR, text) from error
-        columns = len(self._served.action_names)
-        for name, chunk in (('model', model), ('robot', robot)):
-            if chunk.ndim != 2 or chunk.shape[1] != columns or not len(chunk):
-                text = f'the {name} chunk must be rows x {columns} actions, got {chunk.shape}'
-                raise PolicyFailed(Status.POLICY_ERROR, text)
-            if not np.isfinite(chunk).all():
-                raise PolicyFailed(Status.NOT_FINITE, f'the {name} chunk holds NaN or infinity')
-        if len(model) != len(robot):
-            text = f'the model chunk has {len(model)} rows, the robot chunk {len(robot)}'
-            raise PolicyFailed(Status.POLICY_ERROR, text)
-        return model, robot
-
-    def _failure(self, mail: Mail, status: Status, text: str, wait_ms: float) -> Chunk:
-        # the mail was peeked at on arrival, so its start can be read again
-        header, client_id, episode_id = peek(mail.raw)
-        return Chunk(
-            header.answer(Flag.NONE),
-            client_id,
-            episode_id,
-            status=status,
-            status_text=sendable(text),
+    def _failure(self, mail: Mail, status: Status, reason: str, text: str, begin_ns: int) -> Chunk:
+        self._statistics.drop(reason)
+        return failure(
+            mail.raw,
+            status,
+            text,
             slot=self._slot,
-            policy=self._served.fingerprint,
-            queue_wait_ms=wait_ms,
+            policy=self.served.fingerprint,
+            queue_wait_ms=(begin_ns - mail.arrived_ns) / 1e6,
             server_load=self._statistics.load(self._clock()),
             superseded=mail.superseded,
         )
+
+
+def failure(raw: bytes, status: Status, text: str, **more: object) -> Chunk:
+    """Return the answer that says why there are no actions. Raises Malformed for no request."""
+    header, client_id, episode_id = peek(raw)
+    return Chunk(
+        header.answer(Flag.NONE),
+        client_id,
+        episode_id,
+        status=status,
+        status_text=sendable(text),
+        **more,
+    )
+
+
+def empty_request(served: Description) -> PolicyRequest:
+    """Return a request with zeros for everything that the policy expects."""
+    steps = served.observation_steps
+    images = {
+        c.name: (np.zeros((c.height, c.width, c.channels), np.uint8),) * steps
+        for c in served.cameras
+    }
+    state = np.zeros((steps, len(served.state_names)), np.float32)
+    return PolicyRequest('warm-up', state, images, episode_start=True, seed=1)
+
+
+def checked(prediction: Prediction, served: Description) -> Prediction | PolicyFailed:
+    """Return the prediction as it can be sent, or what is wrong with it."""
+    try:
+        model, robot = as_sent(prediction.model), as_sent(prediction.robot)
+    except Exception as error:
+        text = f'the policy gave no numbers ({type(error).__name__}: {error})'
+        return PolicyFailed(Status.POLICY_ERROR, text)
+    columns = len(served.action_names)
+    for name, chunk in (('model', model), ('robot', robot)):
+        if chunk.ndim != 2 or chunk.shape[1] != columns or not len(chunk):
+            text = f'the {name} chunk must be rows x {columns} actions, got {chunk.shape}'
+            return PolicyFailed(Status.POLICY_ERROR, text)
+        if not np.isfinite(chunk).all():
+            return PolicyFailed(Status.NOT_FINITE, f'the {name} chunk holds NaN or infinity')
+    if len(model) != len(robot):
+        text = f'the model chunk has {len(model)} rows, the robot chunk {len(robot)}'
+        return PolicyFailed(Status.POLICY_ERROR, text)
+    return Prediction(model, robot, prediction.state_lost, prediction.forward_ms)
 
 
 def as_sent(values: object) -> np.ndarray:

@@ -21,7 +21,7 @@ from lerobot_serve.wire.content import (
     write_images,
 )
 from lerobot_serve.wire.errors import Malformed, Unencodable
-from lerobot_serve.wire.header import Header, read_start, write_start
+from lerobot_serve.wire.header import Header, Peek, read_start, write_start
 from lerobot_serve.wire.schema import FINGERPRINT_LIMIT, MsgType, TASK_LIMIT
 
 PROGRESS = struct.Struct('<IfI')
@@ -68,6 +68,17 @@ def encode(observation: Observation) -> bytes:
     write_images(writer, observation.images)
     write_extensions(writer, observation.extensions)
     return writer.finish()
+
+
+def peek_progress(raw: bytes) -> tuple[Peek, float]:
+    """
+    Return the start of a request and for how many seconds its robot can go on, unread beyond
+    that. Raises Malformed.
+    """
+    reader = Reader(raw)
+    start = read_start(reader)
+    _, queue_remaining_s, _ = reader.unpack(PROGRESS, align=4)
+    return start, queue_remaining_s
 
 
 def decode(raw: bytes) -> Observation:

@@ -112,3 +112,4 @@ class Refusal(IntEnum):
     CODEC = 14
     EXCLUSIVE_IN_USE = 15
     UNREACHABLE = 16
+    BAD_REQUEST = 17

@@ -1,0 +1,149 @@
+"""
+A managed node: the standard lifecycle of ROS 2, whose transitions cannot hurt the process.
+
+rclpy's own node ends its executor when a transition is asked for that the present state does not
+allow, swallows what a transition raises, and answers nothing else while one goes on. Here a
+transition that is not allowed is refused, what it raises is told, and the lifecycle services have
+a callback group of their own, so that an executor of several threads answers the others meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+import contextlib
+import threading
+from typing import Any
+
+from lifecycle_msgs.msg import State, Transition
+from lifecycle_msgs.srv import ChangeState
+from rclpy.callback_groups import ReentrantCallbackGroup
+from rclpy.impl.implementation_singleton import rclpy_implementation
+from rclpy.lifecycle import LifecycleState, TransitionCallbackReturn
+from rclpy.lifecycle.node import LifecycleNodeMixin
+from rclpy.node import Node
+
+from lerobot_serve.ros.mistakes import readable
+
+SUCCESS = TransitionCallbackReturn.SUCCESS
+FAILURE = TransitionCallbackReturn.FAILURE
+STEPS = {
+    'configure': Transition.TRANSITION_CONFIGURE,
+    'activate': Transition.TRANSITION_ACTIVATE,
+    'deactivate': Transition.TRANSITION_DEACTIVATE,
+    'cleanup': Transition.TRANSITION_CLEANUP,
+}
+
+
+class TransitionRefused(Exception):
+    """The present state does not allow the transition, or another one goes on."""
+
+
+class LifecycleNode(LifecycleNodeMixin, Node):
+    """
+    Subclasses define `configure`, `activate`, `deactivate` and `cleanup`: they return when done
+    and raise when it cannot be done. One transition at a time, in the thread that asks for it.
+    """
+
+    def __init__(self, name: str, **options: Any) -> None:
+        Node.__init__(self, name, **options)
+        self._transition = threading.Lock()
+        self.failure: Exception | None = None
+        self._failed_at = ''
+        LifecycleNodeMixin.__init__(self, callback_group=ReentrantCallbackGroup())
+        self._raw_change_state = self._service_change_state.callback
+        self._service_change_state.callback = self._on_change_state
+
+    @property
+    def lifecycle_state(self) -> int:
+        """State.PRIMARY_STATE_*, or a transition state; any thread."""
+        return self._state_machine.current_state[0]
+
+    def step(self, name: str) -> bool:
+        """
+        Go through one of STEPS; return False when it failed, with `failure` set.
+
+        Raises TransitionRefused.
+        """
+        with self._one_at_a_time():
+            try:
+                getattr(self, f'trigger_{name}')()
+            except rclpy_implementation.RCLError as error:
+                raise TransitionRefused(readable(str(error))) from error
+        return self.failure is None
+
+    def end(self) -> None:
+        """Deactivate, if active; for the end of the process, which frees the rest."""
+        if self.lifecycle_state == State.PRIMARY_STATE_ACTIVE:
+            # otherwise somebody else is at it
+            with contextlib.suppress(TransitionRefused):
+                self.step('deactivate')
+                self._tell_failure()
+
+    # what rclpy calls
+
+    def on_configure(self, state: LifecycleState) -> TransitionCallbackReturn:
+        return self._told('configure', self.configure)
+
+    def on_activate(self, state: LifecycleState) -> TransitionCallbackReturn:
+        return self._told('activate', self.activate)
+
+    def on_deactivate(self, state: LifecycleState) -> TransitionCallbackReturn:
+        return self._told('deactivate', self.deactivate)
+
+    def on_cleanup(self, state: LifecycleState) -> TransitionCallbackReturn:
+        return self._told('clean up', self.cleanup)
+
+    def on_shutdown(self, state: LifecycleState) -> TransitionCallbackReturn:
+        if state.state_id == State.PRIMARY_STATE_ACTIVE:
+            self._told('deactivate', self.deactivate)
+        if state.state_id != State.PRIMARY_STATE_UNCONFIGURED:
+            self._told('clean up', self.cleanup)
+        return SUCCESS
+
+    def _told(self, what: str, act: Callable[[], None]) -> TransitionCallbackReturn:
+        self.failure = None
+        try:
+            act()
+        except Exception as error:
+            self.failure = error
+            self._failed_at = what
+            return FAILURE
+        return SUCCESS
+
+    def _tell_failure(self) -> None:
+        if self.failure:
+            self.get_logger().error(f'cannot {self._failed_at}: {self.failure}')
+
+    def _one_at_a_time(self) -> OneAtATime:
+        return OneAtATime(self._transition)
+
+    def _on_change_state(
+        self, request: ChangeState.Request, response: ChangeState.Response
+    ) -> ChangeState.Response:
+        try:
+            with self._one_at_a_time():
+                self._raw_change_state(request, response)
+                self._tell_failure()
+                return response
+        except (rclpy_implementation.RCLError, TransitionRefused) as error:
+            asked = request.transition.label or request.transition.id
+            state = self._state_machine.current_state[1]
+            self.get_logger().warning(
+                f'transition {asked!r} refused in state {state!r}: {readable(str(error))}'
+            )
+            response.success = False
+            return response
+
+
+class OneAtATime:
+    """Holds a lock that nobody waits for."""
+
+    def __init__(self, lock: threading.Lock) -> None:
+        self._lock = lock
+
+    def __enter__(self) -> None:
+        if not self._lock.acquire(blocking=False):
+            raise TransitionRefused('another transition is going on; try again when it is done')
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()

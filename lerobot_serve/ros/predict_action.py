@@ -1,0 +1,112 @@
+"""
+The action PredictChunk: one observation in, one chunk out, for callers that do not stream.
+
+The executor takes goals; a coroutine waits for each answer, so that no thread does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import count
+
+from rclpy.action import ActionServer, CancelResponse, GoalResponse
+from rclpy.action.server import ServerGoalHandle
+from rclpy.callback_groups import ReentrantCallbackGroup
+from rclpy.node import Node
+from rclpy.task import Future
+
+from lerobot_serve.ros.conversions import message_from_chunk, observation_from_message
+from lerobot_serve.wire import observation as wire_observation
+from lerobot_serve.wire.chunk import Chunk
+from lerobot_serve.wire.errors import Malformed, Unencodable
+from lerobot_serve.wire.schema import MsgType, SCHEMA_VERSION
+from lerobot_serve_interfaces.action import PredictChunk
+
+Answer = Callable[[Chunk], None]
+Predict = Callable[[bytes, Answer], str]
+Withdraw = Callable[[str], bool]
+RESULT_KEPT_S = 30
+TURNS = 1000
+
+
+class PredictAction:
+    """
+    `predict` deposits a request and returns its key, `withdraw` takes one back that still waits,
+    `position` counts those in front. The answer may come from any thread.
+    """
+
+    def __init__(
+        self, node: Node, predict: Predict, withdraw: Withdraw, position: Callable[[], int]
+    ) -> None:
+        self._node = node
+        self._predict, self._withdraw, self._position = predict, withdraw, position
+        self._waiting: dict[bytes, tuple[str, Future]] = {}
+        self._numbers = count(1)
+        self._server = ActionServer(
+            node,
+            PredictChunk,
+            '~/predict_chunk',
+            self._execute,
+            callback_group=ReentrantCallbackGroup(),
+            goal_callback=lambda _: GoalResponse.ACCEPT,
+            cancel_callback=self._cancel,
+            result_timeout=RESULT_KEPT_S,
+        )
+
+    async def _execute(self, goal: ServerGoalHandle) -> PredictChunk.Result:
+        future = Future(executor=self._node.executor)
+        name = bytes(goal.goal_id.uuid)
+        goal.publish_feedback(PredictChunk.Feedback(queue_position=self._position()))
+        try:
+            raw = request_bytes(goal.request, next(self._numbers))
+        except (Malformed, Unencodable) as error:
+            self._node.get_logger().warning(f'PredictChunk refused: {error}')
+            goal.abort()
+            return PredictChunk.Result()
+        self._waiting[name] = self._predict(raw, future.set_result), future
+        chunk = await future
+        del self._waiting[name]
+        if chunk is None:
+            await until(lambda: goal.is_cancel_requested)
+            goal.canceled()
+            return PredictChunk.Result()
+        if chunk.status:
+            goal.abort()
+        else:
+            goal.succeed()
+        return PredictChunk.Result(chunk=message_from_chunk(chunk))
+
+    def _cancel(self, goal: ServerGoalHandle) -> CancelResponse:
+        """What the policy works on already is answered instead."""
+        key, future = self._waiting.get(bytes(goal.goal_id.uuid), ('', None))
+        if future is None or not self._withdraw(key):
+            return CancelResponse.REJECT
+        future.set_result(None)
+        return CancelResponse.ACCEPT
+
+
+def request_bytes(goal: PredictChunk.Goal, number: int) -> bytes:
+    """Return the observation as the data path has it. Raises Malformed and Unencodable."""
+    message = goal.observation
+    message.header.msg_type = int(MsgType.OBSERVATION)
+    message.header.schema_version = message.header.schema_version or SCHEMA_VERSION
+    message.header.seq = message.header.seq or number
+    return wire_observation.encode(observation_from_message(message))
+
+
+class NextTurn:
+    """Awaiting it lets the executor do something else once."""
+
+    def __await__(self):
+        yield
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """
+    Wait for what another task of the executor does at once: rclpy marks a goal as being cancelled
+    only after the cancel callback has returned.
+    """
+    for _ in range(TURNS):
+        if condition():
+            return
+        await NextTurn()

@@ -1,0 +1,227 @@
+"""
+One loaded policy and the robots it serves: what the node asks of them, without ROS.
+
+Each method says whose thread it is. Built when the node is configured, gone when it is cleaned up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+import time
+
+from lerobot_serve.server import admission
+from lerobot_serve.server.contract import Rules
+from lerobot_serve.server.mailbox import Mail, Mailbox
+from lerobot_serve.server.schedulers import Scheduler
+from lerobot_serve.server.sessions import Session, SessionTable
+from lerobot_serve.server.statistics import LOAD_WINDOW_NS, Statistics
+from lerobot_serve.server.worker import failure, Worker
+from lerobot_serve.wire.chunk import Chunk
+from lerobot_serve.wire.errors import Malformed
+from lerobot_serve.wire.observation import peek_progress
+from lerobot_serve.wire.schema import MsgType, Refusal, SCHEMA_VERSION, StateClass, Status
+from lerobot_serve.wire.session import Refused, SessionAsk
+
+LONGEST_QUEUE_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """How busy the server is, for a client that has a choice."""
+
+    load: float
+    predicted_delay_ms: float
+    active_sessions: int
+    max_sessions: int
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """How many sessions are admitted: max_sessions, or fewer when `measured`."""
+
+    measured: bool
+    network_s: float
+
+
+class Serving:
+    """See the module."""
+
+    def __init__(
+        self,
+        worker: Worker,
+        mailbox: Mailbox,
+        statistics: Statistics,
+        rules: Rules,
+        admitted: Admission,
+    ) -> None:
+        self.worker, self.served = worker, worker.served
+        self.sessions = SessionTable(self.served, rules)
+        self.admission = admitted
+        self._mailbox, self._statistics = mailbox, statistics
+        self._refusal: Refused | None = Refused(
+            Refusal.NOT_READY, 'the server is configured but not active; activate it'
+        )
+        self._settled_ns = 0
+
+    # intake thread
+
+    def deposit(self, raw: bytes, now_ns: int) -> tuple[Session, Chunk] | None:
+        """Put a request into the line; return the answer when it is refused at once."""
+        try:
+            start, queue_remaining_s = peek_progress(raw)
+        except Malformed as error:
+            self._statistics.drop(error.reason)
+            return None
+        header = start.header
+        session = self.sessions.find(start.client_id, header.session_epoch)
+        if session is None or header.msg_type != MsgType.OBSERVATION:
+            self._statistics.drop('wrong_type' if session else 'no_session')
+            return None
+        self.sessions.heard(start.client_id, now_ns)
+        refusal = self._refusal
+        if refusal:
+            self._statistics.drop('draining')
+            return session, self._refused(raw, refusal)
+        mail = Mail(session, raw, header, now_ns, now_ns + clamped_ns(queue_remaining_s))
+        superseded = self._mailbox.put(mail)
+        self._statistics.arrived(now_ns, superseded=superseded)
+        return None
+
+    def deposit_one(
+        self, key: str, raw: bytes, now_ns: int, use: Callable[[Chunk], None]
+    ) -> Chunk | None:
+        """
+        Put a request without a session into the line, for `use`; return why it is refused.
+
+        Executor thread. It is an episode of its own: whatever the policy remembers of it goes.
+        """
+        refusal = self._refusal
+        if refusal:
+            return self._refused(raw, refusal)
+        if self.served.state_class == StateClass.EXCLUSIVE and len(self.sessions):
+            text = 'the policy keeps state that only one robot can use, and one uses it'
+            return failure(raw, Status.NO_SESSION, text, policy=self.served.fingerprint)
+        start, queue_remaining_s = peek_progress(raw)
+        session = passing_session(key, self.sessions.rules)
+
+        def answer(chunk: Chunk) -> None:
+            self.worker.reset(key)
+            use(chunk)
+
+        dry_ns = now_ns + clamped_ns(queue_remaining_s)
+        self._mailbox.put(Mail(session, raw, start.header, now_ns, dry_ns, use=answer))
+        self._statistics.arrived(now_ns, superseded=False)
+        return None
+
+    def _refused(self, raw: bytes, refusal: Refused) -> Chunk:
+        return failure(raw, Status.DRAINING, str(refusal), policy=self.served.fingerprint)
+
+    # control thread
+
+    def change(self, rules: Rules, admitted: Admission, scheduler: Scheduler) -> None:
+        """Bring in what may change live: bounds, times, admission and the order of service."""
+        self.sessions.change_rules(
+            max_sessions=rules.max_sessions, grace_ns=rules.grace_ns, idle_ns=rules.idle_ns
+        )
+        self.admission = admitted
+        self._mailbox.schedule(scheduler, self.sessions.__len__)
+
+    def begin(self) -> None:
+        """Take sessions and requests."""
+        self._refusal = None
+
+    def refuse(self, refusal: Refused) -> None:
+        """Take no more sessions and requests; what waits is still answered."""
+        self._refusal = refusal
+
+    def open(self, ask: SessionAsk, now_ns: int) -> tuple[Session, Session | None]:
+        """Return the session and the one that it takes the place of. Raises Refused."""
+        if self._refusal:
+            raise self._refusal
+        old = self.sessions.current(ask.client_id)
+        if not len(self.sessions):
+            self._settled_ns = now_ns + LOAD_WINDOW_NS
+        session = self.sessions.open(ask, now_ns, self.limit(self._chunk_s(ask), now_ns))
+        return session, old if old is not session else None
+
+    def limit(self, chunk_s: float, now_ns: int) -> int:
+        """Return how many sessions are admitted of robots that play a chunk for `chunk_s`."""
+        most = self.sessions.rules.max_sessions
+        service_s = self._statistics.service_s()
+        if not (self.admission.measured and service_s > 0 and chunk_s > 0):
+            return most
+        demand = admission.Demand(
+            self._rate_hz(chunk_s, now_ns), chunk_s, self.admission.network_s
+        )
+        return min(most, admission.capacity(service_s, demand))
+
+    def _chunk_s(self, ask: SessionAsk | None) -> float:
+        """Return how long a robot plays a chunk; of none in particular, at the trained rate."""
+        horizon = ask.rtc_execution_horizon if ask and ask.wants_rtc else 0
+        fps = ask.fps if ask else self.served.trained_fps
+        return (horizon or self.served.chunk_size) / fps if fps > 0 else 0.0
+
+    def _rate_hz(self, chunk_s: float, now_ns: int) -> float:
+        """Return how often a robot asks: measured once there are some, expected before."""
+        measured_hz = self._statistics.rate_hz(now_ns) / max(1, len(self.sessions))
+        if now_ns < self._settled_ns or not measured_hz:
+            return admission.expected_rate_hz(chunk_s)
+        return measured_hz
+
+    def end(self, sessions: list[Session], reason: str) -> None:
+        """Free what was kept for sessions that are closed."""
+        for session in sessions:
+            if self._mailbox.forget(session.session_id):
+                self._statistics.drop(reason)
+            self._forget(session)
+
+    def begin_episode(self, session: Session, episode: int) -> None:
+        """Nothing of an earlier episode reaches the one that begins."""
+        if self._mailbox.forget_episodes_before(session.session_id, episode):
+            self._statistics.drop('episode_ended')
+        self._forget(session)
+
+    def _forget(self, session: Session) -> None:
+        self._mailbox.post(lambda: self.worker.reset(session.session_id))
+
+    def close(self, timeout_s: float) -> None:
+        """
+        Close all sessions, answer what still waits for a policy, let the policy go.
+
+        Raises TimeoutError when the policy is still at work by then.
+        """
+        self.end(list(self.sessions), 'session_ended')
+        for mail in self._mailbox.clear():
+            if mail.use:
+                mail.use(self._refused(mail.raw, self._refusal))
+        self._mailbox.call(self.worker.close, timeout_s)
+
+    def drain(self, timeout_s: float) -> bool:
+        """Wait until everything is answered; False when that took too long."""
+        return self._mailbox.wait_until_idle(timeout_s)
+
+    # any thread
+
+    def is_open(self, mail: Mail) -> bool:
+        """Return whether the answer to this mail may still be sent."""
+        return self.sessions.is_open(mail.session)
+
+    def report(self, ask: SessionAsk | None = None) -> Report:
+        """Return how busy the server is; `ask` is who wants to know."""
+        now_ns = time.monotonic_ns()
+        load, service_s = self._statistics.load(now_ns), self._statistics.service_s()
+        delay_s = admission.predicted_delay_s(service_s, load, len(self._mailbox))
+        most = self.limit(self._chunk_s(ask), now_ns)
+        return Report(load, delay_s * 1e3, len(self.sessions), most)
+
+
+def passing_session(key: str, rules: Rules) -> Session:
+    """Return what stands for a session where there is none."""
+    ask = SessionAsk(key, 0, 0, '', (), (), (), 0.0)
+    return Session(ask, key, SCHEMA_VERSION, rules.default_task, (), rules.pin_task)
+
+
+def clamped_ns(seconds: float) -> int:
+    """What a client says may be anything; NaN and negative count as: it stands still already."""
+    return int(1e9 * min(seconds, LONGEST_QUEUE_S)) if seconds > 0 else 0
