@@ -10,7 +10,8 @@ import subprocess
 import sys
 
 PYTHONS = ((3, 10), (3, 13))
-FREE_DISK_GB = 3
+# by the torch build: what is installed, and what pip unpacks and keeps meanwhile
+FREE_DISK_GB = {'none': 2, 'cpu': 4, 'cuda': 12}
 
 
 class Problem(Exception):
@@ -84,10 +85,10 @@ def check_build_tools(python: Path, version: str) -> None:
         )
 
 
-def check_disk(folder: Path) -> None:
+def check_disk(folder: Path, torch: str) -> None:
     """Raise Problem when what is installed would not fit."""
-    free_gb = shutil.disk_usage(folder).free / 1e9
-    if free_gb < FREE_DISK_GB:
+    free_gb, needed_gb = shutil.disk_usage(folder).free / 1e9, FREE_DISK_GB[torch]
+    if free_gb < needed_gb:
         raise Problem(
-            f'{folder} has {free_gb:.1f} GB free and {FREE_DISK_GB} GB are needed; make room'
+            f'{folder} has {free_gb:.1f} GB free and {needed_gb} GB are needed; make room'
         )

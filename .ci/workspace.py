@@ -104,7 +104,7 @@ class Workspace:
         if not self.sourced:
             check_architecture(self.distro)
         check_build_tools(self.python, self.version)
-        check_disk(self.folder)
+        check_disk(self.folder, self.torch)
         say(f'installing into {self.venv.relative_to(ROOT)} (a few minutes, once)')
         if not self.bin('pip').exists():
             self.make_venv()
@@ -113,7 +113,9 @@ class Workspace:
         wheels = [line for name in names for line in sections[name]]
         keep = self.keep_numpy()
         self.pip('packages', [*wheels, *keep])
-        self.install_torch(sections['torch'], keep)
+        if self.torch != 'none':
+            self.install_torch(sections['torch'], keep)
+            self.install_lerobot(sections)
         if not self.sourced:
             self.relocate_cmake_files()
         self.done('installed', wanted)
@@ -130,10 +132,8 @@ class Workspace:
 
     def install_torch(self, wheels: list[str], keep: list[str]) -> None:
         torch, *rest = wheels
-        if self.torch == 'none':
-            return
         if self.torch == 'cuda':
-            self.pip('torch', [torch, rest[0], *keep])
+            self.pip('torch', [*wheels, *keep])
             return
         # the plain name would bring several GB of CUDA: ask for the CPU build by name and nothing
         # it needs
@@ -142,6 +142,12 @@ class Workspace:
             ['--no-deps', '--retries', '0', '--extra-index-url', TORCH_CPU_INDEX, f'{torch}+cpu'],
         )
         self.pip('what torch needs', [*rest, *keep])
+
+    def install_lerobot(self, sections: dict[str, list[str]]) -> None:
+        """Install what its policies import; all that it asks for is 8 GB and another torch."""
+        # the GPU build of torch has brought a setuptools that colcon cannot build with
+        setuptools = [pin for pin in sections['build'] if pin.startswith('setuptools==')]
+        self.pip('lerobot', ['--no-deps', *sections['lerobot'], *setuptools])
 
     def keep_numpy(self) -> list[str]:
         """Hold a sourced ROS 2 to its own numpy: its messages are compiled against it."""

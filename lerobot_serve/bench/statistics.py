@@ -40,3 +40,13 @@ def ratio(values: Sequence[float], reference: Sequence[float]) -> dict[str, floa
         'lowest_part': round(min(parts), 3),
         'highest_part': round(max(parts), 3),
     }
+
+
+def ratio_of_parts(values: Sequence[float], reference: Sequence[float]) -> dict[str, float]:
+    """Return the ratio of each part of a run to the part beside it: its median and its ends."""
+    parts = [a / b for a, b in zip(values, reference, strict=True)]
+    return {
+        'median': round(float(np.median(parts)), 3),
+        'lowest_part': round(min(parts), 3),
+        'highest_part': round(max(parts), 3),
+    }

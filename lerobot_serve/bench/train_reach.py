@@ -20,10 +20,11 @@ import numpy as np
 from safetensors.torch import save_file
 import torch
 
-from lerobot_serve.policies.base import Policy, PolicyRequest
-from lerobot_serve.policies.builtin import load, SETTINGS_FILE, small, WEIGHTS_FILE
+from lerobot_serve.policies.base import Loading, Policy, PolicyRequest
+from lerobot_serve.policies.builtin import load, small, WEIGHTS_FILE
 from lerobot_serve.policies.reach_network import ReachNetwork, Sizes
-from lerobot_serve.policies.reach_settings import FORMAT_VERSION, KIND
+from lerobot_serve.policies.reach_settings import KIND
+from lerobot_serve.policies.settings import FORMAT_VERSION, SETTINGS_FILE
 from lerobot_serve.sim import cameras
 from lerobot_serve.sim.arm import Arm, HIGH_RAD, JOINT_NAMES, LOW_RAD
 from lerobot_serve.sim.expert import expert_chunk, solve
@@ -58,7 +59,7 @@ def photograph(
     if quality := generator.choice(JPEG_QUALITIES):
         coded = cv2.imencode('.jpg', image[:, :, ::-1], (cv2.IMWRITE_JPEG_QUALITY, quality))[1]
         image = cv2.imdecode(coded, cv2.IMREAD_COLOR)[:, :, ::-1]
-    return small(image, name, SIZES.image_pixels)
+    return small(image, SIZES.image_pixels)
 
 
 def draw_samples(count: int, generator: np.random.Generator) -> Samples:
@@ -135,7 +136,7 @@ def write(network: ReachNetwork, folder: Path) -> None:
 def observe(scene: Scene) -> PolicyRequest:
     """Return what the policy is asked in a scene."""
     images = {
-        f'observation.images.{name}': scene.render(name, CAMERA_PIXELS, CAMERA_PIXELS)
+        f'observation.images.{name}': (scene.render(name, CAMERA_PIXELS, CAMERA_PIXELS),)
         for name in cameras.NAMES
     }
     return PolicyRequest('trial', scene.arm.positions[None].astype(np.float32), images)
@@ -169,7 +170,7 @@ def main() -> None:
     fit(network, samples)
     write(network, folder)
     print(f'written to {folder} after {time.perf_counter() - start_s:.0f} s')
-    outcomes = try_out(load(str(folder), 'cpu'), SEED + 1)
+    outcomes = try_out(load(Loading(str(folder))), SEED + 1)
     reached = [outcome for outcome in outcomes if outcome.success]
     duration_s = np.mean([outcome.duration_s for outcome in reached]) if reached else float('nan')
     print(f'success {len(reached)} of {len(outcomes)} attempts, in {duration_s:.2f} s on average')

@@ -1,13 +1,37 @@
-"""What an answer must hold to be played, and how an episode is called. Pure functions."""
+"""What a server's answers must hold to be used, and how an episode is called. Pure functions."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from lerobot_serve.edge.ledger import Dropped
+from lerobot_serve.edge.link import Agreement
 from lerobot_serve.wire.chunk import Chunk
 from lerobot_serve.wire.errors import Malformed
-from lerobot_serve.wire.schema import ID_LIMIT, Status
+from lerobot_serve.wire.schema import ID_LIMIT, Refusal, Status
+from lerobot_serve.wire.session import Refused
+
+# half a minute at 30 Hz; what it would cost in memory is in docs/architecture.md
+REACH_LIMIT_STEPS = 1000
+
+
+def check_agreement(agreement: Agreement) -> None:
+    """Raise Refused for a history that a robot cannot keep."""
+    steps, stride_steps = agreement.observation_steps, agreement.observation_stride_steps
+    if steps < 1 or stride_steps < 1:
+        raise Refused(
+            Refusal.WRONG_POLICY,
+            f'the server asks for {steps} observations a request, {stride_steps} control steps '
+            'apart; both must be 1 or more: correct or update the server',
+        )
+    reach_steps = (steps - 1) * stride_steps
+    if reach_steps > REACH_LIMIT_STEPS:
+        raise Refused(
+            Refusal.WRONG_POLICY,
+            f'the server asks for {steps} observations a request, {stride_steps} control steps '
+            f'apart, which reach {reach_steps} steps back; a robot keeps {REACH_LIMIT_STEPS}: '
+            'choose a policy that looks back less',
+        )
 
 
 def check_actions(chunk: Chunk, columns: int) -> None:

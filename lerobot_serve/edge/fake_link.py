@@ -7,11 +7,13 @@ The thread of the requester calls the methods of Link; the test calls the others
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import replace
 import queue
 
 import numpy as np
 
-from lerobot_serve.edge.inputs import Snapshot
+from lerobot_serve.edge.history import Moment
+from lerobot_serve.edge.link import Agreement
 from lerobot_serve.wire import chunk as wire_chunk
 from lerobot_serve.wire import observation as wire_observation
 from lerobot_serve.wire.chunk import Chunk
@@ -30,24 +32,27 @@ class FakeLink:
         self.open_errors = deque(open_errors)
         self.observe_errors: deque[Exception] = deque()
         self.images: tuple[Image, ...] = ()
+        self.agreement = Agreement(SCHEMA_VERSION)
         self.epochs: list[int] = []
         self.resets: list[tuple[int, int, str]] = []
         self._requests: queue.SimpleQueue[Observation] = queue.SimpleQueue()
 
-    def open_session(self, epoch: int) -> int:
+    def open_session(self, epoch: int) -> Agreement:
         self.epochs.append(epoch)
         if self.open_errors:
             raise self.open_errors.popleft()
-        return SCHEMA_VERSION
+        return self.agreement
 
     def reset_episode(self, epoch: int, episode: int, episode_id: str) -> None:
         self.resets.append((epoch, episode, episode_id))
 
-    def observe(self, snapshot: Snapshot) -> tuple[np.ndarray, tuple[Image, ...]]:
-        """Return the input `state` as it was deposited."""
+    def observe(self, moments: tuple[Moment, ...]) -> tuple[np.ndarray, tuple[Image, ...]]:
+        """Return the inputs `state` as they were deposited, and `images` at each moment."""
         if self.observe_errors:
             raise self.observe_errors.popleft()
-        return snapshot.values['state'], self.images
+        states = np.stack([moment.snapshot.values['state'] for moment in moments])
+        images = [replace(i, steps_back=m.steps_back) for m in moments for i in self.images]
+        return states, tuple(images)
 
     def send(self, raw: bytes) -> None:
         self._requests.put(wire_observation.decode(raw))

@@ -7,22 +7,33 @@ from typing import Protocol
 
 import numpy as np
 
-from lerobot_serve.edge.inputs import Snapshot
+from lerobot_serve.edge.history import Moment
 from lerobot_serve.wire.chunk import Chunk
 from lerobot_serve.wire.content import Image
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """What a server asks of the requests of a session."""
+
+    schema_version: int
+    observation_steps: int = 1
+    observation_stride_steps: int = 1
 
 
 class Link(Protocol):
     """What the requester needs of the outside; the node implements it."""
 
-    def open_session(self, epoch: int) -> int:
-        """Return the agreed schema version. Raises Refused or Unreachable."""
+    def open_session(self, epoch: int) -> Agreement:
+        """Return what the server asks of requests. Raises Refused or Unreachable."""
 
     def reset_episode(self, epoch: int, episode: int, episode_id: str) -> None:
         """Tell the server; what it answers changes nothing for the robot."""
 
-    def observe(self, snapshot: Snapshot) -> tuple[np.ndarray, tuple[Image, ...]]:
-        """Return state and encoded images of a snapshot. Raises Malformed or Unencodable."""
+    def observe(self, moments: tuple[Moment, ...]) -> tuple[np.ndarray, tuple[Image, ...]]:
+        """
+        Return the states, a row a moment, and the encoded images. Raises Malformed or Unencodable.
+        """
 
     def send(self, raw: bytes) -> None:
         """Publish a request."""

@@ -14,17 +14,20 @@ from pathlib import Path
 import secrets
 import time
 
-from builtin_interfaces.msg import Duration
 import numpy as np
 from rclpy.node import Node
 from sensor_msgs.msg import Image, JointState
 from std_srvs.srv import Trigger
-from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
+from trajectory_msgs.msg import JointTrajectory
 
 from lerobot_serve.edge import robot as robot_file
 from lerobot_serve.edge.cage import Cage
+from lerobot_serve.edge.commands import joint_trajectory
 from lerobot_serve.edge.controller import Controller, Executed
-from lerobot_serve.edge.inputs import Inputs, NotReady, Snapshot
+from lerobot_serve.edge.frames import encode_frames
+from lerobot_serve.edge.history import History, Moment
+from lerobot_serve.edge.inputs import Inputs, NotReady
+from lerobot_serve.edge.link import Agreement
 from lerobot_serve.edge.parameters import EdgeParameters
 from lerobot_serve.edge.preparation import (
     check_server,
@@ -32,6 +35,8 @@ from lerobot_serve.edge.preparation import (
     max_ages_ns,
     name_client,
     pace,
+    pace_warnings,
+    session_ask,
     topics,
 )
 from lerobot_serve.edge.queue import ActionQueue
@@ -49,7 +54,7 @@ from lerobot_serve.wire.content import Image as WireImage
 from lerobot_serve.wire.errors import Malformed
 from lerobot_serve.wire.images import ImagePool
 from lerobot_serve.wire.schema import Codec
-from lerobot_serve.wire.session import CameraSpec, SessionAsk, Unreachable
+from lerobot_serve.wire.session import SessionAsk, Unreachable
 from lerobot_serve_interfaces.msg import ActionChunk, EdgeState, ExecutedAction
 from lerobot_serve_interfaces.srv import ResetEpisode
 
@@ -78,6 +83,7 @@ class EdgeController(Node):
             max_ages_ns(self.robot),
             {name: self.resolve_topic_name(topic) for name, topic in topics(self.robot).items()},
         )
+        self._history = History(self._inputs)
         self._images = ImagePool(parameters.image_threads)
         self._chunks = Lane(self, ActionChunk, '~/action_chunk', qos.ACTION_CHUNK, self._on_chunk)
         self._client = SessionClient(
@@ -88,7 +94,7 @@ class EdgeController(Node):
         )
         self._requester = Requester(
             self,
-            self._inputs,
+            self._history,
             self._actions,
             client_id=self.client_id,
             task=parameters.task,
@@ -112,12 +118,9 @@ class EdgeController(Node):
 
     def _connect_robot(self) -> None:
         """Subscribe to the robot's inputs and publish its commands."""
-        robot = self.robot
-        sources = [(JOINTS, JointState, robot.state.topic)]
-        sources += [(camera.name, Image, camera.topic) for camera in robot.cameras]
-        for name, kind, topic in sources:
+        for name, topic in topics(self.robot).items():
             self.create_subscription(
-                kind,
+                JointState if name == JOINTS else Image,
                 topic,
                 partial(self._on_input, name),
                 qos.SENSOR,
@@ -126,7 +129,7 @@ class EdgeController(Node):
             )
         self._commands = self.create_publisher(
             JointTrajectory,
-            robot.command_topic,
+            self.robot.command_topic,
             qos.COMMAND,
             qos_overriding_options=qos.OVERRIDABLE,
         )
@@ -176,22 +179,16 @@ class EdgeController(Node):
                 self._client.close(self._ask, RESET_TIMEOUT_S)
         self._images.close()
 
-    def open_session(self, epoch: int) -> int:
-        """Return the agreed schema version. Raises Refused or Unreachable."""
+    def open_session(self, epoch: int) -> Agreement:
+        """Return what the server asks of requests. Raises Refused or Unreachable."""
         parameters = self._settings.current
-        self._ask = SessionAsk(
-            self.client_id,
-            self._instance,
-            epoch,
-            self._chunks.topic_name,
-            self.robot.state_names,
-            self.robot.action_names,
-            tuple(CameraSpec(camera.name) for camera in self.robot.cameras),
-            self.robot.fps,
-            robot_type=self.robot.name,
-            policy=parameters.policy,
-            task=parameters.task,
-            codec=Codec[parameters.codec.upper()],
+        self._ask = session_ask(
+            parameters,
+            self.robot,
+            client_id=self.client_id,
+            instance=self._instance,
+            epoch=epoch,
+            reply_topic=self._chunks.topic_name,
         )
         reply = self._client.open(self._ask, OPEN_TIMEOUT_S)
         if not self._client.wait_until_wired(self._chunks.publisher_count, WIRING_TIMEOUT_S):
@@ -199,15 +196,15 @@ class EdgeController(Node):
                 f'{self._client.server} answers, but its topics were not found within '
                 f'{WIRING_TIMEOUT_S:g} s; first requests may be lost'
             )
-        for warning in reply.warnings:
+        for warning in (*reply.warnings, *pace_warnings(parameters, self.robot, reply.chunk_size)):
             self.get_logger().warning(warning)
-        if reply.chunk_size <= parameters.buffer_time_s * self.robot.fps:
-            self.get_logger().warning(
-                f'a chunk lasts {reply.chunk_size / self.robot.fps:.2f} s and buffer_time_s is '
-                f'{parameters.buffer_time_s:g}: the server will be asked without a pause'
-            )
-        self.get_logger().info(f'session {reply.session_id} with {reply.policy}')
-        return reply.schema_version
+        self.get_logger().info(
+            f'session {reply.session_id} with {reply.policy}, observations a request: '
+            f'{reply.observation_steps}'
+        )
+        return Agreement(
+            reply.schema_version, reply.observation_steps, reply.observation_stride_steps
+        )
 
     def reset_episode(self, epoch: int, episode: int, episode_id: str) -> None:
         """Tell the server that an episode begins."""
@@ -220,13 +217,19 @@ class EdgeController(Node):
             # the first request of the episode says the same
             self.get_logger().warning(f'reset was not acknowledged: {error}')
 
-    def observe(self, snapshot: Snapshot) -> tuple[np.ndarray, tuple[WireImage, ...]]:
-        """Return state and encoded images. Raises Malformed."""
-        state = ros_inputs.joint_positions(snapshot.values[JOINTS], self.robot.state.names)
-        frames = {c.name: ros_inputs.frame(snapshot.values[c.name]) for c in self.robot.cameras}
-        codec = Codec[self._settings.current.codec.upper()]
-        quality = self._settings.current.jpeg_quality
-        return state, self._images.encode_all(frames, codec, quality)
+    def observe(self, moments: tuple[Moment, ...]) -> tuple[np.ndarray, tuple[WireImage, ...]]:
+        """Return states and encoded images. Raises Malformed or Unencodable."""
+        joints, parameters = self.robot.state.names, self._settings.current
+        states = [ros_inputs.joint_positions(m.snapshot.values[JOINTS], joints) for m in moments]
+        images = encode_frames(
+            moments,
+            tuple(camera.name for camera in self.robot.cameras),
+            self._images,
+            Codec[parameters.codec.upper()],
+            parameters.jpeg_quality,
+            opened=ros_inputs.frame,
+        )
+        return np.stack(states), images
 
     def send(self, raw: bytes) -> None:
         """Publish a request."""
@@ -236,26 +239,24 @@ class EdgeController(Node):
 
     def _run_ticks(self, runtime: Runtime) -> None:
         while self._beat.wait(runtime.stop):
-            executed = self._controller.step(time.monotonic_ns(), self._position)
+            now_ns = time.monotonic_ns()
+            self._history.tick(self._beat.beats + self._beat.missed, now_ns)
+            executed = self._controller.step(now_ns, self._position)
             if executed:
                 self._command(executed)
 
     def _position(self) -> np.ndarray | None:
         """Return where the robot is, in action order; None when that is not known."""
-        joints = tuple(action.joint for action in self.robot.actions)
         try:
             raw = self._inputs.newest(JOINTS, time.monotonic_ns())
-            return ros_inputs.joint_positions(raw, joints).astype(np.float64)
+            return ros_inputs.joint_positions(raw, self.robot.action_joints).astype(np.float64)
         except (NotReady, Malformed):
             return None
 
     def _command(self, executed: Executed) -> None:
         command = executed.judgement.command
         if command is not None:
-            point = JointTrajectoryPoint(positions=command.tolist())
-            point.time_from_start = Duration(nanosec=int(1e9 / self.robot.fps))
-            joints = [action.joint for action in self.robot.actions]
-            self._commands.publish(JointTrajectory(joint_names=joints, points=[point]))
+            self._commands.publish(joint_trajectory(command, self.robot))
         self._executed_publisher.publish(
             executed_action(
                 executed,

@@ -7,7 +7,8 @@ from lerobot_serve.edge.parameters import EdgeParameters
 from lerobot_serve.edge.robot import Robot
 from lerobot_serve.parameters import ParameterError
 from lerobot_serve.wire.names import is_topic
-from lerobot_serve.wire.schema import ID_LIMIT
+from lerobot_serve.wire.schema import Codec, ID_LIMIT
+from lerobot_serve.wire.session import CameraSpec, SessionAsk
 
 JOINTS = 'joint state'
 
@@ -20,6 +21,44 @@ def pace(parameters: EdgeParameters, robot: Robot) -> Pace:
         parameters.request_timeout_s,
         parameters.reconnect_backoff_s,
         parameters.merge == 'append',
+    )
+
+
+def pace_warnings(parameters: EdgeParameters, robot: Robot, chunk_size: int) -> list[str]:
+    """Return what an operator should know about a server's chunks and this robot's pace."""
+    if chunk_size > parameters.buffer_time_s * robot.fps:
+        return []
+    return [
+        f'a chunk lasts {chunk_size / robot.fps:.2f} s and buffer_time_s is '
+        f'{parameters.buffer_time_s:g}: the server will be asked without a pause'
+    ]
+
+
+def session_ask(
+    parameters: EdgeParameters,
+    robot: Robot,
+    *,
+    client_id: str,
+    instance: int,
+    epoch: int,
+    reply_topic: str,
+) -> SessionAsk:
+    """Return what the robot asks of a server."""
+    return SessionAsk(
+        client_id,
+        instance,
+        epoch,
+        reply_topic,
+        robot.state_names,
+        robot.action_names,
+        tuple(CameraSpec(camera.name) for camera in robot.cameras),
+        robot.fps,
+        robot_type=robot.name,
+        policy=parameters.policy,
+        task=parameters.task,
+        codec=Codec[parameters.codec.upper()],
+        # later, the request was given up or the first action is too old to be played
+        answer_within_s=min(parameters.request_timeout_s, parameters.max_action_age_s),
     )
 
 

@@ -60,6 +60,7 @@ def edge_state(
     # copied at once: the thread that owns it may add a reason meanwhile
     drops = Counter(requester.drops) + Counter(controller.drops)
     drops['cleared_action'] = actions.rows_cleared
+    drops['history_gap'] = requester.history.gaps
     return EdgeState(
         stamp=stamp,
         client_id=client_id,

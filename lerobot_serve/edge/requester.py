@@ -2,8 +2,8 @@
 The thread that opens the session and asks for chunks, one at a time.
 
 It talks to the world through a `Link`, so that it can be tried without ROS. What it decides, step
-by step: open the session; wait until little is left to play; take a snapshot; send; wait for the
-answer; merge.
+by step: open the session; wait until little is left to play; take the observations; send; wait for
+the answer; merge.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ import threading
 
 import numpy as np
 
-from lerobot_serve.edge.answers import check_actions, name_episode
-from lerobot_serve.edge.inputs import Inputs, NotReady, Snapshot
+from lerobot_serve.edge.answers import check_actions, check_agreement, name_episode
+from lerobot_serve.edge.history import History
+from lerobot_serve.edge.inputs import NotReady
 from lerobot_serve.edge.ledger import Dropped, Ledger, Pending
 from lerobot_serve.edge.link import Link, Pace, Progress
 from lerobot_serve.edge.queue import ActionQueue, Source
@@ -44,7 +45,7 @@ class Requester:
     def __init__(
         self,
         link: Link,
-        inputs: Inputs,
+        history: History,
         actions: ActionQueue,
         *,
         client_id: str,
@@ -54,7 +55,7 @@ class Requester:
         pace: Pace,
         clock: Callable[[], int],
     ) -> None:
-        self._link, self._inputs, self._actions = link, inputs, actions
+        self._link, self.history, self._actions = link, history, actions
         self._client_id, self._task, self._columns = client_id, task, action_count
         self._clock = clock
         self.pace = pace
@@ -108,12 +109,14 @@ class Requester:
         progress = self.progress
         self._ledger = Ledger((self._ledger.session_epoch + 1) % 2**32)
         try:
-            self._schema_version = self._link.open_session(self._ledger.session_epoch)
+            agreement = self._link.open_session(self._ledger.session_epoch)
+            check_agreement(agreement)
         except (Refused, Unreachable) as error:
             progress.refused = str(error)
             return False
+        self._schema_version = agreement.schema_version
+        self.history.require(agreement.observation_steps, agreement.observation_stride_steps)
         progress.refused, progress.connected, progress.ever_connected = '', True, True
-        self._episode_start = True
         return True
 
     def _step(self) -> None:
@@ -135,8 +138,10 @@ class Requester:
     def _ask(self) -> Pending | None:
         """Send an observation; None when there is none to send."""
         try:
-            snapshot = self._inputs.snapshot(self._clock())
-            pending = self._send(snapshot, *self._link.observe(snapshot))
+            moments = self.history.take(self._clock())
+            # what is played is as old as the present observation; the past ones are meant to be
+            captured_ns = moments[-1].snapshot.captured_ns
+            pending = self._send(captured_ns, *self._link.observe(moments))
         except NotReady as error:
             self.progress.waiting_for = str(error)
             return None
@@ -151,6 +156,7 @@ class Requester:
     def _begin_episode(self) -> None:
         self._reset_wanted.clear()
         self._actions.clear()
+        self.history.restart()
         self._ledger.new_episode()
         self._episode_start = True
         self._name_episode()
@@ -164,10 +170,10 @@ class Requester:
             self._client_id, self._ledger.session_epoch, self._episodes
         )
 
-    def _send(self, snapshot: Snapshot, state: np.ndarray, images: tuple[Image, ...]) -> Pending:
+    def _send(self, captured_ns: int, state: np.ndarray, images: tuple[Image, ...]) -> Pending:
         now_ns = self._clock()
         pending = self._ledger.begin(
-            sent_ns=now_ns, captured_ns=snapshot.captured_ns, rows_taken=self._actions.rows_taken
+            sent_ns=now_ns, captured_ns=captured_ns, rows_taken=self._actions.rows_taken
         )
         header = Header(
             pending.seq,
@@ -185,14 +191,13 @@ class Requester:
                     header,
                     self._client_id,
                     self.progress.episode_id,
-                    state[None, :],
+                    state,
                     images,
                     self._task,
                     queue_remaining_s=left_s,
                 )
             )
         )
-        self._episode_start = False
         self.progress.requests_sent += 1
         return pending
 
@@ -263,4 +268,6 @@ class Requester:
                 delay_rows=math.ceil(round_trip_s / self.pace.step_s),
                 rows_taken=pending.rows_taken,
             )
+        # until now the server may not have heard that the episode began
+        self._episode_start = False
         self.progress.accepted(chunk, round_trip_ms=1e3 * round_trip_s)

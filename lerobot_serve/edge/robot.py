@@ -75,6 +75,10 @@ class Robot:
     def action_names(self) -> tuple[str, ...]:
         return tuple(action.name for action in self.actions)
 
+    @property
+    def action_joints(self) -> tuple[str, ...]:
+        return tuple(action.joint for action in self.actions)
+
 
 def load(path: Path) -> Robot:
     """Return the robot that the file describes. Raises RobotFileError."""

@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-import re
 
 import cv2
 import numpy as np
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 import torch
 
+from lerobot_serve.policies.agreement import agree
 from lerobot_serve.policies.base import (
     Description,
     Loading,
@@ -24,12 +22,16 @@ from lerobot_serve.policies.base import (
     PolicyRequest,
     Prediction,
 )
+from lerobot_serve.policies.device import torch_device, use_threads
 from lerobot_serve.policies.fingerprint import fingerprint
+from lerobot_serve.policies.frames import newest_image, newest_state
+from lerobot_serve.policies.memory import check_room
 from lerobot_serve.policies.reach_network import ReachNetwork, Sizes
 from lerobot_serve.policies.reach_settings import KIND, read_settings, Settings
+from lerobot_serve.policies.settings import SETTINGS_FILE
+from lerobot_serve.policies.weights import read_tensors
 
-SETTINGS_FILE, WEIGHTS_FILE = 'policy.json', 'model.safetensors'
-DEVICE = re.compile(r'cpu|mps|cuda(:\d+)?')
+WEIGHTS_FILE = 'model.safetensors'
 
 
 class ReachPolicy:
@@ -54,7 +56,9 @@ class ReachPolicy:
         front, wrist = (
             self._images(requests, camera.name) for camera in self._description.cameras
         )
-        state = self._on_device(np.stack([self._state(request) for request in requests]))
+        count = len(self._description.state_names)
+        states = [newest_state(request, count) for request in requests]
+        state = self._on_device(np.stack(states))
         with torch.inference_mode():
             model = self.network(front, wrist, state)
             robot = self.network.to_robot(model, state)
@@ -64,40 +68,21 @@ class ReachPolicy:
     def reset(self, session_id: str) -> None:
         pass
 
-    def _state(self, request: PolicyRequest) -> np.ndarray:
-        count = len(self._description.state_names)
-        if request.state.ndim != 2 or request.state.shape[1] != count or not len(request.state):
-            raise PolicyError(f'state must be steps x {count}, got {request.state.shape}')
-        return request.state[-1].astype(np.float32)
-
     def _images(self, requests: list[PolicyRequest], name: str) -> torch.Tensor:
         pixels = self.network.sizes.image_pixels
-        images = [small(newest(request, name), name, pixels) for request in requests]
+        images = [small(newest_image(request, name), pixels) for request in requests]
         return self._on_device(np.stack(images))
 
     def _on_device(self, values: np.ndarray) -> torch.Tensor:
         return torch.from_numpy(values).to(self._device)
 
 
-def newest(request: PolicyRequest, name: str) -> np.ndarray | None:
-    """Return the present frame of a camera, None when there is none."""
-    frames = request.images.get(name)
-    return frames[-1] if frames else None
-
-
-def small(image: np.ndarray | None, name: str, pixels: int) -> np.ndarray:
+def small(image: np.ndarray, pixels: int) -> np.ndarray:
     """
     Return the square in the middle of an image, scaled to `pixels` x `pixels`. Any thread.
 
-    Cropped, not stretched: a wide camera shows what matters in its middle. Raises PolicyError.
+    Cropped, not stretched: a wide camera shows what matters in its middle.
     """
-    if image is None:
-        raise PolicyError(f'the image {name!r} is missing; send it with every observation')
-    if image.ndim != 3 or image.shape[2] != 3 or image.dtype != np.uint8 or not image.size:
-        raise PolicyError(
-            f'the image {name!r} must be height x width x 3 of uint8, '
-            f'got {image.shape} of {image.dtype}'
-        )
     side = min(image.shape[:2])
     top, left = (image.shape[0] - side) // 2, (image.shape[1] - side) // 2
     square = image[top : top + side, left : left + side]
@@ -121,14 +106,19 @@ def load(loading: Loading) -> ReachPolicy:
                 f'python3 -m lerobot_serve.bench.train_reach {folder}'
             )
     settings = read_settings(files[0])
-    target = _device(loading.device)
-    network = _network(settings, files[1]).to(target).eval()
-    return ReachPolicy(network, _description(settings, files, str(target)))
+    target = torch_device(loading.device)
+    description = _description(loading, settings, files, target)
+    agree(loading, description)
+    check_room(loading, files[1].stat().st_size)
+    use_threads(loading.cpu_threads)
+    return ReachPolicy(_network(settings, files[1]).to(target).eval(), description)
 
 
-def _description(settings: Settings, files: list[Path], device: str) -> Description:
+def _description(
+    loading: Loading, settings: Settings, files: list[Path], device: torch.device
+) -> Description:
     try:
-        identity = fingerprint(settings.id, files)
+        identity = fingerprint(loading.name or settings.id, files)
     except OSError as error:
         raise PolicyError(f'cannot read the policy: {error}') from error
     return Description(
@@ -139,27 +129,12 @@ def _description(settings: Settings, files: list[Path], device: str) -> Descript
         settings.cameras,
         settings.chunk_size,
         settings.trained_fps,
-        device=device,
+        device=str(device),
     )
 
 
-def _device(text: str) -> torch.device:
-    if not DEVICE.fullmatch(text):
-        raise PolicyError(f"device must be 'cpu' or 'cuda:N', got {text!r}")
-    try:
-        device = torch.device(text)
-        torch.zeros(1, device=device)
-    except (RuntimeError, AssertionError, TypeError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise PolicyError(
-            f"the device {text!r} cannot be used here ({reason}); use 'cpu', or a "
-            'machine and a build of torch that have it'
-        ) from error
-    return device
-
-
 def _network(settings: Settings, file: Path) -> ReachNetwork:
-    weights = _weights(file)
+    weights = read_tensors(file)
     # without storage: sizes that the file does not bear out must not cost memory
     with torch.device('meta'):
         network = ReachNetwork(
@@ -181,17 +156,6 @@ def _network(settings: Settings, file: Path) -> ReachNetwork:
         _check(f'{file}: {name}', weight, expected[name])
     network.load_state_dict(weights, assign=True)
     return network.requires_grad_(False)
-
-
-def _weights(file: Path) -> dict[str, torch.Tensor]:
-    try:
-        # copied, so that the file may be replaced while the policy runs
-        return {name: tensor.clone() for name, tensor in load_file(file).items()}
-    except (SafetensorError, OSError, ValueError, KeyError) as error:
-        raise PolicyError(
-            f'{file} is not a readable safetensors file ({error}); copy it again, in '
-            'binary, and with git lfs if it is only a pointer'
-        ) from error
 
 
 def _check(where: str, weight: torch.Tensor, expected: torch.Tensor) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from importlib.metadata import entry_points
 
 from lerobot_serve.policies.base import Loading, Policy, PolicyError
+from lerobot_serve.policies.failure import in_one_line
 
 GROUP = 'lerobot_serve.policies'
 
@@ -28,7 +29,7 @@ def load(kind: str, loading: Loading) -> Policy:
                 ) from error
             except Exception as error:
                 raise PolicyError(
-                    f'policy kind {kind!r} cannot be used here: {_in_one_line(error)}'
+                    f'policy kind {kind!r} cannot be used here: {in_one_line(error)}'
                 ) from error
             return _loaded(loader, kind, loading)
     raise PolicyError(
@@ -45,9 +46,5 @@ def _loaded(loader: Callable[[Loading], Policy], kind: str, loading: Loading) ->
     except Exception as error:
         # the code of another package: nobody knows what it raises
         raise PolicyError(
-            f'policy kind {kind!r} cannot load {loading.path!r}: {_in_one_line(error)}'
+            f'policy kind {kind!r} cannot load {loading.path!r}: {in_one_line(error)}'
         ) from error
-
-
-def _in_one_line(error: Exception) -> str:
-    return f'{type(error).__name__}: {" ".join(str(error).split())}'.removesuffix(': ')

@@ -22,6 +22,9 @@ from rclpy.qos import (
 from rclpy.qos_overriding_options import QoSOverridingOptions
 
 LIVELINESS_LEASE_S = 2.0
+# every robot of a fleet has one request or answer under way: with fewer places, theirs overwrite
+# each other
+UNDER_WAY = 1024
 OVERRIDABLE = QoSOverridingOptions.with_default_policies()
 
 
@@ -31,19 +34,25 @@ def _profile(reliability: ReliabilityPolicy, depth: int, **more: object) -> QoSP
     )
 
 
-def observation_out(lifespan_s: float) -> QoSProfile:
-    """Return the writer of requests: only the newest counts, and none outlives its use."""
-    return _profile(ReliabilityPolicy.RELIABLE, 1, lifespan=Duration(seconds=lifespan_s))
+def observation_out(lifespan_s: float, *, of_many: bool = False) -> QoSProfile:
+    """
+    Return the writer of requests, of which none outlives its use.
+
+    Of one robot only the newest counts; a router must not lose one robot's for another's.
+    """
+    depth = UNDER_WAY if of_many else 1
+    return _profile(ReliabilityPolicy.RELIABLE, depth, lifespan=Duration(seconds=lifespan_s))
 
 
-# one inbox for all robots: as many as may arrive while the executor is busy with another callback
-OBSERVATION_INBOX = _profile(ReliabilityPolicy.RELIABLE, 64)
+# one inbox for all robots, which may all ask while the interpreter is busy; it holds each request
+# for microseconds, since the mailbox keeps the newest of each robot
+OBSERVATION_INBOX = _profile(ReliabilityPolicy.RELIABLE, UNDER_WAY)
 
-# a router's reply topic carries the chunks of all its robots, hence more than one; the lease tells
-# an edge within seconds that the process behind a topic is gone
+# a batch is answered at once, and a router's reply topic carries the chunks of all its robots; the
+# lease tells an edge within seconds that the process behind a topic is gone
 ACTION_CHUNK = _profile(
     ReliabilityPolicy.RELIABLE,
-    16,
+    UNDER_WAY,
     liveliness=LivelinessPolicy.AUTOMATIC,
     liveliness_lease_duration=Duration(seconds=LIVELINESS_LEASE_S),
 )

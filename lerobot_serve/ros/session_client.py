@@ -30,15 +30,22 @@ class SessionClient:
     """
 
     def __init__(
-        self, node: Node, server: str, *, lifespan_s: float, stop: threading.Event | None = None
+        self,
+        node: Node,
+        server: str,
+        *,
+        lifespan_s: float,
+        stop: threading.Event | None = None,
+        of_many: bool = False,
     ) -> None:
+        """`of_many` robots, as a router's, instead of one."""
         self.server = server
         self._stop = stop
         self._open = node.create_client(OpenSession, f'{server}/open_session')
         self._close = node.create_client(CloseSession, f'{server}/close_session')
         self._reset = node.create_client(ResetEpisode, f'{server}/reset_episode')
         self._requests = node.create_publisher(
-            Observation, f'{server}/observation', qos.observation_out(lifespan_s)
+            Observation, f'{server}/observation', qos.observation_out(lifespan_s, of_many=of_many)
         )
 
     def open(self, ask: SessionAsk, timeout_s: float) -> OpenSession.Response:

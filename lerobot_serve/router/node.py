@@ -70,6 +70,7 @@ class PolicyRouter(Node):
                 check_slot(name, server),
                 lifespan_s=parameters.observation_lifespan_s,
                 stop=runtime.stop,
+                of_many=True,
             )
             for name, server in (('a', parameters.slot_a), ('b', parameters.slot_b))
         }

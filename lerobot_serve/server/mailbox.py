@@ -25,7 +25,8 @@ Clock = Callable[[], int]
 class Mail:
     """
     One request as it arrived. `dry_ns` is when its robot has nothing left to play, by this
-    server's clock; `use` takes the answer instead of the session's reply topic.
+    server's clock; `use` takes the answer instead of the session's reply topic. The mailbox fills
+    in `since_ns`, when its client joined the line, and `superseded`.
     """
 
     session: Session
@@ -33,6 +34,7 @@ class Mail:
     header: Header
     arrived_ns: int
     dry_ns: int = 0
+    since_ns: int = 0
     superseded: int = 0
     use: Callable | None = None
 
@@ -68,16 +70,22 @@ class Mailbox:
         """
         Deposit a request; return True when it took the place of an older one.
 
-        The client keeps the older one's place in the line, so that asking often gains nothing.
+        The client keeps the older one's place in the line, so that asking often gains nothing and
+        loses nothing.
         """
         name = mail.session.session_id
         with self._changed:
-            replaced = name in self._mail
-            if replaced:
+            older = self._mail.get(name)
+            if older:
                 self._superseded[name] = self._superseded.get(name, 0) + 1
+                # a robot that stands still has done so since it asked first
+                dry_ns = min(older.dry_ns, mail.dry_ns)
+                mail = replace(mail, dry_ns=dry_ns, since_ns=older.since_ns)
+            else:
+                mail = replace(mail, since_ns=mail.arrived_ns)
             self._mail[name] = mail
             self._changed.notify_all()
-            return replaced
+            return older is not None
 
     def take(self) -> list[Mail] | None:
         """
@@ -191,3 +199,5 @@ def run_job(job: Callable[[], object], future: Future) -> None:
         future.set_result(job())
     except Exception as error:
         future.set_exception(error)
+        # the error holds this frame, which would hold the error: what failed must be freed at once
+        del future

@@ -160,8 +160,8 @@ class ServerParameters:
     )
     drain_s: float = parameter(
         4.0,
-        'how long deactivating waits for the answers that are due; ros2 launch ends a process 5 s '
-        'after it asked it to stop',
+        'how long deactivating waits for the answers that are due; ros2 launch gives a process '
+        'five seconds to stop',
         unit='s',
         low=0.0,
         high=60.0,

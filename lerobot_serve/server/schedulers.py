@@ -16,8 +16,8 @@ from typing import Protocol
 class Waiting(Protocol):
     """What a scheduler may know of a request."""
 
-    arrived_ns: int
-    """When it came, by this server's clock."""
+    since_ns: int
+    """When its client joined the line, by this server's clock."""
     dry_ns: int
     """When its robot has nothing left to play, by this server's clock."""
 
@@ -31,7 +31,7 @@ class Pick:
 
 
 class Scheduler(Protocol):
-    """The seam: `waiting` is never empty and in order of arrival; `clients` may have requests."""
+    """The seam: `waiting` is never empty and in order of `since_ns`; `clients` may have requests."""
 
     def pick(self, waiting: Sequence[Waiting], now_ns: int, clients: int) -> Pick:
         """Return who is served next."""
@@ -52,8 +52,8 @@ class EarliestDry:
     """
 
     def pick(self, waiting: Sequence[Waiting], now_ns: int, clients: int) -> Pick:
-        first = min(range(len(waiting)), key=lambda i: (waiting[i].dry_ns, waiting[i].arrived_ns))
-        return Pick((first,))
+        # of several the first in the line
+        return Pick((min(range(len(waiting)), key=lambda i: waiting[i].dry_ns),))
 
 
 class MicroBatch:
@@ -67,7 +67,7 @@ class MicroBatch:
         self._size, self._window_ns = size, window_ns
 
     def pick(self, waiting: Sequence[Waiting], now_ns: int, clients: int) -> Pick:
-        left_ns = waiting[0].arrived_ns + self._window_ns - now_ns
+        left_ns = waiting[0].since_ns + self._window_ns - now_ns
         if len(waiting) < min(self._size, clients) and left_ns > 0:
             return Pick(wait_ns=left_ns)
         return Pick(tuple(range(min(self._size, len(waiting)))))

@@ -81,7 +81,6 @@ class Serving:
         self.sessions.heard(start.client_id, now_ns)
         refusal = self._refusal
         if refusal:
-            self._statistics.drop('draining')
             return session, self._refused(raw, refusal)
         mail = Mail(session, raw, header, now_ns, now_ns + clamped_ns(queue_remaining_s))
         superseded = self._mailbox.put(mail)
@@ -100,6 +99,7 @@ class Serving:
         if refusal:
             return self._refused(raw, refusal)
         if self.served.state_class == StateClass.EXCLUSIVE and len(self.sessions):
+            self._statistics.drop('exclusive_in_use')
             text = 'the policy keeps state that only one robot can use, and one uses it'
             return failure(raw, Status.NO_SESSION, text, policy=self.served.fingerprint)
         start, queue_remaining_s = peek_progress(raw)
@@ -115,6 +115,7 @@ class Serving:
         return None
 
     def _refused(self, raw: bytes, refusal: Refused) -> Chunk:
+        self._statistics.drop('draining')
         return failure(raw, Status.DRAINING, str(refusal), policy=self.served.fingerprint)
 
     # control thread
@@ -158,9 +159,12 @@ class Serving:
 
     def _chunk_s(self, ask: SessionAsk | None) -> float:
         """Return how long a robot plays a chunk; of none in particular, at the trained rate."""
-        horizon = ask.rtc_execution_horizon if ask and ask.wants_rtc else 0
+        guided = ask and ask.wants_rtc and self.served.supports_rtc
+        rows = self.served.chunk_size
+        if guided and ask.rtc_execution_horizon:
+            rows = min(rows, ask.rtc_execution_horizon)
         fps = ask.fps if ask else self.served.trained_fps
-        return (horizon or self.served.chunk_size) / fps if fps > 0 else 0.0
+        return rows / fps if fps > 0 else 0.0
 
     def _rate_hz(self, chunk_s: float, now_ns: int) -> float:
         """Return how often a robot asks: measured once there are some, expected before."""
@@ -192,10 +196,15 @@ class Serving:
         Raises TimeoutError when the policy is still at work by then.
         """
         self.end(list(self.sessions), 'session_ended')
-        for mail in self._mailbox.clear():
-            if mail.use:
-                mail.use(self._refused(mail.raw, self._refusal))
-        self._mailbox.call(self.worker.close, timeout_s)
+        dropped = self._mailbox.clear()
+
+        def let_go() -> None:
+            for mail in dropped:
+                if mail.use:
+                    mail.use(self._refused(mail.raw, self._refusal))
+            self.worker.close()
+
+        self._mailbox.call(let_go, timeout_s)
 
     def drain(self, timeout_s: float) -> bool:
         """Wait until everything is answered; False when that took too long."""

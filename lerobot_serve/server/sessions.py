@@ -176,6 +176,6 @@ def name_session(ask: SessionAsk) -> str:
     name, epoch = ask.client_id, f'#{ask.session_epoch:08x}'
     if len(name.encode()) + len(epoch) <= ID_LIMIT:
         return name + epoch
-    # two long names may begin alike
-    mark = f'~{hashlib.blake2s(name.encode(), digest_size=8).hexdigest()}{epoch}'
+    # two long names may begin alike; a short one cannot end like this
+    mark = f'{epoch}~{hashlib.blake2s(name.encode(), digest_size=8).hexdigest()}'
     return name.encode()[: ID_LIMIT - len(mark)].decode(errors='ignore') + mark

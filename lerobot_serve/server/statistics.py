@@ -12,6 +12,7 @@ import threading
 import numpy as np
 
 KEPT = 512
+MEDIAN_EVERY = 16
 LOAD_WINDOW_NS = 10_000_000_000
 
 
@@ -26,8 +27,10 @@ class Statistics:
     _inference_ms: deque = field(default_factory=lambda: deque(maxlen=KEPT))
     _wait_ms: deque = field(default_factory=lambda: deque(maxlen=KEPT))
     _service_s: deque = field(default_factory=lambda: deque(maxlen=KEPT))
-    _warm_service_s: float = 0.0
+    _service_median_s: float = 0.0
+    _since_median: int = 0
     _busy: deque = field(default_factory=deque)
+    _busy_ns: int = 0
     _busy_since_ns: int | None = None
     _arrivals_ns: deque = field(default_factory=deque)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -37,7 +40,8 @@ class Statistics:
         with self._lock:
             for durations in (self._inference_ms, self._wait_ms, self._service_s, self._busy):
                 durations.clear()
-            self._warm_service_s = service_s
+            self._busy_ns = 0
+            self._service_median_s = service_s
 
     def drop(self, reason: str) -> None:
         with self._lock:
@@ -60,8 +64,10 @@ class Statistics:
         with self._lock:
             begin_ns, self._busy_since_ns = self._busy_since_ns, None
             self._busy.append((begin_ns, now_ns))
+            self._busy_ns += now_ns - begin_ns
             if predicted:
                 self._service_s.append((now_ns - begin_ns) / 1e9 / predicted)
+                self._judge_service()
             self._cut(now_ns)
 
     def served(self, *, wait_ms: float, inference_ms: float) -> None:
@@ -76,7 +82,9 @@ class Statistics:
         begin = now_ns - LOAD_WINDOW_NS
         with self._lock:
             self._cut(now_ns)
-            busy_ns = sum(end - max(start, begin) for start, end in self._busy)
+            busy_ns = self._busy_ns
+            if self._busy:
+                busy_ns -= max(0, begin - self._busy[0][0])
             if self._busy_since_ns is not None:
                 busy_ns += now_ns - max(self._busy_since_ns, begin)
         return busy_ns / LOAD_WINDOW_NS
@@ -92,8 +100,7 @@ class Statistics:
         Return how long the worker is busy for one request: the median of late, or of the warm-up
         as long as there is none.
         """
-        with self._lock:
-            return float(np.median(self._service_s)) if self._service_s else self._warm_service_s
+        return self._service_median_s
 
     def percentile_ms(self, what: str, percent: float) -> float:
         """
@@ -107,9 +114,19 @@ class Statistics:
         with self._lock:
             return dict(self.drops)
 
+    def _judge_service(self) -> None:
+        """Every request asks for the median; it changes slowly and is worked out now and then."""
+        count = len(self._service_s)
+        if count < MEDIAN_EVERY or self._since_median == MEDIAN_EVERY:
+            self._service_median_s = float(np.median(self._service_s))
+            self._since_median = 0
+        self._since_median += 1
+
     def _cut(self, now_ns: int) -> None:
         begin = now_ns - LOAD_WINDOW_NS
+        # a running sum: each chunk tells the load, and there may be thousands in the window
         while self._busy and self._busy[0][1] <= begin:
-            self._busy.popleft()
+            first_ns, last_ns = self._busy.popleft()
+            self._busy_ns -= last_ns - first_ns
         while self._arrivals_ns and self._arrivals_ns[0] <= begin:
             self._arrivals_ns.popleft()

@@ -8,7 +8,7 @@ others.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 import time
 
 import numpy as np
@@ -69,7 +69,7 @@ class Worker:
     ) -> None:
         self._policy, self.served, self._slot = policy, policy.describe(), slot
         self._statistics, self._clock = statistics, clock
-        self._images = ImagePool(image_threads)
+        self.images = ImagePool(image_threads)
 
     def warm_up(self, times: int) -> float:
         """
@@ -100,7 +100,7 @@ class Worker:
 
     def close(self) -> None:
         """End the image threads."""
-        self._images.close()
+        self.images.close()
 
     def answer(self, mails: list[Mail]) -> list[tuple[Mail, Chunk]]:
         """
@@ -134,7 +134,7 @@ class Worker:
             return self._failure(mail, Status.TOO_LATE, 'too_late', text, begin_ns)
         try:
             observation = wire_observation.decode(mail.raw)
-            request, ignored = policy_request(observation, mail.session, self.served, self._images)
+            request, ignored = policy_request(observation, mail.session, self.served, self.images)
         except Malformed as error:
             return self._failure(mail, Status.BAD_OBSERVATION, error.reason, str(error), begin_ns)
         return Task(mail, observation, request, ignored)
@@ -233,6 +233,7 @@ def checked(prediction: Prediction, served: Description) -> Prediction | PolicyF
     """Return the prediction as it can be sent, or what is wrong with it."""
     try:
         model, robot = as_sent(prediction.model), as_sent(prediction.robot)
+        sent = replace(prediction, model=model, robot=robot)
     except Exception as error:
         text = f'the policy gave no numbers ({type(error).__name__}: {error})'
         return PolicyFailed(Status.POLICY_ERROR, text)
@@ -246,7 +247,7 @@ def checked(prediction: Prediction, served: Description) -> Prediction | PolicyF
     if len(model) != len(robot):
         text = f'the model chunk has {len(model)} rows, the robot chunk {len(robot)}'
         return PolicyFailed(Status.POLICY_ERROR, text)
-    return Prediction(model, robot, prediction.state_lost, prediction.forward_ms)
+    return sent
 
 
 def as_sent(values: object) -> np.ndarray:

@@ -10,6 +10,7 @@ import threading
 import numpy as np
 
 from lerobot_serve.edge.fake_link import answer, FakeLink
+from lerobot_serve.edge.history import History
 from lerobot_serve.edge.inputs import Inputs
 from lerobot_serve.edge.link import Pace
 from lerobot_serve.edge.queue import ActionQueue
@@ -30,10 +31,11 @@ class Bench:
         self.now_ns = 0
         self.link = FakeLink(*open_errors)
         self.inputs, self.actions = Inputs({'state': 10**18}), ActionQueue()
+        self.history = History(self.inputs)
         self.inputs.deposit('state', np.zeros(3, np.float32), 0)
         self.requester = Requester(
             self.link,
-            self.inputs,
+            self.history,
             self.actions,
             client_id=client_id,
             task='fold the towel',

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lerobot_serve.policies.base import PolicyError, PolicyRequest
+from lerobot_serve.policies.base import Loading, PolicyError, PolicyRequest
 from lerobot_serve.sim import cameras
 from lerobot_serve.sim.arm import HIGH_RAD, HOME_RAD, JOINT_NAMES, LOW_RAD
 from lerobot_serve.wire.schema import StateClass
@@ -21,12 +21,12 @@ SHIPPED = Path(__file__).parents[2] / 'config' / 'policies' / 'reach'
 
 @pytest.fixture(scope='module')
 def policy():
-    return load(str(SHIPPED), 'cpu')
+    return load(Loading(str(SHIPPED)))
 
 
 def request(pose=HOME_RAD, target_xy=(0.25, 0.1), height=224, width=224):
     images = {
-        f'observation.images.{name}': cameras.render(name, height, width, pose, target_xy)
+        f'observation.images.{name}': (cameras.render(name, height, width, pose, target_xy),)
         for name in cameras.NAMES
     }
     return PolicyRequest('test', np.array([pose], np.float32), images)
@@ -67,7 +67,7 @@ def test_it_reaches_the_target(policy):
 @pytest.mark.parametrize('name', cameras.NAMES)
 def test_it_looks_at_both_cameras(policy, name):
     seen, blind = request(), request()
-    blind.images[f'observation.images.{name}'][:] = 0
+    blind.images[f'observation.images.{name}'][0][:] = 0
     first, second = policy.predict([seen, blind])
     assert np.abs(first.robot - second.robot).max() > 0.05
 
@@ -119,12 +119,17 @@ def without(images):
     del images['observation.images.wrist']
 
 
+def change(images, function):
+    name = 'observation.images.wrist'
+    images[name] = tuple(map(function, images[name]))
+
+
 def floats(images):
-    images['observation.images.wrist'] = images['observation.images.wrist'] / 255
+    change(images, lambda image: image / 255)
 
 
 def grey(images):
-    images['observation.images.wrist'] = images['observation.images.wrist'][..., :1]
+    change(images, lambda image: image[..., :1])
 
 
 @pytest.mark.parametrize(
@@ -157,5 +162,5 @@ def test_torch_is_left_as_it_was():
 
     with torch.enable_grad():
         before = state()
-        load(str(SHIPPED), 'cpu').predict([request()])
+        load(Loading(str(SHIPPED))).predict([request()])
         assert state() == before

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 import pytest
 
-from lerobot_serve.policies.base import PolicyError
+from lerobot_serve.policies.base import Loading, PolicyError
 from lerobot_serve.policies.reach_settings import read_settings
 
 torch = pytest.importorskip('torch', reason='torch is not installed (TORCH=none)')
@@ -28,14 +28,14 @@ def folder(tmp_path):
 
 
 def test_the_fingerprint_follows_the_content(folder):
-    assert load(str(folder), 'cpu').describe() == load(str(SHIPPED), 'cpu').describe()
+    assert load(Loading(str(folder))).describe() == load(Loading(str(SHIPPED))).describe()
     change_weight('perceptron.0.bias', lambda weight: weight + 1)(folder)
-    changed = load(str(folder), 'cpu').describe().fingerprint
-    assert changed != load(str(SHIPPED), 'cpu').describe().fingerprint
+    changed = load(Loading(str(folder))).describe().fingerprint
+    assert changed != load(Loading(str(SHIPPED))).describe().fingerprint
 
 
 def test_a_loaded_policy_does_not_need_its_files(folder):
-    loaded = load(str(folder), 'cpu')
+    loaded = load(Loading(str(folder)))
     expected = [weight.clone() for weight in loaded.network.state_dict().values()]
     weights = folder / 'model.safetensors'
     weights.write_bytes(b'\0' * weights.stat().st_size)
@@ -112,31 +112,64 @@ BROKEN = {
 def test_a_broken_folder_is_explained(folder, spoil, text):
     spoil(folder)
     with pytest.raises(PolicyError, match=text) as caught:
-        load(str(folder), 'cpu')
+        load(Loading(str(folder)))
     assert str(folder) in str(caught.value)
 
 
 def test_an_empty_path_is_explained():
     with pytest.raises(PolicyError, match=r"is its folder, .*; '' is not a folder"):
-        load('', 'cpu')
+        load(Loading())
 
 
 @pytest.mark.parametrize('device', ['banana', '', 'meta', 'cuda:', 'cuda:-1', 'xpu', 'cpu\n'])
 def test_what_is_no_device_is_one_short_line(device):
     with pytest.raises(PolicyError) as caught:
-        load(str(SHIPPED), device)
+        load(Loading(str(SHIPPED), device))
     assert str(caught.value) == f"device must be 'cpu' or 'cuda:N', got {device!r}"
+
+
+def test_a_name_stands_in_the_fingerprint():
+    own, named = (
+        load(Loading(str(SHIPPED), name=name)).describe().fingerprint for name in ('', 'mine')
+    )
+    assert named == f'mine@{own.partition("@")[2]}'
+
+
+def test_what_the_operator_says_must_be_what_the_files_say():
+    names = tuple(SETTINGS['state_names'])
+    load(Loading(str(SHIPPED), state_names=names, action_names=names, trained_fps=30.0))
+    for wrong in (
+        {'state_names': names[::-1]},
+        {'action_names': names[:-1]},
+        {'trained_fps': 29.5},
+    ):
+        with pytest.raises(PolicyError, match=f'^{next(iter(wrong))} is given as .* says '):
+            load(Loading(str(SHIPPED), **wrong))
+
+
+def test_without_room_nothing_is_read():
+    with pytest.raises(PolicyError, match=r'needs \d+ MB of this .* MB are free'):
+        load(Loading(str(SHIPPED), memory_margin_bytes=1 << 50))
+
+
+def test_it_computes_with_the_threads_that_were_said():
+    before = torch.get_num_threads()
+    try:
+        load(Loading(str(SHIPPED), cpu_threads=before + 1))
+        assert torch.get_num_threads() == before + 1
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_a_device_that_this_machine_has_not_is_explained():
     with pytest.raises(PolicyError, match=r"device 'cuda:99' cannot be used here .* use 'cpu'"):
-        load(str(SHIPPED), 'cuda:99')
+        load(Loading(str(SHIPPED), 'cuda:99'))
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason='this machine has CUDA')
 def test_cuda_without_cuda_is_explained():
     with pytest.raises(PolicyError, match="device 'cuda' cannot be used here"):
-        load(str(SHIPPED), 'cuda')
+        load(Loading(str(SHIPPED), 'cuda'))
 
 
 values = st.recursive(
@@ -169,7 +202,7 @@ def test_no_damage_to_the_weights_gives_a_traceback(tmp_path_factory, start, dam
     data[start : start + 12] = damage
     (folder / 'model.safetensors').write_bytes(data)
     try:
-        load(str(folder), 'cpu')
+        load(Loading(str(folder)))
     except PolicyError as error:
         assert str(folder) in str(error)
     else:

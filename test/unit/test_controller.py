@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 from hypothesis import given
 from hypothesis import strategies as st
 import numpy as np
 import pytest
 
 from lerobot_serve.edge.cage import Cage, Judgement, Verdict
+from lerobot_serve.edge.commands import joint_trajectory
 from lerobot_serve.edge.controller import Controller, Executed
 from lerobot_serve.edge.queue import ActionQueue, Source
-from lerobot_serve.edge.robot import ActionLimit
+from lerobot_serve.edge.robot import ActionLimit, load
 
 MAX_AGE_NS = 100
 LIMITS = (ActionLimit('pan.pos', 'pan', -1.0, 1.0, 0.1),)
@@ -126,6 +130,21 @@ def test_a_held_action_repeats_the_last_command():
     bench.plan(0.0625, np.nan, 0.125)
     assert [bench.step().judgement.command[0] for _ in range(3)] == [0.0625, 0.0625, 0.125]
     assert (bench.controller.actions_executed, bench.controller.cage_trips) == (3, 1)
+
+
+@pytest.mark.parametrize(
+    ('fps', 'seconds', 'nanoseconds'), [(30.0, 0, 33_333_333), (0.1, 10, 0), (0.8, 1, 250_000_000)]
+)
+def test_a_command_names_its_joints_and_is_due_at_the_next_step(
+    repository: Path, fps, seconds, nanoseconds
+):
+    robot = load(repository / 'config' / 'robots' / 'sim_arm.yaml')
+    told = joint_trajectory(np.arange(6) / 8, replace(robot, fps=fps))
+    assert told.joint_names == [action.joint for action in robot.actions]
+    (point,) = told.points
+    assert list(point.positions) == [0.0, 0.125, 0.25, 0.375, 0.5, 0.625]
+    due = point.time_from_start
+    assert (due.sec, due.nanosec) == (seconds, nanoseconds)
 
 
 class Watched(Cage):

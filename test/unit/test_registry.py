@@ -8,8 +8,9 @@ from importlib.metadata import EntryPoint
 import numpy as np
 import pytest
 
-from lerobot_serve.policies import null, registry
-from lerobot_serve.policies.base import Camera, PolicyError, PolicyRequest
+from lerobot_serve.policies import null, recurrent, registry
+from lerobot_serve.policies.base import Camera, Loading, PolicyError, PolicyRequest
+from lerobot_serve.policies.shape import DEFAULT
 
 SHAPE = 'joints=2,chunk=3,cameras=front:48x64+wrist:24x32,fps=12.5'
 
@@ -32,24 +33,24 @@ def test_the_kinds_of_this_package_are_installed():
 def test_an_unknown_kind_is_refused_with_those_there_are(installed):
     installed(zebra='x:load', act='x:load')
     with pytest.raises(PolicyError) as refused:
-        registry.load('pi0', '', 'cpu')
+        registry.load('pi0', Loading())
     assert str(refused.value) == "there is no policy kind 'pi0'; installed are act, zebra"
     installed()
     with pytest.raises(PolicyError, match='installed are none'):
-        registry.load('pi0', '', 'cpu')
+        registry.load('pi0', Loading())
 
 
 def test_a_package_that_is_missing_is_named_with_the_remedy(installed):
     installed(broken='a_package_that_nobody_has:load')
     with pytest.raises(PolicyError) as refused:
-        registry.load('broken', '', 'cpu')
+        registry.load('broken', Loading())
     assert "policy kind 'broken'" in str(refused.value)
     assert 'a_package_that_nobody_has' in str(refused.value)
     assert 'pip install' in str(refused.value)
 
 
 def raises(error: BaseException):
-    def load(path, device):
+    def load(loading):
         raise error
 
     return load
@@ -64,7 +65,7 @@ def test_whatever_the_loader_of_another_package_raises_is_one_line(installed, mo
     ):
         monkeypatch.setattr(null, 'load', raises(error))
         with pytest.raises(PolicyError) as refused:
-            registry.load('other', 'some/path', 'cpu')
+            registry.load('other', Loading('some/path'))
         assert str(refused.value) == f"policy kind 'other' cannot load 'some/path': {said}"
         assert refused.value.__cause__ is error
 
@@ -74,26 +75,27 @@ def test_what_a_loader_itself_refuses_is_passed_on(installed, monkeypatch):
     monkeypatch.setattr(null, 'load', raises(refusal))
     installed(other='lerobot_serve.policies.null:load')
     with pytest.raises(PolicyError) as refused:
-        registry.load('other', 'some/path', 'cpu')
+        registry.load('other', Loading('some/path'))
     assert refused.value is refusal
 
 
 def test_a_package_without_its_loader_is_named(installed):
     installed(broken='lerobot_serve.policies.null:not_there')
     with pytest.raises(PolicyError, match=r"kind 'broken' cannot be used here: AttributeError: "):
-        registry.load('broken', '', 'cpu')
+        registry.load('broken', Loading())
 
 
-def test_the_loader_is_given_path_and_device(installed, monkeypatch):
+def test_the_loader_is_given_all_that_the_operator_said(installed, monkeypatch):
     calls = []
-    monkeypatch.setattr(null, 'load', lambda path, device: calls.append((path, device)))
+    monkeypatch.setattr(null, 'load', calls.append)
     installed(null='lerobot_serve.policies.null:load')
-    registry.load('null', 'some/path', 'cuda:1')
-    assert calls == [('some/path', 'cuda:1')]
+    loading = Loading('some/path', 'cuda:1', 'mine', state_limit=3)
+    registry.load('null', loading)
+    assert calls == [loading]
 
 
 def test_a_null_policy_has_the_shape_of_its_path():
-    described = registry.load('null', SHAPE, 'cpu').describe()
+    described = registry.load('null', Loading(SHAPE)).describe()
     assert described.action_names == described.state_names == ('joint_0.pos', 'joint_1.pos')
     assert described.cameras == (
         Camera('observation.images.front', 48, 64),
@@ -104,14 +106,14 @@ def test_a_null_policy_has_the_shape_of_its_path():
 
 
 def test_another_shape_is_another_policy():
-    default = null.load('', 'cpu').describe()
-    other = null.load(null.DEFAULT.replace('chunk=100', 'chunk=99'), 'cpu').describe()
+    default = null.load(Loading()).describe()
+    other = null.load(Loading(DEFAULT.replace('chunk=100', 'chunk=99'))).describe()
     assert default.fingerprint != other.fingerprint
     assert replace(default, fingerprint='', chunk_size=99) == replace(other, fingerprint='')
 
 
 def test_a_null_policy_begins_where_the_robot_is_and_moves_gently():
-    policy = null.load(SHAPE, 'cpu')
+    policy = null.load(Loading(SHAPE))
     states = [np.array([[9, 9], [1, 2]], np.float32), np.zeros((1, 2), np.float32)]
     first, second = policy.predict([PolicyRequest('s', state) for state in states])
     assert first.robot.shape == second.robot.shape == (3, 2)
@@ -136,13 +138,45 @@ def test_a_null_policy_begins_where_the_robot_is_and_moves_gently():
 )
 def test_a_path_that_is_no_shape_is_refused_with_an_example(path):
     with pytest.raises(PolicyError) as refused:
-        null.load(path, 'cpu')
+        null.load(Loading(path))
     assert repr(path) in str(refused.value)
-    assert repr(null.DEFAULT) in str(refused.value)
+    assert repr(DEFAULT) in str(refused.value)
 
 
 @pytest.mark.parametrize('nothing', ['joints=6', 'chunk=100', 'fps=30'])
 def test_a_shape_of_nothing_is_refused(nothing):
-    path = null.DEFAULT.replace(nothing, f'{nothing.partition("=")[0]}=0')
+    path = DEFAULT.replace(nothing, f'{nothing.partition("=")[0]}=0')
     with pytest.raises(PolicyError, match=f'must be above 0, got {path!r}'):
-        null.load(path, 'cpu')
+        null.load(Loading(path))
+
+
+OWN_NAMES = ('joint_0.pos', 'joint_1.pos')
+
+
+@pytest.mark.parametrize('kind', [null, recurrent])
+def test_what_the_operator_says_rightly_is_fine(kind):
+    said = Loading(SHAPE, state_names=OWN_NAMES, action_names=OWN_NAMES, trained_fps=12.5)
+    assert kind.load(said).describe() == kind.load(Loading(SHAPE)).describe()
+
+
+@pytest.mark.parametrize('kind', [null, recurrent])
+@pytest.mark.parametrize(
+    ('wrong', 'said'),
+    [
+        ({'state_names': ('a', 'b')}, "state_names is given as ['a', 'b'], but"),
+        ({'action_names': OWN_NAMES[::-1]}, "says ['joint_0.pos', 'joint_1.pos']; leave"),
+        ({'trained_fps': 30.0}, 'trained_fps is given as 30, but'),
+        ({'device': 'cuda:0'}, "on the device 'cpu' alone, got 'cuda:0'"),
+        ({'cpu_threads': 2}, 'leave cpu_threads at 0, got 2'),
+    ],
+)
+def test_what_the_operator_says_wrongly_is_refused(kind, wrong, said):
+    with pytest.raises(PolicyError) as refused:
+        kind.load(Loading(SHAPE, **wrong))
+    assert said in str(refused.value)
+
+
+@pytest.mark.parametrize('kind', [null, recurrent])
+def test_a_name_stands_in_the_fingerprint(kind):
+    own, named = (kind.load(Loading(name=name)).describe().fingerprint for name in ('', 'mine'))
+    assert named == f'mine@{own.partition("@")[2]}'

@@ -8,6 +8,7 @@ import threading
 import pytest
 from requester_rig import Bench, CHUNK, MS, PACE, played, starting, WAIT_S
 
+from lerobot_serve.edge.history import History
 from lerobot_serve.edge.inputs import Inputs, NotReady
 from lerobot_serve.edge.requester import BACKOFF_LIMIT_S
 from lerobot_serve.wire.errors import Malformed, Unencodable
@@ -158,7 +159,7 @@ def test_close_ends_the_thread_whatever_it_waits_for(block):
 
 def test_a_missing_input_is_named_and_nothing_is_sent():
     bench = Bench()
-    bench.requester._inputs = Inputs({'front': 1})
+    bench.requester.history = History(Inputs({'front': 1}))
     assert bench.requester._ask() is None
     assert bench.requester.progress.waiting_for == 'nothing has arrived yet for front'
     assert bench.requester.progress.requests_sent == 0

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-import queue
-import threading
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,21 +12,20 @@ from worker_rig import (
     bench,
     FRAME,
     FRONT,
+    gives,
     HEADER,
     JPEG,
     OBSERVATION,
+    raises,
+    ROWS,
     SESSION,
 )
 
 from lerobot_serve.policies.base import Prediction
-from lerobot_serve.server.mailbox import Mailbox
 from lerobot_serve.server.statistics import Statistics
-from lerobot_serve.wire import chunk as wire_chunk
+from lerobot_serve.server.worker import PolicyFailed
 from lerobot_serve.wire import observation as wire_observation
-from lerobot_serve.wire.content import ACTION_VALUES_LIMIT
 from lerobot_serve.wire.schema import Flag, MsgType, Status, TEXT_LIMIT
-
-WAIT_S = 10.0
 
 
 def test_an_answer_echoes_the_header_and_says_who_answered():
@@ -42,42 +40,48 @@ def test_an_answer_echoes_the_header_and_says_who_answered():
     assert made.statistics.chunks == 1
 
 
-def test_durations_are_measured_and_not_negative():
+def test_durations_are_measured():
+    # the clock ticks a millisecond at each look: begin, decoded, predicted
     chunk = bench().answer(OBSERVATION)
     assert (chunk.queue_wait_ms, chunk.processing_ms, chunk.inference_ms) == (1.0, 1.0, 1.0)
     assert 0 < chunk.server_load <= 1
 
 
+def test_a_policy_that_knows_its_forward_pass_is_believed():
+    chunk = bench(lambda _: Prediction(ROWS, ROWS, forward_ms=0.25)).answer(OBSERVATION)
+    assert (chunk.inference_ms, chunk.processing_ms) == (0.25, 1.75)
+
+
 def test_the_policy_sees_what_was_sent():
     made = bench()
-    made.answer(OBSERVATION)
+    made.answer(OBSERVATION, replace(SESSION, ask=replace(ASK, robot_type='so101')))
     made.answer(replace(OBSERVATION, task='dance', images=(JPEG,)))
     first, second = made.policy.calls
-    assert (first.session_id, first.task) == ('robot_1#7', 'fold the towel')
+    assert (first.session_id, first.task, first.robot_type) == (
+        'robot_1#7',
+        'fold the towel',
+        'so101',
+    )
+    assert (first.episode, first.episode_start) == (2, True)
     assert np.array_equal(first.state, OBSERVATION.state)
-    assert np.array_equal(first.images[FRONT], FRAME)
+    assert np.array_equal(first.images[FRONT], (FRAME,))
     assert second.task == 'dance'
-    assert second.images[FRONT].shape == FRAME.shape
+    assert [frame.shape for frame in second.images[FRONT]] == [FRAME.shape]
 
 
-def raises(error: Exception):
-    def predict(_):
-        raise error
-
-    return predict
-
-
-def gives(model, robot=None):
-    return lambda _: Prediction(model, model if robot is None else robot)
+def test_a_request_within_an_episode_is_not_its_start():
+    made = bench()
+    made.answer(replace(OBSERVATION, header=replace(HEADER, flags=Flag.POLICY_CHANGED)))
+    assert not made.policy.calls[0].episode_start
 
 
-ROWS = np.zeros((4, 3), np.float32)
 POLICY_FAILURES = [
     (raises(RuntimeError('out of memory')), 'policy_error', 'RuntimeError: out of memory'),
     (raises(RuntimeError('a\0b \udcff' + 'ü' * 2000)), 'policy_error', 'a b ?ü'),
     (lambda _: None, 'policy_error', 'NoneType'),
+    (lambda _: SimpleNamespace(model=ROWS, robot=ROWS), 'policy_error', 'dataclass'),
     (gives(None), 'policy_error', 'the model chunk must be rows x 3 actions, got ()'),
-    (gives([['x']]), 'policy_error', 'the policy raised ValueError'),
+    (gives([['x']]), 'policy_error', 'the policy gave no numbers (ValueError'),
     (gives(ROWS[:0]), 'policy_error', 'the model chunk must be rows x 3 actions, got (0, 3)'),
     (gives(ROWS[0]), 'policy_error', '(3,)'),
     (gives(ROWS[:, :2]), 'policy_error', '(4, 2)'),
@@ -99,9 +103,10 @@ def test_a_failing_policy_is_answered_for_and_counted(predict, reason, words):
     assert made.statistics.drop_counts() == {reason: 1}
     assert made.statistics.chunks == 0
     assert not chunk.robot.size
+    assert not chunk.model.size
 
 
-@pytest.mark.parametrize('predictions', [[], [Prediction(ROWS, ROWS)] * 2])
+@pytest.mark.parametrize('predictions', [None, [], [Prediction(ROWS, ROWS)] * 2])
 def test_a_wrong_number_of_predictions_is_the_policys_error(predictions, monkeypatch):
     made = bench()
     monkeypatch.setattr(made.policy, 'predict', lambda requests: predictions)
@@ -113,57 +118,72 @@ def test_a_double_precision_chunk_is_sent_as_floats():
     assert np.array_equal(chunk.robot, np.array([[0.1, 0.2, 0.3]], np.float32))
 
 
-def test_an_ended_session_is_forgotten_before_the_next_inference():
-    made = bench()
-    made.answer(OBSERVATION)
-    made.worker.forget('robot_1#7')
-    made.worker.forget('robot_2#1')
-    assert len(made.policy.calls) == 1
-    made.answer(OBSERVATION)
-    assert made.policy.calls[1:3] == ['robot_1#7', 'robot_2#1']
-    assert len(made.policy.calls) == 4
+def test_a_lost_state_is_flagged_and_counted():
+    made = bench(lambda _: Prediction(ROWS, ROWS, state_lost=True))
+    chunk = made.answer(OBSERVATION)
+    assert (chunk.status, chunk.header.flags) == (Status.OK, Flag.STATE_LOST)
+    assert made.statistics.drop_counts() == {'state_lost': 1}
+    assert made.statistics.chunks == 1
 
 
-def test_warming_up_counts_in_no_statistic_and_is_forgotten():
+def test_a_reset_that_raises_is_counted_and_hurts_nobody(monkeypatch):
     made = bench()
-    made.worker.warm_up(2)
+
+    def reset(session_id: str) -> None:
+        raise RuntimeError(session_id)
+
+    monkeypatch.setattr(made.policy, 'reset', reset)
+    made.worker.reset('robot_1#7')
+    assert made.statistics.drop_counts() == {'reset_failed': 1}
+    assert made.answer(OBSERVATION).status == Status.OK
+
+
+def test_warming_up_resets_counts_nothing_and_tells_how_long_the_last_took():
+    made = bench(observation_steps=2)
+    assert made.worker.warm_up(3) == 0.001
     assert made.statistics == Statistics(_lock=made.statistics._lock)
-    made.answer(OBSERVATION)
-    assert made.policy.calls[2] == 'warm-up'
-    assert made.policy.calls[0].images[FRONT].shape == FRAME.shape
+    *requests, reset = made.policy.calls
+    assert reset == 'warm-up'
+    assert [(r.session_id, r.episode_start) for r in requests] == [('warm-up', True)] * 3
+    assert requests[0].state.shape == (2, 3)
+    assert [frame.shape for frame in requests[0].images[FRONT]] == [FRAME.shape] * 2
 
 
-def test_the_thread_answers_each_on_its_topic_survives_and_ends_on_close():
-    made, mailbox, sent = bench(), Mailbox(), queue.SimpleQueue()
-    thread = threading.Thread(
-        target=made.worker.run, args=(mailbox, lambda topic, raw: sent.put((topic, raw)))
-    )
-    thread.start()
-    try:
-        mailbox.put(SESSION, b'not a message', 0)
-        for wanted in (replace(OBSERVATION, images=()), OBSERVATION):
-            mailbox.put(SESSION, wire_observation.encode(wanted), 0)
-            topic, raw = sent.get(timeout=WAIT_S)
-            assert topic == '/robot_1/chunk'
-        assert wire_chunk.decode(raw).status == Status.OK
-    finally:
-        mailbox.close()
-        thread.join(WAIT_S)
-    assert not thread.is_alive()
+def test_a_policy_that_fails_while_warming_up_is_reset_too():
+    made = bench(raises(RuntimeError('no kernel')))
+    with pytest.raises(PolicyFailed, match='no kernel') as failed:
+        made.worker.warm_up(2)
+    assert failed.value.status == Status.POLICY_ERROR
+    assert made.policy.calls[1:] == ['warm-up']
+    assert made.statistics == Statistics(_lock=made.statistics._lock)
 
 
-def test_an_answer_that_no_message_can_hold_is_counted_and_the_next_one_is_sent():
-    endless = np.zeros((ACTION_VALUES_LIMIT // 3 + 1, 3), np.float32)
-    chunks = iter([endless, ROWS])
-    made, mailbox, sent = bench(lambda _: Prediction(*[next(chunks)] * 2)), Mailbox(), []
-    for name in ('robot_1', 'robot_2'):
-        robot = replace(SESSION, ask=replace(ASK, client_id=name))
-        mailbox.put(robot, wire_observation.encode(OBSERVATION), 0)
+def patient_session(within_s: float):
+    return replace(SESSION, ask=replace(ASK, answer_within_s=within_s))
 
-    def send(topic: str, raw: bytes) -> None:
-        sent.append(wire_chunk.decode(raw))
-        mailbox.close()
 
-    made.worker.run(mailbox, send)
-    assert [chunk.status for chunk in sent] == [Status.OK]
-    assert made.statistics.drop_counts() == {'unanswerable': 1}
+@pytest.mark.parametrize(
+    ('within_s', 'service_s', 'late'),
+    [(0.0, 1e6, False), (0.3, 0.25, False), (0.3, 0.2999, True), (0.0001, 0.0, True)],
+)
+def test_what_would_come_too_late_is_told_instead_of_computed(within_s, service_s, late):
+    made = bench()
+    made.statistics.new_policy(service_s)
+    # a millisecond has passed since it arrived
+    chunk = made.answer(OBSERVATION, patient_session(within_s))
+    assert chunk.status == (Status.TOO_LATE if late else Status.OK)
+    assert made.statistics.drop_counts() == ({'too_late': 1} if late else {})
+    assert bool(made.policy.calls) != late
+    if late:
+        assert f'answer_within_s is {within_s:g}' in chunk.status_text
+        assert 'too late' in chunk.status_text
+
+
+def test_what_comes_too_late_is_not_even_looked_at():
+    made = bench()
+    made.statistics.new_policy(1.0)
+    raw = wire_observation.encode(OBSERVATION)
+    begin = raw.index(b'episode_1') + len('episode_1') + 1
+    broken = raw[:begin] + b'\xff' * (len(raw) - begin)
+    assert made.answer(broken, patient_session(0.5)).status == Status.TOO_LATE
+    assert made.answer(broken).status == Status.BAD_OBSERVATION

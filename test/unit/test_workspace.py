@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from pathlib import Path
+import re
 import shutil
 import subprocess
 import sys
@@ -103,18 +105,54 @@ def test_a_sourced_ros_without_its_python_is_told(modules, monkeypatch):
 
 def test_a_full_disk_is_told(modules, monkeypatch, tmp_path):
     machine, _ = modules
-    monkeypatch.setattr(machine, 'FREE_DISK_GB', 1e9)
+    monkeypatch.setattr(machine, 'FREE_DISK_GB', {'cpu': 1e9, 'none': 0})
     with pytest.raises(machine.Problem, match='make room'):
-        machine.check_disk(tmp_path)
+        machine.check_disk(tmp_path, 'cpu')
+    machine.check_disk(tmp_path, 'none')
 
 
 def test_pins_differ_by_distribution_where_they_say_so(modules):
     _, workspace = modules
     text = workspace.REQUIREMENTS.read_text()
     jazzy, kilted = (workspace.pins.read(text, distro) for distro in ('jazzy', 'kilted'))
-    assert set(jazzy) == {'ros', 'build', 'run', 'torch', 'test'}
+    assert set(jazzy) == {'ros', 'build', 'run', 'torch', 'lerobot', 'test'}
     assert jazzy['ros'][0] == 'ros-rclpy[fastrtps]==7.1.6'
     assert kilted['ros'][0] == 'ros-rclpy[fastrtps]==9.1.2'
     assert jazzy['run'] == kilted['run']
     assert {pin for pin in kilted['ros'] if 'ros-core' in pin}
     assert len(kilted['ros']) == len(jazzy['ros']) + 1
+
+
+def test_each_package_is_pinned_once(modules):
+    _, workspace = modules
+    sections = workspace.pins.read(workspace.REQUIREMENTS.read_text(), 'jazzy')
+    names = []
+    for pin in itertools.chain(*sections.values()):
+        name, _, version = pin.partition('==')
+        assert version, f'{pin} has no version'
+        names.append(re.sub(r'[-_.]+', '-', name.lower()))
+    assert sorted(set(names)) == sorted(names)
+
+
+@pytest.mark.parametrize('torch', ['none', 'cpu', 'cuda'])
+def test_lerobot_comes_after_torch_and_leaves_colcon_its_setuptools(
+    modules, monkeypatch, tmp_path, torch
+):
+    machine, workspace = modules
+    commands = []
+    monkeypatch.setattr(workspace, 'ROOT', tmp_path)
+    monkeypatch.setattr(machine, 'FREE_DISK_GB', {torch: 0})
+    monkeypatch.setattr(
+        workspace.Workspace, 'step', lambda self, name, command, blame: commands.append(command)
+    )
+    prepared = workspace.Workspace(sourced='jazzy', distro='jazzy', torch=torch)
+    with prepared.lock():
+        prepared.install()
+    pins = workspace.pins.read(workspace.REQUIREMENTS.read_text(), 'jazzy')
+    last = commands[-1]
+    assert set(pins['lerobot']).issubset(last) == (torch != 'none')
+    if torch != 'none':
+        assert '--no-deps' in last
+        assert 'setuptools==70.3.0' in last
+        assert not set(pins['torch']) & set(last)
+        assert any(pins['torch'][0] in str(word) for words in commands[:-1] for word in words)

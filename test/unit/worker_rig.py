@@ -1,11 +1,14 @@
-"""A worker around a fake policy, with a clock of its own; for the tests of the worker."""
+"""A worker around a fake policy, with a clock of its own; for the tests of the server room."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from itertools import count
 
 import numpy as np
 
+from lerobot_serve.policies.base import PolicyRequest, Prediction
 from lerobot_serve.policies.fake import FakePolicy, JOINTS
 from lerobot_serve.server.mailbox import Mail
 from lerobot_serve.server.sessions import Session
@@ -14,7 +17,8 @@ from lerobot_serve.server.worker import Worker
 from lerobot_serve.wire import chunk as wire_chunk
 from lerobot_serve.wire import images
 from lerobot_serve.wire import observation as wire_observation
-from lerobot_serve.wire.header import Header
+from lerobot_serve.wire.chunk import Chunk
+from lerobot_serve.wire.header import Header, peek
 from lerobot_serve.wire.observation import Observation
 from lerobot_serve.wire.schema import Codec, Flag, MsgType
 from lerobot_serve.wire.session import SessionAsk
@@ -30,13 +34,15 @@ OBSERVATION = Observation(
 ASK = SessionAsk('robot_1', 1, 7, '/robot_1/chunk', JOINTS, JOINTS, (), 30.0)
 SESSION = Session(ASK, 'robot_1#7', 1, 'fold the towel', ())
 PREFIX = np.full((2, 3), 0.5, np.float32)
+ROWS = np.zeros((4, 3), np.float32)
+MS = 1_000_000
 
 
 class Bench:
     """One worker around one policy, with a clock that ticks a millisecond at each look."""
 
     def __init__(self, policy: FakePolicy) -> None:
-        ticks = count(1_000_000, 1_000_000)
+        ticks = count(MS, MS)
         self.policy, self.statistics = policy, Statistics()
         self.worker = Worker(
             policy,
@@ -46,13 +52,44 @@ class Bench:
             clock=lambda: next(ticks),
         )
 
-    def answer(self, observation: Observation | bytes, session: Session = SESSION):
-        raw = observation
-        if isinstance(observation, Observation):
-            raw = wire_observation.encode(observation)
-        answer = self.worker.answer(Mail(session, raw, 0, 4))
-        return wire_chunk.decode(wire_chunk.encode(answer))
+    def answer(self, observation: Observation | bytes, session: Session = SESSION) -> Chunk:
+        (chunk,) = self.answer_all(mail(observation, session))
+        return chunk
+
+    def answer_all(self, *mails: Mail) -> list[Chunk]:
+        """Return the chunks in the order of the mails, as they arrive at the robots."""
+        answers = self.worker.answer(list(mails))
+        assert len(answers) == len(mails)
+        chunks = {id(answered): chunk for answered, chunk in answers}
+        return [wire_chunk.decode(wire_chunk.encode(chunks[id(asked)])) for asked in mails]
 
 
-def bench(predict=None, **changes: object) -> Bench:
+def bench(predict: Callable | None = None, **changes: object) -> Bench:
     return Bench(FakePolicy(predict, **changes))
+
+
+def mail(observation: Observation | bytes, session: Session = SESSION) -> Mail:
+    raw = observation
+    if isinstance(observation, Observation):
+        raw = wire_observation.encode(observation)
+    return Mail(session, raw, peek(raw).header, 0, superseded=4)
+
+
+def robot(number: int, **changes: object) -> tuple[Observation, Session]:
+    """Return what one of several robots asks, and its session; each stands elsewhere."""
+    name = f'robot_{number}'
+    session = replace(SESSION, ask=replace(ASK, client_id=name), session_id=f'{name}#7')
+    state = np.full((1, 3), number, np.float32)
+    return replace(OBSERVATION, client_id=name, state=state, **changes), session
+
+
+def gives(model: object, robot: object = None) -> Callable[[PolicyRequest], Prediction]:
+    """Return a policy that always gives this; `robot` is `model` unless it is told."""
+    return lambda _: Prediction(model, model if robot is None else robot)
+
+
+def raises(error: Exception) -> Callable[[PolicyRequest], Prediction]:
+    def predict(_: PolicyRequest) -> Prediction:
+        raise error
+
+    return predict

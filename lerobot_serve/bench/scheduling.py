@@ -1,0 +1,69 @@
+"""
+What answering several robots in one forward pass brings: micro_batch against round_robin.
+
+One server, whose scheduler is changed live; the two take turns for some seconds each, so that both
+meet the same machine. Every robot asks again as soon as it was answered.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+import tempfile
+
+from lerobot_serve.bench import act_small
+from lerobot_serve.bench.pictures import pictures
+from lerobot_serve.bench.report import Case
+from lerobot_serve.bench.serving import serve, ServedSwarm, set_parameter
+from lerobot_serve.bench.statistics import ratio_of_parts
+
+ABOUT = 'chunks a second of a small ACT, answered one by one and in batches'
+SESSIONS = (1, 4, 16, 32)
+SCHEDULERS = ('round_robin', 'micro_batch')
+PERIOD_S = 4.0
+ROUNDS_A_TURN = 50
+PARAMETERS = {
+    'policy': f'ACT, resnet18, one camera of {act_small.PIXELS}x{act_small.PIXELS}',
+    'chunk_rows': act_small.CHUNK_ROWS,
+    'period_s': PERIOD_S,
+    'order': 'round_robin, micro_batch, round_robin, ...; the first turn of each is not counted',
+}
+
+
+def measure(rounds: int, folder: Path) -> list[Case]:
+    """Return one case for each number of robots. Main thread. Raises UserError."""
+    turns = max(2, rounds // ROUNDS_A_TURN)
+    with tempfile.TemporaryDirectory() as scratch:
+        policy = act_small.build(Path(scratch) / 'act_small')
+        parameters = act_small.server_parameters(policy) | {'max_sessions': max(SESSIONS)}
+        with serve(parameters, folder) as served:
+            return [measure_case(served, count, turns) for count in SESSIONS]
+
+
+def measure_case(served: ServedSwarm, count: int, turns: int) -> Case:
+    """Let `count` robots ask under each scheduler in turn."""
+    swarm = served.swarm
+    frames = pictures(act_small.PIXELS, act_small.PIXELS)
+    frames = {name: frames[name] for name in act_small.CAMERAS}
+    swarm.open(count, frames, act_small.JOINTS)
+    rates: dict[str, list[float]] = {name: [] for name in SCHEDULERS}
+    latencies_ms: dict[str, list[float]] = {name: [] for name in SCHEDULERS}
+    for turn in range(turns + 1):
+        for name in SCHEDULERS:
+            set_parameter(served, 'scheduler', name)
+            seconds = swarm.run(PERIOD_S)
+            if turn:
+                answered = [ms for robot in swarm.robots.values() for ms in robot.latencies_ms]
+                rates[name].append(len(answered) / seconds)
+                latencies_ms[name] += answered
+    failures = dict(swarm.failures)
+    swarm.close()
+    gain = ratio_of_parts(rates['micro_batch'], rates['round_robin'])
+    goal, least = ('not slower', 0.97) if count == 1 else ('at least twice as many', 2.0)
+    return Case(
+        f'{count} sessions',
+        parameters={f'chunks_per_s {n}': round(sum(r) / len(r), 1) for n, r in rates.items()},
+        counts=failures,
+        series_ms=latencies_ms,
+        ratios={'chunks a second, micro_batch/round_robin': gain},
+        goals={f'{goal} chunks a second': gain['median'] >= least} if count in (1, 16) else {},
+    )

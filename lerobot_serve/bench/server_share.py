@@ -1,0 +1,101 @@
+"""
+What the server itself adds to a request: everything but the network, the codec and the policy.
+
+The real rooms in one thread of one process: a request of two JPEG cameras goes through the session
+table, the mailbox, the scheduler, the decoder, the checks, a null policy and the encoder of
+chunks. What decoding the images and the policy took of it is timed inside, and taken off.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+import time
+
+import numpy as np
+
+from lerobot_serve.bench.pictures import pictures
+from lerobot_serve.bench.report import Case
+from lerobot_serve.policies import null
+from lerobot_serve.policies.base import Loading
+from lerobot_serve.server.contract import Rules
+from lerobot_serve.server.mailbox import Mailbox
+from lerobot_serve.server.serving import Admission, Serving
+from lerobot_serve.server.statistics import Statistics
+from lerobot_serve.server.worker import Worker
+from lerobot_serve.wire import chunk as wire_chunk
+from lerobot_serve.wire import observation as wire_observation
+from lerobot_serve.wire.content import Image
+from lerobot_serve.wire.header import Header
+from lerobot_serve.wire.images import ImagePool
+from lerobot_serve.wire.observation import Observation
+from lerobot_serve.wire.schema import Codec, MsgType, SCHEMA_VERSION
+from lerobot_serve.wire.session import CameraSpec, SessionAsk
+
+ABOUT = 'the server without network, codec and policy'
+HEIGHT, WIDTH, JOINTS, THREADS, WARM_UP_ROUNDS = 480, 640, 6, 2, 20
+PARAMETERS = {'cameras': f'2 x {HEIGHT}x{WIDTH} JPEG', 'image_threads': THREADS}
+GOAL_MS = 2.0
+
+
+class TimedPool(ImagePool):
+    """Knows how long the last decoding took."""
+
+    decode_ms = 0.0
+
+    def decode_all(self, images: tuple[Image, ...]) -> tuple[np.ndarray, ...]:
+        begin_ns = time.perf_counter_ns()
+        frames = super().decode_all(images)
+        self.decode_ms = (time.perf_counter_ns() - begin_ns) / 1e6
+        return frames
+
+
+def measure(rounds: int, folder: Path) -> list[Case]:
+    """Return the one case. Main thread."""
+    frames = pictures(HEIGHT, WIDTH)
+    pool = TimedPool(THREADS)
+    encoded = pool.encode_all(frames, Codec.JPEG, 90)
+    mailbox, serving = make_serving(frames)
+    serving.worker.images = pool
+    series_ms: dict[str, list[float]] = {'all': [], 'codec': [], 'policy': [], 'own share': []}
+    for number in range(WARM_UP_ROUNDS + rounds):
+        whole_ms, policy_ms = one_request(mailbox, serving, request(number, encoded))
+        if number >= WARM_UP_ROUNDS:
+            parts = whole_ms, pool.decode_ms, policy_ms, whole_ms - pool.decode_ms - policy_ms
+            for name, value in zip(series_ms, parts, strict=True):
+                series_ms[name].append(value)
+    serving.worker.close()
+    p99 = float(np.percentile(series_ms['own share'], 99))
+    goal = f'own share p99 under {GOAL_MS:g} ms'
+    return [Case('one request', {}, {}, series_ms, {}, {goal: p99 < GOAL_MS})]
+
+
+def make_serving(frames: dict[str, np.ndarray]) -> tuple[Mailbox, Serving]:
+    cameras = '+'.join(f'{name.rpartition(".")[2]}:{HEIGHT}x{WIDTH}' for name in frames)
+    path = f'joints={JOINTS},chunk=100,cameras={cameras},fps=30'
+    statistics, mailbox = Statistics(), Mailbox()
+    worker = Worker(
+        null.load(Loading(path)), slot='prod', statistics=statistics, image_threads=THREADS
+    )
+    rules = Rules(16, '', False, False, 0, 0)
+    serving = Serving(worker, mailbox, statistics, rules, Admission(False, 0.0))
+    serving.begin()
+    names = worker.served.action_names
+    specs = tuple(CameraSpec(name, *frame.shape) for name, frame in frames.items())
+    ask = SessionAsk('bench', 1, 1, '/bench/chunk', names, names, specs, 30.0)
+    serving.open(ask, time.monotonic_ns())
+    return mailbox, serving
+
+
+def request(number: int, encoded: tuple[Image, ...]) -> bytes:
+    header = Header(number, 0, 1, 0, SCHEMA_VERSION, MsgType.OBSERVATION)
+    state = np.zeros((1, JOINTS), np.float32)
+    return wire_observation.encode(Observation(header, 'bench', 'episode', state, encoded))
+
+
+def one_request(mailbox: Mailbox, serving: Serving, raw: bytes) -> tuple[float, float]:
+    """Return how long all of it took, and the policy alone [ms]."""
+    begin_ns = time.perf_counter_ns()
+    serving.deposit(raw, time.monotonic_ns())
+    ((_, chunk),) = serving.worker.answer(mailbox.take())
+    wire_chunk.encode(chunk)
+    return (time.perf_counter_ns() - begin_ns) / 1e6, chunk.inference_ms

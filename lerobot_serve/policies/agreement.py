@@ -1,0 +1,37 @@
+"""
+What the operator says of a policy beside what the policy says of itself. Any thread.
+
+Nothing that was given is ignored: it is used, or it is refused.
+"""
+
+from __future__ import annotations
+
+from lerobot_serve.policies.base import Description, Loading, PolicyError
+
+
+def agree(loading: Loading, own: Description) -> None:
+    """Raise PolicyError when names or a rate were given that are not the policy's own."""
+    for name in ('state_names', 'action_names', 'trained_fps'):
+        given, actual = getattr(loading, name), getattr(own, name)
+        if given and given != actual:
+            raise PolicyError(
+                f'{name} is given as {_said(given)}, but the {own.policy_type} policy says '
+                f'{_said(actual)}; leave it out, or serve another policy'
+            )
+
+
+def without_torch(loading: Loading, kind: str) -> None:
+    """Raise PolicyError for what only torch can heed."""
+    if loading.device != 'cpu':
+        raise PolicyError(
+            f"a {kind} policy runs on the device 'cpu' alone, got {loading.device!r}"
+        )
+    if loading.cpu_threads:
+        raise PolicyError(
+            f'a {kind} policy computes in one thread; leave cpu_threads at 0, '
+            f'got {loading.cpu_threads}'
+        )
+
+
+def _said(value: tuple[str, ...] | float) -> str:
+    return f'{value:g}' if isinstance(value, float) else str(list(value))

@@ -1,0 +1,170 @@
+"""
+What a program may hold: the rules for the members of both kinds of archive.
+
+torch.export.load trusts its file: it unpickles the sample inputs and whatever asks for it, gives
+symbolic sizes to sympy, which evaluates them as Python, compiles guards and names into source
+text, looks operators up by any path below `torch`, and loads compiled libraries. So sample inputs,
+guards and metadata are left out, and the rest is held to what a plain program of tensors needs.
+TorchScript has its own interpreter and unpickler, which know no Python, but operators for files.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from typing import Any
+
+import torch
+
+from lerobot_serve.policies.archive import keep, leave_out, Rules, Unwanted
+
+NAME, PLAIN_TEXT = re.compile(r'\w*', re.ASCII), re.compile(r'[\w.@+-]*', re.ASCII)
+TENSOR_OPERATOR = re.compile(r'torch\.ops\.(aten|prims|torchvision)\.(\w+)\.(\w+)', re.ASCII)
+OTHER_OPERATOR = re.compile(
+    r'_operator\.(add|sub|mul|neg|pos|pow|floordiv|truediv|mod|getitem|and_|or_|not_'
+    r'|eq|ne|lt|le|gt|ge)'
+    r'|math\.(ceil|floor|trunc|sqrt)'
+    r'|torch\.sym_(int|float|max|min|not|ite|sum|sqrt)'
+    r'|torch\.ops\.higher_order\.(cond|while_loop|map_impl|scan|wrap_with_autocast'
+    r'|wrap_with_set_grad_enabled)'
+)
+FILE_OPERATORS = {'save', 'from_file'}
+SYMBOLIC_CALL = re.compile(
+    r'Symbol|Integer|Float|Rational|Add|Mul|Pow|Max|Min|Abs|floor|ceiling|Not|And|Or|Equality'
+    r'|Unequality|LessThan|StrictLessThan|GreaterThan|StrictGreaterThan|FloorDiv|ModularIndexing'
+    r'|Where|PythonMod|Mod|CleanDiv|CeilToInt|FloorToInt|CeilDiv|PowByNatural|FloatTrueDiv'
+    r'|IntTrueDiv|TruncToInt|RoundToInt|ToFloat|Identity'
+)
+SYMBOLIC_NODES = (
+    ast.Expression,
+    ast.Call,
+    ast.Name,
+    ast.Load,
+    ast.Constant,
+    ast.keyword,
+    ast.UnaryOp,
+    ast.USub,
+)
+TREE_TYPES = {None, 'builtins.tuple', 'builtins.list', 'builtins.dict'}
+SCRIPT_CODE = re.compile(rb'\b(save|from_file|classes)\b|\bops\s*\.\s*(?!aten\b|prim\b)(\w+)')
+
+
+def clean_graph(data: bytes) -> bytes:
+    """Return models/model.json with nothing in it that could run. Raises Unwanted, ValueError."""
+    return json.dumps(_cleaned(json.loads(data))).encode()
+
+
+def check_payload(data: bytes) -> bytes:
+    """Return a table of weights or constants, all of them plain numbers. Raises Unwanted."""
+    for entry in json.loads(data)['config'].values():
+        if entry.get('use_pickle') is not False:
+            raise Unwanted('holds a pickled tensor')
+        if not re.fullmatch(r'(weight|tensor)_\d+', entry['path_name'], re.ASCII):
+            raise Unwanted(f'holds the object {entry["path_name"]!r:.60}')
+    return data
+
+
+def check_script(data: bytes) -> bytes:
+    """Return TorchScript code that uses neither files nor the operators of others."""
+    if found := SCRIPT_CODE.search(data):
+        raise Unwanted(f'uses {found[0].decode()!r}')
+    return data
+
+
+def _cleaned(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {_plain(key): _field(key, field) for key, field in value.items()}
+    if isinstance(value, list):
+        return [_cleaned(item) for item in value]
+    return _plain(value) if isinstance(value, str) else value
+
+
+def _field(name: str, value: Any) -> Any:
+    if name == 'metadata':
+        return {}
+    if name == 'guards_code':
+        return []
+    if name in ('as_operator', 'as_custom_obj', 'custom_obj_values') and value:
+        raise Unwanted('holds an object that is no tensor')
+    if not isinstance(value, str):
+        # text for operators, for example the equation of einsum; it is only ever quoted
+        free = name == 'as_strings' and all(isinstance(item, str) for item in value)
+        return value if free else _cleaned(value)
+    if name != 'as_string':
+        TEXT_CHECKS.get(name, _plain)(value)
+    return value
+
+
+def _plain(text: str) -> str:
+    if not PLAIN_TEXT.fullmatch(text):
+        raise Unwanted(f'holds the text {text!r:.60}')
+    return text
+
+
+def _name(text: str) -> None:
+    if not NAME.fullmatch(text):
+        raise Unwanted(f'holds the name {text!r:.60}')
+
+
+def _operator(text: str) -> None:
+    if OTHER_OPERATOR.fullmatch(text):
+        return
+    parts = TENSOR_OPERATOR.fullmatch(text)
+    if parts and parts[2] not in FILE_OPERATORS:
+        packet = getattr(getattr(torch.ops, parts[1]), parts[2], None)
+        if isinstance(getattr(packet, parts[3], None), torch._ops.OpOverload):
+            return
+    raise Unwanted(f'calls {text!r:.80}')
+
+
+def _expression(text: str) -> None:
+    try:
+        nodes = list(ast.walk(ast.parse(text, mode='eval')))
+    except (SyntaxError, RecursionError, MemoryError) as error:
+        raise Unwanted(f'holds the size {text!r:.60}') from error
+    for node in nodes:
+        fits = isinstance(node, SYMBOLIC_NODES)
+        if isinstance(node, ast.Call):
+            fits = isinstance(node.func, ast.Name)
+        elif isinstance(node, ast.Name):
+            fits = bool(SYMBOLIC_CALL.fullmatch(node.id)) or node.id in ('true', 'false')
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            fits = bool(NAME.fullmatch(node.value))
+        if not fits:
+            raise Unwanted(f'holds the size {text!r:.60}')
+
+
+def _tree(text: str) -> None:
+    trees = [json.loads(text)[1]]
+    while trees:
+        tree = trees.pop()
+        if tree['type'] not in TREE_TYPES or tree['context'] not in (None, 'null', '[]'):
+            raise Unwanted('takes or gives more than tensors, one after the other')
+        trees += tree['children_spec']
+
+
+TEXT_CHECKS = {
+    'name': _name,
+    'as_name': _name,
+    'target': _operator,
+    'expr_str': _expression,
+    'in_spec': _tree,
+    'out_spec': _tree,
+}
+EXPORT_RULES: Rules = {
+    r'models/model\.json': clean_graph,
+    r'data/weights/model_weights_config\.json': check_payload,
+    r'data/constants/model_constants_config\.json': check_payload,
+    r'data/weights/weight_\d+|data/constants/tensor_\d+': keep,
+    r'archive_format|archive_version|\.data/version|\.data/serialization_id|byteorder': keep,
+    # pickled, but nothing except another export needs them
+    r'data/sample_inputs/model\.pt': lambda data: b'',
+    r'extra/.*': leave_out,
+}
+SCRIPT_RULES: Rules = {
+    r'code/.*\.py': check_script,
+    r'code/.*\.debug_pkl|traced_inputs.*|extra/.*': leave_out,
+    r'data\.pkl|constants\.pkl|(data|constants)/\d+': keep,
+    r'version|\.data/version|\.data/serialization_id|byteorder': keep,
+}

@@ -1,0 +1,95 @@
+"""
+Reading and checking policy.json of an exported program; plain Python, any thread.
+
+The program holds the network alone; this says what goes in and comes out: names, order, shapes,
+rate, the scale of images, and how each feature is normalised.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from lerobot_serve.policies.base import Camera, PolicyError
+from lerobot_serve.policies.settings import (
+    cameras,
+    check_fields,
+    FIELDS,
+    GROUP,
+    NAMES,
+    one_of,
+    read_fields,
+    Rule,
+)
+
+KIND = 'exported'
+STATE, ACTION = 'state', 'action'
+# how each mode is called, and the statistics it needs
+MODES: dict[str, tuple[str, ...]] = {
+    'none': (),
+    'mean_std': ('mean', 'std'),
+    'min_max': ('min', 'max'),
+}
+WHITE = {'0..1': 1.0, '0..255': 255.0}
+
+
+@dataclass(frozen=True, slots=True)
+class Sidecar:
+    """
+    policy.json, field by field.
+
+    `inputs` are what the program takes, in order: "state" and the names of cameras. `white` is
+    what a white pixel is before it is normalised; `batched` tells that the program takes any
+    number of requests at once, `stochastic` that it draws random numbers; `normalization` has the
+    mode of state, action and each camera.
+    """
+
+    id: str
+    state_names: tuple[str, ...]
+    action_names: tuple[str, ...]
+    cameras: tuple[Camera, ...]
+    chunk_size: int
+    trained_fps: float
+    inputs: tuple[str, ...]
+    white: float
+    batched: bool
+    stochastic: bool
+    normalization: dict[str, str]
+
+
+def read_sidecar(file: Path) -> Sidecar:
+    """Return what policy.json says. Raises PolicyError; it names file, field and rule."""
+    values = read_fields(file, SIDECAR_FIELDS)
+    seen = cameras(values)
+    names = [STATE, *(camera.name for camera in seen)]
+    if sorted(values['inputs']) != sorted(names):
+        raise PolicyError(
+            f'{file}: inputs must be {", ".join(names)}, each once and in the order in which the '
+            f'program takes them, got {values["inputs"]}'
+        )
+    features = {name: one_of(*MODES) for name in (*names, ACTION)}
+    check_fields(values['normalization'], features, f'{file}: normalization')
+    return Sidecar(
+        values['id'],
+        tuple(values['state_names']),
+        tuple(values['action_names']),
+        seen,
+        values['chunk_size'],
+        float(values['trained_fps']),
+        tuple(values['inputs']),
+        WHITE[values['image_scale']],
+        values['batch'] == 'dynamic',
+        values['stochastic'],
+        values['normalization'],
+    )
+
+
+SIDECAR_FIELDS: dict[str, Rule] = {
+    **FIELDS,
+    'kind': one_of(KIND),
+    'inputs': NAMES,
+    'image_scale': one_of(*WHITE),
+    'batch': one_of('dynamic', 1),
+    'stochastic': one_of(False, True),
+    'normalization': GROUP,
+}

@@ -1,0 +1,128 @@
+"""
+Bringing LeRobot in: the one place that knows where its parts lie in which version.
+
+Called by whoever loads a policy; nothing of LeRobot is imported before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+import contextlib
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import version
+import io
+import logging
+import sys
+from typing import Any
+import warnings
+
+import torch
+
+from lerobot_serve.policies.base import PolicyError
+
+# what torchvision's Python part declares for its compiled part; no policy calls these two
+COMPILED_OPERATORS = ('nms', 'qnms')
+OPERATOR_SCHEMA = '(Tensor dets, Tensor scores, float iou_threshold) -> Tensor'
+MISSING_OPERATOR = 'operator torchvision::'
+
+
+@dataclass(frozen=True, slots=True)
+class LeRobot:
+    """The parts of LeRobot that are used; `rtc_config` is None in a version without RTC."""
+
+    version: str
+    config_class: type
+    policy_class: type
+    get_policy_class: Callable[[str], type]
+    make_processors: Callable[..., tuple[Any, Any]]
+    populate_queues: Callable[..., Any]
+    rtc_config: type | None
+
+
+@cache
+def lerobot() -> LeRobot:
+    """Import LeRobot once and return its parts. Raises PolicyError when that cannot be."""
+    try:
+        with quiet():
+            _import_torchvision()
+            return _imported()
+    except ImportError as error:
+        raise PolicyError(
+            'this policy needs LeRobot, which cannot be imported here '
+            f'({in_one_line(error)}); install it: python3 -m pip install lerobot'
+        ) from error
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Keep what LeRobot prints and warns of while it loads off the operator's terminal."""
+    disabled = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
+            warnings.simplefilter('ignore')
+            yield
+    finally:
+        logging.disable(disabled)
+
+
+def in_one_line(error: BaseException, limit: int = 400) -> str:
+    """Return what an error says, in one line of bounded length."""
+    text = ' '.join(str(error).split()) or type(error).__name__
+    return text if len(text) <= limit else f'{text[:limit]}...'
+
+
+def register_plugins() -> None:
+    """Let the user's installed packages add their policy types to LeRobot's."""
+    from lerobot.utils.import_utils import register_third_party_plugins
+
+    register_third_party_plugins()
+
+
+def _imported() -> LeRobot:
+    from lerobot.configs.policies import PreTrainedConfig
+    from lerobot.policies.factory import get_policy_class, make_pre_post_processors
+    from lerobot.policies.pretrained import PreTrainedPolicy
+    from lerobot.policies.utils import populate_queues
+
+    try:
+        from lerobot.policies.rtc.configuration_rtc import RTCConfig
+    except ImportError:
+        RTCConfig = None
+    return LeRobot(
+        version('lerobot'),
+        PreTrainedConfig,
+        PreTrainedPolicy,
+        get_policy_class,
+        make_pre_post_processors,
+        populate_queues,
+        RTCConfig,
+    )
+
+
+def _import_torchvision() -> None:
+    """
+    Import torchvision, also one whose compiled operators do not fit the installed torch.
+
+    Its plain wheel beside a CPU torch is such a one: its import fails as the operators are not
+    there. Only their names are needed, so they are declared and the import is tried again.
+    """
+    try:
+        import torchvision
+    except RuntimeError as error:
+        if MISSING_OPERATOR not in str(error):
+            raise
+        for name in [name for name in sys.modules if name.split('.')[0] == 'torchvision']:
+            del sys.modules[name]
+        _declare_operators()
+        import torchvision  # noqa: F401
+
+
+@cache
+def _declare_operators() -> torch.library.Library:
+    """Declare the missing operators; what is returned keeps them alive."""
+    library = torch.library.Library('torchvision', 'FRAGMENT')
+    for name in COMPILED_OPERATORS:
+        library.define(name + OPERATOR_SCHEMA)
+    return library

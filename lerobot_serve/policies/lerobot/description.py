@@ -1,0 +1,83 @@
+"""Describing a policy from its files, its configuration and the operator's words; any thread."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+from lerobot_serve.policies.base import Description, Loading, PolicyError
+from lerobot_serve.policies.fingerprint import fingerprint
+from lerobot_serve.policies.lerobot.features import Features
+from lerobot_serve.policies.lerobot.folder import Folder, policy_id
+from lerobot_serve.policies.lerobot.kinds import FOREIGN, Kind, KINDS
+from lerobot_serve.wire.schema import StateClass
+
+
+def describe(
+    folder: Folder,
+    loading: Loading,
+    features: Features,
+    kind: Kind,
+    config: Any,
+    *,
+    relative: bool,
+    notes: tuple[str, ...],
+) -> Description:
+    """
+    Return the description, but for the length of a chunk, which a first prediction tells.
+
+    `relative` actions are relative to a state; `notes` come before ours. Raises PolicyError.
+    """
+    steps, stride = _history(config) if kind.state_class is StateClass.NEEDS_HISTORY else (1, 1)
+    rtc = kind.rtc and getattr(config, 'rtc_config', None) is not None
+    return Description(
+        folder.policy_type,
+        fingerprint(policy_id(loading), folder.files),
+        features.state_names,
+        features.action_names,
+        features.cameras,
+        chunk_size=0,
+        trained_fps=features.trained_fps,
+        state_class=kind.state_class,
+        supports_rtc=rtc and not relative,
+        observation_steps=steps,
+        observation_stride_steps=stride,
+        device=config.device,
+        stochastic=kind.stochastic,
+        batch_limit=kind.batch_limit,
+        notes=(*notes, *_notes(folder, kind, config, relative=rtc and relative)),
+    )
+
+
+def _history(config: Any) -> tuple[int, int]:
+    """Return how many observations there are and how many control steps apart."""
+    deltas = list(config.observation_delta_indices)
+    gaps = {later - earlier for earlier, later in pairwise(deltas)} or {1}
+    if len(gaps) != 1 or min(gaps) < 1 or deltas[-1] != 0:
+        raise PolicyError(
+            f'the policy looks at the observations {deltas} control steps from now; served are '
+            'evenly spaced ones that end with the present'
+        )
+    return len(deltas), gaps.pop()
+
+
+def _notes(folder: Folder, kind: Kind, config: Any, *, relative: bool) -> list[str]:
+    notes = []
+    if kind is FOREIGN:
+        notes.append(
+            f'{folder.policy_type} is of an installed package ({", ".join(KINDS)} are known): it '
+            'serves one session at a time'
+        )
+    if relative:
+        notes.append(
+            'actions are relative to the state, so a prefix in model space does not carry over '
+            'to the next chunk: real-time chunking is off'
+        )
+    if getattr(config, 'temporal_ensemble_coeff', None) is not None:
+        notes.append('temporal ensembling is not applied: chunks are served as predicted')
+    if getattr(config, 'n_action_repeats', 1) > 1:
+        notes.append(
+            f'n_action_repeats {config.n_action_repeats} is not applied: the planned actions are '
+            'served one a control step'
+        )
+    return notes

@@ -1,0 +1,179 @@
+"""
+A policy directory, checked before anything in it is loaded; no torch, any thread.
+
+Nothing in it may run code: every processor step is named by LeRobot's registry, and every file it
+names lies in the directory.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+import json
+import os
+from pathlib import Path
+import re
+from typing import Any
+
+from lerobot_serve.policies.base import Loading, PolicyError
+
+CONFIG_FILE, WEIGHTS_FILE = 'config.json', 'model.safetensors'
+ADAPTER_FILE = 'adapter_config.json'
+PREPROCESSOR_FILE, POSTPROCESSOR_FILE = 'policy_preprocessor.json', 'policy_postprocessor.json'
+CHECKPOINT_FOLDER, CHECKPOINTS_FOLDER = 'pretrained_model', 'checkpoints'
+HUB_ID = re.compile(r'[A-Za-z0-9][\w.-]*/[\w.-]+')
+NOT_IN_A_NAME = re.compile(r'[^A-Za-z0-9_.-]+')
+NAME_LIMIT = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step of a processor, as its file describes it."""
+
+    registry_name: str
+    config: dict[str, Any]
+    state_file: Path | None
+
+    @property
+    def active(self) -> bool:
+        """Whether it does anything: some steps are written down switched off."""
+        return self.config.get('enabled') is not False
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """What a directory holds, read and checked."""
+
+    path: Path
+    policy_type: str
+    config: dict[str, Any]
+    preprocessor: tuple[Step, ...]
+    postprocessor: tuple[Step, ...]
+
+    @property
+    def weights_file(self) -> Path:
+        return self.path / WEIGHTS_FILE
+
+    @property
+    def files(self) -> list[Path]:
+        """All files that decide what the policy does."""
+        named = (CONFIG_FILE, WEIGHTS_FILE, PREPROCESSOR_FILE, POSTPROCESSOR_FILE)
+        steps = (*self.preprocessor, *self.postprocessor)
+        states = {step.state_file for step in steps if step.state_file}
+        return [*(self.path / name for name in named), *sorted(states)]
+
+
+def read_folder(path: str) -> Folder:
+    """Return what the directory holds. Raises PolicyError."""
+    folder = Path(path)
+    if not path or not folder.is_dir():
+        raise PolicyError(f'the path of a LeRobot policy is its directory; {_not_one(path)}')
+    if (folder / ADAPTER_FILE).exists():
+        raise _adapter(folder)
+    config = _read_object(_required(folder, CONFIG_FILE, 'copy the whole directory'))
+    if config.get('use_peft'):
+        raise _adapter(folder)
+    policy_type = config.get('type')
+    if not isinstance(policy_type, str):
+        raise PolicyError(
+            f"{folder / CONFIG_FILE} has no 'type', so it does not describe a LeRobot policy; "
+            "give the directory that LeRobot's training wrote, pretrained_model"
+        )
+    _required(folder, WEIGHTS_FILE, 'copy the whole directory')
+    return Folder(
+        folder,
+        policy_type,
+        config,
+        _read_steps(folder, PREPROCESSOR_FILE),
+        _read_steps(folder, POSTPROCESSOR_FILE),
+    )
+
+
+def policy_id(loading: Loading) -> str:
+    """Return the name of a policy: the operator's, or what its directory is called."""
+    text = loading.name or _telling_name(Path(loading.path))
+    return NOT_IN_A_NAME.sub('-', text).strip('-')[:NAME_LIMIT] or 'policy'
+
+
+def _telling_name(path: Path) -> str:
+    """Return act_so101-020000 for .../act_so101/checkpoints/020000/pretrained_model."""
+    folder = Path(os.path.abspath(path))
+    if folder.name != CHECKPOINT_FOLDER:
+        return folder.name
+    checkpoint = folder.resolve().parent  # `last` is a link to the step
+    if checkpoint.parent.name != CHECKPOINTS_FOLDER:
+        return checkpoint.name
+    return f'{checkpoint.parent.parent.name}-{checkpoint.name}'
+
+
+def _not_one(path: str) -> str:
+    if HUB_ID.fullmatch(path):
+        return (
+            f'there is no {path!r} here; if it names a policy on the Hugging Face hub, get it '
+            f'first: hf download {path} --local-dir {path.split("/")[1]}, and give that directory'
+        )
+    return f'{path!r} is not a directory'
+
+
+def _adapter(folder: Path) -> PolicyError:
+    return PolicyError(
+        f'{folder} is a PEFT adapter, which holds only the difference from another policy; merge '
+        'it into that policy, save the whole, and give that directory'
+    )
+
+
+def _required(folder: Path, name: str, advice: str) -> Path:
+    file = folder / name
+    if not file.is_file():
+        raise PolicyError(f'{file} is missing; {advice}')
+    return file
+
+
+def _read_object(file: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(file.read_text(encoding='utf-8'))
+    except (OSError, ValueError, RecursionError) as error:
+        raise PolicyError(f'{file} is not readable JSON ({error}); copy it again') from error
+    if not isinstance(value, dict):
+        raise PolicyError(f'{file} must hold a JSON object; copy it again')
+    return value
+
+
+def _read_steps(folder: Path, name: str) -> tuple[Step, ...]:
+    migrate = (
+        'a policy from before processors were saved beside it is brought up to date with '
+        f'lerobot/processor/migrate_policy_normalization.py --pretrained-path {folder}'
+    )
+    file = _required(folder, name, migrate)
+    steps = _read_object(file).get('steps')
+    if not isinstance(steps, list):
+        raise PolicyError(f"{file} must hold a list of 'steps'; {migrate}")
+    return tuple(_read_step(file, number, step) for number, step in enumerate(steps))
+
+
+def _read_step(file: Path, number: int, step: object) -> Step:
+    where = f'{file}: step {number}'
+    if not isinstance(step, dict):
+        raise PolicyError(f'{where} must be a JSON object; copy the file again')
+    if 'class' in step:
+        raise PolicyError(
+            f'{where} names a class to import, {step["class"]!r}; code is not loaded from policy '
+            'files: register the step with LeRobot in an installed package, and save the policy '
+            'again'
+        )
+    name, config = step.get('registry_name'), step.get('config', {})
+    if not isinstance(name, str) or not name:
+        raise PolicyError(f"{where} has no 'registry_name'; save the policy again with LeRobot")
+    if not isinstance(config, dict):
+        raise PolicyError(f"{where} ({name}): 'config' must be a JSON object; save it again")
+    return Step(name, config, _state_file(where, file.parent, step.get('state_file')))
+
+
+def _state_file(where: str, folder: Path, name: object) -> Path | None:
+    if name is None:
+        return None
+    if not isinstance(name, str) or Path(name).name != name or name in ('', '.', '..'):
+        raise PolicyError(
+            f"{where} names the state file {name!r}; it must be a file in the policy's own "
+            'directory, named without a path'
+        )
+    return _required(folder, name, f'{where} needs it; copy the whole directory')

@@ -1,0 +1,155 @@
+"""
+LeRobot's processors, a pair of them for each session.
+
+A pair is loaded once and never used; each session works with a copy, so that what a step remembers
+of one robot never meets another. Statistics and tokenizers, which no call changes, are shared.
+Belongs to the thread that predicts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+import copy
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from lerobot_serve.policies.lerobot.compat import lerobot
+from lerobot_serve.policies.lerobot.folder import Folder, Step
+
+DEVICE_STEP, NORMALIZER_STEP = 'device_processor', 'normalizer_processor'
+# a prefix in model space would have to be made anew from the state it was relative to
+RELATIVE = ('relative', 'absolute', 'delta')
+SHARED_LIBRARIES = ('transformers', 'tokenizers')
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """
+    The processors of one session: observations to the network's input, chunks to robot units.
+
+    Both hold what they remember; they are copied together, as one may refer to the other.
+    """
+
+    pre: Any
+    post: Any
+
+    def before(self, observation: dict[str, Any]) -> dict[str, Any]:
+        """Return what the network takes, for one observation of batch size 1."""
+        with torch.no_grad():
+            row = self.pre(observation)
+        for step in self.pre.steps:
+            # steps hold on to the last observation, images and all
+            if hasattr(step, '_current_transition'):
+                step._current_transition = None
+        return row
+
+    def after(self, chunk: torch.Tensor, *, whole: bool) -> torch.Tensor:
+        """Return a chunk of 1 x rows x actions in the robot's units, on the CPU."""
+        with torch.no_grad():
+            if whole:
+                return self.post(chunk).cpu()
+            return torch.stack([self.post(row).cpu() for row in chunk.unbind(1)], dim=1)
+
+
+class Pipelines:
+    """
+    Makes the pairs.
+
+    `remembers` tells whether a pair may hold something of its session, `relative` whether actions
+    are relative to a state, and `whole` whether a whole chunk is processed at once.
+    """
+
+    def __init__(self, pristine: Pair, relative: bool, whole: bool = False) -> None:
+        self.relative = relative
+        self.remembers = relative or not all(map(_is_lerobots, _steps(pristine)))
+        self.whole = whole
+        self._pristine = pristine
+        self._shared = list(_shared(pristine))
+
+    def fresh(self) -> Pair:
+        """Return a pair that has seen nothing."""
+        return self.copy(self._pristine)
+
+    def copy(self, pair: Pair) -> Pair:
+        """Return a copy of a pair, with all that it remembers."""
+        return copy.deepcopy(pair, {id(value): value for value in self._shared})
+
+    def takes_whole(self, observation: dict[str, Any], chunk: torch.Tensor) -> bool:
+        """Return whether a chunk comes out the same at once as row by row, which is the rule."""
+        pair = self.fresh()
+        pair.before(observation)
+        rows = self.copy(pair).after(chunk, whole=False)
+        try:
+            together = pair.after(chunk, whole=True)
+        except (RuntimeError, ValueError, IndexError):
+            return False
+        return rows.shape == together.shape and torch.equal(rows, together)
+
+
+def load_pipelines(folder: Folder, config: Any, device: torch.device) -> Pipelines:
+    """Return the processors that lie beside a policy. Raises whatever LeRobot raises."""
+    steps = (*folder.preprocessor, *folder.postprocessor)
+    pre, post = lerobot().make_processors(
+        config,
+        pretrained_path=str(folder.path),
+        preprocessor_overrides=_overrides(folder.preprocessor, str(device)),
+        # the chunk leaves as numpy, so the CPU is where it goes, whatever the file says
+        postprocessor_overrides=_overrides(folder.postprocessor, 'cpu', normalizes=False),
+    )
+    pair = Pair(pre, post)
+    for step in _steps(pair):
+        if statistics := getattr(step, '_tensor_stats', None):
+            step._tensor_stats = _cloned(statistics)
+    return Pipelines(pair, any(map(_is_relative, steps)))
+
+
+def _cloned(statistics: dict[str, dict[str, torch.Tensor]]) -> dict[str, dict[str, torch.Tensor]]:
+    """Return tensors of their own memory: what was read from a file follows the file's changes."""
+    return {
+        key: {name: value.clone() for name, value in values.items()}
+        for key, values in statistics.items()
+    }
+
+
+def _overrides(
+    steps: tuple[Step, ...], device: str, *, normalizes: bool = True
+) -> dict[str, dict[str, str]]:
+    """Return where steps compute; only of steps that are there, others LeRobot refuses."""
+    names = {DEVICE_STEP, NORMALIZER_STEP} if normalizes else {DEVICE_STEP}
+    return {
+        step.registry_name: {'device': device} for step in steps if step.registry_name in names
+    }
+
+
+def _is_relative(step: Step) -> bool:
+    return step.active and any(word in step.registry_name for word in RELATIVE)
+
+
+def _is_lerobots(step: object) -> bool:
+    """Whether a step is LeRobot's own: of these, only relative ones remember anything."""
+    return type(step).__module__.split('.')[0] == 'lerobot'
+
+
+def _steps(pair: Pair) -> Iterator[Any]:
+    yield from pair.pre.steps
+    yield from pair.post.steps
+
+
+def _shared(pair: Pair) -> Iterator[Any]:
+    """Give the values that all copies share: the statistics, and what tokenizes."""
+    for step in _steps(pair):
+        for name, value in vars(step).items():
+            if name in ('_tensor_stats', 'stats') and _is_lerobots(step):
+                yield from _leaves(value)
+            elif type(value).__module__.split('.')[0] in SHARED_LIBRARIES:
+                yield value
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    if isinstance(value, dict):
+        for each in value.values():
+            yield from _leaves(each)
+    else:
+        yield value

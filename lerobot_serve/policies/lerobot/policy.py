@@ -1,0 +1,185 @@
+"""
+A LeRobot policy that serves many robots.
+
+Each session has processors of its own and, where the policy has one, a hidden state of its own;
+the network is shared and remembers nothing between two calls. Belongs to the inference worker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass, replace
+import time
+from typing import Any
+
+import torch
+
+from lerobot_serve.policies.base import Description, PolicyError, PolicyRequest, Prediction
+from lerobot_serve.policies.lerobot.batches import (
+    Guidance,
+    guidance_of,
+    Observations,
+    Row,
+    shapes,
+)
+from lerobot_serve.policies.lerobot.inference import Foreign, inference_of, Planning
+from lerobot_serve.policies.lerobot.pipelines import Pair, Pipelines
+from lerobot_serve.policies.seeds import drawn_from
+from lerobot_serve.policies.states import States
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What is remembered of one session."""
+
+    pair: Pair
+    plan: torch.Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """One request, ready for the network."""
+
+    request: PolicyRequest
+    memory: Memory
+    begins: bool
+    lost: bool
+    history: list[Row]
+    guidance: Guidance
+
+
+class LeRobotPolicy:
+    """See the module."""
+
+    def __init__(
+        self,
+        network: Any,
+        pipelines: Pipelines,
+        description: Description,
+        *,
+        resizes: bool,
+        state_limit: int,
+    ) -> None:
+        self.network = network
+        self.pipelines = pipelines
+        self._description = description
+        self._device = torch.device(description.device)
+        self._observations = Observations(description, self._device, resizes=resizes)
+        self._inference = inference_of(
+            network, description.state_class, rtc=description.supports_rtc
+        )
+        self._states: States[Memory] = States(state_limit)
+        self._amp = network.config.use_amp and self._device.type == 'cuda'
+
+    def describe(self) -> Description:
+        return self._description
+
+    def predict(self, requests: list[PolicyRequest]) -> list[Prediction]:
+        """
+        Return one prediction each; those that fit together share a forward pass.
+
+        Raises PolicyError for a wrong request, and whatever LeRobot raises. The same request gives
+        the same bits alone; in a batch it may differ by rounding.
+        """
+        prepared = [self._prepared(request) for request in requests]
+        predictions: dict[int, Prediction] = {}
+        memories: dict[int, Memory] = {}
+        for numbers in self._groups(prepared):
+            group = [prepared[number] for number in numbers]
+            chunks, forward_ms = self._forward(group)
+            for number, each, chunk in zip(numbers, group, chunks.split(1), strict=True):
+                memories[number] = self._remembered(each)
+                predictions[number] = self._prediction(each, chunk, forward_ms)
+        for number, each in enumerate(prepared):
+            request = each.request
+            self._states.keep(request.session_id, request.episode, memories[number])
+        return [predictions[number] for number in range(len(requests))]
+
+    def reset(self, session_id: str) -> None:
+        self._states.forget(session_id)
+
+    def _prepared(self, request: PolicyRequest) -> Prepared:
+        """Return a request as the network takes it. Raises PolicyError."""
+        memory, lost = self._states.take(
+            request.session_id, request.episode, request.episode_start
+        )
+        begins = memory is None
+        if memory is None:
+            memory = Memory(self.pipelines.fresh())
+        elif self.pipelines.remembers:
+            # until all went well the session's own must not change
+            memory = replace(memory, pair=self.pipelines.copy(memory.pair))
+        observations = self._observations.of(request)
+        history = [memory.pair.before(observation) for observation in observations]
+        guidance = guidance_of(request, self._description, self._device)
+        return Prepared(request, memory, begins, lost, history, guidance)
+
+    def _groups(self, prepared: list[Prepared]) -> list[list[int]]:
+        """Return the positions of requests that one forward pass answers."""
+        groups: dict[Hashable, list[int]] = {}
+        for number, each in enumerate(prepared):
+            alone = number if self._description.batch_limit == 1 else None
+            key = (alone, each.guidance.key, shapes(each.history))
+            groups.setdefault(key, []).append(number)
+        return list(groups.values())
+
+    def _forward(self, group: list[Prepared]) -> tuple[torch.Tensor, float]:
+        """Return batch x rows x actions, and how long that took."""
+        inference = self._inference
+        if isinstance(inference, Planning):
+            inference.plan = group[0].memory.plan
+        if isinstance(inference, Foreign) and group[0].begins:
+            inference.begin()
+        with ExitStack() as stack:
+            for context in self._contexts([each.request.seed for each in group]):
+                stack.enter_context(context)
+            self._synchronize()
+            start_s = time.perf_counter()
+            chunks = inference.chunks(
+                [each.history for each in group], [each.guidance for each in group]
+            )
+            self._synchronize()
+            forward_ms = (time.perf_counter() - start_s) * 1e3
+        self._check(chunks, len(group))
+        return chunks, forward_ms
+
+    def _contexts(self, seeds: list[int]) -> list[AbstractContextManager[Any]]:
+        # RTC's guidance asks for gradients, which inference mode forbids for good
+        rtc = self._description.supports_rtc
+        contexts = [torch.no_grad() if rtc else torch.inference_mode()]
+        if self._amp:
+            contexts.append(torch.autocast(device_type=self._device.type))
+        if self._description.stochastic:
+            contexts.append(drawn_from(seeds, self._device))
+        return contexts
+
+    def _synchronize(self) -> None:
+        if self._device.type == 'cuda':
+            torch.cuda.synchronize(self._device)
+
+    def _check(self, chunks: torch.Tensor, count: int) -> None:
+        actions = len(self._description.action_names)
+        if chunks.ndim != 3 or chunks.shape[::2] != (count, actions):
+            raise PolicyError(
+                f'the policy answered {count} requests with {tuple(chunks.shape)}, which must be '
+                f'{count} x rows x {actions} actions'
+            )
+
+    def _remembered(self, each: Prepared) -> Memory:
+        plan = self._inference.plan if isinstance(self._inference, Planning) else None
+        return Memory(each.memory.pair, plan)
+
+    def _prediction(self, each: Prepared, chunk: torch.Tensor, forward_ms: float) -> Prediction:
+        robot = each.memory.pair.after(chunk, whole=self.pipelines.whole)
+        return Prediction(
+            _array(chunk),
+            _array(robot),
+            each.lost and (self.pipelines.remembers or isinstance(self._inference, Planning)),
+            forward_ms,
+        )
+
+
+def _array(chunk: torch.Tensor) -> Any:
+    """Return rows x actions of float32, memory of its own."""
+    return chunk[0].to('cpu', torch.float32, copy=True).numpy()

@@ -1,0 +1,64 @@
+"""A first prediction, which shows what no file says; called by whoever loads a policy."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from lerobot_serve.policies.base import Description, PolicyError, PolicyRequest
+from lerobot_serve.policies.lerobot.batches import Observations
+from lerobot_serve.policies.lerobot.kinds import Kind
+from lerobot_serve.policies.lerobot.pipelines import Pipelines
+from lerobot_serve.policies.lerobot.policy import LeRobotPolicy
+
+TRIAL = 'trial'
+
+
+def tried(
+    network: Any, pipelines: Pipelines, description: Description, kind: Kind, state_limit: int
+) -> LeRobotPolicy:
+    """
+    Return the policy after a first prediction, which tells how long its chunks are.
+
+    Raises PolicyError, and whatever LeRobot raises.
+    """
+    own_size = (
+        kind.resizes and getattr(network.config, 'resize_imgs_with_padding', True) is not None
+    )
+    request = _blank(description)
+    options = {'resizes': own_size, 'state_limit': state_limit}
+    trial = LeRobotPolicy(network, pipelines, description, **options)
+    chunk = trial.predict([request])[0].model
+    if not np.isfinite(chunk).all():
+        raise PolicyError(
+            'the first prediction, of a black scene, has values that are not finite; the weights '
+            'or statistics are damaged, copy or train the policy anew'
+        )
+    observations = Observations(description, torch.device(description.device), resizes=own_size)
+    predicted = torch.from_numpy(chunk).to(description.device).unsqueeze(0)
+    pipelines.whole = pipelines.takes_whole(observations.of(request)[-1], predicted)
+    described = replace(description, chunk_size=len(chunk))
+    policy = LeRobotPolicy(network, pipelines, described, **options)
+    if described.supports_rtc:
+        policy.predict([replace(request, prefix_model=chunk, inference_delay_steps=1)])
+        policy.reset(TRIAL)
+    return policy
+
+
+def _blank(description: Description) -> PolicyRequest:
+    """Return a request of zeros and black frames."""
+    steps = description.observation_steps
+    return PolicyRequest(
+        TRIAL,
+        np.zeros((steps, len(description.state_names)), np.float32),
+        {
+            camera.name: (np.zeros((camera.height, camera.width, camera.channels), np.uint8),)
+            * steps
+            for camera in description.cameras
+        },
+        task='nothing',
+        episode_start=True,
+    )

@@ -1,0 +1,119 @@
+"""
+Reading and checking policy.json, the plain data that describes a policy of this package.
+
+A field that is missing, unknown or against its rule is refused by name. Any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+import json
+from pathlib import Path
+import re
+from typing import Any
+
+from lerobot_serve.policies.base import Camera, PolicyError
+
+SETTINGS_FILE = 'policy.json'
+FORMAT_VERSION = 1
+IDENTIFIER = re.compile(r'[A-Za-z0-9_.-]{1,64}')
+SIZE_LIMIT = 4096
+RATE_LIMIT_HZ = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What one field must be: in words, and as a test."""
+
+    text: str
+    holds: Callable[[Any], bool]
+
+
+def one_of(*allowed: Any) -> Rule:
+    """Return the rule that a field is one of these, of the same type."""
+    return Rule(
+        ' or '.join(map(repr, allowed)),
+        lambda value: any(type(value) is type(one) and value == one for one in allowed),
+    )
+
+
+def is_size(value: Any) -> bool:
+    return type(value) is int and 1 <= value <= SIZE_LIMIT
+
+
+def _is_rate(value: Any) -> bool:
+    return type(value) in (int, float) and 0 < value <= RATE_LIMIT_HZ
+
+
+def _is_name(value: Any) -> bool:
+    return isinstance(value, str) and 0 < len(value) <= 128
+
+
+def is_names(value: Any) -> bool:
+    return (
+        isinstance(value, list)
+        and bool(value)
+        and all(map(_is_name, value))
+        and len(set(value)) == len(value)
+    )
+
+
+SIZE = Rule(f'a whole number from 1 to {SIZE_LIMIT}', is_size)
+NAMES = Rule('a list of different names', is_names)
+GROUP = Rule('a group of fields', lambda value: isinstance(value, dict))
+LIST = Rule('a list', lambda value: isinstance(value, list))
+CAMERA = {'name': Rule('a name', _is_name), 'height': SIZE, 'width': SIZE}
+FIELDS = {
+    'format_version': Rule(
+        f'{FORMAT_VERSION} (another one needs another lerobot_serve)',
+        lambda value: type(value) is int and value == FORMAT_VERSION,
+    ),
+    'id': Rule(
+        '1 to 64 letters, digits and ._-',
+        lambda value: isinstance(value, str) and bool(IDENTIFIER.fullmatch(value)),
+    ),
+    'state_names': NAMES,
+    'action_names': NAMES,
+    'cameras': LIST,
+    'chunk_size': SIZE,
+    'trained_fps': Rule(f'a number above 0 and at most {RATE_LIMIT_HZ}', _is_rate),
+}
+
+
+def read_fields(file: Path, rules: dict[str, Rule]) -> dict[str, Any]:
+    """Return the fields of a JSON file, its cameras checked too. Raises PolicyError."""
+    try:
+        values = json.loads(file.read_text(encoding='utf-8'))
+    except (OSError, ValueError, RecursionError) as error:
+        raise PolicyError(
+            f'{file} is not readable JSON ({error}); copy the folder again'
+        ) from error
+    check_fields(values, rules, str(file))
+    for number, camera in enumerate(values['cameras']):
+        check_fields(camera, CAMERA, f'{file}: cameras[{number}]')
+    names = [camera['name'] for camera in values['cameras']]
+    if len(set(names)) < len(names):
+        raise PolicyError(f'{file}: the cameras must have different names, got {names}')
+    return values
+
+
+def cameras(values: dict[str, Any]) -> tuple[Camera, ...]:
+    """Return the cameras of fields that were read."""
+    return tuple(Camera(**camera) for camera in values['cameras'])
+
+
+def check_fields(values: Any, rules: dict[str, Rule], where: str) -> None:
+    """Raise PolicyError unless the values are the fields of the rules, each as its rule says."""
+    if not isinstance(values, dict):
+        raise PolicyError(
+            f'{where} must be a group of fields {", ".join(rules)}, got {values!r:.60}'
+        )
+    for name in values:
+        if name not in rules:
+            raise PolicyError(f'{where}: {name!r} is not a field; there are {", ".join(rules)}')
+    for name, rule in rules.items():
+        if name not in values:
+            raise PolicyError(f'{where}: {name} is missing; it must be {rule.text}')
+        if not rule.holds(values[name]):
+            raise PolicyError(f'{where}: {name} must be {rule.text}, got {values[name]!r:.60}')

@@ -1,0 +1,105 @@
+"""
+A policy that does what a test says, and tells what it was asked: the kind `steered`.
+
+Its "path" is a folder and options, for example FOLDER?chunk=4&state=recurrent&seconds=0.1. In the
+folder are
+
+    events   a line for each thing that happens, written here
+    loads    a FIFO: while it is there, loading takes a byte from it first
+    turns    a FIFO: while it is there, every prediction takes a byte from it first
+
+What a request is answered with, its task says: `raise`, `nan`, `short` or `fat`; otherwise with a
+chunk that stays where the robot is. The warm-up neither waits nor is told.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+import time
+from urllib.parse import parse_qsl
+import weakref
+
+import numpy as np
+
+from lerobot_serve.policies.base import (
+    Description,
+    Loading,
+    PolicyError,
+    PolicyRequest,
+    Prediction,
+)
+from lerobot_serve.wire.schema import StateClass
+
+JOINTS = tuple(f'joint_{i}.pos' for i in range(6))
+WARM_UP = 'warm-up'
+
+
+class SteeredPolicy:
+    """See the module."""
+
+    def __init__(self, folder: Path, seconds: float, description: Description) -> None:
+        self._folder, self._seconds, self._description = folder, seconds, description
+        freed = weakref.finalize(self, tell, folder, 'freed')
+        freed.atexit = False
+
+    def describe(self) -> Description:
+        return self._description
+
+    def predict(self, requests: list[PolicyRequest]) -> list[Prediction]:
+        time.sleep(self._seconds)
+        names = [request.session_id for request in requests]
+        if names != [WARM_UP]:
+            tell(self._folder, ' '.join(['predict', *names]))
+            wait_for_a_byte(self._folder / 'turns')
+        return [self._answer(request) for request in requests]
+
+    def reset(self, session_id: str) -> None:
+        if session_id != WARM_UP:
+            tell(self._folder, f'reset {session_id}')
+
+    def _answer(self, request: PolicyRequest) -> Prediction:
+        if request.task == 'raise':
+            raise RuntimeError('raised on purpose')
+        chunk = np.tile(request.state[-1], (self._description.chunk_size, 1))
+        if request.task == 'nan':
+            chunk[-1, -1] = np.nan
+        if request.task == 'short':
+            chunk = chunk[:, :-1]
+        if request.task == 'fat':
+            chunk = chunk.astype(np.float64) + 1e300
+        return Prediction(chunk, chunk)
+
+
+def load(loading: Loading) -> SteeredPolicy:
+    """Return the policy. Raises PolicyError."""
+    name, _, text = loading.path.partition('?')
+    folder, options = Path(name), dict(parse_qsl(text))
+    if not folder.is_dir():
+        raise PolicyError(f'there is no folder {name}')
+    tell(folder, 'load')
+    wait_for_a_byte(folder / 'loads')
+    description = Description(
+        policy_type='steered',
+        fingerprint=f'steered@{hashlib.sha256(loading.path.encode()).hexdigest()[:16]}',
+        state_names=JOINTS,
+        action_names=JOINTS,
+        cameras=(),
+        chunk_size=int(options.get('chunk', 30)),
+        trained_fps=30.0,
+        state_class=StateClass[options.get('state', 'chunk_stateless').upper()],
+        batch_limit=int(options.get('batch_limit', 0)),
+    )
+    return SteeredPolicy(folder, float(options.get('seconds', 0)), description)
+
+
+def tell(folder: Path, event: str) -> None:
+    with (folder / 'events').open('a') as file:
+        file.write(f'{event}\n')
+
+
+def wait_for_a_byte(fifo: Path) -> None:
+    """Opened for both directions, since to open one of them waits for the other end."""
+    if fifo.exists():
+        with fifo.open('r+b', buffering=0) as file:
+            file.read(1)

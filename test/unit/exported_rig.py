@@ -1,0 +1,95 @@
+"""A tiny exported policy whose answers can be told beforehand. Needs torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn, Tensor
+
+from lerobot_serve.policies.base import PolicyRequest
+from lerobot_serve.policies.export import write
+
+CAMERA = 'observation.images.front'
+ROWS, JOINTS, HEIGHT, WIDTH = 4, 2, 8, 6
+SIDECAR: dict[str, Any] = {
+    'format_version': 1,
+    'kind': 'exported',
+    'id': 'tiny',
+    'state_names': ['pan.pos', 'lift.pos'],
+    'action_names': ['pan.pos', 'lift.pos'],
+    'cameras': [{'name': CAMERA, 'height': HEIGHT, 'width': WIDTH}],
+    'chunk_size': ROWS,
+    'trained_fps': 30,
+    'inputs': [CAMERA, 'state'],
+    'image_scale': '0..1',
+    'batch': 'dynamic',
+    'stochastic': False,
+    'normalization': {'state': 'mean_std', 'action': 'min_max', CAMERA: 'none'},
+}
+STATISTICS = {
+    'state.mean': torch.tensor([1.0, 2.0]),
+    'state.std': torch.tensor([2.0, 4.0]),
+    'action.min': torch.tensor([-3.0, 0.0]),
+    'action.max': torch.tensor([3.0, 1.0]),
+}
+
+
+class Network(nn.Module):
+    """Answers row r with r x state + the image's mean, red counting once, blue three times."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows = nn.Parameter(torch.arange(ROWS).float())
+        self.register_buffer('colours', torch.tensor([1.0, 2.0, 3.0]))
+
+    def forward(self, image: Tensor, state: Tensor) -> Tensor:
+        seen = torch.einsum('nc,c->n', image.mean((2, 3)), self.colours)
+        return state[:, None] * self.rows[:, None] + seen[:, None, None]
+
+
+def inputs(count: int = 2) -> tuple[Tensor, Tensor]:
+    """Return something that the network takes."""
+    return torch.zeros(count, 3, HEIGHT, WIDTH), torch.zeros(count, JOINTS)
+
+
+def exported(network: nn.Module | None = None, *, dynamic: bool = True):
+    """Return the network as torch.export makes it."""
+    batch = {0: torch.export.Dim('batch', min=1)}
+    return torch.export.export(
+        network or Network(),
+        inputs(2 if dynamic else 1),
+        dynamic_shapes=(batch, batch) if dynamic else None,
+    )
+
+
+def scripted(network: nn.Module | None = None):
+    """Return the network as TorchScript."""
+    return torch.jit.script(network or Network())
+
+
+def write_policy(folder: Path, program: object, **changes: Any) -> str:
+    """Write a policy with changes of its sidecar and return its path."""
+    write(folder, program, {**SIDECAR, **changes}, STATISTICS)
+    return str(folder)
+
+
+def request(state=(1, 2), colour=(0, 0, 0), size=(HEIGHT, WIDTH), **fields: Any) -> PolicyRequest:
+    """Return a request that shows a state and an image of one colour."""
+    image = np.empty((*size, 3), np.uint8)
+    image[:] = colour
+    return PolicyRequest('robot', np.array([state], np.float32), {CAMERA: (image,)}, **fields)
+
+
+def model_chunk(state, colour, white: float = 1.0) -> np.ndarray:
+    """Return what the network answers to a raw state and colour, before it is un-normalised."""
+    normalized = (np.array(state) - [1, 2]) / [2, 4]
+    seen = np.array(colour) / 255 * white @ [1, 2, 3]
+    return np.arange(ROWS)[:, None] * normalized + seen
+
+
+def robot_chunk(model: np.ndarray) -> np.ndarray:
+    """Return a chunk of the network in the robot's units."""
+    return (model + 1) / 2 * [6, 1] + [-3, 0]

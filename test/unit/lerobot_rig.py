@@ -1,0 +1,109 @@
+"""
+Tiny LeRobot policies, what a robot would send them, and LeRobot's own answers to compare with.
+
+Importing this needs LeRobot: a test module says so first, with pytest.importorskip.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from lerobot_serve.policies.base import Loading, PolicyRequest
+from lerobot_serve.policies.lerobot.compat import lerobot, quiet
+from lerobot_serve.policies.lerobot.loader import load
+from lerobot_serve.policies.lerobot.policy import LeRobotPolicy
+
+LEROBOT = lerobot()
+
+from lerobot.policies.utils import prepare_observation_for_inference  # noqa: E402
+from tiny_policies import build, CAMERAS  # noqa: E402
+
+KINDS = tuple(CAMERAS)
+NAMES = tuple(f'joint_{number}.pos' for number in range(6))
+
+
+@pytest.fixture(scope='module')
+def folders(tmp_path_factory) -> Iterator[Path]:
+    """A place for policies, and one thread, which makes sums come out alike."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield tmp_path_factory.mktemp('policies')
+    torch.set_num_threads(threads)
+
+
+def folder_of(kind: str, root: Path, **config: object) -> Path:
+    """Return the folder of a policy, made on first use."""
+    folder = root / '-'.join([kind, *map(str, config.values())])
+    if not folder.exists():
+        with quiet():
+            build(kind, folder, **config)
+    return folder
+
+
+def loading(folder: Path, **others: object) -> Loading:
+    """Return what an operator would say of a policy in a folder."""
+    said = {'state_names': NAMES, 'action_names': NAMES, 'trained_fps': 30.0, 'cpu_threads': 1}
+    return Loading(path=str(folder), **(said | others))
+
+
+def loaded(kind: str, root: Path, **config: object) -> LeRobotPolicy:
+    return load(loading(folder_of(kind, root, **config)))
+
+
+def requests_for(
+    policy: LeRobotPolicy, count: int, seed: int = 0, **others: object
+) -> list[PolicyRequest]:
+    """Return requests of as many sessions, each of another state, scene and seed."""
+    described = policy.describe()
+    draw = np.random.default_rng(seed)
+    steps = described.observation_steps
+    made = []
+    for number in range(count):
+        state = draw.uniform(-1, 1, (steps, len(described.state_names))).astype(np.float32)
+        images = {
+            camera.name: tuple(
+                draw.integers(0, 256, (camera.height, camera.width, 3), np.uint8)
+                for _ in range(steps)
+            )
+            for camera in described.cameras
+        }
+        said = {'task': 'pick', 'episode_start': True, 'seed': 1000 + number} | others
+        made.append(PolicyRequest(f'session {number}', state, images, **said))
+    return made
+
+
+class Oracle:
+    """LeRobot itself, as its own scripts use it: one robot, one observation a control step."""
+
+    def __init__(self, folder: Path) -> None:
+        with quiet():
+            self.config = LEROBOT.config_class.from_pretrained(str(folder))
+            kind = LEROBOT.get_policy_class(self.config.type)
+            self.policy = kind.from_pretrained(str(folder), config=self.config)
+            self.pre, self.post = LEROBOT.make_processors(
+                self.config,
+                pretrained_path=str(folder),
+                preprocessor_overrides={'device_processor': {'device': 'cpu'}},
+            )
+
+    def batches(self, request: PolicyRequest) -> list[dict]:
+        """Return what the policy would be given at each control step, oldest first."""
+        return [self._batch(request, step) for step in range(len(request.state))]
+
+    def _batch(self, request: PolicyRequest, step: int) -> dict:
+        observation = {name: frames[step] for name, frames in request.images.items()}
+        observation['observation.state'] = request.state[step]
+        return self.pre(
+            prepare_observation_for_inference(
+                observation, torch.device('cpu'), request.task, request.robot_type
+            )
+        )
+
+    def row_by_row(self, model: torch.Tensor) -> np.ndarray:
+        """Return rows x actions in the robot's units, each row processed alone."""
+        return torch.cat([self.post(row.unsqueeze(0)) for row in model]).numpy()

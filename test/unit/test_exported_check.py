@@ -1,0 +1,324 @@
+"""Programs that mean harm: what could run as Python or reach files never gets to torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+import io
+import json
+from pathlib import Path
+import pickle
+import shutil
+import zipfile
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+import pytest
+
+from lerobot_serve.policies.base import Loading, PolicyError
+
+torch = pytest.importorskip('torch', reason='torch is not installed (TORCH=none)')
+
+import exported_rig as rig  # noqa: E402
+from lerobot_serve.policies.exported import load  # noqa: E402
+from lerobot_serve.policies.exported_check import clean_graph  # noqa: E402
+
+GRAPH, SAMPLES = 'models/model.json', 'data/sample_inputs/model.pt'
+WEIGHTS = 'data/weights/model_weights_config.json'
+CONSTANTS = 'data/constants/model_constants_config.json'
+Members = dict[str, bytes]
+
+
+@pytest.fixture(scope='module')
+def original(tmp_path_factory):
+    folder = tmp_path_factory.mktemp('original')
+    rig.write_policy(folder, rig.exported())
+    return folder
+
+
+@pytest.fixture
+def folder(original, tmp_path):
+    return Path(shutil.copytree(original, tmp_path / 'policy'))
+
+
+@pytest.fixture
+def trace(tmp_path):
+    """Return a file that is there once harm was done."""
+    return tmp_path / 'harm'
+
+
+def members(file: Path) -> Members:
+    with zipfile.ZipFile(file) as archive:
+        return {name.partition('/')[2]: archive.read(name) for name in archive.namelist()}
+
+
+def write(file: Path, content: Members) -> None:
+    with zipfile.ZipFile(file, 'w') as archive:
+        for name, data in content.items():
+            archive.writestr(f'program/{name}', data)
+
+
+def edit(folder: Path, change: Callable[[Members], None]) -> None:
+    content = members(folder / 'program.pt2')
+    change(content)
+    write(folder / 'program.pt2', content)
+
+
+def edit_json(folder: Path, name: str, change: Callable[[dict], None]) -> None:
+    def changed(content: Members) -> None:
+        values = json.loads(content[name])
+        change(values)
+        content[name] = json.dumps(values).encode()
+
+    edit(folder, changed)
+
+
+class Harm:
+    """Touches a file when it is unpickled."""
+
+    def __init__(self, trace: Path) -> None:
+        self.trace = trace
+
+    def __reduce__(self):
+        return Path.touch, (self.trace,)
+
+
+def code(trace: Path) -> str:
+    return f"__import__('pathlib').Path({str(trace)!r}).touch()"
+
+
+def test_an_archive_that_was_only_packed_anew_loads(folder):
+    edit(folder, lambda content: None)
+    load(Loading(str(folder)))
+
+
+@pytest.mark.parametrize('by_torch', [False, True])
+def test_pickled_sample_inputs_are_left_out(folder, trace, by_torch):
+    buffer = io.BytesIO()
+    (torch.save if by_torch else pickle.dump)(Harm(trace), buffer)
+    edit(folder, lambda content: content.update({SAMPLES: buffer.getvalue()}))
+    load(Loading(str(folder)))
+    assert not trace.exists()
+
+
+def test_guards_and_metadata_are_left_out(folder):
+    graph = json.loads(clean_graph(members(folder / 'program.pt2')[GRAPH]))
+    assert graph['guards_code'] == []
+    assert [node['metadata'] for node in graph['graph_module']['graph']['nodes']]
+    assert not any(node['metadata'] for node in graph['graph_module']['graph']['nodes'])
+
+
+def size(text):
+    def change(graph):
+        values = graph['graph_module']['graph']['tensor_values']
+        values['state']['sizes'][0]['as_expr']['expr_str'] = text
+
+    return change
+
+
+def first_node(**fields):
+    return lambda graph: graph['graph_module']['graph']['nodes'][0].update(fields)
+
+
+def first_argument(**argument):
+    def change(graph):
+        graph['graph_module']['graph']['nodes'][0]['inputs'][0]['arg'] = argument
+
+    return change
+
+
+def rename_input(name):
+    def change(graph):
+        text = json.dumps(graph).replace('"state"', json.dumps(name))
+        graph.update(json.loads(text))
+
+    return change
+
+
+def arguments(*names):
+    def change(graph):
+        signature = graph['graph_module']['module_call_graph'][0]['signature']
+        signature['forward_arg_names'] = list(names)
+
+    return change
+
+
+def tree(**spec):
+    def change(graph):
+        signature = graph['graph_module']['module_call_graph'][0]['signature']
+        signature['in_spec'] = json.dumps([1, {'context': 'null', 'children_spec': [], **spec}])
+
+    return change
+
+
+def default_factory():
+    context = {'default_factory_module': 'antigravity', 'default_factory_name': 'webbrowser'}
+    return tree(type='collections.defaultdict', context={**context, 'dict_context': []})
+
+
+GRAPHS = {
+    'a size that is code': (size(code(Path('harm'))), 'holds the size'),
+    'a size that calls': (size("Symbol('s0').func.mro()"), 'holds the size'),
+    'a size of builtins': (size("eval('1')"), 'holds the size'),
+    'a symbol that is code': (size("Symbol('s=print()')"), 'holds the size'),
+    'no size at all': (size('('), 'holds the size'),
+    'a name that is code': (rename_input('x=print()'), 'holds the name'),
+    'an argument that is code': (arguments('image', 'x=print()'), 'holds the text'),
+    'a key that is code': (lambda graph: graph.update({'x=print()': 1}), 'holds the text'),
+    'a system call': (first_node(target='torch.os.system'), "calls 'torch.os.system'"),
+    'a call of anything': (first_node(target='_operator.call'), 'calls'),
+    'an attribute': (first_node(target='_operator.attrgetter'), 'calls'),
+    'another package': (first_node(target='#other:operator'), 'calls'),
+    'a file': (first_node(target='torch.ops.aten.from_file.default'), 'calls'),
+    'a file to write': (first_node(target='torch.ops.aten.save.default'), 'calls'),
+    'no operator': (first_node(target='torch.ops.aten.mean.__class__'), 'calls'),
+    'an unknown operator': (first_node(target='torch.ops.aten.harm.default'), 'calls'),
+    'an operator as value': (first_argument(as_operator='torch.os.system'), 'no tensor'),
+    'an object': (first_argument(as_custom_obj={'name': 'a', 'class_fqn': 'b'}), 'no tensor'),
+    'text in disguise': (first_argument(as_strings=[{'expr_str': 'print()'}]), 'holds the size'),
+    'a factory to import': (default_factory(), 'takes or gives more than tensors'),
+    'a module to import': (
+        tree(type='builtins.dict', context='{"__enum__": true, "fqn": "antigravity:x"}'),
+        'takes or gives more than tensors',
+    ),
+}
+
+
+@pytest.mark.parametrize(('change', 'text'), GRAPHS.values(), ids=GRAPHS)
+def test_a_graph_that_could_run_is_refused(folder, change, text):
+    edit_json(folder, GRAPH, change)
+    with pytest.raises(PolicyError, match=f'program.pt2 is refused: it .*{text}'):
+        load(Loading(str(folder)))
+
+
+def test_a_pickled_weight_is_refused(folder, trace):
+    edit(folder, lambda content: content.update({'data/weights/weight_0': b'pickle'}))
+    edit_json(folder, WEIGHTS, lambda table: table['config']['rows'].update(use_pickle=True))
+    with pytest.raises(PolicyError, match='is refused: it holds a pickled tensor'):
+        load(Loading(str(folder)))
+
+
+def test_a_constant_that_is_an_object_is_refused(folder):
+    entry = {'path_name': 'opaque_obj_0', 'is_param': False, 'use_pickle': False}
+    edit_json(folder, CONSTANTS, lambda table: table['config'].update(harm=entry))
+    with pytest.raises(PolicyError, match="is refused: it holds the object 'opaque_obj_0'"):
+        load(Loading(str(folder)))
+
+
+@pytest.mark.parametrize(
+    'name',
+    [
+        'data/weights/model.pt',
+        'data/constants/model.pt',
+        'data/constants/custom_obj_0',
+        'data/aotinductor/model/model.so',
+        'data/sample_inputs/other.pt',
+        'models/other.json',
+        'serialized_state_dict.pt',
+        'version',
+        '',
+    ],
+)
+def test_a_member_that_a_plain_program_has_not_is_refused(folder, name):
+    edit(folder, lambda content: content.update({name: b'harm'}))
+    with pytest.raises(PolicyError, match='is refused: it holds .* no part of a plain program'):
+        load(Loading(str(folder)))
+
+
+def test_two_members_of_one_name_are_refused(folder):
+    with (
+        zipfile.ZipFile(folder / 'program.pt2', 'a') as archive,
+        pytest.warns(UserWarning, match='Duplicate name'),
+    ):
+        archive.writestr(archive.namelist()[0], b'harm')
+    with pytest.raises(PolicyError, match='holds two members of one name'):
+        load(Loading(str(folder)))
+
+
+class Writes(rig.Network):
+    """Writes what it sees to a file."""
+
+    def forward(self, image: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
+        torch.save(image, 'harm')
+        return state[:, None] * self.rows[:, None]
+
+
+class Reads(rig.Network):
+    """Reads a file."""
+
+    def forward(self, image: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
+        return state[:, None] * self.rows[:, None] + torch.from_file('/etc/passwd', False, 1)
+
+
+@pytest.mark.parametrize(('network', 'name'), [(Writes, 'save'), (Reads, 'from_file')])
+def test_a_script_that_reaches_files_is_refused(tmp_path, network, name):
+    path = rig.write_policy(tmp_path, rig.scripted(network()))
+    with pytest.raises(PolicyError, match=f"program.pt is refused: it uses '{name}'"):
+        load(Loading(path))
+
+
+def test_a_pickle_in_a_script_does_not_run(tmp_path, trace):
+    path = rig.write_policy(tmp_path, rig.scripted())
+    content = members(tmp_path / 'program.pt') | {'data.pkl': pickle.dumps(Harm(trace))}
+    write(tmp_path / 'program.pt', content)
+    with pytest.raises(PolicyError, match='program.pt cannot be loaded by torch'):
+        load(Loading(path))
+    assert not trace.exists()
+
+
+def test_a_script_with_the_operators_of_others_is_refused(tmp_path):
+    path = rig.write_policy(tmp_path, rig.scripted())
+    content = members(tmp_path / 'program.pt')
+    name = next(name for name in content if name.endswith('.py'))
+    content[name] = content[name].replace(b'torch.einsum', b'ops . harm.einsum')
+    write(tmp_path / 'program.pt', content)
+    with pytest.raises(PolicyError, match="is refused: it uses 'ops . harm'"):
+        load(Loading(path))
+
+
+def leaves(value, path=()):
+    """Return the path to every text in a tree, and to every key."""
+    if isinstance(value, str):
+        return [path]
+    items = value.items() if isinstance(value, dict) else enumerate(value)
+    return [
+        leaf
+        for key, item in items
+        if isinstance(item, (str, dict, list))
+        for leaf in leaves(item, (*path, key))
+    ]
+
+
+@given(st.data())
+@settings(max_examples=60, deadline=None)
+def test_no_text_of_a_graph_ever_runs(original, tmp_path_factory, data):
+    folder = tmp_path_factory.mktemp('hostile')
+    trace = folder / 'harm'
+    shutil.copytree(original, folder, dirs_exist_ok=True)
+    harm = data.draw(st.sampled_from([code(trace), f'x={code(trace)}', f'x): {code(trace)} #']))
+
+    def change(graph):
+        *path, last = data.draw(st.sampled_from(leaves(graph)))
+        for step in path:
+            graph = graph[step]
+        graph[last] = harm
+
+    edit_json(folder, GRAPH, change)
+    try:
+        load(Loading(str(folder)))
+    except PolicyError as error:
+        assert '\n' not in str(error)
+    assert not trace.exists()
+
+
+@given(st.integers(0, 30000), st.binary(max_size=12))
+@settings(max_examples=60, deadline=None)
+def test_no_damage_to_a_program_gives_a_traceback(original, tmp_path_factory, start, damage):
+    folder = tmp_path_factory.getbasetemp() / 'damaged'
+    shutil.copytree(original, folder, dirs_exist_ok=True)
+    content = bytearray((original / 'program.pt2').read_bytes())
+    content[start : start + 12] = damage
+    (folder / 'program.pt2').write_bytes(content)
+    try:
+        load(Loading(str(folder)))
+    except PolicyError as error:
+        assert 'program.pt2' in str(error)
