@@ -15,16 +15,19 @@ SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM})
 # imported name -> what pip is told, in the version of requirements.txt
 REQUIREMENTS = {
     'cv2': 'opencv-python-headless==4.11.0.86',
+    'lerobot': 'lerobot==0.4.4',
     'numpy': 'numpy==2.2.6',
     'safetensors': 'safetensors==0.8.0',
     'simplejpeg': 'simplejpeg==1.9.0',
     'torch': 'torch==2.13.0',
+    'torchvision': 'torchvision==0.28.0',
     'yaml': 'PyYAML==6.0.3',
 }
 FROM_ROS = (
     'ament_index_python',
     'builtin_interfaces',
     'lerobot_serve_interfaces',
+    'lifecycle_msgs',
     'rcl_interfaces',
     'rclpy',
     'sensor_msgs',

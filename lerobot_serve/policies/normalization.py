@@ -85,5 +85,5 @@ def _scale(where: str, mode: str, first: torch.Tensor, second: torch.Tensor) -> 
         )
     if mode == 'mean_std':
         return Scale(first, spread, spread + SMALLEST, 0.0)
-    half = spread / 2
+    half = spread.where(spread > 0, SMALLEST) / 2
     return Scale(first, half, half, -1.0)

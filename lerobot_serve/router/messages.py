@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from lerobot_serve.router.sticky import Placement
+from lerobot_serve.wire.schema import Refusal
+from lerobot_serve.wire.session import Refused
 from lerobot_serve_interfaces.msg import RoutingDecision
 from lerobot_serve_interfaces.srv import OpenSession
 
@@ -40,7 +42,16 @@ def routing_decision(
 def merge_replies(
     a: OpenSession.Response, b: OpenSession.Response, observation_topic: str
 ) -> OpenSession.Response:
-    """Return what holds for both slots."""
+    """Return what holds for both slots. Raises Refused when one request cannot serve both."""
+    histories = [(r.observation_steps, r.observation_stride_steps) for r in (a, b)]
+    if histories[0] != histories[1]:
+        raise Refused(
+            Refusal.NOT_READY,
+            'the slots want different histories: slot a {} observations {} control steps apart, '
+            'slot b {} observations {} apart; put policies of one kind into the slots'.format(
+                *histories[0], *histories[1]
+            ),
+        )
     a.observation_topic = observation_topic
     a.policy = f'{a.policy}|{b.policy}'[:256]
     a.policy_type = a.policy_type if a.policy_type == b.policy_type else 'mixed'

@@ -232,17 +232,18 @@ class PolicyRouter(Node):
         asked = replace(ask, reply_topic=self._answers.topic_name)
         timeout_s = self._settings.current.open_timeout_s
         replies: dict[str, OpenSession.Response] = {}
-        for name, slot in self._slots.items():
-            try:
+        try:
+            for name, slot in self._slots.items():
                 replies[name] = slot.open(asked, timeout_s)
-            except (Refused, Unreachable) as error:
-                self._close_in(asked, list(replies))
-                code = error.code if isinstance(error, Refused) else Refusal.UNREACHABLE
-                raise Refused(code, f'slot {name} ({slot.server}): {error}') from error
-            self._policies[name] = replies[name].policy
+                self._policies[name] = replies[name].policy
+            merged = merge_replies(replies['a'], replies['b'], self._inbox.topic_name)
+        except (Refused, Unreachable) as error:
+            self._close_in(asked, list(replies))
+            code = error.code if isinstance(error, Refused) else Refusal.UNREACHABLE
+            raise Refused(code, f'slot {name} ({slot.server}): {error}') from error
         for slot in self._slots.values():
             slot.wait_until_wired(self._both_answer, CALL_TIMEOUT_S)
-        return merge_replies(replies['a'], replies['b'], self._inbox.topic_name)
+        return merged
 
     def _both_answer(self) -> bool:
         return self._answers.publisher_count() >= len(self._slots)

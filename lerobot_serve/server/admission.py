@@ -1,8 +1,8 @@
 """
 How many robots this server can serve: a rule of thumb fed with measurements. Pure functions.
 
-Two bounds. The server shall be busy at most BUSY_SHARE of the time, at the rate at which robots ask.
-And when all robots ask at once, the last one's answer shall come before half of its chunk is
+Two bounds. The server shall be busy at most BUSY_SHARE of the time, at the rate at which robots
+ask. And when all robots ask at once, the last one's answer shall come before half of its chunk is
 played.
 """
 

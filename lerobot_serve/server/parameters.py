@@ -16,7 +16,7 @@ class ServerParameters:
     )
     policy_kind: str = parameter(
         'builtin',
-        'kind of policy: an entry point of lerobot_serve.policies',
+        'kind of policy: builtin, exported, lerobot, null, recurrent, or one of another package',
         on_configure=True,
     )
     policy_path: str = parameter(
@@ -44,7 +44,7 @@ class ServerParameters:
         'memory a policy needs beside its weights; it is not loaded when that is not free',
         unit='MB',
         low=0,
-        high=1048576,
+        high=1_000_000,
         on_configure=True,
     )
     state_names: tuple[str, ...] = parameter(
@@ -59,8 +59,7 @@ class ServerParameters:
     )
     trained_fps: float = parameter(
         0.0,
-        'rate the policy was trained at, for a policy that does not hold it; 0 for unknown',
-        unit='Hz',
+        'frames a second the policy was trained at, for one that does not hold it; 0 for unknown',
         low=0.0,
         high=1000.0,
         on_configure=True,

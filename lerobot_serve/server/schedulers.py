@@ -31,7 +31,7 @@ class Pick:
 
 
 class Scheduler(Protocol):
-    """The seam: `waiting` is never empty and in order of `since_ns`; `clients` may have requests."""
+    """The seam: `waiting` is never empty, the longest first; `clients` may have requests."""
 
     def pick(self, waiting: Sequence[Waiting], now_ns: int, clients: int) -> Pick:
         """Return who is served next."""

@@ -27,8 +27,10 @@ NODES = {
     'fleet.yaml': ['edge_controller', 'sim_robot'],
 }
 ENTRIES = [(file, node) for file, nodes in NODES.items() for node in nodes]
-# no two robots may share them; the launch file gives each robot its own
+# what a file cannot give: no two robots may share these, the launch file gives each its own
 LEFT_OUT = {
+    # a parameter file cannot hold an empty list
+    ('server.yaml', 'policy_server'): {'state_names', 'action_names'},
     ('fleet.yaml', 'edge_controller'): {'client_id'},
     ('fleet.yaml', 'sim_robot'): {'seed'},
 }

@@ -9,6 +9,8 @@ import time
 
 import pytest
 from rclpy.node import Node
+from server_rig import ServerRig
+from steering import PLUGIN, Steering
 
 from lerobot_serve.cli.processes import Fleet, fleet
 from lerobot_serve.ros.runtime import Runtime
@@ -73,3 +75,23 @@ def log_of_fixture(processes) -> Callable[[str], str]:
 @pytest.fixture
 def sim_arm_yaml(repository) -> Path:
     return repository / 'config' / 'robots' / 'sim_arm.yaml'
+
+
+@pytest.fixture
+def steering(tmp_path) -> Steering:
+    """A folder through which a test steers a policy of the kind `steered`."""
+    return Steering(tmp_path / 'steering')
+
+
+@pytest.fixture
+def rig(node, tmp_path, steering):
+    """A policy server, not started yet."""
+    path = os.pathsep.join([str(PLUGIN), os.environ.get('PYTHONPATH', '')])
+    with fleet(tmp_path, {**os.environ, 'PYTHONPATH': path}) as started:
+        rigged = ServerRig(node, started, steering)
+        yield rigged
+        rigged.end()
+        # a policy that waits for its turn could not end
+        steering.end()
+    for log in sorted(tmp_path.glob('*.log')):
+        print(f'--- {log.name}\n{log.read_text()[-3000:]}')

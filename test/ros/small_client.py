@@ -16,8 +16,8 @@ from lerobot_serve.wire import observation as wire_observation
 from lerobot_serve.wire.chunk import Chunk
 from lerobot_serve.wire.header import Header
 from lerobot_serve.wire.observation import Observation
-from lerobot_serve.wire.schema import MsgType
-from lerobot_serve.wire.session import CameraSpec, SessionAsk, Unreachable
+from lerobot_serve.wire.schema import MsgType, Refusal
+from lerobot_serve.wire.session import CameraSpec, Refused, SessionAsk, Unreachable
 from lerobot_serve_interfaces.msg import ActionChunk
 
 JOINTS = tuple(f'joint_{i}.pos' for i in range(6))
@@ -45,9 +45,11 @@ class SmallClient:
         while True:
             try:
                 reply = self._sessions.open(self.ask, 5.0)
-            except Unreachable:
-                if time.monotonic() > deadline:
+            except (Unreachable, Refused) as error:
+                is_refused = isinstance(error, Refused) and error.code != Refusal.NOT_READY
+                if is_refused or time.monotonic() > deadline:
                     raise
+                time.sleep(0.01)
             else:
                 self.wait_for_wiring()
                 return reply
@@ -67,6 +69,12 @@ class SmallClient:
 
     def send(self, raw: bytes) -> None:
         self._sessions.send(raw)
+
+    def request(self, **changes: object) -> int:
+        """Send one observation, wait for nothing; return its seq."""
+        observation = self.observation(**changes)
+        self.send(wire_observation.encode(observation))
+        return observation.header.seq
 
     def close(self):
         return self._sessions.close(self.ask, 5.0)

@@ -30,7 +30,9 @@ def test_what_is_no_device_is_said(text):
 
 
 def test_a_device_that_is_not_here_is_one_line():
-    with pytest.raises(PolicyError, match=r"the device 'cuda:99' cannot be used here \(") as caught:
+    with pytest.raises(
+        PolicyError, match=r"the device 'cuda:99' cannot be used here \("
+    ) as caught:
         torch_device('cuda:99')
     assert '\n' not in str(caught.value)
 

@@ -11,7 +11,13 @@ from lerobot_serve.wire.schema import StateClass
 torch = pytest.importorskip('torch', reason='torch is not installed (TORCH=none)')
 
 import exported_rig as rig  # noqa: E402
+
 from lerobot_serve.policies.exported import load  # noqa: E402
+
+pytestmark = [
+    pytest.mark.filterwarnings('ignore:.*torch.jit:DeprecationWarning'),
+    pytest.mark.filterwarnings('ignore::torch.jit.TracerWarning'),
+]
 
 
 @pytest.fixture(scope='module', params=['exported', 'scripted'])
@@ -146,3 +152,42 @@ def test_images_are_normalised_by_colour(script, tmp_path, monkeypatch):
     policy = load(Loading(rig.write_policy(tmp_path, script, normalization=modes)))
     (prediction,) = policy.predict([rig.request((1, 2), (255, 255, 0))])
     assert prediction.model[0, 0] == pytest.approx(1 * 1 + 2 * 2 + 3 * -0.5)
+
+
+class Attention(torch.nn.Module):
+    """A small network of the usual parts, with sizes that are reckoned from the batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolutions = torch.nn.Sequential(
+            torch.nn.Conv2d(3, 8, 3, stride=2), torch.nn.BatchNorm2d(8), torch.nn.ReLU()
+        )
+        layer = torch.nn.TransformerDecoderLayer(8, 2, 16, batch_first=True)
+        self.decoder = torch.nn.TransformerDecoder(layer, 1)
+        self.state = torch.nn.Linear(rig.JOINTS, 8)
+        self.rows = torch.nn.Parameter(torch.ones(rig.ROWS, 8))
+        self.actions = torch.nn.Linear(8, rig.JOINTS)
+
+    def forward(self, image: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
+        seen = self.convolutions(image).flatten(2).transpose(1, 2)
+        tokens = torch.cat((self.state(state)[:, None], seen), 1)
+        count, length, width = tokens.shape
+        tokens = tokens.reshape(count * length, width).view(count, length, width)
+        return self.actions(self.decoder(self.rows.expand(count, -1, -1), tokens))
+
+
+@pytest.mark.parametrize('traced', [False, True])
+def test_a_network_of_the_usual_parts_answers_as_it_did(tmp_path, traced):
+    network = Attention().eval()
+    program = (
+        torch.jit.trace(network, rig.inputs(), check_trace=False)
+        if traced
+        else rig.exported(network)
+    )
+    policy = load(Loading(rig.write_policy(tmp_path, program)))
+    for prediction in policy.predict([rig.request((1, 2), (255, 0, 0))] * 3):
+        image = torch.zeros(1, 3, rig.HEIGHT, rig.WIDTH)
+        image[:, 0] = 1
+        with torch.inference_mode():
+            expected = network(image, torch.zeros(1, rig.JOINTS))[0].numpy()
+        assert prediction.model == pytest.approx(expected, abs=1e-5)

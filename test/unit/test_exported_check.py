@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 import io
 import json
 from pathlib import Path
@@ -10,6 +9,18 @@ import pickle
 import shutil
 import zipfile
 
+from hostile_rig import (
+    code,
+    CONSTANTS,
+    edit,
+    edit_json,
+    GRAPH,
+    Harm,
+    members,
+    SAMPLES,
+    WEIGHTS,
+    write,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 import pytest
@@ -19,13 +30,11 @@ from lerobot_serve.policies.base import Loading, PolicyError
 torch = pytest.importorskip('torch', reason='torch is not installed (TORCH=none)')
 
 import exported_rig as rig  # noqa: E402
+
 from lerobot_serve.policies.exported import load  # noqa: E402
 from lerobot_serve.policies.exported_check import clean_graph  # noqa: E402
 
-GRAPH, SAMPLES = 'models/model.json', 'data/sample_inputs/model.pt'
-WEIGHTS = 'data/weights/model_weights_config.json'
-CONSTANTS = 'data/constants/model_constants_config.json'
-Members = dict[str, bytes]
+pytestmark = pytest.mark.filterwarnings('ignore:.*torch.jit:DeprecationWarning')
 
 
 @pytest.fixture(scope='module')
@@ -44,46 +53,6 @@ def folder(original, tmp_path):
 def trace(tmp_path):
     """Return a file that is there once harm was done."""
     return tmp_path / 'harm'
-
-
-def members(file: Path) -> Members:
-    with zipfile.ZipFile(file) as archive:
-        return {name.partition('/')[2]: archive.read(name) for name in archive.namelist()}
-
-
-def write(file: Path, content: Members) -> None:
-    with zipfile.ZipFile(file, 'w') as archive:
-        for name, data in content.items():
-            archive.writestr(f'program/{name}', data)
-
-
-def edit(folder: Path, change: Callable[[Members], None]) -> None:
-    content = members(folder / 'program.pt2')
-    change(content)
-    write(folder / 'program.pt2', content)
-
-
-def edit_json(folder: Path, name: str, change: Callable[[dict], None]) -> None:
-    def changed(content: Members) -> None:
-        values = json.loads(content[name])
-        change(values)
-        content[name] = json.dumps(values).encode()
-
-    edit(folder, changed)
-
-
-class Harm:
-    """Touches a file when it is unpickled."""
-
-    def __init__(self, trace: Path) -> None:
-        self.trace = trace
-
-    def __reduce__(self):
-        return Path.touch, (self.trace,)
-
-
-def code(trace: Path) -> str:
-    return f"__import__('pathlib').Path({str(trace)!r}).touch()"
 
 
 def test_an_archive_that_was_only_packed_anew_loads(folder):
@@ -220,7 +189,7 @@ def test_a_constant_that_is_an_object_is_refused(folder):
 )
 def test_a_member_that_a_plain_program_has_not_is_refused(folder, name):
     edit(folder, lambda content: content.update({name: b'harm'}))
-    with pytest.raises(PolicyError, match='is refused: it holds .* no part of a plain program'):
+    with pytest.raises(PolicyError, match=r'is refused: it holds .* no part of a plain program'):
         load(Loading(str(folder)))
 
 
@@ -260,7 +229,7 @@ def test_a_pickle_in_a_script_does_not_run(tmp_path, trace):
     path = rig.write_policy(tmp_path, rig.scripted())
     content = members(tmp_path / 'program.pt') | {'data.pkl': pickle.dumps(Harm(trace))}
     write(tmp_path / 'program.pt', content)
-    with pytest.raises(PolicyError, match='program.pt cannot be loaded by torch'):
+    with pytest.raises(PolicyError, match=r'program.pt cannot be loaded by torch'):
         load(Loading(path))
     assert not trace.exists()
 
@@ -271,7 +240,7 @@ def test_a_script_with_the_operators_of_others_is_refused(tmp_path):
     name = next(name for name in content if name.endswith('.py'))
     content[name] = content[name].replace(b'torch.einsum', b'ops . harm.einsum')
     write(tmp_path / 'program.pt', content)
-    with pytest.raises(PolicyError, match="is refused: it uses 'ops . harm'"):
+    with pytest.raises(PolicyError, match=r"is refused: it uses 'ops . harm'"):
         load(Loading(path))
 
 

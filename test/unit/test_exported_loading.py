@@ -17,8 +17,10 @@ torch = pytest.importorskip('torch', reason='torch is not installed (TORCH=none)
 safetensors_torch = pytest.importorskip('safetensors.torch', reason='(TORCH=none)')
 
 import exported_rig as rig  # noqa: E402
+
 from lerobot_serve.policies.exported import load  # noqa: E402
 
+pytestmark = pytest.mark.filterwarnings('ignore:.*torch.jit:DeprecationWarning')
 FILES = ('policy.json', 'program.pt2', 'statistics.safetensors')
 
 
@@ -172,7 +174,9 @@ def test_a_program_that_is_no_policy_is_explained(make, network, text, tmp_path)
 
 def test_a_program_for_one_request_does_not_pass_for_more(tmp_path):
     path = rig.write_policy(tmp_path, rig.exported(dynamic=False))
-    with pytest.raises(PolicyError, match='the program fails on 2 x observation.images.front, st'):
+    with pytest.raises(
+        PolicyError, match=r'the program fails on 2 x observation.images.front, st'
+    ):
         load(Loading(path))
 
 

@@ -15,15 +15,15 @@ from worker_rig import (
     HEADER,
     JPEG,
     OBSERVATION,
-    PREFIX,
     RAW,
+    ROWS,
     SESSION,
 )
 
+from lerobot_serve.policies.base import Camera
 from lerobot_serve.wire import images
 from lerobot_serve.wire import observation as wire_observation
 from lerobot_serve.wire.content import Image
-from lerobot_serve.wire.observation import Observation
 from lerobot_serve.wire.schema import Codec, Flag, MsgType, Status
 
 
@@ -39,7 +39,7 @@ BAD = [
     ({'state': LIFT_NAN}, 'not_finite', 'lift.pos is nan'),
     ({'images': ()}, 'missing_camera', FRONT),
     ({'images': (replace(RAW, name='side'),)}, 'missing_camera', FRONT),
-    ({'images': (replace(RAW, steps_back=1),)}, 'missing_camera', FRONT),
+    ({'images': (replace(RAW, steps_back=1),)}, 'missing_camera', f"['{FRONT}']"),
     ({'images': (RAW, JPEG)}, 'doubled_camera', f"'{FRONT}' is there twice for 0 steps back"),
     ({'images': (RAW, *2 * (replace(RAW, name='side'),))}, 'doubled_camera', "'side'"),
     ({'images': (RAW, *2 * (replace(RAW, steps_back=2),))}, 'doubled_camera', '2 steps back'),
@@ -111,46 +111,59 @@ def test_a_pinned_task_refuses_requests_with_another_one():
     assert made.answer(OBSERVATION, pinned).status == Status.OK
 
 
-def prefixed(policy: str, **changes: object) -> Observation:
-    content = {'prefix_model': PREFIX, 'prefix_robot': 2 * PREFIX, 'inference_delay_steps': 1}
-    return replace(OBSERVATION, prefix_policy=policy, **{**content, **changes})
+HISTORY = {'observation_steps': 3, 'observation_stride_steps': 5}
 
 
-def test_a_prefix_of_the_same_policy_is_passed_on():
-    made = bench(supports_rtc=True)
-    chunk = made.answer(prefixed('fake@0123456789abcdef'))
+def past(value: int, steps_back: int) -> Image:
+    return images.encode(FRONT, FRAME * 0 + value, Codec.RAW, steps_back=steps_back)
+
+
+def test_a_history_reaches_the_policy_oldest_first_whatever_its_order():
+    made = bench(**HISTORY)
+    state = np.arange(9, dtype=np.float32).reshape(3, 3)
+    sent = (past(0, 0), past(10, 10), past(7, 7), past(5, 5))
+    assert made.answer(replace(OBSERVATION, state=state, images=sent)).status == Status.OK
     (request,) = made.policy.calls
-    assert chunk.header.flags == Flag.NONE
-    assert np.array_equal(request.prefix_model, PREFIX)
-    assert np.array_equal(request.prefix_robot, 2 * PREFIX)
-    assert request.inference_delay_steps == 1
+    assert [frame[0, 0, 0] for frame in request.images[FRONT]] == [10, 5, 0]
+    assert np.array_equal(request.state, state)
+
+
+def test_the_cameras_of_a_history_are_not_mixed_up():
+    cameras = tuple(Camera(name, 8, 16) for name in ('left', 'right'))
+    made = bench(cameras=cameras, observation_steps=2)
+    sent = [
+        replace(past(value, back), name=name)
+        for value, (name, back) in enumerate(
+            [('right', 0), ('left', 1), ('right', 1), ('left', 0)]
+        )
+    ]
+    observation = replace(OBSERVATION, state=ROWS[:2], images=tuple(sent))
+    assert made.answer(observation).status == Status.OK
+    (request,) = made.policy.calls
+    seen = {name: [f[0, 0, 0] for f in frames] for name, frames in request.images.items()}
+    assert seen == {'left': [1, 3], 'right': [2, 0]}
 
 
 @pytest.mark.parametrize(
-    ('policy', 'supports_rtc', 'changes'),
+    ('given', 'words'),
     [
-        ('other@00', True, {}),
-        ('', True, {}),
-        ('fake', True, {}),
-        ('fake@0123456789abcdef', False, {}),
-        ('other@00', True, {'prefix_model': PREFIX[:0]}),
-        ('other@00', True, {'prefix_robot': PREFIX[:0], 'prefix_model': np.nan * PREFIX}),
+        ((0, 10), f"['{FRONT} 5 steps back']"),
+        ((0,), f"['{FRONT} 10 steps back', '{FRONT} 5 steps back']"),
+        ((5, 10), f"['{FRONT}']"),
+        ((0, 1, 2), '10 steps back'),
     ],
 )
-def test_a_prefix_never_crosses_policies_and_the_client_is_told(policy, supports_rtc, changes):
-    made = bench(supports_rtc=supports_rtc)
-    chunk = made.answer(prefixed(policy, **changes))
-    (request,) = made.policy.calls
-    assert (chunk.status, chunk.header.flags) == (Status.OK, Flag.PREFIX_IGNORED)
-    assert not request.prefix_model.size
-    assert not request.prefix_robot.size
-    assert request.inference_delay_steps == 0
-
-
-@pytest.mark.parametrize(
-    ('prefix', 'words'), [(PREFIX[:, :2], '3 columns'), (np.nan * PREFIX, 'NaN')]
-)
-def test_a_broken_prefix_of_the_same_policy_is_refused(prefix, words):
-    chunk = bench(supports_rtc=True).answer(prefixed('fake@0123456789abcdef', prefix_model=prefix))
+def test_a_missing_step_is_refused_and_named(given, words):
+    made = bench(**HISTORY)
+    sent = tuple(past(back, back) for back in given)
+    chunk = made.answer(replace(OBSERVATION, state=ROWS[:3], images=sent))
     assert chunk.status == Status.BAD_OBSERVATION
     assert words in chunk.status_text
+    assert made.statistics.drop_counts() == {'missing_camera': 1}
+
+
+@pytest.mark.parametrize('steps', [1, 2, 4])
+def test_a_state_of_another_number_of_steps_is_refused(steps):
+    chunk = bench(cameras=(), **HISTORY).answer(replace(OBSERVATION, state=ROWS[:steps]))
+    assert chunk.status == Status.BAD_OBSERVATION
+    assert f'3 observations of 3 values, got {steps} of 3' in chunk.status_text

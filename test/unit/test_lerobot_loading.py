@@ -1,5 +1,6 @@
 """Loading LeRobot directories: what they are described as, and what is said when they are wrong."""
 
+from dataclasses import replace
 import json
 from pathlib import Path
 import shutil
@@ -109,9 +110,9 @@ def test_a_loaded_policy_does_not_need_its_files(copied):
     request = requests_for(policy, 1)[0]
     expected = policy.predict([request])[0].robot
     for name in ('model.safetensors', PRE_STATISTICS, POST_STATISTICS):
-        # in place: a mapped file would show
+        # in place: with a file that is only mapped it would show
         with open(copied / name, 'r+b') as file:
-            file.write(bytes(file.seek(0, 2) * [0]) if file.seek(0) else b'\xff' * 100_000)
+            file.write(b'\xff' * (copied / name).stat().st_size)
     policy.reset(request.session_id)
     np.testing.assert_array_equal(policy.predict([request])[0].robot, expected)
 
@@ -248,7 +249,8 @@ def test_no_room_is_refused_before_the_weights_are_read(copied, monkeypatch):
 
 
 def test_an_asset_of_the_hub_is_named(folders, tmp_path, monkeypatch):  # noqa: F811
-    monkeypatch.setenv('HF_HUB_OFFLINE', '1')
+    monkeypatch.setattr('huggingface_hub.constants.HF_HUB_OFFLINE', True)
+    monkeypatch.setattr('transformers.utils.hub._is_offline_mode', True)
     folder = Path(shutil.copytree(folder_of('smolvla', folders), tmp_path / 'smolvla'))
     change_json(
         folder / 'config.json', lambda held: held.update(vlm_model_name='nobody/no-such-model')
@@ -297,10 +299,7 @@ def test_frames_of_another_size_are_scaled_for_those_that_need_it(folders):  # n
     tall = {name: (np.full((96, 128, 3), 90, np.uint8),) for name in request.images}
     small = {name: (np.full((48, 64, 3), 90, np.uint8),) for name in request.images}
     scaled, exact = (
-        policy.predict([requests_for(policy, 1)[0].__class__(
-            'a', request.state, images, episode_start=True
-        )])[0]
-        for images in (tall, small)
+        policy.predict([replace(request, images=images)])[0] for images in (tall, small)
     )
     np.testing.assert_array_equal(scaled.model, exact.model)
 
@@ -345,8 +344,6 @@ def float_camera(request):
     ],
 )
 def test_a_wrong_request_is_refused(wrong, said, folders):  # noqa: F811
-    from dataclasses import replace
-
     policy = loaded('act', folders)
     request = requests_for(policy, 1)[0]
     with pytest.raises(PolicyError, match=said):

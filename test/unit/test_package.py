@@ -18,6 +18,8 @@ KEYS = {
     'simplejpeg': None,
     'torch': None,
     'safetensors': None,
+    'lerobot': None,
+    'torchvision': None,
     'launch': 'launch',
     'launch_ros': 'launch_ros',
 }

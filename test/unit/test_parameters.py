@@ -19,6 +19,7 @@ from lerobot_serve.sim.parameters import SimParameters
 
 NODES = (ServerParameters, EdgeParameters, RouterParameters, SimParameters)
 ENDINGS = {'s': ('_s',), 'ms': ('_ms',), 'Hz': ('_hz',), '%': ('_percent',)}
+ENDINGS['MB'] = ('_mb',)
 ENDINGS['pixels'] = ('_height', '_width')
 
 

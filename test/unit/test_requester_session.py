@@ -132,3 +132,16 @@ def test_chunks_that_are_shorter_than_the_buffer_are_worth_a_warning(robot, chun
     texts = pace_warnings(EdgeParameters(buffer_time_s=0.5), robot, chunk_size)
     assert bool(texts) == warns
     assert all('buffer_time_s is 0.5' in text for text in texts)
+
+
+def test_a_session_opened_again_in_mid_episode_does_not_say_that_the_episode_begins(start):
+    bench = Bench()
+    start(bench)
+    first = bench.request()
+    assert first.header.flags & Flag.EPISODE_START
+    bench.answer(first)
+    bench.actions.clear()
+    bench.answer(bench.request(), status=Status.NO_SESSION)
+    again = bench.request()
+    assert again.header.session_epoch != first.header.session_epoch
+    assert not again.header.flags & Flag.EPISODE_START

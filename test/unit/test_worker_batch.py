@@ -117,10 +117,9 @@ def test_a_policy_without_state_has_nothing_to_forget():
 def seeds(stochastic: bool, *numbered: tuple[int, dict[str, int]]) -> list[int]:
     """Return the seeds of requests: those in the chunks, which are those the policy was given."""
     made = bench(stochastic=stochastic)
-    mails = [
-        mail(*robot(number, header=replace(HEADER, **header))) for number, header in numbered
-    ]
-    told = [chunk.seed for chunk in made.answer_all(*mails)]
+    told = []
+    for number, header in numbered:
+        told.append(made.answer(*robot(number, header=replace(HEADER, **header))).seed)
     assert told == [request.seed for request in made.policy.calls]
     return told
 

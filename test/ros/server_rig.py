@@ -1,0 +1,184 @@
+"""A policy server in a process of its own, and everything that operators and clients ask of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+import subprocess
+import time
+from typing import Any
+
+from lifecycle_msgs.srv import ChangeState, GetState
+import pytest
+from rcl_interfaces.srv import SetParameters
+from rclpy.action import ActionClient
+from rclpy.node import Node
+from rclpy.parameter import Parameter
+from small_client import SmallClient
+from steering import Steering
+
+from lerobot_serve.cli.processes import Fleet
+from lerobot_serve.ros.calls import call, CallFailed
+from lerobot_serve.ros.contract import request_from_ask
+from lerobot_serve.wire.session import SessionAsk
+from lerobot_serve_interfaces.action import PredictChunk
+from lerobot_serve_interfaces.msg import Observation, ServerStatus
+from lerobot_serve_interfaces.srv import GetStatus, OpenSession
+
+SERVER = '/policy_server'
+STATES = {
+    ServerStatus.UNCONFIGURED: 'unconfigured',
+    ServerStatus.INACTIVE: 'inactive',
+    ServerStatus.ACTIVE: 'active',
+    ServerStatus.DRAINING: 'draining',
+    ServerStatus.FAILED: 'failed',
+}
+LIMIT_S = 20.0
+
+
+class ServerRig:
+    """Used by the test's thread; the node spins in the background."""
+
+    def __init__(self, node: Node, fleet: Fleet, steering: Steering, name: str = SERVER) -> None:
+        self.node, self.fleet, self.steering, self.name = node, fleet, steering, name
+        self._clients: dict[str, Any] = {}
+        self._predict: ActionClient | None = None
+
+    def start(self, until: str = 'active', **parameters: object) -> subprocess.Popen:
+        """Start it and wait for the state; `steered` policies find their folder by themselves."""
+        if parameters.get('policy_kind') == 'steered':
+            parameters.setdefault('policy_path', self.steering.path())
+        name = self.name.strip('/').split('/')
+        namespace = f'/{name[0]}' if name[1:] else ''
+        process = self.fleet.start(
+            name[0], 'policy_server', namespace=namespace, **{"status_period_s": 0.05, **parameters}
+        )
+        self.wait_for(until)
+        return process
+
+    def client(self, name: str = 'tester', **ask: object) -> SmallClient:
+        """Return a robot with an open session."""
+        robot = SmallClient(self.node, self.name, name, **{'cameras': (), **ask})
+        robot.open()
+        return robot
+
+    def clients(self, count: int) -> list[SmallClient]:
+        return [self.client(f'robot_{i}') for i in range(count)]
+
+    def ask(self, kind: type, service: str, request: Any, limit_s: float = LIMIT_S) -> Any:
+        """Return the response of one of the server's services; one that is not there yet comes."""
+        if service not in self._clients:
+            self._clients[service] = self.node.create_client(kind, f'{self.name}/{service}')
+        deadline = time.monotonic() + limit_s
+        while True:
+            try:
+                return call(self._clients[service], request, limit_s)
+            except CallFailed:
+                if time.monotonic() > deadline:
+                    raise
+
+    def change_state(self, transition: str | int) -> bool:
+        """Ask for a transition, by its label or its number; return whether it went well."""
+        request = ChangeState.Request()
+        if isinstance(transition, str):
+            request.transition.label = transition
+        else:
+            request.transition.id = transition
+        return self.ask(ChangeState, 'change_state', request).success
+
+    def lifecycle(self) -> str:
+        """Return the state as the lifecycle has it."""
+        return self.ask(GetState, 'get_state', GetState.Request()).current_state.label
+
+    def set(self, **values: object) -> str:
+        """Change parameters; return why that is refused, nothing when it is not."""
+        wanted = [Parameter(name, value=v).to_parameter_msg() for name, v in values.items()]
+        request = SetParameters.Request(parameters=wanted)
+        results = self.ask(SetParameters, 'set_parameters', request).results
+        return '; '.join(result.reason for result in results if not result.successful)
+
+    def describe(self) -> GetStatus.Response:
+        return self.ask(GetStatus, 'get_status', GetStatus.Request())
+
+    def status(self) -> ServerStatus:
+        return self.describe().status
+
+    def state(self) -> str:
+        """Return the state as GetStatus has it."""
+        return STATES[self.status().state]
+
+    def open_session(self, ask: SessionAsk) -> OpenSession.Response:
+        """Return the whole reply, accepted or not."""
+        return self.ask(OpenSession, 'open_session', request_from_ask(ask))
+
+    def drops(self) -> dict[str, int]:
+        return {drop.reason: drop.count for drop in self.status().drops}
+
+    def wait_for_drop(self, reason: str, count: int = 1) -> None:
+        text = f'{count} drops of {reason}'
+        self.wait(lambda: self.drops().get(reason, 0) >= count, text)
+
+    def wait_for(self, state: str) -> None:
+        self.wait(lambda: self.state() == state, f'{self.name} is {state}')
+
+    def wait_for_requests(self, count: int) -> None:
+        """Wait until so many requests have arrived since the start."""
+        self.wait(lambda: self.status().requests >= count, f'{count} requests')
+
+    def wait_for_events(self, kind: str, count: int = 1) -> list[str]:
+        """Return what the steered policy told, once there is enough of it."""
+
+        def told() -> list[str]:
+            found = self.steering.events(kind)
+            return found if len(found) >= count else []
+
+        return self.wait(told, f'{count} events {kind!r}')
+
+    def wait(self, holds: Callable[[], object], what: str, limit_s: float = LIMIT_S) -> Any:
+        """Return what `holds` returns as soon as it is true; fail after `limit_s`."""
+        deadline = time.monotonic() + limit_s
+        while time.monotonic() < deadline:
+            value = holds()
+            if value:
+                return value
+            time.sleep(0.002)
+        return pytest.fail(f'{what}: not within {limit_s:g} s')
+
+    def predict(self, observation: Observation, **given: object) -> Goal:
+        """Send a goal of PredictChunk; it is accepted by the time this returns."""
+        if self._predict is None:
+            self._predict = ActionClient(self.node, PredictChunk, f'{self.name}/predict_chunk')
+            assert self._predict.wait_for_server(LIMIT_S)
+        goal = PredictChunk.Goal(observation=observation)
+        return Goal(self, self._predict.send_goal_async(goal, **given))
+
+    def finished(self, future: Any, what: str) -> Any:
+        """Return what an answer of rclpy holds, once it came."""
+        self.wait(future.done, what)
+        return future.result()
+
+    def end(self) -> None:
+        if self._predict:
+            self._predict.destroy()
+
+
+class Goal:
+    """One request of PredictChunk on its way."""
+
+    def __init__(self, rig: ServerRig, accepted: Any) -> None:
+        self._rig = rig
+        self.handle = rig.finished(accepted, 'the goal is accepted')
+        assert self.handle.accepted
+        self._result = self.handle.get_result_async()
+
+    def cancel(self) -> bool:
+        """Return whether the server agreed."""
+        response = self._rig.finished(self.handle.cancel_goal_async(), 'the cancel is answered')
+        return bool(response.goals_canceling)
+
+    def done(self) -> bool:
+        return self._result.done()
+
+    def result(self) -> tuple[int, Any]:
+        """Return how it ended, a status of action_msgs GoalStatus, and the chunk."""
+        answer = self._rig.finished(self._result, 'the goal ends')
+        return answer.status, answer.result.chunk
