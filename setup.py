@@ -42,8 +42,8 @@ setup(
             'lerobot-serve = lerobot_serve.cli.main:main',
         ],
         'lerobot_serve.policies': [
-            'builtin = lerobot_serve.policies.builtin:load',
-            'exported = lerobot_serve.policies.exported:load',
+            'builtin = lerobot_serve.policies.builtin.policy:load',
+            'exported = lerobot_serve.policies.exported.loader:load',
             'lerobot = lerobot_serve.policies.lerobot.loader:load',
             'null = lerobot_serve.policies.null:load',
             'recurrent = lerobot_serve.policies.recurrent:load',

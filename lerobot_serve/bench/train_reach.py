@@ -21,9 +21,9 @@ from safetensors.torch import save_file
 import torch
 
 from lerobot_serve.policies.base import Loading, Policy, PolicyRequest
-from lerobot_serve.policies.builtin import load, small, WEIGHTS_FILE
-from lerobot_serve.policies.reach_network import ReachNetwork, Sizes
-from lerobot_serve.policies.reach_settings import KIND
+from lerobot_serve.policies.builtin.network import ReachNetwork, Sizes
+from lerobot_serve.policies.builtin.policy import load, small, WEIGHTS_FILE
+from lerobot_serve.policies.builtin.settings import KIND
 from lerobot_serve.policies.settings import FORMAT_VERSION, SETTINGS_FILE
 from lerobot_serve.sim import cameras
 from lerobot_serve.sim.arm import Arm, HIGH_RAD, JOINT_NAMES, LOW_RAD

@@ -123,8 +123,8 @@ class Prediction:
 
 class Policy(Protocol):
     """
-    The interface; the entry point `lerobot_serve.policies` names a function `load(loading: Loading)
-    -> Policy`, which raises PolicyError.
+    The interface; an entry point of the group `lerobot_serve.policies` names a function
+    `load(loading: Loading) -> Policy`, which raises PolicyError.
     """
 
     def describe(self) -> Description:

@@ -50,7 +50,10 @@ class ServerRig:
         name = self.name.strip('/').split('/')
         namespace = f'/{name[0]}' if name[1:] else ''
         process = self.fleet.start(
-            name[0], 'policy_server', namespace=namespace, **{"status_period_s": 0.05, **parameters}
+            name[0],
+            'policy_server',
+            namespace=namespace,
+            **{'status_period_s': 0.05, **parameters},
         )
         self.wait_for(until)
         return process

@@ -10,7 +10,7 @@ import torch
 from torch import nn, Tensor
 
 from lerobot_serve.policies.base import PolicyRequest
-from lerobot_serve.policies.export import write
+from lerobot_serve.policies.exported.export import write
 
 CAMERA = 'observation.images.front'
 ROWS, JOINTS, HEIGHT, WIDTH = 4, 2, 8, 6

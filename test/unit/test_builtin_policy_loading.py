@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 import pytest
 
 from lerobot_serve.policies.base import Loading, PolicyError
-from lerobot_serve.policies.reach_settings import read_settings
+from lerobot_serve.policies.builtin.settings import read_settings
 
 torch = pytest.importorskip('torch', reason='torch is not installed (TORCH=none)')
 safetensors_torch = pytest.importorskip('safetensors.torch', reason='(TORCH=none)')
 
-from lerobot_serve.policies.builtin import load  # noqa: E402
+from lerobot_serve.policies.builtin.policy import load  # noqa: E402
 
 SHIPPED = Path(__file__).parents[2] / 'config' / 'policies' / 'reach'
 SETTINGS = json.loads((SHIPPED / 'policy.json').read_text())

@@ -31,8 +31,8 @@ torch = pytest.importorskip('torch', reason='torch is not installed (TORCH=none)
 
 import exported_rig as rig  # noqa: E402
 
-from lerobot_serve.policies.exported import load  # noqa: E402
-from lerobot_serve.policies.exported_check import clean_graph  # noqa: E402
+from lerobot_serve.policies.exported.check import clean_graph  # noqa: E402
+from lerobot_serve.policies.exported.loader import load  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings('ignore:.*torch.jit:DeprecationWarning')
 

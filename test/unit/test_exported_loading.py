@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 import pytest
 
 from lerobot_serve.policies.base import Loading, PolicyError
-from lerobot_serve.policies.exported_sidecar import read_sidecar
+from lerobot_serve.policies.exported.sidecar import read_sidecar
 
 torch = pytest.importorskip('torch', reason='torch is not installed (TORCH=none)')
 safetensors_torch = pytest.importorskip('safetensors.torch', reason='(TORCH=none)')
 
 import exported_rig as rig  # noqa: E402
 
-from lerobot_serve.policies.exported import load  # noqa: E402
+from lerobot_serve.policies.exported.loader import load  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings('ignore:.*torch.jit:DeprecationWarning')
 FILES = ('policy.json', 'program.pt2', 'statistics.safetensors')

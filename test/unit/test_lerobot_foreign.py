@@ -154,7 +154,7 @@ def test_one_that_needs_a_package_is_refused(foreign, monkeypatch):
 
     parts = replace(PARTS, get_policy_class=missing)
     monkeypatch.setattr('lerobot_serve.policies.lerobot.loader.lerobot', lambda: parts)
-    with pytest.raises(PolicyError, match=r"no module named elsewhere.*lerobot\[foreign_counter"):
+    with pytest.raises(PolicyError, match=r'no module named elsewhere.*lerobot\[foreign_counter'):
         load(loading(foreign()))
 
 

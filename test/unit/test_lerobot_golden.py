@@ -66,7 +66,10 @@ def test_a_chunk_is_what_predict_action_chunk_gives(kind, folders):  # noqa: F81
 @pytest.mark.parametrize('use_mpc', [True, False])
 def test_tdmpc_plans_on_from_its_last_plan(use_mpc, folders):  # noqa: F811
     settings = {'n_action_repeats': 1, 'use_mpc': use_mpc}
-    policy, oracle = loaded('tdmpc', folders, **settings), Oracle(folder_of('tdmpc', folders, **settings))
+    policy, oracle = (
+        loaded('tdmpc', folders, **settings),
+        Oracle(folder_of('tdmpc', folders, **settings)),
+    )
     assert policy.describe().chunk_size == (5 if use_mpc else 1)
     steps = [
         replace(each, session_id='one', episode_start=not number)
@@ -128,9 +131,7 @@ def test_smolvla_is_guided_by_its_prefix(delay, horizon, rows, folders):  # noqa
 def test_an_empty_prefix_does_not_guide(folders):  # noqa: F811
     policy, oracle = loaded('smolvla', folders), Oracle(folder_of('smolvla', folders))
     request = requests_for(policy, 1)[0]
-    empty = replace(
-        request, prefix_model=np.zeros((0, 6), np.float32), inference_delay_steps=4
-    )
+    empty = replace(request, prefix_model=np.zeros((0, 6), np.float32), inference_delay_steps=4)
     torch.manual_seed(request.seed)
     with torch.inference_mode():
         model = oracle.policy.predict_action_chunk(oracle.batches(request)[-1])[0]

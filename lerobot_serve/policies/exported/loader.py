@@ -20,7 +20,6 @@ import torch
 from torch.export.passes import move_to_device_pass
 
 from lerobot_serve.policies.agreement import agree
-from lerobot_serve.policies.archive import checked, unpacked_bytes
 from lerobot_serve.policies.base import (
     Camera,
     Description,
@@ -30,13 +29,14 @@ from lerobot_serve.policies.base import (
     Prediction,
 )
 from lerobot_serve.policies.device import torch_device, use_threads
-from lerobot_serve.policies.exported_check import EXPORT_RULES, SCRIPT_RULES
-from lerobot_serve.policies.exported_sidecar import ACTION, KIND, read_sidecar, Sidecar, STATE
+from lerobot_serve.policies.exported.archive import checked, unpacked_bytes
+from lerobot_serve.policies.exported.check import EXPORT_RULES, SCRIPT_RULES
+from lerobot_serve.policies.exported.normalization import read_scales, Scale
+from lerobot_serve.policies.exported.sidecar import ACTION, KIND, read_sidecar, Sidecar, STATE
 from lerobot_serve.policies.failure import in_one_line
 from lerobot_serve.policies.fingerprint import fingerprint
 from lerobot_serve.policies.frames import newest_image, newest_state
 from lerobot_serve.policies.memory import check_room
-from lerobot_serve.policies.normalization import read_scales, Scale
 from lerobot_serve.policies.settings import SETTINGS_FILE
 
 EXPORT_FILE, SCRIPT_FILE = 'program.pt2', 'program.pt'

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from lerobot_serve.policies.archive import keep, leave_out, Rules, Unwanted
+from lerobot_serve.policies.exported.archive import keep, leave_out, Rules, Unwanted
 
 NAME, PLAIN_TEXT = re.compile(r'\w*', re.ASCII), re.compile(r'[\w.@+-]*', re.ASCII)
 TENSOR_OPERATOR = re.compile(r'torch\.ops\.(aten|prims|torchvision)\.(\w+)\.(\w+)', re.ASCII)

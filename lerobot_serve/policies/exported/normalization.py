@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from lerobot_serve.policies.base import PolicyError
-from lerobot_serve.policies.exported_sidecar import ACTION, MODES, Sidecar, STATE
+from lerobot_serve.policies.exported.sidecar import ACTION, MODES, Sidecar, STATE
 from lerobot_serve.policies.weights import read_tensors
 
 # stands for a spread of 0, as that of a joint that never moved

@@ -16,7 +16,7 @@ from typing import Any
 from safetensors.torch import save_file
 import torch
 
-from lerobot_serve.policies.exported import EXPORT_FILE, SCRIPT_FILE, STATISTICS_FILE
+from lerobot_serve.policies.exported.loader import EXPORT_FILE, SCRIPT_FILE, STATISTICS_FILE
 from lerobot_serve.policies.settings import SETTINGS_FILE
 
 

@@ -22,12 +22,12 @@ from lerobot_serve.policies.base import (
     PolicyRequest,
     Prediction,
 )
+from lerobot_serve.policies.builtin.network import ReachNetwork, Sizes
+from lerobot_serve.policies.builtin.settings import KIND, read_settings, Settings
 from lerobot_serve.policies.device import torch_device, use_threads
 from lerobot_serve.policies.fingerprint import fingerprint
 from lerobot_serve.policies.frames import newest_image, newest_state
 from lerobot_serve.policies.memory import check_room
-from lerobot_serve.policies.reach_network import ReachNetwork, Sizes
-from lerobot_serve.policies.reach_settings import KIND, read_settings, Settings
 from lerobot_serve.policies.settings import SETTINGS_FILE
 from lerobot_serve.policies.weights import read_tensors
 
