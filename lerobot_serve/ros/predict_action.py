@@ -63,7 +63,13 @@ class PredictAction:
             self._node.get_logger().warning(f'PredictChunk refused: {error}')
             goal.abort()
             return PredictChunk.Result()
-        self._waiting[name] = self._predict(raw, future.set_result), future
+
+        def answer(chunk: Chunk) -> None:
+            future.set_result(chunk)
+            # rclpy looks at what a coroutine waits for only when something else wakes it
+            self._node.executor.wake()
+
+        self._waiting[name] = self._predict(raw, answer), future
         chunk = await future
         del self._waiting[name]
         if chunk is None:

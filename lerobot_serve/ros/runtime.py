@@ -42,6 +42,23 @@ class UserError(Exception):
     """Something that the user can mend; printed as one line, without a traceback."""
 
 
+class Executor(MultiThreadedExecutor):
+    """An executor of several threads that can be waited for."""
+
+    def finish(self, timeout_s: float) -> bool:
+        """
+        Wait for the callbacks that go on, begin no more; False when that took too long.
+
+        rclpy's own shutdown does not wait, and nodes would be destroyed under their callbacks.
+        """
+        waiting = threading.Thread(
+            target=self._executor.shutdown, kwargs={'cancel_futures': True}, daemon=True
+        )
+        waiting.start()
+        waiting.join(timeout_s)
+        return not waiting.is_alive()
+
+
 class Runtime:
     """
     Owns the context, the executor and every thread of one process. Built and closed by one thread.
@@ -73,7 +90,7 @@ class Runtime:
                 f'{readable(str(error)) or type(error).__name__}'
             ) from error
         self.executor = (
-            MultiThreadedExecutor(executor_threads, context=self.context)
+            Executor(executor_threads, context=self.context)
             if executor_threads > 1
             else SingleThreadedExecutor(context=self.context)
         )
@@ -120,7 +137,8 @@ class Runtime:
         self._closers.append(closer)
 
     def spin_in_background(self) -> None:
-        self.thread('executor', self._spin, self.executor.wake)
+        # to wake it is not enough: an executor without work goes back to waiting
+        self.thread('executor', self._spin, lambda: self.executor.create_task(nothing))
 
     def start(self) -> None:
         """Spin the executor, then do what nodes wanted done `when_running`. Raises UserError."""
@@ -145,6 +163,9 @@ class Runtime:
                 self.hanging = True
         self._closers.clear()
         self._threads.clear()
+        if isinstance(self.executor, Executor) and not self.executor.finish(JOIN_S):
+            print(f'a callback did not end within {JOIN_S:g} s', file=sys.stderr)
+            self.hanging = True
         if self.hanging:
             # what such a thread uses must not be taken down under it
             return
@@ -213,6 +234,10 @@ def run(
             if runtime.hanging:
                 os._exit(1)
     return 1 if runtime.failure else 0
+
+
+def nothing() -> None:
+    pass
 
 
 def _watch_signals(asked_to_stop: threading.Event, started: threading.Event) -> None:

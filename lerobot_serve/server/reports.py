@@ -9,7 +9,8 @@ from lerobot_serve.policies.base import Description
 from lerobot_serve.server.serving import Serving
 from lerobot_serve.server.sessions import Session
 from lerobot_serve.server.statistics import Statistics
-from lerobot_serve.wire.schema import Refusal, TEXT_LIMIT
+from lerobot_serve.server.worker import sendable
+from lerobot_serve.wire.schema import Refusal
 from lerobot_serve.wire.session import SessionAsk
 from lerobot_serve_interfaces.msg import CameraSpec, DropCount, ServerStatus
 from lerobot_serve_interfaces.srv import OpenSession
@@ -38,7 +39,7 @@ def server_status(
         server=server,
         slot=slot,
         state=standing.state,
-        text=standing.text[:TEXT_LIMIT],
+        text=sendable(standing.text),
         inference_ms_p50=statistics.percentile_ms('inference', 50),
         inference_ms_p99=statistics.percentile_ms('inference', 99),
         queue_wait_ms_p99=statistics.percentile_ms('wait', 99),
@@ -65,7 +66,7 @@ def accept(
 ) -> None:
     """Fill in the reply to a session that was opened."""
     response.accepted, response.code = True, int(Refusal.OK)
-    response.warnings = [warning[:TEXT_LIMIT] for warning in session.warnings]
+    response.warnings = [sendable(warning) for warning in session.warnings]
     response.schema_version = session.schema_version
     response.session_epoch = session.ask.session_epoch
     response.session_id = session.session_id

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,21 @@ def test_imports_point_one_way(file):
     allowed = ALLOWED[here] | {here} | ({'ros'} if file.name == 'node.py' else set())
     ours = {name.split('.')[1] for name in imported(file) if name.startswith('lerobot_serve.')}
     assert ours <= allowed, f'{here} must not import {sorted(ours - allowed)}'
+
+
+def test_no_two_modules_need_each_other():
+    names = {
+        file: '.'.join(file.relative_to(PACKAGE.parent).with_suffix('').parts) for file in FILES
+    }
+    needs = {}
+    for file, name in names.items():
+        wanted = imported(file)
+        # `from a.b import c` means the module a.b.c or the name c of a.b
+        known = {
+            whole for whole in names.values() for w in wanted if f'{w}.'.startswith(f'{whole}.')
+        }
+        needs[name] = known - {name, 'lerobot_serve'}
+    TopologicalSorter(needs).prepare()
 
 
 @pytest.mark.parametrize('file', FILES, ids=lambda file: str(file.relative_to(PACKAGE)))

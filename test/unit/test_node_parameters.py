@@ -1,0 +1,103 @@
+"""The parameters of the nodes: bounded, with their units, and free of contradictions."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from lerobot_serve.edge.parameters import EdgeParameters
+from lerobot_serve.parameters import build, changed, ParameterError, specs, table
+from lerobot_serve.router.parameters import RouterParameters
+from lerobot_serve.server.parameters import ServerParameters
+from lerobot_serve.sim.parameters import SimParameters
+
+NODES = (ServerParameters, EdgeParameters, RouterParameters, SimParameters)
+ENDINGS = {'s': ('_s',), 'ms': ('_ms',), 'Hz': ('_hz',), '%': ('_percent',)}
+ENDINGS['MB'] = ('_mb',)
+ENDINGS['pixels'] = ('_height', '_width')
+
+
+@pytest.mark.parametrize('parameters', NODES)
+def test_the_defaults_of_a_node_are_allowed(parameters):
+    defaults = {spec.name: spec.default for spec in specs(parameters)}
+    assert build(parameters, defaults) == parameters()
+
+
+@pytest.mark.parametrize('parameters', NODES)
+def test_every_parameter_has_a_text_and_numbers_are_bounded(parameters):
+    for spec in specs(parameters):
+        assert len(spec.text) > 10, spec.name
+        assert spec.kind not in (int, float) or spec.low is not None, spec.name
+
+
+@pytest.mark.parametrize('parameters', NODES)
+def test_the_unit_is_in_the_name(parameters):
+    for spec in specs(parameters):
+        if spec.unit:
+            assert spec.name.endswith(ENDINGS[spec.unit]), spec.name
+        endings = [unit for unit, ends in ENDINGS.items() if spec.name.endswith(ends)]
+        if spec.kind is not bool:
+            assert endings == ([spec.unit] if spec.unit else []), spec.name
+
+
+@pytest.mark.parametrize('parameters', NODES)
+def test_the_unit_is_not_in_the_text_too(parameters):
+    for spec in specs(parameters):
+        assert not spec.unit or not re.search(rf'\d {spec.unit}\b', spec.text), spec.name
+
+
+@pytest.mark.parametrize('parameters', NODES)
+def test_the_table_has_every_parameter(parameters):
+    rows = table(parameters).splitlines()
+    assert len(rows) == 2 + len(specs(parameters))
+    for row, spec in zip(rows[2:], specs(parameters), strict=True):
+        assert row.startswith(f'| `{spec.name}` | ')
+        assert row.endswith(f' | {spec.text} |')
+        assert row.count('|') == 8
+
+
+@pytest.mark.parametrize(
+    ('parameters', 'values', 'text'),
+    [
+        (ServerParameters, {'pin_task': True}, 'pin_task needs a default_task'),
+        (ServerParameters, {'session_grace_s': 61}, r'session_grace_s must be at most .* \(60\)'),
+        (EdgeParameters, {'buffer_time_s': 3}, r'buffer_time_s must be below .* \(3\), got 3'),
+        (RouterParameters, {'slot_b': '/slot_a/policy_server'}, 'slot_a and slot_b must differ'),
+    ],
+)
+def test_a_node_refuses_values_that_contradict_each_other(parameters, values, text):
+    with pytest.raises(ParameterError, match=text):
+        build(parameters, values)
+
+
+LIVE = {
+    'scheduler': 'micro_batch',
+    'batch_size': 3,
+    'batch_wait_ms': 1.0,
+    'admission': 'auto',
+    'max_sessions': 3,
+    'network_ms': 1.0,
+    'session_grace_s': 1.0,
+    'session_idle_s': 99.0,
+    'drain_s': 1.0,
+}
+AT_START = {'autostart', 'slot', 'status_period_s'}
+
+
+def test_a_policy_server_that_runs_takes_what_touches_no_policy_and_no_open_session():
+    assert {spec.name for spec in specs(ServerParameters) if spec.live} == set(LIVE)
+    assert changed(ServerParameters(), LIVE) == build(ServerParameters, LIVE)
+
+
+@pytest.mark.parametrize('spec', specs(ServerParameters), ids=lambda spec: spec.name)
+def test_what_a_policy_was_loaded_with_changes_only_while_there_is_none(spec):
+    assert spec.on_configure == (spec.name not in LIVE and spec.name not in AT_START)
+    other = {bool: not spec.default, str: f'{spec.default}x', tuple: ('other',)}
+    value = other.get(spec.kind, spec.high)
+    if spec.on_configure:
+        with pytest.raises(ParameterError, match=f'{spec.name} is in use .* clean up the node'):
+            changed(ServerParameters(), {spec.name: value})
+        values = {spec.name: value, 'default_task': 'one'}
+        after = changed(ServerParameters(), values, unconfigured=True)
+        assert getattr(after, spec.name) == values[spec.name]
