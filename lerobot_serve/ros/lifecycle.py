@@ -32,6 +32,8 @@ STEPS = {
     'deactivate': Transition.TRANSITION_DEACTIVATE,
     'cleanup': Transition.TRANSITION_CLEANUP,
 }
+# what is under way here keeps a bound of its own
+DRAINING = (State.TRANSITION_STATE_DEACTIVATING, State.TRANSITION_STATE_SHUTTINGDOWN)
 
 
 class TransitionRefused(Exception):
@@ -72,9 +74,15 @@ class LifecycleNode(LifecycleNodeMixin, Node):
         return self.failure is None
 
     def end(self) -> None:
-        """Deactivate, if active; for the end of the process, which frees the rest."""
+        """
+        Deactivate, if active, or wait for whoever does so; for the end of the process, which
+        frees the rest.
+        """
+        if self.lifecycle_state in DRAINING:
+            with self._transition:
+                pass
         if self.lifecycle_state == State.PRIMARY_STATE_ACTIVE:
-            # otherwise somebody else is at it
+            # somebody else may be first
             with contextlib.suppress(TransitionRefused):
                 self.step('deactivate')
                 self._tell_failure()
@@ -122,6 +130,7 @@ class LifecycleNode(LifecycleNodeMixin, Node):
     ) -> ChangeState.Response:
         try:
             with self._one_at_a_time():
+                self.failure = None
                 self._raw_change_state(request, response)
                 self._tell_failure()
                 return response

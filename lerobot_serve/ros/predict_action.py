@@ -19,8 +19,9 @@ from lerobot_serve.ros.conversions import message_from_chunk, observation_from_m
 from lerobot_serve.wire import observation as wire_observation
 from lerobot_serve.wire.chunk import Chunk
 from lerobot_serve.wire.errors import Malformed, Unencodable
-from lerobot_serve.wire.schema import MsgType, SCHEMA_VERSION
+from lerobot_serve.wire.schema import MsgType, SCHEMA_VERSION, Status, TEXT_LIMIT
 from lerobot_serve_interfaces.action import PredictChunk
+from lerobot_serve_interfaces.msg import ActionChunk
 
 Answer = Callable[[Chunk], None]
 Predict = Callable[[bytes, Answer], str]
@@ -62,7 +63,7 @@ class PredictAction:
         except (Malformed, Unencodable) as error:
             self._node.get_logger().warning(f'PredictChunk refused: {error}')
             goal.abort()
-            return PredictChunk.Result()
+            return refused(str(error))
 
         def answer(chunk: Chunk) -> None:
             future.set_result(chunk)
@@ -98,6 +99,12 @@ def request_bytes(goal: PredictChunk.Goal, number: int) -> bytes:
     message.header.schema_version = message.header.schema_version or SCHEMA_VERSION
     message.header.seq = message.header.seq or number
     return wire_observation.encode(observation_from_message(message))
+
+
+def refused(text: str) -> PredictChunk.Result:
+    """Return the result of a goal that is no observation."""
+    chunk = ActionChunk(status=int(Status.BAD_OBSERVATION), status_text=text[:TEXT_LIMIT])
+    return PredictChunk.Result(chunk=chunk)
 
 
 class NextTurn:

@@ -114,8 +114,8 @@ class Mailbox:
             self._changed.wait()
             return []
         line = list(self._mail.items())
-        clients = max(self._clients(), len(line))
-        pick = self._scheduler.pick([mail for _, mail in line], self._clock(), clients)
+        waiting = [mail for _, mail in line]
+        pick = self._scheduler.pick(waiting, self._clock(), self._clients())
         if not pick.positions:
             self._changed.wait(pick.wait_ns / 1e9)
             return []

@@ -13,6 +13,7 @@ from itertools import count
 import time
 
 from lifecycle_msgs.msg import State
+from rclpy.lifecycle import LifecycleState, TransitionCallbackReturn
 
 from lerobot_serve.policies import memory
 from lerobot_serve.ros import qos
@@ -104,6 +105,8 @@ class PolicyServer(LifecycleNode):
             self._stand(ServerStatus.FAILED, f'{error}; mend it and configure again')
             raise
         self._serving = preparation.serving(worker, self._mailbox, self._statistics, parameters)
+        # loading took its time: what may change live may have changed
+        self._change(self._settings.current)
         self._stand(ServerStatus.INACTIVE, 'loaded and warm; activate it to serve')
 
     def activate(self) -> None:
@@ -139,6 +142,11 @@ class PolicyServer(LifecycleNode):
         self._replies.keep(set())
         self._mailbox.call(memory.release, CLEANUP_S)
         self._stand(ServerStatus.UNCONFIGURED, preparation.UNCONFIGURED_TEXT)
+
+    def on_shutdown(self, state: LifecycleState) -> TransitionCallbackReturn:
+        outcome = super().on_shutdown(state)
+        self._stand(ServerStatus.UNCONFIGURED, 'shut down for good; start the process again')
+        return outcome
 
     def _stand(self, state: int, text: str = '') -> None:
         self._standing = Standing(state, text)

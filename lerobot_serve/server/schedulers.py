@@ -31,7 +31,7 @@ class Pick:
 
 
 class Scheduler(Protocol):
-    """The seam: `waiting` is never empty, the longest first; `clients` may have requests."""
+    """The seam: `waiting` is never empty, the longest first; so many `clients` have a session."""
 
     def pick(self, waiting: Sequence[Waiting], now_ns: int, clients: int) -> Pick:
         """Return who is served next."""

@@ -73,6 +73,12 @@ def log_of_fixture(processes) -> Callable[[str], str]:
 
 
 @pytest.fixture
+def log_of_rig(rig, tmp_path) -> Callable[[str], str]:
+    """Returns what a server of the rig has printed so far."""
+    return lambda name: (tmp_path / f'{name}.log').read_text()
+
+
+@pytest.fixture
 def sim_arm_yaml(repository) -> Path:
     return repository / 'config' / 'robots' / 'sim_arm.yaml'
 

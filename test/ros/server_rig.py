@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 import subprocess
 import time
 from typing import Any
@@ -13,7 +14,7 @@ from rcl_interfaces.srv import SetParameters
 from rclpy.action import ActionClient
 from rclpy.node import Node
 from rclpy.parameter import Parameter
-from small_client import SmallClient
+from small_client import JOINTS, SmallClient
 from steering import Steering
 
 from lerobot_serve.cli.processes import Fleet
@@ -64,29 +65,45 @@ class ServerRig:
         robot.open()
         return robot
 
+    def stranger(self, name: str, **changes: object) -> SessionAsk:
+        """Return the ask of a robot that only wants to know; nobody listens on its topic."""
+        ask = SessionAsk(name, 7, 1, f'/{name}/action_chunk', JOINTS, JOINTS, (), 30.0)
+        return replace(ask, **changes)
+
     def clients(self, count: int) -> list[SmallClient]:
         return [self.client(f'robot_{i}') for i in range(count)]
 
     def ask(self, kind: type, service: str, request: Any, limit_s: float = LIMIT_S) -> Any:
         """Return the response of one of the server's services; one that is not there yet comes."""
-        if service not in self._clients:
-            self._clients[service] = self.node.create_client(kind, f'{self.name}/{service}')
+        client = self.service(kind, service)
         deadline = time.monotonic() + limit_s
         while True:
             try:
-                return call(self._clients[service], request, limit_s)
+                return call(client, request, limit_s)
             except CallFailed:
                 if time.monotonic() > deadline:
                     raise
 
+    def service(self, kind: type, service: str) -> Any:
+        """Return the client of a service."""
+        if service not in self._clients:
+            self._clients[service] = self.node.create_client(kind, f'{self.name}/{service}')
+        return self._clients[service]
+
     def change_state(self, transition: str | int) -> bool:
         """Ask for a transition, by its label or its number; return whether it went well."""
+        return self.finished(self.begin(transition), f'transition {transition}').success
+
+    def begin(self, transition: str | int) -> Any:
+        """Ask for a transition and return the future of the response."""
+        client = self.service(ChangeState, 'change_state')
+        assert client.wait_for_service(LIMIT_S)
         request = ChangeState.Request()
         if isinstance(transition, str):
             request.transition.label = transition
         else:
             request.transition.id = transition
-        return self.ask(ChangeState, 'change_state', request).success
+        return client.call_async(request)
 
     def lifecycle(self) -> str:
         """Return the state as the lifecycle has it."""

@@ -6,11 +6,12 @@ Importing this needs LeRobot: a test module says so first, with pytest.importors
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import atexit
 from pathlib import Path
+import shutil
+import tempfile
 
 import numpy as np
-import pytest
 import torch
 
 from lerobot_serve.policies.base import Loading, PolicyRequest
@@ -24,21 +25,16 @@ from lerobot.policies.utils import prepare_observation_for_inference  # noqa: E4
 from tiny_policies import build, CAMERAS  # noqa: E402
 
 KINDS = tuple(CAMERAS)
+ROOT = Path(tempfile.mkdtemp(prefix='lerobot_serve_tests_'))
+atexit.register(shutil.rmtree, ROOT)
+# sums come out alike only with the same number of threads
+torch.set_num_threads(1)
 NAMES = tuple(f'joint_{number}.pos' for number in range(6))
 
 
-@pytest.fixture(scope='module')
-def folders(tmp_path_factory) -> Iterator[Path]:
-    """A place for policies, and one thread, which makes sums come out alike."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield tmp_path_factory.mktemp('policies')
-    torch.set_num_threads(threads)
-
-
-def folder_of(kind: str, root: Path, **config: object) -> Path:
-    """Return the folder of a policy, made on first use."""
-    folder = root / '-'.join([kind, *map(str, config.values())])
+def folder_of(kind: str, **config: object) -> Path:
+    """Return the folder of a policy, made on first use and kept until the tests end."""
+    folder = ROOT / '-'.join([kind, *map(str, config.values())]) / kind
     if not folder.exists():
         with quiet():
             build(kind, folder, **config)
@@ -51,8 +47,8 @@ def loading(folder: Path, **others: object) -> Loading:
     return Loading(path=str(folder), **(said | others))
 
 
-def loaded(kind: str, root: Path, **config: object) -> LeRobotPolicy:
-    return load(loading(folder_of(kind, root, **config)))
+def loaded(kind: str, **config: object) -> LeRobotPolicy:
+    return load(loading(folder_of(kind, **config)))
 
 
 def requests_for(

@@ -76,5 +76,8 @@ def test_more_load_and_a_longer_line_never_shorten_the_delay(service_s, one, oth
     low, high = sorted((one, other))
     delay_s = predicted_delay_s(service_s, low, short)
     assert service_s <= delay_s <= predicted_delay_s(service_s, high, short + more)
-    # a server that is always busy has no delay that could be told, but it has a bound
-    assert predicted_delay_s(service_s, 2.0, 0) <= 100 * service_s
+
+
+@pytest.mark.parametrize('load', [0.99, 1.0, 1.5])
+def test_a_server_that_is_always_busy_has_a_long_delay_but_no_endless_one(load):
+    assert predicted_delay_s(0.1, load, 0) == pytest.approx(0.1 * (1 + 0.99 / 0.02))

@@ -8,7 +8,7 @@ import pytest
 torch = pytest.importorskip('torch', reason='torch is not installed (TORCH=none)')
 pytest.importorskip('lerobot', reason='LeRobot is not installed')
 
-from lerobot_rig import folders, KINDS, loaded, requests_for  # noqa: E402, F401
+from lerobot_rig import KINDS, loaded, requests_for  # noqa: E402
 
 from lerobot_serve.policies.base import PolicyError  # noqa: E402
 
@@ -39,12 +39,8 @@ def forwards(policy, monkeypatch):
 
 
 @pytest.mark.parametrize('kind', TOGETHER)
-def test_a_batch_is_one_forward_pass_and_answers_as_each_alone(
-    kind,
-    folders,  # noqa: F811
-    monkeypatch,
-):
-    policy = loaded(kind, folders)
+def test_a_batch_is_one_forward_pass_and_answers_as_each_alone(kind, monkeypatch):
+    policy = loaded(kind)
     requests = requests_for(policy, 3)
     expected = alone(policy, requests)
     sizes = forwards(policy, monkeypatch)
@@ -54,8 +50,8 @@ def test_a_batch_is_one_forward_pass_and_answers_as_each_alone(
 
 
 @pytest.mark.parametrize('kind', [kind for kind in TOGETHER if kind != 'act'])
-def test_the_seed_decides(kind, folders):  # noqa: F811
-    policy = loaded(kind, folders)
+def test_the_seed_decides(kind):
+    policy = loaded(kind)
     request = requests_for(policy, 1)[0]
     same = [replace(request, session_id=str(number)) for number in range(2)]
     # among the few codes of a tiny VQ-BeT, two seeds may choose alike
@@ -66,16 +62,16 @@ def test_the_seed_decides(kind, folders):  # noqa: F811
     assert policy.describe().stochastic
 
 
-def test_a_seed_means_nothing_to_act(folders):  # noqa: F811
-    policy = loaded('act', folders)
+def test_a_seed_means_nothing_to_act():
+    policy = loaded('act')
     request = requests_for(policy, 1)[0]
     one, other = alone(policy, [request, replace(request, seed=99)])
     np.testing.assert_array_equal(one.model, other.model)
     assert not policy.describe().stochastic
 
 
-def test_tdmpc_plans_for_each_alone(folders, monkeypatch):  # noqa: F811
-    policy = loaded('tdmpc', folders)
+def test_tdmpc_plans_for_each_alone(monkeypatch):
+    policy = loaded('tdmpc')
     requests = requests_for(policy, 3)
     expected = alone(policy, requests)
     sizes = forwards(policy, monkeypatch)
@@ -85,11 +81,8 @@ def test_tdmpc_plans_for_each_alone(folders, monkeypatch):  # noqa: F811
     assert policy.describe().batch_limit == 1
 
 
-def test_each_request_is_guided_by_its_own_prefix_and_delay(
-    folders,  # noqa: F811
-    monkeypatch,
-):
-    policy = loaded('smolvla', folders)
+def test_each_request_is_guided_by_its_own_prefix_and_delay(monkeypatch):
+    policy = loaded('smolvla')
     draw = np.random.default_rng(3)
     # delay, rows, horizon: the first two fit together, the two without a prefix as well
     told = [(2, 8, 6), (2, 8, 6), (3, 8, 6), (2, 9, 6), (2, 8, 7), (1, 0, 6), (5, 0, 0)]
@@ -110,8 +103,8 @@ def test_each_request_is_guided_by_its_own_prefix_and_delay(
     assert sizes == [2, 1, 1, 1, 2]
 
 
-def test_tasks_of_different_length_are_not_mixed_up(folders, monkeypatch):  # noqa: F811
-    policy = loaded('smolvla', folders)
+def test_tasks_of_different_length_are_not_mixed_up(monkeypatch):
+    policy = loaded('smolvla')
     requests = [
         replace(request, task=task)
         for request, task in zip(requests_for(policy, 3), ['a', 'pick', 'b'], strict=True)
@@ -125,18 +118,31 @@ def test_tasks_of_different_length_are_not_mixed_up(folders, monkeypatch):  # no
     )
 
 
-def test_no_request_is_no_work(folders):  # noqa: F811
-    assert loaded('act', folders).predict([]) == []
+def test_a_policy_without_rtc_does_not_look_at_prefixes(monkeypatch):
+    policy = loaded('act')
+    requests = requests_for(policy, 3)
+    expected = alone(policy, requests)
+    told = [
+        replace(request, prefix_model=np.ones((number, 6), np.float32))
+        for number, request in enumerate(requests)
+    ]
+    sizes = forwards(policy, monkeypatch)
+    alike(policy.predict(told), expected)
+    assert sizes == [3]
 
 
-def test_a_prefix_of_other_actions_is_refused(folders):  # noqa: F811
-    policy = loaded('smolvla', folders)
+def test_no_request_is_no_work():
+    assert loaded('act').predict([]) == []
+
+
+def test_a_prefix_of_other_actions_is_refused():
+    policy = loaded('smolvla')
     request = replace(requests_for(policy, 1)[0], prefix_model=np.zeros((3, 5), np.float32))
     with pytest.raises(PolicyError, match=r'must be rows x 6 actions, got \(3, 5\)'):
         policy.predict([request])
 
 
-def test_the_forward_pass_is_timed(folders):  # noqa: F811
-    policy = loaded('act', folders)
+def test_the_forward_pass_is_timed():
+    policy = loaded('act')
     first, second = policy.predict(requests_for(policy, 2))
     assert first.forward_ms == second.forward_ms > 0

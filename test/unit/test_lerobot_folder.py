@@ -145,7 +145,7 @@ def test_an_adapter_is_refused(folder, by):
         write(folder, 'adapter_config.json', {})
     else:
         write(folder, 'config.json', CONFIG | {'use_peft': True})
-    with pytest.raises(PolicyError, match='is a PEFT adapter.*merge it'):
+    with pytest.raises(PolicyError, match=r'is a PEFT adapter.*merge it'):
         read_folder(str(folder))
 
 
@@ -163,7 +163,7 @@ def test_a_name_on_the_hub_is_not_a_directory():
 
 @pytest.mark.parametrize('path', ['', '/nowhere', 'gone', '../gone/away'])
 def test_a_path_that_is_no_directory(path):
-    with pytest.raises(PolicyError, match='is its directory; .* is not a directory'):
+    with pytest.raises(PolicyError, match=r'is its directory; .* is not a directory'):
         read_folder(path)
 
 

@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip('torch', reason='torch is not installed (TORCH=none)')
 pytest.importorskip('lerobot', reason='LeRobot is not installed')
 
-from lerobot_rig import folder_of, folders, loading, requests_for  # noqa: E402, F401
+from lerobot_rig import folder_of, loading, requests_for  # noqa: E402
 from safetensors.torch import save_file  # noqa: E402
 
 from lerobot_serve.policies.base import PolicyError  # noqa: E402
@@ -81,7 +81,7 @@ class CounterPolicy(PARTS.policy_class):
 
 @ProcessorStepRegistry.register(LAST_ROW)
 class LastRow(ProcessorStep):
-    """Takes the last row of a chunk, so a chunk must be processed row by row, as LeRobot's does."""
+    """Takes the last row of a chunk, as one of LeRobot's does: it wants rows one by one."""
 
     def __call__(self, transition):
         action = transition[TransitionKey.ACTION]
@@ -92,12 +92,12 @@ class LastRow(ProcessorStep):
 
 
 @pytest.fixture
-def foreign(folders, tmp_path):  # noqa: F811
+def foreign(tmp_path):
     """Write a foreign policy, with the processors of another."""
 
     def write(**config):
         folder = tmp_path / 'foreign'
-        shutil.copytree(folder_of('act', folders), folder)
+        shutil.copytree(folder_of('act'), folder)
         described = json.loads((folder / 'config.json').read_text())
         features = {key: described[key] for key in ('input_features', 'output_features')}
         described = {'type': 'foreign_counter', 'device': 'cpu', **features, **config}
@@ -158,9 +158,9 @@ def test_one_that_needs_a_package_is_refused(foreign, monkeypatch):
         load(loading(foreign()))
 
 
-def test_rows_are_processed_one_by_one_where_a_chunk_would_come_out_otherwise(folders):  # noqa: F811
-    folder = folders / 'last row'
-    shutil.copytree(folder_of('act', folders), folder)
+def test_rows_are_processed_one_by_one_where_a_chunk_would_come_out_otherwise(tmp_path):
+    folder = tmp_path / 'last row'
+    shutil.copytree(folder_of('act'), folder)
     plain = load(loading(folder))
     file = folder / 'policy_postprocessor.json'
     described = json.loads(file.read_text())

@@ -10,7 +10,6 @@ pytest.importorskip('lerobot', reason='LeRobot is not installed')
 
 from lerobot_rig import (  # noqa: E402
     folder_of,
-    folders,  # noqa: F401
     loaded,
     Oracle,
     requests_for,
@@ -44,8 +43,8 @@ def same(prediction, model, oracle):
 
 
 @pytest.mark.parametrize('kind', SELECTING)
-def test_a_chunk_is_what_the_control_loop_plays(kind, folders):  # noqa: F811
-    policy, oracle = loaded(kind, folders), Oracle(folder_of(kind, folders))
+def test_a_chunk_is_what_the_control_loop_plays(kind):
+    policy, oracle = loaded(kind), Oracle(folder_of(kind))
     for request in requests_for(policy, 3):
         prediction = policy.predict([request])[0]
         assert prediction.model.shape == (policy.describe().chunk_size, 6)
@@ -53,8 +52,8 @@ def test_a_chunk_is_what_the_control_loop_plays(kind, folders):  # noqa: F811
 
 
 @pytest.mark.parametrize('kind', PREDICTING)
-def test_a_chunk_is_what_predict_action_chunk_gives(kind, folders):  # noqa: F811
-    policy, oracle = loaded(kind, folders), Oracle(folder_of(kind, folders))
+def test_a_chunk_is_what_predict_action_chunk_gives(kind):
+    policy, oracle = loaded(kind), Oracle(folder_of(kind))
     request = requests_for(policy, 1)[0]
     prediction = policy.predict([request])[0]
     torch.manual_seed(request.seed)
@@ -64,11 +63,11 @@ def test_a_chunk_is_what_predict_action_chunk_gives(kind, folders):  # noqa: F81
 
 
 @pytest.mark.parametrize('use_mpc', [True, False])
-def test_tdmpc_plans_on_from_its_last_plan(use_mpc, folders):  # noqa: F811
+def test_tdmpc_plans_on_from_its_last_plan(use_mpc):
     settings = {'n_action_repeats': 1, 'use_mpc': use_mpc}
     policy, oracle = (
-        loaded('tdmpc', folders, **settings),
-        Oracle(folder_of('tdmpc', folders, **settings)),
+        loaded('tdmpc', **settings),
+        Oracle(folder_of('tdmpc', **settings)),
     )
     assert policy.describe().chunk_size == (5 if use_mpc else 1)
     steps = [
@@ -106,8 +105,8 @@ def guided(oracle, request, **told):
 @pytest.mark.parametrize(
     ('delay', 'horizon', 'rows'), [(0, 0, 5), (3, 8, 12), (4, 10, 16), (2, 6, 30)]
 )
-def test_smolvla_is_guided_by_its_prefix(delay, horizon, rows, folders):  # noqa: F811
-    policy, oracle = loaded('smolvla', folders), Oracle(folder_of('smolvla', folders))
+def test_smolvla_is_guided_by_its_prefix(delay, horizon, rows):
+    policy, oracle = loaded('smolvla'), Oracle(folder_of('smolvla'))
     assert policy.describe().supports_rtc
     plain = requests_for(policy, 1)[0]
     prefix = np.random.default_rng(7).normal(size=(rows, 6)).astype(np.float32)
@@ -128,8 +127,8 @@ def test_smolvla_is_guided_by_its_prefix(delay, horizon, rows, folders):  # noqa
     assert not np.array_equal(prediction.model, unguided.model)
 
 
-def test_an_empty_prefix_does_not_guide(folders):  # noqa: F811
-    policy, oracle = loaded('smolvla', folders), Oracle(folder_of('smolvla', folders))
+def test_an_empty_prefix_does_not_guide():
+    policy, oracle = loaded('smolvla'), Oracle(folder_of('smolvla'))
     request = requests_for(policy, 1)[0]
     empty = replace(request, prefix_model=np.zeros((0, 6), np.float32), inference_delay_steps=4)
     torch.manual_seed(request.seed)

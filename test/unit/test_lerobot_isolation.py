@@ -12,7 +12,6 @@ pytest.importorskip('lerobot', reason='LeRobot is not installed')
 
 from lerobot_rig import (  # noqa: E402
     folder_of,
-    folders,  # noqa: F401
     loaded,
     loading,
     requests_for,
@@ -72,10 +71,10 @@ class AddState(ProcessorStep):
 
 
 @pytest.fixture(scope='module')
-def relative(folders):  # noqa: F811
+def relative(tmp_path_factory):
     """The folder of an ACT policy with a processor that remembers."""
-    folder = folders / 'relative'
-    shutil.copytree(folder_of('act', folders), folder)
+    folder = tmp_path_factory.mktemp('isolation') / 'relative'
+    shutil.copytree(folder_of('act'), folder)
     for file, name, place in (
         ('policy_preprocessor.json', REMEMBER, 1),
         ('policy_postprocessor.json', ADD, 2),
@@ -160,9 +159,9 @@ def test_the_oldest_session_is_forgotten_and_says_so(relative):
     ]
 
 
-def test_tdmpc_keeps_a_plan_for_each_session(folders):  # noqa: F811
-    shared = loaded('tdmpc', folders)
-    own = [loaded('tdmpc', folders) for _ in range(3)]
+def test_tdmpc_keeps_a_plan_for_each_session():
+    shared = loaded('tdmpc')
+    own = [loaded('tdmpc') for _ in range(3)]
     for turn in rounds(shared, 3, 3):
         for policy, request in zip(own, turn, strict=True):
             together, single = shared.predict([request])[0], policy.predict([request])[0]
@@ -170,8 +169,8 @@ def test_tdmpc_keeps_a_plan_for_each_session(folders):  # noqa: F811
             assert not together.state_lost
 
 
-def test_a_lost_plan_is_said_and_a_new_one_made(folders):  # noqa: F811
-    policy = loaded('tdmpc', folders)
+def test_a_lost_plan_is_said_and_a_new_one_made():
+    policy = loaded('tdmpc')
     request = requests_for(policy, 1)[0]
     anew = policy.predict([request])[0]
     policy.reset(request.session_id)
@@ -180,8 +179,8 @@ def test_a_lost_plan_is_said_and_a_new_one_made(folders):  # noqa: F811
     np.testing.assert_array_equal(lost.model, anew.model)
 
 
-def test_a_failed_plan_is_not_remembered(folders, monkeypatch):  # noqa: F811
-    policy, untouched = loaded('tdmpc', folders), loaded('tdmpc', folders)
+def test_a_failed_plan_is_not_remembered(monkeypatch):
+    policy, untouched = loaded('tdmpc'), loaded('tdmpc')
     first, second = (turn[0] for turn in rounds(policy, 1, 2))
     for each in (policy, untouched):
         each.predict([first])
@@ -193,20 +192,21 @@ def test_a_failed_plan_is_not_remembered(folders, monkeypatch):  # noqa: F811
     assert left.model.tobytes() == right.model.tobytes()
 
 
-def test_a_failed_history_leaves_nothing_behind(folders, monkeypatch):  # noqa: F811
-    policy, untouched = loaded('diffusion', folders), loaded('diffusion', folders)
+def test_a_failed_history_leaves_nothing_behind(monkeypatch):
+    policy, untouched = loaded('diffusion'), loaded('diffusion')
     first, second = requests_for(policy, 2)
     with monkeypatch.context() as patch:
         patch.setattr(policy.network.diffusion, 'generate_actions', lambda *_, **__: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             policy.predict([first])
+    assert not any(policy.network._queues.values())
     left, right = policy.predict([second])[0], untouched.predict([second])[0]
     assert left.model.tobytes() == right.model.tobytes()
 
 
 @pytest.mark.parametrize('kind', ['act', 'diffusion', 'vqbet', 'tdmpc', 'smolvla'])
-def test_the_shared_policy_is_never_reset(kind, folders, monkeypatch):  # noqa: F811
-    policy = loaded(kind, folders)
+def test_the_shared_policy_is_never_reset(kind, monkeypatch):
+    policy = loaded(kind)
     monkeypatch.setattr(policy.network, 'reset', lambda: pytest.fail('reset'))
     request = requests_for(policy, 1)[0]
     policy.predict([request])
@@ -214,8 +214,8 @@ def test_the_shared_policy_is_never_reset(kind, folders, monkeypatch):  # noqa: 
     policy.predict([replace(request, episode=2)])
 
 
-def test_copies_share_statistics_and_tokenizers(folders):  # noqa: F811
-    pipelines = loaded('smolvla', folders).pipelines
+def test_copies_share_statistics_and_tokenizers():
+    pipelines = loaded('smolvla').pipelines
     one, other = pipelines.fresh(), pipelines.fresh()
     for left, right in zip(one.pre.steps, other.pre.steps, strict=True):
         assert left is not right
@@ -226,17 +226,17 @@ def test_copies_share_statistics_and_tokenizers(folders):  # noqa: F811
             assert stats is right._tensor_stats['observation.state']['mean']
 
 
-def test_processors_do_not_hold_on_to_images(folders):  # noqa: F811
-    policy = loaded('smolvla', folders)
+def test_processors_do_not_hold_on_to_images():
+    policy = loaded('smolvla')
     request = requests_for(policy, 1)[0]
     policy.predict([request])
     memory, _ = policy._states.take(request.session_id, request.episode, False)
     assert not any(getattr(step, '_current_transition', None) for step in memory.pair.pre.steps)
 
 
-def test_rtc_is_off_when_actions_are_relative_to_the_state(folders):  # noqa: F811
-    folder = folders / 'relative smolvla'
-    shutil.copytree(folder_of('smolvla', folders), folder)
+def test_rtc_is_off_when_actions_are_relative_to_the_state(tmp_path):
+    folder = tmp_path / 'relative smolvla'
+    shutil.copytree(folder_of('smolvla'), folder)
     file = folder / 'policy_preprocessor.json'
     described = json.loads(file.read_text())
     step = {'registry_name': REMEMBER, 'config': {}}

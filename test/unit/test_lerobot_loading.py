@@ -1,4 +1,4 @@
-"""Loading LeRobot directories: what they are described as, and what is said when they are wrong."""
+"""Loading LeRobot directories: what they are described as, and why they are refused."""
 
 from dataclasses import replace
 import json
@@ -15,8 +15,8 @@ pytest.importorskip('lerobot', reason='LeRobot is not installed')
 
 from lerobot_rig import (  # noqa: E402
     folder_of,
-    folders,  # noqa: F401
     KINDS,
+    LEROBOT,
     loaded,
     loading,
     NAMES,
@@ -26,6 +26,7 @@ from safetensors.torch import load_file, save_file  # noqa: E402
 
 from lerobot_serve.policies.base import Camera, PolicyError  # noqa: E402
 from lerobot_serve.policies.lerobot import compat, loader, network  # noqa: E402
+from lerobot_serve.policies.lerobot.kinds import kind_of  # noqa: E402
 from lerobot_serve.policies.lerobot.loader import load  # noqa: E402
 from lerobot_serve.wire.schema import StateClass  # noqa: E402
 
@@ -34,9 +35,9 @@ POST_STATISTICS = 'policy_postprocessor_step_0_unnormalizer_processor.safetensor
 
 
 @pytest.fixture
-def copied(folders, tmp_path):  # noqa: F811
+def copied(tmp_path):
     """A directory of an ACT policy that a test may damage."""
-    return Path(shutil.copytree(folder_of('act', folders), tmp_path / 'act'))
+    return Path(shutil.copytree(folder_of('act'), tmp_path / 'act'))
 
 
 def change_json(file, change):
@@ -69,8 +70,8 @@ def refused(folder, **said):
         ('smolvla', StateClass.CHUNK_STATELESS, 16, 1),
     ],
 )
-def test_a_policy_describes_itself(kind, state_class, chunk_size, steps, folders):  # noqa: F811
-    described = loaded(kind, folders).describe()
+def test_a_policy_describes_itself(kind, state_class, chunk_size, steps):
+    described = loaded(kind).describe()
     assert described.policy_type == kind
     assert described.fingerprint.startswith(f'{kind}@')
     assert described.state_names == described.action_names == NAMES
@@ -82,8 +83,8 @@ def test_a_policy_describes_itself(kind, state_class, chunk_size, steps, folders
     assert described.device == 'cpu'
 
 
-def test_its_cameras_are_the_features(folders):  # noqa: F811
-    assert loaded('act', folders).describe().cameras == (
+def test_its_cameras_are_the_features():
+    assert loaded('act').describe().cameras == (
         Camera('observation.images.front', 48, 64),
         Camera('observation.images.wrist', 48, 64),
     )
@@ -199,6 +200,20 @@ def test_a_loader_that_goes_on_without_the_file_is_found_out(copied, change, sai
         network.check_weights(folder, careless)
 
 
+def test_every_loader_that_is_not_lerobots_common_one_is_checked(copied):
+    class Careless(LEROBOT.get_policy_class('act')):
+        config_class, name = LEROBOT.get_policy_class('act').config_class, 'careless'
+
+        @classmethod
+        def from_pretrained(cls, path, *, config, strict):
+            return cls(config)
+
+    config = LEROBOT.config_class.from_pretrained(str(copied))
+    folder = loader.read_folder(str(copied))
+    with pytest.raises(PolicyError, match='not loaded are model'):
+        network.load_network(folder, Careless, config)
+
+
 def test_an_unknown_field_is_named(copied):
     change_json(copied / 'config.json', lambda held: held.update(a_new_field=3))
     text = refused(copied)
@@ -237,6 +252,11 @@ def test_the_device_is_ours_not_the_files(copied):
     assert policy.describe().device == policy.network.config.device == 'cpu'
 
 
+def test_lerobot_does_not_choose_the_device(copied):
+    folder, kind = loader.read_folder(str(copied)), kind_of('act')
+    assert loader._config(folder, torch.device('cuda:3'), kind).device == 'cuda:3'
+
+
 @pytest.mark.parametrize('device', ['cuda:63', 'tpu', ''])
 def test_a_device_that_is_not_there_is_refused(copied, device):
     assert repr(device) in refused(copied, device=device)
@@ -248,10 +268,10 @@ def test_no_room_is_refused_before_the_weights_are_read(copied, monkeypatch):
     assert 'memory' in text
 
 
-def test_an_asset_of_the_hub_is_named(folders, tmp_path, monkeypatch):  # noqa: F811
+def test_an_asset_of_the_hub_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr('huggingface_hub.constants.HF_HUB_OFFLINE', True)
     monkeypatch.setattr('transformers.utils.hub._is_offline_mode', True)
-    folder = Path(shutil.copytree(folder_of('smolvla', folders), tmp_path / 'smolvla'))
+    folder = Path(shutil.copytree(folder_of('smolvla'), tmp_path / 'smolvla'))
     change_json(
         folder / 'config.json', lambda held: held.update(vlm_model_name='nobody/no-such-model')
     )
@@ -260,9 +280,9 @@ def test_an_asset_of_the_hub_is_named(folders, tmp_path, monkeypatch):  # noqa: 
     assert 'hf download nobody/no-such-model' in text
 
 
-def test_loading_is_quiet(folders, capsys):  # noqa: F811
+def test_loading_is_quiet(capsys):
     for kind in KINDS:
-        loaded(kind, folders)
+        loaded(kind)
     assert capsys.readouterr() == ('', '')
 
 
@@ -285,6 +305,19 @@ def test_the_loader_does_not_import_lerobot():
     subprocess.run([sys.executable, '-c', code], check=True, timeout=120)
 
 
+def test_a_fresh_process_finds_the_steps_of_a_policy_type():
+    said = loading(folder_of('smolvla'))
+    code = (
+        'from lerobot_serve.policies.base import Loading\n'
+        'from lerobot_serve.policies.lerobot.loader import load\n'
+        f'print(load({said!r}).describe().fingerprint)'
+    )
+    done = subprocess.run(
+        [sys.executable, '-c', code], check=True, timeout=120, capture_output=True, text=True
+    )
+    assert done.stdout.strip() == loaded('smolvla').describe().fingerprint
+
+
 def test_notes_say_what_is_not_applied(copied):
     change_json(
         copied / 'config.json',
@@ -293,8 +326,8 @@ def test_notes_say_what_is_not_applied(copied):
     assert any('temporal ensembling' in note for note in load(loading(copied)).describe().notes)
 
 
-def test_frames_of_another_size_are_scaled_for_those_that_need_it(folders):  # noqa: F811
-    policy = loaded('act', folders)
+def test_frames_of_another_size_are_scaled_for_those_that_need_it():
+    policy = loaded('act')
     request = requests_for(policy, 1)[0]
     tall = {name: (np.full((96, 128, 3), 90, np.uint8),) for name in request.images}
     small = {name: (np.full((48, 64, 3), 90, np.uint8),) for name in request.images}
@@ -304,8 +337,19 @@ def test_frames_of_another_size_are_scaled_for_those_that_need_it(folders):  # n
     np.testing.assert_array_equal(scaled.model, exact.model)
 
 
-def test_frames_that_may_not_be_written_to_are_taken(folders):  # noqa: F811
-    policy = loaded('act', folders)
+@pytest.fixture
+def every_warning():
+    """Make torch warn each time, not once a process."""
+    before = torch.is_warn_always_enabled()
+    torch.set_warn_always(True)
+    yield
+    torch.set_warn_always(before)
+
+
+@pytest.mark.filterwarnings('error')
+@pytest.mark.usefixtures('every_warning')
+def test_frames_that_may_not_be_written_to_are_taken():
+    policy = loaded('act')
     request = requests_for(policy, 1)[0]
     expected = policy.predict([request])[0].model
     for frames in request.images.values():
@@ -343,8 +387,8 @@ def float_camera(request):
         (float_camera, 'must give height x width x 3 of uint8, got .* of float32'),
     ],
 )
-def test_a_wrong_request_is_refused(wrong, said, folders):  # noqa: F811
-    policy = loaded('act', folders)
+def test_a_wrong_request_is_refused(wrong, said):
+    policy = loaded('act')
     request = requests_for(policy, 1)[0]
     with pytest.raises(PolicyError, match=said):
         policy.predict([replace(request, **wrong(request))])

@@ -10,7 +10,9 @@ from collections.abc import Callable, Iterator
 import contextlib
 from dataclasses import dataclass
 from functools import cache
+import importlib
 from importlib.metadata import version
+import importlib.util
 import io
 import logging
 import sys
@@ -78,6 +80,14 @@ def register_plugins() -> None:
     from lerobot.utils.import_utils import register_third_party_plugins
 
     register_third_party_plugins()
+
+
+def import_steps(config_class: type) -> None:
+    """Let a policy type register its processor steps, which lie beside its configuration."""
+    module = config_class.__module__
+    beside = module.replace('configuration_', 'processor_')
+    if beside != module and importlib.util.find_spec(beside):
+        importlib.import_module(beside)
 
 
 def _imported() -> LeRobot:

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from lerobot_serve.policies.lerobot.compat import lerobot
+from lerobot_serve.policies.lerobot.compat import import_steps, lerobot
 from lerobot_serve.policies.lerobot.folder import Folder, Step
 
 DEVICE_STEP, NORMALIZER_STEP = 'device_processor', 'normalizer_processor'
@@ -90,6 +90,7 @@ class Pipelines:
 
 def load_pipelines(folder: Folder, config: Any, device: torch.device) -> Pipelines:
     """Return the processors that lie beside a policy. Raises whatever LeRobot raises."""
+    import_steps(type(config))
     steps = (*folder.preprocessor, *folder.postprocessor)
     pre, post = lerobot().make_processors(
         config,
