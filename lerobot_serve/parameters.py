@@ -147,9 +147,10 @@ def changed(current: T, values: dict[str, Any], *, unconfigured: bool = False) -
     kept = {spec.name: getattr(current, spec.name) for spec in specs(type(current))}
     for spec in specs(type(current)):
         may_change = spec.live or (spec.on_configure and unconfigured)
-        if spec.name in values and not may_change:
-            if spec.check(values[spec.name]) != kept[spec.name]:
-                raise ParameterError(f'{spec.name} is {_fixed(spec, kept[spec.name])}')
+        if spec.name not in values or may_change:
+            continue
+        if spec.check(values[spec.name]) != kept[spec.name]:
+            raise ParameterError(f'{spec.name} is {_fixed(spec, kept[spec.name])}')
     return build(type(current), {**kept, **values})
 
 

@@ -49,7 +49,7 @@ class LifecycleNode(LifecycleNodeMixin, Node):
     def __init__(self, name: str, **options: Any) -> None:
         Node.__init__(self, name, **options)
         self._transition = threading.Lock()
-        self.failure: Exception | None = None
+        self.failure = ''
         self._failed_at = ''
         LifecycleNodeMixin.__init__(self, callback_group=ReentrantCallbackGroup())
         self._raw_change_state = self._service_change_state.callback
@@ -71,7 +71,7 @@ class LifecycleNode(LifecycleNodeMixin, Node):
                 getattr(self, f'trigger_{name}')()
             except rclpy_implementation.RCLError as error:
                 raise TransitionRefused(readable(str(error))) from error
-        return self.failure is None
+        return not self.failure
 
     def end(self) -> None:
         """
@@ -109,11 +109,12 @@ class LifecycleNode(LifecycleNodeMixin, Node):
         return SUCCESS
 
     def _told(self, what: str, act: Callable[[], None]) -> TransitionCallbackReturn:
-        self.failure = None
+        self.failure = ''
         try:
             act()
         except Exception as error:
-            self.failure = error
+            # the text alone: the error would keep what it happened to alive
+            self.failure = str(error) or type(error).__name__
             self._failed_at = what
             return FAILURE
         return SUCCESS
@@ -130,7 +131,7 @@ class LifecycleNode(LifecycleNodeMixin, Node):
     ) -> ChangeState.Response:
         try:
             with self._one_at_a_time():
-                self.failure = None
+                self.failure = ''
                 self._raw_change_state(request, response)
                 self._tell_failure()
                 return response

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import count
+import threading
+import time
 
 from rclpy.action import ActionServer, CancelResponse, GoalResponse
 from rclpy.action.server import ServerGoalHandle
@@ -27,6 +29,7 @@ Answer = Callable[[Chunk], None]
 Predict = Callable[[bytes, Answer], str]
 Withdraw = Callable[[str], bool]
 RESULT_KEPT_S = 30
+ARRIVAL_S = 0.2
 TURNS = 1000
 
 
@@ -42,6 +45,7 @@ class PredictAction:
         self._node = node
         self._predict, self._withdraw, self._position = predict, withdraw, position
         self._waiting: dict[bytes, tuple[str, Future]] = {}
+        self._told = threading.Condition()
         self._numbers = count(1)
         self._server = ActionServer(
             node,
@@ -53,6 +57,16 @@ class PredictAction:
             cancel_callback=self._cancel,
             result_timeout=RESULT_KEPT_S,
         )
+
+    def wait_until_told(self, timeout_s: float) -> bool:
+        """Wait until every goal has its result; False when that took too long. Any thread."""
+        with self._told:
+            if not self._waiting:
+                return True
+            told = self._told.wait_for(lambda: not self._waiting, timeout_s)
+        # nobody says when a result has arrived, and it would be lost with this process
+        time.sleep(ARRIVAL_S if told else 0)
+        return told
 
     async def _execute(self, goal: ServerGoalHandle) -> PredictChunk.Result:
         future = Future(executor=self._node.executor)
@@ -72,16 +86,13 @@ class PredictAction:
 
         self._waiting[name] = self._predict(raw, answer), future
         chunk = await future
-        del self._waiting[name]
         if chunk is None:
             await until(lambda: goal.is_cancel_requested)
-            goal.canceled()
-            return PredictChunk.Result()
-        if chunk.status:
-            goal.abort()
-        else:
-            goal.succeed()
-        return PredictChunk.Result(chunk=message_from_chunk(chunk))
+        result = conclude(goal, chunk)
+        with self._told:
+            del self._waiting[name]
+            self._told.notify_all()
+        return result
 
     def _cancel(self, goal: ServerGoalHandle) -> CancelResponse:
         """What the policy works on already is answered instead."""
@@ -90,6 +101,18 @@ class PredictAction:
             return CancelResponse.REJECT
         future.set_result(None)
         return CancelResponse.ACCEPT
+
+
+def conclude(goal: ServerGoalHandle, chunk: Chunk | None) -> PredictChunk.Result:
+    """End a goal as its answer says; None is the answer of one that was cancelled."""
+    if chunk is None:
+        goal.canceled()
+        return PredictChunk.Result()
+    if chunk.status:
+        goal.abort()
+    else:
+        goal.succeed()
+    return PredictChunk.Result(chunk=message_from_chunk(chunk))
 
 
 def request_bytes(goal: PredictChunk.Goal, number: int) -> bytes:

@@ -129,9 +129,12 @@ class PolicyServer(LifecycleNode):
         text = 'the server is going away; open a session elsewhere'
         self._serving.refuse(Refused(Refusal.DRAINING, text))
         self._stand(ServerStatus.DRAINING, text)
-        done = self._serving.drain(limit_s)
-        done &= self._replies.wait_until_delivered(max(0.0, deadline - time.monotonic()))
-        if not done:
+        waits = (
+            self._serving.drain,
+            self._action.wait_until_told,
+            self._replies.wait_until_delivered,
+        )
+        if not all([wait(max(0.0, deadline - time.monotonic())) for wait in waits]):
             self.get_logger().warning(f'answers were still due after drain_s ({limit_s:g} s)')
         self._stand(ServerStatus.INACTIVE, 'drained; activate it to serve again')
 

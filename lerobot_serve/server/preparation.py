@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lerobot_serve.policies import registry
-from lerobot_serve.policies.base import Loading, PolicyError
+from lerobot_serve.policies.base import Description, Loading, PolicyError
 from lerobot_serve.server import schedulers
 from lerobot_serve.server.contract import Rules
 from lerobot_serve.server.mailbox import Mailbox
@@ -14,6 +14,8 @@ from lerobot_serve.server.worker import failure, PolicyFailed, Worker
 from lerobot_serve.wire.chunk import Chunk
 from lerobot_serve.wire.schema import FINGERPRINT_LIMIT, Status
 
+# as in ServerStatus.msg
+TYPE_LIMIT, DEVICE_LIMIT = 64, 32
 UNCONFIGURED_TEXT = 'no policy is loaded; configure the node'
 
 
@@ -25,12 +27,7 @@ def worker(parameters: ServerParameters, default_path: str, statistics: Statisti
     if parameters.policy_kind == 'builtin' and not path:
         path = default_path
     policy = registry.load(parameters.policy_kind, loading(parameters, path))
-    fingerprint = policy.describe().fingerprint
-    if len(fingerprint.encode()) > FINGERPRINT_LIMIT:
-        raise PolicyError(
-            f'the fingerprint {fingerprint[:40]!r}... is over {FINGERPRINT_LIMIT} bytes; give it '
-            'a shorter policy_name'
-        )
+    check_texts(policy.describe())
     made = Worker(
         policy,
         slot=parameters.slot,
@@ -44,6 +41,18 @@ def worker(parameters: ServerParameters, default_path: str, statistics: Statisti
         raise PolicyError(f'the policy fails on an empty observation: {error}') from error
     statistics.new_policy(service_s)
     return made
+
+
+def check_texts(served: Description) -> None:
+    """A text that no message can hold would be found by the first robot. Raises PolicyError."""
+    texts = (
+        ('fingerprint', served.fingerprint, FINGERPRINT_LIMIT, '; give it a shorter policy_name'),
+        ('policy_type', served.policy_type, TYPE_LIMIT, ''),
+        ('device', served.device, DEVICE_LIMIT, ''),
+    )
+    for name, text, limit, remedy in texts:
+        if len(text.encode()) > limit:
+            raise PolicyError(f'the {name} {text[:40]!r}... is over {limit} bytes{remedy}')
 
 
 def loading(parameters: ServerParameters, path: str) -> Loading:

@@ -62,7 +62,6 @@ class Serving:
         self._refusal: Refused | None = Refused(
             Refusal.NOT_READY, 'the server is configured but not active; activate it'
         )
-        self._settled_ns = 0
 
     # intake thread
 
@@ -78,7 +77,7 @@ class Serving:
         if session is None or header.msg_type != MsgType.OBSERVATION:
             self._statistics.drop('wrong_type' if session else 'no_session')
             return None
-        self.sessions.heard(start.client_id, now_ns)
+        self.sessions.heard(start.client_id, now_ns, header.episode)
         refusal = self._refusal
         if refusal:
             return session, self._refused(raw, refusal)
@@ -141,8 +140,6 @@ class Serving:
         if self._refusal:
             raise self._refusal
         old = self.sessions.current(ask.client_id)
-        if not len(self.sessions):
-            self._settled_ns = now_ns + LOAD_WINDOW_NS
         session = self.sessions.open(ask, now_ns, self.limit(self._chunk_s(ask), now_ns))
         return session, old if old is not session else None
 
@@ -167,11 +164,12 @@ class Serving:
         return rows / fps if fps > 0 else 0.0
 
     def _rate_hz(self, chunk_s: float, now_ns: int) -> float:
-        """Return how often a robot asks: measured once there are some, expected before."""
-        measured_hz = self._statistics.rate_hz(now_ns) / max(1, len(self.sessions))
-        if now_ns < self._settled_ns or not measured_hz:
+        """Return how often a robot asks: measured once robots were here for long enough."""
+        arrivals = self._statistics.arrivals(now_ns)
+        open_s = self.sessions.open_s(now_ns, LOAD_WINDOW_NS)
+        if open_s < LOAD_WINDOW_NS / 1e9 or not arrivals:
             return admission.expected_rate_hz(chunk_s)
-        return measured_hz
+        return arrivals / open_s
 
     def end(self, sessions: list[Session], reason: str) -> None:
         """Free what was kept for sessions that are closed."""
@@ -184,7 +182,9 @@ class Serving:
         """Nothing of an earlier episode reaches the one that begins."""
         if self._mailbox.forget_episodes_before(session.session_id, episode):
             self._statistics.drop('episode_ended')
-        self._forget(session)
+        # word of an episode may come late, and must not end what it begins
+        if not self.sessions.has_asked_in(session, episode):
+            self._forget(session)
 
     def _forget(self, session: Session) -> None:
         self._mailbox.post(lambda: self.worker.reset(session.session_id))

@@ -32,10 +32,15 @@ class Session:
 
 @dataclass(slots=True)
 class Presence:
-    """When a client was last heard, and since when nobody listens on its reply topic."""
+    """
+    When a client came and was last heard, the newest episode it asked for, and since when nobody
+    listens on its reply topic.
+    """
 
+    opened_ns: int
     heard_ns: int
     deaf_since_ns: int | None
+    episode: int = -1
 
 
 class SessionTable:
@@ -65,7 +70,8 @@ class SessionTable:
         check_names(ask)
         known = self._sessions.get(ask.client_id)
         if known and known.ask == ask:
-            self._presence[ask.client_id] = Presence(now_ns, now_ns)
+            self._presence[ask.client_id].heard_ns = now_ns
+            self._presence[ask.client_id].deaf_since_ns = now_ns
             return known
         if known:
             self._check_name_is_free(known, ask, now_ns)
@@ -82,7 +88,7 @@ class SessionTable:
         )
         with self._lock:
             self._sessions[ask.client_id] = session
-            self._presence[ask.client_id] = Presence(now_ns, now_ns)
+            self._presence[ask.client_id] = Presence(now_ns, now_ns, now_ns)
         return session
 
     def current(self, client_id: str) -> Session | None:
@@ -98,12 +104,22 @@ class SessionTable:
         """Return whether this very session is still the client's; any thread."""
         return self._sessions.get(session.ask.client_id) is session
 
-    def heard(self, client_id: str, now_ns: int) -> None:
-        """Note that the client is alive."""
+    def heard(self, client_id: str, now_ns: int, episode: int) -> None:
+        """Note that the client is alive, and in which episode."""
         with self._lock:
             presence = self._presence.get(client_id)
             if presence:
                 presence.heard_ns = now_ns
+                presence.episode = max(presence.episode, episode)
+
+    def has_asked_in(self, session: Session, episode: int) -> bool:
+        """Return whether the client has already asked for a chunk of this episode or a later."""
+        return self._presence[session.ask.client_id].episode >= episode
+
+    def open_s(self, now_ns: int, window_ns: int) -> float:
+        """Return how long the sessions together were open within the window that ends now."""
+        since_ns = (presence.opened_ns for presence in tuple(self._presence.values()))
+        return sum(min(window_ns, now_ns - opened_ns) for opened_ns in since_ns) / 1e9
 
     def close(self, client_id: str, session_epoch: int) -> Session | None:
         """Return the session that was ended, None when there was no such session."""
@@ -167,7 +183,7 @@ class SessionTable:
             raise Refused(
                 Refusal.CAPACITY,
                 f'{len(self._sessions)} sessions are open and {limit} can be served; ask another '
-                'server, or raise max_sessions',
+                f'server, or raise max_sessions ({self.rules.max_sessions}) or change admission',
             )
 
 

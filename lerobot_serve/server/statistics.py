@@ -89,11 +89,11 @@ class Statistics:
                 busy_ns += now_ns - max(self._busy_since_ns, begin)
         return busy_ns / LOAD_WINDOW_NS
 
-    def rate_hz(self, now_ns: int) -> float:
-        """Return how many requests came in a second, of late."""
+    def arrivals(self, now_ns: int) -> int:
+        """Return how many requests came in the last seconds."""
         with self._lock:
             self._cut(now_ns)
-            return len(self._arrivals_ns) * 1e9 / LOAD_WINDOW_NS
+            return len(self._arrivals_ns)
 
     def service_s(self) -> float:
         """

@@ -8,7 +8,7 @@ others.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 import time
 
 import numpy as np
@@ -233,7 +233,9 @@ def checked(prediction: Prediction, served: Description) -> Prediction | PolicyF
     """Return the prediction as it can be sent, or what is wrong with it."""
     try:
         model, robot = as_sent(prediction.model), as_sent(prediction.robot)
-        sent = replace(prediction, model=model, robot=robot)
+        forward_ms = prediction.forward_ms
+        forward_ms = None if forward_ms is None else float(forward_ms)
+        sent = Prediction(model, robot, bool(prediction.state_lost), forward_ms)
     except Exception as error:
         text = f'the policy gave no numbers ({type(error).__name__}: {error})'
         return PolicyFailed(Status.POLICY_ERROR, text)

@@ -238,7 +238,7 @@ def test_an_unknown_step_is_named(copied):
     assert 'somebodys_step' in text
 
 
-def test_the_device_is_ours_not_the_files(copied):
+def test_the_device_is_ours_not_the_files(copied, caplog):
     change_json(copied / 'config.json', lambda held: held.update(device='cuda:1'))
     change_json(
         copied / 'policy_preprocessor.json',
@@ -250,6 +250,7 @@ def test_the_device_is_ours_not_the_files(copied):
     )
     policy = load(loading(copied))
     assert policy.describe().device == policy.network.config.device == 'cpu'
+    assert not caplog.records  # LeRobot would say that it takes another
 
 
 def test_lerobot_does_not_choose_the_device(copied):
@@ -316,6 +317,21 @@ def test_a_fresh_process_finds_the_steps_of_a_policy_type():
         [sys.executable, '-c', code], check=True, timeout=120, capture_output=True, text=True
     )
     assert done.stdout.strip() == loaded('smolvla').describe().fingerprint
+
+
+def test_the_steps_of_a_type_are_registered_though_lerobot_does_not_import_them():
+    from lerobot.policies.wall_x.configuration_wall_x import WallXConfig
+    from lerobot.processor import ProcessorStepRegistry
+
+    compat.import_steps(WallXConfig)
+    assert 'wall_x_task_processor' in ProcessorStepRegistry.list()
+
+
+def test_guidance_that_does_not_work_is_found_when_loading(monkeypatch):
+    monkeypatch.setattr(
+        'lerobot.policies.rtc.modeling_rtc.RTCProcessor.get_prefix_weights', lambda *_: 1 / 0
+    )
+    assert 'a first prediction failed with ZeroDivisionError' in refused(folder_of('smolvla'))
 
 
 def test_notes_say_what_is_not_applied(copied):

@@ -142,6 +142,13 @@ def test_a_fingerprint_that_no_message_can_hold_is_refused(loaded):
     assert policy.calls == []
 
 
+@pytest.mark.parametrize(('field', 'limit'), [('policy_type', 64), ('device', 32)])
+def test_a_text_that_no_message_can_hold_is_refused(loaded, field, limit):
+    loaded(FakePolicy(**{field: 'x' * limit}))
+    with pytest.raises(PolicyError, match=f'the {field} .* is over {limit} bytes'):
+        loaded(FakePolicy(**{field: 'x' * (limit + 1)}))
+
+
 def test_what_a_loader_says_is_passed_on(loaded, monkeypatch):
     def load(kind: str, loading: Loading) -> FakePolicy:
         raise PolicyError('no such file; correct policy_path')

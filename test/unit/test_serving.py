@@ -147,6 +147,21 @@ def test_the_first_request_of_an_episode_may_come_before_the_word():
     assert [chunk.header.episode for chunk in rig.step()] == [3]
 
 
+def test_word_that_comes_late_ends_nothing_of_the_episode_that_it_begins():
+    rig = Rig()
+    session = rig.open()
+    rig.serving.deposit(request(episode=3), 0)
+    rig.step()
+    rig.serving.begin_episode(session, 3)
+    rig.serving.deposit(request(episode=3), 0)
+    rig.step()
+    assert rig.resets == []
+    rig.serving.begin_episode(session, 4)
+    rig.serving.deposit(request(episode=4), 0)
+    rig.step()
+    assert rig.resets == [session.session_id]
+
+
 def test_an_answer_is_sent_only_while_its_session_is_open():
     rig = Rig()
     rig.open()

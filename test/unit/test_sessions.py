@@ -135,7 +135,7 @@ def test_a_second_robot_of_the_same_name_is_refused_while_the_first_is_heard():
     sessions = table()
     sessions.open(ask(instance=1), 0, MANY)
     second = ask(instance=2)
-    sessions.heard('robot_1', 4 * S)
+    sessions.heard('robot_1', 4 * S, 0)
     refused = refusal(sessions, second, 9 * S - 1)
     assert refused.code == Refusal.NAME_IN_USE
     for words in ("'robot_1'", '5.0 s ago', 'its own client_id', 'again after 5 s'):
@@ -163,7 +163,7 @@ def test_only_the_right_epoch_closes_a_session():
 
 def test_hearing_a_stranger_keeps_nothing():
     sessions = table()
-    sessions.heard('stranger', 1)
+    sessions.heard('stranger', 1, 0)
     assert content(sessions)[:2] == ([], {})
 
 
@@ -201,3 +201,12 @@ def test_each_robot_and_epoch_has_an_id_of_its_own(name, epoch, other_name, othe
     first, second = name_session(ask(name, epoch)), name_session(ask(other_name, other_epoch))
     assert (first == second) == same
     assert len(first.encode()) <= ID_LIMIT
+
+
+def test_the_time_that_sessions_were_open_counts_within_the_window():
+    sessions = table()
+    for number, opened_s in enumerate((0, 6, 9)):
+        sessions.open(ask(f'robot_{number}'), opened_s * S, MANY)
+    assert sessions.open_s(10 * S, 5 * S) == 5 + 4 + 1
+    sessions.close('robot_1', ask().session_epoch)
+    assert sessions.open_s(10 * S, 5 * S) == 5 + 1

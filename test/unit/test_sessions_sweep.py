@@ -37,7 +37,7 @@ def test_a_robot_that_is_heard_is_not_gone_though_nobody_seems_to_listen():
     sessions = table()
     sessions.open(ask(), 0, MANY)
     for now_s in range(1, 100, 4):
-        sessions.heard('robot_1', now_s * S)
+        sessions.heard('robot_1', now_s * S, 0)
         assert reasons(sessions, now_s + 3, listening=False) == []
 
 
@@ -63,7 +63,7 @@ def test_a_listener_that_comes_back_is_in_time():
 def test_who_only_listens_is_idle_in_the_end():
     sessions = table()
     sessions.open(ask(), 0, MANY)
-    sessions.heard('robot_1', 10 * S)
+    sessions.heard('robot_1', 10 * S, 0)
     assert reasons(sessions, 70, listening=True) == []
     assert reasons(sessions, 70.1, listening=True) == ['session_idle']
     assert len(sessions) == 0
@@ -110,7 +110,7 @@ class SessionLife(RuleBasedStateMachine):
 
     @rule(name=names)
     def speak(self, name):
-        self.sessions.heard(name, self.now_ns)
+        self.sessions.heard(name, self.now_ns, 0)
         if name in self.model:
             self.model[name][2] = self.now_ns
 

@@ -62,13 +62,11 @@ def test_load_is_a_share(durations, after_ns):
     assert statistics.load(now_ns + LOAD_WINDOW_NS) == 0
 
 
-def test_the_rate_is_that_of_the_requests_of_late():
+def test_arrivals_are_those_of_late():
     statistics = Statistics()
     for i in range(20):
         statistics.arrived(i * S, superseded=bool(i % 2))
-    assert statistics.rate_hz(19 * S) == pytest.approx(1.0)
-    assert statistics.rate_hz(24 * S) == pytest.approx(0.5)
-    assert statistics.rate_hz(30 * S) == 0.0
+    assert [statistics.arrivals(s * S) for s in (19, 24, 30)] == [10, 5, 0]
     assert statistics.requests == 20
 
 

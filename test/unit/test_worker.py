@@ -79,7 +79,7 @@ POLICY_FAILURES = [
     (raises(RuntimeError('out of memory')), 'policy_error', 'RuntimeError: out of memory'),
     (raises(RuntimeError('a\0b \udcff' + 'ü' * 2000)), 'policy_error', 'a b ?ü'),
     (lambda _: None, 'policy_error', 'NoneType'),
-    (lambda _: SimpleNamespace(model=ROWS, robot=ROWS), 'policy_error', 'dataclass'),
+    (lambda _: SimpleNamespace(model=ROWS, robot=ROWS), 'policy_error', 'forward_ms'),
     (gives(None), 'policy_error', 'the model chunk must be rows x 3 actions, got ()'),
     (gives([['x']]), 'policy_error', 'the policy gave no numbers (ValueError'),
     (gives(ROWS[:0]), 'policy_error', 'the model chunk must be rows x 3 actions, got (0, 3)'),
