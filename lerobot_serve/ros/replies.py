@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 import threading
 import time
 
@@ -28,10 +29,15 @@ class Replies:
             with self._lock:
                 self._publishers[topic] = publisher
 
-    def send(self, topic: str, raw: bytes) -> bool:
-        """Publish the bytes of a chunk; False when the topic is no longer open."""
+    def send(self, topic: str, raw: bytes, is_wanted: Callable[[], bool] = lambda: True) -> bool:
+        """
+        Publish the bytes of a chunk; False when the topic is no longer open.
+
+        `is_wanted` is asked under the lock: once `keep` has returned, nothing is on its way that
+        was not wanted before.
+        """
         with self._lock:
-            publisher = self._publishers.get(topic)
+            publisher = self._publishers.get(topic) if is_wanted() else None
             if publisher:
                 publisher.publish(raw)
         return publisher is not None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
 import threading
 import time
@@ -140,9 +140,17 @@ class Mailbox:
     def call(self, job: Callable[[], T], timeout_s: float | None = None) -> T:
         """
         Run `job` in the inference thread and return what it returns. Raises what it raises, and
-        TimeoutError.
+        TimeoutError when it has not even begun by then; it is not run any more.
         """
-        return self.post(job).result(timeout_s)
+        future = self.post(job)
+        wait([future], timeout_s)
+        if future.cancel():
+            raise TimeoutError(f'the policy was still at work after {timeout_s:g} s')
+        try:
+            return future.result()
+        finally:
+            # its error holds this frame, see run_job
+            del future
 
     def forget(self, session_id: str) -> bool:
         """
@@ -185,7 +193,8 @@ class Mailbox:
         with self._changed:
             self._closed = True
             for _, future in self._jobs:
-                future.set_exception(Closed('the server is shutting down'))
+                if future.set_running_or_notify_cancel():
+                    future.set_exception(Closed('the server is shutting down'))
             self._jobs.clear()
             self._changed.notify_all()
 
@@ -195,6 +204,8 @@ class Mailbox:
 
 def run_job(job: Callable[[], object], future: Future) -> None:
     """The error of a job belongs to whoever asked for it, not to the thread."""
+    if not future.set_running_or_notify_cancel():
+        return
     try:
         future.set_result(job())
     except Exception as error:

@@ -193,7 +193,8 @@ class PolicyServer(LifecycleNode):
             # one robot's request must not end the service of the others
             self._statistics.drop('unanswerable')
             return
-        if not (serving.is_open(mail) and self._replies.send(mail.session.ask.reply_topic, raw)):
+        is_open = partial(serving.is_open, mail)
+        if not self._replies.send(mail.session.ask.reply_topic, raw, is_open):
             self._statistics.drop('session_closed')
 
     def _on_one_shot(self, raw: bytes, use: Callable[[Chunk], None]) -> str:

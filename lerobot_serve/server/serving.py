@@ -196,10 +196,9 @@ class Serving:
         Raises TimeoutError when the policy is still at work by then.
         """
         self.end(list(self.sessions), 'session_ended')
-        dropped = self._mailbox.clear()
 
         def let_go() -> None:
-            for mail in dropped:
+            for mail in self._mailbox.clear():
                 if mail.use:
                     mail.use(self._refused(mail.raw, self._refusal))
             self.worker.close()

@@ -7,14 +7,19 @@ Importing this needs LeRobot: a test module says so first, with pytest.importors
 from __future__ import annotations
 
 import atexit
+from collections.abc import Callable
+import json
 from pathlib import Path
 import shutil
 import tempfile
+from typing import Any
 
 import numpy as np
+import pytest
+from safetensors.torch import load_file, save_file
 import torch
 
-from lerobot_serve.policies.base import Loading, PolicyRequest
+from lerobot_serve.policies.base import Loading, PolicyError, PolicyRequest
 from lerobot_serve.policies.lerobot.compat import lerobot, quiet
 from lerobot_serve.policies.lerobot.loader import load
 from lerobot_serve.policies.lerobot.policy import LeRobotPolicy
@@ -49,6 +54,27 @@ def loading(folder: Path, **others: object) -> Loading:
 
 def loaded(kind: str, **config: object) -> LeRobotPolicy:
     return load(loading(folder_of(kind, **config)))
+
+
+def change_json(file: Path, change: Callable[[Any], object]) -> None:
+    value = json.loads(file.read_text())
+    change(value)
+    file.write_text(json.dumps(value))
+
+
+def change_tensors(file: Path, change: Callable[[Any], object]) -> None:
+    tensors = {name: tensor.clone() for name, tensor in load_file(file).items()}
+    change(tensors)
+    save_file(tensors, file)
+
+
+def refused(folder: Path, **said: object) -> str:
+    """Return why a folder is not loaded, which takes one line."""
+    with pytest.raises(PolicyError) as refusal:
+        load(loading(folder, **said))
+    text = str(refusal.value)
+    assert '\n' not in text
+    return text
 
 
 def requests_for(
