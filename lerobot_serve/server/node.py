@@ -7,9 +7,7 @@ two threads one goes through transitions, so that the other can answer clients m
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
-from itertools import count
 import time
 
 from lifecycle_msgs.msg import State
@@ -27,11 +25,12 @@ from lerobot_serve.ros.runtime import run, Runtime, UserError
 from lerobot_serve.ros.share import shared_file
 from lerobot_serve.server import preparation
 from lerobot_serve.server.mailbox import Mail, Mailbox
+from lerobot_serve.server.one_shots import OneShots
 from lerobot_serve.server.parameters import ServerParameters
 from lerobot_serve.server.reports import (
     accept,
     describe_load,
-    describe_policy,
+    describe_server,
     server_status,
     Standing,
 )
@@ -41,7 +40,7 @@ from lerobot_serve.server.statistics import Statistics
 from lerobot_serve.wire import chunk as wire_chunk
 from lerobot_serve.wire.chunk import Chunk
 from lerobot_serve.wire.errors import Unencodable
-from lerobot_serve.wire.schema import Refusal, SCHEMA_VERSION, SCHEMA_VERSION_MIN
+from lerobot_serve.wire.schema import Refusal
 from lerobot_serve.wire.session import Refused
 from lerobot_serve_interfaces.msg import Observation, ServerStatus
 from lerobot_serve_interfaces.srv import CloseSession, GetStatus, OpenSession, ResetEpisode
@@ -60,7 +59,6 @@ class PolicyServer(LifecycleNode):
         self._serving: Serving | None = None
         self._standing = Standing(ServerStatus.UNCONFIGURED, preparation.UNCONFIGURED_TEXT)
         self._replies = Replies(self)
-        self._one_shots = count(1)
         self._offer()
         runtime.thread('inference', self._run_inference, self._mailbox.close)
         runtime.thread('intake', partial(self._inbox.run, runtime.stop), self._inbox.wake)
@@ -79,8 +77,9 @@ class PolicyServer(LifecycleNode):
         self.create_service(CloseSession, '~/close_session', self._on_close)
         self.create_service(ResetEpisode, '~/reset_episode', self._on_reset)
         self.create_service(GetStatus, '~/get_status', self._on_get_status)
+        one_shots = OneShots(lambda: self._serving, lambda: self._standing)
         self._action = PredictAction(
-            self, self._on_one_shot, self._mailbox.forget, self._mailbox.__len__
+            self, one_shots.predict, self._mailbox.forget, self._mailbox.__len__
         )
         self.create_timer(self._settings.current.status_period_s, self._on_timer)
         self._publish_status()
@@ -111,16 +110,12 @@ class PolicyServer(LifecycleNode):
 
     def activate(self) -> None:
         """Take sessions."""
-        served = self._serving.served
         self._serving.begin()
         self._stand(ServerStatus.ACTIVE)
-        for note in served.notes:
+        for note in self._serving.served.notes:
             self.get_logger().warning(note)
-        self.get_logger().info(
-            f'serving {served.fingerprint} ({served.policy_type}, '
-            f'{served.state_class.name.lower()}) on {served.device} as '
-            f'{self.get_fully_qualified_name()}'
-        )
+        what = preparation.in_words(self._serving.served)
+        self.get_logger().info(f'serving {what} as {self.get_fully_qualified_name()}')
 
     def deactivate(self) -> None:
         """Drain: what is due is answered, new sessions are told to go elsewhere."""
@@ -134,7 +129,7 @@ class PolicyServer(LifecycleNode):
             self._action.wait_until_told,
             self._replies.wait_until_delivered,
         )
-        if not all([wait(max(0.0, deadline - time.monotonic())) for wait in waits]):
+        if not all(wait(max(0.0, deadline - time.monotonic())) for wait in waits):
             self.get_logger().warning(f'answers were still due after drain_s ({limit_s:g} s)')
         self._stand(ServerStatus.INACTIVE, 'drained; activate it to serve again')
 
@@ -180,6 +175,9 @@ class PolicyServer(LifecycleNode):
 
     def _answer(self, mails: list[Mail]) -> None:
         serving = self._serving
+        if serving is None:
+            # they came while the policy was let go
+            return self._statistics.drop('session_ended')
         for mail, chunk in serving.worker.answer(mails):
             self._send(serving, mail, chunk)
 
@@ -196,18 +194,6 @@ class PolicyServer(LifecycleNode):
         is_open = partial(serving.is_open, mail)
         if not self._replies.send(mail.session.ask.reply_topic, raw, is_open):
             self._statistics.drop('session_closed')
-
-    def _on_one_shot(self, raw: bytes, use: Callable[[Chunk], None]) -> str:
-        """Queue the request of a caller without a session; executor thread."""
-        serving = self._serving
-        key = f'predict_chunk#{next(self._one_shots)}'
-        if serving is None:
-            use(preparation.refused_chunk(raw, self._standing.text))
-        else:
-            refused = serving.deposit_one(key, raw, time.monotonic_ns(), use)
-            if refused:
-                use(refused)
-        return key
 
     # control, executor thread
 
@@ -265,14 +251,9 @@ class PolicyServer(LifecycleNode):
     ) -> GetStatus.Response:
         parameters = self._settings.current
         response.status = self._status()
-        response.schema_version_min = SCHEMA_VERSION_MIN
-        response.schema_version_max = SCHEMA_VERSION
         response.default_task = parameters.default_task
         response.task_pinned = parameters.pin_task
-        serving = self._serving
-        if serving:
-            describe_policy(response, serving.served)
-        return response
+        return describe_server(response, self._serving)
 
     # housekeeping, executor thread
 

@@ -105,6 +105,12 @@ def change(served: Serving, parameters: ServerParameters) -> None:
     served.change(rules(parameters), admission(parameters), scheduler)
 
 
+def in_words(served: Description) -> str:
+    """Return what is served, for the log."""
+    kind = served.state_class.name.lower()
+    return f'{served.fingerprint} ({served.policy_type}, {kind}) on {served.device}'
+
+
 def no_session(client_id: str, session_epoch: int) -> str:
     return f'{client_id!r} has no session of epoch {session_epoch}'
 

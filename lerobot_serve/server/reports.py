@@ -10,10 +10,10 @@ from lerobot_serve.server.serving import Serving
 from lerobot_serve.server.sessions import Session
 from lerobot_serve.server.statistics import Statistics
 from lerobot_serve.server.worker import sendable
-from lerobot_serve.wire.schema import Refusal
+from lerobot_serve.wire.schema import Refusal, SCHEMA_VERSION, SCHEMA_VERSION_MIN
 from lerobot_serve.wire.session import SessionAsk
 from lerobot_serve_interfaces.msg import CameraSpec, DropCount, ServerStatus
-from lerobot_serve_interfaces.srv import OpenSession
+from lerobot_serve_interfaces.srv import GetStatus, OpenSession
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +85,14 @@ def describe_load(
     response.load, response.predicted_delay_ms = report.load, report.predicted_delay_ms
     response.active_sessions = report.active_sessions
     response.max_sessions = report.max_sessions
+    return response
+
+
+def describe_server(response: GetStatus.Response, serving: Serving | None) -> GetStatus.Response:
+    """Fill in which contract is spoken, and what is served if anything is."""
+    response.schema_version_min, response.schema_version_max = SCHEMA_VERSION_MIN, SCHEMA_VERSION
+    if serving:
+        describe_policy(response, serving.served)
     return response
 
 

@@ -98,6 +98,7 @@ def rig(node, tmp_path, steering):
         yield rigged
         rigged.end()
         # a policy that waits for its turn could not end
-        steering.end()
+        steering.open_gates()
+    steering.end()
     for log in sorted(tmp_path.glob('*.log')):
         print(f'--- {log.name}\n{log.read_text()[-3000:]}')

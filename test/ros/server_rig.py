@@ -34,6 +34,8 @@ STATES = {
     ServerStatus.FAILED: 'failed',
 }
 LIMIT_S = 20.0
+# a call to a server that was killed is lost, one to its successor is not
+TRY_S = 2.0
 
 
 class ServerRig:
@@ -79,7 +81,7 @@ class ServerRig:
         deadline = time.monotonic() + limit_s
         while True:
             try:
-                return call(client, request, limit_s)
+                return call(client, request, TRY_S)
             except CallFailed:
                 if time.monotonic() > deadline:
                     raise

@@ -16,7 +16,7 @@ from lerobot_serve.wire import observation as wire_observation
 from lerobot_serve.wire.chunk import Chunk
 from lerobot_serve.wire.header import Header
 from lerobot_serve.wire.observation import Observation
-from lerobot_serve.wire.schema import MsgType, Refusal
+from lerobot_serve.wire.schema import Flag, MsgType, Refusal
 from lerobot_serve.wire.session import CameraSpec, Refused, SessionAsk, Unreachable
 from lerobot_serve_interfaces.msg import ActionChunk
 
@@ -60,9 +60,12 @@ class SmallClient:
         if not self._sessions.wait_until_wired(publishers, limit_s):
             raise TimeoutError('requests or answers found nobody at the other end')
 
-    def observation(self, **changes: object) -> Observation:
+    def observation(
+        self, *, episode: int = 0, flags: Flag = Flag.NONE, **changes: object
+    ) -> Observation:
         self._seq += 1
-        header = Header(self._seq, time.monotonic_ns(), self.ask.session_epoch, 0, 1, 1)
+        now_ns = time.monotonic_ns()
+        header = Header(self._seq, now_ns, self.ask.session_epoch, episode, 1, 1, flags)
         state = np.linspace(-1, 1, 6, dtype=np.float32)[None, :]
         built = Observation(header, self.ask.client_id, 'episode-1', state)
         return replace(built, **changes)

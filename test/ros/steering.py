@@ -32,13 +32,13 @@ class Fifo:
             self.let(PLENTY)
 
     def end(self) -> None:
+        """With this end goes all leave that was not taken."""
         if self._handle is not None:
-            self.open_gate()
             os.close(self._handle)
 
 
 class Steering:
-    """One folder for one policy; made before the server starts, ended before it ends."""
+    """One folder for one policy; made before the server starts, ended after it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -54,6 +54,10 @@ class Steering:
         file = self.folder / 'events'
         lines = file.read_text().splitlines() if file.exists() else []
         return [line for line in lines if line.startswith(kind)]
+
+    def open_gates(self) -> None:
+        for fifo in (self.loads, self.turns):
+            fifo.open_gate()
 
     def end(self) -> None:
         for fifo in (self.loads, self.turns):

@@ -25,9 +25,8 @@ def rows(chunk) -> np.ndarray:
     return np.reshape(chunk.chunk_robot.data, (chunk.chunk_robot.rows, -1))
 
 
-# an idle executor must not sleep over an answer that is there, hence no status to wake it
 def test_a_caller_without_a_session_gets_a_chunk(rig):
-    rig.start(**NULL, status_period_s=60.0)
+    rig.start(**NULL)
     heard = []
     goal = rig.predict(
         asking(), feedback_callback=lambda message: heard.append(message.feedback.queue_position)
