@@ -175,10 +175,9 @@ class PolicyServer(LifecycleNode):
 
     def _answer(self, mails: list[Mail]) -> None:
         serving = self._serving
-        if serving is None:
-            # they came while the policy was let go
-            return self._statistics.drop('session_ended')
-        for mail, chunk in serving.worker.answer(mails):
+        # none: they came while the policy was let go
+        answers = serving.worker.answer(mails) if serving else ()
+        for mail, chunk in answers:
             self._send(serving, mail, chunk)
 
     def _send(self, serving: Serving, mail: Mail, chunk: Chunk) -> None:
