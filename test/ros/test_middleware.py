@@ -34,7 +34,7 @@ SMALL = """<?xml version="1.0"?>
 @pytest.mark.parametrize('name', PROFILES)
 def test_no_profile_can_block_a_writer(name):
     assert PROFILES[name].history == HistoryPolicy.KEEP_LAST
-    assert 1 <= PROFILES[name].depth <= 200
+    assert 1 <= PROFILES[name].depth <= qos.UNDER_WAY
 
 
 def test_each_topic_has_the_reliability_it_needs():
