@@ -24,6 +24,7 @@ ROUNDS_A_TURN = 50
 PARAMETERS = {
     'policy': f'ACT, resnet18, one camera of {act_small.PIXELS}x{act_small.PIXELS}',
     'chunk_rows': act_small.CHUNK_ROWS,
+    'cpu_threads': 1,
     'period_s': PERIOD_S,
     'order': 'round_robin, micro_batch, round_robin, ...; the first turn of each is not counted',
 }
@@ -34,7 +35,12 @@ def measure(rounds: int, folder: Path) -> list[Case]:
     turns = max(2, rounds // ROUNDS_A_TURN)
     with tempfile.TemporaryDirectory() as scratch:
         policy = act_small.build(Path(scratch) / 'act_small')
-        parameters = act_small.server_parameters(policy) | {'max_sessions': max(SESSIONS)}
+        # one thread for the policy: the robots of this bench need the other core, and threads of
+        # torch that wait for each other's core are slower than one
+        parameters = act_small.server_parameters(policy) | {
+            'max_sessions': max(SESSIONS),
+            'cpu_threads': 1,
+        }
         with serve(parameters, folder) as served:
             return [measure_case(served, count, turns) for count in SESSIONS]
 
