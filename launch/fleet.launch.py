@@ -10,7 +10,7 @@ from lerobot_serve.edge.parameters import EdgeParameters
 from lerobot_serve.ros import launching
 from lerobot_serve.sim.parameters import SimParameters
 
-OF_EDGE = ('server', 'task', 'codec')
+OF_EDGE = ('servers', 'task', 'codec')
 OF_SIM = ('image_height', 'image_width')
 
 

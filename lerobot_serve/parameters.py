@@ -126,12 +126,15 @@ def build(parameters: type[T], values: dict[str, Any]) -> T:
     """
     Return the dataclass with `values` over its defaults, every one checked.
 
-    The class may define `check(self)` for rules between parameters. Raises ParameterError.
+    The class may define `check(self)` for rules between parameters, and `complete(values)` for
+    defaults that depend on a value. Raises ParameterError.
     """
+    complete = getattr(parameters, 'complete', dict)
     known = {spec.name: spec for spec in specs(parameters)}
     for name in values:
         if name not in known:
             raise ParameterError(f'{name} is not a parameter; there are {", ".join(known)}')
+    values = complete(values)
     built = parameters(**{name: known[name].check(value) for name, value in values.items()})
     check = getattr(built, 'check', None)
     if check:

@@ -26,11 +26,15 @@ REQUIREMENTS = {
 FROM_ROS = (
     'ament_index_python',
     'builtin_interfaces',
+    'diagnostic_msgs',
+    'geometry_msgs',
     'lerobot_serve_interfaces',
     'lifecycle_msgs',
+    'nav_msgs',
     'rcl_interfaces',
     'rclpy',
     'sensor_msgs',
+    'std_msgs',
     'std_srvs',
     'trajectory_msgs',
 )

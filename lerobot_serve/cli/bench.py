@@ -16,7 +16,17 @@ from lerobot_serve.ros.runtime import UserError
 
 EXAMPLE = 'example: lerobot-serve bench round_trip --rounds 200'
 # the module lerobot_serve.bench.NAME has ABOUT, PARAMETERS and measure(rounds, folder)
-NAMES = ('round_trip', 'codec', 'server_share', 'scheduling', 'fairness', 'memory')
+NAMES = (
+    'round_trip',
+    'codec',
+    'cage',
+    'tick',
+    'edge_cpu',
+    'server_share',
+    'scheduling',
+    'fairness',
+    'memory',
+)
 OUT = Path('out/bench')
 ROUNDS_LIMIT = 100_000
 

@@ -107,7 +107,7 @@ def describe(summary: dict) -> str:
         ('action age', ages),
         ('chunks', f'{edge["chunks_accepted"]} for {edge["requests_sent"]} requests'),
         ('round trip', f'{trips}, of it inference p50 {summary["inference_ms_p50"]:.1f} ms'),
-        ('stalls', f'{edge["stalls"]} (one at each change of episode is normal)'),
+        ('stalls', str(edge['stalls'])),
         ('control ticks', f'{edge["ticks"]} and {edge["ticks_missed"]} missed'),
         ('dropped', drops or 'none'),
         ('torch on the robot', 'YES' if summary['edge_has_torch'] else 'no'),

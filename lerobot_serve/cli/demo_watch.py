@@ -54,7 +54,9 @@ class Watch(Node):
         self.news.set()
 
     def _on_executed(self, message: ExecutedAction) -> None:
-        self.ages_ms.append(1e3 * message.age_s)
+        # a rung of the ladder plays nothing that was ever seen
+        if message.rung == EdgeState.RUNG_PLAY:
+            self.ages_ms.append(1e3 * message.age_s)
 
     def _on_status(self, message: ServerStatus) -> None:
         self.status = message

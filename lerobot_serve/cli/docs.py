@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from lerobot_serve.edge import profiles
 from lerobot_serve.edge.parameters import EdgeParameters
 from lerobot_serve.parameters import table
 from lerobot_serve.ros.runtime import UserError
@@ -27,6 +28,10 @@ wrong change is refused and changes nothing.
 
 Topics also take the standard `qos_overrides.*` parameters.
 """
+PROFILES = """## Profiles of edge_controller
+
+What `profile` sets of the parameters that are not given.
+"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def reference() -> str:
     """Return the whole page."""
     parts = [f'## {name}\n\n{table(parameters)}\n' for name, parameters in NODES.items()]
-    return '\n'.join([INTRODUCTION, *parts])
+    return '\n'.join([INTRODUCTION, *parts, f'{PROFILES}\n{profiles.table()}\n'])
 
 
 def main(options: argparse.Namespace) -> int:

@@ -1,17 +1,16 @@
 """
-The half that touches the robot: no weights, no torch, and a rule for every way in which the other
-half may fail.
+The half of the work that touches the robot. Carries no weights and never imports torch.
 
-    robot       what the robot is: joints, cameras, limits, from one YAML file
-    inputs      the newest of every input, and how old it is
-    history     the inputs of the last control steps
-    frames      the frames of an observation, encoded
-    ledger      the one request in flight, and which answer counts
-    queue       the actions that are left to play
-    cage        the last check before a command leaves
-    commands    the command as a message
-    controller  one control step: queue, staleness, cage
-    answers     what a server's answers must hold to be used
-    requester   the thread that opens the session and asks for chunks
-    node        the wiring to ROS
+    robot/        what the robot is: its file, its limits, its commands as messages
+    inputs, history, frames   what it senses, now and at the steps before
+    requester     the thread that asks: whom, when, and what when nobody answers
+    exchange, ledger, answers one request at a time, and which answers count
+    states, servers           the connection as a table; whom to ask next
+    queue/        what is left to play; delays, interpolation, latency
+    ladder, rungs, ramp       what is done when there is nothing to play
+    cage/         the last check before a command leaves
+    controller    one control step: queue, ladder, cage
+    operation, episodes, runs who has the say: policy, operator, teardown; runs of one task
+    link, outside what the requester needs of the outside, and the real one
+    node          the wiring to ROS
 """

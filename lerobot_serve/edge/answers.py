@@ -41,7 +41,13 @@ def check_actions(chunk: Chunk, columns: int) -> None:
         raise Dropped(Status(chunk.status).name.lower() if known else 'unknown_status')
     if chunk.robot.shape[1] != columns or not len(chunk.robot):
         raise Malformed('wrong_shape', f'{chunk.robot.shape} is no chunk of this robot')
-    if not np.isfinite(chunk.robot).all():
+    if len(chunk.model) not in (0, len(chunk.robot)):
+        raise Malformed(
+            'wrong_shape',
+            f'{len(chunk.model)} rows of the policy, {len(chunk.robot)} of the robot',
+        )
+    # the policy's own rows are the prefix of the next request
+    if not (np.isfinite(chunk.robot).all() and np.isfinite(chunk.model).all()):
         raise Malformed('not_finite', 'the chunk holds NaN or infinity')
 
 

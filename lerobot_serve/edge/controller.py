@@ -1,7 +1,8 @@
 """
-One control step: the next action that is not stale, through the cage.
+One control step: what is played or, when there is nothing, what the ladder says; through the cage.
 
-Plain and without a clock. The tick thread calls `step`.
+Plain and without a clock. The tick thread calls `step`, any thread the orders below it, which the
+next step follows.
 """
 
 from __future__ import annotations
@@ -9,63 +10,170 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
-from lerobot_serve.edge.cage import Cage, Judgement, Verdict
-from lerobot_serve.edge.queue import ActionQueue, Planned
+from lerobot_serve.edge.cage.cage import Cage
+from lerobot_serve.edge.cage.judgement import Judgement, Last, Verdict
+from lerobot_serve.edge.ladder import Decision, Ladder
+from lerobot_serve.edge.queue.actions import ActionQueue, Planned
+from lerobot_serve.edge.queue.interpolation import Interpolator
+from lerobot_serve.edge.rungs import Rung, RungKind
+
+
+@dataclass(frozen=True, slots=True)
+class Sensed:
+    """What the inputs say of the robot now, and of what its actions move; None: not known."""
+
+    state: np.ndarray | None = None
+    measured: np.ndarray | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Executed:
-    """What one step commands and why."""
+    """What one step commands and why; `planned` is None where a rung of the ladder commands."""
 
-    planned: Planned
+    planned: Planned | None
+    decision: Decision
     judgement: Judgement
     age_ns: int
 
 
 class Controller:
-    """Owns the last command. One thread."""
+    """Owns the last command. `dry` is told when there is nothing left to play."""
 
-    def __init__(self, queue: ActionQueue, cage: Cage, *, max_action_age_ns: int) -> None:
-        self._queue, self._cage, self._max_age_ns = queue, cage, max_action_age_ns
-        self._last: np.ndarray | None = None
+    def __init__(
+        self,
+        queue: ActionQueue,
+        ladder: Ladder,
+        cage: Cage,
+        interpolator: Interpolator,
+        *,
+        step_s: float,
+        max_action_age_ns: int,
+        dry: Callable[[], None],
+    ) -> None:
+        self._queue, self._ladder, self._cage = queue, ladder, cage
+        self._interpolator, self._step_s = interpolator, step_s
+        self._max_age_ns, self._dry = max_action_age_ns, dry
+        self._orders: list[Callable[[], None]] = []
+        self._last: Last | None = None
+        self._planned: Planned | None = None
+        self._epoch = queue.epoch
+        self._was_playing = self._cleared = self._diverted = False
+        self._is_told_dry = True
+        self.rung = RungKind.PLAY
+        self.rung_reason = ''
         self.drops: Counter[str] = Counter()
-        self.actions_executed = 0
-        self.cage_trips = 0
-        self.stalls = 0
-        self._was_playing = False
-        self.age_ns = 0
+        self.actions_executed = self.cage_trips = self.stalls = 0
+        self.age_ns = self.oldest_age_ns = 0
 
-    def step(self, now_ns: int, position: Callable[[], np.ndarray | None]) -> Executed | None:
-        """
-        Return the command of this step, None when there is nothing that may be played.
+    # any thread; followed at the next step
 
-        `position` tells where the robot is, in action order; it is asked before the first command
-        after a pause and bounds it.
+    def divert(self, rungs: tuple[Rung, ...], cause: str) -> None:
+        """Play no more; go down these rungs."""
+        self._orders.append(partial(self._divert, rungs, cause))
+
+    def release(self) -> None:
+        """Play again."""
+        self._orders.append(self._release)
+
+    def reset_cage(self) -> None:
+        """Let a latched cage judge again."""
+        self._orders.append(self._cage.reset)
+
+    @property
+    def latched(self) -> bool:
+        return self._cage.latched
+
+    # tick thread
+
+    def step(self, now_ns: int, sensed: Callable[[], Sensed]) -> tuple[Executed | None, bool]:
         """
-        planned = self._fresh(now_ns)
-        if planned is None:
-            self.stalls += self._was_playing
-            self._was_playing = False
-            # after a stall the robot may have been moved: measure again
+        Return the command of this step, None when there is nothing to command, and whether the
+        stop service is to be called. `sensed` is asked only when something may be commanded.
+        """
+        while self._orders:
+            self._orders.pop(0)()
+        wanted = self._next(now_ns)
+        decision = self._ladder.step(wanted, self._rows_left(), now_ns, self._last)
+        self.rung, self.rung_reason = decision.kind, decision.reason
+        self._note_play(decision)
+        if decision.wanted is None:
+            # nobody moves it: when it is moved again, that begins where it then is
             self._last = None
-            return None
-        self._was_playing = True
-        last = position() if self._last is None else self._last
-        judgement = self._cage.judge(planned.action, last)
-        if judgement.verdict != Verdict.PASS:
-            self.cage_trips += 1
-        if judgement.command is not None:
-            self._last = judgement.command
-            self.actions_executed += 1
-        self.age_ns = now_ns - planned.source.captured_ns
-        return Executed(planned, judgement, self.age_ns)
+            return None, decision.call_stop
+        return self._judge(decision, now_ns, sensed()), decision.call_stop
 
-    def _fresh(self, now_ns: int) -> Planned | None:
+    def _next(self, now_ns: int) -> np.ndarray | None:
+        """Return what is to be played in this step, between two actions or at the next."""
+        self._cleared = self._epoch != self._queue.epoch
+        if self._cleared:
+            self._epoch = self._queue.epoch
+            self._forget()
+        oldest_ns = now_ns - self._max_age_ns
+        if self._planned and self._planned.source.captured_ns < oldest_ns:
+            if not self._interpolator.wants_action:
+                self.drops['stale_action'] += 1
+            self._forget()
+        if self._interpolator.wants_action:
+            self._planned = self._fresh(oldest_ns)
+            if self._planned is None:
+                return None
+            self._interpolator.feed(self._planned.action.astype(np.float64))
+        return self._interpolator.take()
+
+    def _fresh(self, oldest_ns: int) -> Planned | None:
         """Return the next action whose observation is not too old, dropping those that are."""
-        planned, dropped = self._queue.take_fresh(now_ns - self._max_age_ns)
+        if not self._ladder.plays(self._queue.rows_left):
+            return None
+        planned, dropped = self._queue.take_fresh(oldest_ns)
         if dropped:
             self.drops['stale_action'] += dropped
         return planned
+
+    def _rows_left(self) -> int:
+        """Return the rows that are buffered, with the one that is being played."""
+        return self._queue.rows_left + (self._planned is not None)
+
+    def _forget(self) -> None:
+        self._planned = None
+        self._interpolator.reset()
+
+    def _note_play(self, decision: Decision) -> None:
+        playing = decision.kind is RungKind.PLAY and decision.wanted is not None
+        if not playing:
+            # nor is what was taken and not played where the next steps begin
+            self._forget()
+        if self._was_playing and not playing:
+            # what somebody cleared or stopped is no stall
+            self.stalls += not (self._cleared or self._diverted)
+        if playing:
+            self._is_told_dry = False
+        elif not (self._is_told_dry or self._diverted):
+            self._is_told_dry = True
+            self._dry()
+        self._was_playing = playing
+
+    def _divert(self, rungs: tuple[Rung, ...], cause: str) -> None:
+        self._diverted = True
+        self._ladder.divert(rungs, cause)
+
+    def _release(self) -> None:
+        self._diverted = False
+        self._ladder.release()
+
+    def _judge(self, decision: Decision, now_ns: int, sensed: Sensed) -> Executed:
+        last = self._last or self._cage.start(sensed.measured)
+        judgement = self._cage.judge(
+            decision.wanted, last, measured=sensed.measured, state=sensed.state
+        )
+        self.cage_trips += judgement.verdict != Verdict.PASS
+        self._last = last.after(judgement.command, self._step_s) if last else None
+        self.actions_executed += judgement.command is not None
+        planned = self._planned if decision.kind is RungKind.PLAY else None
+        if planned:
+            self.age_ns = now_ns - planned.source.captured_ns
+            self.oldest_age_ns = max(self.oldest_age_ns, self.age_ns)
+        return Executed(planned, decision, judgement, self.age_ns if planned else 0)

@@ -1,5 +1,5 @@
 """
-A server without ROS, for trying a requester: refuses, resets and answers as it is told.
+Servers without ROS, for trying a requester: they refuse, reset and answer as they are told.
 
 The thread of the requester calls the methods of Link; the test calls the others.
 """
@@ -7,6 +7,7 @@ The thread of the requester calls the methods of Link; the test calls the others
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import replace
 import queue
 
@@ -26,22 +27,47 @@ WAIT_S = 10.0
 
 
 class FakeLink:
-    """A Link that remembers what it was asked; `open_errors` are raised first, in order."""
+    """
+    A Link that remembers what it was asked. `open_errors` are raised first, in order; then a
+    server opens sessions unless `refusals` has an error for it. `heard` is given each request
+    instead of `request`, where it is set.
+    """
 
     def __init__(self, *open_errors: Exception) -> None:
         self.open_errors = deque(open_errors)
+        self.away: set[str] = set()
+        self.refusals: dict[str, Exception] = {}
         self.observe_errors: deque[Exception] = deque()
         self.images: tuple[Image, ...] = ()
         self.agreement = Agreement(SCHEMA_VERSION)
-        self.epochs: list[int] = []
+        # server and epoch of each attempt to open a session
+        self.asked: list[tuple[str, int]] = []
+        self.left: list[str] = []
         self.resets: list[tuple[int, int, str]] = []
         self._requests: queue.SimpleQueue[Observation] = queue.SimpleQueue()
+        self.heard: Callable[[Observation], None] = self._requests.put
 
-    def open_session(self, epoch: int) -> Agreement:
-        self.epochs.append(epoch)
+    @property
+    def epochs(self) -> list[int]:
+        return [epoch for _, epoch in self.asked]
+
+    @property
+    def servers(self) -> list[str]:
+        return [server for server, _ in self.asked]
+
+    def is_there(self, server: str) -> bool:
+        return server not in self.away
+
+    def open_session(self, server: str, epoch: int) -> Agreement:
+        self.asked.append((server, epoch))
         if self.open_errors:
             raise self.open_errors.popleft()
+        if server in self.refusals:
+            raise self.refusals[server]
         return self.agreement
+
+    def close_session(self) -> None:
+        self.left.append(self.servers[-1])
 
     def reset_episode(self, epoch: int, episode: int, episode_id: str) -> None:
         self.resets.append((epoch, episode, episode_id))
@@ -55,7 +81,7 @@ class FakeLink:
         return states, tuple(images)
 
     def send(self, raw: bytes) -> None:
-        self._requests.put(wire_observation.decode(raw))
+        self.heard(wire_observation.decode(raw))
 
     def request(self, timeout_s: float = WAIT_S) -> Observation:
         """Wait for the next request. Raises queue.Empty."""

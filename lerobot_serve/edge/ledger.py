@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from lerobot_serve.edge.queue.actions import Mark
 from lerobot_serve.wire.header import Header
 
 
@@ -27,7 +28,7 @@ class Pending:
     seq: int
     sent_ns: int
     captured_ns: int
-    rows_taken: int
+    mark: Mark
 
 
 class Ledger:
@@ -39,12 +40,12 @@ class Ledger:
         self.pending: Pending | None = None
         self._seq = 0
 
-    def begin(self, *, sent_ns: int, captured_ns: int, rows_taken: int) -> Pending:
+    def begin(self, *, sent_ns: int, captured_ns: int, mark: Mark) -> Pending:
         """Note a request as sent. Raises RuntimeError while another one is in flight."""
         if self.pending:
             raise RuntimeError(f'request {self.pending.seq} is still in flight')
         self._seq += 1
-        self.pending = Pending(self._seq, sent_ns, captured_ns, rows_taken)
+        self.pending = Pending(self._seq, sent_ns, captured_ns, mark)
         return self.pending
 
     def accept(self, header: Header) -> Pending:

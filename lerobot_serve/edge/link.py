@@ -14,21 +14,29 @@ from lerobot_serve.wire.content import Image
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """What a server asks of the requests of a session."""
+    """What a server asks of the requests of a session, and what it gives."""
 
     schema_version: int
     observation_steps: int = 1
     observation_stride_steps: int = 1
+    chunk_size: int = 1
+    supports_rtc: bool = False
 
 
 class Link(Protocol):
     """What the requester needs of the outside; the node implements it."""
 
-    def open_session(self, epoch: int) -> Agreement:
+    def is_there(self, server: str) -> bool:
+        """Return whether somebody offers this server's services now."""
+
+    def open_session(self, server: str, epoch: int) -> Agreement:
         """Return what the server asks of requests. Raises Refused or Unreachable."""
 
+    def close_session(self) -> None:
+        """Tell the present server that it is left; what it answers changes nothing."""
+
     def reset_episode(self, epoch: int, episode: int, episode_id: str) -> None:
-        """Tell the server; what it answers changes nothing for the robot."""
+        """Tell the present server; what it answers changes nothing for the robot."""
 
     def observe(self, moments: tuple[Moment, ...]) -> tuple[np.ndarray, tuple[Image, ...]]:
         """
@@ -36,30 +44,40 @@ class Link(Protocol):
         """
 
     def send(self, raw: bytes) -> None:
-        """Publish a request."""
+        """Publish a request to the present server."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """When to ask and when to give up."""
+    """When to ask, when to give up, and how a chunk is joined to what is left of the last."""
 
     step_s: float
     buffer_time_s: float
     request_timeout_s: float
-    backoff_s: float
-    append: bool
+    degraded_after_s: float = 1.0
+    max_offline_s: float = 60.0
+    max_action_age_s: float = 3.0
+    append: bool = False
+    rtc: bool = False
+    execution_horizon: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Episode:
+    """What the robot shall do, and how that is called; an empty name is chosen here."""
+
+    task: str = ''
+    episode_id: str = ''
 
 
 @dataclass
 class Progress:
     """What the requester tells about itself; replaced field by field, read by the status timer."""
 
-    connected: bool = False
-    ever_connected: bool = False
-    refused: str = ''
     waiting_for: str = ''
     failed: str = ''
-    late: bool = False
+    server: str = ''
+    task: str = ''
     episode_id: str = ''
     slot: str = ''
     policy: str = ''
@@ -70,7 +88,7 @@ class Progress:
 
     def accepted(self, chunk: Chunk, *, round_trip_ms: float) -> None:
         """Note a chunk that will be played."""
-        self.late, self.failed = False, ''
+        self.failed = ''
         self.slot, self.policy = chunk.slot, chunk.policy
         self.round_trip_ms = round_trip_ms
         server_ms = chunk.queue_wait_ms + chunk.processing_ms + chunk.inference_ms

@@ -8,59 +8,46 @@ interpreter.
 
 from __future__ import annotations
 
-import contextlib
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 import secrets
 import time
 
-import numpy as np
+from diagnostic_msgs.msg import DiagnosticArray
 from rclpy.node import Node
-from sensor_msgs.msg import Image, JointState
 from std_srvs.srv import Trigger
-from trajectory_msgs.msg import JointTrajectory
 
-from lerobot_serve.edge import robot as robot_file
-from lerobot_serve.edge.cage import Cage
-from lerobot_serve.edge.commands import joint_trajectory
-from lerobot_serve.edge.controller import Controller, Executed
-from lerobot_serve.edge.frames import encode_frames
-from lerobot_serve.edge.history import History, Moment
+from lerobot_serve.edge import preparation
+from lerobot_serve.edge.controller import Executed, Sensed
+from lerobot_serve.edge.history import History
 from lerobot_serve.edge.inputs import Inputs, NotReady
-from lerobot_serve.edge.link import Agreement
+from lerobot_serve.edge.link import Episode
+from lerobot_serve.edge.operation import Operation, Say
+from lerobot_serve.edge.outside import Outside
 from lerobot_serve.edge.parameters import EdgeParameters
-from lerobot_serve.edge.preparation import (
-    check_server,
-    JOINTS,
-    max_ages_ns,
-    name_client,
-    pace,
-    pace_warnings,
-    session_ask,
-    topics,
-)
-from lerobot_serve.edge.queue import ActionQueue
-from lerobot_serve.edge.reports import edge_state, executed_action
+from lerobot_serve.edge.queue.actions import ActionQueue
+from lerobot_serve.edge.queue.delay import RULES
+from lerobot_serve.edge.reports import diagnostics, edge_state, executed_action, View
 from lerobot_serve.edge.requester import Requester
+from lerobot_serve.edge.robot.commands import command_message, TYPES
+from lerobot_serve.edge.robot.description import Robot
+from lerobot_serve.edge.robot.file import load
+from lerobot_serve.edge.robot.measured import measured, measuring
+from lerobot_serve.edge.robot.table import RobotFileError
+from lerobot_serve.edge.runs import Runs
+from lerobot_serve.edge.states import Connection, Event
 from lerobot_serve.ros import inputs as ros_inputs
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.beat import Beat
 from lerobot_serve.ros.lane import Lane
 from lerobot_serve.ros.parameter_server import ParameterServer
+from lerobot_serve.ros.run_episode import RunEpisodeAction
 from lerobot_serve.ros.runtime import run, Runtime, UserError
 from lerobot_serve.ros.session_client import SessionClient
 from lerobot_serve.ros.share import shared_file
-from lerobot_serve.wire.content import Image as WireImage
 from lerobot_serve.wire.errors import Malformed
-from lerobot_serve.wire.images import ImagePool
-from lerobot_serve.wire.schema import Codec
-from lerobot_serve.wire.session import SessionAsk, Unreachable
-from lerobot_serve_interfaces.msg import ActionChunk, EdgeState, ExecutedAction
-from lerobot_serve_interfaces.srv import ResetEpisode
-
-OPEN_TIMEOUT_S = 10.0
-RESET_TIMEOUT_S = 1.0
-WIRING_TIMEOUT_S = 3.0
+from lerobot_serve_interfaces.msg import ActionChunk, EdgeState, EpisodeOutcome, ExecutedAction
 
 
 class EdgeController(Node):
@@ -72,221 +59,224 @@ class EdgeController(Node):
         self._settings.on_change(self._change_pace)
         parameters = self._settings.current
         self.robot = load_robot(parameters.robot_file)
-        self.client_id = name_client(parameters.client_id, self.get_namespace())
-        self._actions = ActionQueue()
-        self._controller = Controller(
+        self.client_id = preparation.name_client(parameters.client_id, self.get_namespace())
+        self._actions = ActionQueue(RULES[parameters.delay_rule])
+        self._connection = Connection(time.monotonic_ns)
+        self._controller, diversions = preparation.controller(
+            parameters,
+            self.robot,
             self._actions,
-            Cage(self.robot.actions),
-            max_action_age_ns=int(parameters.max_action_age_s * 1e9),
+            lambda: self._connection.on(Event.DRY, 'nothing fresh is left to play'),
         )
+        topics = {n: t for n, (t, _, _) in preparation.inputs(self.robot).items()}
         self._inputs = Inputs(
-            max_ages_ns(self.robot),
-            {name: self.resolve_topic_name(topic) for name, topic in topics(self.robot).items()},
+            preparation.max_ages_ns(self.robot),
+            {name: self.resolve_topic_name(topic) for name, topic in topics.items()},
         )
+        self._state_inputs = preparation.state_inputs(self.robot)
+        self._measuring = measuring(self.robot)
         self._history = History(self._inputs)
-        self._images = ImagePool(parameters.image_threads)
         self._chunks = Lane(self, ActionChunk, '~/action_chunk', qos.ACTION_CHUNK, self._on_chunk)
-        self._client = SessionClient(
-            self,
-            check_server(parameters.server),
-            lifespan_s=parameters.max_action_age_s,
-            stop=runtime.stop,
+        self._requester = self._make_requester(runtime, parameters)
+        self._operation = Operation(
+            self._controller, self._requester, diversions, runs_by_itself=parameters.runs_by_itself
         )
-        self._requester = Requester(
-            self,
-            self._history,
-            self._actions,
-            client_id=self.client_id,
-            task=parameters.task,
-            action_count=len(self.robot.actions),
-            first_epoch=secrets.randbits(32),
-            pace=pace(parameters, self.robot),
-            clock=time.monotonic_ns,
-        )
-        self._instance = secrets.randbits(63)
-        self._ask: SessionAsk | None = None
-        self._beat = Beat(int(1e9 / self.robot.fps))
-        self._connect_robot()
+        self._ticks_a_step = parameters.interpolation
+        self._beat = Beat(int(1e9 * preparation.tick_s(parameters, self.robot)))
+        self._connect_robot(parameters)
         self._offer(parameters)
         runtime.thread('request', self._run_requests, self._requester.close)
         runtime.thread('answers', partial(self._chunks.run, runtime.stop), self._chunks.wake)
         runtime.thread('tick', partial(self._run_ticks, runtime))
         self.get_logger().info(
             f'{self.client_id} ({self.robot.name}) at {self.robot.fps:g} Hz asks '
-            f'{parameters.server}'
+            f'{", ".join(parameters.servers)}'
         )
 
-    def _connect_robot(self) -> None:
+    def _make_requester(self, runtime: Runtime, parameters: EdgeParameters) -> Requester:
+        clients = {
+            server: SessionClient(
+                self, server, lifespan_s=parameters.max_action_age_s, stop=runtime.stop
+            )
+            for server in parameters.servers
+        }
+        instance = secrets.randbits(63)
+        self._outside = Outside(
+            clients,
+            self.robot,
+            ros_inputs,
+            asking=lambda epoch: preparation.session_ask(
+                self._settings.current,
+                self.robot,
+                client_id=self.client_id,
+                instance=instance,
+                epoch=epoch,
+                reply_topic=self._chunks.topic_name,
+                task=self._requester.exchange.progress.task,
+            ),
+            settings=lambda: self._settings.current,
+            publisher_count=self._chunks.publisher_count,
+            tell=self.get_logger().info,
+        )
+        return preparation.requester(
+            parameters,
+            self.robot,
+            self._outside,
+            self._history,
+            self._actions,
+            self._connection,
+            client_id=self.client_id,
+        )
+
+    def _connect_robot(self, parameters: EdgeParameters) -> None:
         """Subscribe to the robot's inputs and publish its commands."""
-        for name, topic in topics(self.robot).items():
+        overridable = {'qos_overriding_options': qos.OVERRIDABLE}
+        for name, (topic, kind, _) in preparation.inputs(self.robot).items():
             self.create_subscription(
-                JointState if name == JOINTS else Image,
+                ros_inputs.TYPES[kind],
                 topic,
                 partial(self._on_input, name),
                 qos.SENSOR,
                 raw=True,
-                qos_overriding_options=qos.OVERRIDABLE,
+                **overridable,
             )
+        command = self.robot.command
         self._commands = self.create_publisher(
-            JointTrajectory,
-            self.robot.command_topic,
-            qos.COMMAND,
-            qos_overriding_options=qos.OVERRIDABLE,
+            TYPES[command.type], command.topic, qos.COMMAND, **overridable
+        )
+        self._stop_client = (
+            self.create_client(Trigger, parameters.stop_service)
+            if parameters.stop_service
+            else None
         )
 
     def _offer(self, parameters: EdgeParameters) -> None:
         """Create what operators and recorders see."""
+        overridable = {'qos_overriding_options': qos.OVERRIDABLE}
         self._state_publisher = self.create_publisher(
-            EdgeState, '~/state', qos.STATE, qos_overriding_options=qos.OVERRIDABLE
+            EdgeState, '~/state', qos.STATE, **overridable
         )
         self._executed_publisher = self.create_publisher(
-            ExecutedAction,
-            '~/executed_action',
-            qos.EXECUTED_ACTION,
-            qos_overriding_options=qos.OVERRIDABLE,
+            ExecutedAction, '~/executed_action', qos.EXECUTED_ACTION, **overridable
         )
-        self.create_service(Trigger, '~/reset', self._on_reset)
+        self._diagnostics = self.create_publisher(DiagnosticArray, '/diagnostics', qos.DIAGNOSTICS)
+        self._runs = Runs(
+            self._controller,
+            self._operation,
+            self._requester,
+            time.monotonic_ns,
+            lambda: self._settings.current.task,
+        )
+        self._action = RunEpisodeAction(self, self._runs)
+        self.create_subscription(
+            EpisodeOutcome, 'episode_outcome', self._runs.on_outcome, qos.OUTCOME
+        )
+        for name, act, text in (
+            ('reset', self._reset, 'the next episode begins'),
+            ('pause', self._operation.pause, 'paused; the robot comes to rest'),
+            ('resume', self._operation.resume, 'it goes on with what is not too old'),
+            ('reset_cage', self._controller.reset_cage, 'the safety cage judges again'),
+        ):
+            self.create_service(Trigger, f'~/{name}', partial(self._on_trigger, act, text))
         self.create_timer(parameters.status_period_s, self._on_timer)
+        self.create_timer(1.0, self._on_slow_timer)
 
     # executor thread
 
     def _on_input(self, name: str, raw: bytes) -> None:
         self._inputs.deposit(name, raw, time.monotonic_ns())
 
-    def _on_reset(self, _: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
-        self._requester.reset()
-        response.success, response.message = True, 'the next episode begins'
+    def _reset(self) -> None:
+        self._operation.begin(Episode(self._settings.current.task))
+
+    def _on_trigger(
+        self,
+        act: Callable[[], None],
+        text: str,
+        _: Trigger.Request,
+        response: Trigger.Response,
+    ) -> Trigger.Response:
+        act()
+        response.success, response.message = True, text
         return response
 
     def _on_timer(self) -> None:
         self._state_publisher.publish(self._state())
+        self._action.look()
+
+    def _on_slow_timer(self) -> None:
+        self._diagnostics.publish(diagnostics(self._state(), name=self.get_fully_qualified_name()))
 
     def _change_pace(self, parameters: EdgeParameters) -> None:
-        self._requester.pace = pace(parameters, self.robot)
+        self._requester.next_pace = preparation.pace(parameters, self.robot)
 
     # answers thread
 
     def _on_chunk(self, raw: bytes) -> None:
         self._requester.on_chunk(raw)
 
-    # request thread: the requester's Link
+    # request thread
 
     def _run_requests(self) -> None:
         self._requester.run()
-        if self._ask and self._requester.progress.connected:
-            # a server that is gone closes the idle session by itself
-            with contextlib.suppress(Unreachable):
-                self._client.close(self._ask, RESET_TIMEOUT_S)
-        self._images.close()
-
-    def open_session(self, epoch: int) -> Agreement:
-        """Return what the server asks of requests. Raises Refused or Unreachable."""
-        parameters = self._settings.current
-        self._ask = session_ask(
-            parameters,
-            self.robot,
-            client_id=self.client_id,
-            instance=self._instance,
-            epoch=epoch,
-            reply_topic=self._chunks.topic_name,
-        )
-        reply = self._client.open(self._ask, OPEN_TIMEOUT_S)
-        if not self._client.wait_until_wired(self._chunks.publisher_count, WIRING_TIMEOUT_S):
-            self.get_logger().warning(
-                f'{self._client.server} answers, but its topics were not found within '
-                f'{WIRING_TIMEOUT_S:g} s; first requests may be lost'
-            )
-        for warning in (*reply.warnings, *pace_warnings(parameters, self.robot, reply.chunk_size)):
-            self.get_logger().warning(warning)
-        self.get_logger().info(
-            f'session {reply.session_id} with {reply.policy}, observations a request: '
-            f'{reply.observation_steps}'
-        )
-        return Agreement(
-            reply.schema_version, reply.observation_steps, reply.observation_stride_steps
-        )
-
-    def reset_episode(self, epoch: int, episode: int, episode_id: str) -> None:
-        """Tell the server that an episode begins."""
-        request = ResetEpisode.Request(
-            client_id=self.client_id, session_epoch=epoch, episode=episode, episode_id=episode_id
-        )
-        try:
-            self._client.reset(request, RESET_TIMEOUT_S)
-        except Unreachable as error:
-            # the first request of the episode says the same
-            self.get_logger().warning(f'reset was not acknowledged: {error}')
-
-    def observe(self, moments: tuple[Moment, ...]) -> tuple[np.ndarray, tuple[WireImage, ...]]:
-        """Return states and encoded images. Raises Malformed or Unencodable."""
-        joints, parameters = self.robot.state.names, self._settings.current
-        states = [ros_inputs.joint_positions(m.snapshot.values[JOINTS], joints) for m in moments]
-        images = encode_frames(
-            moments,
-            tuple(camera.name for camera in self.robot.cameras),
-            self._images,
-            Codec[parameters.codec.upper()],
-            parameters.jpeg_quality,
-            opened=ros_inputs.frame,
-        )
-        return np.stack(states), images
-
-    def send(self, raw: bytes) -> None:
-        """Publish a request."""
-        self._client.send(raw)
+        self._outside.close()
 
     # tick thread
 
     def _run_ticks(self, runtime: Runtime) -> None:
         while self._beat.wait(runtime.stop):
             now_ns = time.monotonic_ns()
-            self._history.tick(self._beat.beats + self._beat.missed, now_ns)
-            executed = self._controller.step(now_ns, self._position)
+            number = self._beat.beats + self._beat.missed
+            if number % self._ticks_a_step == 0:
+                # a policy's steps are those of its rate, however often the robot is commanded
+                self._history.tick(number // self._ticks_a_step, now_ns)
+            self._operation.look()
+            executed, call_stop = self._controller.step(now_ns, partial(self._sense, now_ns))
             if executed:
                 self._command(executed)
+            if call_stop:
+                self._call_stop()
 
-    def _position(self) -> np.ndarray | None:
-        """Return where the robot is, in action order; None when that is not known."""
+    def _sense(self, now_ns: int) -> Sensed:
+        """Return what the newest inputs say of the robot."""
         try:
-            raw = self._inputs.newest(JOINTS, time.monotonic_ns())
-            return ros_inputs.joint_positions(raw, self.robot.action_joints).astype(np.float64)
+            raws = [self._inputs.newest(name, now_ns) for name in self._state_inputs]
+            state = ros_inputs.state(raws, self.robot.state)
         except (NotReady, Malformed):
-            return None
+            return Sensed()
+        return Sensed(state, measured(state, self._measuring))
 
     def _command(self, executed: Executed) -> None:
+        stamp = self.get_clock().now().to_msg()
         command = executed.judgement.command
         if command is not None:
-            self._commands.publish(joint_trajectory(command, self.robot))
+            self._commands.publish(command_message(command, self.robot, stamp))
         self._executed_publisher.publish(
-            executed_action(
-                executed,
-                stamp=self.get_clock().now().to_msg(),
-                tick=self._beat.beats,
-                client_id=self.client_id,
-            )
+            executed_action(executed, stamp=stamp, tick=self._beat.beats, client_id=self.client_id)
         )
+
+    def _call_stop(self) -> None:
+        """Ask for the stop; nobody waits for the answer."""
+        if self._stop_client and self._operation.say is not Say.OPERATOR:
+            self._stop_client.call_async(Trigger.Request())
+            self.get_logger().error(f'called {self._stop_client.srv_name}: the robot is given up')
 
     # executor thread
 
     def _state(self) -> EdgeState:
         return edge_state(
-            self._requester,
-            self._controller,
-            self._actions,
-            self._beat,
+            View(self._requester, self._controller, self._operation, self._actions, self._beat),
             stamp=self.get_clock().now().to_msg(),
             client_id=self.client_id,
-            server=self._client.server,
-            task=self._settings.current.task,
             fps=self.robot.fps,
         )
 
 
-def load_robot(path: str) -> robot_file.Robot:
+def load_robot(path: str) -> Robot:
     """Return the robot. Raises UserError."""
     try:
-        return robot_file.load(Path(path) if path else shared_file('config/robots/sim_arm.yaml'))
-    except robot_file.RobotFileError as error:
+        return load(Path(path) if path else shared_file('config/robots/sim_arm.yaml'))
+    except RobotFileError as error:
         raise UserError(str(error)) from error
 
 

@@ -1,10 +1,18 @@
-"""The parameters of the node edge_controller."""
+"""
+The parameters of the node edge_controller.
+
+The defaults of what a profile sets are those of the profile `wifi`. What a ladder may be for a
+robot is checked in lerobot_serve.edge.rungs, since it depends on the robot file.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
+from lerobot_serve.edge.profiles import DEFAULT_PROFILE, PROFILES, with_profile
 from lerobot_serve.parameters import parameter, ParameterError
+from lerobot_serve.wire.names import is_topic
 from lerobot_serve.wire.schema import TASK_LIMIT
 
 
@@ -15,27 +23,40 @@ class EdgeParameters:
     client_id: str = parameter(
         '', 'name of this robot, unique in the fleet; empty takes the namespace of the node'
     )
-    server: str = parameter('/policy_server', 'full name of the policy server or router to ask')
+    profile: str = parameter(
+        DEFAULT_PROFILE,
+        'kind of network: sets those of its parameters that are not given',
+        choices=tuple(PROFILES),
+    )
+    servers: tuple[str, ...] = parameter(
+        ('/policy_server',),
+        'full names of the policy servers or routers to ask, the preferred one first; the others '
+        'are for when it fails',
+    )
     robot_file: str = parameter(
         '', 'YAML file that describes the robot; empty takes config/robots/sim_arm.yaml'
     )
     task: str = parameter('', 'what the robot shall do, in words')
+    runs_by_itself: bool = parameter(
+        True,
+        'ask and play from the start; false waits for the action RunEpisode or for reset',
+    )
     policy: str = parameter(
         '', 'fingerprint or id of the policy to insist on; empty takes what is served'
     )
+
+    # requests
     codec: str = parameter(
         'jpeg',
         'how images travel: jpeg over a network, raw on one machine',
         choices=('jpeg', 'raw'),
     )
-    jpeg_quality: int = parameter(90, 'quality of JPEG images', low=1, high=100, live=True)
+    jpeg_quality: int = parameter(90, 'quality of JPEG images', low=1, high=100)
+    downscale: bool = parameter(
+        False, 'send images in the size that the policy wants, where that is smaller'
+    )
     image_threads: int = parameter(
         2, 'threads that encode the cameras of a request side by side', low=1, high=32
-    )
-    merge: str = parameter(
-        'replace',
-        'what a new chunk does to actions not yet played: replace them, or append to them',
-        choices=('replace', 'append'),
     )
     buffer_time_s: float = parameter(
         0.5,
@@ -45,22 +66,118 @@ class EdgeParameters:
         high=60.0,
         live=True,
     )
-    max_action_age_s: float = parameter(
-        3.0, 'no action is executed whose observation is older', unit='s', low=0.05, high=60.0
-    )
     request_timeout_s: float = parameter(
         5.0, 'a request without an answer is given up after this', unit='s', low=0.05, high=60.0
     )
+
+    # the queue
+    merge: str = parameter(
+        'replace',
+        'what a new chunk does to actions not yet played: replace them, or append to them',
+        choices=('replace', 'append'),
+    )
+    delay_rule: str = parameter(
+        'lived',
+        'rows of a new chunk that are skipped when it replaces: lived what the clock says but no '
+        'row in whose time the robot stood still, clamped what the clock says, raw the same as '
+        'LeRobot 0.4 has it',
+        choices=('lived', 'clamped', 'raw'),
+    )
+    rtc: bool = parameter(
+        False,
+        'send with each request what is left to play, so that the next chunk continues it; for '
+        'policies with real-time chunking',
+    )
+    execution_horizon: int = parameter(
+        0,
+        'rows of what is left that guide the next chunk with rtc; 0 leaves it to the policy',
+        low=0,
+        high=10_000,
+    )
+    interpolation: int = parameter(
+        1,
+        'commands for each action: a robot is commanded so many times faster than its policy acts',
+        low=1,
+        high=100,
+    )
+    max_action_age_s: float = parameter(
+        3.0, 'no action is executed whose observation is older', unit='s', low=0.05, high=60.0
+    )
+
+    # the connection
+    degraded_after_s: float = parameter(
+        1.0,
+        'the state is DEGRADED when a chunk is wanted and none has come for this long',
+        unit='s',
+        low=0.05,
+        high=60.0,
+        live=True,
+    )
     reconnect_backoff_s: float = parameter(
         0.5,
-        'wait before asking for a session again; doubled each time up to the bound',
+        'longest wait before asking again after all servers failed; doubled each time',
         unit='s',
         low=0.05,
         high=10.0,
     )
+    reconnect_max_backoff_s: float = parameter(
+        10.0, 'where the doubling ends', unit='s', low=0.05, high=300.0
+    )
+    max_offline_s: float = parameter(
+        60.0,
+        'the state is DEAD after so long without a session, when there was one before',
+        unit='s',
+        low=1.0,
+        high=86400.0,
+        live=True,
+    )
+
+    # safety
+    ladder: tuple[str, ...] = parameter(
+        (),
+        'what is done when there is nothing to play, in turn, each with its seconds but the last: '
+        'ramp, hold, repeat_last, zero, safe_pose, stop_service; empty takes ramp 0.5 (or as long '
+        'as the robot needs to stop) and hold, for a robot that has nothing but velocities zero',
+    )
+    resume_s: float = parameter(
+        0.1,
+        'actions are played again when so much is buffered, or something for so long',
+        unit='s',
+        low=0.0,
+        high=10.0,
+    )
+    latch_after_trips: int = parameter(
+        0,
+        'actions in a row that the safety cage changes before it stops the robot until reset; 0 '
+        'for never',
+        low=0,
+        high=1_000_000,
+    )
+    teardown: str = parameter(
+        'hold',
+        'what is done when the state becomes DEAD, after coming to rest: hold, go to the '
+        'safe_pose and then command nothing, or command nothing at once; the stop service is '
+        'called before the latter two command nothing',
+        choices=('hold', 'safe_pose', 'stop_service'),
+    )
+    stop_service: str = parameter(
+        '',
+        'full name of a service std_srvs/Trigger that stops the robot; empty: none is called',
+    )
+    while_paused: str = parameter(
+        'hold',
+        'what is done while an operator pauses: come to rest and hold, or command nothing, so '
+        'that somebody else may',
+        choices=('hold', 'nothing'),
+    )
     status_period_s: float = parameter(
         0.2, 'time between two messages on ~/state', unit='s', low=0.02, high=10.0
     )
+
+    @staticmethod
+    def complete(values: dict[str, Any]) -> dict[str, Any]:
+        """Return the values above those of the profile that they name."""
+        return with_profile(values)
 
     def check(self) -> None:
         """Raise ParameterError for values that contradict each other, or do not fit a message."""
@@ -68,8 +185,73 @@ class EdgeParameters:
             raise ParameterError(
                 f'task may have {TASK_LIMIT} bytes, got {len(self.task.encode())}'
             )
-        if self.buffer_time_s >= self.max_action_age_s:
+        _check_servers(self.servers)
+        _check_times(self)
+        _check_chunks(self)
+        _check_stop(self)
+
+
+def _check_servers(servers: tuple[str, ...]) -> None:
+    if not servers:
+        raise ParameterError('servers must name at least one, like /policy_server, got none')
+    for server in servers:
+        if not is_topic(server):
             raise ParameterError(
-                f'buffer_time_s must be below max_action_age_s ({self.max_action_age_s:g}), got '
-                f'{self.buffer_time_s:g}: chunks would grow stale before they are played'
+                f'servers must be full names of nodes like /policy_server, got {server!r}'
             )
+        if servers.count(server) > 1:
+            raise ParameterError(f'servers must differ, got {server} twice')
+
+
+def _check_times(given: EdgeParameters) -> None:
+    if given.buffer_time_s >= given.max_action_age_s:
+        raise ParameterError(
+            f'buffer_time_s must be below max_action_age_s ({given.max_action_age_s:g}), got '
+            f'{given.buffer_time_s:g}: chunks would grow stale before they are played'
+        )
+    if given.resume_s >= given.max_action_age_s:
+        raise ParameterError(
+            f'resume_s must be below max_action_age_s ({given.max_action_age_s:g}), got '
+            f'{given.resume_s:g}: actions would grow stale before they are played again'
+        )
+    if given.reconnect_backoff_s > given.reconnect_max_backoff_s:
+        raise ParameterError(
+            'reconnect_backoff_s must be at most reconnect_max_backoff_s '
+            f'({given.reconnect_max_backoff_s:g}), got {given.reconnect_backoff_s:g}'
+        )
+    if given.reconnect_max_backoff_s >= given.max_offline_s:
+        raise ParameterError(
+            f'reconnect_max_backoff_s must be below max_offline_s ({given.max_offline_s:g}), got '
+            f'{given.reconnect_max_backoff_s:g}: the robot would be given up before it asks again'
+        )
+
+
+def _check_chunks(given: EdgeParameters) -> None:
+    if given.merge == 'append' and given.rtc:
+        raise ParameterError("rtc needs merge 'replace': a continued chunk replaces what is left")
+    if given.merge == 'append' and given.delay_rule != 'lived':
+        raise ParameterError(
+            f"delay_rule {given.delay_rule!r} does nothing with merge 'append', where no row is "
+            "skipped; leave it out or take merge 'replace'"
+        )
+    if given.execution_horizon and not given.rtc:
+        raise ParameterError(
+            f'execution_horizon must be 0 without rtc, got {given.execution_horizon}'
+        )
+
+
+def _check_stop(given: EdgeParameters) -> None:
+    in_ladder = any(rung.split(' ')[0] == 'stop_service' for rung in given.ladder)
+    if given.stop_service and not is_topic(given.stop_service):
+        raise ParameterError(
+            f'stop_service must be the full name of a service like /arm/stop, got '
+            f'{given.stop_service!r}'
+        )
+    if given.stop_service and not in_ladder and given.teardown == 'hold':
+        raise ParameterError(
+            f'stop_service {given.stop_service!r} would never be called: neither the ladder has '
+            "the rung stop_service nor is teardown 'safe_pose' or 'stop_service'"
+        )
+    if not given.stop_service and (in_ladder or given.teardown == 'stop_service'):
+        where = 'the ladder' if in_ladder else 'teardown'
+        raise ParameterError(f'stop_service is empty, and {where} calls it; name a service')

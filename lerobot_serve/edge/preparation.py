@@ -1,16 +1,37 @@
-"""What is worked out from parameters and robot file before anything runs. Pure functions."""
+"""What is worked out and put together from parameters and robot file before anything runs."""
 
 from __future__ import annotations
 
-from lerobot_serve.edge.link import Pace
+from collections.abc import Callable
+import random
+import secrets
+import time
+
+from lerobot_serve.edge.cage.cage import Cage
+from lerobot_serve.edge.controller import Controller
+from lerobot_serve.edge.exchange import Exchange
+from lerobot_serve.edge.history import History
+from lerobot_serve.edge.ladder import Ladder
+from lerobot_serve.edge.link import Episode, Link, Pace
+from lerobot_serve.edge.operation import Diversions
 from lerobot_serve.edge.parameters import EdgeParameters
-from lerobot_serve.edge.robot import Robot
+from lerobot_serve.edge.queue.actions import ActionQueue
+from lerobot_serve.edge.queue.interpolation import Interpolator
+from lerobot_serve.edge.queue.latency import LatencyTracker
+from lerobot_serve.edge.requester import Requester
+from lerobot_serve.edge.robot.description import Robot
+from lerobot_serve.edge.rungs import (
+    parse_ladder,
+    Rung,
+    RungKind,
+    stop_and_hold,
+    teardown_rungs,
+)
+from lerobot_serve.edge.servers import Servers
+from lerobot_serve.edge.states import Connection
 from lerobot_serve.parameters import ParameterError
-from lerobot_serve.wire.names import is_topic
 from lerobot_serve.wire.schema import Codec, ID_LIMIT
 from lerobot_serve.wire.session import CameraSpec, SessionAsk
-
-JOINTS = 'joint state'
 
 
 def pace(parameters: EdgeParameters, robot: Robot) -> Pace:
@@ -19,8 +40,93 @@ def pace(parameters: EdgeParameters, robot: Robot) -> Pace:
         1 / robot.fps,
         parameters.buffer_time_s,
         parameters.request_timeout_s,
-        parameters.reconnect_backoff_s,
+        parameters.degraded_after_s,
+        parameters.max_offline_s,
+        parameters.max_action_age_s,
         parameters.merge == 'append',
+        parameters.rtc,
+        parameters.execution_horizon,
+    )
+
+
+def tick_s(parameters: EdgeParameters, robot: Robot) -> float:
+    """Return the time between two commands."""
+    return 1 / (robot.fps * parameters.interpolation)
+
+
+def controller(
+    parameters: EdgeParameters, robot: Robot, actions: ActionQueue, dry: Callable[[], None]
+) -> tuple[Controller, Diversions]:
+    """Return what commands the robot, and what it does instead. Raises ParameterError."""
+    step_s = tick_s(parameters, robot)
+    ladder = Ladder(
+        parse_ladder(parameters.ladder, robot, step_s=step_s),
+        robot,
+        step_s=step_s,
+        resume_rows=max(1, round(parameters.resume_s * robot.fps)),
+    )
+    try:
+        cage = Cage(
+            robot.actions,
+            robot.interlocks,
+            robot.own_state_names,
+            step_s=step_s,
+            latch_after_trips=parameters.latch_after_trips,
+        )
+    except ValueError as error:
+        raise ParameterError(f'robot_file: {error}') from error
+    made = Controller(
+        actions,
+        ladder,
+        cage,
+        Interpolator(parameters.interpolation),
+        step_s=step_s,
+        max_action_age_ns=int(parameters.max_action_age_s * 1e9),
+        dry=dry,
+    )
+    stop = stop_and_hold(ladder.ramp_s)
+    leave = (Rung(RungKind.RAMP, ladder.ramp_s), Rung(RungKind.STOP_SERVICE))
+    teardown = teardown_rungs(parameters.teardown, robot, ladder.ramp_s, step_s=step_s)
+    paused = stop if parameters.while_paused == 'hold' else leave
+    return made, Diversions(stop, paused, teardown)
+
+
+def requester(
+    parameters: EdgeParameters,
+    robot: Robot,
+    link: Link,
+    history: History,
+    actions: ActionQueue,
+    connection: Connection,
+    *,
+    client_id: str,
+) -> Requester:
+    """Return what asks for chunks; its first episode is that of the parameters."""
+    exchange = Exchange(
+        link,
+        history,
+        actions,
+        LatencyTracker(),
+        client_id=client_id,
+        action_count=len(robot.actions),
+        first_epoch=secrets.randbits(32),
+        clock=time.monotonic_ns,
+    )
+    exchange.name_episode(Episode(parameters.task))
+    servers = Servers(
+        parameters.servers,
+        first_backoff_s=parameters.reconnect_backoff_s,
+        max_backoff_s=parameters.reconnect_max_backoff_s,
+        random=random.random,
+    )
+    return Requester(
+        link,
+        exchange,
+        actions,
+        connection,
+        servers,
+        pace=pace(parameters, robot),
+        clock=time.monotonic_ns,
     )
 
 
@@ -42,6 +148,7 @@ def session_ask(
     instance: int,
     epoch: int,
     reply_topic: str,
+    task: str,
 ) -> SessionAsk:
     """Return what the robot asks of a server."""
     return SessionAsk(
@@ -51,26 +158,34 @@ def session_ask(
         reply_topic,
         robot.state_names,
         robot.action_names,
-        tuple(CameraSpec(camera.name) for camera in robot.cameras),
+        tuple(CameraSpec(name) for name in robot.camera_names),
         robot.fps,
         robot_type=robot.name,
         policy=parameters.policy,
-        task=parameters.task,
+        task=task,
+        wants_rtc=parameters.rtc,
+        rtc_execution_horizon=parameters.execution_horizon,
         codec=Codec[parameters.codec.upper()],
         # later, the request was given up or the first action is too old to be played
         answer_within_s=min(parameters.request_timeout_s, parameters.max_action_age_s),
     )
 
 
-def topics(robot: Robot) -> dict[str, str]:
-    """Return the topic of every input by its name, as the robot file has it."""
-    return {JOINTS: robot.state.topic, **{c.name: c.topic for c in robot.cameras}}
+def state_inputs(robot: Robot) -> tuple[str, ...]:
+    """Return how the inputs of the state are called, in order."""
+    return tuple(f'state from {source.topic}' for source in robot.state)
+
+
+def inputs(robot: Robot) -> dict[str, tuple[str, str, float]]:
+    """Return name, topic, type and bound of the age of every input."""
+    states = zip(state_inputs(robot), robot.state, strict=True)
+    given = [*states, *((camera.name, camera) for camera in robot.cameras)]
+    return {name: (one.topic, one.type, one.max_age_s) for name, one in given}
 
 
 def max_ages_ns(robot: Robot) -> dict[str, int]:
     """Return the bound of every input by its name."""
-    ages_s = {JOINTS: robot.state.max_age_s, **{c.name: c.max_age_s for c in robot.cameras}}
-    return {name: int(age_s * 1e9) for name, age_s in ages_s.items()}
+    return {name: int(age_s * 1e9) for name, (_, _, age_s) in inputs(robot).items()}
 
 
 def name_client(client_id: str, namespace: str) -> str:
@@ -81,12 +196,3 @@ def name_client(client_id: str, namespace: str) -> str:
     if len(name.encode()) > ID_LIMIT:
         raise ParameterError(f'client_id may have {ID_LIMIT} bytes, {name[:20]!r}... has more')
     return name
-
-
-def check_server(server: str) -> str:
-    """Return the server's name. Raises ParameterError."""
-    if not is_topic(server):
-        raise ParameterError(
-            f'server must be the full name of a node like /policy_server, got {server!r}'
-        )
-    return server

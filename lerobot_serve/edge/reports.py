@@ -3,105 +3,149 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
 from typing import Any
 
+from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
+
 from lerobot_serve.edge.controller import Controller, Executed
-from lerobot_serve.edge.link import Progress
-from lerobot_serve.edge.queue import ActionQueue
+from lerobot_serve.edge.operation import Operation, Say
+from lerobot_serve.edge.queue.actions import ActionQueue
 from lerobot_serve.edge.requester import Requester
+from lerobot_serve.edge.states import State
 from lerobot_serve.wire.schema import TASK_LIMIT, TEXT_LIMIT
 from lerobot_serve_interfaces.msg import DropCount, EdgeState, ExecutedAction
 
 REASON_LIMIT = 256
+LEVELS = {
+    State.STREAMING: DiagnosticStatus.OK,
+    State.CONNECTING: DiagnosticStatus.WARN,
+    State.DEGRADED: DiagnosticStatus.WARN,
+    State.STALLED: DiagnosticStatus.WARN,
+    State.RECONNECTING: DiagnosticStatus.WARN,
+    State.DEAD: DiagnosticStatus.ERROR,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What there is to tell of."""
+
+    requester: Requester
+    controller: Controller
+    operation: Operation
+    actions: ActionQueue
+    beat: Any
 
 
 def executed_action(
     executed: Executed, *, stamp: Any, tick: int, client_id: str
 ) -> ExecutedAction:
     """Return the record of one command."""
-    planned, judgement = executed.planned, executed.judgement
-    source = planned.source
-    return ExecutedAction(
+    judgement, decision = executed.judgement, executed.decision
+    told = ExecutedAction(
         stamp=stamp,
         tick=tick,
-        seq=source.seq,
-        session_epoch=source.session_epoch,
-        episode=source.episode,
-        chunk_row=planned.row,
         age_s=executed.age_ns / 1e9,
         verdict=int(judgement.verdict),
-        rung=EdgeState.RUNG_PLAY,
+        rung=int(decision.kind),
         client_id=client_id,
-        episode_id=source.episode_id,
-        slot=source.slot,
-        policy=source.policy,
-        reason=cut(judgement.reason, REASON_LIMIT),
-        raw=planned.action.tolist(),
+        reason=cut(
+            judgement.reason or ('' if executed.planned else decision.reason), REASON_LIMIT
+        ),
+        raw=decision.wanted.tolist(),
         commanded=[] if judgement.command is None else judgement.command.tolist(),
     )
+    if executed.planned:
+        source = executed.planned.source
+        told.seq, told.chunk_row = source.seq, executed.planned.row
+        told.session_epoch, told.episode = source.session_epoch, source.episode
+        told.episode_id, told.slot, told.policy = source.episode_id, source.slot, source.policy
+    return told
 
 
-def edge_state(
-    requester: Requester,
-    controller: Controller,
-    actions: ActionQueue,
-    beat: Any,
-    *,
-    stamp: Any,
-    client_id: str,
-    server: str,
-    task: str,
-    fps: float,
-) -> EdgeState:
+def edge_state(view: View, *, stamp: Any, client_id: str, fps: float) -> EdgeState:
     """Return what the controller is doing."""
-    progress = requester.progress
-    left_s = actions.rows_left / fps
-    state, reason = describe_state(progress, playing=left_s > 0)
-    # copied at once: the thread that owns it may add a reason meanwhile
-    drops = Counter(requester.drops) + Counter(controller.drops)
-    drops['cleared_action'] = actions.rows_cleared
-    drops['history_gap'] = requester.history.gaps
+    progress, controller = view.requester.exchange.progress, view.controller
+    standing = view.requester.connection.standing
+    drops = count_drops(view)
     return EdgeState(
         stamp=stamp,
         client_id=client_id,
-        server=server if progress.connected else '',
+        server=progress.server,
         episode_id=progress.episode_id,
-        task=cut(task, TASK_LIMIT),
+        task=cut(progress.task, TASK_LIMIT),
         slot=progress.slot,
         policy=progress.policy,
-        state=state,
-        rung=EdgeState.RUNG_PLAY if left_s > 0 else EdgeState.RUNG_HOLD,
-        reason=cut(reason, TEXT_LIMIT),
-        queue_remaining_s=left_s,
+        state=int(standing.state),
+        rung=int(controller.rung),
+        paused=view.operation.paused,
+        reason=cut(explain(view), TEXT_LIMIT),
+        queue_remaining_s=view.actions.rows_left / fps,
         action_age_s=controller.age_ns / 1e9,
         round_trip_ms=progress.round_trip_ms,
         network_ms=progress.network_ms,
-        ticks=beat.beats,
-        ticks_missed=beat.missed,
+        ticks=view.beat.beats,
+        ticks_missed=view.beat.missed,
         actions_executed=controller.actions_executed,
         requests_sent=progress.requests_sent,
         chunks_accepted=progress.chunks_accepted,
         stalls=controller.stalls,
         cage_trips=controller.cage_trips,
-        drops=[
-            DropCount(reason=reason, count=count)
-            for reason, count in sorted(drops.items())
-            if count
-        ],
+        drops=[DropCount(reason=name, count=n) for name, n in sorted(drops.items()) if n],
     )
 
 
-def describe_state(progress: Progress, *, playing: bool) -> tuple[int, str]:
-    """Return EdgeState.state and its reason."""
-    if not progress.connected:
-        again = progress.ever_connected
-        state = EdgeState.RECONNECTING if again else EdgeState.CONNECTING
-        return state, progress.refused
-    if not playing:
-        return EdgeState.STALLED, progress.waiting_for or progress.failed or 'waiting for a chunk'
-    if progress.late:
-        return EdgeState.DEGRADED, 'the last request was not answered in time'
-    return EdgeState.STREAMING, progress.waiting_for
+def count_drops(view: View) -> Counter[str]:
+    """Return everything that was dropped, by reason."""
+    # copied at once: the thread that owns it may add a reason meanwhile
+    drops = Counter(view.requester.exchange.drops) + Counter(view.controller.drops)
+    drops['cleared_action'] = view.actions.rows_cleared
+    drops['refused_chunk'] = view.actions.chunks_refused
+    drops['history_gap'] = view.requester.exchange.history.gaps
+    return drops
+
+
+def explain(view: View) -> str:
+    """Return why the state is what it is, in words."""
+    standing, progress = view.requester.connection.standing, view.requester.exchange.progress
+    if standing.state == State.DEAD:
+        return f'{standing.reason}; call ~/reset when that is mended'
+    if view.controller.latched:
+        return 'the safety cage has stopped the robot; call ~/reset_cage when that is mended'
+    if view.operation.say is Say.OPERATOR:
+        return 'paused'
+    if view.operation.say is Say.NOBODY:
+        return 'no episode runs'
+    if standing.state == State.STREAMING:
+        return progress.waiting_for
+    parts = (standing.reason, progress.waiting_for, progress.failed)
+    return '; '.join(part for part in parts if part)
+
+
+def diagnostics(state: EdgeState, *, name: str) -> DiagnosticArray:
+    """Return the state as rqt_robot_monitor shows it."""
+    values = {
+        'server': state.server,
+        'policy': state.policy,
+        'slot': state.slot,
+        'episode': state.episode_id,
+        'left to play [s]': f'{state.queue_remaining_s:.2f}',
+        'round trip [ms]': f'{state.round_trip_ms:.1f}',
+        'stalls': str(state.stalls),
+        'cage trips': str(state.cage_trips),
+        'ticks missed': str(state.ticks_missed),
+    }
+    status = DiagnosticStatus(
+        level=LEVELS[State(state.state)],
+        name=f'{name}: {state.client_id}',
+        message=State(state.state).name + (f': {state.reason}' if state.reason else ''),
+        hardware_id=state.client_id,
+        values=[KeyValue(key=key, value=value) for key, value in values.items()],
+    )
+    told = DiagnosticArray(status=[status])
+    told.header.stamp = state.stamp
+    return told
 
 
 def cut(text: str, limit: int) -> str:

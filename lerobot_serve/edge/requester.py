@@ -1,74 +1,70 @@
 """
-The thread that opens the session and asks for chunks, one at a time.
+The thread that opens sessions and asks for chunks, one at a time.
 
 It talks to the world through a `Link`, so that it can be tried without ROS. What it decides, step
-by step: open the session; wait until little is left to play; take the observations; send; wait for
-the answer; merge.
+by step: whom to ask; wait until little is left to play; ask; wait for the answer; go to the next
+server when there is none. What it lives through it tells the connection.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import deque
 from collections.abc import Callable
-import math
 import queue
 import threading
 
-import numpy as np
-
-from lerobot_serve.edge.answers import check_actions, check_agreement, name_episode
-from lerobot_serve.edge.history import History
-from lerobot_serve.edge.inputs import NotReady
-from lerobot_serve.edge.ledger import Dropped, Ledger, Pending
-from lerobot_serve.edge.link import Link, Pace, Progress
-from lerobot_serve.edge.queue import ActionQueue, Source
-from lerobot_serve.wire import chunk as wire_chunk
-from lerobot_serve.wire import observation as wire_observation
-from lerobot_serve.wire.chunk import Chunk
-from lerobot_serve.wire.content import Image
-from lerobot_serve.wire.errors import Malformed, Unencodable
-from lerobot_serve.wire.header import Header
-from lerobot_serve.wire.observation import Observation
-from lerobot_serve.wire.schema import Flag, MsgType, Status
+from lerobot_serve.edge.answers import check_agreement
+from lerobot_serve.edge.exchange import Exchange, Outcome
+from lerobot_serve.edge.ledger import Pending
+from lerobot_serve.edge.link import Episode, Link, Pace
+from lerobot_serve.edge.queue.actions import ActionQueue
+from lerobot_serve.edge.servers import Servers
+from lerobot_serve.edge.states import Connection, Event, MEANS, State
 from lerobot_serve.wire.session import Refused, Unreachable
 
-BACKOFF_LIMIT_S = 10.0
 INPUT_RETRY_S = 0.02
-RECONNECT = (Status.NO_SESSION, Status.DRAINING)
+# how often the passing of time alone is looked at
+LOOK_S = 0.1
+# rounding may leave less than nothing to wait for
+SHORTEST_WAIT_S = 0.001
+# a session in which nothing was asked for so long is opened anew
+FORGOTTEN_AFTER_S = 10.0
+# answers without actions, one after the other, until another server is asked
+FAILURES_LIMIT = 5
 
 
 class Requester:
     """
-    `run` is the body of the thread; `on_chunk`, `reset` and `wake` are called by the executor's.
+    `run` is the body of the thread; `on_chunk`, `begin`, `rest` and `close` are any thread's.
     """
 
     def __init__(
         self,
         link: Link,
-        history: History,
+        exchange: Exchange,
         actions: ActionQueue,
+        connection: Connection,
+        servers: Servers,
         *,
-        client_id: str,
-        task: str,
-        action_count: int,
-        first_epoch: int,
         pace: Pace,
         clock: Callable[[], int],
     ) -> None:
-        self._link, self.history, self._actions = link, history, actions
-        self._client_id, self._task, self._columns = client_id, task, action_count
+        self._link, self.exchange, self._actions = link, exchange, actions
+        self.connection, self.servers = connection, servers
         self._clock = clock
-        self.pace = pace
-        self.progress = Progress()
-        self.drops: Counter[str] = Counter()
-        self._ledger = Ledger(first_epoch)
-        self._schema_version = 0
-        self._episodes = 0
-        self._episode_start = True
+        # a change holds from the next episode on
+        self.pace = self.next_pace = pace
+        self._open = False
+        self._failures = 0
+        # of the servers asked in this round
+        self._none_fits = True
+        self._wanted_since_ns: int | None = None
+        self._resting_since_ns: int | None = None
         self._arrived: queue.SimpleQueue[tuple[bytes, int] | None] = queue.SimpleQueue()
         self._stop = threading.Event()
-        self._reset_wanted = threading.Event()
-        self._name_episode()
+        self._resting = threading.Event()
+        # at most one: of two begun at once, the later counts
+        self._begun: deque[Episode] = deque(maxlen=1)
 
     # called by other threads
 
@@ -76,13 +72,19 @@ class Requester:
         """Deposit an answer."""
         self._arrived.put((raw, self._clock()))
 
-    def reset(self) -> None:
+    def begin(self, episode: Episode) -> None:
         """
-        End the episode: what is left of it is not played. The thread begins the next one as soon
-        as it gets to it.
+        End the episode that is: what is left of it is not played. The thread begins this one as
+        soon as it gets to it. A robot that was given up is so no more.
         """
-        self._reset_wanted.set()
+        self._begun.append(episode)
         self._actions.clear()
+        self.connection.on(Event.REVIVED, 'an operator began an episode')
+        self._arrived.put(None)
+
+    def rest(self, *, resting: bool) -> None:
+        """Ask for nothing while resting; what is left to play stays."""
+        (self._resting.set if resting else self._resting.clear)()
         self._arrived.put(None)
 
     def close(self) -> None:
@@ -93,181 +95,142 @@ class Requester:
     # the thread
 
     def run(self) -> None:
-        backoff_s = self.pace.backoff_s
         while not self._stop.is_set():
-            if self._reset_wanted.is_set():
-                self._begin_episode()
-            elif self.progress.connected:
-                self._step()
-            elif self._connect():
-                backoff_s = self.pace.backoff_s
+            if self._begun:
+                self._begin_episode(self._begun.pop())
+            elif self._is_idle():
+                self._rest()
             else:
-                self._stop.wait(backoff_s)
-                backoff_s = min(2 * backoff_s, BACKOFF_LIMIT_S)
+                self._wake_up()
+                (self._step if self._open else self._connect)()
+            self._look_at_the_clock()
+        if self._open:
+            self._link.close_session()
 
-    def _connect(self) -> bool:
-        progress = self.progress
-        self._ledger = Ledger((self._ledger.session_epoch + 1) % 2**32)
+    def _is_idle(self) -> bool:
+        if self.connection.state == State.DEAD:
+            return True
+        # who rests asks for nothing, but a session that is lost is opened again: otherwise the
+        # robot would be given up for being paused
+        lost = not self._open and self.connection.state == State.RECONNECTING
+        return self._resting.is_set() and not lost
+
+    def _rest(self) -> None:
+        self._wanted_since_ns = None
+        if self._resting_since_ns is None:
+            self._resting_since_ns = self._clock()
+        self._take(LOOK_S)
+
+    def _wake_up(self) -> None:
+        """A server may have closed a session in which nobody asked: open it again."""
+        since_ns, self._resting_since_ns = self._resting_since_ns, None
+        if since_ns is not None and self._clock() - since_ns > FORGOTTEN_AFTER_S * 1e9:
+            self._open = False
+
+    def _look_at_the_clock(self) -> None:
+        self.connection.check_timers(
+            wanted_since_ns=self._wanted_since_ns,
+            degraded_after_s=self.pace.degraded_after_s,
+            max_offline_s=self.pace.max_offline_s,
+        )
+
+    def _begin_episode(self, episode: Episode) -> None:
+        self.pace = self.next_pace
+        self._wanted_since_ns = None
+        home = self.servers.preferred
+        if self._open and self._link.is_there(home) and self.servers.go_home():
+            self._link.close_session()
+            self._open = False
+        self.exchange.begin_episode(episode, tell=self._open)
+
+    def _connect(self) -> None:
+        server = self.servers.present
+        if self.servers.has_others and not self._link.is_there(server):
+            # another one may be there; to wait for this one would cost what is buffered
+            self._fail(Event.LOST, 'it is not there')
+            return
+        epoch = self.exchange.next_epoch()
         try:
-            agreement = self._link.open_session(self._ledger.session_epoch)
+            agreement = self._link.open_session(server, epoch)
             check_agreement(agreement)
-        except (Refused, Unreachable) as error:
-            progress.refused = str(error)
-            return False
-        self._schema_version = agreement.schema_version
-        self.history.require(agreement.observation_steps, agreement.observation_stride_steps)
-        progress.refused, progress.connected, progress.ever_connected = '', True, True
-        return True
+        except Unreachable as error:
+            self._fail(Event.LOST, str(error))
+        except Refused as refused:
+            # a refusal without a reason may be another one later
+            self._fail(MEANS.get(refused.code, Event.LOST), str(refused))
+        else:
+            self._open = True
+            self.exchange.progress.server = server
+            self.exchange.begin_session(server, agreement)
+            self.connection.on(Event.OPENED, f'a session with {server} is open')
+
+    def _fail(self, event: Event, reason: str) -> None:
+        """Go to the next server; after the last of them, wait."""
+        self._open, self._failures = False, 0
+        self.exchange.progress.server = ''
+        wait_s = self.servers.failed(reason)
+        self._none_fits &= event is Event.VIOLATION
+        # as long as one of them may still fit, none is a reason to give up
+        final = self._none_fits and not self.servers.has_untried
+        self.connection.on(Event.VIOLATION if final else Event.LOST, self.servers.text)
+        if not self.servers.has_untried:
+            self._none_fits = True
+        if wait_s:
+            self._take(wait_s)
 
     def _step(self) -> None:
         """Do the next thing; never blocks for longer than a request may take."""
-        left_s = self._actions.rows_left * self.pace.step_s
+        left_s = self.exchange.left_s(self.pace)
         if left_s > self.pace.buffer_time_s:
-            self._take(min(left_s - self.pace.buffer_time_s, 1.0))
+            self._wanted_since_ns = None
+            surplus_s = left_s - self.pace.buffer_time_s
+            self._take(min(max(surplus_s, SHORTEST_WAIT_S), LOOK_S))
             return
-        pending = self._ask()
+        if self._wanted_since_ns is None:
+            self._wanted_since_ns = self._clock()
+        pending = self.exchange.ask(self.pace)
         if pending is None:
             self._take(INPUT_RETRY_S)
             return
-        accepted = self.progress.chunks_accepted
-        self._wait_for_answer(pending)
-        if accepted == self.progress.chunks_accepted and not self._reset_wanted.is_set():
-            # a server that refuses at once must not be asked as fast as it can refuse
-            self._stop.wait(self.pace.step_s)
+        if self._wait_for_answer(pending) is Outcome.FAILED:
+            self._on_failed_answer()
 
-    def _ask(self) -> Pending | None:
-        """Send an observation; None when there is none to send."""
-        try:
-            moments = self.history.take(self._clock())
-            # what is played is as old as the present observation; the past ones are meant to be
-            captured_ns = moments[-1].snapshot.captured_ns
-            pending = self._send(captured_ns, *self._link.observe(moments))
-        except NotReady as error:
-            self.progress.waiting_for = str(error)
-            return None
-        except (Malformed, Unencodable) as error:
-            self._ledger.give_up()
-            self.drops[getattr(error, 'reason', 'unencodable')] += 1
-            self.progress.waiting_for = str(error)
-            return None
-        self.progress.waiting_for = ''
-        return pending
+    def _on_failed_answer(self) -> None:
+        self._failures += 1
+        if self._failures >= FAILURES_LIMIT:
+            self._fail(Event.LOST, self.exchange.progress.failed)
+        # a server that refuses at once must not be asked as fast as it can refuse
+        self._stop.wait(self.pace.step_s)
 
-    def _begin_episode(self) -> None:
-        self._reset_wanted.clear()
-        self._actions.clear()
-        self.history.restart()
-        self._ledger.new_episode()
-        self._episode_start = True
-        self._name_episode()
-        epoch, episode = self._ledger.session_epoch, self._ledger.episode
-        if self.progress.connected:
-            self._link.reset_episode(epoch, episode, self.progress.episode_id)
-
-    def _name_episode(self) -> None:
-        self._episodes += 1
-        self.progress.episode_id = name_episode(
-            self._client_id, self._ledger.session_epoch, self._episodes
-        )
-
-    def _send(self, captured_ns: int, state: np.ndarray, images: tuple[Image, ...]) -> Pending:
-        now_ns = self._clock()
-        pending = self._ledger.begin(
-            sent_ns=now_ns, captured_ns=captured_ns, rows_taken=self._actions.rows_taken
-        )
-        header = Header(
-            pending.seq,
-            now_ns,
-            self._ledger.session_epoch,
-            self._ledger.episode,
-            self._schema_version,
-            MsgType.OBSERVATION,
-            Flag.EPISODE_START if self._episode_start else Flag.NONE,
-        )
-        left_s = self._actions.rows_left * self.pace.step_s
-        self._link.send(
-            wire_observation.encode(
-                Observation(
-                    header,
-                    self._client_id,
-                    self.progress.episode_id,
-                    state,
-                    images,
-                    self._task,
-                    queue_remaining_s=left_s,
-                )
-            )
-        )
-        self.progress.requests_sent += 1
-        return pending
-
-    def _wait_for_answer(self, pending: Pending) -> None:
+    def _wait_for_answer(self, pending: Pending) -> Outcome | None:
         """Take answers until the pending one came, or its time is over."""
         deadline_ns = pending.sent_ns + int(self.pace.request_timeout_s * 1e9)
-        while self._ledger.pending and not self._stop.is_set():
-            if self._reset_wanted.is_set():
-                return
+        while self.exchange.pending and not self._stop.is_set() and not self._begun:
             left_s = (deadline_ns - self._clock()) / 1e9
             if left_s <= 0:
-                self._time_out()
-                return
-            self._take(left_s)
+                self.exchange.give_up('request_timeout')
+                self._fail(Event.LOST, f'no answer within {self.pace.request_timeout_s:g} s')
+                return None
+            outcome = self._take(min(left_s, LOOK_S))
+            if outcome not in (None, Outcome.DROPPED):
+                return outcome
+            self._look_at_the_clock()
+        return None
 
-    def _time_out(self) -> None:
-        """Open the session anew: the server may have forgotten us, or be another one."""
-        self.drops['request_timeout'] += 1
-        self._ledger.give_up()
-        self.progress.late, self.progress.connected = True, False
-
-    def _take(self, wait_s: float) -> None:
-        """Wait for what arrives; it counts, or is dropped with a reason."""
+    def _take(self, wait_s: float) -> Outcome | None:
+        """Wait for what arrives, and return what became of it."""
         try:
             arrived = self._arrived.get(timeout=wait_s)
         except queue.Empty:
-            return
-        if arrived:
-            self._on_answer(*arrived)
-
-    def _on_answer(self, raw: bytes, arrived_ns: int) -> None:
-        try:
-            chunk = wire_chunk.decode(raw)
-            if chunk.client_id != self._client_id:
-                raise Dropped('other_client')
-            pending = self._ledger.accept(chunk.header)
-            self._note_failure(chunk)
-            check_actions(chunk, self._columns)
-        except Malformed as error:
-            self.drops[error.reason] += 1
-        except Dropped as dropped:
-            self.drops[dropped.reason] += 1
-        else:
-            self._merge(chunk, pending, arrived_ns)
-
-    def _note_failure(self, chunk: Chunk) -> None:
-        if chunk.status != Status.OK:
-            self.progress.failed = f'the server says: {chunk.status_text}'
-            self.progress.connected = chunk.status not in RECONNECT
-
-    def _merge(self, chunk: Chunk, pending: Pending, arrived_ns: int) -> None:
-        source = Source(
-            pending.seq,
-            self._ledger.session_epoch,
-            self._ledger.episode,
-            self.progress.episode_id,
-            pending.captured_ns,
-            chunk.slot,
-            chunk.policy,
-        )
-        round_trip_s = (arrived_ns - pending.sent_ns) / 1e9
-        if self.pace.append:
-            self._actions.append(chunk.robot, source)
-        else:
-            self._actions.replace(
-                chunk.robot,
-                source,
-                delay_rows=math.ceil(round_trip_s / self.pace.step_s),
-                rows_taken=pending.rows_taken,
-            )
-        # until now the server may not have heard that the episode began
-        self._episode_start = False
-        self.progress.accepted(chunk, round_trip_ms=1e3 * round_trip_s)
+            return None
+        if not arrived:
+            return None
+        outcome = self.exchange.on_answer(*arrived, self.pace)
+        if outcome is Outcome.MERGED:
+            self._wanted_since_ns, self._failures = None, 0
+            self.servers.answered()
+            self._none_fits = True
+            self.connection.on(Event.MERGED, '')
+        elif outcome is Outcome.SESSION_OVER:
+            self._fail(Event.LOST, self.exchange.progress.failed)
+        return outcome

@@ -21,6 +21,11 @@ class Beat:
         self.beats = 0
         self.missed = 0
 
+    @property
+    def due_ns(self) -> int:
+        """When the next beat is due, by its clock."""
+        return self._next_ns
+
     def wait(self, stop: threading.Event) -> bool:
         """Sleep until the next beat; return False when `stop` was set."""
         left_ns = self._next_ns - self._clock()

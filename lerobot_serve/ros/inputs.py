@@ -1,35 +1,144 @@
-"""Opens the raw input messages of a robot: joint states by name, images as RGB. Any thread."""
+"""
+Opens the raw input messages of a robot: the values of its state by name, and its frames as RGB.
+
+Pure functions; any thread. They raise Malformed for what cannot be used. Which topics and what in
+them comes from the robot's description, of which only the attributes named here are read.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+import math
+from typing import Protocol
+
+from geometry_msgs.msg import Quaternion
+from nav_msgs.msg import Odometry
 import numpy as np
 from rclpy.serialization import deserialize_message
-from sensor_msgs.msg import Image, JointState
+from sensor_msgs.msg import CompressedImage, Image, JointState
+from std_msgs.msg import Float64MultiArray
 
+from lerobot_serve.ros.compressed_images import frame_from_compressed, jpeg_as_it_is
 from lerobot_serve.ros.conversions import frame_from_image
+from lerobot_serve.wire.content import Image as WireImage
 from lerobot_serve.wire.errors import Malformed
 
+# name of the type in a robot's file -> class of the messages
+TYPES: dict[str, type] = {
+    'sensor_msgs/JointState': JointState,
+    'nav_msgs/Odometry': Odometry,
+    'std_msgs/Float64MultiArray': Float64MultiArray,
+    'sensor_msgs/Image': Image,
+    'sensor_msgs/CompressedImage': CompressedImage,
+}
 
-def joint_positions(raw: bytes, joints: tuple[str, ...]) -> np.ndarray:
-    """Return the positions of `joints` in that order, whatever the message's. Raises Malformed."""
-    message = deserialize_message(raw, JointState)
-    if len(message.position) != len(message.name):
+
+class Source(Protocol):
+    """One topic of the state; `field` is that of a JointState."""
+
+    topic: str
+    type: str
+    fields: tuple[str, ...]
+    field: str
+
+
+class Camera(Protocol):
+    """One topic of frames."""
+
+    topic: str
+    type: str
+
+
+def state(raws: Sequence[bytes], sources: Sequence[Source]) -> np.ndarray:
+    """Return the values of all sources, one after the other, from one message of each."""
+    return np.concatenate(
+        [values(raw, source) for raw, source in zip(raws, sources, strict=True)], dtype=np.float64
+    )
+
+
+def values(raw: bytes, source: Source) -> np.ndarray:
+    """Return the values of one source in the order of its fields, all of them finite."""
+    found = READERS[source.type](deserialize_message(raw, TYPES[source.type]), source)
+    # they travel as float32, of which a larger number is infinite
+    with np.errstate(over='ignore'):
+        finite = np.isfinite(found.astype(np.float32))
+    if not finite.all():
+        bad = int(finite.argmin())
+        raise Malformed('not_finite', f'{source.topic}: {source.fields[bad]} is {found[bad]:g}')
+    return found
+
+
+def frame(raw: bytes, camera: Camera) -> np.ndarray:
+    """Return height x width x channels, RGB."""
+    message = deserialize_message(raw, TYPES[camera.type])
+    try:
+        if camera.type == 'sensor_msgs/CompressedImage':
+            return frame_from_compressed(message)
+        return frame_from_image(message)
+    except Malformed as error:
+        raise Malformed(error.reason, f'{camera.topic}: {error}') from None
+
+
+def jpeg(raw: bytes, camera: Camera) -> WireImage | None:
+    """
+    Return a camera's own JPEG in wire form, with an empty name; None where it must be encoded.
+
+    To decode and encode it again would cost time and quality.
+    """
+    if camera.type != 'sensor_msgs/CompressedImage':
+        return None
+    return jpeg_as_it_is(deserialize_message(raw, CompressedImage))
+
+
+def _joint_values(message: JointState, source: Source) -> np.ndarray:
+    given = np.array(getattr(message, source.field), np.float64)
+    if len(given) != len(message.name):
         raise Malformed(
             'wrong_shape',
-            f'joint state: {len(message.name)} names and {len(message.position)} positions',
+            f'{source.topic}: {len(message.name)} names and {len(given)} of {source.field}',
         )
     index = {name: i for i, name in enumerate(message.name)}
-    missing = [joint for joint in joints if joint not in index]
+    missing = [joint for joint in source.fields if joint not in index]
     if missing:
-        raise Malformed('missing_joint', f'joint state: no {missing}; it has {list(message.name)}')
-    positions = np.array([message.position[index[joint]] for joint in joints], np.float32)
-    if not np.isfinite(positions).all():
+        raise Malformed('missing_joint', f'{source.topic}: no {missing}; it has {message.name}')
+    if len(index) != len(message.name):
+        raise Malformed('doubled_joint', f'{source.topic}: a joint is there twice: {message.name}')
+    return given[[index[joint] for joint in source.fields]]
+
+
+def _odometry_values(message: Odometry, source: Source) -> np.ndarray:
+    return np.array([_odometry_value(message, field) for field in source.fields], np.float64)
+
+
+def _odometry_value(message: Odometry, field: str) -> float:
+    part, axis = field.split('.')
+    if field == 'pose.yaw':
+        return yaw(message.pose.pose.orientation)
+    if part == 'pose':
+        return getattr(message.pose.pose.position, axis)
+    return getattr(getattr(message.twist.twist, part), axis)
+
+
+def yaw(rotation: Quaternion) -> float:
+    """Return the turn around z in (-pi, pi], NaN where all four numbers are 0."""
+    x, y, z, w = rotation.x, rotation.y, rotation.z, rotation.w
+    if not any((x, y, z, w)):
+        return math.nan
+    # holds for a rotation of any length, as some drivers round it
+    return math.atan2(2 * (w * z + x * y), w * w + x * x - y * y - z * z)
+
+
+def _array_values(message: Float64MultiArray, source: Source) -> np.ndarray:
+    given = np.array(message.data, np.float64)
+    if len(given) != len(source.fields):
         raise Malformed(
-            'not_finite', f'joint state: {dict(zip(joints, positions.tolist(), strict=True))}'
+            'wrong_shape', f'{source.topic}: {len(given)} numbers for {list(source.fields)}'
         )
-    return positions
+    return given
 
 
-def frame(raw: bytes) -> np.ndarray:
-    """Return height x width x channels, RGB. Raises Malformed."""
-    return frame_from_image(deserialize_message(raw, Image))
+READERS: dict[str, Callable[..., np.ndarray]] = {
+    'sensor_msgs/JointState': _joint_values,
+    'nav_msgs/Odometry': _odometry_values,
+    'std_msgs/Float64MultiArray': _array_values,
+}

@@ -73,9 +73,11 @@ class Argument:
             f'; {self.spec.allowed}' if self.spec.choices or self.spec.low is not None else ''
         )
         unit = f' [{self.spec.unit}]' if self.spec.unit else ''
+        commas = ', with commas between them' if self.spec.kind is tuple else ''
         empty = f'what {self.file} says' if self.file else self.empty
         otherwise = f'. Empty: {empty}' if empty else ''
-        text = f'{self.about}{self.spec.text.partition(EMPTY)[0]}{unit}{allowed}{otherwise}.'
+        text = f'{self.about}{self.spec.text.partition(EMPTY)[0]}'
+        text += f'{commas}{unit}{allowed}{otherwise}.'
         return DeclareLaunchArgument(
             self.name, default_value=self.default, description=text[0].upper() + text[1:]
         )
@@ -97,6 +99,8 @@ def convert(spec: Spec, text: str) -> Any:
     if spec.kind is str:
         # a shell expands ~ at the beginning of a word only
         return os.path.expanduser(text) if spec.name.endswith(('_path', '_file')) else text
+    if spec.kind is tuple:
+        return tuple(item.strip() for item in text.split(','))
     try:
         return spec.kind(text)
     except ValueError:

@@ -73,5 +73,8 @@ SENSOR = _profile(ReliabilityPolicy.BEST_EFFORT, 1)
 # the newest command replaces the one before
 COMMAND = _profile(ReliabilityPolicy.RELIABLE, 1)
 
+# what rqt_robot_monitor and every other reader of /diagnostics expects
+DIAGNOSTICS = _profile(ReliabilityPolicy.RELIABLE, 10)
+
 # rare, and each one counts
 OUTCOME = _profile(ReliabilityPolicy.RELIABLE, 100)

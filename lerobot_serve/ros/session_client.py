@@ -6,6 +6,7 @@ bench.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 import threading
 import time
 from typing import Any
@@ -21,6 +22,8 @@ from lerobot_serve_interfaces.msg import Observation
 from lerobot_serve_interfaces.srv import CloseSession, OpenSession, ResetEpisode
 
 WIRING_POLL_S = 0.005
+# by then a new client has found who is there
+DISCOVERY_S = 2.0
 
 
 class SessionClient:
@@ -41,16 +44,26 @@ class SessionClient:
         """`of_many` robots, as a router's, instead of one."""
         self.server = server
         self._stop = stop
+        self._found_by = time.monotonic() + DISCOVERY_S
         self._open = node.create_client(OpenSession, f'{server}/open_session')
+        self._offers = partial(node.count_services, self._open.srv_name)
         self._close = node.create_client(CloseSession, f'{server}/close_session')
         self._reset = node.create_client(ResetEpisode, f'{server}/reset_episode')
         self._requests = node.create_publisher(
             Observation, f'{server}/observation', qos.observation_out(lifespan_s, of_many=of_many)
         )
 
+    def is_there(self) -> bool:
+        """
+        Return whether the service is found; it may have just gone. A client that is new says yes:
+        it has not found everybody yet.
+        """
+        return self._open.service_is_ready() or time.monotonic() < self._found_by
+
     def open(self, ask: SessionAsk, timeout_s: float) -> OpenSession.Response:
         """Return the reply of an open session. Raises Refused and Unreachable."""
-        reply = self._call(self._open, request_from_ask(ask), timeout_s)
+        # the same ask twice opens one session
+        reply = self._call(self._open, request_from_ask(ask), timeout_s, offers=self._offers)
         if not reply.accepted:
             known = reply.code in tuple(Refusal)
             raise Refused(Refusal(reply.code) if known else Refusal.NOT_READY, reply.reason)
@@ -83,8 +96,8 @@ class SessionClient:
         """Publish the bytes of an Observation."""
         self._requests.publish(raw)
 
-    def _call(self, client: Any, request: Any, timeout_s: float) -> Any:
+    def _call(self, client: Any, request: Any, timeout_s: float, **more: Any) -> Any:
         try:
-            return call(client, request, timeout_s, self._stop)
+            return call(client, request, timeout_s, self._stop, **more)
         except CallFailed as error:
             raise Unreachable(str(error)) from None

@@ -19,6 +19,7 @@ from launch.launch_description_sources.python_launch_file_utilities import (
 import rclpy
 from rclpy.node import Node
 
+from lerobot_serve.edge.parameters import EdgeParameters
 from lerobot_serve.parameters import ParameterError
 from lerobot_serve.ros import launching
 from lerobot_serve.router.parameters import RouterParameters
@@ -41,8 +42,9 @@ EXPECTED = {
     'edge.launch.py': {
         'namespace',
         'client_id',
-        'server',
+        'servers',
         'robot_file',
+        'profile',
         'task',
         'codec',
         'params_file',
@@ -64,7 +66,7 @@ EXPECTED = {
     },
     'fleet.launch.py': {
         'robots',
-        'server',
+        'servers',
         'task',
         'codec',
         'image_height',
@@ -76,6 +78,7 @@ EXPECTED = {
 }
 NAME = '/slot_a/policy_server'
 SPLIT = launching.overrides(RouterParameters, 'split_percent')[0]
+SERVERS = launching.overrides(EdgeParameters, 'servers')[0]
 PATH_A = launching.overrides(ServerParameters, 'policy_path', slot='a')[0]
 
 
@@ -117,6 +120,17 @@ def test_an_empty_argument_leaves_the_value_to_the_file():
 def test_a_value_gets_the_type_of_the_parameter():
     assert value(SPLIT, '30') == 30
     assert value(PATH_A, '30') == '30'
+
+
+def test_a_list_is_given_with_commas():
+    assert value(SERVERS, '/a, /b') == ('/a', '/b')
+    assert value(SERVERS, '/a') == ('/a',)
+    assert ', with commas between them. Empty: ' in SERVERS.declare().description
+
+
+def test_a_list_arrives_as_one():
+    given = launching.write('policy_server', 'edge', {'servers': value(SERVERS, '/a,/b')})
+    assert read([given]) == {'servers': ['/a', '/b']}
 
 
 def test_a_home_folder_is_found(monkeypatch):

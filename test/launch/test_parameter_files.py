@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from lerobot_serve.edge.parameters import EdgeParameters
+from lerobot_serve.edge.profiles import PROFILES
 from lerobot_serve.parameters import build, specs
 from lerobot_serve.router.parameters import RouterParameters
 from lerobot_serve.server.parameters import ServerParameters
@@ -27,11 +28,13 @@ NODES = {
     'fleet.yaml': ['edge_controller', 'sim_robot'],
 }
 ENTRIES = [(file, node) for file, nodes in NODES.items() for node in nodes]
-# what a file cannot give: no two robots may share these, the launch file gives each its own
+# what a file that gave it would take from the profile, and a list that a file cannot hold: empty
+OF_EDGE = {*PROFILES['wifi'], 'ladder'}
 LEFT_OUT = {
-    # a parameter file cannot hold an empty list
     ('server.yaml', 'policy_server'): {'state_names', 'action_names'},
-    ('fleet.yaml', 'edge_controller'): {'client_id'},
+    ('edge.yaml', 'edge_controller'): OF_EDGE,
+    # no two robots may share these, the launch file gives each its own
+    ('fleet.yaml', 'edge_controller'): {'client_id', *OF_EDGE},
     ('fleet.yaml', 'sim_robot'): {'seed'},
 }
 NOT_THE_DEFAULT = {('fleet.yaml', 'edge_controller'): {'task'}}

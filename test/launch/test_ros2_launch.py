@@ -165,7 +165,7 @@ def test_simulated_robots_are_driven(file, server, launch, observer, wait_until)
     heard = listen(observer, topics)
     serving = launch(file)
     size = ('image_height:=96', 'image_width:=128')
-    robots = launch('fleet.launch.py', 'robots:=2', f'server:={server}', *size)
+    robots = launch('fleet.launch.py', 'robots:=2', f'servers:={server}', *size)
     wait_until(lambda: all(heard.values()), 'both robots execute actions', robots)
     assert robots.interrupt() == 0, robots.output
     assert serving.interrupt() == 0, serving.output

@@ -1,8 +1,8 @@
 """
 A policy that does what a test says, and tells what it was asked: the kind `steered`.
 
-Its "path" is a folder and options, for example FOLDER?chunk=4&state=recurrent&seconds=0.1. In the
-folder are
+Its "path" is a folder and options, for example FOLDER?chunk=4&state=recurrent&seconds=0.1; with
+`rtc=1` it takes a prefix, and `joint=arm` names its joints. In the folder are
 
     events   a line for each thing that happens, written here
     loads    a FIFO: while it is there, loading takes a byte from it first
@@ -31,7 +31,7 @@ from lerobot_serve.policies.base import (
 )
 from lerobot_serve.wire.schema import StateClass
 
-JOINTS = tuple(f'joint_{i}.pos' for i in range(6))
+JOINTS = 6
 WARM_UP = 'warm-up'
 
 
@@ -51,6 +51,8 @@ class SteeredPolicy:
         names = [request.session_id for request in requests]
         if names != [WARM_UP]:
             tell(self._folder, ' '.join(['predict', *names]))
+            for request in requests:
+                tell(self._folder, f'prefix {len(request.prefix_model)}')
             wait_for_a_byte(self._folder / 'turns')
         return [self._answer(request) for request in requests]
 
@@ -79,15 +81,17 @@ def load(loading: Loading) -> SteeredPolicy:
         raise PolicyError(f'there is no folder {name}')
     tell(folder, 'load')
     wait_for_a_byte(folder / 'loads')
+    names = tuple(f'{options.get("joint", "joint")}_{i}.pos' for i in range(JOINTS))
     description = Description(
         policy_type='steered',
         fingerprint=f'steered@{hashlib.sha256(loading.path.encode()).hexdigest()[:16]}',
-        state_names=JOINTS,
-        action_names=JOINTS,
+        state_names=names,
+        action_names=names,
         cameras=(),
         chunk_size=int(options.get('chunk', 30)),
         trained_fps=30.0,
         state_class=StateClass[options.get('state', 'chunk_stateless').upper()],
+        supports_rtc='rtc' in options,
         batch_limit=int(options.get('batch_limit', 0)),
     )
     return SteeredPolicy(folder, float(options.get('seconds', 0)), description)

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 import time
 
+from edge_rig import EdgeRig
 import pytest
 from rclpy.node import Node
 from server_rig import ServerRig
@@ -98,6 +99,20 @@ def rig(node, tmp_path, steering):
         yield rigged
         rigged.end()
         # a policy that waits for its turn could not end
+        steering.open_gates()
+    steering.end()
+    for log in sorted(tmp_path.glob('*.log')):
+        print(f'--- {log.name}\n{log.read_text()[-3000:]}')
+
+
+@pytest.fixture
+def edge_rig(node, tmp_path, steering):
+    """An edge, the servers that a test gives it and the robot; nothing is started yet."""
+    path = os.pathsep.join([str(PLUGIN), os.environ.get('PYTHONPATH', '')])
+    with fleet(tmp_path, {**os.environ, 'PYTHONPATH': path}) as started:
+        rigged = EdgeRig(node, started, tmp_path)
+        yield rigged
+        rigged.end()
         steering.open_gates()
     steering.end()
     for log in sorted(tmp_path.glob('*.log')):

@@ -44,7 +44,7 @@ In 20 s:
   action age          p50 260 ms, p99 520 ms, oldest 533 ms
   chunks              40 for 41 requests
   round trip          p50 4.7 ms, p99 7.3 ms, of it inference p50 2.4 ms
-  stalls              3 (one at each change of episode is normal)
+  stalls              3
   control ticks       640 and 2 missed
   dropped             none
   torch on the robot  no

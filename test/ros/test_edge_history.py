@@ -2,53 +2,17 @@
 
 from __future__ import annotations
 
+from fake_server import FakeServer
 import numpy as np
 import pytest
 
-from lerobot_serve.edge.fake_link import answer
-from lerobot_serve.ros import qos
 from lerobot_serve.wire import images
-from lerobot_serve.wire import observation as wire_observation
 from lerobot_serve.wire.observation import Observation
-from lerobot_serve_interfaces.msg import ActionChunk
-from lerobot_serve_interfaces.msg import Observation as ObservationMessage
-from lerobot_serve_interfaces.srv import OpenSession
 
 ROBOT = '/robot_1'
 CAMERAS = ('observation.images.front', 'observation.images.wrist')
 # the arm goes to and fro
 CHUNK = np.repeat(np.concatenate([np.linspace(0, 1, 15), np.linspace(1, 0, 15)])[:, None], 6, 1)
-
-
-class LookingBack:
-    """A server that asks for 3 observations, 2 control steps apart, and moves the arm."""
-
-    def __init__(self, node) -> None:
-        self.received: list[Observation] = []
-        self._replies = node.create_publisher(
-            ActionChunk, f'{ROBOT}/edge_controller/action_chunk', qos.ACTION_CHUNK
-        )
-        node.create_subscription(
-            ObservationMessage,
-            '/server/observation',
-            self._on_request,
-            qos.OBSERVATION_INBOX,
-            raw=True,
-        )
-        node.create_service(OpenSession, '/server/open_session', self._on_open)
-
-    def _on_open(
-        self, request: OpenSession.Request, response: OpenSession.Response
-    ) -> OpenSession.Response:
-        response.accepted, response.schema_version = True, request.schema_version
-        response.chunk_size = len(CHUNK)
-        response.observation_steps, response.observation_stride_steps = 3, 2
-        return response
-
-    def _on_request(self, raw: bytes) -> None:
-        request = wire_observation.decode(raw)
-        self.received.append(request)
-        self._replies.publish(answer(request, CHUNK))
 
 
 def moved(request: Observation) -> bool:
@@ -57,12 +21,17 @@ def moved(request: Observation) -> bool:
 
 
 @pytest.fixture
-def server(node) -> LookingBack:
-    return LookingBack(node)
+def server(node) -> FakeServer:
+    """Asks for 3 observations, 2 control steps apart, and moves the arm."""
+    looking_back = {'observation_steps': 3, 'observation_stride_steps': 2}
+    edge = f'{ROBOT}/edge_controller'
+    return FakeServer(
+        node, '/server', edge, lambda _: CHUNK, chunk_size=len(CHUNK), **looking_back
+    )
 
 
 def test_every_request_brings_its_past(processes, server, wait_until):
-    processes.start('edge', 'edge_controller', namespace=ROBOT, server='/server')
+    processes.start('edge', 'edge_controller', namespace=ROBOT, servers=['/server'])
     processes.start('sim', 'sim_robot', namespace=ROBOT, image_height=48, image_width=64)
     wait_until(lambda: any(map(moved, server.received)), 'the past differs from the present')
     for request in server.received:

@@ -30,7 +30,7 @@ MISTAKES = [
     ('edge_controller', [], ['client_id is empty']),
     (
         'edge_controller',
-        [*parameter('server', 'no topic'), '-p', 'client_id:=r'],
+        [*parameter('servers', '["no topic"]'), '-p', 'client_id:=r'],
         ["'no topic'", '/policy_server'],
     ),
     ('edge_controller', parameter('buffer_time_s', '9.0'), ['buffer_time_s must be below']),

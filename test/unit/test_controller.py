@@ -1,211 +1,162 @@
-"""The controller: no stale action, no command without an action, no jump after a pause."""
+"""The controller: no stale action, no command without an action, no jump in between."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from pathlib import Path
-
-from hypothesis import given
-from hypothesis import strategies as st
+from controller_rig import Bench, LADDER, MAX_AGE_NS, STEP_NS
 import numpy as np
 import pytest
 
-from lerobot_serve.edge.cage import Cage, Judgement, Verdict
-from lerobot_serve.edge.commands import joint_trajectory
-from lerobot_serve.edge.controller import Controller, Executed
-from lerobot_serve.edge.queue import ActionQueue, Source
-from lerobot_serve.edge.robot import ActionLimit, load
+from lerobot_serve.edge.rungs import RungKind
 
-MAX_AGE_NS = 100
-LIMITS = (ActionLimit('pan.pos', 'pan', -1.0, 1.0, 0.1),)
-HOME = np.array([0.0])
+# what one step may do to where the robot is
+STEP = 0.125
 
 
-def source(captured_ns: int, seq: int = 1) -> Source:
-    return Source(seq, 7, 0, 'episode', captured_ns, 'prod', 'fake@0')
-
-
-class Bench:
-    """A controller, its queue, and a robot that stands where `position` says."""
-
-    def __init__(self, cage: Cage | None = None) -> None:
-        self.queue = ActionQueue()
-        self.controller = Controller(
-            self.queue, cage or Cage(LIMITS), max_action_age_ns=MAX_AGE_NS
-        )
-        self.position: np.ndarray | None = HOME
-        self.asked = 0
-
-    def measure(self) -> np.ndarray | None:
-        self.asked += 1
-        return self.position
-
-    def plan(self, *angles: float, captured_ns: int = 0, seq: int = 1) -> None:
-        chunk = np.array(angles, np.float32)[:, None]
-        self.queue.append(chunk, source(captured_ns, seq))
-
-    def step(self, now_ns: int = 0) -> Executed | None:
-        return self.controller.step(now_ns, self.measure)
-
-
-def test_nothing_received_means_nothing_commanded():
+def test_nothing_received_means_nothing_commanded_nothing_asked_and_nothing_told():
     bench = Bench()
-    assert [bench.step(now_ns) for now_ns in range(5)] == [None] * 5
-    assert bench.asked == 0
+    assert bench.commands(50) == [None] * 50
+    assert (bench.asked, bench.dries) == (0, 0)
     assert (bench.controller.actions_executed, bench.controller.stalls) == (0, 0)
+    assert bench.controller.rung is RungKind.PLAY
 
 
 def test_an_action_is_executed_with_its_source_and_age():
     bench = Bench()
-    bench.plan(0.0625, captured_ns=30)
-    executed = bench.step(90)
+    bench.plan(0.0625, age_ns=60)
+    executed = bench.step()
     assert executed.judgement.command.tolist() == [0.0625]
     assert (executed.planned.source.seq, executed.planned.row, executed.age_ns) == (1, 0, 60)
-    assert bench.controller.age_ns == 60
-    assert bench.controller.actions_executed == 1
-    assert bench.controller.cage_trips == 0
+    assert executed.decision.kind is RungKind.PLAY
+    assert bench.controller.age_ns == bench.controller.oldest_age_ns == 60
+    assert (bench.controller.actions_executed, bench.controller.cage_trips) == (1, 0)
 
 
-@pytest.mark.parametrize(('now_ns', 'plays'), [(MAX_AGE_NS, True), (MAX_AGE_NS + 1, False)])
-def test_the_bound_of_age_is_the_last_moment(now_ns, plays):
+def test_the_oldest_age_is_remembered():
     bench = Bench()
-    bench.plan(0.05)
-    assert (bench.step(now_ns) is not None) == plays
+    bench.plan(1.0, age_ns=90)
+    bench.plan(2.0, age_ns=-STEP_NS + 5)
+    bench.commands(2)
+    assert (bench.controller.age_ns, bench.controller.oldest_age_ns) == (5, 90)
+
+
+# what is too old
+
+
+@pytest.mark.parametrize(('age_ns', 'plays'), [(MAX_AGE_NS, True), (MAX_AGE_NS + 1, False)])
+def test_the_bound_of_age_is_the_last_moment(age_ns, plays):
+    bench = Bench()
+    bench.plan(0.5, age_ns=age_ns)
+    assert (bench.step() is not None) == plays
     assert bench.controller.drops['stale_action'] == (not plays)
 
 
 def test_stale_actions_are_dropped_counted_and_skipped():
     bench = Bench()
-    bench.plan(0.01, 0.02, 0.03, seq=1)
-    bench.plan(0.04, captured_ns=50, seq=2)
-    assert bench.step(120).planned.source.seq == 2
+    bench.plan(1.0, 2.0, 3.0, age_ns=MAX_AGE_NS + 1, seq=1)
+    bench.plan(4.0, seq=2)
+    assert bench.step().planned.source.seq == 2
     assert bench.controller.drops == {'stale_action': 3}
 
 
-def test_a_clock_that_jumps_forward_stops_the_robot():
+def test_a_clock_that_jumps_forward_ends_what_is_played():
     bench = Bench()
-    bench.plan(0.01, 0.02, 0.03)
-    assert bench.step(1)
-    assert bench.step(10**12) is None
+    bench.plan(1.0, 2.0, 3.0)
+    assert bench.step().planned
+    bench.now_ns += 10**12
+    executed = bench.step()
+    assert (executed.planned, executed.decision.kind) == (None, RungKind.RAMP)
     assert bench.controller.drops == {'stale_action': 2}
     assert bench.controller.stalls == 1
 
 
-def test_between_two_steps_the_last_command_is_the_bound():
-    bench = Bench()
-    bench.plan(0.9, 0.9, 0.9)
-    commands = [bench.step().judgement.command[0] for _ in range(3)]
-    assert commands == pytest.approx([0.1, 0.2, 0.3])
-    assert bench.asked == 1
-    assert bench.controller.cage_trips == 3
-
-
-def test_after_a_stall_the_measured_position_is_the_bound():
-    bench = Bench()
-    bench.plan(0.1)
-    bench.step()
-    assert bench.step() is None
-    assert bench.step() is None
-    assert bench.controller.stalls == 1
-    bench.position = np.array([-0.5])
-    bench.plan(0.1)
-    assert bench.step().judgement.command == pytest.approx([-0.4])
-    assert bench.asked == 2
-
-
-def test_a_robot_that_is_nowhere_known_is_not_commanded_until_it_is():
-    bench = Bench()
-    bench.position = None
-    bench.plan(0.9, 0.9)
+def test_an_action_grows_too_old_between_its_own_steps():
+    bench = Bench(interpolation=3)
+    bench.plan(0.0, 3.0, age_ns=MAX_AGE_NS - 2 * STEP_NS)
+    # the first alone, then two of three steps within the bound
+    assert bench.commands(3) == [0.0, 1.0, 2.0]
     executed = bench.step()
-    assert (executed.judgement.verdict, executed.judgement.command) == (Verdict.STOPPED, None)
-    assert bench.controller.actions_executed == 0
-    assert bench.controller.cage_trips == 1
-    bench.position = np.array([0.5])
-    assert bench.step().judgement.command == pytest.approx([0.6])
+    assert (executed.planned, executed.decision.kind) == (None, RungKind.RAMP)
+    assert bench.controller.drops == {'stale_action': 1}
 
 
-def test_a_held_action_repeats_the_last_command():
+def test_after_its_last_step_an_action_is_no_drop():
+    bench = Bench(interpolation=3)
+    bench.plan(0.0, 3.0)
+    assert bench.commands(4) == [0.0, 1.0, 2.0, 3.0]
+    bench.now_ns += MAX_AGE_NS
+    bench.commands(3)
+    assert bench.controller.drops == {}
+
+
+# between two actions
+
+
+def test_a_robot_that_is_commanded_faster_moves_in_equal_steps():
+    bench = Bench(interpolation=3)
+    bench.plan(0.0, 3.0, 9.0)
+    assert bench.commands(7) == [0.0, 1.0, 2.0, 3.0, 5.0, 7.0, 9.0]
+    assert bench.queue.rows_taken == 3
+
+
+def test_each_step_on_the_way_tells_the_action_it_leads_to():
+    bench = Bench(interpolation=3)
+    bench.plan(0.0, 3.0)
+    assert [bench.step().planned.row for _ in range(4)] == [0, 1, 1, 1]
+
+
+def test_what_somebody_clears_in_mid_step_is_not_finished():
+    bench = Bench(interpolation=3)
+    bench.plan(0.0, 3.0, 6.0)
+    assert bench.commands(2) == [0.0, 1.0]
+    bench.queue.clear()
+    assert bench.step().planned is None
+    bench.plan(50.0, 53.0, seq=2)
+    # within the cage's bound, not on a way from the old action
+    bench.measured = np.array([45.0])
+    played = [bench.step() for _ in range(2)]
+    assert [one.planned.source.seq for one in played] == [2, 2]
+    assert [one.decision.wanted[0] for one in played] == pytest.approx([50.0, 51.0])
+
+
+def test_what_is_cleared_and_filled_at_once_plays_nothing_old():
+    bench = Bench(interpolation=3)
+    bench.plan(0.0, 3.0)
+    bench.commands(2)
+    bench.queue.clear()
+    bench.plan(6.0, 9.0, seq=2)
+    assert bench.commands(4) == [6.0, 7.0, 8.0, 9.0]
+    assert (bench.controller.stalls, bench.dries) == (0, 0)
+
+
+def test_what_somebody_clears_is_no_stall():
     bench = Bench()
-    bench.plan(0.0625, np.nan, 0.125)
-    assert [bench.step().judgement.command[0] for _ in range(3)] == [0.0625, 0.0625, 0.125]
-    assert (bench.controller.actions_executed, bench.controller.cage_trips) == (3, 1)
+    bench.plan(1.0, 2.0)
+    bench.step()
+    bench.queue.clear()
+    bench.commands(3)
+    assert (bench.controller.stalls, bench.dries) == (0, 1)
 
 
-@pytest.mark.parametrize(
-    ('fps', 'seconds', 'nanoseconds'), [(30.0, 0, 33_333_333), (0.1, 10, 0), (0.8, 1, 250_000_000)]
-)
-def test_a_command_names_its_joints_and_is_due_at_the_next_step(
-    repository: Path, fps, seconds, nanoseconds
-):
-    robot = load(repository / 'config' / 'robots' / 'sim_arm.yaml')
-    told = joint_trajectory(np.arange(6) / 8, replace(robot, fps=fps))
-    assert told.joint_names == [action.joint for action in robot.actions]
-    (point,) = told.points
-    assert list(point.positions) == [0.0, 0.125, 0.25, 0.375, 0.5, 0.625]
-    due = point.time_from_start
-    assert (due.sec, due.nanosec) == (seconds, nanoseconds)
+def test_what_somebody_stops_is_no_stall_and_is_told_dry_only_when_he_is_done():
+    bench = Bench()
+    bench.plan(1.0, 2.0, 3.0)
+    bench.step()
+    bench.controller.divert(LADDER, 'paused')
+    bench.commands(20)
+    assert (bench.controller.stalls, bench.dries) == (0, 0)
+    bench.queue.clear()
+    bench.controller.release()
+    bench.commands(3)
+    assert (bench.controller.stalls, bench.dries) == (0, 1)
 
 
-class Watched(Cage):
-    """Remembers what it let out."""
-
-    def __init__(self) -> None:
-        super().__init__(LIMITS)
-        self.released: list[np.ndarray] = []
-
-    def judge(self, wanted: np.ndarray, last: np.ndarray | None) -> Judgement:
-        judgement = super().judge(wanted, last)
-        self.released.append(judgement.command)
-        return judgement
-
-
-angles = st.floats(width=32)
-events = st.one_of(
-    st.tuples(st.just('chunk'), st.lists(angles, max_size=6), st.integers(0, 150)),
-    st.tuples(st.just('replace'), st.lists(angles, max_size=6), st.integers(0, 150)),
-    st.tuples(st.just('steps'), st.integers(1, 8)),
-    st.tuples(st.just('jump'), st.integers(0, 300)),
-    st.tuples(st.just('moved'), st.floats(-2, 2) | st.none()),
-    st.just(('clear',)),
-)
-
-
-@given(st.lists(events, max_size=40))
-def test_no_script_makes_it_play_what_is_stale_or_did_not_pass_the_cage(script):
-    bench, now_ns, last = Bench(Watched()), 1000, None
-    for event, *details in script:
-        if event == 'jump':
-            now_ns += details[0]
-        elif event == 'moved':
-            bench.position = None if details[0] is None else np.array([details[0]])
-        elif event == 'clear':
-            bench.queue.clear()
-        elif event == 'chunk':
-            bench.plan(*details[0], captured_ns=now_ns - details[1])
-        elif event == 'replace':
-            rows = np.array(details[0], np.float32)[:, None]
-            captured = source(now_ns - details[1])
-            bench.queue.replace(rows, captured, delay_rows=2, rows_taken=0)
-        else:
-            for _ in range(details[0]):
-                now_ns += 10
-                last = check_step(bench, now_ns, last)
-
-
-def check_step(bench: Bench, now_ns: int, last: np.ndarray | None) -> np.ndarray | None:
-    """Do one step; return the command that bounds the next one."""
-    executed = bench.step(now_ns)
-    if executed is None:
-        assert bench.queue.rows_left == 0
-        return None
-    assert 0 <= executed.age_ns <= MAX_AGE_NS
-    assert executed.age_ns == now_ns - executed.planned.source.captured_ns
-    command = executed.judgement.command
-    assert command is bench.controller._cage.released[-1]
-    bound = bench.position if last is None else last
-    if bound is None:
-        assert command is None
-    elif command is not None:
-        assert abs(command[0] - bound[0]) <= 0.1 + 1e-9
-    return last if command is None else command
+def test_a_row_that_was_taken_and_not_played_is_not_where_the_next_steps_begin():
+    bench = Bench(interpolation=2, resume_rows=3)
+    bench.plan(0.0)
+    bench.commands(2)
+    # three are buffered, of which two turn out to be too old
+    bench.plan(70.0, 71.0, age_ns=MAX_AGE_NS + 1)
+    bench.plan(8.0, seq=2)
+    assert bench.step().planned is None
+    bench.plan(1.0, 2.0, 3.0, seq=3)
+    assert [bench.step().decision.wanted[0] for _ in range(3)] == [1.0, 1.5, 2.0]

@@ -28,7 +28,7 @@ class Opener:
     def __init__(self) -> None:
         self.opened: list[bytes] = []
 
-    def __call__(self, data: bytes) -> np.ndarray:
+    def __call__(self, _: str, data: bytes) -> np.ndarray:
         self.opened.append(data)
         return np.frombuffer(data, np.uint8).reshape(8, 8, 1)
 
@@ -47,8 +47,9 @@ def encode(opener):
         *moments: dict[str, bytes], cameras: tuple[str, ...] = CAMERAS, codec: Codec = Codec.JPEG
     ) -> tuple[Image, ...]:
         newest = len(moments) - 1
+        names = {name: name for name in cameras}
         row = [Moment(Snapshot(m, 0), 2 * (newest - i)) for i, m in enumerate(moments)]
-        return encode_frames(tuple(row), cameras, pool, codec, QUALITY, opened=opener)
+        return encode_frames(tuple(row), names, pool, codec, QUALITY, opened=opener)
 
     yield encode
     pool.close()
@@ -110,7 +111,7 @@ def test_names_that_look_like_ages_are_not_mixed_up(encode):
 
 def test_one_moment_is_what_it_would_be_alone(encode):
     (image,) = encode({'front': raw(10)}, cameras=('front',))
-    alone = images.encode('front', Opener()(raw(10)), Codec.JPEG, quality=QUALITY)
+    alone = images.encode('front', Opener()('front', raw(10)), Codec.JPEG, quality=QUALITY)
     assert bytes(image.data) == bytes(alone.data)
     assert (image.name, image.height, image.width) == ('front', 8, 8)
     assert (image.codec, image.channels, image.steps_back) == (Codec.JPEG, 1, 0)
@@ -123,12 +124,33 @@ def test_no_cameras_are_no_images(encode):
 def test_a_frame_that_cannot_be_encoded_is_named_with_its_age(opener):
     pool = images.ImagePool(1)
     moments = tuple(Moment(Snapshot({'front': raw(n)}, 0), 1 - n) for n in range(2))
-    with pytest.raises(Unencodable, match='camera front, 0 steps back: JPEG holds 8 bits'):
+    with pytest.raises(Unencodable, match='camera front, 0 steps back: a frame must be'):
         encode_frames(
             moments,
-            ('front',),
+            {'front': 'front'},
             pool,
             Codec.JPEG,
             QUALITY,
-            opened=lambda data: opener(data).astype(np.uint16),
+            opened=lambda *given: opener(*given).astype(np.float32),
         )
+
+
+def test_a_frame_that_is_ready_is_sent_as_it_is_under_the_name_of_the_policy():
+    pool = images.ImagePool(1)
+    ready = Image('', 8, 8, b'a jpeg', Codec.JPEG)
+    moments = tuple(Moment(Snapshot({'front': raw(n), 'wrist': raw(7)}, 0), 1 - n) for n in (0, 1))
+    encoded = encode_frames(
+        moments,
+        {'front': 'cam_high', 'wrist': 'cam_low'},
+        pool,
+        Codec.JPEG,
+        QUALITY,
+        opened=lambda name, data: ready if name == 'front' else Opener()(name, data),
+    )
+    assert [(i.name, i.steps_back) for i in encoded] == [
+        ('cam_high', 1),
+        ('cam_low', 1),
+        ('cam_high', 0),
+        ('cam_low', 0),
+    ]
+    assert [i.data == b'a jpeg' for i in encoded] == [True, False, True, False]

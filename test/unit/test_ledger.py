@@ -9,14 +9,16 @@ from hypothesis import strategies as st
 import pytest
 
 from lerobot_serve.edge.ledger import Dropped, Ledger, Pending
+from lerobot_serve.edge.queue.actions import Mark
 from lerobot_serve.wire.header import Header
 from lerobot_serve.wire.schema import MsgType
 
 EPOCH = 7
+MARK = Mark(epoch=2, rows_taken=3)
 
 
 def begin(ledger: Ledger) -> Pending:
-    return ledger.begin(sent_ns=10, captured_ns=5, rows_taken=3)
+    return ledger.begin(sent_ns=10, captured_ns=5, mark=MARK)
 
 
 def header(ledger: Ledger, seq: int) -> Header:
@@ -39,7 +41,7 @@ def dropped(ledger: Ledger, answer: Header) -> str:
 def test_the_answer_gives_back_what_was_noted():
     ledger = Ledger(EPOCH)
     pending = begin(ledger)
-    assert pending == Pending(1, 10, 5, 3)
+    assert pending == Pending(1, 10, 5, MARK)
     assert ledger.accept(header(ledger, 1)) == pending
     assert ledger.pending is None
 

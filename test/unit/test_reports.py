@@ -2,117 +2,283 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from types import SimpleNamespace
 
 from builtin_interfaces.msg import Time
+from controller_rig import Bench as Tick
+from controller_rig import GIVING_UP, STEP_NS
+from diagnostic_msgs.msg import DiagnosticStatus
 import numpy as np
 import pytest
-from requester_rig import Bench, CHUNK
+from requester_rig import Bench as Requests
+from requester_rig import CHUNK
 
-from lerobot_serve.edge.cage import Judgement, Verdict
+from lerobot_serve.edge.cage.judgement import Judgement, Verdict
 from lerobot_serve.edge.controller import Executed
-from lerobot_serve.edge.link import Progress
-from lerobot_serve.edge.queue import ActionQueue, Planned, Source
-from lerobot_serve.edge.reports import describe_state, edge_state, executed_action
+from lerobot_serve.edge.fake_link import answer
+from lerobot_serve.edge.ladder import Decision
+from lerobot_serve.edge.operation import Operation
+from lerobot_serve.edge.queue.actions import Planned, Source
+from lerobot_serve.edge.reports import diagnostics, edge_state, executed_action, View
+from lerobot_serve.edge.rungs import RungKind
+from lerobot_serve.edge.states import Event, State
 from lerobot_serve_interfaces.msg import EdgeState, ExecutedAction
 
 SOURCE = Source(3, 7, 2, 'episode', 100, 'b', 'act@0')
+PLAY = Decision(RungKind.PLAY, np.array([1.0, 2.0]), 'play')
+# what leads to each state
+WAYS = {
+    State.CONNECTING: (),
+    State.STREAMING: (Event.MERGED,),
+    State.DEGRADED: (Event.MERGED, Event.LATE),
+    State.STALLED: (Event.MERGED, Event.DRY),
+    State.RECONNECTING: (Event.MERGED, Event.LOST),
+    State.DEAD: (Event.MERGED, Event.LOST, Event.VIOLATION),
+}
 
 
-def state(bench: Bench, actions: ActionQueue | None = None) -> EdgeState:
-    controller = SimpleNamespace(
-        drops={'stale_action': 2}, age_ns=250_000_000, actions_executed=5, stalls=1, cage_trips=4
-    )
-    return edge_state(
-        bench.requester,
-        controller,
-        actions or bench.actions,
-        SimpleNamespace(beats=9, missed=1),
-        stamp=Time(),
-        client_id='robot_1',
-        server='/policy_server',
-        task='fold the towel',
-        fps=10.0,
-    )
+class Robot:
+    """All that there is to tell of."""
+
+    def __init__(self, *, runs_by_itself: bool = True, **tick: object) -> None:
+        self.tick, self.requests = Tick(**tick), Requests()
+        requester, controller = self.requests.requester, self.tick.controller
+        self.operation = Operation(
+            controller, requester, self.tick.diversions, runs_by_itself=runs_by_itself
+        )
+        self.view = View(
+            requester,
+            controller,
+            self.operation,
+            self.requests.actions,
+            SimpleNamespace(beats=9, missed=1),
+        )
+
+    @property
+    def progress(self):
+        return self.requests.exchange.progress
+
+    def be(self, state: State, reason: str = 'for a reason') -> None:
+        for event in WAYS[state]:
+            self.requests.connection.on(event, reason)
+
+    def state(self) -> EdgeState:
+        return edge_state(self.view, stamp=Time(sec=5), client_id='robot_1', fps=10.0)
 
 
-def test_every_drop_is_told_with_its_reason():
-    bench = Bench()
-    bench.requester.drops.update({'late_chunk': 1, 'stale_action': 1})
-    bench.actions.append(CHUNK, SOURCE)
-    bench.requester.reset()
-    drops = {drop.reason: drop.count for drop in state(bench).drops}
-    assert drops == {'cleared_action': 2, 'late_chunk': 1, 'stale_action': 3}
-    assert bench.drops == {'late_chunk': 1, 'stale_action': 1}
+@pytest.fixture
+def robot() -> Robot:
+    return Robot()
 
 
-def test_the_state_tells_what_is_left_and_what_was_counted():
-    bench = Bench()
-    bench.actions.append(CHUNK, SOURCE)
-    told = state(bench)
+def test_every_drop_is_told_with_its_reason_and_only_where_there_were_some(robot):
+    assert list(robot.state().drops) == []
+    bench = robot.requests
+    bench.exchange.drops.update({'late_chunk': 1, 'stale_action': 1, 'state_lost': 0})
+    robot.tick.controller.drops['stale_action'] = 2
+    old = bench.actions.mark()
+    bench.actions.append(CHUNK, SOURCE, mark=old)
+    bench.actions.clear()
+    bench.actions.append(CHUNK, SOURCE, mark=old)
+    bench.history.gaps = 4
+    for _ in range(2):
+        drops = [(drop.reason, drop.count) for drop in robot.state().drops]
+        assert drops == [
+            ('cleared_action', 2),
+            ('history_gap', 4),
+            ('late_chunk', 1),
+            ('refused_chunk', 1),
+            ('stale_action', 3),
+        ]
+
+
+def test_the_state_tells_what_is_left_and_what_was_counted(robot):
+    bench, tick = robot.requests, robot.tick
+    bench.actions.append(CHUNK, SOURCE, mark=bench.actions.mark())
+    tick.plan(0.5, float('nan'), age_ns=3 * STEP_NS)
+    tick.commands(4)
+    told = robot.state()
     assert told.queue_remaining_s == pytest.approx(0.2)
-    assert told.action_age_s == pytest.approx(0.25)
-    assert (told.ticks, told.ticks_missed, told.actions_executed) == (9, 1, 5)
-    assert (told.stalls, told.cage_trips) == (1, 4)
-    assert (told.state, told.server) == (EdgeState.CONNECTING, '')
+    assert told.action_age_s == pytest.approx(0.08)
+    assert (told.ticks, told.ticks_missed, told.actions_executed) == (9, 1, 4)
+    assert (told.stalls, told.cage_trips) == (1, 1)
+    assert (told.client_id, told.stamp.sec, told.server) == ('robot_1', 5, '')
+    assert told.rung == EdgeState.RUNG_RAMP
+    assert not told.paused
 
 
-@pytest.mark.parametrize(
-    ('progress', 'playing', 'expected'),
-    [
-        (Progress(refused='no'), False, (EdgeState.CONNECTING, 'no')),
-        (Progress(refused='no', ever_connected=True), True, (EdgeState.RECONNECTING, 'no')),
-        (Progress(connected=True), False, (EdgeState.STALLED, 'waiting for a chunk')),
-        (Progress(connected=True, failed='bad'), False, (EdgeState.STALLED, 'bad')),
-        (
-            Progress(connected=True, failed='bad', waiting_for='front'),
-            False,
-            (EdgeState.STALLED, 'front'),
-        ),
-        (Progress(connected=True), True, (EdgeState.STREAMING, '')),
-    ],
-)
-def test_the_state_says_why(progress, playing, expected):
-    assert describe_state(progress, playing=playing) == expected
+def test_the_state_tells_of_server_policy_and_episode(robot):
+    bench = robot.requests
+    bench.requester._connect()
+    raw = answer(bench.ask(), CHUNK, slot='b', policy='act@0', inference_ms=5.0)
+    bench.exchange.on_answer(raw, 20_000_000, bench.pace)
+    told = robot.state()
+    assert (told.server, told.slot, told.policy) == ('/policy_server', 'b', 'act@0')
+    assert (told.task, told.episode_id) == ('fold the towel', 'robot_1-ffffffff-0001')
+    assert (told.round_trip_ms, told.network_ms) == (20.0, 15.0)
+    assert (told.requests_sent, told.chunks_accepted) == (1, 1)
 
 
-def test_late_answers_are_a_degraded_state():
-    told, reason = describe_state(Progress(connected=True, late=True), playing=True)
-    assert told == EdgeState.DEGRADED
-    assert 'not answered in time' in reason
+@pytest.mark.parametrize('state', State)
+def test_the_state_is_that_of_the_connection(robot, state):
+    robot.be(state)
+    assert robot.state().state == getattr(EdgeState, state.name) == state
+
+
+@pytest.mark.parametrize('kind', RungKind)
+def test_the_rungs_are_those_of_the_message(robot, kind):
+    robot.tick.controller.rung = kind
+    assert robot.state().rung == getattr(EdgeState, f'RUNG_{kind.name}')
+
+
+WORDS = [
+    (State.CONNECTING, {}, 'no server was asked yet'),
+    (State.STREAMING, {}, ''),
+    (State.STREAMING, {'waiting_for': 'front is old', 'failed': 'bad'}, 'front is old'),
+    (State.DEGRADED, {'failed': 'bad'}, 'for a reason; bad'),
+    (State.STALLED, {'waiting_for': 'front is old'}, 'for a reason; front is old'),
+    (State.RECONNECTING, {}, 'for a reason'),
+    (State.DEAD, {'failed': 'bad'}, 'for a reason; call ~/reset when that is mended'),
+]
+
+
+@pytest.mark.parametrize(('state', 'progress', 'reason'), WORDS)
+def test_a_state_says_why(robot, state, progress, reason):
+    robot.be(state)
+    for name, text in progress.items():
+        setattr(robot.progress, name, text)
+    assert robot.state().reason == reason
+
+
+def test_who_pauses_and_who_waits_is_told():
+    robot = Robot(runs_by_itself=False)
+    assert robot.state().reason == 'no episode runs'
+    robot.be(State.STALLED)
+    robot.operation.pause()
+    told = robot.state()
+    assert (told.reason, told.paused) == ('paused', True)
+
+
+def test_a_latched_cage_is_told_before_all_but_the_end():
+    robot = Robot(latch_after_trips=1)
+    robot.tick.plan(float('nan'))
+    robot.tick.step()
+    robot.operation.pause()
+    reason = 'the safety cage has stopped the robot; call ~/reset_cage when that is mended'
+    assert robot.state().reason == reason
+    robot.be(State.DEAD)
+    assert robot.state().reason.endswith('call ~/reset when that is mended')
 
 
 @pytest.mark.parametrize('text', ['x' * 5000, 'ü' * 5000, 'half a pair \udcff'])
-def test_a_text_of_a_server_fits_the_message(text):
-    bench = Bench()
-    bench.requester.progress.refused = text
-    told = state(bench).reason
-    assert 0 < len(told.encode()) <= 1024
+def test_a_text_of_a_server_fits_the_message(robot, text):
+    robot.be(State.DEAD, text)
+    robot.progress.task = text
+    told = robot.state()
+    assert 0 < len(told.reason.encode()) <= 1024
+    assert 0 < len(told.task.encode()) <= 4096
+
+
+# commands
+
+
+def told_of(executed: Executed) -> ExecutedAction:
+    return executed_action(executed, stamp=Time(sec=5), tick=8, client_id='robot_1')
 
 
 def test_an_executed_action_tells_where_it_came_from_and_what_became_of_it():
     planned = Planned(np.array([1.0, 2.0], np.float32), SOURCE, 4)
-    judgement = Judgement(Verdict.CLAMPED, np.array([0.5, 2.0]), 'pan.pos: limit')
-    told = executed_action(
-        Executed(planned, judgement, 500_000_000), stamp=Time(), tick=8, client_id='robot_1'
-    )
+    judgement = Judgement(Verdict.CLAMPED, np.array([0.5, 2.0]), 'pan.pos: limit', 'limit')
+    told = told_of(Executed(planned, PLAY, judgement, 500_000_000))
     assert (told.seq, told.session_epoch, told.episode, told.chunk_row) == (3, 7, 2, 4)
     assert (told.episode_id, told.slot, told.policy) == ('episode', 'b', 'act@0')
     assert (list(told.raw), list(told.commanded)) == ([1.0, 2.0], [0.5, 2.0])
     assert (told.verdict, told.reason) == (ExecutedAction.CLAMPED, 'pan.pos: limit')
-    assert (told.age_s, told.tick) == (0.5, 8)
+    assert (told.age_s, told.tick, told.client_id) == (0.5, 8, 'robot_1')
+    assert told.rung == EdgeState.RUNG_PLAY
+
+
+def test_what_passes_needs_no_reason():
+    planned = Planned(np.array([1.0, 2.0], np.float32), SOURCE, 0)
+    told = told_of(Executed(planned, PLAY, Judgement(Verdict.PASS, PLAY.wanted), 0))
+    assert (told.verdict, told.reason) == (ExecutedAction.PASS, '')
+
+
+@pytest.mark.parametrize(
+    ('by_the_cage', 'reason'), [('', 'hold: paused'), ('j0: step', 'j0: step')]
+)
+def test_a_rung_has_no_source_and_says_why(by_the_cage, reason):
+    decision = Decision(RungKind.HOLD, np.array([1.0]), 'hold: paused')
+    told = told_of(
+        Executed(None, decision, Judgement(Verdict.PASS, decision.wanted, by_the_cage), 0)
+    )
+    assert (told.seq, told.session_epoch, told.episode, told.chunk_row) == (0, 0, 0, 0)
+    assert (told.episode_id, told.slot, told.policy, told.age_s) == ('', '', '', 0.0)
+    assert (told.rung, told.reason) == (EdgeState.RUNG_HOLD, reason)
+    assert (list(told.raw), list(told.commanded)) == ([1.0], [1.0])
 
 
 def test_a_stopped_action_was_not_commanded_and_its_long_reason_fits():
     planned = Planned(np.zeros(2, np.float32), SOURCE, 0)
     judgement = Judgement(Verdict.STOPPED, None, 'ü' * 300)
-    told = executed_action(Executed(planned, judgement, 0), stamp=Time(), tick=1, client_id='r')
+    told = told_of(Executed(planned, PLAY, judgement, 0))
     assert list(told.commanded) == []
-    assert len(told.reason.encode()) <= 256
+    assert 250 < len(told.reason.encode()) <= 256
+
+
+def test_an_action_that_is_not_finite_is_told_as_it_was():
+    wanted = np.array([np.nan, -np.inf])
+    judgement = Judgement(Verdict.HELD, np.zeros(2), 'not finite')
+    told = told_of(
+        Executed(Planned(wanted, SOURCE, 0), Decision(RungKind.PLAY, wanted, ''), judgement, 0)
+    )
+    assert np.isnan(told.raw[0])
+    assert told.raw[1] == -np.inf
+
+
+def test_each_step_of_a_robot_makes_a_record():
+    tick = Tick(ladder=GIVING_UP)
+    tick.plan(1.0, float('nan'), 1e30)
+    records = [told_of(executed) for executed in iter(tick.step, None)]
+    assert [record.seq for record in records] == [1, 1, 1, 0, 0, 0, 0, 0]
+    assert [record.verdict for record in records[:3]] == [
+        ExecutedAction.PASS,
+        ExecutedAction.HELD,
+        ExecutedAction.CLAMPED,
+    ]
 
 
 def test_the_verdicts_are_those_of_the_message():
     for verdict in Verdict:
         assert getattr(ExecutedAction, verdict.name) == verdict
-    assert {field.name for field in fields(Judgement)} == {'verdict', 'command', 'reason'}
+
+
+# diagnostics
+
+
+LEVELS = {
+    State.STREAMING: DiagnosticStatus.OK,
+    State.DEAD: DiagnosticStatus.ERROR,
+}
+
+
+@pytest.mark.parametrize('state', State)
+def test_the_diagnostics_say_how_bad_it_is(robot, state):
+    robot.be(state)
+    told = diagnostics(robot.state(), name='/robot_1/edge_controller')
+    (status,) = told.status
+    assert status.level == LEVELS.get(state, DiagnosticStatus.WARN)
+    assert status.message.startswith(state.name)
+    assert (status.name, status.hardware_id) == ('/robot_1/edge_controller: robot_1', 'robot_1')
+    assert told.header.stamp.sec == 5
+
+
+def test_the_diagnostics_hold_what_an_operator_looks_for(robot):
+    robot.be(State.STREAMING)
+    robot.progress.server, robot.progress.slot = '/policy_server', 'b'
+    robot.progress.waiting_for = 'front is 2 s old'
+    (status,) = diagnostics(robot.state(), name='edge').status
+    values = {value.key: value.value for value in status.values}
+    assert status.message == 'STREAMING: front is 2 s old'
+    assert (values['server'], values['slot'], values['stalls']) == ('/policy_server', 'b', '0')
+    assert (values['left to play [s]'], values['ticks missed']) == ('0.00', '1')

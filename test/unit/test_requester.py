@@ -11,10 +11,16 @@ import numpy as np
 import pytest
 from requester_rig import Bench, CHUNK, MS, played, starting
 
+from lerobot_serve.edge.exchange import Outcome
 from lerobot_serve.edge.fake_link import answer
+from lerobot_serve.edge.link import Episode
+from lerobot_serve.edge.queue.actions import Source
+from lerobot_serve.edge.states import State
 from lerobot_serve.wire.header import Header
 from lerobot_serve.wire.observation import Observation
 from lerobot_serve.wire.schema import Flag, Status
+
+SOURCE = Source(1, 0, 0, 'episode', 0, 'prod', 'act@0')
 
 
 @pytest.fixture
@@ -27,13 +33,14 @@ def test_it_opens_a_session_and_asks(start):
     bench = start()
     request = bench.request()
     # the epoch after the first one wraps around
-    assert bench.link.epochs == [0]
+    assert bench.link.asked == [('/policy_server', 0)]
     assert (request.header.session_epoch, request.header.seq) == (0, 1)
     assert (request.header.episode, request.header.flags) == (0, Flag.EPISODE_START)
     assert (request.client_id, request.task) == ('robot_1', 'fold the towel')
     assert request.episode_id == 'robot_1-ffffffff-0001'
     assert np.array_equal(request.state, np.zeros((1, 3)))
-    assert bench.requester.progress.connected
+    assert bench.exchange.progress.server == '/policy_server'
+    assert bench.connection.state == State.CONNECTING
 
 
 def test_it_asks_one_at_a_time_and_plays_what_was_answered(start):
@@ -45,9 +52,10 @@ def test_it_asks_one_at_a_time_and_plays_what_was_answered(start):
         assert bench.link.requests_waiting == 0
         bench.answer(request, CHUNK + seq)
     bench.request()
-    assert bench.requester.progress.chunks_accepted == 3
+    assert bench.exchange.progress.chunks_accepted == 3
     assert played(bench) == [row for seq in (1, 2, 3) for row in (CHUNK + seq).tolist()]
     assert bench.drops == {}
+    assert bench.states == ['STREAMING']
 
 
 def header(change: str) -> Callable[[Observation], dict]:
@@ -111,10 +119,10 @@ def test_an_answer_without_usable_actions_is_dropped_and_it_asks_again(start, ch
 
 def test_while_enough_is_left_to_play_it_does_not_ask():
     bench = Bench(step_s=1.0, buffer_time_s=1.0)
-    bench.actions.append(CHUNK, None)
+    bench.actions.append(CHUNK, SOURCE, mark=bench.actions.mark())
     bench.requester.on_chunk(b'ends the wait')
     bench.requester._step()
-    assert bench.requester.progress.requests_sent == 0
+    assert bench.exchange.progress.requests_sent == 0
     assert bench.drops == {'encapsulation': 1}
 
 
@@ -154,7 +162,7 @@ def test_what_is_played_knows_where_it_came_from(start):
     assert (source.seq, source.session_epoch, source.episode) == (1, 0, 0)
     assert (source.captured_ns, source.slot, source.policy) == (0, 'b', 'act@0')
     assert source.episode_id == request.episode_id
-    progress = bench.requester.progress
+    progress = bench.exchange.progress
     assert (progress.round_trip_ms, progress.network_ms) == (20.0, 12.0)
     assert (progress.slot, progress.policy) == ('b', 'act@0')
 
@@ -163,22 +171,21 @@ def test_what_is_played_knows_where_it_came_from(start):
 def test_a_long_name_still_gives_episodes_names_of_their_own(client_id):
     bench, names = Bench(client_id=client_id), set()
     for _ in range(3):
-        bench.requester._begin_episode()
-        assert bench.requester._ask()
-        names.add(bench.request().episode_id)
+        bench.exchange.begin_episode(Episode(), tell=False)
+        names.add(bench.ask().episode_id)
     assert len(names) == 3
 
 
 @given(st.data())
 def test_no_bytes_make_it_raise_or_play_what_is_not_finite(data):
     bench = Bench()
-    bench.requester._ask()
-    raw = bytearray(answer(bench.request(), CHUNK))
+    raw = bytearray(answer(bench.ask(), CHUNK))
     for _ in range(data.draw(st.integers(0, 3))):
         raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
     end = data.draw(st.just(len(raw)) | st.integers(0, len(raw)))
-    bench.requester._on_answer(bytes(raw[:end]), 0)
+    outcome = bench.exchange.on_answer(bytes(raw[:end]), 0, bench.pace)
     rows = played(bench)
-    assert (len(rows) > 0) == (sum(bench.drops.values()) == 0)
+    assert (len(rows) > 0) == (outcome is Outcome.MERGED)
+    assert bench.drops or outcome is Outcome.MERGED
     assert np.isfinite(rows).all()
     assert all(len(row) == 3 for row in rows)

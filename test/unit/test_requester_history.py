@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
-from builtin_interfaces.msg import Time
 import numpy as np
 import pytest
-from requester_rig import Bench, MS, starting
+from requester_rig import Bench, MS, played, starting
 
-from lerobot_serve.edge.cage import Cage
-from lerobot_serve.edge.controller import Controller
-from lerobot_serve.edge.link import Agreement
-from lerobot_serve.edge.reports import edge_state
+from lerobot_serve.edge.link import Agreement, Episode
 from lerobot_serve.wire import observation as wire_observation
 from lerobot_serve.wire.content import Image
 from lerobot_serve.wire.header import Header
@@ -76,7 +70,7 @@ def test_what_is_played_is_as_old_as_the_present_observation(start):
     bench.live(7)
     bench.answer(request)
     request = bench.request()
-    bench.actions.clear()
+    assert played(bench)
     bench.live(1)
     bench.answer(request)
     bench.request()
@@ -87,7 +81,7 @@ def test_after_a_reset_nothing_of_the_old_episode_is_sent(start):
     bench = start(LookingBack())
     request = bench.request()
     bench.live(7)
-    bench.requester.reset()
+    bench.requester.begin(Episode())
     request = bench.request()
     assert request.header.episode == 1
     assert rows(request) == [7, 7, 7]
@@ -107,7 +101,7 @@ def test_a_new_session_goes_on_with_the_history_of_the_episode(start):
     assert rows(request) == [3, 5, 7]
 
 
-def test_a_gap_is_told_to_the_operator(start):
+def test_a_gap_is_counted(start):
     bench = start(LookingBack())
     request = bench.request()
     bench.live(4)
@@ -115,29 +109,18 @@ def test_a_gap_is_told_to_the_operator(start):
     bench.live(2)
     bench.answer(request)
     assert rows(bench.request()) == [6, 6, 7]
-    told = edge_state(
-        bench.requester,
-        Controller(bench.actions, Cage(()), max_action_age_ns=1),
-        bench.actions,
-        SimpleNamespace(beats=7, missed=1),
-        stamp=Time(),
-        client_id='robot_1',
-        server='/policy_server',
-        task='',
-        fps=100.0,
-    )
-    assert {drop.reason: drop.count for drop in told.drops} == {'history_gap': 1}
+    assert bench.history.gaps == 1
 
 
 def test_a_session_of_one_observation_sends_the_newest_of_everything_and_no_more():
     bench, sent = Bench(), []
     bench.link.images, bench.link.send = (FRAME,), sent.append
-    assert bench.requester._connect()
+    bench.requester._connect()
     for step in range(5):
         bench.history.tick(step, 0)
     bench.now_ns = 5 * MS
     bench.inputs.deposit('state', np.array([1, 2, 3], np.float32), 4 * MS)
-    pending = bench.requester._ask()
+    pending = bench.exchange.ask(bench.pace)
     header = Header(1, 5 * MS, 0, 0, SCHEMA_VERSION, MsgType.OBSERVATION, Flag.EPISODE_START)
     expected = Observation(
         header,

@@ -1,103 +1,161 @@
-"""The robot's file: each mistake is one line with its place, what was given and allowed."""
+"""The robot's file: what is in it, and what follows from what is left out."""
 
 from __future__ import annotations
 
-import copy
-from pathlib import Path
+from math import inf
 
-from hypothesis import given
-from hypothesis import strategies as st
 import pytest
-import yaml
+from robot_rig import ARM, BASE, changed, PAN_PATH, ROBOTS, SIM_ARM
 
-from lerobot_serve.edge.robot import load, parse, Robot, RobotFileError
+from lerobot_serve.edge.robot.description import ActionLimit, Interlock, Motion, Output
+from lerobot_serve.edge.robot.file import load, parse
+from lerobot_serve.edge.robot.measured import measuring
+from lerobot_serve.edge.robot.table import RobotFileError
 
-SIM_ARM = Path(__file__).resolve().parents[2] / 'config' / 'robots' / 'sim_arm.yaml'
-CONTENT = yaml.safe_load(SIM_ARM.read_text())
-PAN = 'f: actions: shoulder_pan.pos'
-FRONT = 'f: cameras: observation.images.front'
-REMOVED = object()
-
-
-def changed(path: str, value: object) -> dict:
-    """Return the simulated arm's content with one place changed."""
-    content = copy.deepcopy(CONTENT)
-    *tables, key = path.split('/')
-    table = content
-    for name in tables:
-        table = table[name]
-    if value is REMOVED:
-        del table[key]
-    else:
-        table[key] = value
-    return content
+SO101_JOINTS = (
+    'shoulder_pan',
+    'shoulder_lift',
+    'elbow_flex',
+    'wrist_flex',
+    'wrist_roll',
+    'gripper',
+)
 
 
 def test_the_simulated_arm_loads():
     robot = load(SIM_ARM)
-    assert (robot.name, robot.fps, robot.command_topic) == ('sim_arm', 30.0, 'joint_trajectory')
-    assert robot.action_names == robot.state_names
+    assert (robot.name, robot.fps) == ('sim_arm', 30.0)
+    assert robot.command == Output('trajectory_msgs/JointTrajectory', 'joint_trajectory')
+    assert robot.action_names == robot.state_names == robot.own_state_names
     assert robot.action_names[0] == 'shoulder_pan.pos'
-    assert [camera.name for camera in robot.cameras] == [
-        'observation.images.front',
-        'observation.images.wrist',
-    ]
-    pan = robot.actions[0]
-    assert (pan.joint, pan.low, pan.high, pan.max_step) == ('shoulder_pan', -1.9, 1.9, 0.15)
+    assert robot.camera_names == ('observation.images.front', 'observation.images.wrist')
+    assert robot.actions[0] == ActionLimit(
+        'shoulder_pan.pos', 'shoulder_pan', Motion.POSITION, -1.9, 1.9, 0.15, 4.5
+    )
+    assert robot.safe_pose == (0.0, 0.0, 1.2, 0.0, 0.0, 0.0)
+
+
+@pytest.mark.parametrize('file', sorted(ROBOTS.glob('*.yaml')), ids=lambda file: file.stem)
+def test_every_robot_that_comes_with_the_package_loads(file):
+    robot = load(file)
+    assert robot.name == file.stem
+    assert None not in measuring(robot)
+    assert all(0 < action.max_step < action.high - action.low for action in robot.actions)
+
+
+def test_the_robots_are_those_of_lerobot():
+    names = tuple(f'{joint}.pos' for joint in SO101_JOINTS)
+    assert load(ROBOTS / 'so100.yaml').action_names == names
+    assert load(ROBOTS / 'so101.yaml').state_names == names
+    both = load(ROBOTS / 'bimanual_14.yaml')
+    assert len(both.actions) == len(both.state_names) == len(both.safe_pose) == 14
+    assert both.state_names == both.action_names
+    assert both.action_names[6:8] == ('left_gripper', 'right_waist')
+    base = load(ROBOTS / 'diff_drive.yaml')
+    assert {action.motion for action in base.actions} == {Motion.VELOCITY}
+    assert base.interlocks == (
+        Interlock('obstacle', 'front_distance', 0.35, None, {'linear.x': 0.0}),
+    )
 
 
 def test_a_robot_needs_no_camera():
     assert parse(changed('cameras', {}), 'f').cameras == ()
 
 
-PAN_PATH = 'actions/shoulder_pan.pos'
-FRONT_PATH = 'cameras/observation.images.front'
-MISTAKES = [
-    ('speed', 1, "f: unknown 'speed'; allowed are name, fps, state, cameras, actions, command"),
-    ('name', REMOVED, 'f: name is missing'),
-    ('name', '', 'f: name must be a text'),
-    ('name', 'two\nlines', r"f: name must be a text of at most 128 bytes, got 'two\nlines'"),
-    ('name', 'ü' * 65, 'f: name must be a text of at most 128 bytes'),
-    ('fps', 'fast', "f: fps must be a number, got 'fast'"),
-    ('fps', True, 'f: fps must be a number, got True'),
-    ('fps', float('nan'), 'f: fps must be a number, got nan'),
-    ('fps', 0, 'f: fps must be in [0.1, 1000], got 0'),
-    ('fps', float('inf'), 'f: fps must be in [0.1, 1000], got inf'),
-    ('fps', 10**400, 'f: fps must be in [0.1, 1000], got 1000'),
-    ('state', None, 'f: state: expected topic, joints, max_age_s, got None'),
-    ('state/topic', 'joint states', 'f: state: topic must be the name of a topic like joint_st'),
-    ('state/joints', 'pan', "f: state: joints must be a list of names, got 'pan'"),
-    ('state/joints', [], 'f: state: joints must be a list of names, got []'),
-    ('state/joints', ['pan', 7], "f: state: joints must be a list of names, got ['pan', 7]"),
-    ('state/joints', ['a', 'b', 'a'], "f: state: joints: 'a' is there twice"),
-    ('state/max_age_s', 0, 'f: state: max_age_s must be in [0.001, 60], got 0'),
-    ('cameras', ['front'], "f: cameras: expected names with their settings, got ['front']"),
-    (FRONT_PATH, 'front/image_raw', f"{FRONT}: expected topic, max_age_s, got 'front/image_raw'"),
-    (f'{FRONT_PATH}/topic', '/a//b', f'{FRONT}: topic must be the name of a topic'),
-    (f'{FRONT_PATH}/max_age_s', REMOVED, f'{FRONT}: max_age_s is missing'),
-    ('actions', {}, 'f: actions is empty; name what the robot can do'),
-    ('actions', {7: {}}, 'f: actions: expected names with their settings, got {7: {}}'),
-    (f'{PAN_PATH}/speed', 1, f"{PAN}: unknown 'speed'; allowed are joint, min, max, max_step"),
-    (f'{PAN_PATH}/joint', 'elbow_flex', "f: actions: joint: 'elbow_flex' is there twice"),
-    (f'{PAN_PATH}/joint', 7, f'{PAN}: joint must be a text'),
-    (f'{PAN_PATH}/min', 1.9, f'{PAN}: min must be below max, got 1.9 and 1.9'),
-    (f'{PAN_PATH}/min', 2, f'{PAN}: min must be below max, got 2 and 1.9'),
-    (f'{PAN_PATH}/max', float('nan'), f'{PAN}: max must be a number, got nan'),
-    (f'{PAN_PATH}/max', 1e7, f'{PAN}: max must be in [-1e+06, 1e+06], got 10000000.0'),
-    (f'{PAN_PATH}/max_step', 0, f'{PAN}: max_step must be in [1e-06, 1e+06], got 0'),
-    (f'{PAN_PATH}/max_step', -0.1, f'{PAN}: max_step must be in [1e-06, 1e+06], got -0.1'),
-    (f'{PAN_PATH}/max_step', REMOVED, f'{PAN}: max_step is missing'),
-    ('command', REMOVED, 'f: command is missing'),
-    ('command/topic', '', 'f: command: topic must be a text'),
-]
+@pytest.mark.parametrize(
+    ('source', 'expected'),
+    [
+        (
+            {'joints': ['a', 'b'], 'field': 'velocity'},
+            (('a', 'b'), 'velocity', ('a.vel', 'b.vel')),
+        ),
+        ({'joints': ['a'], 'field': 'effort'}, (('a',), 'effort', ('a.eff',))),
+        ({'joints': ['a'], 'names': ['left_a']}, (('a',), 'position', ('left_a',))),
+        (
+            {'type': 'sensor_msgs/msg/JointState', 'joints': ['a']},
+            (('a',), 'position', ('a.pos',)),
+        ),
+        (
+            {'type': 'nav_msgs/Odometry', 'fields': ['pose.yaw', 'linear.x']},
+            (('pose.yaw', 'linear.x'), '', ('pose.yaw', 'linear.x')),
+        ),
+        (
+            {'type': 'nav_msgs/msg/Odometry', 'fields': ['linear.x'], 'names': ['x.vel']},
+            (('linear.x',), '', ('x.vel',)),
+        ),
+        (
+            {'type': 'std_msgs/Float64MultiArray', 'names': ['force', 'range']},
+            (('force', 'range'), '', ('force', 'range')),
+        ),
+    ],
+)
+def test_a_state_has_the_names_given_or_those_of_its_values(source, expected):
+    states = [*ARM['state'], {'topic': 'more', 'max_age_s': 1, **source}]
+    robot = parse(changed('state', states), 'f')
+    more = robot.state[-1]
+    assert (more.fields, more.field, more.names) == expected
+    assert robot.state_names == (*robot.state[0].names, *more.names)
 
 
-@pytest.mark.parametrize(('path', 'value', 'text'), MISTAKES)
-def test_a_mistake_is_one_line_with_its_place(path, value, text):
-    with pytest.raises(RobotFileError) as refused:
-        parse(changed(path, value), 'f')
-    assert str(refused.value).startswith(text)
-    assert len(str(refused.value).splitlines()) == 1
+def test_one_topic_may_give_two_fields():
+    states = [*ARM['state'], {**ARM['state'][0], 'field': 'velocity'}]
+    robot = parse(changed('state', states), 'f')
+    assert len(robot.state_names) == 12
+    assert measuring(robot) == (0, 1, 2, 3, 4, 5)
+
+
+def test_a_safe_pose_has_the_order_of_the_actions():
+    pose = {name: i / 10 for i, name in enumerate(ARM['actions'])}
+    robot = parse(changed('safe_pose', dict(reversed(pose.items()))), 'f')
+    assert robot.safe_pose == (0.0, 0.1, 0.2, 0.3, 0.4, 0.5)
+
+
+def test_what_a_policy_calls_otherwise_is_renamed():
+    renames = {'observation.images.front': 'observation.images.camera1', 'gripper.pos': 'jaw'}
+    robot = parse(changed('rename_map', renames), 'f')
+    assert robot.camera_names == ('observation.images.camera1', 'observation.images.wrist')
+    assert robot.state_names[-1] == robot.action_names[-1] == 'jaw'
+    assert robot.own_state_names[-1] == robot.actions[-1].name == 'gripper.pos'
+    assert robot.cameras[0].name == 'observation.images.front'
+
+
+def test_names_may_be_swapped():
+    swapped = {
+        'observation.images.front': 'observation.images.wrist',
+        'observation.images.wrist': 'observation.images.front',
+    }
+    robot = parse(changed('rename_map', swapped), 'f')
+    assert robot.camera_names == ('observation.images.wrist', 'observation.images.front')
+
+
+@pytest.mark.parametrize(
+    ('given_limits', 'expected'),
+    [
+        ({'max_step': 0.1}, (0.1, 3.0, inf, inf)),
+        ({'max_velocity': 6}, (0.2, 6.0, inf, inf)),
+        ({'max_velocity': 6, 'max_step': 0.1}, (0.1, 6.0, inf, inf)),
+        ({'max_step': 0.1, 'max_acceleration': 9, 'max_lead': 0.5}, (0.1, 3.0, 9.0, 0.5)),
+    ],
+)
+def test_a_step_and_a_velocity_follow_from_each_other(given_limits, expected):
+    limits = {'joint': 'shoulder_pan', 'min': -1, 'max': 1, **given_limits}
+    pan = parse(changed(PAN_PATH, limits), 'f').actions[0]
+    assert (pan.max_step, pan.max_velocity, pan.max_acceleration, pan.max_lead) == expected
+
+
+@pytest.mark.parametrize(
+    ('given_limits', 'expected'),
+    [
+        ({'max_step': 0.1}, (0.1, 2.0)),
+        ({'max_acceleration': 4}, (0.2, 4.0)),
+        ({'max_acceleration': 4, 'max_step': 0.1}, (0.1, 4.0)),
+    ],
+)
+def test_of_a_velocity_a_step_and_an_acceleration_do(given_limits, expected):
+    limits = {'joint': 'linear.x', 'motion': 'velocity', 'min': -1, 'max': 1, **given_limits}
+    forwards = parse(changed('actions/linear.x', limits, BASE), 'f').actions[0]
+    assert (forwards.max_step, forwards.max_acceleration) == expected
+    assert (forwards.max_velocity, forwards.max_lead) == (inf, inf)
 
 
 @pytest.mark.parametrize(
@@ -143,7 +201,7 @@ def test_a_name_that_looks_like_a_number_stays_a_name_in_quotes(tmp_path):
 def test_an_action_that_is_there_twice_is_refused(tmp_path):
     file = tmp_path / 'robot.yaml'
     line = '  shoulder_pan.pos: {joint: shoulder_pan, min: -9, max: 9, max_step: 9}\n'
-    file.write_text(SIM_ARM.read_text().replace('  gripper.pos:', f'{line}  gripper.pos:'))
+    file.write_text(SIM_ARM.read_text().replace('  gripper.pos:', f'{line}  gripper.pos:', 1))
     with pytest.raises(RobotFileError, match=r"line \d+, column 3: 'shoulder_pan.pos' is there"):
         load(file)
 
@@ -153,28 +211,3 @@ def test_a_file_that_cannot_be_read_is_one_line(tmp_path):
         load(tmp_path / 'nothing.yaml')
     with pytest.raises(RobotFileError, match=r'cannot be read \(Is a directory'):
         load(tmp_path)
-
-
-anything = st.recursive(
-    st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
-    max_leaves=5,
-)
-top_level = st.sampled_from(sorted(CONTENT))
-deeper = st.sampled_from(
-    ['state/joints', 'state/topic', FRONT_PATH, f'{FRONT_PATH}/topic', PAN_PATH]
-)
-limits = st.sampled_from([f'{PAN_PATH}/min', f'{PAN_PATH}/max', f'{PAN_PATH}/max_step'])
-
-
-@given(top_level | deeper | limits, anything)
-def test_whatever_stands_anywhere_it_is_a_robot_or_one_line(path, value):
-    try:
-        robot = parse(changed(path, value), 'f')
-    except RobotFileError as error:
-        assert len(str(error).splitlines()) == 1
-        return
-    assert isinstance(robot, Robot)
-    for action in robot.actions:
-        assert action.low < action.high
-        assert action.max_step > 0

@@ -1,0 +1,241 @@
+"""
+One request after the other within a session, and which answers count. The request thread.
+
+What it decides: what a request carries, whether an answer is the one that is waited for, and how a
+chunk joins what is left to play. Whom to ask, and when, is the requester's.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from enum import auto, Enum
+import math
+
+import numpy as np
+
+from lerobot_serve.edge.answers import check_actions, name_episode
+from lerobot_serve.edge.history import History
+from lerobot_serve.edge.inputs import NotReady
+from lerobot_serve.edge.ledger import Dropped, Ledger, Pending
+from lerobot_serve.edge.link import Agreement, Episode, Link, Pace, Progress
+from lerobot_serve.edge.queue.actions import ActionQueue, Leftover, Source
+from lerobot_serve.edge.queue.latency import LatencyTracker
+from lerobot_serve.wire import chunk as wire_chunk
+from lerobot_serve.wire import observation as wire_observation
+from lerobot_serve.wire.chunk import Chunk
+from lerobot_serve.wire.content import Image
+from lerobot_serve.wire.errors import Malformed, Unencodable
+from lerobot_serve.wire.header import Header
+from lerobot_serve.wire.observation import Observation
+from lerobot_serve.wire.schema import Flag, MsgType, Status
+
+
+class Outcome(Enum):
+    """What became of something that arrived."""
+
+    # a chunk is in the queue
+    MERGED = auto()
+    # the server answered, but not with actions
+    FAILED = auto()
+    # the server answered that the session is over
+    SESSION_OVER = auto()
+    # it was no answer to the request in flight
+    DROPPED = auto()
+
+
+# the session is over, whatever the robot still has to play
+SESSION_OVER = (Status.NO_SESSION, Status.DRAINING)
+
+
+class Exchange:
+    """See the module. `progress` and `drops` are read by the status timer."""
+
+    def __init__(
+        self,
+        link: Link,
+        history: History,
+        actions: ActionQueue,
+        latency: LatencyTracker,
+        *,
+        client_id: str,
+        action_count: int,
+        first_epoch: int,
+        clock: Callable[[], int],
+    ) -> None:
+        self._link, self.history, self._actions = link, history, actions
+        self._latency, self._clock = latency, clock
+        self._client_id, self._columns = client_id, action_count
+        self.progress, self.drops = Progress(), Counter()
+        self._ledger = Ledger(first_epoch)
+        self._agreement = Agreement(0)
+        self._server = ''
+        self._episodes = 0
+        self._starting = True
+
+    @property
+    def pending(self) -> Pending | None:
+        """The request in flight."""
+        return self._ledger.pending
+
+    def left_s(self, pace: Pace) -> float:
+        """Return for how long the robot can go on with what it has."""
+        max_age_ns = int(pace.max_action_age_s * 1e9)
+        return self._actions.playable_s(self._clock(), pace.step_s, max_age_ns)
+
+    def next_epoch(self) -> int:
+        """Return the number of the session that is about to be asked for; older answers end."""
+        self._ledger = Ledger((self._ledger.session_epoch + 1) % 2**32)
+        return self._ledger.session_epoch
+
+    def begin_session(self, server: str, agreement: Agreement) -> None:
+        """A session is open: ask in its way."""
+        self._server, self._agreement = server, agreement
+        self._latency.begin_session(server)
+        self.history.require(agreement.observation_steps, agreement.observation_stride_steps)
+
+    def begin_episode(self, episode: Episode, *, tell: bool) -> None:
+        """Nothing of the episode before is played or sent any more; `tell` the server, too."""
+        self._actions.clear()
+        self.history.restart()
+        self._ledger.new_episode()
+        self._starting = True
+        self.name_episode(episode)
+        if tell:
+            epoch, number = self._ledger.session_epoch, self._ledger.episode
+            self._link.reset_episode(epoch, number, self.progress.episode_id)
+
+    def name_episode(self, episode: Episode) -> None:
+        self._episodes += 1
+        self.progress.task = episode.task
+        self.progress.episode_id = episode.episode_id or name_episode(
+            self._client_id, self._ledger.session_epoch, self._episodes
+        )
+
+    def give_up(self, reason: str) -> None:
+        """Wait for no answer any more; one that comes does not count."""
+        self.drops[reason] += 1
+        self._ledger.give_up()
+
+    def ask(self, pace: Pace) -> Pending | None:
+        """Send an observation; None when there is none to send."""
+        try:
+            moments = self.history.take(self._clock())
+            # before the frames are encoded, which takes its time too
+            prefix = self._prefix(pace)
+            # what is played is as old as the present observation; the past ones are meant to be
+            captured_ns = moments[-1].snapshot.captured_ns
+            pending = self._send(pace, captured_ns, prefix, *self._link.observe(moments))
+        except NotReady as error:
+            self.progress.waiting_for = str(error)
+            return None
+        except (Malformed, Unencodable) as error:
+            self.give_up(getattr(error, 'reason', 'unencodable'))
+            self.progress.waiting_for = str(error)
+            return None
+        self.progress.waiting_for = ''
+        return pending
+
+    def _send(
+        self,
+        pace: Pace,
+        captured_ns: int,
+        prefix: Leftover,
+        state: np.ndarray,
+        images: tuple[Image, ...],
+    ) -> Pending:
+        now_ns = self._clock()
+        left_s = self.left_s(pace)
+        pending = self._ledger.begin(sent_ns=now_ns, captured_ns=captured_ns, mark=prefix.mark)
+        header = Header(
+            pending.seq,
+            now_ns,
+            self._ledger.session_epoch,
+            self._ledger.episode,
+            self._agreement.schema_version,
+            MsgType.OBSERVATION,
+            Flag.EPISODE_START if self._starting else Flag.NONE,
+        )
+        delay_steps = self._latency.delay_steps(self._server, now_ns, step_s=pace.step_s)
+        self._link.send(
+            wire_observation.encode(
+                Observation(
+                    header,
+                    self._client_id,
+                    self.progress.episode_id,
+                    state,
+                    images,
+                    self.progress.task,
+                    min(delay_steps, len(prefix.robot)),
+                    left_s,
+                    prefix.policy,
+                    prefix.model,
+                    prefix.robot,
+                )
+            )
+        )
+        self.progress.requests_sent += 1
+        return pending
+
+    def _prefix(self, pace: Pace) -> Leftover:
+        """Return what is left to play where that guides the next chunk, otherwise nothing."""
+        if not (pace.rtc and self._agreement.supports_rtc):
+            return Leftover(self._actions.mark())
+        most = self._agreement.chunk_size
+        return self._actions.leftover(min(pace.execution_horizon or most, most))
+
+    def on_answer(self, raw: bytes, arrived_ns: int, pace: Pace) -> Outcome:
+        """Let what arrived count, or drop it with a reason."""
+        try:
+            chunk = wire_chunk.decode(raw)
+            if chunk.client_id != self._client_id:
+                raise Dropped('other_client')
+            pending = self._ledger.accept(chunk.header)
+        except Malformed as error:
+            self.drops[error.reason] += 1
+            return Outcome.DROPPED
+        except Dropped as dropped:
+            self.drops[dropped.reason] += 1
+            return Outcome.DROPPED
+        return self._conclude(chunk, pending, arrived_ns, pace)
+
+    def _conclude(self, chunk: Chunk, pending: Pending, arrived_ns: int, pace: Pace) -> Outcome:
+        """Merge the answer that was waited for, or count why it cannot be."""
+        try:
+            check_actions(chunk, self._columns)
+        except (Malformed, Dropped) as error:
+            self.drops[error.reason] += 1
+            self.progress.failed = f'the server says: {chunk.status_text or error.reason}'
+            return Outcome.SESSION_OVER if chunk.status in SESSION_OVER else Outcome.FAILED
+        if not self._merge(chunk, pending, arrived_ns, pace):
+            return Outcome.DROPPED
+        self.drops['state_lost'] += bool(chunk.header.flags & Flag.STATE_LOST)
+        # until now the server may not have heard that the episode began
+        self._starting = False
+        round_trip_s = (arrived_ns - pending.sent_ns) / 1e9
+        self._latency.add(self._server, round_trip_s, arrived_ns)
+        self.progress.accepted(chunk, round_trip_ms=1e3 * round_trip_s)
+        return Outcome.MERGED
+
+    def _merge(self, chunk: Chunk, pending: Pending, arrived_ns: int, pace: Pace) -> bool:
+        """Return False for a chunk of an episode that has ended meanwhile."""
+        source = Source(
+            pending.seq,
+            self._ledger.session_epoch,
+            self._ledger.episode,
+            self.progress.episode_id,
+            pending.captured_ns,
+            chunk.slot,
+            chunk.policy,
+        )
+        if pace.append:
+            return self._actions.append(chunk.robot, source, mark=pending.mark, model=chunk.model)
+        passed_s = (arrived_ns - pending.sent_ns) / 1e9
+        skipped = self._actions.replace(
+            chunk.robot,
+            source,
+            mark=pending.mark,
+            delay_rows=math.ceil(passed_s / pace.step_s),
+            model=chunk.model,
+        )
+        return skipped is not None

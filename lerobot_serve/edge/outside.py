@@ -1,0 +1,165 @@
+"""
+The requester's way to the outside: sessions, observations and requests. The request thread.
+
+Plain but for what it is given: clients of servers, and functions that open messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+import contextlib
+from typing import Any, Protocol
+
+import numpy as np
+
+from lerobot_serve.edge.fit import fit
+from lerobot_serve.edge.frames import encode_frames
+from lerobot_serve.edge.history import Moment
+from lerobot_serve.edge.link import Agreement
+from lerobot_serve.edge.parameters import EdgeParameters
+from lerobot_serve.edge.preparation import pace_warnings, state_inputs
+from lerobot_serve.edge.robot.description import CameraInput, Robot
+from lerobot_serve.wire.content import Image
+from lerobot_serve.wire.images import ImagePool
+from lerobot_serve.wire.schema import Codec
+from lerobot_serve.wire.session import SessionAsk, Unreachable
+from lerobot_serve_interfaces.srv import ResetEpisode
+
+OPEN_TIMEOUT_S = 5.0
+LEAVE_TIMEOUT_S = 1.0
+WIRING_TIMEOUT_S = 3.0
+
+
+class Client(Protocol):
+    """A client of one server, as ros.session_client has it."""
+
+    def is_there(self) -> bool: ...
+
+    def open(self, ask: SessionAsk, timeout_s: float) -> Any: ...
+
+    def close(self, ask: SessionAsk, timeout_s: float) -> Any: ...
+
+    def reset(self, request: ResetEpisode.Request, timeout_s: float) -> Any: ...
+
+    def send(self, raw: bytes) -> None: ...
+
+    def wait_until_wired(self, publisher_count: Callable[[], int], timeout_s: float) -> bool: ...
+
+
+class Messages(Protocol):
+    """What opens messages, as ros.inputs has it; each raises Malformed."""
+
+    def state(self, raws: list[bytes], sources: tuple) -> np.ndarray: ...
+
+    def frame(self, raw: bytes, camera: CameraInput) -> np.ndarray: ...
+
+    def jpeg(self, raw: bytes, camera: CameraInput) -> Image | None: ...
+
+
+class Outside:
+    """The Link of the node; `tell` is for operators, `asking` makes the ask of a session."""
+
+    def __init__(
+        self,
+        clients: dict[str, Client],
+        robot: Robot,
+        messages: Messages,
+        *,
+        asking: Callable[[int], SessionAsk],
+        settings: Callable[[], EdgeParameters],
+        publisher_count: Callable[[], int],
+        tell: Callable[[str], None],
+    ) -> None:
+        self._clients, self._robot, self._messages = clients, robot, messages
+        self._asking, self._settings = asking, settings
+        self._publisher_count, self._tell = publisher_count, tell
+        self._images = ImagePool(settings().image_threads)
+        self._cameras = {camera.name: camera for camera in robot.cameras}
+        self._names = dict(zip(self._cameras, robot.camera_names, strict=True))
+        self._sizes: dict[str, tuple[int, int]] = {}
+        self._client: Client | None = None
+        self._ask: SessionAsk | None = None
+
+    def is_there(self, server: str) -> bool:
+        """Return whether somebody offers this server's services now."""
+        return self._clients[server].is_there()
+
+    def open_session(self, server: str, epoch: int) -> Agreement:
+        """Return what the server asks of requests. Raises Refused or Unreachable."""
+        client, ask = self._clients[server], self._asking(epoch)
+        reply = client.open(ask, OPEN_TIMEOUT_S)
+        self._client, self._ask = client, ask
+        if not client.wait_until_wired(self._publisher_count, WIRING_TIMEOUT_S):
+            self._tell(
+                f'{server} answers, but its topics were not found within {WIRING_TIMEOUT_S:g} s; '
+                'first requests may be lost'
+            )
+        self._sizes = {camera.name: (camera.height, camera.width) for camera in reply.cameras}
+        for text in (
+            *reply.warnings,
+            *pace_warnings(self._settings(), self._robot, reply.chunk_size),
+            f'session {reply.session_id} with {reply.policy} at {server}',
+        ):
+            self._tell(text)
+        return Agreement(
+            reply.schema_version,
+            reply.observation_steps,
+            reply.observation_stride_steps,
+            reply.chunk_size,
+            reply.supports_rtc,
+        )
+
+    def close_session(self) -> None:
+        """A server that is gone closes the idle session by itself."""
+        client, self._client = self._client, None
+        if client:
+            with contextlib.suppress(Unreachable):
+                client.close(self._ask, LEAVE_TIMEOUT_S)
+
+    def reset_episode(self, epoch: int, episode: int, episode_id: str) -> None:
+        """Tell the server that an episode begins; its first request says the same."""
+        request = ResetEpisode.Request(
+            client_id=self._ask.client_id,
+            session_epoch=epoch,
+            episode=episode,
+            episode_id=episode_id,
+        )
+        try:
+            self._client.reset(request, LEAVE_TIMEOUT_S)
+        except Unreachable as error:
+            self._tell(f'reset was not acknowledged: {error}')
+
+    def observe(self, moments: tuple[Moment, ...]) -> tuple[np.ndarray, tuple[Image, ...]]:
+        """Return states and encoded images. Raises Malformed or Unencodable."""
+        names, settings = state_inputs(self._robot), self._settings()
+        states = [
+            self._messages.state([m.snapshot.values[n] for n in names], self._robot.state)
+            for m in moments
+        ]
+        images = encode_frames(
+            moments,
+            self._names,
+            self._images,
+            Codec[settings.codec.upper()],
+            settings.jpeg_quality,
+            opened=self._opened,
+        )
+        return np.stack(states).astype(np.float32), images
+
+    def _opened(self, name: str, raw: bytes) -> np.ndarray | Image:
+        """Return pixels, or the JPEG of the camera where it can be sent as it is."""
+        camera, settings = self._cameras[name], self._settings()
+        size = self._sizes.get(self._names[name], (0, 0)) if settings.downscale else (0, 0)
+        if settings.codec == 'jpeg' and size == (0, 0):
+            ready = self._messages.jpeg(raw, camera)
+            if ready:
+                return ready
+        return fit(self._messages.frame(raw, camera), *size)
+
+    def send(self, raw: bytes) -> None:
+        """Publish a request."""
+        self._client.send(raw)
+
+    def close(self) -> None:
+        """End the image threads."""
+        self._images.close()

@@ -1,0 +1,89 @@
+"""
+How long answers took lately, server by server.
+
+The window forgets by count and by time, so that one slow answer does not count for ever. The first
+answers of a session are left out: the server may have loaded or compiled meanwhile. The request
+thread owns it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+import math
+
+import numpy as np
+
+
+@dataclass(slots=True)
+class _Peer:
+    """When each round trip ended and how long it took, oldest first; answers still left out."""
+
+    round_trips: deque[tuple[int, float]] = field(default_factory=deque)
+    warming_up: int = 0
+
+
+class LatencyTracker:
+    """Round trips of at most `peers` servers; the one unheard for longest makes room."""
+
+    def __init__(
+        self, *, samples: int = 100, window_s: float = 60.0, warm_up: int = 2, peers: int = 16
+    ) -> None:
+        """
+        Keep at most `samples` of the last `window_s` seconds, without the first `warm_up` of each
+        session: the first request, and the first that carries a prefix.
+        """
+        self._samples, self._window_ns = samples, round(1e9 * window_s)
+        self._warm_up, self._peers_limit = warm_up, peers
+        self._peers: dict[str, _Peer] = {}
+
+    def begin_session(self, peer: str) -> None:
+        """Leave the next answers of this server out; what is known of it stays."""
+        self._heard(peer).warming_up = self._warm_up
+
+    def add(self, peer: str, latency_s: float, now_ns: int) -> None:
+        """Note a round trip that ends now; one that is negative or not finite is none."""
+        if not 0 <= latency_s < math.inf:
+            return
+        known = self._heard(peer)
+        if known.warming_up:
+            known.warming_up -= 1
+        else:
+            known.round_trips.append((now_ns, latency_s))
+
+    def maximum(self, peer: str, now_ns: int) -> float | None:
+        """Return the longest round trip of the window in seconds, None when it holds none."""
+        return max(self._window(peer, now_ns), default=None)
+
+    def p95(self, peer: str, now_ns: int) -> float | None:
+        """Return what 95 % of the window do not exceed, in seconds; None when it holds none."""
+        latencies_s = self._window(peer, now_ns)
+        return float(np.quantile(latencies_s, 0.95)) if latencies_s else None
+
+    def delay_steps(self, peer: str, now_ns: int, *, step_s: float) -> int:
+        """
+        Return the steps in which the next answer is expected, 0 when nothing is known.
+
+        It is the longest round trip: a policy that was told too much plans more of what is played
+        anyway, one that was told too little plans a jump.
+        """
+        return math.ceil((self.maximum(peer, now_ns) or 0.0) / step_s)
+
+    def _window(self, peer: str, now_ns: int) -> list[float]:
+        known = self._peers.get(peer)
+        if known is None:
+            return []
+        while known.round_trips and known.round_trips[0][0] < now_ns - self._window_ns:
+            known.round_trips.popleft()
+        return [latency_s for _, latency_s in known.round_trips]
+
+    def _heard(self, peer: str) -> _Peer:
+        """Return what is known of a server, which is now the one heard last."""
+        known = self._peers.pop(peer, None) or self._new()
+        self._peers[peer] = known
+        if len(self._peers) > self._peers_limit:
+            del self._peers[next(iter(self._peers))]
+        return known
+
+    def _new(self) -> _Peer:
+        return _Peer(deque(maxlen=self._samples), self._warm_up)

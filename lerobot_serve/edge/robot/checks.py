@@ -1,0 +1,123 @@
+"""What the parts of a robot must be to each other. Every check raises RobotFileError."""
+
+from __future__ import annotations
+
+from lerobot_serve.edge.robot.description import ActionLimit, Interlock, Motion, Robot
+from lerobot_serve.edge.robot.measured import measuring
+from lerobot_serve.edge.robot.table import refuse_twice, RobotFileError
+
+TWIST_FIELDS = tuple(f'{part}.{axis}' for part in ('linear', 'angular') for axis in 'xyz')
+TWISTS = ('geometry_msgs/Twist', 'geometry_msgs/TwistStamped')
+
+
+def check(robot: Robot, place: str) -> None:
+    refuse_twice(robot.own_state_names, f'{place}: state: the name')
+    refuse_twice(robot.action_joints, f'{place}: actions: joint')
+    _check_topics(robot, place)
+    _check_stopping(robot, f'{place}: actions')
+    _check_measured(robot, f'{place}: actions')
+    _check_command(robot, f'{place}: command')
+    for interlock in robot.interlocks:
+        _check_interlock(interlock, robot, f'{place}: interlocks: {interlock.name}')
+    _check_safe_pose(robot, f'{place}: safe_pose')
+    _check_names(robot, f'{place}: rename_map')
+
+
+def _check_topics(robot: Robot, place: str) -> None:
+    types: dict[str, str] = {}
+    for source in (*robot.state, *robot.cameras):
+        known = types.setdefault(source.topic, source.type)
+        if known != source.type:
+            raise RobotFileError(
+                f'{place}: the topic {source.topic} is said to be {known} and {source.type}'
+            )
+    if robot.command.topic in types:
+        raise RobotFileError(
+            f'{place}: command: the topic {robot.command.topic} is also an input: the robot would '
+            'take its commands for what it senses'
+        )
+
+
+def _check_stopping(robot: Robot, place: str) -> None:
+    for action in robot.actions:
+        if action.motion is Motion.VELOCITY and not action.low <= 0 <= action.high:
+            raise RobotFileError(
+                f'{place}: {action.name}: min to max must include 0, got {action.low:g} to '
+                f'{action.high:g}: the robot could not stop'
+            )
+
+
+def _check_measured(robot: Robot, place: str) -> None:
+    for action, index in zip(robot.actions, measuring(robot), strict=True):
+        if action.motion is Motion.POSITION and index is None:
+            raise RobotFileError(
+                f'{place}: {action.name}: which value of the state tells where {action.joint} is? '
+                'give one the name of the action, or list the joint once in sensor_msgs/JointState'
+            )
+
+
+def _check_command(robot: Robot, place: str) -> None:
+    kind, motions = robot.command.type, {action.motion for action in robot.actions}
+    if kind == 'trajectory_msgs/JointTrajectory' and motions != {Motion.POSITION}:
+        raise RobotFileError(
+            f'{place}: {kind} takes positions only; all actions must be positions'
+        )
+    if kind == 'sensor_msgs/JointState' and len(motions) > 1:
+        raise RobotFileError(f'{place}: {kind} takes positions or velocities, not some of both')
+    if kind not in TWISTS:
+        return
+    if motions != {Motion.VELOCITY}:
+        raise RobotFileError(
+            f'{place}: {kind} takes velocities only; give every action `motion: velocity`'
+        )
+    for action in robot.actions:
+        if action.joint not in TWIST_FIELDS:
+            raise RobotFileError(
+                f'{place}: {kind} has no {action.joint!r}; the joint of every action must be one '
+                f'of {", ".join(TWIST_FIELDS)}'
+            )
+
+
+def _check_interlock(interlock: Interlock, robot: Robot, place: str) -> None:
+    if interlock.state not in robot.own_state_names:
+        raise RobotFileError(
+            f'{place}: no state {interlock.state!r}; there are {", ".join(robot.own_state_names)}'
+        )
+    actions = {action.name: action for action in robot.actions}
+    for name, value in interlock.then.items():
+        if name not in actions:
+            raise RobotFileError(
+                f'{place}: then: no action {name!r}; there are {", ".join(actions)}'
+            )
+        _check_within(actions[name], value, f'{place}: then')
+
+
+def _check_safe_pose(robot: Robot, place: str) -> None:
+    for action, value in zip(robot.actions, robot.safe_pose or (), strict=False):
+        _check_within(action, value, place)
+        if action.motion is Motion.VELOCITY and value:
+            raise RobotFileError(
+                f'{place}: {action.name} is a velocity and must be 0 in a pose, got {value:g}'
+            )
+
+
+def _check_within(action: ActionLimit, value: float, place: str) -> None:
+    if not action.low <= value <= action.high:
+        raise RobotFileError(
+            f'{place}: {action.name} must be in its limits [{action.low:g}, {action.high:g}], '
+            f'got {value:g}'
+        )
+
+
+def _check_names(robot: Robot, place: str) -> None:
+    cameras = tuple(camera.name for camera in robot.cameras)
+    actions = tuple(action.name for action in robot.actions)
+    known = {*robot.own_state_names, *cameras, *actions}
+    for name in robot.rename_map:
+        if name not in known:
+            raise RobotFileError(
+                f'{place}: no state, camera or action {name!r}; there are '
+                f'{", ".join(sorted(known))}'
+            )
+    for names in (robot.state_names, robot.camera_names, robot.action_names):
+        refuse_twice(names, f'{place}: after renaming')

@@ -1,0 +1,251 @@
+"""
+A robot from its YAML file.
+
+Every mistake is named with its place in the file; what the parts must be to each other is in
+`checks`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+import math
+from pathlib import Path
+from typing import Any
+
+from lerobot_serve.edge.robot import checks, urdf
+from lerobot_serve.edge.robot.description import (
+    ActionLimit,
+    CameraInput,
+    Interlock,
+    Motion,
+    Output,
+    Robot,
+    StateSource,
+)
+from lerobot_serve.edge.robot.table import named, number, read, RobotFileError, Table, text
+from lerobot_serve.edge.robot.urdf import JointLimit
+
+KEYS = 'name fps state cameras actions command interlocks safe_pose rename_map urdf limits'
+JOINT_STATE = 'sensor_msgs/JointState'
+STATE_KEYS = {
+    JOINT_STATE: 'topic type joints field names max_age_s',
+    'nav_msgs/Odometry': 'topic type fields names max_age_s',
+    'std_msgs/Float64MultiArray': 'topic type names max_age_s',
+}
+# field of a JointState -> how LeRobot ends the names of such values
+SUFFIXES = {'position': '.pos', 'velocity': '.vel', 'effort': '.eff'}
+AXES = ('x', 'y', 'z')
+ODOMETRY_FIELDS = [
+    *(f'{part}.{axis}' for part in ('linear', 'angular', 'pose') for axis in AXES),
+    'pose.yaw',
+]
+CAMERA_TYPES = ['sensor_msgs/Image', 'sensor_msgs/CompressedImage']
+ACTION_KEYS = {
+    Motion.POSITION: (
+        'joint motion limits min max max_step max_velocity max_acceleration max_lead'
+    ),
+    Motion.VELOCITY: 'joint motion limits min max max_step max_acceleration',
+}
+COMMAND_KEYS = {
+    'trajectory_msgs/JointTrajectory': 'topic type time_from_start_s',
+    'std_msgs/Float64MultiArray': 'topic type',
+    JOINT_STATE: 'topic type',
+    'geometry_msgs/Twist': 'topic type',
+    'geometry_msgs/TwistStamped': 'topic type frame_id',
+}
+# far above any robot
+FAR = 1e6
+
+
+def load(path: Path) -> Robot:
+    """Return the robot that the file describes. Raises RobotFileError."""
+    return parse(read(path), str(path), path.parent)
+
+
+def parse(content: Any, place: str, folder: Path = Path()) -> Robot:
+    """
+    Return the robot of a file's content; a URDF is looked for in `folder`. Raises RobotFileError.
+    """
+    top = Table(content, place, KEYS)
+    robot = Robot(
+        top.text('name'),
+        top.number('fps', 0.1, 1000),
+        _state(top.need('state'), f'{place}: state'),
+        tuple(_camera(*item) for item in named(top.need('cameras'), f'{place}: cameras')),
+        _actions(top, folder),
+        _command(top.need('command'), f'{place}: command'),
+        tuple(_interlock(*item) for item in _optional(top, 'interlocks')),
+        _safe_pose(top),
+        _rename_map(top),
+    )
+    checks.check(robot, place)
+    return robot
+
+
+def _state(content: Any, place: str) -> tuple[StateSource, ...]:
+    if not isinstance(content, list) or not content:
+        raise RobotFileError(f'{place}: expected a list of topics, got {content!r}')
+    return tuple(_source(item, f'{place}: {i + 1}') for i, item in enumerate(content))
+
+
+def _source(content: Any, place: str) -> StateSource:
+    every_key = 'topic type joints fields field names max_age_s'
+    kind = Table(content, place, every_key).message_type(list(STATE_KEYS), JOINT_STATE)
+    table = Table(content, place, STATE_KEYS[kind])
+    field = ''
+    if kind == JOINT_STATE:
+        fields = table.names('joints')
+        field = table.choice('field', list(SUFFIXES), 'position')
+        names = tuple(f'{joint}{SUFFIXES[field]}' for joint in fields)
+    elif kind == 'nav_msgs/Odometry':
+        names = fields = table.names('fields', ODOMETRY_FIELDS)
+    else:
+        names = fields = table.names('names')
+    if 'names' in table:
+        names = table.names('names')
+    if len(names) != len(fields):
+        raise RobotFileError(
+            f'{place}: names must be {len(fields)}, one for each value, got {len(names)}'
+        )
+    return StateSource(table.topic('topic'), kind, fields, field, names, _max_age_s(table))
+
+
+def _camera(name: str, content: Any, place: str) -> CameraInput:
+    table = Table(content, place, 'topic type max_age_s')
+    kind = table.message_type(CAMERA_TYPES, CAMERA_TYPES[0])
+    return CameraInput(name, table.topic('topic'), kind, _max_age_s(table))
+
+
+def _max_age_s(table: Table) -> float:
+    return table.number('max_age_s', 0.001, 60)
+
+
+@dataclass(frozen=True, slots=True)
+class _Shared:
+    """What all actions of a file share."""
+
+    fps: float
+    limits: str
+    joint_limit: Callable[[str, str], JointLimit] | None
+
+
+def _actions(top: Table, folder: Path) -> tuple[ActionLimit, ...]:
+    joints = urdf.load(folder / top.text('urdf')).limit if 'urdf' in top else None
+    limits = top.choice('limits', ['file', 'urdf'], 'file')
+    shared = _Shared(top.number('fps', 0.1, 1000), limits, joints)
+    actions = named(top.need('actions'), f'{top.place}: actions')
+    if not actions:
+        raise RobotFileError(f'{top.place}: actions is empty; name what the robot can do')
+    return tuple(_action(*item, shared) for item in actions)
+
+
+def _action(name: str, content: Any, place: str, shared: _Shared) -> ActionLimit:
+    motions, every_key = [motion.value for motion in Motion], ACTION_KEYS[Motion.POSITION]
+    motion = Motion(Table(content, place, every_key).choice('motion', motions, 'position'))
+    table = Table(content, place, ACTION_KEYS[motion])
+    joint = table.text('joint')
+    limit = _joint_limit(table, joint, shared)
+    acceleration = table.number('max_acceleration', 1e-6, FAR, default=math.inf)
+    if motion is Motion.VELOCITY:
+        speed, velocity = limit.velocity, math.inf
+        low, high = _range(table, None if speed is None else -speed, speed)
+        max_step, acceleration = _rates(table, 'max_acceleration', None, shared.fps)
+    else:
+        low, high = _range(table, limit.low, limit.high)
+        max_step, velocity = _rates(table, 'max_velocity', limit.velocity, shared.fps)
+    lead = table.number('max_lead', 1e-6, FAR, default=math.inf)
+    return ActionLimit(name, joint, motion, low, high, max_step, velocity, acceleration, lead)
+
+
+def _joint_limit(table: Table, joint: str, shared: _Shared) -> JointLimit:
+    """Return what the URDF says, where its limits are wanted."""
+    if table.choice('limits', ['file', 'urdf'], shared.limits) == 'file':
+        return JointLimit(None, None, None)
+    if shared.joint_limit is None:
+        raise RobotFileError(
+            f'{table.place}: limits are those of a URDF, but the file names no urdf'
+        )
+    return shared.joint_limit(joint, table.place)
+
+
+def _range(table: Table, urdf_low: float | None, urdf_high: float | None) -> tuple[float, float]:
+    """Return min and max; the file may narrow what the URDF allows, never widen it."""
+    why = '' if urdf_low is None and urdf_high is None else ' of the URDF'
+    floor = -FAR if urdf_low is None else urdf_low
+    ceiling = FAR if urdf_high is None else urdf_high
+    low = table.number('min', floor, ceiling, urdf_low, why)
+    high = table.number('max', floor, ceiling, urdf_high, why)
+    if not low < high:
+        raise RobotFileError(f'{table.place}: min must be below max, got {low:g} and {high:g}')
+    return low, high
+
+
+def _rates(table: Table, key: str, limit: float | None, fps: float) -> tuple[float, float]:
+    """Return max_step and the change a second; one follows from the other."""
+    if key in table or limit is not None:
+        ceiling, why = (FAR, '') if limit is None else (limit, ' of the URDF')
+        rate = table.number(key, 1e-6, ceiling, limit, why)
+        return table.number('max_step', 1e-6, FAR, default=rate / fps), rate
+    if 'max_step' not in table:
+        raise RobotFileError(f'{table.place}: max_step or {key} is missing')
+    step = table.number('max_step', 1e-6, FAR)
+    return step, step * fps
+
+
+def _command(content: Any, place: str) -> Output:
+    every_key = 'topic type time_from_start_s frame_id'
+    kind = Table(content, place, every_key).message_type(
+        list(COMMAND_KEYS), next(iter(COMMAND_KEYS))
+    )
+    table = Table(content, place, COMMAND_KEYS[kind])
+    frame_id = table.text('frame_id') if 'frame_id' in table else ''
+    seconds = table.number('time_from_start_s', 0, 60, default=0.0)
+    return Output(kind, table.topic('topic'), frame_id, seconds)
+
+
+def _interlock(name: str, content: Any, place: str) -> Interlock:
+    table = Table(content, place, 'state below above then')
+    if 'below' not in table and 'above' not in table:
+        raise RobotFileError(f'{place}: below or above is missing')
+    below, above = (
+        table.number(key, -FAR, FAR) if key in table else None for key in ('below', 'above')
+    )
+    if below is not None and above is not None and below >= above:
+        raise RobotFileError(
+            f'{place}: below must be less than above, got {below:g} and {above:g}: it would '
+            'always be on'
+        )
+    return Interlock(
+        name, table.text('state'), below, above, _values(table.need('then'), f'{place}: then')
+    )
+
+
+def _safe_pose(top: Table) -> tuple[float, ...] | None:
+    if 'safe_pose' not in top:
+        return None
+    place = f'{top.place}: safe_pose'
+    given = _values(top.need('safe_pose'), place)
+    actions = list(top.need('actions'))
+    for name in given:
+        if name not in actions:
+            raise RobotFileError(f'{place}: no action {name!r}; there are {", ".join(actions)}')
+    for name in actions:
+        if name not in given:
+            raise RobotFileError(f'{place}: {name} is missing')
+    return tuple(given[name] for name in actions)
+
+
+def _values(content: Any, place: str) -> dict[str, float]:
+    """Return a value for each of some actions."""
+    if not content:
+        raise RobotFileError(f'{place}: expected actions with their values, got {content!r}')
+    return {name: number(value, -FAR, FAR, what) for name, value, what in named(content, place)}
+
+
+def _rename_map(top: Table) -> dict[str, str]:
+    return {name: text(new, place) for name, new, place in _optional(top, 'rename_map')}
+
+
+def _optional(top: Table, key: str) -> list[tuple[str, Any, str]]:
+    return named(top.need(key), f'{top.place}: {key}') if key in top else []

@@ -1,0 +1,166 @@
+"""One mapping of a robot's file: it knows its place, its keys, and what their values may be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+import re
+from typing import Any
+
+import yaml
+
+from lerobot_serve.wire.schema import ID_LIMIT
+
+TOPIC = re.compile(r'(/|~/)?[A-Za-z_][A-Za-z0-9_]*(/[A-Za-z_][A-Za-z0-9_]*)*')
+EXPONENT = re.compile(r'[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$')
+
+
+class RobotFileError(ValueError):
+    """The robot file is wrong; the text says where, what was given and what is allowed."""
+
+
+class Table:
+    """A mapping of the file. Every method raises RobotFileError."""
+
+    def __init__(self, content: Any, place: str, keys: str) -> None:
+        """`keys` are those that it may have, with spaces between."""
+        listed = keys.replace(' ', ', ')
+        if not isinstance(content, dict):
+            raise RobotFileError(f'{place}: expected {listed}, got {content!r}')
+        unknown = [key for key in content if key not in keys.split()]
+        if unknown:
+            raise RobotFileError(f'{place}: unknown {unknown[0]!r}; allowed are {listed}')
+        self._content, self.place = content, place
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._content
+
+    def need(self, key: str) -> Any:
+        if key not in self._content:
+            raise RobotFileError(f'{self.place}: {key} is missing')
+        return self._content[key]
+
+    def text(self, key: str) -> str:
+        return text(self.need(key), f'{self.place}: {key}')
+
+    def topic(self, key: str) -> str:
+        value = self.text(key)
+        if not TOPIC.fullmatch(value) or '__' in value:
+            raise RobotFileError(
+                f'{self.place}: {key} must be the name of a topic like joint_states or '
+                f'/arm/joint_states, got {value!r}'
+            )
+        return value
+
+    def number(
+        self, key: str, low: float, high: float, default: float | None = None, why: str = ''
+    ) -> float:
+        """Return a number in [low, high]; `why` tells who set these bounds."""
+        if key not in self._content and default is not None:
+            return default
+        return number(self.need(key), low, high, f'{self.place}: {key}', why)
+
+    def choice(self, key: str, allowed: list[str], default: str) -> str:
+        value = self._content.get(key, default)
+        if value not in allowed:
+            raise RobotFileError(
+                f'{self.place}: {key} must be one of {", ".join(allowed)}, got {value!r}'
+            )
+        return value
+
+    def message_type(self, allowed: list[str], default: str) -> str:
+        """Return `type` as package/Message, however it is written."""
+        written = self._content.get('type', default)
+        kind = written.replace('/msg/', '/') if isinstance(written, str) else written
+        if kind not in allowed:
+            raise RobotFileError(
+                f'{self.place}: type must be one of {", ".join(allowed)}, got {written!r}'
+            )
+        return kind
+
+    def names(self, key: str, allowed: list[str] | None = None) -> tuple[str, ...]:
+        """Return a list of names of which none is there twice."""
+        value = self.need(key)
+        if not isinstance(value, list) or not value or not all(map(is_name, value)):
+            raise RobotFileError(f'{self.place}: {key} must be a list of names, got {value!r}')
+        refuse_twice(value, f'{self.place}: {key}')
+        for name in value:
+            if allowed and name not in allowed:
+                raise RobotFileError(
+                    f'{self.place}: {key} must be among {", ".join(allowed)}, got {name!r}'
+                )
+        return tuple(value)
+
+
+def text(value: Any, what: str) -> str:
+    """Return a name. Raises RobotFileError, which calls the value `what`."""
+    if not is_name(value):
+        raise RobotFileError(f'{what} must be a text of at most {ID_LIMIT} bytes, got {value!r}')
+    return value
+
+
+def number(value: Any, low: float, high: float, what: str, why: str = '') -> float:
+    """Return a number in [low, high]. Raises RobotFileError, which calls the value `what`."""
+    if type(value) not in (int, float) or value != value:
+        raise RobotFileError(f'{what} must be a number, got {value!r}')
+    if not low <= value <= high:
+        raise RobotFileError(f'{what} must be in [{low:g}, {high:g}]{why}, got {value}')
+    return float(value)
+
+
+def is_name(value: Any) -> bool:
+    return (
+        isinstance(value, str)
+        and bool(value.strip())
+        and value.isprintable()
+        and len(value.encode()) <= ID_LIMIT
+    )
+
+
+def named(content: Any, place: str) -> list[tuple[str, Any, str]]:
+    """Return name, content and place of each entry of a mapping. Raises RobotFileError."""
+    if not isinstance(content, dict) or not all(map(is_name, content)):
+        raise RobotFileError(f'{place}: expected names with their settings, got {content!r}')
+    return [(name, value, f'{place}: {name}') for name, value in content.items()]
+
+
+def refuse_twice(names: list[str] | tuple[str, ...], place: str) -> None:
+    """Raises RobotFileError for a name that is there twice."""
+    for name in names:
+        if names.count(name) > 1:
+            raise RobotFileError(f'{place}: {name!r} is there twice')
+
+
+def read(path: Path) -> Any:
+    """Return the content of a YAML file. Raises RobotFileError."""
+    try:
+        return yaml.load(path.read_text('utf-8'), _Loader)
+    except OSError as error:
+        raise RobotFileError(f'{path}: cannot be read ({error.strerror})') from None
+    except Exception as error:
+        # besides its own errors the library lets through those of int, dict and datetime
+        raise RobotFileError(f'{path}: not YAML ({_in_one_line(error)})') from None
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML in which a key that is there twice is a mistake: of two limits one would be ignored."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
+        seen = set()
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                continue
+            if key.value in seen:
+                text = f'{key.value!r} is there twice'
+                raise yaml.constructor.ConstructorError(problem=text, problem_mark=key.start_mark)
+            seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
+# YAML 1.1 takes 1e-3 for a text, unlike YAML 1.2 and unlike who writes it
+_Loader.add_implicit_resolver('tag:yaml.org,2002:float', EXPONENT, list('-+.0123456789'))
+
+
+def _in_one_line(error: Exception) -> str:
+    mark = getattr(error, 'problem_mark', None)
+    text = getattr(error, 'problem', None) or (str(error).splitlines() or ['nested too deep'])[0]
+    return f'line {mark.line + 1}, column {mark.column + 1}: {text}' if mark else text

@@ -1,0 +1,99 @@
+"""
+Position and velocity limits from a URDF.
+
+A URDF needs no document type, and with one a few lines can grow to gigabytes or name files of this
+machine: such a file is refused before it is parsed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+import math
+from pathlib import Path
+from xml.etree import ElementTree
+
+from lerobot_serve.edge.robot.table import RobotFileError
+
+MOVING = ('revolute', 'continuous', 'prismatic')
+# beyond this a number in a URDF means that there is no limit
+MEANT = 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class JointLimit:
+    """In rad or m, and a second; None is no limit."""
+
+    low: float | None
+    high: float | None
+    velocity: float | None
+
+
+class Urdf:
+    """The joints of one URDF file."""
+
+    def __init__(self, text: str, name: str) -> None:
+        """Raises RobotFileError; `name` is what its texts call the file."""
+        self._name = name
+        if '<!DOCTYPE' in text or '<!ENTITY' in text:
+            raise RobotFileError(f'{name}: a URDF has no document type; remove <!DOCTYPE ...>')
+        try:
+            robot = ElementTree.fromstring(text)
+        except (ElementTree.ParseError, ValueError) as error:
+            raise RobotFileError(f'{name}: not XML ({error})') from None
+        if robot.tag != 'robot':
+            raise RobotFileError(f'{name}: not a URDF: it begins with <{robot.tag}>, not <robot>')
+        # only these are joints: <joint> also stands in transmissions and ros2_control
+        self._joints: dict[str, ElementTree.Element] = {}
+        for joint in robot.findall('joint'):
+            joint_name = joint.get('name', '')
+            if joint_name in self._joints:
+                raise RobotFileError(f'{name}: the joint {joint_name!r} is there twice')
+            self._joints[joint_name] = joint
+
+    def limit(self, joint: str, place: str) -> JointLimit:
+        """Return what a joint may do. Raises RobotFileError with the place that asked for it."""
+        where = f'{place}: {self._name}'
+        if joint not in self._joints:
+            raise RobotFileError(f'{where}: no joint {joint!r}; it has {list(self._joints)}')
+        element = self._joints[joint]
+        kind, limit = element.get('type'), element.find('limit')
+        if kind not in MOVING:
+            raise RobotFileError(
+                f'{where}: the joint {joint!r} is {kind!r} and cannot be commanded'
+            )
+        if limit is None:
+            if kind == 'continuous':
+                return JointLimit(None, None, None)
+            raise RobotFileError(f'{where}: the joint {joint!r} has no <limit>')
+        where += f': joint {joint}'
+        velocity = _number(limit, 'velocity', None, where)
+        if velocity is not None and velocity <= 0:
+            raise RobotFileError(f'{where}: velocity must be above 0, got {velocity:g}')
+        if kind == 'continuous':
+            return JointLimit(None, None, velocity)
+        # of a joint that has an end, an attribute that is left out is 0
+        low, high = (_number(limit, key, '0', where) for key in ('lower', 'upper'))
+        return JointLimit(low, high, velocity)
+
+
+def load(path: Path) -> Urdf:
+    """Return the joints of a file. Raises RobotFileError."""
+    try:
+        return Urdf(path.read_text('utf-8'), str(path))
+    except OSError as error:
+        raise RobotFileError(f'{path}: cannot be read ({error.strerror})') from None
+    except UnicodeDecodeError:
+        raise RobotFileError(f'{path}: not XML in UTF-8') from None
+
+
+def _number(limit: ElementTree.Element, key: str, default: str | None, where: str) -> float | None:
+    text = limit.get(key, default)
+    if text is None:
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if math.isnan(value):
+        raise RobotFileError(f'{where}: {key} must be a number, got {text!r}')
+    return value if abs(value) <= MEANT else None

@@ -1,0 +1,212 @@
+"""
+The connection's state machine: one table, and the object that keeps the present state.
+
+A row is a state, a column an event, a dot means that nothing changes:
+
+                 OPENED   MERGED    LATE     DRY     LOST         OFFLINE VIOLATION REVIVED
+    CONNECTING   .        STREAMING .        .       .            .       .         .
+    STREAMING    .        .         DEGRADED STALLED RECONNECTING .       .         .
+    DEGRADED     .        STREAMING .        STALLED RECONNECTING .       .         .
+    STALLED      .        STREAMING .        .       RECONNECTING .       .         .
+    RECONNECTING DEGRADED STREAMING .        .       .            DEAD    DEAD      .
+    DEAD         .        .         .        .       .            .       .         CONNECTING
+
+CONNECTING has no way to DEAD: a robot may be switched on before its server, and a first server
+that does not fit is told to the operator and asked again. Once a session was open, a server that
+does not fit is another one than the robot began its work with. From DEAD only a person leads out.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import auto, Enum, IntEnum
+import threading
+
+from lerobot_serve.wire.schema import Refusal
+
+CHANGES_KEPT = 256
+
+
+class State(IntEnum):
+    """EdgeState.state."""
+
+    CONNECTING = 1
+    STREAMING = 2
+    DEGRADED = 3
+    STALLED = 4
+    RECONNECTING = 5
+    DEAD = 6
+
+
+class Event(Enum):
+    """What happens to a connection."""
+
+    # a session was opened
+    OPENED = auto()
+    # a chunk was accepted
+    MERGED = auto()
+    # a chunk was wanted and none accepted for degraded_after_s
+    LATE = auto()
+    # nothing fresh is left to play
+    DRY = auto()
+    # the session or its server is gone
+    LOST = auto()
+    # there was a session, and there is none for max_offline_s
+    OFFLINE = auto()
+    # a server refuses what no waiting will change
+    VIOLATION = auto()
+    # somebody has looked at it
+    REVIVED = auto()
+
+
+Table = Mapping[tuple[State, Event], State]
+
+NEXT: Table = {
+    (State.CONNECTING, Event.MERGED): State.STREAMING,
+    (State.STREAMING, Event.LATE): State.DEGRADED,
+    (State.STREAMING, Event.DRY): State.STALLED,
+    (State.STREAMING, Event.LOST): State.RECONNECTING,
+    (State.DEGRADED, Event.MERGED): State.STREAMING,
+    (State.DEGRADED, Event.DRY): State.STALLED,
+    (State.DEGRADED, Event.LOST): State.RECONNECTING,
+    (State.STALLED, Event.MERGED): State.STREAMING,
+    (State.STALLED, Event.LOST): State.RECONNECTING,
+    (State.RECONNECTING, Event.OPENED): State.DEGRADED,
+    (State.RECONNECTING, Event.MERGED): State.STREAMING,
+    (State.RECONNECTING, Event.OFFLINE): State.DEAD,
+    (State.RECONNECTING, Event.VIOLATION): State.DEAD,
+    (State.DEAD, Event.REVIVED): State.CONNECTING,
+}
+
+# while there is no session, these say why even when they change nothing
+TOLD_AGAIN = {
+    (state, event)
+    for state in (State.CONNECTING, State.RECONNECTING)
+    for event in (Event.OPENED, Event.LOST, Event.VIOLATION)
+}
+
+# what a refusal means: VIOLATION when asking again would be refused again, LOST when later or
+# another server may accept
+MEANS = {
+    Refusal.SCHEMA_TOO_NEW: Event.VIOLATION,
+    Refusal.SCHEMA_TOO_OLD: Event.VIOLATION,
+    Refusal.BAD_NAME: Event.VIOLATION,
+    Refusal.ACTION_NAMES: Event.VIOLATION,
+    Refusal.STATE_NAMES: Event.VIOLATION,
+    Refusal.CAMERAS: Event.VIOLATION,
+    Refusal.FPS: Event.VIOLATION,
+    Refusal.TASK_PINNED: Event.VIOLATION,
+    Refusal.WRONG_POLICY: Event.VIOLATION,
+    Refusal.CODEC: Event.VIOLATION,
+    Refusal.BAD_REQUEST: Event.VIOLATION,
+    Refusal.CAPACITY: Event.LOST,
+    Refusal.NAME_IN_USE: Event.LOST,
+    Refusal.NOT_READY: Event.LOST,
+    Refusal.DRAINING: Event.LOST,
+    Refusal.EXCLUSIVE_IN_USE: Event.LOST,
+    Refusal.UNREACHABLE: Event.LOST,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """A state, why, and since when."""
+
+    state: State
+    reason: str
+    since_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One step from state to state, for the trace."""
+
+    at_ns: int
+    before: State
+    event: Event
+    after: State
+    reason: str
+
+
+def due(
+    standing: Standing,
+    now_ns: int,
+    *,
+    wanted_since_ns: int | None,
+    degraded_after_s: float,
+    max_offline_s: float,
+) -> tuple[Event, str] | None:
+    """
+    Return the event that the passing of time has brought, and its reason.
+
+    `wanted_since_ns` is when the chunk that is missing was first wanted; None while none is.
+    """
+    missing_ns = 0 if wanted_since_ns is None else now_ns - wanted_since_ns
+    offline_ns = now_ns - standing.since_ns
+    if standing.state == State.STREAMING and missing_ns >= degraded_after_s * 1e9:
+        return Event.LATE, f'no chunk for {degraded_after_s:g} s'
+    if standing.state == State.RECONNECTING and offline_ns >= max_offline_s * 1e9:
+        return Event.OFFLINE, f'no session for {max_offline_s:g} s; {standing.reason}'
+    return None
+
+
+class Connection:
+    """Keeps the present state. Any thread."""
+
+    def __init__(self, clock: Callable[[], int], table: Table = NEXT) -> None:
+        self._clock, self._table = clock, table
+        self._lock = threading.Lock()
+        self._changes: deque[Change] = deque(maxlen=CHANGES_KEPT)
+        # replaced as a whole, so that it is read without the lock
+        self.standing = Standing(State.CONNECTING, 'no server was asked yet', clock())
+
+    @property
+    def state(self) -> State:
+        return self.standing.state
+
+    @property
+    def reason(self) -> str:
+        return self.standing.reason
+
+    @property
+    def since_ns(self) -> int:
+        return self.standing.since_ns
+
+    @property
+    def changes(self) -> tuple[Change, ...]:
+        """The latest changes, oldest first."""
+        with self._lock:
+            return tuple(self._changes)
+
+    def on(self, event: Event, reason: str) -> Change | None:
+        """Take an event; return the change, None when the state stays."""
+        with self._lock:
+            return self._on(event, reason)
+
+    def check_timers(
+        self, *, wanted_since_ns: int | None, degraded_after_s: float, max_offline_s: float
+    ) -> Change | None:
+        """Take the event that is due by now, if any, in one go with finding it; see `due`."""
+        with self._lock:
+            told = due(
+                self.standing,
+                self._clock(),
+                wanted_since_ns=wanted_since_ns,
+                degraded_after_s=degraded_after_s,
+                max_offline_s=max_offline_s,
+            )
+            return self._on(*told) if told else None
+
+    def _on(self, event: Event, reason: str) -> Change | None:
+        before = self.standing
+        after = self._table.get((before.state, event))
+        if after is None:
+            if (before.state, event) in TOLD_AGAIN:
+                self.standing = Standing(before.state, reason, before.since_ns)
+            return None
+        change = Change(self._clock(), before.state, event, after, reason)
+        self.standing = Standing(after, reason, change.at_ns)
+        self._changes.append(change)
+        return change

@@ -1,0 +1,91 @@
+"""
+The action RunEpisode: runs one task to its end, with feedback, and a cancel that acts at once.
+
+The executor takes goals and looks at the run now and then; a coroutine waits for its end.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from rclpy.action import ActionServer, CancelResponse, GoalResponse
+from rclpy.action.server import ServerGoalHandle
+from rclpy.callback_groups import ReentrantCallbackGroup
+from rclpy.node import Node
+from rclpy.task import Future
+
+from lerobot_serve.ros.predict_action import until
+from lerobot_serve_interfaces.action import RunEpisode
+
+REFUSED = 7
+SUCCEEDED, CANCELLED = 5, 2
+RESULT_KEPT_S = 60
+
+
+class Episodes(Protocol):
+    """What runs episodes; the executor thread calls it."""
+
+    def refusal(self, goal: RunEpisode.Goal) -> str: ...
+
+    def begin(self, goal: RunEpisode.Goal) -> object: ...
+
+    def cancel(self) -> None: ...
+
+    def look(self) -> RunEpisode.Result | None: ...
+
+    def feedback(self, queue_remaining_s: float) -> RunEpisode.Feedback: ...
+
+
+class RunEpisodeAction:
+    """`look` is called by a timer of the node."""
+
+    def __init__(self, node: Node, episodes: Episodes) -> None:
+        self._node, self._episodes = node, episodes
+        self._running: tuple[ServerGoalHandle, Future] | None = None
+        self._server = ActionServer(
+            node,
+            RunEpisode,
+            '~/run_episode',
+            self._execute,
+            callback_group=ReentrantCallbackGroup(),
+            goal_callback=lambda _: GoalResponse.ACCEPT,
+            cancel_callback=self._cancel,
+            result_timeout=RESULT_KEPT_S,
+        )
+
+    async def _execute(self, goal: ServerGoalHandle) -> RunEpisode.Result:
+        why_not = self._episodes.refusal(goal.request)
+        if why_not:
+            goal.abort()
+            return RunEpisode.Result(outcome=REFUSED, text=why_not)
+        future = Future(executor=self._node.executor)
+        self._episodes.begin(goal.request)
+        self._running = goal, future
+        result = await future
+        if result.outcome == CANCELLED:
+            await until(lambda: goal.is_cancel_requested)
+            goal.canceled()
+        elif result.outcome == SUCCEEDED:
+            goal.succeed()
+        else:
+            goal.abort()
+        return result
+
+    def _cancel(self, goal: ServerGoalHandle) -> CancelResponse:
+        self._episodes.cancel()
+        self.look()
+        return CancelResponse.ACCEPT
+
+    def look(self, queue_remaining_s: float = 0.0) -> None:
+        """Tell how the run is doing, and end it when it has ended."""
+        if self._running is None:
+            return
+        goal, future = self._running
+        result = self._episodes.look()
+        if result is None:
+            goal.publish_feedback(self._episodes.feedback(queue_remaining_s))
+            return
+        self._running = None
+        future.set_result(result)
+        # the executor looks at the future only when it is awake
+        self._node.executor.create_task(lambda: None)

@@ -1,0 +1,112 @@
+"""A controller with its queue, ladder and cage, and a robot that stands where a test puts it."""
+
+from __future__ import annotations
+
+from math import inf
+
+import numpy as np
+
+from lerobot_serve.edge.cage.cage import Cage
+from lerobot_serve.edge.cage.judgement import Judgement, Last
+from lerobot_serve.edge.controller import Controller, Executed, Sensed
+from lerobot_serve.edge.ladder import Ladder
+from lerobot_serve.edge.operation import Diversions
+from lerobot_serve.edge.queue.actions import ActionQueue, Source
+from lerobot_serve.edge.queue.interpolation import Interpolator
+from lerobot_serve.edge.robot.description import ActionLimit, Interlock, Motion, Output, Robot
+from lerobot_serve.edge.rungs import Rung, RungKind
+
+STEP_S = 0.02
+STEP_NS = 20_000_000
+MAX_AGE_NS = 10 * STEP_NS
+RAMP_S = 0.1
+LADDER = (Rung(RungKind.RAMP, RAMP_S), Rung(RungKind.HOLD))
+GIVING_UP = (Rung(RungKind.RAMP, RAMP_S), Rung(RungKind.STOP_SERVICE))
+
+
+def arm(max_step: float = 10.0, joints: int = 1) -> Robot:
+    actions = tuple(
+        ActionLimit(f'j{i}.pos', f'j{i}', Motion.POSITION, -100.0, 100.0, max_step)
+        for i in range(joints)
+    )
+    command = Output('std_msgs/Float64MultiArray', 'command')
+    return Robot('robot', 1 / STEP_S, (), (), actions, command)
+
+
+class Spy(Cage):
+    """Remembers what it let out."""
+
+    released: list[np.ndarray | None]
+
+    def judge(self, wanted: object, last: Last | None, **known: object) -> Judgement:
+        judgement = super().judge(wanted, last, **known)
+        self.released = [*getattr(self, 'released', [])[-1:], judgement.command]
+        return judgement
+
+
+class Bench:
+    """`step` is one tick; each of `interpolation` is a part of a step of the policy."""
+
+    def __init__(
+        self,
+        robot: Robot | None = None,
+        *,
+        interpolation: int = 1,
+        resume_rows: int = 1,
+        latch_after_trips: int = 0,
+        interlocks: tuple[Interlock, ...] = (),
+        ladder: tuple[Rung, ...] = LADDER,
+    ) -> None:
+        self.robot = robot or arm()
+        self.queue, self.dries = ActionQueue(), 0
+        self.ladder = Ladder(ladder, self.robot, step_s=STEP_S, resume_rows=resume_rows)
+        self.cage = Spy(
+            self.robot.actions,
+            interlocks,
+            ('level',),
+            step_s=STEP_S,
+            latch_after_trips=latch_after_trips,
+        )
+        self.controller = Controller(
+            self.queue,
+            self.ladder,
+            self.cage,
+            Interpolator(interpolation),
+            step_s=STEP_S,
+            max_action_age_ns=MAX_AGE_NS,
+            dry=self._on_dry,
+        )
+        self.diversions = Diversions(LADDER, LADDER, GIVING_UP)
+        self.measured: np.ndarray | None = np.zeros(len(self.robot.actions))
+        self.level = inf
+        self.now_ns, self.asked = 1_000_000_000, 0
+        self.stops = 0
+
+    def _on_dry(self) -> None:
+        self.dries += 1
+
+    def sense(self) -> Sensed:
+        self.asked += 1
+        return Sensed(np.array([self.level]), self.measured)
+
+    def plan(self, *rows: float | list[float], age_ns: int = 0, seq: int = 1) -> None:
+        """Append a chunk whose observation is that old."""
+        chunk = np.array(rows, np.float32).reshape(len(rows), -1)
+        source = Source(seq, 7, 2, 'episode', self.now_ns - age_ns, 'prod', 'fake@0')
+        self.queue.append(chunk, source, mark=self.queue.mark())
+
+    def step(self) -> Executed | None:
+        executed, call_stop = self.controller.step(self.now_ns, self.sense)
+        self.stops += call_stop
+        self.now_ns += STEP_NS
+        return executed
+
+    def commands(self, steps: int) -> list[float | None]:
+        """Return what the first joint is told in so many steps."""
+        return [_first(self.step()) for _ in range(steps)]
+
+
+def _first(executed: Executed | None) -> float | None:
+    if executed is None or executed.judgement.command is None:
+        return None
+    return float(executed.judgement.command[0])

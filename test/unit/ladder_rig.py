@@ -1,0 +1,83 @@
+"""Robots and a small world for ladders: the cage lets everything through."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import groupby
+from math import inf
+
+import numpy as np
+
+from lerobot_serve.edge.cage.judgement import Last
+from lerobot_serve.edge.ladder import Decision, Ladder
+from lerobot_serve.edge.robot.description import ActionLimit, Motion, Output, Robot
+from lerobot_serve.edge.rungs import Rung, RungKind
+
+S = 1_000_000_000
+STEP_S = 0.02
+STEP_NS = 20_000_000
+POSITION, VELOCITY = Motion.POSITION, Motion.VELOCITY
+
+
+def robot_of(
+    *motions: Motion, safe_pose: tuple[float, ...] | None = None, max_acceleration: float = inf
+) -> Robot:
+    actions = tuple(
+        ActionLimit(f'a{i}', f'j{i}', motion, -2.0, 2.0, 0.05, max_acceleration=max_acceleration)
+        for i, motion in enumerate(motions)
+    )
+    command = Output('std_msgs/Float64MultiArray', 'command')
+    return Robot('robot', 1 / STEP_S, (), (), actions, command, safe_pose=safe_pose)
+
+
+ARM = robot_of(POSITION, POSITION, safe_pose=(0.5, -0.5))
+BASE = robot_of(VELOCITY, VELOCITY)
+MIXED = robot_of(POSITION, VELOCITY, safe_pose=(0.5, 0.0))
+
+
+def rungs(text: str) -> tuple[Rung, ...]:
+    """Return the rungs of 'ramp 0.5, hold'."""
+    parts = [part.split() for part in text.split(', ')]
+    return tuple(Rung(RungKind[p[0].upper()], *map(float, p[1:])) for p in parts)
+
+
+@dataclass
+class World:
+    """Steps a ladder and remembers what was commanded."""
+
+    ladder: Ladder
+    columns: int = 2
+    now_ns: int = 5 * S
+    last: Last | None = None
+    seen: list[Decision] = field(default_factory=list)
+
+    def step(self, action: np.ndarray | None = None, rows_left: int | None = None) -> Decision:
+        """Take one step with so many rows buffered; one row when there is an action."""
+        rows = rows_left if rows_left is not None else int(action is not None)
+        decision = self.ladder.step(action, rows, self.now_ns, self.last)
+        if decision.wanted is not None:
+            before = self.last or Last(decision.wanted, np.zeros(self.columns))
+            self.last = before.after(decision.wanted, STEP_S)
+        self.now_ns += STEP_NS
+        self.seen.append(decision)
+        return decision
+
+    def play(self, *values: float) -> None:
+        """Play actions that move all joints alike."""
+        for value in values or (0.0, 0.02):
+            assert self.step(np.full(self.columns, value), 99).kind is RungKind.PLAY
+
+    def dry(self, seconds: float) -> list[Decision]:
+        return [self.step() for _ in range(round(seconds / STEP_S))]
+
+
+def world(text: str, robot: Robot = ARM, resume_rows: int = 3) -> World:
+    ladder = Ladder(rungs(text), robot, step_s=STEP_S, resume_rows=resume_rows)
+    return World(ladder, len(robot.actions))
+
+
+def kinds(decisions):
+    """Return the rungs in their order, each with its number of steps."""
+    return [
+        (kind.name.lower(), len(list(group))) for kind, group in groupby(d.kind for d in decisions)
+    ]

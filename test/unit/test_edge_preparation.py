@@ -1,0 +1,257 @@
+"""What is worked out from parameters and robot file before an edge controller runs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lerobot_serve.edge import preparation
+from lerobot_serve.edge.controller import Sensed
+from lerobot_serve.edge.parameters import EdgeParameters
+from lerobot_serve.edge.preparation import name_client, pace, pace_warnings, session_ask, tick_s
+from lerobot_serve.edge.queue.actions import ActionQueue, Source
+from lerobot_serve.edge.robot.description import Interlock, Robot, StateSource
+from lerobot_serve.edge.robot.file import load
+from lerobot_serve.edge.rungs import RungKind
+from lerobot_serve.parameters import ParameterError
+from lerobot_serve.wire.schema import Codec
+from lerobot_serve.wire.session import CameraSpec, SessionAsk
+
+CAMERAS = ('observation.images.front', 'observation.images.wrist')
+
+
+@pytest.fixture
+def robot(repository: Path) -> Robot:
+    return load(repository / 'config' / 'robots' / 'sim_arm.yaml')
+
+
+# what is asked of a server
+
+
+def ask(robot: Robot, **changes: object) -> SessionAsk:
+    return session_ask(
+        EdgeParameters(policy='act', **changes),
+        robot,
+        client_id='robot_1',
+        instance=7,
+        epoch=3,
+        reply_topic='/reply',
+        task='reach',
+    )
+
+
+def test_it_asks_for_what_the_robot_is(robot):
+    asked = ask(robot, codec='raw', rtc=True, execution_horizon=8)
+    assert (asked.client_id, asked.instance, asked.session_epoch) == ('robot_1', 7, 3)
+    assert (asked.reply_topic, asked.robot_type, asked.fps) == ('/reply', 'sim_arm', 30.0)
+    assert (asked.task, asked.policy, asked.codec) == ('reach', 'act', Codec.RAW)
+    assert (asked.wants_rtc, asked.rtc_execution_horizon) == (True, 8)
+    assert asked.state_names == asked.action_names == robot.action_names
+    assert asked.cameras == tuple(CameraSpec(name) for name in CAMERAS)
+
+
+def test_it_asks_with_the_names_of_the_policy(robot):
+    names = {'gripper.pos': 'hand', CAMERAS[1]: 'observation.images.hand'}
+    asked = ask(replace(robot, rename_map=names))
+    assert asked.state_names[-1] == asked.action_names[-1] == 'hand'
+    assert asked.state_names[0] == 'shoulder_pan.pos'
+    assert [camera.name for camera in asked.cameras] == [CAMERAS[0], 'observation.images.hand']
+
+
+@pytest.mark.parametrize(('timeout_s', 'age_s', 'within_s'), [(5.0, 3.0, 3.0), (2.0, 3.0, 2.0)])
+def test_an_answer_is_of_use_until_it_is_given_up_or_too_old(robot, timeout_s, age_s, within_s):
+    asked = ask(robot, request_timeout_s=timeout_s, max_action_age_s=age_s)
+    assert asked.answer_within_s == within_s
+
+
+# when is asked, and how often is commanded
+
+
+def test_the_pace_is_that_of_the_parameters_and_the_robot(robot):
+    given = EdgeParameters(
+        buffer_time_s=0.25,
+        request_timeout_s=2.5,
+        degraded_after_s=1.5,
+        max_offline_s=33.0,
+        max_action_age_s=2.25,
+        rtc=True,
+        execution_horizon=8,
+        interpolation=4,
+    )
+    made = pace(given, robot)
+    # rows are those of the policy, however often the robot is commanded
+    assert made.step_s == pytest.approx(1 / 30)
+    assert (made.buffer_time_s, made.request_timeout_s) == (0.25, 2.5)
+    assert (made.degraded_after_s, made.max_offline_s) == (1.5, 33.0)
+    assert (made.append, made.rtc, made.execution_horizon) == (False, True, 8)
+    assert made.max_action_age_s == 2.25
+    assert tick_s(given, robot) == pytest.approx(1 / 120)
+    assert pace(EdgeParameters(merge='append'), robot).append
+
+
+@pytest.mark.parametrize(('chunk_size', 'warns'), [(15, True), (16, False)])
+def test_chunks_that_are_shorter_than_the_buffer_are_worth_a_warning(robot, chunk_size, warns):
+    texts = pace_warnings(EdgeParameters(buffer_time_s=0.5), robot, chunk_size)
+    assert bool(texts) == warns
+    assert all('buffer_time_s is 0.5' in text for text in texts)
+
+
+# what commands the robot
+
+
+class Made:
+    """A controller as it is put together, of a robot that stands at 0 with its interlocks."""
+
+    def __init__(self, robot: Robot, **parameters: object) -> None:
+        self.parameters = EdgeParameters(**parameters)
+        self.queue, self.dries = ActionQueue(), []
+        self.controller, self.diversions = preparation.controller(
+            self.parameters, robot, self.queue, lambda: self.dries.append(1)
+        )
+        self.step_ns = int(1e9 * tick_s(self.parameters, robot))
+        self.columns, self.now_ns = len(robot.actions), 0
+
+    def plan(self, *values: float) -> None:
+        rows = np.repeat(np.array(values, np.float32)[:, None], self.columns, 1)
+        source = Source(1, 0, 0, 'e', self.now_ns, 'prod', 'act@0')
+        self.queue.append(rows, source, mark=self.queue.mark())
+
+    def step(self):
+        self.now_ns += self.step_ns
+        stands = np.zeros(self.columns)
+        return self.controller.step(self.now_ns, lambda: Sensed(stands, stands))
+
+    def commands(self, steps: int) -> list[float]:
+        return [self.step()[0].judgement.command[0] for _ in range(steps)]
+
+
+def test_a_controller_plays_interpolates_and_comes_to_rest(robot):
+    made = Made(robot, interpolation=2)
+    made.plan(0.0, 0.04)
+    assert made.commands(3) == pytest.approx([0.0, 0.02, 0.04])
+    made.step()
+    assert made.controller.rung is RungKind.RAMP
+    assert made.dries == [1]
+
+
+def test_the_bounds_of_a_step_are_those_of_the_robot(robot):
+    made = Made(robot)
+    made.plan(1.0)
+    assert made.commands(1) == pytest.approx([0.15])
+
+
+def test_no_action_is_played_that_is_older_than_allowed(robot):
+    made = Made(robot, buffer_time_s=0.2, max_action_age_s=0.25)
+    made.plan(*[0.01] * 20)
+    made.now_ns = 240_000_000 - made.step_ns
+    assert made.step()[0].planned
+    assert made.step()[0].planned is None
+
+
+def test_the_ladder_is_that_of_the_parameters(robot):
+    made = Made(robot, ladder=('ramp 0.6', 'safe_pose'))
+    made.plan(0.0)
+    made.step()
+    kinds = {made.step() and made.controller.rung for _ in range(60)}
+    assert kinds == {RungKind.RAMP, RungKind.SAFE_POSE}
+
+
+@pytest.mark.parametrize(
+    ('resume_s', 'rows', 'plays'), [(0.1, 2, False), (0.1, 3, True), (0.0, 1, True)]
+)
+def test_how_much_is_buffered_before_it_plays_again_is_in_rows_of_the_policy(
+    robot, resume_s, rows, plays
+):
+    made = Made(robot, resume_s=resume_s, interpolation=2)
+    made.plan(0.0)
+    made.step()
+    made.step()
+    made.plan(*[0.0] * rows)
+    assert (made.step()[0].planned is not None) == plays
+
+
+def test_the_cage_latches_after_as_many_trips_as_told(robot):
+    made = Made(robot, latch_after_trips=3)
+    made.plan(*[1.0] * 5)
+    latched = [made.step() and made.controller.latched for _ in range(4)]
+    assert latched == [False, False, True, True]
+
+
+TEARDOWNS = [
+    ('hold', [RungKind.RAMP, RungKind.HOLD]),
+    ('safe_pose', [RungKind.RAMP, RungKind.SAFE_POSE, RungKind.STOP_SERVICE]),
+    ('stop_service', [RungKind.RAMP, RungKind.STOP_SERVICE]),
+]
+
+
+@pytest.mark.parametrize(('teardown', 'kinds'), TEARDOWNS)
+def test_what_is_done_with_a_robot_that_is_given_up(robot, teardown, kinds):
+    made = Made(robot, teardown=teardown, stop_service='/arm/stop' * (teardown != 'hold'))
+    assert [rung.kind for rung in made.diversions.teardown] == kinds
+
+
+@pytest.mark.parametrize(
+    ('while_paused', 'last'), [('hold', RungKind.HOLD), ('nothing', RungKind.STOP_SERVICE)]
+)
+def test_what_is_done_while_paused_and_between_episodes(robot, while_paused, last):
+    diversions = Made(robot, while_paused=while_paused).diversions
+    assert [rung.kind for rung in diversions.paused] == [RungKind.RAMP, last]
+    between = [rung.kind for rung in diversions.between_episodes]
+    assert between == [RungKind.RAMP, RungKind.HOLD]
+
+
+def test_a_robot_without_a_pose_cannot_be_torn_down_to_one(robot):
+    with pytest.raises(ParameterError, match='safe_pose'):
+        Made(replace(robot, safe_pose=None), teardown='safe_pose')
+
+
+def test_an_interlock_that_makes_no_sense_is_a_mistake_of_the_file(robot):
+    odd = Interlock('door', 'no_such_state', 0.0, None, {'gripper.pos': 0.0})
+    with pytest.raises(ParameterError, match='robot_file: interlock door'):
+        Made(replace(robot, interlocks=(odd,)))
+
+
+def test_interlocks_look_at_the_names_of_the_robot_not_of_the_policy(robot):
+    lock = Interlock('full', 'gripper.pos', None, -0.1, {'shoulder_pan.pos': 0.0})
+    made = Made(replace(robot, interlocks=(lock,), rename_map={'gripper.pos': 'hand'}))
+    made.plan(0.1)
+    assert made.commands(1) == [0.0]
+
+
+# inputs
+
+
+def test_every_input_has_its_topic_type_and_age(robot):
+    odometry = StateSource('odom', 'nav_msgs/Odometry', ('linear.x',), '', ('x',), 0.75)
+    both = replace(robot, state=(*robot.state, odometry))
+    assert preparation.state_inputs(both) == ('state from joint_states', 'state from odom')
+    assert preparation.inputs(both) == {
+        'state from joint_states': ('joint_states', 'sensor_msgs/JointState', 0.25),
+        'state from odom': ('odom', 'nav_msgs/Odometry', 0.75),
+        CAMERAS[0]: ('camera/front/image_raw', 'sensor_msgs/Image', 0.5),
+        CAMERAS[1]: ('camera/wrist/image_raw', 'sensor_msgs/Image', 0.5),
+    }
+    assert preparation.max_ages_ns(both)['state from odom'] == 750_000_000
+
+
+# names
+
+
+@pytest.mark.parametrize(
+    ('client_id', 'namespace', 'name'),
+    [('robot_1', '/x', 'robot_1'), ('', '/hall/robot_2', 'hall.robot_2'), ('', '/r', 'r')],
+)
+def test_a_robot_is_called_by_its_parameter_or_its_namespace(client_id, namespace, name):
+    assert name_client(client_id, namespace) == name
+
+
+@pytest.mark.parametrize(
+    ('client_id', 'namespace', 'text'),
+    [('', '/', 'name this robot'), ('ü' * 65, '/r', 'may have 128 bytes')],
+)
+def test_a_robot_that_cannot_be_called_is_a_mistake(client_id, namespace, text):
+    with pytest.raises(ParameterError, match=text):
+        name_client(client_id, namespace)

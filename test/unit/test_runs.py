@@ -1,0 +1,229 @@
+"""The runs of the action RunEpisode: what is refused, how each ends, and what its result holds."""
+
+from __future__ import annotations
+
+from controller_rig import arm, STEP_NS
+from controller_rig import Bench as Tick
+import pytest
+from requester_rig import Bench as Requests
+from requester_rig import CHUNK
+
+from lerobot_serve.edge.episodes import Outcome
+from lerobot_serve.edge.fake_link import answer
+from lerobot_serve.edge.operation import Operation, Say
+from lerobot_serve.edge.rungs import RungKind
+from lerobot_serve.edge.runs import Runs
+from lerobot_serve.edge.states import Event, State
+from lerobot_serve_interfaces.action import RunEpisode
+from lerobot_serve_interfaces.msg import EpisodeOutcome
+
+
+class Robot:
+    """All that runs need, without threads; `live` is a control step."""
+
+    def __init__(self, **robot: object) -> None:
+        self.tick, self.requests = Tick(arm(0.5), **robot), Requests()
+        self.requests.now_ns = self.tick.now_ns
+        controller, requester = self.tick.controller, self.requests.requester
+        self.operation = Operation(
+            controller, requester, self.tick.diversions, runs_by_itself=False
+        )
+        self.runs = Runs(controller, self.operation, requester, lambda: self.tick.now_ns)
+
+    def begin(self, **goal: object) -> None:
+        self.runs.begin(RunEpisode.Goal(**goal))
+        requester = self.requests.requester
+        requester._begin_episode(requester._begun.pop())
+
+    def live(self, steps: int = 1) -> None:
+        for _ in range(steps):
+            self.operation.look()
+            self.tick.step()
+
+    def judge(self, outcome: int, episode_id: str, text: str = '') -> None:
+        self.runs.on_outcome(EpisodeOutcome(episode_id=episode_id, outcome=outcome, text=text))
+
+    def lives_through(self, *events: Event) -> None:
+        for event in events:
+            self.requests.connection.on(event, 'told so')
+
+
+@pytest.fixture
+def robot() -> Robot:
+    return Robot()
+
+
+def goal(**fields: object) -> RunEpisode.Goal:
+    return RunEpisode.Goal(**fields)
+
+
+REFUSED = [
+    ({'task': 'x' * 4097}, 'task may have 4096 bytes and episode_id 128'),
+    ({'task': 'ü' * 2049}, 'task may have 4096 bytes and episode_id 128'),
+    ({'episode_id': 'ü' * 65}, 'task may have 4096 bytes and episode_id 128'),
+    ({'max_duration_s': -1.0}, 'max_duration_s must be 0 (never) or above, got -1.0'),
+    ({'max_duration_s': float('nan')}, 'max_duration_s must be 0 (never) or above, got nan'),
+]
+
+
+@pytest.mark.parametrize(('fields', 'text'), REFUSED)
+def test_a_goal_that_makes_no_sense_is_refused(robot, fields, text):
+    # as it comes from a client that does not look at the bounds
+    given = goal()
+    for name, value in fields.items():
+        setattr(given, f'_{name}', value)
+    assert robot.runs.refusal(given) == text
+
+
+@pytest.mark.parametrize(
+    'fields', [{}, {'task': 'x' * 4096, 'episode_id': 'y' * 128}, {'max_duration_s': 1e9}]
+)
+def test_a_goal_that_makes_sense_is_not(robot, fields):
+    assert robot.runs.refusal(goal(**fields)) == ''
+
+
+def test_one_runs_at_a_time(robot):
+    robot.begin()
+    assert robot.runs.refusal(goal()) == 'another episode runs; cancel it first'
+    robot.runs.cancel()
+    robot.runs.look()
+    assert robot.runs.refusal(goal()) == ''
+
+
+def test_a_run_is_an_episode_with_its_task_and_name(robot):
+    robot.begin(task='fold', episode_id='fold-1')
+    assert robot.operation.say is Say.POLICY
+    progress = robot.requests.exchange.progress
+    assert (progress.task, progress.episode_id) == ('fold', 'fold-1')
+    assert robot.runs.look() is None
+
+
+VERDICTS = [
+    (EpisodeOutcome.SUCCESS, Outcome.SUCCESS),
+    (EpisodeOutcome.FAILURE, Outcome.FAILURE),
+    (EpisodeOutcome.ABORTED, Outcome.FAILURE),
+]
+
+
+@pytest.mark.parametrize(('verdict', 'outcome'), VERDICTS)
+def test_whoever_judges_ends_it(robot, verdict, outcome):
+    robot.begin(episode_id='fold-1')
+    robot.judge(verdict, 'fold-1', 'the towel is folded')
+    result = robot.runs.look()
+    assert (result.outcome, result.text) == (outcome, 'the towel is folded')
+    assert result.episode_id == 'fold-1'
+    assert robot.operation.say is Say.NOBODY
+    assert robot.runs.present is None
+    assert robot.runs.look() is None
+
+
+@pytest.mark.parametrize(
+    ('verdict', 'episode_id'), [(EpisodeOutcome.SUCCESS, 'fold-0'), (0, 'fold-1'), (9, 'fold-1')]
+)
+def test_a_verdict_on_another_episode_or_without_a_meaning_is_none(robot, verdict, episode_id):
+    robot.judge(EpisodeOutcome.SUCCESS, '')
+    robot.begin(episode_id='fold-1')
+    robot.judge(verdict, episode_id)
+    assert robot.runs.look() is None
+
+
+def test_the_first_verdict_counts(robot):
+    robot.begin(episode_id='fold-1')
+    robot.judge(EpisodeOutcome.FAILURE, 'fold-1', 'it fell')
+    robot.judge(EpisodeOutcome.SUCCESS, 'fold-1', 'no, it did not')
+    robot.runs.cancel()
+    assert robot.runs.look().text == 'it fell'
+
+
+def test_who_cancels_stops_the_robot_at_the_next_step(robot):
+    robot.begin()
+    robot.tick.plan(0.25, 0.5, 0.75)
+    robot.live()
+    robot.runs.cancel()
+    assert robot.operation.say is Say.NOBODY
+    robot.live()
+    assert robot.tick.controller.rung is RungKind.RAMP
+    result = robot.runs.look()
+    assert (result.outcome, result.text) == (Outcome.CANCELLED, 'cancelled')
+
+
+def test_to_cancel_nothing_changes_nothing(robot):
+    robot.runs.cancel()
+    assert robot.runs.look() is None
+
+
+def test_time_ends_it(robot):
+    robot.begin(max_duration_s=1.0)
+    robot.live(49)
+    assert robot.runs.look() is None
+    robot.live(1)
+    result = robot.runs.look()
+    assert (result.outcome, result.duration_s) == (Outcome.TIMEOUT, pytest.approx(1.0))
+
+
+def test_a_robot_that_is_given_up_ends_it_and_a_next_one_begins_anew(robot):
+    robot.begin()
+    robot.lives_through(Event.MERGED, Event.LOST, Event.VIOLATION)
+    result = robot.runs.look()
+    assert (result.outcome, result.text) == (Outcome.DEAD, 'told so')
+    robot.runs.begin(goal())
+    # before the thread of the requests gets to it
+    assert robot.runs.look() is None
+    assert robot.requests.connection.state == State.CONNECTING
+
+
+def test_a_latched_cage_ends_it():
+    robot = Robot(latch_after_trips=2)
+    robot.begin()
+    robot.tick.plan(9.0, 9.0, 9.0)
+    robot.live(2)
+    assert robot.runs.look().outcome == Outcome.STOPPED
+
+
+def test_a_result_counts_what_happened_since_the_run_began(robot):
+    robot.begin(episode_id='first')
+    robot.tick.plan(0.25, float('nan'), age_ns=5 * STEP_NS)
+    robot.live(4)
+    robot.judge(EpisodeOutcome.FAILURE, 'first')
+    first = robot.runs.look()
+    assert (first.actions_executed, first.stalls, first.cage_trips) == (4, 1, 1)
+    assert first.max_action_age_s == pytest.approx(0.12)
+    robot.begin(episode_id='second')
+    robot.tick.plan(*[0.25] * 8, age_ns=STEP_NS)
+    robot.live(3)
+    robot.judge(EpisodeOutcome.SUCCESS, 'second')
+    second = robot.runs.look()
+    assert (second.actions_executed, second.stalls, second.cage_trips) == (3, 0, 0)
+    assert second.max_action_age_s == pytest.approx(0.06)
+
+
+def test_a_result_names_the_policy_that_answered(robot):
+    robot.begin(episode_id='fold-1')
+    request = robot.requests.ask()
+    raw = answer(request, CHUNK, slot='b', policy='act@0')
+    robot.requests.exchange.on_answer(raw, robot.requests.now_ns, robot.requests.pace)
+    robot.judge(EpisodeOutcome.SUCCESS, 'fold-1')
+    result = robot.runs.look()
+    assert (result.slot, result.policy) == ('b', 'act@0')
+
+
+@pytest.mark.parametrize('letter', ['x', '漢', '😀'])
+def test_a_long_reason_fits_the_message(robot, letter):
+    robot.begin()
+    for event in (Event.MERGED, Event.LOST, Event.VIOLATION):
+        robot.requests.connection.on(event, 5000 * letter)
+    assert 0 < len(robot.runs.look().text.encode()) <= 1024
+
+
+def test_the_feedback_is_that_of_the_present_run(robot):
+    robot.begin()
+    robot.tick.plan(0.25, 0.5, age_ns=3 * STEP_NS)
+    robot.live(5)
+    told = robot.runs.feedback(1.25)
+    assert (told.state, told.rung) == (State.CONNECTING, RungKind.RAMP)
+    assert told.elapsed_s == pytest.approx(0.1)
+    assert told.action_age_s == pytest.approx(0.08)
+    assert (told.queue_remaining_s, told.actions_executed) == (1.25, 5)
+    robot.runs.cancel()
+    robot.runs.look()
+    assert robot.runs.feedback(0.0).elapsed_s == 0.0
