@@ -106,6 +106,10 @@ class Controller:
             return None, decision.call_stop
         return self._judge(decision, now_ns, sensed()), decision.call_stop
 
+    def rest(self) -> np.ndarray | None:
+        """Return what to command last of all, None for nothing; the tick thread as it ends."""
+        return self._cage.rest(self._last)
+
     def _next(self, now_ns: int) -> np.ndarray | None:
         """Return what is to be played in this step, between two actions or at the next."""
         self._cleared = self._epoch != self._queue.epoch

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 import secrets
+import threading
 import time
 
 from diagnostic_msgs.msg import DiagnosticArray
@@ -224,7 +225,17 @@ class EdgeController(Node):
     # tick thread
 
     def _run_ticks(self, runtime: Runtime) -> None:
-        while self._beat.wait(runtime.stop):
+        try:
+            self._tick_until(runtime.stop)
+        finally:
+            # silence would let velocities go on
+            rest = self._controller.rest()
+            if rest is not None:
+                stamp = self.get_clock().now().to_msg()
+                self._commands.publish(command_message(rest, self.robot, stamp))
+
+    def _tick_until(self, stop: threading.Event) -> None:
+        while self._beat.wait(stop):
             now_ns = time.monotonic_ns()
             number = self._beat.beats + self._beat.missed
             if number % self._ticks_a_step == 0:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from edge_rig import EDGE, EdgeRig, HOME, ROBOT, robot_yaml, Seen
+from edge_rig import EDGE, EdgeRig, HOME, LIMIT_S, ROBOT, robot_yaml, Seen
 from fake_server import FakeServer
 from geometry_msgs.msg import Twist
 from nav_msgs.msg import Odometry
@@ -121,6 +121,18 @@ def test_a_base_drives_stops_before_what_is_near_and_when_nobody_answers(edge_ri
     answering[0] = False
     edge_rig.wait_for_rung(EdgeState.RUNG_ZERO)
     edge_rig.wait(lambda: base.speed == (0.0, 0.0), 'it stops')
+
+
+def test_a_base_that_drives_is_told_to_rest_when_its_controller_ends(edge_rig, repository):
+    edge_rig.robot = (repository / 'config' / 'robots' / 'diff_drive.yaml').read_text()
+    base, wanted = Base(edge_rig), np.tile(np.float32([0.3, -0.2]), (40, 1))
+    FakeServer(edge_rig.node, '/policy_server', EDGE, lambda _: wanted, chunk_size=len(wanted))
+    process = edge_rig.start(max_action_age_s=1.0, buffer_time_s=0.8)
+    edge_rig.wait(lambda: base.speed == (0.3, -0.2), 'it drives')
+    process.terminate()
+    edge_rig.wait(lambda: base.speed == (0.0, 0.0), 'it is told to rest')
+    assert process.wait(LIMIT_S) == 0
+    assert base.speed == (0.0, 0.0)
 
 
 def test_a_second_robot_of_the_same_name_is_refused_and_harms_nobody(edge_rig):

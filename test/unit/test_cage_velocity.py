@@ -153,3 +153,10 @@ def test_outside_its_limits_a_velocity_is_led_back(start, script):
 def test_an_acceleration_without_limit_lets_it_stop_at_once():
     free = ActionLimit('x', 'x', Motion.VELOCITY, -inf, inf, 1e6)
     assert play(cage((free,)), at_rest(1e5), np.array([np.nan]), 1)[0] == 0
+
+
+def test_the_last_command_of_all_leaves_velocities_at_rest():
+    assert cage(MIXED).rest(at_rest(*FAST, 0.7)).tolist() == [0.0, 0.0, 0.7]
+    assert cage(MIXED).rest(None) is None
+    # positions stay where they are without being told
+    assert cage(MIXED[2:]).rest(at_rest(0.7)) is None

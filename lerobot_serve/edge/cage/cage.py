@@ -61,6 +61,16 @@ class Cage:
         """Return the last command of a robot that was not commanded yet; None when unknown."""
         return self._limits.start(measured)
 
+    def rest(self, last: Last | None) -> np.ndarray | None:
+        """
+        Return the command after which nobody commands: velocities at rest, positions where they
+        are. None where silence does the same: without velocities, or before the first command.
+        """
+        limits = self._limits
+        if not limits.is_velocity.any() or not limits.is_known(last):
+            return None
+        return limits.held(last)
+
     def reset(self) -> None:
         """Open the latch; what was counted stays counted."""
         self._in_a_row, self._latched_by = 0, ''
