@@ -48,15 +48,18 @@ def test_a_server_that_is_killed_again_and_again_leaves_the_robot_safe(edge_rig)
 
 
 def test_the_next_server_takes_over_within_what_is_buffered(edge_rig):
-    servers = [edge_rig.start_server('/left', **SAME), edge_rig.start_server('/right', **SAME)]
+    servers = {LEFT: edge_rig.start_server('/left', **SAME)}
+    servers[RIGHT] = edge_rig.start_server('/right', **SAME)
     for name in (LEFT, RIGHT):
         edge_rig.wait_for_topic(f'{name}/status')
     edge_rig.start(servers=[LEFT, RIGHT], buffer_time_s=1.0)
     edge_rig.wait_for_play()
-    edge_rig.wait_for_server(LEFT)
+    # on a busy machine the second may be found first
+    first = edge_rig.wait(lambda: edge_rig.seen.last.server, 'a server is told')
+    (second,) = servers.keys() - {first}
     before = sessions(edge_rig)
-    edge_rig.kill(servers[0])
-    edge_rig.wait_for_server(RIGHT)
+    edge_rig.kill(servers[first])
+    edge_rig.wait_for_server(second)
     edge_rig.wait(lambda: sessions(edge_rig) - before, 'the other one is played')
     edge_rig.wait_for_play(int(FPS))
     seen = edge_rig.seen
@@ -74,7 +77,12 @@ def test_it_goes_home_to_the_preferred_server_with_the_next_episode(edge_rig):
     edge_rig.wait_for_topic(f'{LEFT}/status')
     edge_rig.wait_for_play(int(FPS))
     assert edge_rig.seen.last.server == RIGHT
-    edge_rig.trigger('reset')
+    # on a busy machine it is found later by the edge than by the test
+    for _ in range(20):
+        edge_rig.trigger('reset')
+        edge_rig.wait_for_play(10)
+        if edge_rig.seen.last.server == LEFT:
+            break
     edge_rig.wait_for_server(LEFT)
     edge_rig.wait_for_play()
 
