@@ -8,6 +8,7 @@ commanded to be, with its joints in an order that nobody asked for.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 import signal
 import subprocess
@@ -15,6 +16,7 @@ import threading
 import time
 from typing import Any
 
+from in_executor import in_executor
 import pytest
 from rclpy.action import ActionClient
 from rclpy.node import Node
@@ -254,9 +256,12 @@ class EdgeRig:
         """Send a goal; it is accepted by the time this returns."""
         assert self._runs.wait_for_server(LIMIT_S)
         feedback: list[RunEpisode.Feedback] = []
-        sent = self._runs.send_goal_async(
-            RunEpisode.Goal(**goal), lambda message: feedback.append(message.feedback)
+        ask = partial(
+            self._runs.send_goal_async,
+            RunEpisode.Goal(**goal),
+            lambda message: feedback.append(message.feedback),
         )
+        sent = in_executor(self.node, ask)
         handle = self.finished(sent, 'the goal is accepted')
         assert handle.accepted
         return EpisodeRun(self, handle, feedback)
@@ -277,7 +282,7 @@ class EpisodeRun:
 
     def __init__(self, rig: EdgeRig, handle: Any, feedback: list[RunEpisode.Feedback]) -> None:
         self._rig, self._handle, self.feedback = rig, handle, feedback
-        self._result = handle.get_result_async()
+        self._result = in_executor(rig.node, handle.get_result_async)
 
     @property
     def ended(self) -> bool:
@@ -285,7 +290,8 @@ class EpisodeRun:
 
     def cancel(self) -> bool:
         """Return whether the edge agreed, as soon as it did."""
-        response = self._rig.finished(self._handle.cancel_goal_async(), 'the cancel is answered')
+        cancelled = in_executor(self._rig.node, self._handle.cancel_goal_async)
+        response = self._rig.finished(cancelled, 'the cancel is answered')
         return bool(response.goals_canceling)
 
     def result(self) -> tuple[int, RunEpisode.Result]:

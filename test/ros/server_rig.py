@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 import subprocess
 import time
 from typing import Any
 
+from in_executor import in_executor
 from lifecycle_msgs.srv import ChangeState, GetState
 import pytest
 from rcl_interfaces.srv import SetParameters
@@ -171,7 +173,8 @@ class ServerRig:
             self._predict = ActionClient(self.node, PredictChunk, f'{self.name}/predict_chunk')
             assert self._predict.wait_for_server(LIMIT_S)
         goal = PredictChunk.Goal(observation=observation)
-        return Goal(self, self._predict.send_goal_async(goal, **given))
+        ask = partial(self._predict.send_goal_async, goal, **given)
+        return Goal(self, in_executor(self.node, ask))
 
     def finished(self, future: Any, what: str) -> Any:
         """Return what an answer of rclpy holds, once it came."""
@@ -190,11 +193,12 @@ class Goal:
         self._rig = rig
         self.handle = rig.finished(accepted, 'the goal is accepted')
         assert self.handle.accepted
-        self._result = self.handle.get_result_async()
+        self._result = in_executor(rig.node, self.handle.get_result_async)
 
     def cancel(self) -> bool:
         """Return whether the server agreed."""
-        response = self._rig.finished(self.handle.cancel_goal_async(), 'the cancel is answered')
+        cancelled = in_executor(self._rig.node, self.handle.cancel_goal_async)
+        response = self._rig.finished(cancelled, 'the cancel is answered')
         return bool(response.goals_canceling)
 
     def done(self) -> bool:
