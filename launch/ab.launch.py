@@ -1,6 +1,7 @@
 """
-Two policies side by side: the servers /slot_a/policy_server and /slot_b/policy_server, and a
-router before them. Point robots at /policy_router.
+Two policies side by side: the servers /slot_a/policy_server and /slot_b/policy_server, or several
+of each (/slot_a_1/policy_server, ...), one more in shadow if wanted, and a router before them.
+Point robots at /policy_router.
 """
 
 from launch import LaunchDescription
@@ -11,45 +12,81 @@ from lerobot_serve.ros import launching
 from lerobot_serve.router.parameters import RouterParameters
 from lerobot_serve.server.parameters import ServerParameters
 
-OF_EACH_SLOT = ('policy_kind', 'policy_path', 'device')
+OF_EACH_POLICY = ('policy_kind', 'policy_path', 'device')
 SERVERS = 'server_params_file'
+# the name of an argument, and whom it is about
+FORMS = {
+    'a': ('{}_a', 'slot a: '),
+    'b': ('{}_b', 'slot b: '),
+    'shadow': ('shadow_{}', 'shadow (none runs unless its kind or path is given): '),
+}
 
 
 def generate_launch_description() -> LaunchDescription:
     arguments = [
-        *launching.overrides(RouterParameters, 'split_percent'),
-        *launching.overrides(ServerParameters, *OF_EACH_SLOT, file=SERVERS, slot='a'),
-        *launching.overrides(ServerParameters, *OF_EACH_SLOT, file=SERVERS, slot='b'),
+        *launching.overrides(RouterParameters, 'split_percent', 'canary.plan'),
+        *(argument for policy in FORMS for argument in of_policy(policy)),
         *launching.overrides(ServerParameters, 'max_sessions', file=SERVERS),
+        *launching.options('replicas'),
         launching.params_file('router.yaml', 'policy_router'),
-        launching.params_file('server.yaml', 'both policy servers', SERVERS),
+        launching.params_file('server.yaml', 'all policy servers', SERVERS),
         *launching.options('respawn', 'log_level'),
     ]
     return launching.description('ab.launch.py', arguments, start)
 
 
+def of_policy(policy: str) -> list[launching.Argument]:
+    form, about = FORMS[policy]
+    return launching.overrides(
+        ServerParameters, *OF_EACH_POLICY, file=SERVERS, form=form, about=about
+    )
+
+
 def start(given: dict) -> list[Action]:
+    slots = {slot: namespaces(slot, given['replicas']) for slot in ('a', 'b')}
+    servers = [server('a', name, given) for name in slots['a']]
+    servers += [server('b', name, given) for name in slots['b']]
+    told = {f'slot_{slot}': [in_full(name) for name in names] for slot, names in slots.items()}
+    if given['shadow_policy_kind'] or given['shadow_policy_path']:
+        servers.append(server('shadow', 'shadow', given))
+        told['shadow_policy'] = in_full('shadow')
     router = launching.node(
         'policy_router',
         file=given['params_file'],
-        given={'split_percent': given['split_percent']},
+        given={
+            'split_percent': given['split_percent'],
+            'canary.plan': given['canary_plan'],
+            **told,
+        },
         log_level=given['log_level'],
         respawn=given['respawn'] == 'true',
     )
-    return [slot('a', given), slot('b', given), router]
+    return [*servers, router]
 
 
-def slot(name: str, given: dict) -> Node:
-    """Return the policy server of one slot."""
+def namespaces(slot: str, replicas: int) -> list[str]:
+    """Return where the policy servers of a slot run."""
+    if replicas == 1:
+        return [f'slot_{slot}']
+    return [f'slot_{slot}_{number + 1}' for number in range(replicas)]
+
+
+def in_full(namespace: str) -> str:
+    return f'/{namespace}/policy_server'
+
+
+def server(policy: str, namespace: str, given: dict) -> Node:
+    """Return one policy server."""
+    form, _ = FORMS[policy]
     return launching.node(
         'policy_server',
         file=given[SERVERS],
         given={
-            **{parameter: given[f'{parameter}_{name}'] for parameter in OF_EACH_SLOT},
+            **{parameter: given[form.format(parameter)] for parameter in OF_EACH_POLICY},
             'max_sessions': given['max_sessions'],
-            'slot': name,
+            'slot': policy if policy in ('a', 'b') else 'prod',
         },
         log_level=given['log_level'],
-        namespace=f'slot_{name}',
+        namespace=namespace,
         respawn=given['respawn'] == 'true',
     )

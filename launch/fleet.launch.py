@@ -11,7 +11,7 @@ from lerobot_serve.ros import launching
 from lerobot_serve.sim.parameters import SimParameters
 
 OF_EDGE = ('servers', 'task', 'codec')
-OF_SIM = ('image_height', 'image_width')
+OF_SIM = ('image_height', 'image_width', 'outcome_topic')
 
 
 def generate_launch_description() -> LaunchDescription:

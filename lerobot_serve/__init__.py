@@ -7,9 +7,12 @@ test/unit/test_architecture.py):
     wire        messages <-> arrays, header peek, image codec, names  knows only numpy
     parameters  what a parameter of a node is                         knows nothing
     policies    what a policy is; loading and running one             -> wire; alone imports torch
+    trace       what happened, written down and read                  -> wire
     server      sessions, mailboxes, inference worker                 -> wire, policies, parameters
-    edge        action queue, requests, safety cage, robot file       -> wire, parameters; no torch
-    router      split, sticky table                                   -> wire, parameters; no torch
+    cage        the last check before a command leaves                knows only numpy
+    edge        action queue, requests, ladder, robot file            -> wire, parameters, cage
+    router      split, sticky table, slots, shadow, canary            -> wire, parameters, cage,
+                                                                         trace
     sim         a small robot and its cameras                         -> wire, parameters
     ros         what nodes need of rclpy: parameters, QoS, runtime    -> wire, parameters, start
     start       holds signals back while an executable loads          knows nothing

@@ -23,18 +23,22 @@ class ParameterError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """The description of one parameter."""
+    """
+    The description of one parameter: `name` is what ROS calls it, with a dot between a group and
+    its member, `field` its place in the dataclass.
+    """
 
     name: str
+    field: str
     kind: type
     default: Any
     text: str
-    unit: str
-    low: float | None
-    high: float | None
-    choices: tuple[str, ...]
-    live: bool
-    on_configure: bool
+    unit: str = ''
+    low: float | None = None
+    high: float | None = None
+    choices: tuple[str, ...] = ()
+    live: bool = False
+    on_configure: bool = False
 
     @property
     def changes(self) -> str:
@@ -93,12 +97,15 @@ def parameter(
     choices: tuple[str, ...] = (),
     live: bool = False,
     on_configure: bool = False,
+    name: str = '',
 ) -> Any:
     """
     Describe one field. `live` parameters may be changed while the node runs, those `on_configure`
-    while a managed node is unconfigured; the others are read-only.
+    while a managed node is unconfigured; the others are read-only. `name` is given where it is not
+    that of the field, for example `canary.plan`.
     """
     details = {
+        'name': name,
         'text': text,
         'unit': unit,
         'low': low,
@@ -119,12 +126,14 @@ def specs(parameters: type) -> tuple[Spec, ...]:
 def _spec(entry: Field, kind: Any) -> Spec:
     if entry.default is MISSING:
         raise TypeError(f'{entry.name}: every parameter needs a default')
-    return Spec(entry.name, getattr(kind, '__origin__', kind), entry.default, **entry.metadata)
+    details = {**entry.metadata, 'name': entry.metadata['name'] or entry.name}
+    kind = getattr(kind, '__origin__', kind)
+    return Spec(field=entry.name, kind=kind, default=entry.default, **details)
 
 
 def build(parameters: type[T], values: dict[str, Any]) -> T:
     """
-    Return the dataclass with `values` over its defaults, every one checked.
+    Return the dataclass with `values` over its defaults, every one checked. They go by name.
 
     The class may define `check(self)` for rules between parameters, and `complete(values)` for
     defaults that depend on a value. Raises ParameterError.
@@ -135,7 +144,7 @@ def build(parameters: type[T], values: dict[str, Any]) -> T:
         if name not in known:
             raise ParameterError(f'{name} is not a parameter; there are {", ".join(known)}')
     values = complete(values)
-    built = parameters(**{name: known[name].check(value) for name, value in values.items()})
+    built = parameters(**{known[n].field: known[n].check(value) for n, value in values.items()})
     check = getattr(built, 'check', None)
     if check:
         check()
@@ -147,7 +156,7 @@ def changed(current: T, values: dict[str, Any], *, unconfigured: bool = False) -
     Return `current` with `values` changed. Raises ParameterError, also for one that may not change
     now; `unconfigured` says whether the node is a managed one in that state.
     """
-    kept = {spec.name: getattr(current, spec.name) for spec in specs(type(current))}
+    kept = {spec.name: getattr(current, spec.field) for spec in specs(type(current))}
     for spec in specs(type(current)):
         may_change = spec.live or (spec.on_configure and unconfigured)
         if spec.name not in values or may_change:

@@ -15,10 +15,10 @@ import numpy as np
 
 from lerobot_serve.bench.report import Case
 from lerobot_serve.bench.statistics import spread
-from lerobot_serve.edge.cage.cage import Cage
-from lerobot_serve.edge.cage.judgement import Last, Verdict
+from lerobot_serve.cage.cage import Cage
+from lerobot_serve.cage.description import ActionLimit, Interlock, Motion
+from lerobot_serve.cage.judgement import Last, Verdict
 from lerobot_serve.edge.queue.actions import ActionQueue, Source
-from lerobot_serve.edge.robot.description import ActionLimit, Interlock, Motion
 
 ABOUT = 'one action taken from the queue and judged by the safety cage'
 JOINTS, STEP_S = 14, 0.02

@@ -21,7 +21,6 @@ from lerobot_serve.ros.session_client import SessionClient
 from lerobot_serve_interfaces.msg import ActionChunk, Observation
 
 SERVER = '/policy_server'
-REPLIES = '/bench/action_chunk'
 LIFESPAN_S = 3.0
 ANSWER_TIMEOUT_S = 2.0
 READY_TIMEOUT_S = 60.0
@@ -57,16 +56,36 @@ class Inbox:
             self._queue.get_nowait()
 
 
-class BenchClient(Node):
-    """Built by the main thread, which also calls everything but the inboxes' `deposit`."""
+class PolicyClient(Node):
+    """
+    A client of one policy server or router. Built by the main thread, which also calls everything
+    but the inboxes' `deposit`.
+    """
+
+    def __init__(self, runtime: Runtime, name: str = 'bench', server: str = SERVER) -> None:
+        super().__init__(name, context=runtime.context)
+        self.server, self.reply_topic = server, f'/{name}/action_chunk'
+        self.chunks = Inbox()
+        self.sessions = SessionClient(self, server, lifespan_s=LIFESPAN_S)
+        # chunks arrive as at the edge
+        self._lane = Lane(
+            self, ActionChunk, self.reply_topic, qos.ACTION_CHUNK, self.chunks.deposit
+        )
+        runtime.thread('answers', partial(self._lane.run, runtime.stop), self._lane.wake)
+
+    def wait_until_wired(self) -> None:
+        """Return when requests and chunks are connected. Raises UserError."""
+        if not self.sessions.wait_until_wired(self._lane.publisher_count, READY_TIMEOUT_S):
+            raise UserError(f'the topics of {self.server} were not found')
+
+
+class BenchClient(PolicyClient):
+    """A client of the policy server and of the echo."""
 
     def __init__(self, runtime: Runtime) -> None:
-        super().__init__('bench', context=runtime.context)
-        self.chunks, self.echoes = Inbox(), Inbox()
-        self.sessions = SessionClient(self, SERVER, lifespan_s=LIFESPAN_S)
-        # chunks arrive as at the edge, echoes as with bare rclpy
-        lane = Lane(self, ActionChunk, REPLIES, qos.ACTION_CHUNK, self.chunks.deposit)
-        runtime.thread('answers', partial(lane.run, runtime.stop), lane.wake)
+        super().__init__(runtime)
+        self.echoes = Inbox()
+        # with bare rclpy
         self.create_subscription(
             ActionChunk, echo.REPLIES, self.echoes.deposit, qos.ACTION_CHUNK, raw=True
         )

@@ -9,7 +9,7 @@ import time
 
 import numpy as np
 
-from lerobot_serve.bench.client import BenchClient, READY_TIMEOUT_S, REPLIES, SERVER
+from lerobot_serve.bench.client import PolicyClient, READY_TIMEOUT_S, SERVER
 from lerobot_serve.ros.runtime import UserError
 from lerobot_serve.wire import chunk as wire_chunk
 from lerobot_serve.wire import observation as wire_observation
@@ -47,13 +47,17 @@ class Trip:
 
 
 class RealPath:
-    """A session with the policy server, and the frames that are sent over and over."""
+    """
+    A session with a policy server or router, and the frames that are sent over and over.
+    `episode_id` may be set between two trips.
+    """
 
-    def __init__(self, client: BenchClient, frames: dict[str, np.ndarray], codec: Codec) -> None:
+    def __init__(self, client: PolicyClient, frames: dict[str, np.ndarray], codec: Codec) -> None:
         self._client, self._frames, self._codec = client, frames, codec
         self._pool = ImagePool(IMAGE_THREADS)
         self._seq = 0
-        self._ask = ask(frames, codec)
+        self._ask = ask(client.reply_topic, frames, codec)
+        self.episode_id = 'bench-1'
         self.request_bytes = self.reply_bytes = 0
 
     def open(self, server: subprocess.Popen) -> None:
@@ -109,7 +113,9 @@ class RealPath:
             MsgType.OBSERVATION,
             Flag.NONE,
         )
-        return wire_observation.encode(Observation(header, CLIENT_ID, 'bench-1', STATE, images))
+        return wire_observation.encode(
+            Observation(header, CLIENT_ID, self.episode_id, STATE, images)
+        )
 
     @staticmethod
     def _parts(chunk: Chunk, begin: int, encoded: int, built: int, *rest: int) -> Trip:
@@ -126,7 +132,7 @@ class RealPath:
         )
 
 
-def ask(frames: dict[str, np.ndarray], codec: Codec) -> SessionAsk:
+def ask(reply_topic: str, frames: dict[str, np.ndarray], codec: Codec) -> SessionAsk:
     """Return what the null policy of `server_parameters` accepts."""
     names = tuple(f'joint_{i}.pos' for i in range(JOINTS))
     cameras = tuple(CameraSpec(name, *frame.shape) for name, frame in frames.items())
@@ -134,7 +140,7 @@ def ask(frames: dict[str, np.ndarray], codec: Codec) -> SessionAsk:
         CLIENT_ID,
         secrets.randbits(63),
         secrets.randbits(32),
-        REPLIES,
+        reply_topic,
         names,
         names,
         cameras,

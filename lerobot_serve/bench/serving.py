@@ -1,4 +1,4 @@
-"""A policy_server in a process of its own, and a swarm of robots beside it. Main thread."""
+"""Policy servers and routers in processes of their own, and a swarm of robots. Main thread."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import subprocess
 import time
 
 from rcl_interfaces.srv import SetParameters
+from rclpy.node import Node
 from rclpy.parameter import Parameter
 
 from lerobot_serve.bench.children import child
@@ -32,31 +33,47 @@ class ServedSwarm:
 @contextlib.contextmanager
 def serve(parameters: dict[str, object], folder: Path) -> Iterator[ServedSwarm]:
     """Start a server and give it with a swarm once it serves. Raises UserError."""
-    command = [str(executable_path('policy_server')), '--ros-args', '-r', f'__node:={SERVER[1:]}']
-    for name, value in parameters.items():
-        command += ['-p', f'{name}:={value}']
     runtime = Runtime([])
     try:
         swarm = Swarm(runtime)
         runtime.add(swarm)
         runtime.spin_in_background()
-        with child(command, folder / 'policy_server.log') as server:
-            wait_until_active(swarm, server)
+        with running(swarm, 'policy_server', SERVER, parameters, folder) as server:
             yield ServedSwarm(server, swarm)
     finally:
         runtime.close()
 
 
-def wait_until_active(swarm: Swarm, server: subprocess.Popen) -> None:
-    client = swarm.create_client(GetStatus, f'{SERVER}/get_status')
+@contextlib.contextmanager
+def running(
+    node: Node, executable: str, server: str, parameters: dict[str, object], folder: Path
+) -> Iterator[subprocess.Popen]:
+    """
+    Start a policy server or router under the name `server`, and give its process once it
+    serves; the executor of `node` spins. Raises UserError.
+    """
+    name = server[1:]
+    command = [str(executable_path(executable)), '--ros-args', '-r', f'__node:={name}']
+    for key, value in parameters.items():
+        command += ['-p', f'{key}:={value}']
+    with child(command, folder / f'{name}.log') as process:
+        wait_until_active(node, server, process)
+        yield process
+
+
+def wait_until_active(node: Node, server: str, process: subprocess.Popen) -> None:
+    client = node.create_client(GetStatus, f'{server}/get_status')
     deadline = time.monotonic() + READY_TIMEOUT_S
-    while time.monotonic() < deadline and server.poll() is None:
-        if client.wait_for_service(0.2):
-            status = call(client, GetStatus.Request(), 5.0).status
-            if status.state == status.ACTIVE:
-                return
-            time.sleep(0.1)
-    raise UserError('the server did not come up; see policy_server.log')
+    try:
+        while time.monotonic() < deadline and process.poll() is None:
+            if client.wait_for_service(0.2):
+                status = call(client, GetStatus.Request(), 5.0).status
+                if status.state == status.ACTIVE:
+                    return
+                time.sleep(0.1)
+    finally:
+        node.destroy_client(client)
+    raise UserError(f'{server} did not come up; see {server[1:]}.log')
 
 
 def set_parameter(served: ServedSwarm, name: str, value: object) -> None:

@@ -1,12 +1,14 @@
 """
-Many robots in one process: each asks again as soon as it was answered, as fast as it can.
+Many robots in one process, each with one request in flight: they ask again as soon as they were
+answered (`run`), or at a rate (`pace`).
 
-They share one reply topic, as the robots of a router do. The thread `answers` takes chunks and
-sends the next requests; the main thread opens, begins, waits and reads.
+They share reply topics, as robots behind a router do. The thread `answers` takes chunks and, in
+`run`, sends the next requests; the main thread opens, begins, waits and reads.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 import struct
@@ -18,7 +20,7 @@ from rclpy.node import Node
 
 from lerobot_serve.bench.client import LIFESPAN_S, READY_TIMEOUT_S, SERVER
 from lerobot_serve.ros import qos
-from lerobot_serve.ros.lane import Lane
+from lerobot_serve.ros.lane import Lanes
 from lerobot_serve.ros.runtime import Runtime, UserError
 from lerobot_serve.ros.session_client import SessionClient
 from lerobot_serve.wire import chunk as wire_chunk
@@ -31,7 +33,7 @@ from lerobot_serve.wire.schema import Codec, Flag, MsgType, SCHEMA_VERSION
 from lerobot_serve.wire.session import CameraSpec, SessionAsk
 from lerobot_serve_interfaces.msg import ActionChunk
 
-REPLIES = '/bench/swarm_chunk'
+REPLIES = '/bench/swarm_chunk_{}'
 SEQ = struct.Struct('<Q')
 FPS = 30.0
 LOST_AFTER_S = 5.0
@@ -46,38 +48,67 @@ class Robot:
     seq: int = 0
     sent_ns: int = 0
     sent_at: int = 0
+    is_waiting: bool = False
     latencies_ms: list[float] = field(default_factory=list)
     others_served: list[int] = field(default_factory=list)
 
     def next_request(self, now_ns: int, answers: int) -> bytes:
         """Return the next request; `answers` counts those of all robots so far."""
         self.seq += 1
-        self.sent_ns, self.sent_at = now_ns, answers
+        self.sent_ns, self.sent_at, self.is_waiting = now_ns, answers, True
         SEQ.pack_into(self.raw, START, self.seq)
         return bytes(self.raw)
+
+
+@dataclass(slots=True)
+class Paced:
+    """
+    What became of the requests of `pace`: answered, or given up as lost after LOST_AFTER_S. `late`
+    answers came after that; `passed_over` are turns at which a robot was still waiting.
+    """
+
+    sent: int = 0
+    answered: int = 0
+    lost: int = 0
+    late: int = 0
+    passed_over: int = 0
+    seconds: float = 0.0
 
 
 class Swarm(Node):
     """See the module."""
 
-    def __init__(self, runtime: Runtime) -> None:
+    def __init__(self, runtime: Runtime, server: str = SERVER, topics: int = 1) -> None:
+        """The robots listen on so many reply topics, in turn."""
         super().__init__('swarm', context=runtime.context)
-        self._sessions = SessionClient(self, SERVER, lifespan_s=LIFESPAN_S, of_many=True)
-        self._lane = Lane(self, ActionChunk, REPLIES, qos.ACTION_CHUNK, self._on_chunk)
-        runtime.thread('answers', partial(self._lane.run, runtime.stop), self._lane.wake)
+        self._server = server
+        self._topics = tuple(REPLIES.format(number) for number in range(topics))
+        self._sessions = SessionClient(self, server, lifespan_s=LIFESPAN_S, of_many=True)
+        self._lanes = Lanes(
+            self, ActionChunk, dict.fromkeys(self._topics, self._on_chunk), qos.ACTION_CHUNK
+        )
+        runtime.thread('answers', partial(self._lanes.run, runtime.stop), self._lanes.wake)
         self.robots: dict[str, Robot] = {}
         self.failures: dict[str, int] = {}
+        self.paced = Paced()
         self._answers = 0
-        self._running = False
+        self._running = self._asks_again = False
         self._lock = threading.Lock()
 
-    def open(self, count: int, frames: dict[str, np.ndarray], joints: tuple[str, ...]) -> None:
+    def open(
+        self,
+        count: int,
+        frames: dict[str, np.ndarray],
+        joints: tuple[str, ...],
+        codec: Codec = Codec.JPEG,
+    ) -> None:
         """Open so many sessions. Raises Refused, Unreachable and UserError."""
-        encoded = tuple(images.encode(n, f, Codec.JPEG) for n, f in frames.items())
+        encoded = tuple(images.encode(n, f, codec) for n, f in frames.items())
         cameras = tuple(CameraSpec(name, *frame.shape) for name, frame in frames.items())
         for number in range(count):
             name = f'robot_{number}'
-            ask = SessionAsk(name, number, number + 1, REPLIES, joints, joints, cameras, FPS)
+            topic = self._topics[number % len(self._topics)]
+            ask = SessionAsk(name, number, number + 1, topic, joints, joints, cameras, FPS)
             header = Header(
                 0, 0, number + 1, 0, SCHEMA_VERSION, MsgType.OBSERVATION, Flag.EPISODE_START
             )
@@ -85,8 +116,12 @@ class Swarm(Node):
             request = Observation(header, name, f'episode of {name}', state, encoded)
             self._sessions.open(ask, READY_TIMEOUT_S)
             self.robots[name] = Robot(ask, bytearray(wire_observation.encode(request)))
-        if not self._sessions.wait_until_wired(self._lane.publisher_count, READY_TIMEOUT_S):
-            raise UserError('the topics of the server were not found')
+        if not self._sessions.wait_until_wired(self._is_every_topic_found, READY_TIMEOUT_S):
+            raise UserError(f'the topics of {self._server} were not found')
+
+    def _is_every_topic_found(self) -> bool:
+        used = {robot.ask.reply_topic for robot in self.robots.values()}
+        return all(self._lanes.publisher_count(topic) for topic in used)
 
     def close(self) -> None:
         """End all sessions."""
@@ -102,7 +137,7 @@ class Swarm(Node):
         with self._lock:
             for robot in self.robots.values():
                 robot.latencies_ms, robot.others_served = [], []
-            self._running = True
+            self._running = self._asks_again = True
         begin_ns = time.monotonic_ns()
         for robot in list(self.robots.values()):
             self._ask(robot)
@@ -113,6 +148,52 @@ class Swarm(Node):
         with self._lock:
             self._running = False
         return (time.monotonic_ns() - begin_ns) / 1e9
+
+    def pace(self, seconds: float, rate_hz: float) -> Paced:
+        """
+        Let every robot ask so many times a second, each at a point of the period of its own, and
+        wait for what is under way. What was noted before is forgotten.
+        """
+        with self._lock:
+            for robot in self.robots.values():
+                robot.latencies_ms, robot.is_waiting = [], False
+            self.paced = Paced()
+            self._running, self._asks_again = True, False
+        begin_ns = time.monotonic_ns()
+        for due_s, robot in self._turns(seconds, 1 / rate_hz):
+            time.sleep(max(0.0, due_s - (time.monotonic_ns() - begin_ns) / 1e9))
+            self._take_turn(robot)
+        self.paced.seconds = (time.monotonic_ns() - begin_ns) / 1e9
+        self._wait_for_the_last()
+        return self.paced
+
+    def _turns(self, seconds: float, period_s: float) -> Iterator[tuple[float, Robot]]:
+        """Return when whose turn it is, in order of time; the same in every run."""
+        phases = np.sort(np.random.default_rng(1).uniform(0, period_s, len(self.robots)))
+        for number in range(max(1, round(seconds / period_s))):
+            for phase_s, robot in zip(phases, self.robots.values(), strict=True):
+                yield number * period_s + phase_s, robot
+
+    def _take_turn(self, robot: Robot) -> None:
+        if self._still_waits(robot):
+            self.paced.passed_over += 1
+            return
+        self.paced.sent += 1
+        self._ask(robot)
+
+    def _still_waits(self, robot: Robot) -> bool:
+        """Whether its answer may yet come; what took too long is given up and counted."""
+        with self._lock:
+            if robot.is_waiting and time.monotonic_ns() - robot.sent_ns > LOST_AFTER_S * 1e9:
+                robot.is_waiting = False
+                self.paced.lost += 1
+            return robot.is_waiting
+
+    def _wait_for_the_last(self) -> None:
+        while any([self._still_waits(robot) for robot in self.robots.values()]):
+            time.sleep(0.02)
+        with self._lock:
+            self._running = False
 
     def _ask(self, robot: Robot) -> None:
         with self._lock:
@@ -130,18 +211,24 @@ class Swarm(Node):
         now_ns = time.monotonic_ns()
         header, client_id, _ = peek(raw)
         robot = self.robots.get(client_id)
-        if robot is None or header.seq != robot.seq:
+        if robot is None:
             return
         status = wire_chunk.decode(raw).status
         with self._lock:
             if not self._running:
                 return
+            if header.seq != robot.seq or not robot.is_waiting:
+                self.paced.late += 1
+                return
+            robot.is_waiting = False
             self._answers += 1
+            self.paced.answered += 1
             robot.latencies_ms.append((now_ns - robot.sent_ns) / 1e6)
             robot.others_served.append(self._answers - robot.sent_at - 1)
         if status:
             self._fail(f'status_{status}')
-        self._ask(robot)
+        if self._asks_again:
+            self._ask(robot)
 
     def _fail(self, reason: str) -> None:
         self.failures[reason] = self.failures.get(reason, 0) + 1

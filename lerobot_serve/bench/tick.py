@@ -24,13 +24,14 @@ from sensor_msgs.msg import JointState
 from lerobot_serve.bench.children import module
 from lerobot_serve.bench.report import Case
 from lerobot_serve.bench.statistics import ratio
+from lerobot_serve.cage.description import ActionLimit, Motion
 from lerobot_serve.edge import preparation
 from lerobot_serve.edge.controller import Controller, Sensed
 from lerobot_serve.edge.parameters import EdgeParameters
 from lerobot_serve.edge.queue.actions import ActionQueue, Source
 from lerobot_serve.edge.reports import executed_action
 from lerobot_serve.edge.robot.commands import command_message, TYPES
-from lerobot_serve.edge.robot.description import ActionLimit, Motion, Output, Robot
+from lerobot_serve.edge.robot.description import Output, Robot
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.beat import Beat
 from lerobot_serve.ros.runtime import Runtime

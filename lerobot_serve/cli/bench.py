@@ -26,6 +26,9 @@ NAMES = (
     'scheduling',
     'fairness',
     'memory',
+    'placements',
+    'router',
+    'fleet_load',
 )
 OUT = Path('out/bench')
 ROUNDS_LIMIT = 100_000

@@ -15,6 +15,9 @@ from lerobot_serve.start import remedy
 VERBS = {
     'demo': 'run a simulated robot against a policy server and sum up what happened',
     'bench': 'measure the data path and write out/bench/*.json',
+    'route': 'show which slot an episode is placed in',
+    'audit': 'prove or refute from traces that robots were driven safely',
+    'stats': 'sum traces up: episodes, latencies, fallbacks and drops of each slot',
     'docs': 'show the parameters of every node, or write docs/parameters.md',
 }
 

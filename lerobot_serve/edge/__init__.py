@@ -8,8 +8,8 @@ The half of the work that touches the robot. Carries no weights and never import
     states, servers           the connection as a table; whom to ask next
     queue/        what is left to play; delays, interpolation, latency
     ladder, rungs, ramp       what is done when there is nothing to play
-    cage/         the last check before a command leaves
     controller    one control step: queue, ladder, cage
+    journey       what was commanded, row by row, for the next request to tell
     operation, episodes, runs who has the say: policy, operator, teardown; runs of one task
     link, outside what the requester needs of the outside, and the real one
     node          the wiring to ROS

@@ -14,12 +14,14 @@ from functools import partial
 
 import numpy as np
 
-from lerobot_serve.edge.cage.cage import Cage
-from lerobot_serve.edge.cage.judgement import Judgement, Last, Verdict
+from lerobot_serve.cage.cage import Cage
+from lerobot_serve.cage.judgement import Judgement, Last, Verdict
+from lerobot_serve.edge.journey import Journey
 from lerobot_serve.edge.ladder import Decision, Ladder
 from lerobot_serve.edge.queue.actions import ActionQueue, Planned
 from lerobot_serve.edge.queue.interpolation import Interpolator
 from lerobot_serve.edge.rungs import Rung, RungKind
+from lerobot_serve.wire import executed as wire_executed
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,7 @@ class Controller:
         ladder: Ladder,
         cage: Cage,
         interpolator: Interpolator,
+        journey: Journey,
         *,
         step_s: float,
         max_action_age_ns: int,
@@ -56,6 +59,7 @@ class Controller:
     ) -> None:
         self._queue, self._ladder, self._cage = queue, ladder, cage
         self._interpolator, self._step_s = interpolator, step_s
+        self._journey = journey
         self._max_age_ns, self._dry = max_action_age_ns, dry
         self._orders: list[Callable[[], None]] = []
         self._last: Last | None = None
@@ -66,7 +70,7 @@ class Controller:
         self.rung = RungKind.PLAY
         self.rung_reason = ''
         self.drops: Counter[str] = Counter()
-        self.actions_executed = self.cage_trips = self.stalls = 0
+        self.actions_executed = self.fallbacks = self.cage_trips = self.stalls = 0
         self.age_ns = self.oldest_age_ns = 0
 
     # any thread; followed at the next step
@@ -86,6 +90,21 @@ class Controller:
     @property
     def latched(self) -> bool:
         return self._cage.latched
+
+    # request thread
+
+    def report(self) -> wire_executed.Executed:
+        """Return what was commanded: counts since start, rows since the last report."""
+        runs, oldest_age_ns = self._journey.take()
+        return wire_executed.Executed(
+            self.actions_executed,
+            self.fallbacks,
+            self.cage_trips,
+            self.stalls,
+            self._journey.dropped_rows,
+            oldest_age_ns / 1e9,
+            runs,
+        )
 
     # tick thread
 
@@ -150,6 +169,7 @@ class Controller:
         if not playing:
             # nor is what was taken and not played where the next steps begin
             self._forget()
+            self._journey.pause()
         if self._was_playing and not playing:
             # what somebody cleared or stopped is no stall
             self.stalls += not (self._cleared or self._diverted)
@@ -175,9 +195,13 @@ class Controller:
         )
         self.cage_trips += judgement.verdict != Verdict.PASS
         self._last = last.after(judgement.command, self._step_s) if last else None
-        self.actions_executed += judgement.command is not None
         planned = self._planned if decision.kind is RungKind.PLAY else None
+        if judgement.command is not None:
+            self.actions_executed += 1
+            # what somebody stopped is not what the policy failed to say
+            self.fallbacks += planned is None and not self._diverted
         if planned:
             self.age_ns = now_ns - planned.source.captured_ns
             self.oldest_age_ns = max(self.oldest_age_ns, self.age_ns)
+            self._journey.note(planned, judgement.command, self.age_ns)
         return Executed(planned, decision, judgement, self.age_ns if planned else 0)

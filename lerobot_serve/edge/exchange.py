@@ -22,10 +22,12 @@ from lerobot_serve.edge.link import Agreement, Episode, Link, Pace, Progress
 from lerobot_serve.edge.queue.actions import ActionQueue, Leftover, Source
 from lerobot_serve.edge.queue.latency import LatencyTracker
 from lerobot_serve.wire import chunk as wire_chunk
+from lerobot_serve.wire import executed as wire_executed
 from lerobot_serve.wire import observation as wire_observation
 from lerobot_serve.wire.chunk import Chunk
 from lerobot_serve.wire.content import Image
 from lerobot_serve.wire.errors import Malformed, Unencodable
+from lerobot_serve.wire.executed import Executed
 from lerobot_serve.wire.header import Header
 from lerobot_serve.wire.observation import Observation
 from lerobot_serve.wire.schema import Flag, MsgType, Status
@@ -57,6 +59,7 @@ class Exchange:
         history: History,
         actions: ActionQueue,
         latency: LatencyTracker,
+        executed: Callable[[], Executed],
         *,
         client_id: str,
         action_count: int,
@@ -65,6 +68,7 @@ class Exchange:
     ) -> None:
         self._link, self.history, self._actions = link, history, actions
         self._latency, self._clock = latency, clock
+        self._executed = executed
         self._client_id, self._columns = client_id, action_count
         self.progress, self.drops = Progress(), Counter()
         self._ledger = Ledger(first_epoch)
@@ -171,6 +175,8 @@ class Exchange:
                     prefix.policy,
                     prefix.model,
                     prefix.robot,
+                    # lost if the request is: no robot plays it again
+                    (wire_executed.encode(self._executed()),),
                 )
             )
         )
@@ -210,6 +216,7 @@ class Exchange:
         if not self._merge(chunk, pending, arrived_ns, pace):
             return Outcome.DROPPED
         self.drops['state_lost'] += bool(chunk.header.flags & Flag.STATE_LOST)
+        self.drops['policy_changed'] += bool(chunk.header.flags & Flag.POLICY_CHANGED)
         # until now the server may not have heard that the episode began
         self._starting = False
         round_trip_s = (arrived_ns - pending.sent_ns) / 1e9

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lerobot_serve.edge.cage.judgement import Last
+from lerobot_serve.cage.judgement import Last
 from lerobot_serve.edge.ramp import Ramp
 from lerobot_serve.edge.robot.description import Robot
 from lerobot_serve.edge.rungs import check_order, ramp_s, Rung, RungKind

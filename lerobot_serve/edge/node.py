@@ -126,6 +126,7 @@ class EdgeController(Node):
             self._history,
             self._actions,
             self._connection,
+            self._controller.report,
             client_id=self.client_id,
         )
 
@@ -191,11 +192,7 @@ class EdgeController(Node):
         self._operation.begin(Episode(self._settings.current.task))
 
     def _on_trigger(
-        self,
-        act: Callable[[], None],
-        text: str,
-        _: Trigger.Request,
-        response: Trigger.Response,
+        self, act: Callable[[], None], text: str, _: Trigger.Request, response: Trigger.Response
     ) -> Trigger.Response:
         act()
         response.success, response.message = True, text

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 import random
 import secrets
 import time
 
-from lerobot_serve.edge.cage.cage import Cage
+from lerobot_serve.cage import sharing
+from lerobot_serve.cage.cage import Cage
 from lerobot_serve.edge.controller import Controller
 from lerobot_serve.edge.exchange import Exchange
 from lerobot_serve.edge.history import History
+from lerobot_serve.edge.journey import Journey
 from lerobot_serve.edge.ladder import Ladder
 from lerobot_serve.edge.link import Episode, Link, Pace
 from lerobot_serve.edge.operation import Diversions
@@ -30,8 +33,9 @@ from lerobot_serve.edge.rungs import (
 from lerobot_serve.edge.servers import Servers
 from lerobot_serve.edge.states import Connection
 from lerobot_serve.parameters import ParameterError
+from lerobot_serve.wire.executed import Executed
 from lerobot_serve.wire.schema import Codec, ID_LIMIT
-from lerobot_serve.wire.session import CameraSpec, SessionAsk
+from lerobot_serve.wire.session import ASK_EXTENSION_BYTES_LIMIT, CameraSpec, SessionAsk
 
 
 def pace(parameters: EdgeParameters, robot: Robot) -> Pace:
@@ -80,6 +84,7 @@ def controller(
         ladder,
         cage,
         Interpolator(parameters.interpolation),
+        Journey(len(robot.actions)),
         step_s=step_s,
         max_action_age_ns=int(parameters.max_action_age_s * 1e9),
         dry=dry,
@@ -98,6 +103,7 @@ def requester(
     history: History,
     actions: ActionQueue,
     connection: Connection,
+    executed: Callable[[], Executed],
     *,
     client_id: str,
 ) -> Requester:
@@ -107,6 +113,7 @@ def requester(
         history,
         actions,
         LatencyTracker(),
+        executed,
         client_id=client_id,
         action_count=len(robot.actions),
         first_epoch=secrets.randbits(32),
@@ -168,7 +175,17 @@ def session_ask(
         codec=Codec[parameters.codec.upper()],
         # later, the request was given up or the first action is too old to be played
         answer_within_s=min(parameters.request_timeout_s, parameters.max_action_age_s),
+        extensions=shared_limits(parameters, robot),
     )
+
+
+def shared_limits(parameters: EdgeParameters, robot: Robot) -> tuple[tuple[str, bytes], ...]:
+    """Return the limits as an extension of an ask, under the policy's names of the actions."""
+    named = zip(robot.actions, robot.action_names, strict=True)
+    actions = [replace(action, name=name) for action, name in named]
+    limits = sharing.encode_limits(actions, tick_s(parameters, robot))
+    # a robot of hundreds of actions is served without
+    return ((sharing.KEY, limits),) if len(limits) <= ASK_EXTENSION_BYTES_LIMIT else ()
 
 
 def state_inputs(robot: Robot) -> tuple[str, ...]:

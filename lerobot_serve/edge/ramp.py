@@ -17,8 +17,8 @@ from math import inf
 
 import numpy as np
 
-from lerobot_serve.edge.cage.judgement import Last
-from lerobot_serve.edge.robot.description import ActionLimit, Motion
+from lerobot_serve.cage.description import ActionLimit, Motion
+from lerobot_serve.cage.judgement import Last
 
 STOP_LIMIT_S = 60.0
 TRAVEL_LIMIT_S = 60.0

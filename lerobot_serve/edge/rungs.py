@@ -12,8 +12,9 @@ from enum import IntEnum
 from math import ceil
 import re
 
+from lerobot_serve.cage.description import Motion
 from lerobot_serve.edge.ramp import stop_time_s, travel_time_s
-from lerobot_serve.edge.robot.description import Motion, Robot
+from lerobot_serve.edge.robot.description import Robot
 from lerobot_serve.parameters import ParameterError
 
 TEXT = re.compile(r'([a-z_]+)(?: +([0-9]+(?:\.[0-9]+)?))?')

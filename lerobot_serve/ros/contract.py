@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable
 
 from rclpy.node import Node
@@ -9,9 +10,15 @@ from rclpy.publisher import Publisher
 
 from lerobot_serve.ros import qos
 from lerobot_serve.wire.names import is_topic
-from lerobot_serve.wire.schema import ID_LIMIT, Refusal, TASK_LIMIT
-from lerobot_serve.wire.session import CameraSpec, Refused, SessionAsk
-from lerobot_serve_interfaces.msg import ActionChunk, DropCount
+from lerobot_serve.wire.schema import ID_LIMIT, KEY_LIMIT, Refusal, TASK_LIMIT
+from lerobot_serve.wire.session import (
+    ASK_EXTENSION_BYTES_LIMIT,
+    ASK_EXTENSIONS_LIMIT,
+    CameraSpec,
+    Refused,
+    SessionAsk,
+)
+from lerobot_serve_interfaces.msg import ActionChunk, DropCount, Extension
 from lerobot_serve_interfaces.msg import CameraSpec as CameraMessage
 from lerobot_serve_interfaces.srv import OpenSession
 
@@ -49,7 +56,32 @@ def ask_from_request(request: OpenSession.Request) -> SessionAsk:
         request.rtc_execution_horizon,
         request.codec,
         request.answer_within_s,
+        read_extensions(request.extensions),
     )
+
+
+def read_extensions(messages: list[Extension]) -> tuple[tuple[str, bytes], ...]:
+    """Return key and bytes of each. Raises Refused for more than a session may keep."""
+    if len(messages) > ASK_EXTENSIONS_LIMIT:
+        raise Refused(
+            Refusal.BAD_REQUEST,
+            f'extensions has {len(messages)} entries, {ASK_EXTENSIONS_LIMIT} are allowed; send '
+            'fewer',
+        )
+    for message in messages:
+        key, size = message.key, len(message.value)
+        if len(key.encode('utf-8', 'replace')) > KEY_LIMIT or '\ufffd' in key:
+            raise Refused(
+                Refusal.BAD_REQUEST,
+                f'the key {key[:80]!r} of an extension must be UTF-8 of at most {KEY_LIMIT} bytes',
+            )
+        if size > ASK_EXTENSION_BYTES_LIMIT:
+            raise Refused(
+                Refusal.BAD_REQUEST,
+                f'extension {key!r} has {size} bytes, {ASK_EXTENSION_BYTES_LIMIT} are allowed; '
+                'send less',
+            )
+    return tuple((message.key, bytes(message.value)) for message in messages)
 
 
 def request_from_ask(ask: SessionAsk) -> OpenSession.Request:
@@ -71,6 +103,7 @@ def request_from_ask(ask: SessionAsk) -> OpenSession.Request:
         rtc_execution_horizon=ask.rtc_execution_horizon,
         codec=int(ask.codec),
         answer_within_s=float(ask.answer_within_s),
+        extensions=[Extension(key=key, value=array('B', value)) for key, value in ask.extensions],
     )
 
 

@@ -1,26 +1,31 @@
 """
-A subscription with a thread of its own, apart from the executor: the data path's.
+Subscriptions with a thread of their own, apart from the executor: the data path's.
 
 After each callback an executor builds its wait set anew in Python; for some 0.2 ms that keeps the
-interpreter from the very thread that the callback woke. A lane waits for one topic and goes
+interpreter from the very thread that the callback woke. A lane waits for its topics and goes
 straight back to waiting. It uses what rclpy.wait_for_message uses. The price: rclpy's warning of
 an incompatible QoS needs the executor, so a lane has none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 import threading
+from typing import Any
 
 from rclpy.callback_groups import CallbackGroup
 from rclpy.guard_condition import GuardCondition
 from rclpy.impl.implementation_singleton import rclpy_implementation
 from rclpy.node import Node
 from rclpy.qos import QoSProfile
+from rclpy.subscription import Subscription
 
 from lerobot_serve.ros import qos
 
 WAIT_FOR_EVER = -1
+
+Deposit = Callable[[bytes], None]
 
 
 class Apart(CallbackGroup):
@@ -41,27 +46,30 @@ class Apart(CallbackGroup):
         pass
 
 
-class Lane:
+class Lanes:
     """
-    Hands each message, as bytes, to one function.
+    Hands each message of several topics, as bytes, to a function of its topic.
 
-    Built by the thread that builds the node. `run` is the body of a thread, which `wake` ends
-    together with `stop`.
+    Built by the thread that builds the node, or that configures it. `run` is the body of a thread,
+    which `wake` ends together with `stop`; where much has come, the topics take turns.
     """
 
     def __init__(
-        self,
-        node: Node,
-        kind: type,
-        topic: str,
-        profile: QoSProfile,
-        deposit: Callable[[bytes], None],
+        self, node: Node, kind: type, deposits: Mapping[str, Deposit], profile: QoSProfile
     ) -> None:
-        self._kind, self._deposit = kind, deposit
+        """`deposits` holds topics, and each one's function."""
+        self._node, self._kind = node, kind
         # the executor keeps a weak reference to the group
         self._group = Apart()
-        self._subscription = node.create_subscription(
-            kind,
+        self._topics: dict[str, tuple[Subscription, Deposit]] = {}
+        self._wake = GuardCondition(None, None, context=node.context)
+        for topic, deposit in deposits.items():
+            self.add(topic, profile, deposit)
+
+    def add(self, topic: str, profile: QoSProfile, deposit: Deposit) -> None:
+        """Listen to one more topic; before `run`."""
+        subscription = self._node.create_subscription(
+            self._kind,
             topic,
             deposit,
             profile,
@@ -69,35 +77,62 @@ class Lane:
             raw=True,
             qos_overriding_options=qos.OVERRIDABLE,
         )
-        self._wake = GuardCondition(None, None, context=node.context)
-        self._wait_set = rclpy_implementation.WaitSet(1, 1, 0, 0, 0, 0, node.context.handle)
+        self._topics[topic] = subscription, deposit
+
+    def publisher_count(self, topic: str = '') -> int:
+        """Return how many publishers are connected to a topic, or to all of them."""
+        names = [topic] if topic else self._topics
+        return sum(self._topics[name][0].get_publisher_count() for name in names)
+
+    def run(self, stop: threading.Event) -> None:
+        """Hand over messages until `stop` is set and `wake` was called."""
+        wait_set = rclpy_implementation.WaitSet(
+            len(self._topics), 1, 0, 0, 0, 0, self._node.context.handle
+        )
+        listening = {
+            each.handle.pointer: (each.handle, use) for each, use in self._topics.values()
+        }
+        with ExitStack() as in_use:
+            for handle, _ in listening.values():
+                in_use.enter_context(handle)
+            in_use.enter_context(self._wake.handle)
+            while not stop.is_set():
+                for pointer in self._wait(wait_set, listening):
+                    handle, deposit = listening[pointer]
+                    taken = handle.take_message(self._kind, True)
+                    if taken:
+                        deposit(taken[0])
+
+    def _wait(self, wait_set: Any, listening: dict[int, tuple[Any, Deposit]]) -> list[int]:
+        """Return which subscriptions hold messages, none when woken."""
+        wait_set.clear_entities()
+        for handle, _ in listening.values():
+            wait_set.add_subscription(handle)
+        wait_set.add_guard_condition(self._wake.handle)
+        wait_set.wait(WAIT_FOR_EVER)
+        return wait_set.get_ready_entities('subscription')
+
+    def wake(self) -> None:
+        """End the present wait; any thread, also after `close`."""
+        self._wake.trigger()
+
+    def close(self) -> None:
+        """Destroy the subscriptions; once `run` has returned."""
+        for subscription, _ in self._topics.values():
+            self._node.destroy_subscription(subscription)
+        self._topics.clear()
+
+
+class Lane(Lanes):
+    """Hands each message of one topic, as bytes, to one function."""
+
+    def __init__(
+        self, node: Node, kind: type, topic: str, profile: QoSProfile, deposit: Deposit
+    ) -> None:
+        super().__init__(node, kind, {topic: deposit}, profile)
+        self._topic = topic
 
     @property
     def topic_name(self) -> str:
         """The full name of the topic."""
-        return self._subscription.topic_name
-
-    def publisher_count(self) -> int:
-        """Return how many publishers are connected."""
-        return self._subscription.get_publisher_count()
-
-    def run(self, stop: threading.Event) -> None:
-        """Hand over messages until `stop` is set and `wake` was called."""
-        while not stop.is_set():
-            raw = self._take()
-            if raw is not None:
-                self._deposit(raw)
-
-    def wake(self) -> None:
-        """End the present wait; any thread."""
-        self._wake.trigger()
-
-    def _take(self) -> bytes | None:
-        """Wait for the next message; None when woken."""
-        with self._subscription.handle, self._wake.handle:
-            self._wait_set.clear_entities()
-            self._wait_set.add_subscription(self._subscription.handle)
-            self._wait_set.add_guard_condition(self._wake.handle)
-            self._wait_set.wait(WAIT_FOR_EVER)
-            taken = self._subscription.handle.take_message(self._kind, True)
-        return taken[0] if taken else None
+        return self._topics[self._topic][0].topic_name

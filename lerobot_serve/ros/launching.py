@@ -39,6 +39,12 @@ class LaunchOptions:
 
     namespace: str = parameter('', 'namespace of the node, for example robot_1')
     robots: int = parameter(3, 'how many robots: robot_1, robot_2, ...', low=1, high=200)
+    replicas: int = parameter(
+        1,
+        'policy servers of each slot: /slot_a/policy_server, or /slot_a_1/policy_server, ...',
+        low=1,
+        high=64,
+    )
     seed: int = parameter(0, 'seed of robot_1; each further robot has the next one', low=0)
     respawn: str = parameter(
         'false',
@@ -113,17 +119,24 @@ def options(*names: str, empty: str = '') -> list[Argument]:
     return [Argument(n, known[n], default=str(known[n].default), empty=empty) for n in names]
 
 
-def overrides(of: type, *names: str, file: str = 'params_file', slot: str = '') -> list[Argument]:
-    """Return arguments that win over the file; with `slot`, those of one slot."""
+def overrides(
+    of: type, *names: str, file: str = 'params_file', form: str = '{}', about: str = ''
+) -> list[Argument]:
+    """
+    Return arguments that win over the file. `form` makes their names of those of the parameters,
+    and `about` says whom they concern, where that is one of several.
+    """
     known = {spec.name: spec for spec in specs(of)}
-    suffix, about = (f'_{slot}', f'slot {slot}: ') if slot else ('', '')
-    return [Argument(f'{n}{suffix}', known[n], file=file, about=about) for n in names]
+    return [
+        Argument(form.format(name.replace('.', '_')), known[name], file=file, about=about)
+        for name in names
+    ]
 
 
 def params_file(shipped: str, of: str, name: str = 'params_file') -> Argument:
     """Return the argument that names a parameter file; `shipped` is the one in config/."""
     text = f'YAML file with the parameters of {of}'
-    spec = Spec(name, str, '', text, '', None, None, (), False)
+    spec = Spec(name, name, str, '', text)
     return Argument(name, spec, default=str(shared_file(f'config/{shipped}')))
 
 

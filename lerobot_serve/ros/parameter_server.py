@@ -1,13 +1,14 @@
 """
 A node's parameters: declared from their dataclass, checked by it, changed all or nothing.
 
-Runs in the node's executor thread; `current` may be read from any thread, since it is replaced as
-a whole.
+ROS changes parameters in an executor thread, the node its own in any. `current` may be read from
+any thread, since it is replaced as a whole.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+import threading
 from typing import Generic, TypeVar
 
 from rcl_interfaces.msg import (
@@ -24,6 +25,19 @@ from lerobot_serve.parameters import build, changed, ParameterError, Spec, specs
 T = TypeVar('T')
 STANDARD = ('use_sim_time', 'start_type_description_service')
 INT_LIMIT = 2**31 - 1
+KINDS = {
+    bool: Parameter.Type.BOOL,
+    int: Parameter.Type.INTEGER,
+    float: Parameter.Type.DOUBLE,
+    str: Parameter.Type.STRING,
+    tuple: Parameter.Type.STRING_ARRAY,
+}
+
+
+class _Own(threading.local):
+    """Whether the node changes its own parameters: what another thread does meanwhile is not."""
+
+    is_setting = False
 
 
 class ParameterServer(Generic[T]):
@@ -34,21 +48,25 @@ class ParameterServer(Generic[T]):
         node: Node,
         parameters: type[T],
         is_unconfigured: Callable[[], bool] = lambda: False,
+        check: Callable[[T, T], None] | None = None,
     ) -> None:
         """
         Raise ParameterError for a value or name from the command line or a file that is wrong.
 
-        `is_unconfigured` tells whether parameters `on_configure` may change now.
+        `is_unconfigured` tells whether parameters `on_configure` may change now. `check` is given
+        the present values and those that somebody wants; it may raise ParameterError, and then
+        nothing changes.
         """
-        self._is_unconfigured = is_unconfigured
-        self._names = {spec.name for spec in specs(parameters)}
+        self._node, self._is_unconfigured, self._check = node, is_unconfigured, check
+        self._own, self._applying = _Own(), threading.Lock()
+        self._specs = {spec.name: spec for spec in specs(parameters)}
         self._listeners: list[Callable[[T], None]] = []
         given = {name: value.value for name, value in node._parameter_overrides.items()}
         self.current: T = build(
             parameters, {n: v for n, v in given.items() if not _is_standard(n)}
         )
-        for spec in specs(parameters):
-            value = getattr(self.current, spec.name)
+        for spec in self._specs.values():
+            value = getattr(self.current, spec.field)
             node.declare_parameter(
                 spec.name,
                 list(value) if spec.kind is tuple else value,
@@ -62,12 +80,30 @@ class ParameterServer(Generic[T]):
         """Call `listener` with the new value after each accepted change."""
         self._listeners.append(listener)
 
+    def set(self, **values: object) -> None:
+        """
+        Change what the node itself decides, by field: all or nothing, seen by everybody who
+        watches parameters, and without asking `check`. Raises ParameterError.
+        """
+        named = {spec.field: spec for spec in self._specs.values()}
+        wanted = [_as_parameter(named[field], value) for field, value in values.items()]
+        self._own.is_setting = True
+        try:
+            result = self._node.set_parameters_atomically(wanted)
+        finally:
+            self._own.is_setting = False
+        if not result.successful:
+            raise ParameterError(result.reason)
+
     def _ours(self, wanted: list[Parameter]) -> dict[str, object]:
-        return {p.name: p.value for p in wanted if p.name in self._names}
+        return {p.name: p.value for p in wanted if p.name in self._specs}
 
     def _validate(self, wanted: list[Parameter]) -> SetParametersResult:
+        ours = self._ours(wanted)
         try:
-            changed(self.current, self._ours(wanted), unconfigured=self._is_unconfigured())
+            new = changed(self.current, ours, unconfigured=self._is_unconfigured())
+            if self._check and ours and not self._own.is_setting:
+                self._check(self.current, new)
         except ParameterError as error:
             return SetParametersResult(successful=False, reason=str(error))
         return SetParametersResult(successful=True)
@@ -75,9 +111,19 @@ class ParameterServer(Generic[T]):
     def _apply(self, accepted: list[Parameter]) -> None:
         ours = self._ours(accepted)
         if ours:
-            self.current = changed(self.current, ours, unconfigured=self._is_unconfigured())
+            # the node may change its own in another thread
+            with self._applying:
+                new = changed(self.current, ours, unconfigured=self._is_unconfigured())
+                self.current = new
             for listener in self._listeners:
-                listener(self.current)
+                listener(new)
+
+
+def _as_parameter(spec: Spec, value: object) -> Parameter:
+    """Raises ParameterError."""
+    value = spec.check(value)
+    # of an empty list rclpy could not tell what it is a list of
+    return Parameter(spec.name, KINDS[spec.kind], list(value) if spec.kind is tuple else value)
 
 
 def _is_standard(name: str) -> bool:

@@ -6,7 +6,7 @@ The executor takes goals; a coroutine waits for each answer, so that no thread d
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from itertools import count
 import threading
 import time
@@ -25,18 +25,19 @@ from lerobot_serve.wire.schema import MsgType, SCHEMA_VERSION, Status, TEXT_LIMI
 from lerobot_serve_interfaces.action import PredictChunk
 from lerobot_serve_interfaces.msg import ActionChunk
 
-Answer = Callable[[Chunk], None]
+Answer = Callable[[Chunk | ActionChunk], None]
 Predict = Callable[[bytes, Answer], str]
-Withdraw = Callable[[str], bool]
+Withdraw = Callable[[str], bool | Awaitable[bool]]
 RESULT_KEPT_S = 30
-ARRIVAL_S = 0.2
+ARRIVAL_S = 0.5
 TURNS = 1000
 
 
 class PredictAction:
     """
     `predict` deposits a request and returns its key, `withdraw` takes one back that still waits,
-    `position` counts those in front. The answer may come from any thread.
+    which may have to be awaited, `position` counts those in front. The answer may come from any
+    thread; what was taken back has none.
     """
 
     def __init__(
@@ -79,7 +80,7 @@ class PredictAction:
             goal.abort()
             return refused(str(error))
 
-        def answer(chunk: Chunk) -> None:
+        def answer(chunk: Chunk | ActionChunk) -> None:
             future.set_result(chunk)
             # rclpy looks at what a coroutine waits for only when something else wakes it
             self._node.executor.wake()
@@ -94,16 +95,19 @@ class PredictAction:
             self._told.notify_all()
         return result
 
-    def _cancel(self, goal: ServerGoalHandle) -> CancelResponse:
+    async def _cancel(self, goal: ServerGoalHandle) -> CancelResponse:
         """What the policy works on already is answered instead."""
         key, future = self._waiting.get(bytes(goal.goal_id.uuid), ('', None))
-        if future is None or not self._withdraw(key):
+        withdrawn = self._withdraw(key) if future else False
+        if not isinstance(withdrawn, bool):
+            withdrawn = await withdrawn
+        if not withdrawn:
             return CancelResponse.REJECT
         future.set_result(None)
         return CancelResponse.ACCEPT
 
 
-def conclude(goal: ServerGoalHandle, chunk: Chunk | None) -> PredictChunk.Result:
+def conclude(goal: ServerGoalHandle, chunk: Chunk | ActionChunk | None) -> PredictChunk.Result:
     """End a goal as its answer says; None is the answer of one that was cancelled."""
     if chunk is None:
         goal.canceled()
@@ -112,7 +116,8 @@ def conclude(goal: ServerGoalHandle, chunk: Chunk | None) -> PredictChunk.Result
         goal.abort()
     else:
         goal.succeed()
-    return PredictChunk.Result(chunk=message_from_chunk(chunk))
+    message = message_from_chunk(chunk) if isinstance(chunk, Chunk) else chunk
+    return PredictChunk.Result(chunk=message)
 
 
 def request_bytes(goal: PredictChunk.Goal, number: int) -> bytes:

@@ -57,10 +57,15 @@ ACTION_CHUNK = _profile(
     liveliness_lease_duration=Duration(seconds=LIVELINESS_LEASE_S),
 )
 
-# must never slow the live path, so nothing is sent twice
+# must never slow the live path, so nothing is sent twice; a server in shadow that falls behind
+# loses requests
 SHADOW_OBSERVATION = _profile(ReliabilityPolicy.BEST_EFFORT, 1)
+SHADOW_INBOX = _profile(ReliabilityPolicy.BEST_EFFORT, 8)
 
-# a late rqt sees the present
+# what a server in shadow answers; more than these wait for nobody
+SHADOW_ANSWERS = _profile(ReliabilityPolicy.BEST_EFFORT, 64)
+
+# a late rqt sees the present: states of edges, servers, routers and canaries
 STATE = _profile(ReliabilityPolicy.RELIABLE, 1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
 DECISIONS = _profile(ReliabilityPolicy.RELIABLE, 10, durability=DurabilityPolicy.TRANSIENT_LOCAL)
 

@@ -110,9 +110,9 @@ class Runtime:
 
     def thread(
         self, name: str, target: Callable[[], None], wake: Callable[[], None] | None = None
-    ) -> None:
+    ) -> threading.Thread:
         """
-        Start a thread that runs `target` until `stop` is set.
+        Start and return a thread that runs `target` until `stop` is set.
 
         `wake` is called after `stop` is set, for a target that waits for something else.
         """
@@ -121,6 +121,7 @@ class Runtime:
         if wake:
             self._closers.append(wake)
         thread.start()
+        return thread
 
     def when_running(self, starter: Callable[[], None]) -> None:
         """

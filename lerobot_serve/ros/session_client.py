@@ -19,7 +19,7 @@ from lerobot_serve.ros.contract import request_from_ask
 from lerobot_serve.wire.schema import Refusal
 from lerobot_serve.wire.session import Refused, SessionAsk, Unreachable
 from lerobot_serve_interfaces.msg import Observation
-from lerobot_serve_interfaces.srv import CloseSession, OpenSession, ResetEpisode
+from lerobot_serve_interfaces.srv import CloseSession, GetStatus, OpenSession, ResetEpisode
 
 WIRING_POLL_S = 0.005
 # by then a new client has found who is there
@@ -40,18 +40,28 @@ class SessionClient:
         lifespan_s: float,
         stop: threading.Event | None = None,
         of_many: bool = False,
+        shadow: bool = False,
     ) -> None:
-        """`of_many` robots, as a router's, instead of one."""
+        """
+        `of_many` robots, as a router's, instead of one; `shadow` where `send_shadow` is needed.
+        """
         self.server = server
-        self._stop = stop
+        self._node, self._stop = node, stop
         self._found_by = time.monotonic() + DISCOVERY_S
         self._open = node.create_client(OpenSession, f'{server}/open_session')
         self._offers = partial(node.count_services, self._open.srv_name)
         self._close = node.create_client(CloseSession, f'{server}/close_session')
         self._reset = node.create_client(ResetEpisode, f'{server}/reset_episode')
+        self._status = node.create_client(GetStatus, f'{server}/get_status')
         self._requests = node.create_publisher(
             Observation, f'{server}/observation', qos.observation_out(lifespan_s, of_many=of_many)
         )
+        self._publishers = [self._requests]
+        if shadow:
+            self._shadow_requests = node.create_publisher(
+                Observation, f'{server}/shadow_observation', qos.SHADOW_OBSERVATION
+            )
+            self._publishers.append(self._shadow_requests)
 
     def is_there(self) -> bool:
         """
@@ -78,6 +88,10 @@ class SessionClient:
         """Begin the next episode. Raises Unreachable."""
         return self._call(self._reset, request, timeout_s)
 
+    def status(self, timeout_s: float) -> GetStatus.Response:
+        """Return what is served and how it is doing. Raises Unreachable."""
+        return self._call(self._status, GetStatus.Request(), timeout_s)
+
     def wait_until_wired(self, publisher_count: Callable[[], int], timeout_s: float) -> bool:
         """
         Wait until requests and answers have somebody at the other end; False when that took too
@@ -86,15 +100,29 @@ class SessionClient:
         A service answers before its server's topics are found; what is sent by then is lost.
         """
         deadline = time.monotonic() + timeout_s
-        while not (self._requests.get_subscription_count() and publisher_count()):
+        while not (self._are_read() and publisher_count()):
             if time.monotonic() > deadline or (self._stop and self._stop.is_set()):
                 return False
             time.sleep(WIRING_POLL_S)
         return True
 
+    def _are_read(self) -> bool:
+        return all(publisher.get_subscription_count() for publisher in self._publishers)
+
     def send(self, raw: bytes) -> None:
         """Publish the bytes of an Observation."""
         self._requests.publish(raw)
+
+    def send_shadow(self, raw: bytes) -> None:
+        """Publish the bytes of an Observation that may be lost, and slows nobody down."""
+        self._shadow_requests.publish(raw)
+
+    def close_endpoints(self) -> None:
+        """Destroy all that was created on the node; once nobody uses it any more."""
+        for client in (self._open, self._close, self._reset, self._status):
+            self._node.destroy_client(client)
+        for publisher in self._publishers:
+            self._node.destroy_publisher(publisher)
 
     def _call(self, client: Any, request: Any, timeout_s: float, **more: Any) -> Any:
         try:

@@ -1,14 +1,24 @@
-"""What the router tells operators, and one reply of two slots for robots. Pure functions."""
+"""What the router tells operators, and one reply of several slots for robots. Pure functions."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from lerobot_serve.router.opening import Opened
+from lerobot_serve.router.shadow.comparison import Comparison, Summary
 from lerobot_serve.router.sticky import Placement
 from lerobot_serve.wire.schema import Refusal
 from lerobot_serve.wire.session import Refused
-from lerobot_serve_interfaces.msg import RoutingDecision
+from lerobot_serve_interfaces.msg import (
+    DropCount,
+    RoutingDecision,
+    ShadowDivergence,
+    ShadowSummary,
+)
 from lerobot_serve_interfaces.srv import OpenSession
+
+POLICY_LIMIT = 256
+TEXT_LIMIT = 1024
 
 
 def routing_decision(
@@ -21,45 +31,112 @@ def routing_decision(
     server: str,
 ) -> RoutingDecision:
     """Return the record of one placement."""
-    below = 'below' if placement.slot == 'a' else 'not below'
-    reason = f'bucket {placement.bucket} is {below} {placement.split_percent}'
     return RoutingDecision(
         stamp=stamp,
         client_id=client_id,
         episode_id=episode_id,
         routing_key=placement.key,
         bucket=placement.bucket,
-        split_percent=placement.split_percent,
+        split_percent=placement.split_percent or 0,
         slot=placement.slot,
         policy=policy,
         server=server,
         degraded=placement.degraded,
         cached=placement.cached,
-        reason=f'no episode id; {reason}' if placement.degraded else reason,
+        moved=placement.moved,
+        reason=_why(placement)[:TEXT_LIMIT],
     )
 
 
-def merge_replies(
-    a: OpenSession.Response, b: OpenSession.Response, observation_topic: str
-) -> OpenSession.Response:
-    """Return what holds for both slots. Raises Refused when one request cannot serve both."""
-    histories = [(r.observation_steps, r.observation_stride_steps) for r in (a, b)]
-    if histories[0] != histories[1]:
+def _why(placement: Placement) -> str:
+    if placement.slot == 'prod':
+        return 'there is one slot'
+    below = placement.bucket < (placement.split_percent or 0)
+    rule = f'bucket {placement.bucket} is {"" if below else "not "}below {placement.split_percent}'
+    if placement.degraded:
+        rule = f'no episode id; {rule}'
+    return f'{placement.reason}; {rule}' if placement.reason else rule
+
+
+def merged(opened: dict[str, Opened], observation_topic: str) -> OpenSession.Response:
+    """Return one reply that holds in every slot. Raises Refused when there can be none."""
+    replies = {name: each.reply for name, each in opened.items() if each.reply}
+    check_same_history(replies)
+    first = next(iter(replies.values()))
+    first.observation_topic = observation_topic
+    first.warnings = [
+        *(
+            f'slot {name}: {warning}'[:TEXT_LIMIT]
+            for name, reply in replies.items()
+            for warning in reply.warnings
+        ),
+        *(f'done without: {e.refused}'[:TEXT_LIMIT] for e in opened.values() if e.refused),
+    ]
+    for reply in replies.values():
+        first.chunk_size = min(first.chunk_size, reply.chunk_size)
+        first.supports_rtc = first.supports_rtc and reply.supports_rtc
+        first.load = max(first.load, reply.load)
+        first.predicted_delay_ms = max(first.predicted_delay_ms, reply.predicted_delay_ms)
+        first.warmed_up = first.warmed_up and reply.warmed_up
+        first.state_class = max(first.state_class, reply.state_class)
+    types = {reply.policy_type for reply in replies.values()}
+    first.policy_type = types.pop() if len(types) == 1 else 'mixed'
+    first.policy = '|'.join(reply.policy for reply in replies.values())[:POLICY_LIMIT]
+    return first
+
+
+def check_same_history(replies: dict[str, OpenSession.Response]) -> None:
+    """Raise Refused when one request cannot serve all slots."""
+    wanted = {n: (r.observation_steps, r.observation_stride_steps) for n, r in replies.items()}
+    if len(set(wanted.values())) > 1:
+        said = ', '.join(
+            f'slot {name} {steps} observations {stride} apart'
+            for name, (steps, stride) in wanted.items()
+        )
         raise Refused(
             Refusal.NOT_READY,
-            'the slots want different histories: slot a {} observations {} control steps apart, '
-            'slot b {} observations {} apart; put policies of one kind into the slots'.format(
-                *histories[0], *histories[1]
-            ),
+            f'the slots want different histories: {said}; put policies of one kind into the slots',
         )
-    a.observation_topic = observation_topic
-    a.policy = f'{a.policy}|{b.policy}'[:256]
-    a.policy_type = a.policy_type if a.policy_type == b.policy_type else 'mixed'
-    a.warnings = [f'slot {n}: {w}' for n, reply in (('a', a), ('b', b)) for w in reply.warnings]
-    a.chunk_size = min(a.chunk_size, b.chunk_size)
-    a.supports_rtc = a.supports_rtc and b.supports_rtc
-    a.load, a.predicted_delay_ms = (
-        max(a.load, b.load),
-        max(a.predicted_delay_ms, b.predicted_delay_ms),
+
+
+def shadow_divergence(
+    comparison: Comparison, action_names: tuple[str, ...], stamp: Any
+) -> ShadowDivergence:
+    """Return how far the shadow was from what one robot did."""
+    return ShadowDivergence(
+        stamp=stamp,
+        client_id=comparison.client_id,
+        episode_id=comparison.episode_id,
+        seq=comparison.seq,
+        live_policy=comparison.live_policy,
+        shadow_policy=comparison.shadow_policy,
+        rows=comparison.rows,
+        divergence=comparison.divergence,
+        divergence_in_spreads=comparison.divergence_in_spreads,
+        action_names=list(action_names),
+        divergence_per_action=list(comparison.per_action),
+        limits_known=comparison.limits_known,
+        cage_would_trip=comparison.cage_would_trip,
+        latency_ms=comparison.latency_ms,
     )
-    return a
+
+
+def shadow_summary(
+    summary: Summary, lacking: str, drops: dict[str, int], stamp: Any
+) -> ShadowSummary:
+    """Return what was learned of the shadow so far."""
+    return ShadowSummary(
+        stamp=stamp,
+        shadow_policy=summary.shadow_policy,
+        live_policy=summary.live_policy,
+        hours=summary.hours,
+        episodes=summary.episodes,
+        samples=summary.samples,
+        divergence_mean=summary.divergence_mean,
+        divergence_in_spreads_mean=summary.divergence_in_spreads_mean,
+        trips=summary.trips,
+        latency_ms_p50=summary.latency_ms_p50,
+        latency_ms_p95=summary.latency_ms_p95,
+        lacking=lacking[:TEXT_LIMIT],
+        drops=[DropCount(reason=reason, count=count) for reason, count in sorted(drops.items())],
+    )

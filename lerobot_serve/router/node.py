@@ -1,212 +1,251 @@
 """
 The node policy_router: towards robots a policy server, towards policy servers a client.
 
-The thread `intake` peeks at a request, places its episode and publishes the same bytes to the
-slot; `answers` sends the chunks back the same way. The thread `control` makes the calls that take
-time: sessions are opened in both slots.
+The thread `intake` sends requests to replicas, `answers` chunks to robots, `alarm` sees to what is
+late, `control` makes the calls that take time, `shadow` compares. Of the executor's two threads
+one goes through transitions, so that the other can answer clients meanwhile.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from functools import partial
-import queue
 import threading
+import time
+from typing import Any
 
+from lifecycle_msgs.msg import State
 from rclpy.callback_groups import ReentrantCallbackGroup
-from rclpy.node import Node
-from rclpy.publisher import Publisher
 from rclpy.task import Future
 
 from lerobot_serve.ros import qos
-from lerobot_serve.ros.contract import ask_from_request, drop_messages, refuse, reply_publisher
+from lerobot_serve.ros.contract import ask_from_request
 from lerobot_serve.ros.lane import Lane
+from lerobot_serve.ros.lifecycle import LifecycleNode
 from lerobot_serve.ros.parameter_server import ParameterServer
+from lerobot_serve.ros.predict_forward import PredictForward
+from lerobot_serve.ros.replica_clients import ReplicaClients
+from lerobot_serve.ros.replies import Replies
+from lerobot_serve.ros.router_topics import RouterTopics
 from lerobot_serve.ros.runtime import run, Runtime, UserError
-from lerobot_serve.ros.session_client import SessionClient
+from lerobot_serve.ros.shadow_clients import ShadowClients
+from lerobot_serve.router import reports
 from lerobot_serve.router.drops import Drops
-from lerobot_serve.router.messages import merge_replies, routing_decision
+from lerobot_serve.router.folder import state_folder
+from lerobot_serve.router.goals import Goals
+from lerobot_serve.router.lookout import Here
 from lerobot_serve.router.parameters import RouterParameters
-from lerobot_serve.router.sticky import Placement, StickyTable
-from lerobot_serve.wire.errors import Malformed
-from lerobot_serve.wire.header import peek
-from lerobot_serve.wire.names import is_topic
+from lerobot_serve.router.recorder import make_recorder
+from lerobot_serve.router.routing import Routing
+from lerobot_serve.router.services import Services
+from lerobot_serve.router.serving import Serving
+from lerobot_serve.router.wiring import GOING, Wiring
 from lerobot_serve.wire.schema import Refusal
-from lerobot_serve.wire.session import Refused, SessionAsk, Unreachable
-from lerobot_serve_interfaces.msg import ActionChunk, Observation, RoutingDecision, ServerStatus
-from lerobot_serve_interfaces.srv import CloseSession, OpenSession, ResetEpisode
+from lerobot_serve.wire.session import Refused
+from lerobot_serve_interfaces.msg import EpisodeOutcome, Observation, ServerStatus
+from lerobot_serve_interfaces.srv import (
+    CloseSession,
+    ControlSlot,
+    GetStatus,
+    OpenSession,
+    ReportOutcome,
+    ResetEpisode,
+)
 
-CALL_TIMEOUT_S = 1.0
-STATUS_PERIOD_S = 1.0
+UNCONFIGURED_TEXT = 'not configured; configure the node'
+LOOK_S = 0.1
+# ros2 launch gives a process five seconds to stop
+FAREWELL_S = 1.5
+DELIVERY_S = 0.5
+TELL_S = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class Client:
-    """One robot whose session is open in both slots."""
-
-    ask: SessionAsk
-    replies: Publisher
-
-
-class PolicyRouter(Node):
-    """See the module."""
+class PolicyRouter(LifecycleNode):
+    """See the module. Built in the main thread, which also sees to autostart and farewell."""
 
     def __init__(self, runtime: Runtime) -> None:
         super().__init__('policy_router', context=runtime.context)
-        self._settings = ParameterServer(self, RouterParameters)
-        parameters = self._settings.current
-        self._sticky = StickyTable(parameters.remembered_episodes)
-        self._robots: dict[str, Client] = {}
-        self._policies = {'a': '', 'b': ''}
+        self._runtime = runtime
+        self._settings = ParameterServer(
+            self, RouterParameters, self._is_unconfigured, check=self._check_change
+        )
+        self._settings.on_change(self._change)
         self._drops = Drops()
-        # the answers thread publishes while the executor may end a session
-        self._publishing = threading.Lock()
-        self._routed: Counter[str] = Counter()
-        self._slots = {
-            name: SessionClient(
-                self,
-                check_slot(name, server),
-                lifespan_s=parameters.observation_lifespan_s,
-                stop=runtime.stop,
-                of_many=True,
-            )
-            for name, server in (('a', parameters.slot_a), ('b', parameters.slot_b))
-        }
-        self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._offer()
-        for name, lane in (('intake', self._inbox), ('answers', self._answers)):
-            runtime.thread(name, partial(lane.run, runtime.stop), lane.wake)
-        runtime.thread('control', self._run_control, lambda: self._work.put(None))
-        self.get_logger().info(
-            f'{parameters.split_percent} % of the episodes to a ({parameters.slot_a}), the others '
-            f'to b ({parameters.slot_b})'
-        )
-
-    def _offer(self) -> None:
-        overridable = {'qos_overriding_options': qos.OVERRIDABLE}
-        self._decisions = self.create_publisher(
-            RoutingDecision, '~/routing', qos.DECISIONS, **overridable
-        )
-        self._status = self.create_publisher(ServerStatus, '~/status', qos.STATE, **overridable)
+        self.routing: Routing | None = None
+        self.standing = ServerStatus.UNCONFIGURED, UNCONFIGURED_TEXT
+        self._replies = Replies(self)
+        self._topics = RouterTopics(self)
         self._inbox = Lane(
             self, Observation, '~/observation', qos.OBSERVATION_INBOX, self._on_observation
         )
-        self._answers = Lane(self, ActionChunk, '~/action_chunk', qos.ACTION_CHUNK, self._on_chunk)
-        # a group of their own: a callback that awaits must not keep the data path waiting
-        waiting = ReentrantCallbackGroup()
-        self.create_service(OpenSession, '~/open_session', self._on_open, callback_group=waiting)
-        self.create_service(
-            CloseSession, '~/close_session', self._on_close, callback_group=waiting
-        )
-        self.create_service(
-            ResetEpisode, '~/reset_episode', self._on_reset, callback_group=waiting
-        )
-        self.create_timer(STATUS_PERIOD_S, self._on_timer)
+        self._offer()
+        runtime.thread('intake', partial(self._inbox.run, runtime.stop), self._inbox.wake)
+        runtime.when_running(self._autostart)
+        runtime.on_farewell(self._farewell)
 
-    # data path: the threads intake and answers
+    def _offer(self) -> None:
+        offered = Services(
+            self, self._replies, self._drops, ask_from_request, self._inbox.topic_name
+        )
+        self._offered = offered
+        # a group of their own: a callback that awaits must not keep the others waiting
+        waiting = ReentrantCallbackGroup()
+        for kind, name, callback, group in (
+            (OpenSession, 'open_session', offered.open, waiting),
+            (CloseSession, 'close_session', offered.close, waiting),
+            (ResetEpisode, 'reset_episode', offered.reset, waiting),
+            (GetStatus, 'get_status', offered.get_status, None),
+            (ControlSlot, 'control_slot', offered.control_slot, None),
+            (ReportOutcome, 'report_outcome', offered.report_outcome, None),
+        ):
+            self.create_service(kind, f'~/{name}', callback, callback_group=group)
+        self.create_subscription(
+            EpisodeOutcome,
+            '~/outcome',
+            offered.on_outcome,
+            qos.OUTCOME,
+            qos_overriding_options=qos.OVERRIDABLE,
+        )
+        choose = Goals(self, self._topics.tell).choose
+        self._goals = PredictForward(self, self._runtime, choose, self._drops.add)
+        self.create_timer(LOOK_S, self.look)
+        self.create_timer(TELL_S, self._on_slow_timer)
+        self._topics.tell(self.status())
+
+    # transitions: the main thread or one of the executor's
+
+    def _autostart(self) -> None:
+        if self._settings.current.autostart:
+            for name in ('configure', 'activate'):
+                if not self.step(name):
+                    raise UserError(str(self.failure))
+
+    def _farewell(self) -> None:
+        """Close what is open elsewhere, too: the servers and the trace are to know."""
+        self.end()
+        if self.routing:
+            self.routing.close(FAREWELL_S)
+
+    def configure(self) -> None:
+        """Meet the replicas. Raises ParameterError and JournalInUse."""
+        parameters, name = self._settings.current, self.get_fully_qualified_name()
+        here = Here(name, time.monotonic_ns, self.stamp, self.warn)
+        folder = state_folder(parameters.state_folder, name)
+        stop = threading.Event()
+        lifespan_s = parameters.observation_lifespan_s
+        replicas = ReplicaClients(self, parameters.servers, lifespan_s=lifespan_s, stop=stop)
+        recorder = make_recorder(parameters, name, clock=here.clock, tell=here.warn)
+        wiring = Wiring(
+            replicas.clients,
+            self._replies,
+            self._drops,
+            tell=self._topics.tell,
+            stamp=here.stamp,
+            warn=here.warn,
+            recorder=recorder,
+        )
+        try:
+            serving = Serving(
+                parameters,
+                folder,
+                replicas.clients,
+                wiring,
+                self._drops,
+                clock=here.clock,
+                tell=here.warn,
+                set_split=lambda percent: self._settings.set(split_percent=percent),
+            )
+        except Exception:
+            replicas.close()
+            raise
+        shadow = None
+        if parameters.shadow_policy:
+            shadow = ShadowClients(
+                self, parameters.shadow_policy, replicas.clients, lifespan_s=lifespan_s, stop=stop
+            )
+        self.routing = Routing(
+            serving,
+            wiring,
+            replicas,
+            shadow,
+            self._topics,
+            self._runtime.thread,
+            here,
+            stop=stop,
+            recorder=recorder,
+        )
+        # what may change live may have changed meanwhile
+        self._change(self._settings.current)
+        self._stand(ServerStatus.INACTIVE, 'configured; activate it to route')
+
+    def activate(self) -> None:
+        """Take sessions, once every replica was heard of or has had its time."""
+        routing, parameters = self.routing, self._settings.current
+        deadline = time.monotonic() + parameters.settle_s
+        while not routing.serving.all_heard() and time.monotonic() < deadline:
+            if self._runtime.asked_to_stop.wait(0.01):
+                break
+        routing.begin()
+        self._stand(ServerStatus.ACTIVE)
+        for line in reports.in_words(routing.serving, self._settings.current.split_percent):
+            self.get_logger().info(line)
+
+    def deactivate(self) -> None:
+        """Take no more; what is under way is answered or told that it is not."""
+        self._stand(ServerStatus.DRAINING, GOING)
+        self.routing.drain()
+        self._goals.drain()
+        self._replies.wait_until_delivered(DELIVERY_S)
+        self._stand(ServerStatus.INACTIVE, 'deactivated; activate it to route again')
+
+    def cleanup(self) -> None:
+        """Close all sessions and let the replicas go."""
+        routing, self.routing = self.routing, None
+        routing.close()
+        self._offered.keep_replies()
+        self._stand(ServerStatus.UNCONFIGURED, UNCONFIGURED_TEXT)
+
+    def _stand(self, state: int, text: str = '') -> None:
+        self.standing = state, text
+        self._topics.tell(self.status())
+
+    def warn(self, text: str) -> None:
+        self.get_logger().warning(text)
+
+    def stamp(self) -> Any:
+        return self.get_clock().now().to_msg()
+
+    def _is_unconfigured(self) -> bool:
+        return self.lifecycle_state == State.PRIMARY_STATE_UNCONFIGURED
+
+    # parameters, executor thread
+
+    def _check_change(self, old: RouterParameters, new: RouterParameters) -> None:
+        """Raise ParameterError for what cannot be had now; nothing is changed then."""
+        routing = self.routing
+        if routing:
+            routing.serving.check_change(old, new)
+
+    def _change(self, parameters: RouterParameters) -> None:
+        routing = self.routing
+        if routing:
+            routing.change(parameters)
+
+    # data path: intake
 
     def _on_observation(self, raw: bytes) -> None:
-        try:
-            header, client_id, episode_id = peek(raw)
-        except Malformed as error:
-            self._drops.add(error.reason)
-            return
-        client = self._robots.get(client_id)
-        if client is None or client.ask.session_epoch != header.session_epoch:
+        routing = self.routing
+        if routing:
+            routing.on_request(raw)
+        else:
             self._drops.add('no_session')
-            return
-        placement = self._sticky.place(
-            episode_id,
-            f'{client_id}:{header.session_epoch}:{header.seq}',
-            self._settings.current.split_percent,
-        )
-        self._slots[placement.slot].send(raw)
-        self._routed[placement.slot] += 1
-        if not placement.cached:
-            self._publish_decision(client_id, episode_id, placement)
 
-    def _on_chunk(self, raw: bytes) -> None:
-        try:
-            header, client_id, _ = peek(raw)
-        except Malformed as error:
-            self._drops.add(error.reason)
-            return
-        with self._publishing:
-            client = self._robots.get(client_id)
-            if client and client.ask.session_epoch == header.session_epoch:
-                client.replies.publish(raw)
-                return
-        self._drops.add('no_client')
+    # executor thread
 
-    def _publish_decision(self, client_id: str, episode_id: str, placement: Placement) -> None:
-        self._decisions.publish(
-            routing_decision(
-                placement,
-                stamp=self.get_clock().now().to_msg(),
-                client_id=client_id,
-                episode_id=episode_id,
-                policy=self._policies[placement.slot],
-                server=self._slots[placement.slot].server,
-            )
-        )
-        if placement.degraded:
-            self.get_logger().warning(
-                f'{client_id!r} sends no episode_id: its requests are routed one by one',
-                once=True,
-            )
-
-    # control, executor thread: hand over and await
-
-    async def _on_open(
-        self, request: OpenSession.Request, response: OpenSession.Response
-    ) -> OpenSession.Response:
-        try:
-            ask = ask_from_request(request)
-            replies = reply_publisher(self, ask.reply_topic)
-        except Refused as error:
-            return self._refuse(response, error)
-        try:
-            reply = await self._later(lambda: self._open_both(ask))
-        except Refused as error:
-            self.destroy_publisher(replies)
-            return self._refuse(response, error)
-        with self._publishing:
-            old = self._robots.get(ask.client_id)
-            self._robots[ask.client_id] = Client(ask, replies)
-            if old:
-                self.destroy_publisher(old.replies)
-        return reply
-
-    def _refuse(self, response: OpenSession.Response, refused: Refused) -> OpenSession.Response:
-        self._drops.add(f'refused_{refused.code.name.lower()}')
-        return refuse(response, refused.code, str(refused))
-
-    async def _on_close(
-        self, request: CloseSession.Request, response: CloseSession.Response
-    ) -> CloseSession.Response:
-        client = self._robots.get(request.client_id)
-        if client is None or client.ask.session_epoch != request.session_epoch:
-            response.text = f'{request.client_id!r} has no session of this epoch'
-            return response
-        with self._publishing:
-            del self._robots[request.client_id]
-            self.destroy_publisher(client.replies)
-        await self._later(lambda: self._close_in(client.ask, list(self._slots)))
-        response.closed = True
-        return response
-
-    async def _on_reset(
-        self, request: ResetEpisode.Request, response: ResetEpisode.Response
-    ) -> ResetEpisode.Response:
-        texts = await self._later(lambda: self._reset_both(request))
-        response.acknowledged, response.text = not texts, '; '.join(texts)
-        return response
-
-    def _later(self, work: Callable[[], object]) -> Future:
+    def later(self, routing: Routing, work: Callable[[], Any]) -> Future:
         """
-        Run `work` in the control thread; the result or the exception comes through the future.
+        Run `work` in the control thread; its result or exception comes through the future. Refused
+        is what comes when that thread has ended.
         """
         future = Future(executor=self.executor)
 
@@ -218,81 +257,37 @@ class PolicyRouter(Node):
             # the executor looks at the future only when it is awake
             self.executor.wake()
 
-        self._work.put(job)
+        if not routing.later(job):
+            future.set_exception(Refused(Refusal.DRAINING, GOING))
         return future
 
-    # control thread
+    def look(self) -> None:
+        routing = self.routing
+        if routing:
+            routing.look(self._settings.current)
 
-    def _run_control(self) -> None:
-        while job := self._work.get():
-            job()
+    def _on_slow_timer(self) -> None:
+        routing = self.routing
+        if routing:
+            routing.look_slowly(self._replies.has_listener, self._settings.current)
+            self._offered.keep_replies()
+        self._topics.tell(self.status())
 
-    def _open_both(self, ask: SessionAsk) -> OpenSession.Response:
-        """Open the session in both slots, or in none. Raises Refused."""
-        asked = replace(ask, reply_topic=self._answers.topic_name)
-        timeout_s = self._settings.current.open_timeout_s
-        replies: dict[str, OpenSession.Response] = {}
-        try:
-            for name, slot in self._slots.items():
-                replies[name] = slot.open(asked, timeout_s)
-                self._policies[name] = replies[name].policy
-            merged = merge_replies(replies['a'], replies['b'], self._inbox.topic_name)
-        except (Refused, Unreachable) as error:
-            self._close_in(asked, list(replies))
-            code = error.code if isinstance(error, Refused) else Refusal.UNREACHABLE
-            raise Refused(code, f'slot {name} ({slot.server}): {error}') from error
-        for slot in self._slots.values():
-            slot.wait_until_wired(self._both_answer, CALL_TIMEOUT_S)
-        return merged
-
-    def _both_answer(self) -> bool:
-        return self._answers.publisher_count() >= len(self._slots)
-
-    def _close_in(self, ask: SessionAsk, names: list[str]) -> None:
-        for name in names:
-            try:
-                self._slots[name].close(ask, CALL_TIMEOUT_S)
-            except Unreachable:
-                self._drops.add('close_unreachable')
-
-    def _reset_both(self, request: ResetEpisode.Request) -> list[str]:
-        """Return what went wrong."""
-        texts = []
-        for name, slot in self._slots.items():
-            try:
-                reply = slot.reset(request, CALL_TIMEOUT_S)
-            except Unreachable as error:
-                texts.append(f'slot {name}: {error}')
-            else:
-                texts += [] if reply.acknowledged else [f'slot {name}: {reply.text}']
-        return texts
-
-    def _on_timer(self) -> None:
-        self._status.publish(
-            ServerStatus(
-                stamp=self.get_clock().now().to_msg(),
-                server=self.get_fully_qualified_name(),
-                policy='|'.join(self._policies.values()),
-                policy_type='router',
-                state=ServerStatus.ACTIVE,
-                text=f'requests to a: {self._routed["a"]}, to b: {self._routed["b"]}',
-                active_sessions=len(self._robots),
-                requests=self._routed.total(),
-                drops=drop_messages(self._drops.counts()),
-            )
+    def status(self) -> ServerStatus:
+        routing, (state, text) = self.routing, self.standing
+        return reports.server_status(
+            routing.serving if routing else None,
+            state,
+            text,
+            stamp=self.stamp(),
+            server=self.get_fully_qualified_name(),
+            drops=self._drops.counts(),
         )
-
-
-def check_slot(name: str, server: str) -> str:
-    """Return the server's name. Raises UserError."""
-    if not is_topic(server):
-        raise UserError(f'slot_{name} must be the full name of a node, got {server!r}')
-    return server
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the executable `policy_router`."""
-    return run(PolicyRouter, arguments)
+    return run(PolicyRouter, arguments, executor_threads=2)
 
 
 if __name__ == '__main__':

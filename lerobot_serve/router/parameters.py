@@ -5,41 +5,162 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lerobot_serve.parameters import parameter, ParameterError
+from lerobot_serve.router.canary.guards import Limits
+from lerobot_serve.router.canary.plan import parse_plan, Plan, Terms
+from lerobot_serve.router.routing_parameters import RoutingParameters
 
 
 @dataclass(frozen=True, slots=True)
-class RouterParameters:
+class RouterParameters(RoutingParameters):
     """See docs/parameters.md, which is made from this."""
 
-    slot_a: str = parameter('/slot_a/policy_server', 'full name of the policy server of slot a')
-    slot_b: str = parameter('/slot_b/policy_server', 'full name of the policy server of slot b')
-    split_percent: int = parameter(
-        50,
-        'share of the episodes that goes to slot a; applies to new episodes only',
-        unit='%',
-        low=0,
-        high=100,
+    canary_plan: tuple[str, ...] = parameter(
+        (),
+        'steps of the share of slot b [%], for example 5, 25, 50:40:600, 100; behind a colon the '
+        'minimum of episodes and of seconds at that step; empty for no canary',
+        name='canary.plan',
         live=True,
     )
-    remembered_episodes: int = parameter(
-        10000, 'episodes whose slot is remembered', low=1, high=10_000_000
+    canary_minimum_episodes: int = parameter(
+        20,
+        'episodes of slot b that each step takes at least',
+        name='canary.minimum_episodes',
+        low=1,
+        high=1_000_000,
+        live=True,
     )
-    open_timeout_s: float = parameter(
-        3.0,
-        'time that a slot has to answer when a session is opened',
+    canary_minimum_s: float = parameter(
+        60.0,
+        'time that each step takes at least',
+        name='canary.minimum_s',
         unit='s',
-        low=0.1,
-        high=60.0,
+        low=0.0,
+        high=1e7,
+        live=True,
     )
-    observation_lifespan_s: float = parameter(
-        3.0,
-        'a request that could not be delivered for so long is dropped',
+    canary_margin: float = parameter(
+        0.1,
+        "slot b is promoted when its success rate is shown to be less than this below slot a's",
+        name='canary.margin',
+        low=0.0,
+        high=0.5,
+        live=True,
+    )
+    canary_false_promotion: float = parameter(
+        0.05,
+        'highest probability of promoting a policy that is worse by more than the margin',
+        name='canary.false_promotion',
+        low=1e-6,
+        high=0.5,
+        live=True,
+    )
+    canary_false_rollback: float = parameter(
+        0.05,
+        'highest probability of rolling back, for its success rate, a policy that is not worse',
+        name='canary.false_rollback',
+        low=1e-6,
+        high=0.5,
+        live=True,
+    )
+    canary_settle_s: float = parameter(
+        60.0,
+        'how long a step has run before outcomes count; as long as the longest episode, because '
+        'the first ones to end are the short ones',
+        name='canary.settle_s',
         unit='s',
-        low=0.05,
-        high=60.0,
+        low=0.0,
+        high=1e7,
+        live=True,
     )
+    canary_max_failed_percent: float = parameter(
+        2.0,
+        'rolls back when more of the answers of slot b fail',
+        name='canary.max_failed_percent',
+        unit='%',
+        low=0.0,
+        high=100.0,
+        live=True,
+    )
+    canary_max_latency_ratio: float = parameter(
+        2.0,
+        "rolls back when p95 of the latency of slot b is so many times slot a's",
+        name='canary.max_latency_ratio',
+        low=1.0,
+        high=1000.0,
+        live=True,
+    )
+    canary_max_trip_percent: float = parameter(
+        1.0,
+        "rolls back when the cage changes more of the commands in slot b, and twice slot a's",
+        name='canary.max_trip_percent',
+        unit='%',
+        low=0.0,
+        high=100.0,
+        live=True,
+    )
+    canary_max_fallback_percent: float = parameter(
+        5.0,
+        'rolls back when more of the commands in slot b come from the fallback ladder because '
+        "actions were missing or stale, and twice slot a's",
+        name='canary.max_fallback_percent',
+        unit='%',
+        low=0.0,
+        high=100.0,
+        live=True,
+    )
+    canary_max_divergence: float = parameter(
+        0.0,
+        "rolls back when slot b's policy, in shadow, was so many of slot a's own spreads away "
+        'from what robots did; 0 for not looking',
+        name='canary.max_divergence',
+        low=0.0,
+        high=1e6,
+        live=True,
+    )
+    canary_minimum_reported_percent: float = parameter(
+        80.0,
+        'holds while fewer of the ended episodes were judged as success or failure',
+        name='canary.minimum_reported_percent',
+        unit='%',
+        low=0.0,
+        high=100.0,
+        live=True,
+    )
+
+    @property
+    def plan(self) -> Plan | None:
+        """The canary's steps. Raises ParameterError."""
+        return parse_plan(
+            self.canary_plan,
+            minimum_episodes=self.canary_minimum_episodes,
+            minimum_s=self.canary_minimum_s,
+            name='canary.plan',
+        )
+
+    @property
+    def terms(self) -> Terms:
+        """How sure the canary has to be. Raises ParameterError."""
+        return Terms(
+            self.canary_margin,
+            self.canary_false_promotion,
+            self.canary_false_rollback,
+            self.canary_settle_s,
+        )
+
+    @property
+    def limits(self) -> Limits:
+        """The canary's guards."""
+        return Limits(
+            self.canary_max_failed_percent,
+            self.canary_max_latency_ratio,
+            self.canary_max_trip_percent,
+            self.canary_max_fallback_percent,
+            self.canary_max_divergence,
+            self.canary_minimum_reported_percent,
+        )
 
     def check(self) -> None:
         """Raise ParameterError for values that contradict each other."""
-        if self.slot_a == self.slot_b:
-            raise ParameterError(f'slot_a and slot_b must differ, both are {self.slot_a!r}')
+        RoutingParameters.check(self)
+        if self.plan and self.slot_prod:
+            raise ParameterError('canary.plan needs slot_a and slot_b, and slot_prod is set')

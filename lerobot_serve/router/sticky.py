@@ -1,61 +1,128 @@
 """
 Where each episode was placed: it stays there for its whole life, whatever the split does
-meanwhile.
+meanwhile, and when the router is started again.
 
-The oldest placements are forgotten when there are too many. Owned by the executor thread.
+The placements that were not used for longest are forgotten when there are too many. Plain; the
+dispatcher's lock.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from lerobot_serve.router.split import bucket, slot
+from lerobot_serve.router.decisions import Decision, decision
+from lerobot_serve.router.journal import Journal
+from lerobot_serve.router.split import bucket, SINGLE, slot
+
+# slot that the split says -> slot that it is to be, and why it is another one
+Choose = Callable[[str], tuple[str, str]]
+REASON_LIMIT = 500
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """One decision."""
+    """
+    Where an episode goes, as it is told.
+
+    key            what the bucket is of: the episode, or the request when there is none
+    split_percent  when it was placed; None in a router of one slot
+    cached         it was placed before and keeps its slot
+    degraded       there is no episode, this holds for one request
+    moved          at some time in its life it had to leave a slot; only now, when not cached
+    reason         why it is not where the split says; empty when it is
+    """
 
     key: str
     bucket: int
     slot: str
-    split_percent: int
-    cached: bool
-    degraded: bool
+    split_percent: int | None
+    cached: bool = False
+    degraded: bool = False
+    moved: bool = False
+    reason: str = ''
+
+
+def as_split(slot_name: str) -> tuple[str, str]:
+    """Choose what the split says."""
+    return slot_name, ''
 
 
 class StickyTable:
-    """Remembers up to `capacity` episodes."""
+    """Remembers up to `capacity` episodes; with a journal, those that it holds too."""
 
-    def __init__(self, capacity: int) -> None:
-        self._capacity = capacity
-        self._placed: OrderedDict[str, Placement] = OrderedDict()
+    def __init__(self, capacity: int, journal: Journal | None = None) -> None:
+        self._capacity, self._journal = capacity, journal
+        self._placed: OrderedDict[str, Decision] = OrderedDict(journal.load() if journal else ())
+        self._split_percent: int | None = None
 
     def __len__(self) -> int:
         return len(self._placed)
 
-    def place(self, episode_id: str, request_id: str, split_percent: int) -> Placement:
+    def find(self, episode_id: str) -> Placement | None:
+        """Return where a known episode goes; to ask is not to use it."""
+        known = self._placed.get(episode_id)
+        return told(episode_id, known, cached=True) if known else None
+
+    def place(
+        self,
+        episode_id: str,
+        request_id: str,
+        split_percent: int | None,
+        choose: Choose = as_split,
+    ) -> Placement:
         """
-        Return where the episode goes.
+        Return where the episode goes; `choose` has the last word on a new one.
 
         Without an episode id each request is placed on its own and nothing is remembered:
-        degraded.
+        degraded. Raises what `choose` raises; nothing is remembered then.
         """
-        if not episode_id:
-            return self._decide(request_id, split_percent, degraded=True)
+        self._split_percent = split_percent
         known = self._placed.get(episode_id)
-        if known:
+        is_gone = known is not None and (known.slot == SINGLE) != (split_percent is None)
+        if known and not is_gone:
             self._placed.move_to_end(episode_id)
-            return known
-        placement = self._decide(episode_id, split_percent, degraded=False)
-        self._placed[episode_id] = Placement(
-            placement.key, placement.bucket, placement.slot, split_percent, True, False
+            return told(episode_id, known, cached=True)
+        key = episode_id or request_id
+        number = bucket(key)
+        chosen, reason = choose(slot(number, split_percent))
+        if is_gone:
+            reason = reason or f'there is no slot {known.slot} any more'
+        decided = decision(number, chosen, split_percent, is_gone, reason[:REASON_LIMIT])
+        if episode_id:
+            self._remember(episode_id, decided)
+        return told(key, decided, degraded=not episode_id)
+
+    def move(self, episode_id: str, slot_name: str, reason: str) -> Placement:
+        """An episode has to leave its slot; it stays in the new one. It has an id."""
+        known = self._placed.get(episode_id)
+        # one that was forgotten meanwhile counts as placed with the present split
+        split_percent = known.split_percent if known else self._split_percent
+        decided = decision(
+            bucket(episode_id), slot_name, split_percent, True, reason[:REASON_LIMIT]
         )
+        self._remember(episode_id, decided)
+        return told(episode_id, decided)
+
+    def _remember(self, episode_id: str, decided: Decision) -> None:
+        self._placed[episode_id] = decided
+        self._placed.move_to_end(episode_id)
         while len(self._placed) > self._capacity:
             self._placed.popitem(last=False)
-        return placement
+        if self._journal:
+            self._journal.add(episode_id, decided, self._placed)
 
-    def _decide(self, key: str, split_percent: int, *, degraded: bool) -> Placement:
-        number = bucket(key)
-        return Placement(key, number, slot(number, split_percent), split_percent, False, degraded)
+
+def told(key: str, known: Decision, *, cached: bool = False, degraded: bool = False) -> Placement:
+    """Return a decision as others see it."""
+    return Placement(
+        key,
+        known.bucket,
+        known.slot,
+        known.split_percent,
+        cached,
+        degraded,
+        known.moved,
+        known.reason,
+    )

@@ -73,6 +73,7 @@ class PolicyServer(LifecycleNode):
         self._inbox = Lane(
             self, Observation, '~/observation', qos.OBSERVATION_INBOX, self._on_observation
         )
+        self._inbox.add('~/shadow_observation', qos.SHADOW_INBOX, self._on_observation)
         self.create_service(OpenSession, '~/open_session', self._on_open)
         self.create_service(CloseSession, '~/close_session', self._on_close)
         self.create_service(ResetEpisode, '~/reset_episode', self._on_reset)

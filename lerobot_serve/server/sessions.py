@@ -15,7 +15,7 @@ import threading
 from lerobot_serve.policies.base import Description
 from lerobot_serve.server.contract import check_contract, check_names, check_version, Rules
 from lerobot_serve.wire.schema import ID_LIMIT, Refusal, StateClass
-from lerobot_serve.wire.session import Refused, SessionAsk
+from lerobot_serve.wire.session import check_name_is_free, Refused, SessionAsk
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,8 @@ class SessionTable:
             self._presence[ask.client_id].deaf_since_ns = now_ns
             return known
         if known:
-            self._check_name_is_free(known, ask, now_ns)
+            silent_ns = now_ns - self._presence[ask.client_id].heard_ns
+            check_name_is_free(known.ask, ask, silent_ns, self.rules.grace_ns)
         else:
             self._check_room(limit)
         warnings = check_contract(ask, self._served, self.rules)
@@ -160,16 +161,6 @@ class SessionTable:
         deaf_since_ns = presence.deaf_since_ns
         deaf = deaf_since_ns is not None and now_ns - deaf_since_ns > self.rules.grace_ns
         return 'client_gone' if deaf and silent_ns > self.rules.grace_ns else ''
-
-    def _check_name_is_free(self, known: Session, ask: SessionAsk, now_ns: int) -> None:
-        silent_ns = now_ns - self._presence[ask.client_id].heard_ns
-        if known.ask.instance != ask.instance and silent_ns < self.rules.grace_ns:
-            raise Refused(
-                Refusal.NAME_IN_USE,
-                f'another robot called {ask.client_id!r} was heard {silent_ns / 1e9:.1f} s ago; '
-                'give each robot its own client_id, or try again after '
-                f'{self.rules.grace_ns / 1e9:g} s',
-            )
 
     def _check_room(self, limit: int) -> None:
         if self._served.state_class == StateClass.EXCLUSIVE and self._sessions:

@@ -47,7 +47,8 @@ class SimRobot(Node):
         self._images = {
             name: publish(Image, f'camera/{name}/image_raw', qos.SENSOR) for name in CAMERAS
         }
-        self._outcomes = publish(EpisodeOutcome, 'episode_outcome', qos.OUTCOME)
+        topics = filter(None, ('episode_outcome', parameters.outcome_topic))
+        self._outcomes = [publish(EpisodeOutcome, topic, qos.OUTCOME) for topic in topics]
         self.create_subscription(
             JointTrajectory,
             'joint_trajectory',
@@ -105,17 +106,17 @@ class SimRobot(Node):
 
     def _end_attempt(self, outcome: Outcome) -> None:
         kind = EpisodeOutcome.SUCCESS if outcome.success else EpisodeOutcome.FAILURE
-        self._outcomes.publish(
-            EpisodeOutcome(
-                stamp=self.get_clock().now().to_msg(),
-                client_id=self._episode.client_id,
-                episode_id=self._episode.episode_id,
-                outcome=kind,
-                duration_s=outcome.duration_s,
-                score=outcome.distance_m,
-                text='score is the distance of the hand to the target in metres',
-            )
+        message = EpisodeOutcome(
+            stamp=self.get_clock().now().to_msg(),
+            client_id=self._episode.client_id,
+            episode_id=self._episode.episode_id,
+            outcome=kind,
+            duration_s=outcome.duration_s,
+            score=outcome.distance_m,
+            text='score is the distance of the hand to the target in metres',
         )
+        for publisher in self._outcomes:
+            publisher.publish(message)
         if self._edge_reset and self._edge_reset.service_is_ready():
             self._edge_reset.call_async(Trigger.Request())
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lerobot_serve.parameters import parameter
+from lerobot_serve.parameters import parameter, ParameterError
+from lerobot_serve.wire.names import is_topic
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,3 +25,16 @@ class SimParameters:
         'edge_controller',
         'name of the edge controller whose episode ends with an attempt; empty: nobody is told',
     )
+    outcome_topic: str = parameter(
+        '',
+        'full name of one more topic on which the end of each attempt is told: ~/outcome of a '
+        'router; empty: only episode_outcome',
+    )
+
+    def check(self) -> None:
+        """Raise ParameterError for a topic that cannot be one."""
+        if self.outcome_topic and not is_topic(self.outcome_topic):
+            raise ParameterError(
+                'outcome_topic must be the full name of a topic, like /policy_router/outcome, or '
+                f'empty, got {self.outcome_topic!r}'
+            )

@@ -137,6 +137,13 @@ class Reader:
         size = self.count(limit, what)
         return np.frombuffer(self._raw, np.uint8, size, self._take(size, 1))
 
+    def skip(self, limit: int, what: str, item: int = 1) -> None:
+        """Go behind a sequence of numbers of `item` bytes each, without looking at them."""
+        self._take(self.count(limit, what) * item, item)
+
+    def skip_string(self, limit: int, what: str) -> None:
+        self.skip(limit + 1, what)
+
     def floats(self, limit: int, what: str) -> np.ndarray:
         """Return a float32 view."""
         size = self.count(limit, what)

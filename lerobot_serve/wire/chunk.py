@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 import struct
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from lerobot_serve.wire.content import (
     write_extensions,
 )
 from lerobot_serve.wire.errors import Malformed
-from lerobot_serve.wire.header import Header, read_start, write_start
+from lerobot_serve.wire.header import Header, Peek, read_start, write_start
 from lerobot_serve.wire.schema import FINGERPRINT_LIMIT, MsgType, SLOT_LIMIT, Status, TEXT_LIMIT
 
 SEED = struct.Struct('<Q')
@@ -44,6 +45,19 @@ class Chunk:
     server_load: float = 0.0
     superseded: int = 0
     extensions: tuple[Extension, ...] = ()
+
+
+class Answer(NamedTuple):
+    """What a router needs to know of a chunk that it forwards unread."""
+
+    start: Peek
+    seed: int
+    status: int
+    slot: str
+    policy: str
+    queue_wait_ms: float = 0.0
+    processing_ms: float = 0.0
+    inference_ms: float = 0.0
 
 
 def encode(chunk: Chunk) -> bytes:
@@ -73,24 +87,12 @@ def encode(chunk: Chunk) -> bytes:
 def decode(raw: bytes) -> Chunk:
     """Return the answer whose arrays are views of `raw`. Raises Malformed."""
     reader = Reader(raw)
-    header, client_id, episode_id = read_start(reader)
-    if header.msg_type != MsgType.CHUNK:
-        raise Malformed(
-            'wrong_type', f'msg_type must be {MsgType.CHUNK:d} here, got {header.msg_type}'
-        )
-    (seed,) = reader.unpack(SEED, align=8)
-    queue_wait_ms, processing_ms, inference_ms, load, superseded, status = reader.unpack(
-        TIMES, align=4
-    )
-    status_text = reader.string(TEXT_LIMIT, 'status_text')
-    slot = reader.string(SLOT_LIMIT, 'slot')
-    policy = reader.string(FINGERPRINT_LIMIT, 'policy')
+    start, seed, times, status_text, slot, policy = _read_before_actions(reader)
+    queue_wait_ms, processing_ms, inference_ms, load, superseded, status = times
     model = read_actions(reader, 'chunk_model')
     robot = read_actions(reader, 'chunk_robot')
     return Chunk(
-        header,
-        client_id,
-        episode_id,
+        *start,
         robot,
         model,
         status,
@@ -104,4 +106,28 @@ def decode(raw: bytes) -> Chunk:
         load,
         superseded,
         read_extensions(reader),
+    )
+
+
+def peek_answer(raw: bytes) -> Answer:
+    """Read what comes before the actions. Raises Malformed."""
+    start, seed, times, _, slot, policy = _read_before_actions(Reader(raw))
+    return Answer(start, seed, times[-1], slot, policy, *times[:3])
+
+
+def _read_before_actions(reader: Reader) -> tuple[Peek, int, tuple, str, str, str]:
+    """Return who and which, the seed, what TIMES holds, text, slot and policy."""
+    start = read_start(reader)
+    if start.header.msg_type != MsgType.CHUNK:
+        raise Malformed(
+            'wrong_type', f'msg_type must be {MsgType.CHUNK:d} here, got {start.header.msg_type}'
+        )
+    (seed,) = reader.unpack(SEED, align=8)
+    return (
+        start,
+        seed,
+        reader.unpack(TIMES, align=4),
+        reader.string(TEXT_LIMIT, 'status_text'),
+        reader.string(SLOT_LIMIT, 'slot'),
+        reader.string(FINGERPRINT_LIMIT, 'policy'),
     )

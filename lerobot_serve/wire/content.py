@@ -79,6 +79,11 @@ def write_images(writer: Writer, images: tuple[Image, ...]) -> None:
         writer.block(image.data, IMAGE_BYTES_LIMIT, f'camera {image.name}')
 
 
+def skip_actions(reader: Reader, what: str) -> None:
+    reader.unpack(SHAPE, align=4)
+    reader.skip(ACTION_VALUES_LIMIT, what, 4)
+
+
 def read_images(reader: Reader) -> tuple[Image, ...]:
     return tuple(read_image(reader) for _ in range(reader.count(IMAGES_LIMIT, 'images')))
 
@@ -88,6 +93,13 @@ def read_image(reader: Reader) -> Image:
     height, width, steps_back, codec, channels, channel_bytes = reader.unpack(FRAME, align=4)
     data = reader.block(IMAGE_BYTES_LIMIT, f'camera {name}')
     return Image(name, height, width, data, codec, channels, channel_bytes, steps_back)
+
+
+def skip_images(reader: Reader) -> None:
+    for _ in range(reader.count(IMAGES_LIMIT, 'images')):
+        reader.skip_string(ID_LIMIT, 'camera name')
+        reader.unpack(FRAME, align=4)
+        reader.skip(IMAGE_BYTES_LIMIT, 'image')
 
 
 def write_extensions(writer: Writer, extensions: tuple[Extension, ...]) -> None:
@@ -105,3 +117,12 @@ def read_extensions(reader: Reader) -> tuple[Extension, ...]:
         )
         for _ in range(reader.count(EXTENSIONS_LIMIT, 'extensions'))
     )
+
+
+def find_extension(reader: Reader, key: str) -> np.ndarray | None:
+    """Return the bytes of the first one with this key, None when there is none."""
+    for _ in range(reader.count(EXTENSIONS_LIMIT, 'extensions')):
+        if reader.string(KEY_LIMIT, 'extension key') == key:
+            return reader.block(EXTENSION_BYTES_LIMIT, 'extension')
+        reader.skip(EXTENSION_BYTES_LIMIT, 'extension')
+    return None

@@ -6,10 +6,12 @@ from dataclasses import dataclass
 import struct
 from typing import NamedTuple
 
-from lerobot_serve.wire.cdr import Reader, Writer
+from lerobot_serve.wire.cdr import Reader, START, Writer
+from lerobot_serve.wire.errors import Malformed
 from lerobot_serve.wire.schema import ID_LIMIT, MsgType
 
 LAYOUT = struct.Struct('<QqIIHBB')
+FLAGS_AT = START + LAYOUT.size - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,14 @@ def peek(raw: bytes) -> Peek:
     Malformed.
     """
     return read_start(Reader(raw))
+
+
+def with_flags(raw: bytes, flags: int) -> bytes:
+    """Return a copy of the message in which these flags are set, too. Raises Malformed."""
+    if len(raw) <= FLAGS_AT:
+        raise Malformed('truncated', f'the message ends at byte {len(raw)}, within its header')
+    view = memoryview(raw)
+    return b''.join((view[:FLAGS_AT], bytes((raw[FLAGS_AT] | flags,)), view[FLAGS_AT + 1 :]))
 
 
 def read_start(reader: Reader) -> Peek:

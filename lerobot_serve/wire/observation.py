@@ -11,18 +11,21 @@ from lerobot_serve.wire.cdr import Reader, Writer
 from lerobot_serve.wire.content import (
     ACTION_VALUES_LIMIT,
     Extension,
+    find_extension,
     Image,
     NO_ACTIONS,
     read_actions,
     read_extensions,
     read_images,
+    skip_actions,
+    skip_images,
     write_actions,
     write_extensions,
     write_images,
 )
 from lerobot_serve.wire.errors import Malformed, Unencodable
-from lerobot_serve.wire.header import Header, Peek, read_start, write_start
-from lerobot_serve.wire.schema import FINGERPRINT_LIMIT, MsgType, TASK_LIMIT
+from lerobot_serve.wire.header import Header, LAYOUT, Peek, read_start, write_start
+from lerobot_serve.wire.schema import FINGERPRINT_LIMIT, ID_LIMIT, MsgType, TASK_LIMIT
 
 PROGRESS = struct.Struct('<IfI')
 
@@ -81,14 +84,38 @@ def peek_progress(raw: bytes) -> tuple[Peek, float]:
     return start, queue_remaining_s
 
 
+def peek_extension(raw: bytes, key: str) -> np.ndarray | None:
+    """
+    Return the bytes of an extension, None when there is none with this key; all else, the images
+    too, stays unread. Raises Malformed.
+    """
+    reader = Reader(raw)
+    *_, msg_type, _ = reader.unpack(LAYOUT, align=8)
+    check_type(msg_type)
+    reader.skip_string(ID_LIMIT, 'client_id')
+    reader.skip_string(ID_LIMIT, 'episode_id')
+    reader.unpack(PROGRESS, align=4)
+    reader.skip_string(TASK_LIMIT, 'task')
+    reader.skip_string(FINGERPRINT_LIMIT, 'prefix_policy')
+    skip_actions(reader, 'prefix_model')
+    skip_actions(reader, 'prefix_robot')
+    reader.skip(ACTION_VALUES_LIMIT, 'state', 4)
+    skip_images(reader)
+    return find_extension(reader, key)
+
+
+def check_type(msg_type: int) -> None:
+    if msg_type != MsgType.OBSERVATION:
+        raise Malformed(
+            'wrong_type', f'msg_type must be {MsgType.OBSERVATION:d} here, got {msg_type}'
+        )
+
+
 def decode(raw: bytes) -> Observation:
     """Return the request whose arrays are views of `raw`. Raises Malformed."""
     reader = Reader(raw)
     header, client_id, episode_id = read_start(reader)
-    if header.msg_type != MsgType.OBSERVATION:
-        raise Malformed(
-            'wrong_type', f'msg_type must be {MsgType.OBSERVATION:d} here, got {header.msg_type}'
-        )
+    check_type(header.msg_type)
     delay_steps, queue_remaining_s, steps = reader.unpack(PROGRESS, align=4)
     task = reader.string(TASK_LIMIT, 'task')
     prefix_policy = reader.string(FINGERPRINT_LIMIT, 'prefix_policy')

@@ -6,6 +6,10 @@ from dataclasses import dataclass
 
 from lerobot_serve.wire.schema import Codec, Refusal, SCHEMA_VERSION
 
+# of an ask: many sessions are remembered for long
+ASK_EXTENSIONS_LIMIT = 64
+ASK_EXTENSION_BYTES_LIMIT = 1 << 16
+
 
 class Refused(Exception):
     """No session; `code` for machines, the text for people: what was asked, what is served."""
@@ -49,3 +53,18 @@ class SessionAsk:
     rtc_execution_horizon: int = 0
     codec: int = Codec.JPEG
     answer_within_s: float = 0.0
+    # key and bytes of each; who does not know a key passes it on or ignores it
+    extensions: tuple[tuple[str, bytes], ...] = ()
+
+
+def check_name_is_free(known: SessionAsk, ask: SessionAsk, silent_ns: int, grace_ns: int) -> None:
+    """
+    Raise Refused when the open session of this name is another robot's that was heard less than
+    `grace_ns` ago; `silent_ns` is how long ago it was.
+    """
+    if known.instance != ask.instance and silent_ns < grace_ns:
+        raise Refused(
+            Refusal.NAME_IN_USE,
+            f'another robot called {ask.client_id!r} was heard {silent_ns / 1e9:.1f} s ago; '
+            f'give each robot its own client_id, or try again after {grace_ns / 1e9:g} s',
+        )

@@ -20,7 +20,7 @@ import rclpy
 from rclpy.node import Node
 
 from lerobot_serve.edge.parameters import EdgeParameters
-from lerobot_serve.parameters import ParameterError
+from lerobot_serve.parameters import build, ParameterError
 from lerobot_serve.ros import launching
 from lerobot_serve.router.parameters import RouterParameters
 from lerobot_serve.server.parameters import ServerParameters
@@ -52,12 +52,17 @@ EXPECTED = {
     },
     'ab.launch.py': {
         'split_percent',
+        'canary_plan',
         'policy_kind_a',
         'policy_path_a',
         'device_a',
         'policy_kind_b',
         'policy_path_b',
         'device_b',
+        'shadow_policy_kind',
+        'shadow_policy_path',
+        'shadow_device',
+        'replicas',
         'max_sessions',
         'params_file',
         'server_params_file',
@@ -71,6 +76,7 @@ EXPECTED = {
         'codec',
         'image_height',
         'image_width',
+        'outcome_topic',
         'seed',
         'params_file',
         'log_level',
@@ -79,7 +85,9 @@ EXPECTED = {
 NAME = '/slot_a/policy_server'
 SPLIT = launching.overrides(RouterParameters, 'split_percent')[0]
 SERVERS = launching.overrides(EdgeParameters, 'servers')[0]
-PATH_A = launching.overrides(ServerParameters, 'policy_path', slot='a')[0]
+PLAN = launching.overrides(RouterParameters, 'canary.plan')[0]
+PATH_A = launching.overrides(ServerParameters, 'policy_path', form='{}_a', about='slot a: ')[0]
+SESSIONS_A = launching.overrides(ServerParameters, 'max_sessions', form='{}_a')[0]
 
 
 def value(argument: launching.Argument, text: str) -> object:
@@ -133,6 +141,13 @@ def test_a_list_arrives_as_one():
     assert read([given]) == {'servers': ['/a', '/b']}
 
 
+def test_a_name_with_a_dot_is_an_argument_with_an_underscore_and_arrives_as_it_is():
+    assert PLAN.name == 'canary_plan'
+    steps = value(PLAN, '5, 25:40:600,100')
+    given = launching.write('policy_server', 'ab', {'canary.plan': steps, 'slot_a': ['/a', '/b']})
+    assert read([given]) == {'canary.plan': ['5', '25:40:600', '100'], 'slot_a': ['/a', '/b']}
+
+
 def test_a_home_folder_is_found(monkeypatch):
     monkeypatch.setenv('HOME', '/home/someone')
     assert value(PATH_A, '~/policy') == '/home/someone/policy'
@@ -145,9 +160,8 @@ def test_a_wrong_value_is_refused_with_name_bound_and_value(text):
 
 
 def test_a_wrong_value_of_a_slot_is_refused_with_the_name_of_the_argument():
-    argument = launching.Argument('max_sessions_a', launching.specs(ServerParameters)[4])
     with pytest.raises(ParameterError, match=r'^max_sessions_a must be in \[1, 4096\], got 0'):
-        value(argument, '0')
+        value(SESSIONS_A, '0')
 
 
 def test_an_unknown_argument_is_refused(monkeypatch):
@@ -198,6 +212,70 @@ def test_what_is_given_wins_over_any_form_of_parameter_file(text, tmp_path):
 def test_text_stays_text(tmp_path):
     given = launching.write('policy_server', 'policy_server', {'policy_path': '007: [x'})
     assert read([given]) == {'policy_path': '007: [x'}
+
+
+def started(monkeypatch, file: str, **given: str) -> dict[str, dict[str, object]]:
+    """Return what a launch file gives each node that it starts, by its full name."""
+    nodes: dict[str, dict[str, object]] = {}
+
+    def note(executable: str, *, given: dict, namespace: str = '', **_: object) -> str:
+        values = {name: value for name, value in given.items() if value is not None}
+        nodes['/'.join(['', *filter(None, [namespace]), executable])] = values
+        return executable
+
+    monkeypatch.setattr(launching, 'node', note)
+    *arguments, start = load(str(FOLDER / file)).entities
+    context = LaunchContext()
+    for argument in arguments:
+        context.launch_configurations[argument.name] = given.pop(argument.name, '') or ''.join(
+            part.text for part in argument.default_value
+        )
+    assert not given
+    start.execute(context)
+    return nodes
+
+
+def test_one_server_of_each_slot_and_a_router_that_knows_them(monkeypatch):
+    nodes = started(monkeypatch, 'ab.launch.py')
+    assert nodes == {
+        '/slot_a/policy_server': {'slot': 'a'},
+        '/slot_b/policy_server': {'slot': 'b'},
+        '/policy_router': {
+            'slot_a': ['/slot_a/policy_server'],
+            'slot_b': ['/slot_b/policy_server'],
+        },
+    }
+
+
+def test_several_servers_of_each_slot_one_in_shadow_and_a_plan(monkeypatch):
+    given = {'policy_path_a': '/old', 'policy_path_b': '/new', 'shadow_policy_path': '/next'}
+    given |= {'shadow_device': 'cuda:1', 'max_sessions': '8', 'canary_plan': '5,100'}
+    nodes = started(monkeypatch, 'ab.launch.py', replicas='2', **given)
+    router = nodes.pop('/policy_router')
+    for slot, path in (('a', '/old'), ('b', '/new')):
+        names = [f'/slot_{slot}_{number}/policy_server' for number in (1, 2)]
+        assert router.pop(f'slot_{slot}') == names
+        for name in names:
+            assert nodes.pop(name) == {'slot': slot, 'policy_path': path, 'max_sessions': 8}
+    assert router == {'shadow_policy': '/shadow/policy_server', 'canary.plan': ('5', '100')}
+    shadow = {'slot': 'prod', 'policy_path': '/next', 'device': 'cuda:1', 'max_sessions': 8}
+    assert nodes == {'/shadow/policy_server': shadow}
+    # what the router is given is what it takes
+    build(RouterParameters, {**router, 'slot_a': ['/a'], 'slot_b': ['/b']})
+
+
+def test_the_kind_alone_brings_a_policy_in_shadow(monkeypatch):
+    nodes = started(monkeypatch, 'ab.launch.py', shadow_policy_kind='builtin')
+    assert nodes['/shadow/policy_server'] == {'slot': 'prod', 'policy_kind': 'builtin'}
+    nodes = started(monkeypatch, 'ab.launch.py', shadow_device='cuda:1')
+    assert '/shadow/policy_server' not in nodes
+
+
+def test_robots_tell_a_router_how_their_attempts_end(monkeypatch):
+    nodes = started(monkeypatch, 'fleet.launch.py', robots='2', outcome_topic='/router/outcome')
+    for number in (1, 2):
+        assert nodes[f'/robot_{number}/sim_robot']['outcome_topic'] == '/router/outcome'
+        assert 'outcome_topic' not in nodes[f'/robot_{number}/edge_controller']
 
 
 def read(files: list[str]) -> dict[str, object]:

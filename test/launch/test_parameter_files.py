@@ -28,21 +28,29 @@ NODES = {
     'fleet.yaml': ['edge_controller', 'sim_robot'],
 }
 ENTRIES = [(file, node) for file, nodes in NODES.items() for node in nodes]
-# what a file that gave it would take from the profile, and a list that a file cannot hold: empty
-OF_EDGE = {*PROFILES['wifi'], 'ladder'}
+# what a file that gave it would take from the profile
+OF_PROFILE = set(PROFILES['wifi'])
 LEFT_OUT = {
-    ('server.yaml', 'policy_server'): {'state_names', 'action_names'},
-    ('edge.yaml', 'edge_controller'): OF_EDGE,
+    ('edge.yaml', 'edge_controller'): OF_PROFILE,
     # no two robots may share these, the launch file gives each its own
-    ('fleet.yaml', 'edge_controller'): {'client_id', *OF_EDGE},
+    ('fleet.yaml', 'edge_controller'): {'client_id', *OF_PROFILE},
     ('fleet.yaml', 'sim_robot'): {'seed'},
 }
-NOT_THE_DEFAULT = {('fleet.yaml', 'edge_controller'): {'task'}}
+NOT_THE_DEFAULT = {
+    ('fleet.yaml', 'edge_controller'): {'task'},
+    ('fleet.yaml', 'sim_robot'): {'outcome_topic'},
+}
 entries = pytest.mark.parametrize(('file', 'node'), ENTRIES)
 
 
 def values(file: str, node: str) -> dict[str, object]:
-    return yaml.safe_load((CONFIG / file).read_text())['/**'][node]['ros__parameters']
+    """Return the values by name; the members of a group lie below it, as ROS has it."""
+    found = {}
+    entries = yaml.safe_load((CONFIG / file).read_text())['/**'][node]['ros__parameters']
+    for name, value in entries.items():
+        members = value.items() if isinstance(value, dict) else [(None, value)]
+        found |= {f'{name}.{member}' if member else name: each for member, each in members}
+    return found
 
 
 def test_there_are_these_files_and_no_others():
@@ -63,7 +71,8 @@ def test_every_value_is_allowed(file, node):
 
 @entries
 def test_no_parameter_is_missing(file, node):
-    expected = {spec.name for spec in specs(PARAMETERS[node])}
+    # a list that is empty is one that a file cannot hold
+    expected = {spec.name for spec in specs(PARAMETERS[node]) if spec.default != ()}
     assert set(values(file, node)) == expected - LEFT_OUT.get((file, node), set())
 
 
@@ -71,7 +80,10 @@ def test_no_parameter_is_missing(file, node):
 def test_every_value_is_the_default_unless_the_file_gives_a_reason(file, node):
     given, default = build(PARAMETERS[node], values(file, node)), PARAMETERS[node]()
     differing = {
-        name for name in values(file, node) if getattr(given, name) != getattr(default, name)
+        spec.name
+        for spec in specs(PARAMETERS[node])
+        if spec.name in values(file, node)
+        and getattr(given, spec.field) != getattr(default, spec.field)
     }
     assert differing == NOT_THE_DEFAULT.get((file, node), set())
 
@@ -82,12 +94,21 @@ def test_every_parameter_has_a_comment_with_its_text_unit_and_bounds(file, node)
     for spec in specs(PARAMETERS[node]):
         if spec.name not in values(file, node):
             continue
-        before = text.partition(f'\n      {spec.name}: ')[0].splitlines()
-        comment = comment_above(before)
+        comment = comment_above(lines_before(text, spec.name))
         assert spec.text in comment
         assert not spec.unit or f'[{spec.unit}]' in comment
         assert spec.low is None or spec.allowed in comment
         assert comment.endswith('; live') == spec.live
+
+
+def lines_before(text: str, name: str) -> list[str]:
+    """Return the lines above an entry of a file; members of a group lie deeper."""
+    *groups, member = name.split('.')
+    indent = ' ' * 6
+    for group in groups:
+        text = text.partition(f'\n{indent}{group}:\n')[2]
+        indent += '  '
+    return text.partition(f'\n{indent}{member}: ')[0].splitlines()
 
 
 def comment_above(lines: list[str]) -> str:

@@ -11,7 +11,7 @@ from sensor_msgs.msg import JointState
 
 from lerobot_serve.ros import qos
 from lerobot_serve.wire.names import ros_token
-from lerobot_serve_interfaces.msg import EdgeState, ExecutedAction, ServerStatus
+from lerobot_serve_interfaces.msg import EdgeState, ExecutedAction, RouterState, ServerStatus
 
 NULL = ('policy_kind:=null', 'policy_path:=joints=6,chunk=30,cameras=,fps=30')
 NULL_A = tuple(word.replace(':=', '_a:=') for word in NULL)
@@ -120,8 +120,25 @@ def test_the_slots_are_a_and_b_and_the_split_is_as_given(launch, observer, wait_
     launched = launch('ab.launch.py', 'split_percent:=30', *NULL_A, *NULL_B)
     wait_until(lambda: all(heard.values()), 'a status of each slot', launched)
     assert [heard[topic][0].slot for topic in topics] == ['a', 'b']
-    wait_until(lambda: '30 % of the episodes to a' in launched.output, 'the router', launched)
+    wait_until(lambda: '30 % of the episodes' in launched.output, 'the router', launched)
     assert launched.interrupt() == 0
+
+
+def test_a_slot_may_have_several_servers_and_a_policy_be_in_shadow(launch, observer, wait_until):
+    names = [f'/slot_{slot}_{number}' for slot in 'ab' for number in (1, 2)]
+    topics = {
+        f'{name}/policy_server/status': (ServerStatus, qos.STATE) for name in [*names, '/shadow']
+    }
+    topics['/policy_router/state'] = RouterState, qos.STATE
+    heard = listen(observer, topics)
+    words = (*NULL_A, *NULL_B, *(f'shadow_{word}' for word in NULL), 'replicas:=2')
+    launched = launch('ab.launch.py', *words, 'canary_plan:=5,100')
+    wait_until(lambda: all(heard.values()), 'a word of every node', launched)
+    *servers, states = heard.values()
+    assert [statuses[0].slot for statuses in servers] == ['a', 'a', 'b', 'b', 'prod']
+    replicas = [replica.server for slot in states[0].slots for replica in slot.replicas]
+    assert replicas == [f'{name}/policy_server' for name in names]
+    assert launched.interrupt() == 0, launched.output
 
 
 def test_a_robot_that_dies_takes_no_other_down(launch, observer, wait_until):

@@ -2,7 +2,8 @@
 A policy that does what a test says, and tells what it was asked: the kind `steered`.
 
 Its "path" is a folder and options, for example FOLDER?chunk=4&state=recurrent&seconds=0.1; with
-`rtc=1` it takes a prefix, and `joint=arm` names its joints. In the folder are
+`rtc=1` it takes a prefix, `joint=arm` names its joints, `offset=0.1` leads that far away from
+where the robot is, and `noise=0.1` adds random numbers of that size. In the folder are
 
     events   a line for each thing that happens, written here
     loads    a FIFO: while it is there, loading takes a byte from it first
@@ -38,8 +39,11 @@ WARM_UP = 'warm-up'
 class SteeredPolicy:
     """See the module."""
 
-    def __init__(self, folder: Path, seconds: float, description: Description) -> None:
-        self._folder, self._seconds, self._description = folder, seconds, description
+    def __init__(self, folder: Path, options: dict[str, str], description: Description) -> None:
+        self._folder, self._description = folder, description
+        self._seconds, self._offset, self._noise = (
+            float(options.get(name, 0)) for name in ('seconds', 'offset', 'noise')
+        )
         freed = weakref.finalize(self, tell, folder, 'freed')
         freed.atexit = False
 
@@ -63,7 +67,8 @@ class SteeredPolicy:
     def _answer(self, request: PolicyRequest) -> Prediction:
         if request.task == 'raise':
             raise RuntimeError('raised on purpose')
-        chunk = np.tile(request.state[-1], (self._description.chunk_size, 1))
+        chunk = np.tile(request.state[-1] + self._offset, (self._description.chunk_size, 1))
+        chunk += self._noise * np.random.default_rng(request.seed).standard_normal(chunk.shape)
         if request.task == 'nan':
             chunk[-1, -1] = np.nan
         if request.task == 'short':
@@ -92,9 +97,10 @@ def load(loading: Loading) -> SteeredPolicy:
         trained_fps=30.0,
         state_class=StateClass[options.get('state', 'chunk_stateless').upper()],
         supports_rtc='rtc' in options,
+        stochastic='noise' in options,
         batch_limit=int(options.get('batch_limit', 0)),
     )
-    return SteeredPolicy(folder, float(options.get('seconds', 0)), description)
+    return SteeredPolicy(folder, options, description)
 
 
 def tell(folder: Path, event: str) -> None:

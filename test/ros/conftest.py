@@ -10,6 +10,7 @@ import time
 from edge_rig import EdgeRig
 import pytest
 from rclpy.node import Node
+from router_rig import RouterRig
 from server_rig import ServerRig
 from steering import PLUGIN, Steering
 
@@ -22,7 +23,7 @@ NULL_POLICY = 'joints=6,chunk=30,cameras=,fps=30'
 @pytest.fixture
 def processes(tmp_path):
     """Starts executables of the package; all are ended after the test."""
-    with fleet(tmp_path, dict(os.environ)) as started:
+    with fleet(tmp_path, {**os.environ, 'ROS_HOME': str(tmp_path / 'ros')}) as started:
         started.folder = tmp_path
         yield started
     # pytest shows this below a failure
@@ -101,6 +102,21 @@ def rig(node, tmp_path, steering):
         # a policy that waits for its turn could not end
         steering.open_gates()
     steering.end()
+    for log in sorted(tmp_path.glob('*.log')):
+        print(f'--- {log.name}\n{log.read_text()[-3000:]}')
+
+
+@pytest.fixture
+def router_rig(node, tmp_path):
+    """A router, servers and robots; nothing is started yet."""
+    path = os.pathsep.join([str(PLUGIN), os.environ.get('PYTHONPATH', '')])
+    environment = {**os.environ, 'PYTHONPATH': path, 'ROS_HOME': str(tmp_path / 'ros')}
+    with fleet(tmp_path, environment) as started:
+        rigged = RouterRig(node, started, tmp_path)
+        yield rigged
+        rigged.end()
+    for steering in rigged.steerings.values():
+        steering.end()
     for log in sorted(tmp_path.glob('*.log')):
         print(f'--- {log.name}\n{log.read_text()[-3000:]}')
 

@@ -61,6 +61,9 @@ class ServerRig:
             **{'status_period_s': 0.05, **parameters},
         )
         self.wait_for(until)
+        if until in ('active', 'inactive'):
+            # its status is told before the transition is over, and during one none is allowed
+            self.wait(lambda: self.lifecycle() == until, f'{self.name} has become {until}')
         return process
 
     def client(self, name: str = 'tester', **ask: object) -> SmallClient:

@@ -68,9 +68,9 @@ def test_a_set_of_changes_is_accepted_or_rejected_as_a_whole(served, node):
 
 def test_descriptions_carry_text_unit_range_and_liveness(served, node):
     client = node.create_client(DescribeParameters, '/owner/describe_parameters')
-    request = DescribeParameters.Request(names=['split_percent', 'slot_a'])
-    split, slot = call(client, request, 10.0).descriptors
+    request = DescribeParameters.Request(names=['split_percent', 'autostart'])
+    split, autostart = call(client, request, 10.0).descriptors
     assert 'new episodes only' in split.description
     assert '[%]' in split.description
     assert (split.integer_range[0].from_value, split.integer_range[0].to_value) == (0, 100)
-    assert (split.read_only, slot.read_only) == (False, True)
+    assert (split.read_only, autostart.read_only) == (False, True)

@@ -1,64 +1,38 @@
-"""A router before two policy servers, as robots meet it: nothing tells it from a server."""
+"""A router before two slots, as robots meet it: nothing tells it from a policy server."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 import pytest
-from rcl_interfaces.srv import SetParameters
-from rclpy.parameter import Parameter
 from small_client import SmallClient
 
-from lerobot_serve.ros import qos
-from lerobot_serve.ros.calls import call
 from lerobot_serve.router.split import bucket
 from lerobot_serve.wire import observation as wire_observation
 from lerobot_serve.wire.schema import Refusal, Status
 from lerobot_serve.wire.session import Refused
-from lerobot_serve_interfaces.msg import RoutingDecision
-from lerobot_serve_interfaces.srv import ResetEpisode
+from lerobot_serve_interfaces.msg import RouterState, ServerStatus
+from lerobot_serve_interfaces.srv import GetStatus, ResetEpisode
 
 ROUTER = '/policy_router'
-SHAPES = {'a': 'joints=6,chunk=30,cameras=,fps=30', 'b': 'joints=6,chunk=20,cameras=,fps=30'}
-
-
-def start_slot(processes, slot: str):
-    return processes.start(
-        f'slot_{slot}',
-        'policy_server',
-        namespace=f'/slot_{slot}',
-        policy_kind='null',
-        policy_path=SHAPES[slot],
-        slot=slot,
-    )
 
 
 @pytest.fixture
-def router(processes):
-    for slot in SHAPES:
-        start_slot(processes, slot)
-    return processes.start('router', 'policy_router', split_percent=50, open_timeout_s=20.0)
+def slots(router_rig):
+    router_rig.slots()
+    return router_rig
 
 
 @pytest.fixture
-def client(router, node) -> SmallClient:
-    robot = SmallClient(node, ROUTER, cameras=())
-    robot.open()
-    return robot
+def client(slots) -> SmallClient:
+    return slots.robot()
 
 
 def slot_of(client: SmallClient, episode_id: str) -> str:
     chunk = client.round_trip(episode_id=episode_id)
     assert chunk.status == Status.OK
-    # the slots' chunks differ in length, so the name is not only a label
-    assert len(chunk.robot) == {'a': 30, 'b': 20}[chunk.slot]
+    assert chunk.policy.startswith('steered@')
     return chunk.slot
-
-
-def set_split(node, percent: int) -> bool:
-    settings = node.create_client(SetParameters, f'{ROUTER}/set_parameters')
-    value = Parameter('split_percent', value=percent).to_parameter_msg()
-    return call(settings, SetParameters.Request(parameters=[value]), 10.0).results[0].successful
 
 
 def test_episodes_go_where_their_bucket_says(client):
@@ -67,68 +41,117 @@ def test_episodes_go_where_their_bucket_says(client):
         assert slot_of(client, name) == ('a' if bucket(name) < 50 else 'b')
 
 
-def test_a_change_of_the_split_moves_new_episodes_only(client, node):
+def test_a_change_of_the_split_moves_new_episodes_only(client, slots):
     names = [f'old-{number}' for number in range(6)]
     before = [slot_of(client, name) for name in names]
     assert set(before) == {'a', 'b'}
-    assert set_split(node, 0)
+    assert not slots.set(split_percent=0)
     assert [slot_of(client, name) for name in names] == before
     assert {slot_of(client, f'new-{number}') for number in range(6)} == {'b'}
-    assert set_split(node, 100)
+    assert not slots.set(split_percent=100)
     assert {slot_of(client, f'newer-{number}') for number in range(6)} == {'a'}
-    assert not set_split(node, 101)
+    assert 'split_percent' in slots.set(split_percent=101)
     assert slot_of(client, 'after-the-refusal') == 'a'
 
 
-def test_decisions_are_published_once_for_an_episode(client, node, wait_until):
-    seen: list[RoutingDecision] = []
-    node.create_subscription(RoutingDecision, f'{ROUTER}/routing', seen.append, qos.DECISIONS)
+def test_decisions_are_published_once_for_an_episode(client, slots):
     for _ in range(3):
         slot_of(client, 'ep_42')
-    wait_until(lambda: seen, 'the decision is published')
-    (decision,) = seen
+    slot_of(client, 'another')
+    slots.wait_for_decision('another')
+    (decision,) = [each for each in slots.watch.decisions if each.episode_id == 'ep_42']
     assert (decision.bucket, decision.slot, decision.degraded) == (29, 'a', False)
-    assert decision.policy.startswith('null@')
+    assert decision.policy.startswith('steered@')
+    assert decision.server == '/a/policy_server'
 
 
-def test_without_an_episode_id_routing_is_degraded_and_says_so(client, node, wait_until):
-    seen: list[RoutingDecision] = []
-    node.create_subscription(RoutingDecision, f'{ROUTER}/routing', seen.append, qos.DECISIONS)
-    client.round_trip(episode_id='')
-    wait_until(lambda: seen, 'the decision is published')
-    assert seen[0].degraded
+def test_without_an_episode_id_routing_is_degraded_said_once_and_counted(client, slots):
+    for _ in range(3):
+        assert client.round_trip(episode_id='').status == Status.OK
+    slots.wait_for_drop('no_episode_id', 3)
+    assert slots.wait_for_decision('').degraded
+    assert slots.log('router').count('sends no episode_id') == 1
 
 
-def test_bad_bytes_do_not_end_it(client):
+def test_bad_bytes_do_not_end_it(client, slots):
     for raw in (b'', b'\x00\x01\x00\x00', b'\xff' * 64):
         client.send(raw)
         assert client.round_trip().status == Status.OK
+    slots.wait_for_drop('truncated')
 
 
-def test_an_unknown_robot_gets_no_answer_and_the_known_one_still_does(client):
+def test_an_unknown_robot_gets_no_answer_and_the_known_one_still_does(client, slots):
     stranger = client.observation(client_id='stranger')
     client.send(wire_observation.encode(stranger))
     old = client.observation()
     client.send(wire_observation.encode(replace(old, header=replace(old.header, session_epoch=9))))
     assert client.round_trip().status == Status.OK
+    slots.wait_for_drop('no_session', 2)
 
 
-def test_reset_and_close_reach_both_slots(client):
+def test_reset_and_close_reach_both_slots(client, slots):
     request = ResetEpisode.Request(client_id='tester', session_epoch=1, episode=1)
     assert client.reset(request).acknowledged
+    for name in ('a', 'b'):
+        assert slots.steering(name).events('reset')
     assert client.close().closed
     assert not client.close().closed
+    slots.wait(lambda: slots.state.robots == 0, 'no robot is left')
 
 
-def test_a_slot_that_is_down_refuses_the_session_and_leaves_none_open(processes, node):
-    start_slot(processes, 'a')
-    processes.start('router', 'policy_router', open_timeout_s=2.0)
-    with pytest.raises(Refused, match=r'slot b \(/slot_b/policy_server\)') as refused:
-        SmallClient(node, ROUTER, cameras=()).open()
-    assert refused.value.code == Refusal.UNREACHABLE
+def test_what_it_says_of_itself_is_what_a_policy_server_says(client, slots):
+    for _ in range(3):
+        client.round_trip(episode_id=slots.episode('a'))
+    reply = slots.ask(GetStatus, 'get_status', GetStatus.Request())
+    assert reply.status.state == ServerStatus.ACTIVE
+    assert reply.status.policy_type == 'router'
+    assert reply.status.active_sessions == 1
+    assert (reply.status.requests, reply.status.chunks) == (3, 3)
+    assert list(reply.action_names) == [f'joint_{i}.pos' for i in range(6)]
+    assert reply.chunk_size == 30
 
 
-def test_a_robot_that_does_not_fit_is_refused_with_the_slots_reason(router, node):
-    with pytest.raises(Refused, match=r'slot a .*action_names') as refused:
-        SmallClient(node, ROUTER, cameras=(), action_names=('x',)).open()
+def test_its_state_names_slots_replicas_and_shares(slots):
+    state: RouterState = slots.wait(
+        lambda: (s := slots.state).slots and s.verdict == 'healthy' and s, 'the state'
+    )
+    assert [(s.slot, s.share_percent) for s in state.slots] == [('a', 50), ('b', 50)]
+    assert [s.replicas[0].server for s in state.slots] == ['/a/policy_server', '/b/policy_server']
+    assert not slots.set(split_percent=80)
+    slots.wait(lambda: slots.slot('a').share_percent == 80, 'the share of a')
+    assert slots.slot('b').share_percent == 20
+
+
+def test_a_robot_that_does_not_fit_is_refused_with_the_slots_reason(slots):
+    with pytest.raises(Refused, match=r'slot a \(/a/policy_server\): .*action_names') as refused:
+        slots.robot(action_names=('x',))
     assert refused.value.code == Refusal.ACTION_NAMES
+    assert slots.robot('fits').round_trip().status == Status.OK
+
+
+def test_two_robots_of_one_name_are_told_apart(client, slots):
+    client.round_trip()
+    with pytest.raises(Refused, match='another robot called') as refused:
+        slots.robot(instance=2, session_epoch=2)
+    assert refused.value.code == Refusal.NAME_IN_USE
+    assert client.round_trip().status == Status.OK
+
+
+def test_a_policy_for_other_robots_in_slot_b_is_not_used(router_rig):
+    router_rig.server('a', 'a')
+    router_rig.server('b', 'b', options='&joint=arm')
+    router_rig.router(slot_a=['a'], slot_b=['b'])
+    state = router_rig.wait_for_verdict('drain-b')
+    router_rig.wait(lambda: 'does not fit slot a' in router_rig.slot('b').text, 'the reason')
+    assert state.split_percent == 50
+    client = router_rig.robot()
+    assert {slot_of(client, f'episode-{n}') for n in range(8)} == {'a'}
+    assert 'slot b would get 40 %' in router_rig.set(split_percent=60)
+
+
+def test_one_slot_called_prod_needs_no_split(router_rig):
+    router_rig.server('one', 'prod')
+    router_rig.router(slot_prod=['one'])
+    router_rig.wait_for_verdict('healthy')
+    assert slot_of(router_rig.robot(), 'episode-1') == 'prod'
+    assert router_rig.wait_for_decision('episode-1').reason == 'there is one slot'

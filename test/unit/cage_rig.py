@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 import numpy as np
 
-from lerobot_serve.edge.cage.cage import Cage
-from lerobot_serve.edge.cage.judgement import Judgement, Last
-from lerobot_serve.edge.robot.description import ActionLimit, Interlock, Motion
+from lerobot_serve.cage.cage import Cage
+from lerobot_serve.cage.description import ActionLimit, Interlock, Motion
+from lerobot_serve.cage.judgement import Judgement, Last
 
 STEP_S = 0.02
 SLACK = 1e-8

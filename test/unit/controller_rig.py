@@ -6,14 +6,16 @@ from math import inf
 
 import numpy as np
 
-from lerobot_serve.edge.cage.cage import Cage
-from lerobot_serve.edge.cage.judgement import Judgement, Last
+from lerobot_serve.cage.cage import Cage
+from lerobot_serve.cage.description import ActionLimit, Interlock, Motion
+from lerobot_serve.cage.judgement import Judgement, Last
 from lerobot_serve.edge.controller import Controller, Executed, Sensed
+from lerobot_serve.edge.journey import Journey
 from lerobot_serve.edge.ladder import Ladder
 from lerobot_serve.edge.operation import Diversions
 from lerobot_serve.edge.queue.actions import ActionQueue, Source
 from lerobot_serve.edge.queue.interpolation import Interpolator
-from lerobot_serve.edge.robot.description import ActionLimit, Interlock, Motion, Output, Robot
+from lerobot_serve.edge.robot.description import Output, Robot
 from lerobot_serve.edge.rungs import Rung, RungKind
 
 STEP_S = 0.02
@@ -72,6 +74,7 @@ class Bench:
             self.ladder,
             self.cage,
             Interpolator(interpolation),
+            Journey(len(self.robot.actions)),
             step_s=STEP_S,
             max_action_age_ns=MAX_AGE_NS,
             dry=self._on_dry,

@@ -8,9 +8,10 @@ from math import inf
 
 import numpy as np
 
-from lerobot_serve.edge.cage.judgement import Last
+from lerobot_serve.cage.description import ActionLimit, Motion
+from lerobot_serve.cage.judgement import Last
 from lerobot_serve.edge.ladder import Decision, Ladder
-from lerobot_serve.edge.robot.description import ActionLimit, Motion, Output, Robot
+from lerobot_serve.edge.robot.description import Output, Robot
 from lerobot_serve.edge.rungs import Rung, RungKind
 
 S = 1_000_000_000

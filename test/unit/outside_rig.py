@@ -9,19 +9,13 @@ from types import SimpleNamespace
 import numpy as np
 import simplejpeg
 
+from lerobot_serve.cage.description import ActionLimit, Motion
 from lerobot_serve.edge.history import Moment
 from lerobot_serve.edge.inputs import Snapshot
 from lerobot_serve.edge.outside import Outside
 from lerobot_serve.edge.parameters import EdgeParameters
 from lerobot_serve.edge.preparation import session_ask
-from lerobot_serve.edge.robot.description import (
-    ActionLimit,
-    CameraInput,
-    Motion,
-    Output,
-    Robot,
-    StateSource,
-)
+from lerobot_serve.edge.robot.description import CameraInput, Output, Robot, StateSource
 from lerobot_serve.wire.content import Image as WireImage
 from lerobot_serve.wire.errors import Malformed
 from lerobot_serve.wire.schema import Codec

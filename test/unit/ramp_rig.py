@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import strategies as st
 import numpy as np
 
-from lerobot_serve.edge.cage.judgement import Last
+from lerobot_serve.cage.description import ActionLimit, Motion
+from lerobot_serve.cage.judgement import Last
 from lerobot_serve.edge.ramp import top_speed
-from lerobot_serve.edge.robot.description import ActionLimit, Motion
 
 ARM = ActionLimit('arm.pos', 'arm', Motion.POSITION, -100.0, 100.0, 0.1, 2.0, 8.0)
 FREE = ActionLimit('free.pos', 'free', Motion.POSITION, -100.0, 100.0, 0.1)

@@ -25,6 +25,7 @@ from lerobot_serve.edge.queue.latency import LatencyTracker
 from lerobot_serve.edge.requester import Requester
 from lerobot_serve.edge.servers import Servers
 from lerobot_serve.edge.states import Connection
+from lerobot_serve.wire.executed import Executed
 from lerobot_serve.wire.observation import Observation
 
 WAIT_S = 10.0
@@ -54,12 +55,14 @@ class Bench:
         self.history = History(self.inputs)
         self.inputs.deposit('state', np.zeros(3, np.float32), 0)
         self.latency = LatencyTracker()
+        self.executed = Executed()
         self.connection = Connection(self.clock)
         self.exchange = Exchange(
             self.link,
             self.history,
             self.actions,
             self.latency,
+            lambda: self.executed,
             client_id=client_id,
             action_count=3,
             first_epoch=2**32 - 1,

@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 import numpy as np
 import pytest
 
-from lerobot_serve.edge.cage.judgement import Last, Verdict
-from lerobot_serve.edge.cage.limits import Limits
-from lerobot_serve.edge.robot.description import ActionLimit, Interlock, Motion
+from lerobot_serve.cage.description import ActionLimit, Interlock, Motion
+from lerobot_serve.cage.judgement import Last, Verdict
+from lerobot_serve.cage.limits import Limits
 
 POSITION, VELOCITY = Motion.POSITION, Motion.VELOCITY
 ARM = (

@@ -9,8 +9,8 @@ from hypothesis.extra import numpy as arrays
 import numpy as np
 import pytest
 
-from lerobot_serve.edge.cage.judgement import Verdict
-from lerobot_serve.edge.robot.description import ActionLimit, Interlock, Motion
+from lerobot_serve.cage.description import ActionLimit, Interlock, Motion
+from lerobot_serve.cage.judgement import Verdict
 
 POSITION = Motion.POSITION
 DRONE = (

@@ -24,8 +24,8 @@ from hypothesis import strategies as st
 import numpy as np
 import pytest
 
-from lerobot_serve.edge.cage.judgement import Last, Verdict
-from lerobot_serve.edge.robot.description import ActionLimit, Motion
+from lerobot_serve.cage.description import ActionLimit, Motion
+from lerobot_serve.cage.judgement import Last, Verdict
 
 positions = action_limits(0, Motion.POSITION)
 

@@ -26,8 +26,8 @@ from hypothesis import strategies as st
 import numpy as np
 import pytest
 
-from lerobot_serve.edge.cage.judgement import Judgement, Last, Verdict
-from lerobot_serve.edge.robot.description import Motion
+from lerobot_serve.cage.description import Motion
+from lerobot_serve.cage.judgement import Judgement, Last, Verdict
 
 VELOCITY, POSITION = Motion.VELOCITY, Motion.POSITION
 

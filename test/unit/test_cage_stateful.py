@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule, RuleBasedStateMachine
 import numpy as np
 
-from lerobot_serve.edge.cage.judgement import Last, Verdict
-from lerobot_serve.edge.robot.description import ActionLimit, Interlock, Motion
+from lerobot_serve.cage.description import ActionLimit, Interlock, Motion
+from lerobot_serve.cage.judgement import Last, Verdict
 
 POSITION = Motion.POSITION
 ROBOT = (

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 import numpy as np
 import pytest
 
-from lerobot_serve.edge.cage.judgement import Last, Verdict
-from lerobot_serve.edge.cage.limits import Limits
-from lerobot_serve.edge.robot.description import ActionLimit, Motion
+from lerobot_serve.cage.description import ActionLimit, Motion
+from lerobot_serve.cage.judgement import Last, Verdict
+from lerobot_serve.cage.limits import Limits
 
 BASE = (
     ActionLimit('linear.x', 'x', Motion.VELOCITY, -0.5, 0.5, 0.1, max_acceleration=2.0),

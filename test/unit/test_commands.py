@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 from robot_rig import ROBOTS
 
+from lerobot_serve.cage.description import ActionLimit, Motion
 from lerobot_serve.edge.robot.checks import TWIST_FIELDS
 from lerobot_serve.edge.robot.commands import command_message, TYPES
-from lerobot_serve.edge.robot.description import ActionLimit, Motion, Output, Robot
+from lerobot_serve.edge.robot.description import Output, Robot
 from lerobot_serve.edge.robot.file import COMMAND_KEYS, load
 
 STAMP = Time(sec=7, nanosec=8)

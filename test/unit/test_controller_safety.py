@@ -8,8 +8,8 @@ from controller_rig import arm, Bench, GIVING_UP, LADDER
 import numpy as np
 import pytest
 
-from lerobot_serve.edge.cage.judgement import Verdict
-from lerobot_serve.edge.robot.description import Interlock
+from lerobot_serve.cage.description import Interlock
+from lerobot_serve.cage.judgement import Verdict
 from lerobot_serve.edge.rungs import Rung, RungKind
 
 # what one step may do to where the robot is

@@ -8,12 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from lerobot_serve.cage.description import Interlock
+from lerobot_serve.cage.sharing import decode_limits
 from lerobot_serve.edge import preparation
 from lerobot_serve.edge.controller import Sensed
 from lerobot_serve.edge.parameters import EdgeParameters
 from lerobot_serve.edge.preparation import name_client, pace, pace_warnings, session_ask, tick_s
 from lerobot_serve.edge.queue.actions import ActionQueue, Source
-from lerobot_serve.edge.robot.description import Interlock, Robot, StateSource
+from lerobot_serve.edge.robot.description import Robot, StateSource
 from lerobot_serve.edge.robot.file import load
 from lerobot_serve.edge.rungs import RungKind
 from lerobot_serve.parameters import ParameterError
@@ -65,6 +67,23 @@ def test_it_asks_with_the_names_of_the_policy(robot):
 def test_an_answer_is_of_use_until_it_is_given_up_or_too_old(robot, timeout_s, age_s, within_s):
     asked = ask(robot, request_timeout_s=timeout_s, max_action_age_s=age_s)
     assert asked.answer_within_s == within_s
+
+
+def test_it_tells_its_limits_under_the_names_of_the_policy(robot):
+    wild = replace(robot, rename_map={robot.actions[0].name: 'renamed'})
+    asked = ask(wild, interpolation=2)
+    ((key, data),) = asked.extensions
+    limits = decode_limits(data)
+    assert key == 'lerobot_serve.limits'
+    assert limits.names == asked.action_names
+    assert limits.names[0] == 'renamed'
+    # commands, not rows of the policy
+    assert limits.step_s == pytest.approx(1 / 60)
+
+
+def test_a_robot_of_very_many_actions_asks_without_its_limits(robot):
+    many = tuple(replace(robot.actions[0], name=f'{"x" * 90}{i}') for i in range(500))
+    assert ask(replace(robot, actions=many)).extensions == ()
 
 
 # when is asked, and how often is commanded

@@ -12,6 +12,7 @@ from lerobot_serve.edge.fake_link import answer
 from lerobot_serve.edge.inputs import NotReady
 from lerobot_serve.edge.link import Episode
 from lerobot_serve.edge.queue.delay import clamped, RULES
+from lerobot_serve.wire.executed import decode, Executed, Run
 from lerobot_serve.wire.schema import Flag, Status
 
 # how a chunk joins what is left
@@ -115,6 +116,26 @@ def test_a_state_that_the_server_lost_is_counted_and_the_chunk_is_played():
     assert played(bench) == CHUNK.tolist()
     hear(bench, bench.ask())
     assert bench.drops == {'state_lost': 1}
+
+
+def test_a_change_of_policy_is_counted_and_the_chunk_is_played():
+    bench = guided()
+    request = bench.ask()
+    flags = Flag.POLICY_CHANGED | Flag.STATE_LOST
+    assert hear(bench, request, header=request.header.answer(flags)) is Outcome.MERGED
+    assert bench.drops == {'policy_changed': 1, 'state_lost': 1}
+    assert played(bench) == CHUNK.tolist()
+
+
+def test_a_request_tells_what_was_executed():
+    bench = guided()
+    run = Run(7, 9, 4, CHUNK)
+    bench.executed = Executed(50, 4, 3, 2, 1, 0.25, (run,))
+    told = decode(bench.ask().extensions[0])
+    assert (told.actions, told.fallbacks, told.trips, told.stalls) == (50, 4, 3, 2)
+    assert (told.dropped_rows, told.oldest_age_s) == (1, 0.25)
+    assert (told.runs[0].seq, told.runs[0].session_epoch, told.runs[0].first_row) == (7, 9, 4)
+    assert np.array_equal(told.runs[0].rows, CHUNK)
 
 
 # episodes

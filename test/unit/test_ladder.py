@@ -6,7 +6,7 @@ from ladder_rig import ARM, BASE, kinds, MIXED, rungs, S, STEP_NS, STEP_S, world
 import numpy as np
 import pytest
 
-from lerobot_serve.edge.cage.judgement import Last
+from lerobot_serve.cage.judgement import Last
 from lerobot_serve.edge.ladder import Ladder
 from lerobot_serve.edge.rungs import RungKind
 from lerobot_serve.parameters import ParameterError

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from ladder_rig import MIXED, rungs, S, STEP_NS, STEP_S
 import numpy as np
 
-from lerobot_serve.edge.cage.judgement import Last
+from lerobot_serve.cage.judgement import Last
 from lerobot_serve.edge.ladder import Ladder
 from lerobot_serve.edge.ramp import top_speed
 from lerobot_serve.edge.rungs import RungKind

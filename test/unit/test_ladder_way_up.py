@@ -6,7 +6,7 @@ from ladder_rig import kinds, MIXED, rungs, world
 import numpy as np
 import pytest
 
-from lerobot_serve.edge.cage.judgement import Last
+from lerobot_serve.cage.judgement import Last
 from lerobot_serve.edge.rungs import RungKind
 
 ONE = np.ones(2)

@@ -14,6 +14,7 @@ from lerobot_serve.sim.parameters import SimParameters
 
 NODES = (ServerParameters, EdgeParameters, RouterParameters, SimParameters)
 ENDINGS = {'s': ('_s',), 'ms': ('_ms',), 'Hz': ('_hz',), '%': ('_percent',)}
+ENDINGS['h'] = ('_hours',)
 ENDINGS['MB'] = ('_mb',)
 ENDINGS['pixels'] = ('_height', '_width')
 
@@ -63,7 +64,12 @@ def test_the_table_has_every_parameter(parameters):
         (ServerParameters, {'pin_task': True}, 'pin_task needs a default_task'),
         (ServerParameters, {'session_grace_s': 61}, r'session_grace_s must be at most .* \(60\)'),
         (EdgeParameters, {'buffer_time_s': 3}, r'buffer_time_s must be below .* \(3\), got 3'),
-        (RouterParameters, {'slot_b': '/slot_a/policy_server'}, 'slot_a and slot_b must differ'),
+        (
+            RouterParameters,
+            {'slot_b': ['/slot_a/policy_server']},
+            'in slot_b and in slot_a',
+        ),
+        (SimParameters, {'outcome_topic': 'outcome'}, "full name of a topic, .*, got 'outcome'"),
     ],
 )
 def test_a_node_refuses_values_that_contradict_each_other(parameters, values, text):
@@ -100,4 +106,4 @@ def test_what_a_policy_was_loaded_with_changes_only_while_there_is_none(spec):
             changed(ServerParameters(), {spec.name: value})
         values = {spec.name: value, 'default_task': 'one'}
         after = changed(ServerParameters(), values, unconfigured=True)
-        assert getattr(after, spec.name) == values[spec.name]
+        assert getattr(after, spec.field) == values[spec.name]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 import math
 
@@ -26,6 +25,8 @@ class Example:
     names: tuple[str, ...] = parameter((), 'which ones', live=True)
     fixed: int = parameter(7, 'fixed at start')
     managed: str = parameter('old', 'in use while configured', on_configure=True)
+    arm_speed: float = parameter(1.0, 'of the arm', low=0.0, live=True, name='arm.speed')
+    arm_kind: str = parameter('old', 'of the arm, too', on_configure=True, name='arm.kind')
 
     def check(self) -> None:
         if self.fast and self.mode == 'slow':
@@ -98,6 +99,30 @@ def test_an_unknown_name_is_refused_with_the_known_ones():
         build(Example, {'speed': 1})
 
 
+def test_a_parameter_goes_by_its_name_where_that_is_not_its_field():
+    built = build(Example, {'arm.speed': 2, 'arm.kind': 'new'})
+    assert (built.arm_speed, built.arm_kind) == (2.0, 'new')
+    after = changed(built, {'arm.speed': 3.0})
+    assert (after.arm_speed, after.arm_kind) == (3.0, 'new')
+    with pytest.raises(ParameterError, match=r'^arm_speed is not a parameter; .*, arm\.speed, '):
+        build(Example, {'arm_speed': 2.0})
+    with pytest.raises(ParameterError, match=r'^arm\.speed must be at least 0, got -1\.0$'):
+        build(Example, {'arm.speed': -1})
+    with pytest.raises(ParameterError, match=r"^arm\.kind is in use \('new'\); "):
+        changed(built, {'arm.kind': 'other'})
+
+
+def test_a_class_that_extends_another_has_the_parameters_of_both():
+    @dataclass(frozen=True, slots=True)
+    class Larger(Example):
+        leg_speed: float = parameter(1.0, 'of the leg', live=True, name='leg.speed')
+
+    assert [spec.name for spec in specs(Larger)] == [*NAMES, 'leg.speed']
+    assert changed(build(Larger, {'fixed': 8}), {'leg.speed': 2.0}) == Larger(
+        fixed=8, leg_speed=2.0
+    )
+
+
 def test_a_parameter_needs_a_default():
     @dataclass(frozen=True)
     class Bare:
@@ -156,27 +181,31 @@ def test_the_table_says_when_a_parameter_may_change():
     assert told['count'] == 'live'
     assert told['fixed'] == 'at start'
     assert told['managed'] == 'when unconfigured'
+    assert told['arm.kind'] == 'when unconfigured'
 
 
+NAMES = [spec.name for spec in specs(Example)]
 anything = (
     st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.lists(st.text())
 )
-changes = st.dictionaries(
-    st.sampled_from([spec.name for spec in specs(Example)] + ['unknown']), anything, max_size=4
-)
+changes = st.dictionaries(st.sampled_from([*NAMES, 'arm_speed', 'unknown']), anything, max_size=4)
+
+
+def by_name(parameters: Example) -> dict[str, object]:
+    return {spec.name: getattr(parameters, spec.field) for spec in specs(Example)}
 
 
 @given(changes, st.booleans())
 def test_a_change_is_taken_as_a_whole_or_not_at_all(values, unconfigured):
     current = build(Example, {})
-    before = dataclasses.asdict(current)
+    before = by_name(current)
     try:
         after = changed(current, values, unconfigured=unconfigured)
     except ParameterError:
-        assert dataclasses.asdict(current) == before
+        assert by_name(current) == before
         return
-    assert dataclasses.asdict(current) == before
-    for name, value in dataclasses.asdict(after).items():
+    assert by_name(current) == before
+    for name, value in by_name(after).items():
         wanted = values.get(name, before[name])
         assert value == (tuple(wanted) if isinstance(wanted, list) else wanted)
         assert type(value) is type(before[name])

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 from ramp_rig import ARM, begin, FREE, near, rates, SPEEDS, WHEEL
 
-from lerobot_serve.edge.cage import cage as cage_module
-from lerobot_serve.edge.cage.judgement import Last, Verdict
+from lerobot_serve.cage import cage as cage_module
+from lerobot_serve.cage.description import ActionLimit, Motion
+from lerobot_serve.cage.judgement import Last, Verdict
 from lerobot_serve.edge.ramp import (
     brakes,
     fastest,
@@ -22,7 +23,6 @@ from lerobot_serve.edge.ramp import (
     top_deceleration,
     top_speed,
 )
-from lerobot_serve.edge.robot.description import ActionLimit, Motion
 
 
 @st.composite

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from ramp_rig import ARM, begin, near, rates, SPEEDS, WHEEL
 
-from lerobot_serve.edge.cage.judgement import Last
+from lerobot_serve.cage.judgement import Last
 from lerobot_serve.edge.ramp import Ramp, SLOW_SHARE, travel_time_s
 
 

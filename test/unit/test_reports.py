@@ -13,7 +13,7 @@ import pytest
 from requester_rig import Bench as Requests
 from requester_rig import CHUNK
 
-from lerobot_serve.edge.cage.judgement import Judgement, Verdict
+from lerobot_serve.cage.judgement import Judgement, Verdict
 from lerobot_serve.edge.controller import Executed
 from lerobot_serve.edge.fake_link import answer
 from lerobot_serve.edge.ladder import Decision

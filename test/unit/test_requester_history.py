@@ -7,6 +7,7 @@ import pytest
 from requester_rig import Bench, MS, played, starting
 
 from lerobot_serve.edge.link import Agreement, Episode
+from lerobot_serve.wire import executed as wire_executed
 from lerobot_serve.wire import observation as wire_observation
 from lerobot_serve.wire.content import Image
 from lerobot_serve.wire.header import Header
@@ -129,6 +130,7 @@ def test_a_session_of_one_observation_sends_the_newest_of_everything_and_no_more
         np.array([[1, 2, 3]], np.float32),
         (FRAME,),
         'fold the towel',
+        extensions=(wire_executed.encode(bench.executed),),
     )
     assert sent == [wire_observation.encode(expected)]
     assert pending.captured_ns == 4 * MS

@@ -7,7 +7,8 @@ from math import inf
 import pytest
 from robot_rig import ARM, BASE, changed, PAN_PATH, ROBOTS, SIM_ARM
 
-from lerobot_serve.edge.robot.description import ActionLimit, Interlock, Motion, Output
+from lerobot_serve.cage.description import ActionLimit, Interlock, Motion
+from lerobot_serve.edge.robot.description import Output
 from lerobot_serve.edge.robot.file import load, parse
 from lerobot_serve.edge.robot.measured import measuring
 from lerobot_serve.edge.robot.table import RobotFileError

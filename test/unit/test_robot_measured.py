@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lerobot_serve.edge.robot.description import ActionLimit, Motion, Output, Robot, StateSource
+from lerobot_serve.cage.description import ActionLimit, Motion
+from lerobot_serve.edge.robot.description import Output, Robot, StateSource
 from lerobot_serve.edge.robot.measured import measured, measuring
 
 

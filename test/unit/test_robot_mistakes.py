@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 import pytest
 from robot_rig import ARM, BASE, changed, FRONT_PATH, PAN_PATH, REMOVED
 
-from lerobot_serve.edge.robot.description import Motion, Robot
+from lerobot_serve.cage.description import Motion
+from lerobot_serve.edge.robot.description import Robot
 from lerobot_serve.edge.robot.file import parse
 from lerobot_serve.edge.robot.table import RobotFileError
 

@@ -49,9 +49,14 @@ def test_a_larger_split_only_moves_new_episodes_to_a(key, split_percent):
         assert slot(bucket(key), split_percent + 1) == 'a'
 
 
-def test_the_share_is_the_one_asked_for():
+def test_without_a_split_there_is_one_slot():
+    assert {slot(number, None) for number in range(BUCKETS)} == {'prod'}
+
+
+def test_the_share_of_a_million_episodes_is_the_one_asked_for():
     counts = [0] * BUCKETS
-    for number in range(100_000):
+    for number in range(1_000_000):
         counts[bucket(f'robot_{number % 7}-{number}')] += 1
     for split_percent in range(101):
-        assert abs(sum(counts[:split_percent]) / 1000 - split_percent) < 1
+        to_a = sum(c for n, c in enumerate(counts) if slot(n, split_percent) == 'a')
+        assert abs(to_a / 10_000 - split_percent) < 0.2

@@ -2,27 +2,127 @@
 
 from __future__ import annotations
 
-from builtin_interfaces.msg import Time
-from hypothesis import given
+from collections import OrderedDict
+
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis.stateful import invariant, rule, RuleBasedStateMachine
 import pytest
 
-from lerobot_serve.router.messages import merge_replies, routing_decision
+from lerobot_serve.router.journal import FEW_LINES, Journal
 from lerobot_serve.router.split import bucket, slot
-from lerobot_serve.router.sticky import Placement, StickyTable
-from lerobot_serve_interfaces.srv import OpenSession
+from lerobot_serve.router.sticky import Placement, REASON_LIMIT, StickyTable
+
+EPISODES = ('a', 'b', 'c', 'd', 'e')
+REASONS = ('', 'slot a takes no episodes: drained')
+
+
+def turned(slot_name: str) -> tuple[str, str]:
+    """Choose the other slot."""
+    return {'a': 'b', 'b': 'a'}[slot_name], 'slot is drained'
+
+
+def refuse(slot_name: str) -> tuple[str, str]:
+    raise LookupError(slot_name)
 
 
 def test_a_new_episode_is_placed_by_the_split():
     placement = StickyTable(4).place('ep_42', 'request', 30)
-    assert placement == Placement('ep_42', 29, 'a', 30, cached=False, degraded=False)
+    assert placement == Placement('ep_42', 29, 'a', 30)
+    assert not (placement.cached or placement.degraded or placement.moved or placement.reason)
 
 
 def test_a_changed_split_does_not_move_an_episode():
     table = StickyTable(4)
     table.place('ep_42', 'request', 30)
-    assert table.place('ep_42', 'request', 0) == Placement('ep_42', 29, 'a', 30, True, False)
+    assert table.place('ep_42', 'request', 0) == Placement('ep_42', 29, 'a', 30, cached=True)
     assert table.place('ep_xyz', 'request', 0).slot == 'b'
+
+
+def test_a_new_episode_may_be_turned_to_the_other_slot_and_stays_there():
+    table = StickyTable(4)
+    placement = table.place('ep_42', 'request', 30, turned)
+    assert placement == Placement('ep_42', 29, 'b', 30, reason='slot is drained')
+    assert table.place('ep_42', 'request', 100, refuse).slot == 'b'
+
+
+def test_nobody_is_asked_about_a_known_episode():
+    table = StickyTable(4)
+    table.place('ep_42', 'request', 30)
+    assert table.place('ep_42', 'request', 30, refuse).cached
+
+
+def test_what_could_not_be_chosen_is_not_remembered():
+    table = StickyTable(4)
+    with pytest.raises(LookupError):
+        table.place('ep_42', 'request', 30, refuse)
+    assert len(table) == 0
+    assert not table.place('ep_42', 'request', 30).cached
+
+
+def test_a_known_episode_is_found():
+    table = StickyTable(4)
+    assert table.find('ep_42') is None
+    assert table.find('') is None
+    table.place('ep_42', 'request', 30)
+    assert table.find('ep_42') == Placement('ep_42', 29, 'a', 30, cached=True)
+
+
+def test_to_look_for_an_episode_is_not_to_use_it():
+    table = StickyTable(2)
+    table.place('one', 'request', 50)
+    table.place('two', 'request', 50)
+    table.find('one')
+    table.place('three', 'request', 50)
+    assert table.find('one') is None
+    assert table.find('two')
+
+
+def test_an_episode_that_had_to_move_stays_where_it_went():
+    table = StickyTable(4)
+    table.place('ep_42', 'request', 30)
+    moved = table.move('ep_42', 'b', 'slot a is drained')
+    assert moved == Placement('ep_42', 29, 'b', 30, moved=True, reason='slot a is drained')
+    later = table.place('ep_42', 'request', 100, refuse)
+    assert (later.slot, later.cached, later.moved) == ('b', True, True)
+    assert table.move('ep_42', 'a', 'slot b is drained').slot == 'a'
+    assert table.move('ep_42', 'a', 'slot b is drained').slot == 'a'
+    assert len(table) == 1
+
+
+def test_an_episode_that_was_forgotten_before_it_had_to_move_is_remembered_anew():
+    table = StickyTable(1)
+    table.place('ep_42', 'request', 30)
+    table.place('ep_xyz', 'request', 40)
+    moved = table.move('ep_42', 'b', 'slot a is drained')
+    assert moved == Placement('ep_42', 29, 'b', 40, moved=True, reason='slot a is drained')
+    assert table.find('ep_42').slot == 'b'
+    assert len(table) == 1
+
+
+def test_a_router_of_one_slot_has_no_split():
+    table = StickyTable(4)
+    assert table.place('ep_42', 'request', None) == Placement('ep_42', 29, 'prod', None)
+    assert table.place('ep_42', 'request', None).cached
+    assert table.place('', 'ep_42', None).slot == 'prod'
+
+
+@pytest.mark.parametrize(
+    ('before', 'after', 'slot_name', 'gone'), [(30, None, 'prod', 'a'), (None, 30, 'a', 'prod')]
+)
+def test_an_episode_leaves_a_slot_that_the_router_has_no_more(before, after, slot_name, gone):
+    table = StickyTable(4)
+    table.place('ep_42', 'request', before)
+    again = table.place('ep_42', 'request', after)
+    reason = f'there is no slot {gone} any more'
+    assert again == Placement('ep_42', 29, slot_name, after, moved=True, reason=reason)
+    assert table.place('ep_42', 'request', after, refuse).cached
+
+
+def test_a_long_reason_is_cut():
+    table = StickyTable(4)
+    assert len(table.move('ep_42', 'b', 'x' * 5000).reason) == REASON_LIMIT
+    assert len(table.place('one', '', 30, lambda s: (s, 'x' * 5000)).reason) == REASON_LIMIT
 
 
 def test_the_episode_that_was_not_used_for_longest_is_forgotten_first():
@@ -36,67 +136,128 @@ def test_the_episode_that_was_not_used_for_longest_is_forgotten_first():
 
 def test_without_an_episode_each_request_stands_alone_and_is_not_remembered():
     table = StickyTable(4)
-    first = table.place('', 'ep_42', 30)
-    assert first == Placement('ep_42', 29, 'a', 30, cached=False, degraded=True)
+    assert table.place('', 'ep_42', 30) == Placement('ep_42', 29, 'a', 30, degraded=True)
     assert table.place('', 'ep_42', 29).slot == 'b'
     assert table.place('', 'ep_xyz', 30).slot == 'b'
+    assert table.place('', 'ep_42', 30, turned).slot == 'b'
     assert len(table) == 0
+    assert table.find('ep_42') is None
 
 
-places = st.tuples(st.sampled_from(['', 'a', 'b', 'c', 'd', 'e']), st.integers(0, 100))
+class Life(RuleBasedStateMachine):
+    """A table against a plain account of where each episode has to be."""
 
+    capacity = 3
 
-@given(st.lists(places, max_size=60))
-def test_no_change_of_split_moves_an_episode_that_is_known(script):
-    table, known = StickyTable(8), {}
-    for number, (episode, split_percent) in enumerate(script):
-        placement = table.place(episode, f'request {number}', split_percent)
-        if not episode:
-            assert placement.degraded
-            assert not placement.cached
-            assert placement.slot == slot(bucket(f'request {number}'), split_percent)
-            continue
-        assert placement.cached == (episode in known)
-        assert placement.slot == known.setdefault(episode, slot(bucket(episode), split_percent))
-    assert len(table) == len(known)
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = StickyTable(self.capacity)
+        self.account: OrderedDict[str, tuple[str, bool]] = OrderedDict()
 
-
-@given(st.lists(st.integers(0, 30)), st.integers(1, 10))
-def test_the_table_never_grows_beyond_its_capacity(numbers, capacity):
-    table = StickyTable(capacity)
-    for number in numbers:
-        table.place(f'episode {number}', 'request', 50)
-        assert len(table) <= capacity
-    assert len(table) == min(capacity, len(set(numbers)))
-
-
-@pytest.mark.parametrize(
-    ('episode', 'reason'),
-    [('ep_42', 'bucket 29 is below 30'), ('', 'no episode id; bucket 77 is not below 30')],
-)
-def test_a_decision_says_why(episode, reason):
-    decision = routing_decision(
-        StickyTable(1).place(episode, 'ep_xyz', 30),
-        stamp=Time(),
-        client_id='robot_1',
-        episode_id=episode,
-        policy='fake@0',
-        server='/slot_a/policy_server',
+    @rule(
+        episode=st.sampled_from(EPISODES),
+        split=st.integers(0, 100),
+        choose=st.sampled_from([turned, None]),
     )
-    assert decision.reason == reason
-    assert decision.degraded == (not episode)
-    assert decision.routing_key == (episode or 'ep_xyz')
-    assert decision.split_percent == 30
+    def place(self, episode, split, choose):
+        wanted = slot(bucket(episode), split)
+        placement = self.table.place(episode, '', split, choose or (lambda s: (s, '')))
+        assert placement.cached == (episode in self.account)
+        placed = (turned(wanted)[0] if choose else wanted), False
+        self.remember(episode, self.account.get(episode, placed))
+        assert (placement.slot, placement.moved) == self.account[episode]
+
+    @rule(episode=st.sampled_from(EPISODES), name=st.sampled_from('ab'))
+    def move(self, episode, name):
+        placement = self.table.move(episode, name, 'drained')
+        assert (placement.slot, placement.moved, placement.cached) == (name, True, False)
+        self.remember(episode, (name, True))
+
+    @rule(split=st.integers(0, 100), number=st.integers(0, 9))
+    def place_without_an_episode(self, split, number):
+        placement = self.table.place('', f'request {number}', split)
+        assert placement.degraded
+        assert placement.slot == slot(bucket(f'request {number}'), split)
+
+    def remember(self, episode, where):
+        self.account[episode] = where
+        self.account.move_to_end(episode)
+        if len(self.account) > self.capacity:
+            self.account.popitem(last=False)
+
+    @invariant()
+    def the_account_is_right(self):
+        found = {name: self.table.find(name) for name in EPISODES}
+        assert {n: (p.slot, p.moved) for n, p in found.items() if p} == dict(self.account)
+        assert len(self.table) == len(self.account) <= self.capacity
 
 
-def test_the_reply_of_two_slots_promises_what_both_hold():
-    def reply(policy: str, **content: object) -> OpenSession.Response:
-        return OpenSession.Response(accepted=True, policy=policy, warnings=[policy], **content)
+TestLife = Life.TestCase
+TestLife.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
 
-    a = reply('act@0', policy_type='act', chunk_size=50, supports_rtc=True, load=0.5)
-    b = reply('pi0@1', policy_type='pi0', chunk_size=30, supports_rtc=False, load=0.75)
-    merged = merge_replies(a, b, '/policy_router/observation')
-    assert merged.observation_topic == '/policy_router/observation'
-    assert (merged.policy, merged.policy_type) == ('act@0|pi0@1', 'mixed')
-    assert (merged.chunk_size, merged.supports_rtc, merged.load) == (30, False, 0.75)
-    assert merged.warnings == ['slot a: act@0', 'slot b: pi0@1']
+
+# with a journal
+
+steps = st.tuples(
+    st.sampled_from(EPISODES),
+    st.integers(0, 100) | st.sampled_from('ab'),
+    st.sampled_from(REASONS),
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(script=st.lists(steps, max_size=40), capacity=st.integers(1, 6))
+def test_a_table_that_is_made_again_places_no_episode_elsewhere(
+    tmp_path_factory, script, capacity
+):
+    path = tmp_path_factory.mktemp('journal') / 'placements.jsonl'
+    journal = Journal(path, 10, pytest.fail)
+    table = StickyTable(capacity, journal)
+    for episode, where, reason in script:
+        if isinstance(where, str):
+            table.move(episode, where, reason)
+        else:
+            table.place(episode, '', where, lambda s, reason=reason: (s, reason))
+    journal.close()
+    # a larger one, since the order in which they were used is not written down
+    again = StickyTable(10, Journal(path, 10, pytest.fail))
+    for episode in EPISODES:
+        known = table.find(episode)
+        assert known is None or again.find(episode) == known
+
+
+def test_only_what_is_new_is_written(tmp_path):
+    path = tmp_path / 'placements.jsonl'
+    table = StickyTable(4, Journal(path, 4, pytest.fail))
+    table.place('ep_42', 'request', 30)
+    size = path.stat().st_size
+    for _ in range(10):
+        table.place('ep_42', 'request', 0)
+        table.place('', 'request', 30)
+        table.find('ep_42')
+    assert path.stat().st_size == size
+    table.move('ep_42', 'b', '')
+    assert path.stat().st_size > size
+
+
+def test_neither_table_nor_file_grow_with_the_episodes_that_were_seen(tmp_path):
+    path = tmp_path / 'placements.jsonl'
+    journal = Journal(path, 100, pytest.fail)
+    table = StickyTable(100, journal)
+    longest = 0
+    for number in range(4 * FEW_LINES):
+        table.place(f'episode {number}', 'request', 50)
+        longest = max(longest, path.stat().st_size)
+    assert len(table) == 100
+    assert longest < 2 * FEW_LINES * 90
+    journal.close()
+    again = StickyTable(100, Journal(path, 100, pytest.fail))
+    newest = [f'episode {4 * FEW_LINES - n}' for n in range(1, 101)]
+    assert [again.find(name) for name in newest] == [table.find(name) for name in newest]
+
+
+def test_alike_decisions_are_one_object():
+    table = StickyTable(10_000)
+    for number in range(10_000):
+        table.place(f'episode {number}', 'request', 50)
+    assert len({id(decided) for decided in table._placed.values()}) <= 100

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import pytest
 from robot_rig import ARM, BASE, changed, PAN_PATH
 
-from lerobot_serve.edge.robot.description import Motion
+from lerobot_serve.cage.description import Motion
 from lerobot_serve.edge.robot.file import load, parse
 from lerobot_serve.edge.robot.table import RobotFileError
 from lerobot_serve.edge.robot.urdf import JointLimit, Urdf

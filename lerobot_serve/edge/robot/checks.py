@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from lerobot_serve.edge.robot.description import ActionLimit, Interlock, Motion, Robot
+from lerobot_serve.cage.description import ActionLimit, Interlock, Motion
+from lerobot_serve.edge.robot.description import Robot
 from lerobot_serve.edge.robot.measured import measuring
 from lerobot_serve.edge.robot.table import refuse_twice, RobotFileError
 

@@ -11,7 +11,8 @@ from sensor_msgs.msg import JointState
 from std_msgs.msg import Float64MultiArray
 from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 
-from lerobot_serve.edge.robot.description import Motion, Robot
+from lerobot_serve.cage.description import Motion
+from lerobot_serve.edge.robot.description import Robot
 
 # Output.type -> the class of the messages
 TYPES: dict[str, type] = {

@@ -1,5 +1,5 @@
 """
-What the robot is: where its state and frames come from, what it can do, and within what limits.
+What the robot is: where its state and frames come from, what it can do, and how it is told.
 
 Plain data without rules: `file` makes it and checks it as a whole. Inside the controller
 everything has the robot's own names; what goes over the wire has the policy's, by `rename_map`.
@@ -9,15 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from enum import Enum
-from math import inf
 
-
-class Motion(Enum):
-    """What a number of an action means."""
-
-    POSITION = 'position'
-    VELOCITY = 'velocity'
+from lerobot_serve.cage.description import ActionLimit, Interlock
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,39 +40,6 @@ class CameraInput:
     topic: str
     type: str
     max_age_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class ActionLimit:
-    """
-    One action, the joint it moves, and what it may ask of it.
-
-    The number is in the joint's unit (rad or m; a second less for Motion.VELOCITY), and `max_step`
-    bounds its change in one control step. `max_velocity` and `max_acceleration` bound the joint's
-    motion whatever the number is. `max_lead` is how far a position may be ahead of the measured
-    one.
-    """
-
-    name: str
-    joint: str
-    motion: Motion
-    low: float
-    high: float
-    max_step: float
-    max_velocity: float = inf
-    max_acceleration: float = inf
-    max_lead: float = inf
-
-
-@dataclass(frozen=True, slots=True)
-class Interlock:
-    """While a value of the state is below or above a bound, these actions are forced."""
-
-    name: str
-    state: str
-    below: float | None
-    above: float | None
-    then: dict[str, float]
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,16 +13,9 @@ import math
 from pathlib import Path
 from typing import Any
 
+from lerobot_serve.cage.description import ActionLimit, Interlock, Motion
 from lerobot_serve.edge.robot import checks, urdf
-from lerobot_serve.edge.robot.description import (
-    ActionLimit,
-    CameraInput,
-    Interlock,
-    Motion,
-    Output,
-    Robot,
-    StateSource,
-)
+from lerobot_serve.edge.robot.description import CameraInput, Output, Robot, StateSource
 from lerobot_serve.edge.robot.table import named, number, read, RobotFileError, Table, text
 from lerobot_serve.edge.robot.urdf import JointLimit
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from lerobot_serve.edge.robot.description import ActionLimit, Motion, Robot, StateSource
+from lerobot_serve.cage.description import ActionLimit, Motion
+from lerobot_serve.edge.robot.description import Robot, StateSource
 
 POSES = ('pose.x', 'pose.y', 'pose.z', 'pose.yaw')
 

@@ -1,0 +1,47 @@
+"""What a robot's actions are and within what limits: plain data without rules, for any thread."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from math import inf
+
+
+class Motion(Enum):
+    """What a number of an action means."""
+
+    POSITION = 'position'
+    VELOCITY = 'velocity'
+
+
+@dataclass(frozen=True, slots=True)
+class ActionLimit:
+    """
+    One action, the joint it moves, and what it may ask of it.
+
+    The number is in the joint's unit (rad or m; a second less for Motion.VELOCITY), and `max_step`
+    bounds its change in one control step. `max_velocity` and `max_acceleration` bound the joint's
+    motion whatever the number is. `max_lead` is how far a position may be ahead of the measured
+    one.
+    """
+
+    name: str
+    joint: str
+    motion: Motion
+    low: float
+    high: float
+    max_step: float
+    max_velocity: float = inf
+    max_acceleration: float = inf
+    max_lead: float = inf
+
+
+@dataclass(frozen=True, slots=True)
+class Interlock:
+    """While a value of the state is below or above a bound, these actions are forced."""
+
+    name: str
+    state: str
+    below: float | None
+    above: float | None
+    then: dict[str, float]

@@ -1,0 +1,207 @@
+"""
+What a command may be, seen from the one before: arrays, one number for each joint.
+
+Limits may contradict each other. The order in which they hold:
+
+1. Step and velocity. No joint is asked for more in one step, whatever else is wrong.
+2. Position. A joint inside its limits stays inside; one that stands outside goes no further out.
+3. Lead. A command that is `max_lead` ahead of the measured position goes no further ahead.
+4. Acceleration. It gives way to the three above: at a limit, and when the measured position is
+   held back, a joint stops dead. At a limit that hardly happens, because of
+5. Braking. A joint goes only as fast as it can still stop before its limit.
+6. The way back. A joint outside its position limits, then one too far ahead of its measured
+   position, returns as fast as all of the above allow, whatever is wanted.
+
+Then the command is what is nearest to the wanted one. To stand still breaks none of 1, 2 and 3, so
+there is always a command.
+
+A velocity (Motion.VELOCITY) is bounded itself, by low, high and max_velocity, and changes at most
+by max_step and by max_acceleration times the step. It has no position, hence no lead, no braking.
+
+A control step is taken to last `step_s`. Plain, without a clock; any thread.
+"""
+
+from __future__ import annotations
+
+from math import inf, isfinite
+
+import numpy as np
+
+from lerobot_serve.cage.description import ActionLimit, Motion
+from lerobot_serve.cage.judgement import is_numbers, Last
+
+# so much more is allowed: what was planned up to a limit is not clamped for its rounding
+ROUNDING = 1 + 1e-9
+# stands in for what has no limit where 0 * inf or inf / inf would come up
+HUGE = 1e300
+# downwards and upwards
+DIRECTIONS = np.array(((-1.0,), (1.0,)))
+
+
+class Limits:
+    """
+    The limits of a robot. Raises ValueError for those that make no sense.
+
+    A window is two rows, how far each joint may go downwards and upwards. Downwards is written
+    with the opposite sign, so that both are upper bounds and every rule is written once.
+    """
+
+    def __init__(self, actions: tuple[ActionLimit, ...], step_s: float) -> None:
+        if not 0 < step_s < inf:
+            raise ValueError(f'a control step must take some time, got {step_s} s')
+        for action in actions:
+            _refuse_nonsense(action)
+        self.names = tuple(action.name for action in actions)
+        self.is_velocity = np.array([action.motion is Motion.VELOCITY for action in actions], bool)
+
+        def column(name: str) -> np.ndarray:
+            return np.array([getattr(action, name) for action in actions], float)
+
+        def of_positions(values: np.ndarray) -> np.ndarray:
+            return np.where(self.is_velocity, inf, values)
+
+        fastest = np.where(self.is_velocity, column('max_velocity'), inf)
+        low, high = np.maximum(column('low'), -fastest), np.minimum(column('high'), fastest)
+        self.rest = np.clip(0.0, low, high)
+        self._bounds = np.array((-low, high))
+        self._finite_bounds = np.minimum(self._bounds, HUGE)
+        change = np.where(self.is_velocity, column('max_acceleration'), column('max_velocity'))
+        self._max_step = column('max_step')
+        self._pace = _both(np.minimum(self._max_step, change * step_s) * ROUNDING)
+        brake = of_positions(column('max_acceleration') * step_s**2)
+        self._accelerates = bool(np.isfinite(brake).any())
+        self._change = _both(brake * ROUNDING)
+        self._half_brake = _both(np.minimum(brake, HUGE) / 2)
+        self._two_over_brake = 1 / self._half_brake
+        self.step_s = step_s
+        self._lead = _both(of_positions(column('max_lead')))
+        self._leads = np.isfinite(self._lead[1])
+        self._any_leads = bool(self._leads.any())
+
+    def is_action(self, value: object) -> bool:
+        """Tell whether this is one number for each joint, finite or not. Never raises."""
+        return is_numbers(value, self.rest.shape)
+
+    def is_known(self, last: object) -> bool:
+        """Tell whether the command before can be judged from. Never raises."""
+        return (
+            isinstance(last, Last)
+            and self.is_action(last.position)
+            and self.is_action(last.velocity)
+            and bool(np.isfinite(last.position).all() and np.isfinite(last.velocity).all())
+        )
+
+    def start(self, measured: np.ndarray | None) -> Last | None:
+        """
+        Return what a first command is bounded from: positions as measured, velocities at rest.
+
+        None when a joint's position is not known. What is measured of a velocity is not looked at.
+        """
+        if self.is_velocity.all():
+            return Last(self.rest, np.zeros(self.rest.shape))
+        if not self.is_action(measured):
+            return None
+        position = np.where(self.is_velocity, self.rest, measured)
+        known = np.isfinite(position).all()
+        return Last(position, np.zeros(self.rest.shape)) if known else None
+
+    def unmeasured(self, measured: np.ndarray | None) -> str:
+        """Return the first joint whose lead cannot be told, empty when there is none."""
+        if not self._any_leads:
+            return ''
+        known = np.isfinite(measured) if self.is_action(measured) else np.zeros_like(self._leads)
+        missing = self._leads & ~known
+        return self.names[int(missing.argmax())] if missing.any() else ''
+
+    def held(self, last: Last) -> np.ndarray:
+        """
+        Return what to want when no joint is to move on: a position where it is, a velocity zero.
+
+        To hold a velocity would be to drive on. Where zero is not allowed it is what is nearest.
+        """
+        return np.where(self.is_velocity, self.rest, last.position)
+
+    def nearest(
+        self, wanted: np.ndarray, last: Last, measured: np.ndarray | None, *, lead_back: bool
+    ) -> np.ndarray:
+        """
+        Return the command that is nearest to `wanted`; `last` is known. Several commands at once
+        are rows, each with its own `last`.
+
+        Without `measured` the lead is not looked at. Without `lead_back` no joint is moved for
+        where it stands: what is at rest stays so.
+        """
+        here = _outward(last.position)
+        window = np.minimum(here + self._pace, np.maximum(self._bounds, here))
+        lead = self._lead_window(last.position, measured)
+        if lead is not None:
+            window = np.minimum(window, np.maximum(lead, here))
+        if self._accelerates:
+            step = _outward(last.velocity * self.step_s)
+            window = _narrow(window, here + step + self._change)
+            room = np.maximum(self._finite_bounds - here, 0)
+            window = _narrow(window, here + self._stoppable(room))
+        if lead_back:
+            window = _narrow(window, self._bounds)
+            if lead is not None:
+                window = _narrow(window, lead)
+        return np.minimum(np.maximum(wanted, -window[..., 0, :]), window[..., 1, :])
+
+    def _lead_window(self, here: np.ndarray, measured: np.ndarray | None) -> np.ndarray | None:
+        """Return where the lead would have the joints, None when there is nothing to look at."""
+        if measured is None or not self._any_leads:
+            return None
+        return _outward(np.where(self._leads, measured, here)) + self._lead
+
+    def _stoppable(self, room: np.ndarray) -> np.ndarray:
+        """
+        Return the largest step after which a joint can still stop within `room`.
+
+        A step s is followed by s - b, s - 2b, ... while these are positive; n steps in all make
+        n s - b n (n - 1) / 2, and n is the smallest number with b n (n + 1) / 2 >= room.
+        """
+        steps = np.ceil(np.sqrt(room * self._two_over_brake + 0.25) - 0.5)
+        steps = np.maximum(steps, 1)
+        return room / steps + self._half_brake * (steps - 1)
+
+    def cause(self, joint: int, wanted: float, last: Last, measured: np.ndarray | None) -> str:
+        """Return the first limit, as a word, that keeps a joint from what is wanted of it."""
+        here = float(last.position[joint])
+        step = wanted - here
+        if not -self._bounds[0, joint] <= wanted <= self._bounds[1, joint]:
+            return 'limit'
+        if abs(step) > self._pace[1, joint]:
+            return self._cause_of_pace(joint)
+        if self._leads[joint] and abs(wanted - measured[joint]) > self._lead[1, joint]:
+            return 'max_lead'
+        if abs(step - last.velocity[joint] * self.step_s) > self._change[1, joint]:
+            return 'max_acceleration'
+        return 'limit'
+
+    def _cause_of_pace(self, joint: int) -> str:
+        if self._pace[1, joint] >= self._max_step[joint]:
+            return 'max_step'
+        return 'max_acceleration' if self.is_velocity[joint] else 'max_velocity'
+
+
+def _both(values: np.ndarray) -> np.ndarray:
+    return np.array((values, values))
+
+
+def _outward(values: np.ndarray) -> np.ndarray:
+    """Return values, or rows of them, as seen downwards and upwards, see Limits."""
+    return values[..., None, :] * DIRECTIONS
+
+
+def _narrow(window: np.ndarray, to: np.ndarray) -> np.ndarray:
+    """Return of a window what is also in another; where that is nothing, the end next to it."""
+    return np.minimum(np.maximum(to, -window[..., ::-1, :]), window)
+
+
+def _refuse_nonsense(action: ActionLimit) -> None:
+    paces = (action.max_step, action.max_velocity, action.max_acceleration)
+    if not action.low <= action.high or not all(pace > 0 for pace in (*paces, action.max_lead)):
+        raise ValueError(f'{action.name}: needs low <= high and limits above 0, got {action}')
+    fastest = action.max_velocity if action.motion is Motion.VELOCITY else inf
+    if max(action.low, -fastest) > min(action.high, fastest) or not isfinite(action.max_step):
+        raise ValueError(f'{action.name}: its limits leave it nothing to do, got {action}')

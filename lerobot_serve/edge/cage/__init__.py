@@ -1,8 +1,0 @@
-"""
-The last check before a command leaves, on every path. It fails closed.
-
-    judgement   what the cage is given and what it says
-    limits      position, velocity, acceleration, step and lead of every joint
-    interlocks  actions that a state forces
-    cage        the judge, and the latch
-"""

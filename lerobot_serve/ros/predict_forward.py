@@ -1,0 +1,108 @@
+"""
+The action PredictChunk of a router: each goal is sent on to a policy server, its chunk comes back.
+
+The executor takes goals and chooses whom they are sent to; `Errands` has a thread that sends them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from itertools import count
+import time
+from typing import Protocol
+
+from rclpy.node import Node
+from rclpy.serialization import deserialize_message
+
+from lerobot_serve.ros.errands import Errand, Errands
+from lerobot_serve.ros.predict_action import Answer, PredictAction
+from lerobot_serve.ros.runtime import Runtime
+from lerobot_serve.wire.chunk import Chunk
+from lerobot_serve.wire.header import Peek, peek
+from lerobot_serve.wire.schema import Status, TEXT_LIMIT
+from lerobot_serve_interfaces.action import PredictChunk
+from lerobot_serve_interfaces.msg import ActionChunk, Observation
+
+# from the arrival of a goal to its answer
+LIMIT_S = 10.0
+# when the router goes away: for answers that are nearly there, then for telling the others
+DRAIN_S = 0.3
+TELL_S = 0.5
+UNANSWERED = 'goal_unanswered'
+
+
+class Choice(Protocol):
+    """Whom a goal is sent to, and the flags of its chunk; without a server, why to nobody."""
+
+    server: str
+    slot: str
+    flags: int
+    status: Status
+    text: str
+
+
+class PredictForward:
+    """
+    `choose` says whom a request without a session is sent to, `drop` counts what fails. Offered as
+    long as the node is there; a goal for which `choose` has nobody is told why.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        runtime: Runtime,
+        choose: Callable[[Peek], Choice],
+        drop: Callable[[str], None],
+        *,
+        limit_s: float = LIMIT_S,
+    ) -> None:
+        self._choose, self._drop, self._limit_s = choose, drop, limit_s
+        self._numbers = count(1)
+        self._errands = Errands(node, runtime)
+        self._action = PredictAction(
+            node, self._predict, self._errands.withdraw, self._errands.__len__
+        )
+
+    def drain(self) -> None:
+        """
+        Wait a little for answers, then end the goals that have none. By now `choose` has nobody
+        for new ones; the executor runs meanwhile.
+        """
+        if not self._action.wait_until_told(DRAIN_S):
+            self._errands.give_up()
+            self._action.wait_until_told(TELL_S)
+        self._errands.let_servers_go()
+
+    def _predict(self, raw: bytes, answer: Answer) -> str:
+        """Executor thread."""
+        key, start = f'goal#{next(self._numbers)}', peek(raw)
+        choice = self._choose(start)
+        fail = partial(self._fail, start, choice.slot, answer)
+        if not choice.server:
+            fail(choice.status, choice.text)
+            return key
+        goal = PredictChunk.Goal(observation=deserialize_message(raw, Observation))
+        use, now_s = partial(with_flags, choice.flags, answer), time.monotonic()
+        self._errands.send(Errand(key, choice.server, goal, use, fail, now_s, self._limit_s))
+        return key
+
+    def _fail(self, start: Peek, slot: str, answer: Answer, status: Status, text: str) -> None:
+        self._drop(UNANSWERED)
+        header, client_id, episode_id = start
+        answer(
+            Chunk(
+                header.answer(0),
+                client_id,
+                episode_id,
+                status=status,
+                status_text=text[:TEXT_LIMIT],
+                slot=slot,
+            )
+        )
+
+
+def with_flags(flags: int, answer: Answer, chunk: ActionChunk) -> None:
+    """Answer with a chunk in which these flags are set, too."""
+    chunk.header.flags |= flags
+    answer(chunk)

@@ -1,0 +1,102 @@
+"""
+A router's clients of policy servers. Each server answers on a topic of its own, so that the router
+knows who did.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+import threading
+
+from rclpy.exceptions import InvalidHandle
+from rclpy.node import Node
+from rclpy.subscription import Subscription
+
+from lerobot_serve.ros import qos
+from lerobot_serve.ros.lane import Lanes
+from lerobot_serve.ros.session_client import SessionClient
+from lerobot_serve.wire.names import ros_token
+from lerobot_serve.wire.session import SessionAsk
+from lerobot_serve_interfaces.msg import ActionChunk, ServerStatus
+
+OnAnswer = Callable[[str, bytes], None]
+OnStatus = Callable[[str, ServerStatus], None]
+
+
+class ReplicaClient(SessionClient):
+    """A client of one server; `topic` is where it answers. See SessionClient for threads."""
+
+    topic = ''
+    publisher_count: Callable[[], int] = staticmethod(int)
+
+    def ask_as(self, ask: SessionAsk) -> SessionAsk:
+        """Return a robot's ask as the router puts it to this server."""
+        return replace(ask, reply_topic=self.topic)
+
+    def is_wired(self, timeout_s: float) -> bool:
+        """Wait until requests and answers have somebody at the other end."""
+        return self.wait_until_wired(self.publisher_count, timeout_s)
+
+
+class ReplicaClients:
+    """Built and closed by whoever goes through transitions; `run` is the body of a thread."""
+
+    def __init__(
+        self,
+        node: Node,
+        servers: tuple[str, ...],
+        *,
+        lifespan_s: float,
+        stop: threading.Event,
+        shadow: str = '',
+    ) -> None:
+        self._node = node
+        self.clients = {
+            server: ReplicaClient(
+                node,
+                server,
+                lifespan_s=lifespan_s,
+                stop=stop,
+                of_many=True,
+                shadow=server == shadow,
+            )
+            for server in servers
+        }
+        self._lanes = Lanes(node, ActionChunk, {}, qos.ACTION_CHUNK)
+        self._statuses: list[Subscription] = []
+
+    def listen(self, on_answer: OnAnswer, on_status: OnStatus) -> None:
+        """Hear of all servers from now on, before `run`."""
+        for server, client in self.clients.items():
+            topic = f'~/answers/{ros_token(server)}'
+            self._lanes.add(topic, qos.ACTION_CHUNK, partial(on_answer, server))
+            client.topic = self._node.resolve_topic_name(topic)
+            client.publisher_count = partial(self._lanes.publisher_count, topic)
+            subscription = self._node.create_subscription(
+                ServerStatus, f'{server}/status', partial(on_status, server), qos.STATE
+            )
+            self._statuses.append(subscription)
+
+    def run(self, stop: threading.Event) -> None:
+        """Hand over answers until `stop` is set and `wake` was called."""
+        self._lanes.run(stop)
+
+    def wake(self) -> None:
+        self._lanes.wake()
+
+    def is_there(self, server: str) -> bool:
+        """Return whether anybody offers its services; nobody does after `close`."""
+        try:
+            return self.clients[server].is_there()
+        except InvalidHandle:
+            return False
+
+    def close(self) -> None:
+        """Let all of it go; `run` has returned."""
+        for subscription in self._statuses:
+            self._node.destroy_subscription(subscription)
+        self._lanes.close()
+        for client in self.clients.values():
+            client.close_endpoints()

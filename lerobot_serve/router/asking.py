@@ -1,0 +1,197 @@
+"""
+Whom a request goes to: its replica, a second one when that is late, another when it fails, and
+those that want to be tried again. Plain; the dispatcher's lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from math import isnan
+
+from lerobot_serve.router.drops import Drops
+from lerobot_serve.router.flights import Asked, Flight, Flights, Purpose
+from lerobot_serve.router.outside import Outside
+from lerobot_serve.router.places import (
+    must_leave,
+    Places,
+    put_first,
+    suspects,
+    takes,
+    usable,
+)
+from lerobot_serve.router.replicas import Replica
+from lerobot_serve.router.rules import HEDGE_FLOOR_NS, HedgeBudget, Rules
+from lerobot_serve.router.slots import Slot
+from lerobot_serve.router.tally import Tally
+from lerobot_serve.wire.schema import Flag, Status
+
+# failures that say nothing of a slot's other replicas
+OF_THE_REPLICA = ('timeout', 'wrong_policy')
+# what is done once the lock is free, in order
+Acts = list[Callable[[], None]]
+
+
+class Asking:
+    """`rules` may be replaced at any time."""
+
+    def __init__(
+        self,
+        slots: dict[str, Slot],
+        places: Places,
+        flights: Flights,
+        outside: Outside,
+        tally: Tally,
+        drops: Drops,
+        rules: Rules,
+    ) -> None:
+        self.slots, self.flights, self.rules = slots, flights, rules
+        self._places, self._outside = places, outside
+        self._tally, self._drops = tally, drops
+        # a slot that is slow must not use up what the other one needs
+        self._budgets = {name: HedgeBudget() for name in slots}
+        self.hedges = 0
+
+    def send(self, flight: Flight, acts: Acts, now_ns: int) -> bool:
+        """Ask the first replica of the slot that was not asked yet; False when there is none."""
+        slot = self.slots[flight.slot]
+        untried = _untried(flight, usable(flight.robot, slot))
+        if not untried:
+            return False
+        if not flight.tried:
+            self._budgets[slot.name].earn(self.rules.hedge_percent)
+        asked = self._send_to(flight, slot, untried[0], acts, now_ns)
+        if len(untried) > 1:
+            self._plan_hedge(asked, slot, untried[0], now_ns)
+        return True
+
+    def send_to_suspect(self, flight: Flight, acts: Acts, now_ns: int) -> bool:
+        """Ask one that failed lately, where nobody else is left; False when there is none."""
+        slot = self.slots[flight.slot]
+        untried = _untried(flight, suspects(flight.robot, slot))
+        if untried:
+            self._send_to(flight, slot, untried[0], acts, now_ns)
+        return bool(untried)
+
+    def _send_to(
+        self, flight: Flight, slot: Slot, replica: Replica, acts: Acts, now_ns: int
+    ) -> Asked:
+        robot = flight.robot
+        if robot.server not in ('', replica.name) and not replica.is_stateless:
+            # what the policy remembered stays behind
+            robot.flags |= Flag.STATE_LOST
+        robot.server = replica.name
+        put_first(robot, slot, replica)
+        return self._ask(flight, replica, Purpose.LIVE, acts, now_ns)
+
+    def _ask(
+        self, flight: Flight, replica: Replica, purpose: Purpose, acts: Acts, now_ns: int
+    ) -> Asked:
+        asked = self.flights.ask(flight, replica.name, purpose, now_ns, self.rules.timeout_ns)
+        flight.robot.used_ns[replica.name] = now_ns
+        replica.counts['requests'] += 1
+        replica.asked(now_ns)
+        acts.append(partial(self._outside.send, replica.name, flight.raw))
+        return asked
+
+    def _plan_hedge(self, asked: Asked, slot: Slot, replica: Replica, now_ns: int) -> None:
+        p95_ms = self._tally.slot(slot.name).latency.percentile_ms(95)
+        if self.rules.hedge_factor and replica.is_stateless and not isnan(p95_ms):
+            wait_ns = max(int(self.rules.hedge_factor * p95_ms * 1e6), HEDGE_FLOOR_NS)
+            self.flights.hedge_at(asked, now_ns + wait_ns)
+
+    def hedge(self, flight: Flight, acts: Acts, now_ns: int) -> None:
+        """Ask one more replica, as often as the budget allows."""
+        ready = usable(flight.robot, self.slots[flight.slot])
+        untried = [each for each in _untried(flight, ready) if each.is_stateless]
+        if untried and self._budgets[flight.slot].spend():
+            self.hedges += 1
+            untried[0].counts['hedges'] += 1
+            self._ask(flight, untried[0], Purpose.HEDGE, acts, now_ns)
+
+    def try_others(self, flight: Flight, acts: Acts, now_ns: int) -> None:
+        """Send a copy to who wants to be tried again."""
+        for slot in self.slots.values():
+            health = (slot.health, *(replica.health for replica in slot))
+            if not any(each.wants_trial(now_ns) for each in health):
+                continue
+            names = flight.robot.places.get(slot.name, ())
+            replicas = _untried(flight, [slot.replicas[name] for name in names])
+            # the well ones first: how a dead one does says nothing of the slot
+            for replica in sorted(replicas, key=lambda each: not each.is_ready):
+                if replica.is_reachable and self._wants_trial(slot, replica, now_ns):
+                    self._try(slot, replica, flight, acts, now_ns)
+
+    def _wants_trial(self, slot: Slot, replica: Replica, now_ns: int) -> bool:
+        if speaks_for(replica, slot) and slot.health.wants_trial(now_ns):
+            return True
+        return replica.health.wants_trial(now_ns)
+
+    def _try(self, slot: Slot, replica: Replica, flight: Flight, acts: Acts, now_ns: int) -> None:
+        if speaks_for(replica, slot):
+            slot.health.trial_sent(now_ns, self.rules.timeout_ns)
+        replica.health.trial_sent(now_ns, self.rules.timeout_ns)
+        replica.counts['probes'] += 1
+        self._ask(flight, replica, Purpose.TRIAL, acts, now_ns)
+
+    def try_again(
+        self, flight: Flight, reason: str, acts: Acts, now_ns: int, *, same_slot: bool = True
+    ) -> bool:
+        """
+        Ask another replica of the slot or, where the episode cannot stay, of the other slot;
+        False when nobody is left. Without `same_slot` the slot's answer is known to be the same.
+        """
+        if same_slot and self.send(flight, acts, now_ns):
+            self._drops.add('failed_over')
+            return True
+        robot, slot = flight.robot, self.slots[flight.slot]
+        self._note_failure(flight, slot, reason, now_ns)
+        may_leave = reason == 'timeout' or must_leave(robot, slot)
+        if not (may_leave and self._is_welcome_elsewhere(flight)):
+            return False
+        placement = self._places.move(flight, slot.name)
+        acts.append(partial(self._outside.decided, robot, flight, placement))
+        return self.send(flight, acts, now_ns)
+
+    def _note_failure(self, flight: Flight, slot: Slot, reason: str, now_ns: int) -> None:
+        """Nobody in the slot answers this request."""
+        robot = flight.robot
+        is_first, robot.failed_in = robot.failed_in != slot.name, slot.name
+        self._tally.failed(slot.name, reason)
+        # the session is opened again; only where that does not help there is something wrong
+        if reason == 'no_session' and is_first:
+            return
+        # another replica may be well, which only has no session of this robot
+        others = any(each.is_ready and each.name not in flight.tried for each in slot)
+        if reason not in OF_THE_REPLICA or not others:
+            slot.health.failed(reason, now_ns)
+
+    def has_others(self, flight: Flight) -> bool:
+        """Return whether anybody is left to be asked."""
+        ready = usable(flight.robot, self.slots[flight.slot])
+        return bool(_untried(flight, ready)) or self._is_welcome_elsewhere(flight)
+
+    def _is_welcome_elsewhere(self, flight: Flight) -> bool:
+        """Return whether the episode may leave for a slot that was not asked yet."""
+        robot = flight.robot
+        others = [slot for slot in self.slots.values() if slot.name != flight.slot]
+        return bool(flight.episode_id) and any(
+            takes(robot, slot) and _untried(flight, usable(robot, slot)) for slot in others
+        )
+
+    def give_up(self, flight: Flight, acts: Acts) -> None:
+        """Tell the robot at once that nobody can answer."""
+        slot = self.slots[flight.slot]
+        text = f'slot {slot.name} cannot answer: {slot.text or "no replica has this session"}'
+        self._drops.add('unanswered')
+        acts.append(partial(self._outside.fail, flight, Status.NO_SESSION, text))
+        flight.end()
+
+
+def speaks_for(replica: Replica, slot: Slot) -> bool:
+    """Return whether a trial of this replica is one of its slot: not while others are better."""
+    return replica.is_ready or not slot.can_answer
+
+
+def _untried(flight: Flight, replicas: list[Replica]) -> list[Replica]:
+    return [replica for replica in replicas if replica.name not in flight.tried]

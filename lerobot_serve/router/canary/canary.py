@@ -1,0 +1,299 @@
+"""
+The canary: looks at what was seen of both slots and says which share the candidate gets.
+
+It promotes step by step, holds when undecided or when something was not seen, rolls back at once
+when a guard trips or the candidate is shown to be worse, and says why. It never reads a clock.
+Owned by the executor thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from lerobot_serve.router.canary import words
+from lerobot_serve.router.canary.facts import Facts, SLOTS
+from lerobot_serve.router.canary.guards import (
+    Limits,
+    not_ready,
+    too_long,
+    tripped,
+    unreported,
+    unseen,
+)
+from lerobot_serve.router.canary.plan import Plan, Terms
+from lerobot_serve.router.canary.record import from_json, Happening, Record, TEXT_LIMIT
+from lerobot_serve.router.canary.states import Event, NEXT, ON_TRIAL, State
+
+# nobody knows what happened between two looks that are further apart
+LONGEST_GAP_NS = 60 * 10**9
+
+
+class NotAllowed(ValueError):
+    """An operator's word that cannot be followed now; says why and what to do."""
+
+
+class Canary:
+    """See the module. `limits` may be replaced at any time, the others are to be read."""
+
+    def __init__(
+        self, plan: Plan | None, terms: Terms | None = None, limits: Limits | None = None
+    ) -> None:
+        self.plan, self.terms = plan, terms or Terms()
+        self.limits = limits or Limits()
+        self.record = Record()
+        self._new: list[Happening] = []
+        self._seen_ns: int | None = None
+        self._forget_sight()
+        self.text = 'no canary: there is no plan'
+        if plan:
+            self._on(Event.START, 'began', f'plan {plan.text}; {self.terms.text}')
+
+    @property
+    def state(self) -> State:
+        return self.record.state
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the split is the operator's."""
+        return self.state in (State.OFF, State.PROMOTED, State.ROLLED_BACK)
+
+    @property
+    def step(self) -> int:
+        """From 0; the last is 100 %."""
+        return self.record.step
+
+    @property
+    def share_percent(self) -> int | None:
+        """The share of new episodes to the candidate; None without a plan."""
+        if self.state is State.OFF:
+            return None
+        if self.state in (State.WAITING, State.ROLLED_BACK):
+            return 0
+        return self.plan.steps[self.step].share_percent
+
+    @property
+    def history(self) -> tuple[Happening, ...]:
+        """The latest happenings, oldest first."""
+        return tuple(self.record.history)
+
+    def look(self, now_ns: int, facts: Facts) -> tuple[Happening, ...]:
+        """Take what was seen by now and decide; return what happened."""
+        self._new = []
+        if self.state is State.OFF:
+            return ()
+        self._count(now_ns, facts)
+        self._check_policies(facts)
+        if self.state is State.WAITING:
+            self._wait(facts)
+        elif self.state in ON_TRIAL:
+            self._judge(self.record.growth.since_begin(facts))
+        return tuple(self._new)
+
+    def replan(self, plan: Plan | None, terms: Terms) -> None:
+        """Take another plan and other terms; what is new begins at 0."""
+        if (plan, terms) == (self.plan, self.terms):
+            return
+        self.plan, self.terms = plan, terms
+        if plan is None:
+            if self.state is not State.OFF:
+                self._on(Event.STOP, 'stopped', 'the plan was taken away')
+            return
+        event = Event.START if self.state is State.OFF else Event.ANEW
+        self._begin_anew(event, f'plan and terms are now: {plan.text}; {terms.text}')
+
+    # an operator's word
+
+    def pause(self, reason: str) -> str:
+        """Keep the share whatever the comparison says; guards still act. Raises NotAllowed."""
+        return self._by_hand(Event.PAUSE, 'paused', reason)
+
+    def resume(self, reason: str) -> str:
+        """Go on; a canary that was rolled back begins anew. Raises NotAllowed."""
+        if self.state is State.ROLLED_BACK:
+            self._allow(Event.RESUME, 'resume')
+            self._begin_anew(Event.RESUME, f'by an operator: {_reason(reason)}')
+            return self.text
+        return self._by_hand(Event.RESUME, 'resumed', reason)
+
+    def rollback(self, reason: str) -> str:
+        """Give the candidate no more episodes. Raises NotAllowed."""
+        return self._by_hand(Event.ROLL_BACK, 'rolled_back', reason)
+
+    def promote(self, reason: str) -> str:
+        """Go to the next step without waiting for the comparison. Raises NotAllowed."""
+        self._allow(Event.FINISH, 'promote')
+        if self._forbids:
+            raise NotAllowed(f'not promoted: {self._forbids}')
+        self._advance(f'by an operator: {_reason(reason)}')
+        return self.text
+
+    def _by_hand(self, event: Event, what: str, reason: str) -> str:
+        self._allow(event, event.name.lower().replace('_', ' '))
+        self._on(event, what, f'by an operator: {_reason(reason)}')
+        return self.text
+
+    def _allow(self, event: Event, what: str) -> None:
+        if (self.state, event) not in NEXT:
+            raise NotAllowed(
+                f'cannot {what} a canary that is {self.state.value.replace("_", " ")}: {self.text}'
+            )
+
+    # what survives a restart
+
+    def memory(self) -> dict[str, Any]:
+        """Return what `restore` takes."""
+        return {
+            'plan': self.plan.text if self.plan else '',
+            'terms': self.terms.text,
+            **self.record.as_json(),
+        }
+
+    def restore(self, memory: Mapping[str, Any]) -> str:
+        """Go on where a canary of the same plan was; return why not, empty when it does."""
+        if self.plan is None:
+            return ''
+        try:
+            if not memory['plan']:
+                return ''
+            if (memory['plan'], memory['terms']) != (self.plan.text, self.terms.text):
+                return f'the canary begins anew: it had another plan ({memory["plan"]})'
+            record = from_json(memory, len(self.plan.trials))
+        except (ValueError, KeyError, TypeError) as error:
+            return f'the canary begins anew: what it remembered makes no sense ({error!r})'
+        self.record, self._seen_ns = record, None
+        self._forget_sight()
+        self._say(record.why)
+        return ''
+
+    # one look
+
+    def _count(self, now_ns: int, facts: Facts) -> None:
+        record, before_ns = self.record, self._seen_ns
+        self._seen_ns = now_ns
+        gap_ns = 0 if before_ns is None else min(max(0, now_ns - before_ns), LONGEST_GAP_NS)
+        self._was_healthy |= facts.candidate.healthy
+        if self.state not in ON_TRIAL:
+            record.growth.skip(facts)
+            return
+        record.share_ns += gap_ns
+        record.time_ns += gap_ns if self.state is not State.PAUSED else 0
+        record.growth.add(facts, settled=self._settle_left_s() <= 0)
+
+    def _settle_left_s(self) -> float:
+        return self.terms.settle_s - self.record.share_ns / 1e9
+
+    def _check_policies(self, facts: Facts) -> None:
+        for slot in SLOTS:
+            before, now = self.record.policies[slot], getattr(facts, slot).policy
+            if not now or now == before:
+                continue
+            self.record.policies[slot] = now
+            # a canary that is over concerns only the candidate
+            concerned = slot == 'candidate' or self.state in (State.WAITING, *ON_TRIAL)
+            if before and concerned:
+                self._begin_anew(Event.ANEW, f'the {slot} is now {now}; it was {before}')
+
+    def _wait(self, facts: Facts) -> None:
+        reason = self._not_ready(facts)
+        if reason:
+            self._say(reason)
+            return
+        self.record.begin_step(0)
+        self._on(Event.READY, 'started', words.where(self.plan, 0))
+
+    def _judge(self, facts: Facts) -> None:
+        record, trials = self.record, len(self.plan.trials)
+        candidate, champion = words.counts(facts.candidate), words.counts(facts.champion)
+        if record.comparison.look(champion, candidate, self.terms):
+            self._tell('passed', words.passed(facts, self.terms))
+        guard = self._unhealthy(facts) or tripped(facts, self.limits)
+        if guard:
+            self._on(Event.ROLL_BACK, 'rolled_back', guard)
+        elif record.comparison.is_worse(self.terms, trials):
+            self._on(Event.ROLL_BACK, 'rolled_back', words.is_worse(facts, self.terms))
+        elif self.state is State.PAUSED:
+            self._not_ready(facts)
+            self.text = f'paused: {record.why}; {self._progress(facts)}'
+        else:
+            self._hold_or_promote(facts)
+
+    def _unhealthy(self, facts: Facts) -> str:
+        # after a restart of the router its slots are not known yet
+        if facts.candidate.healthy or not self._was_healthy:
+            return ''
+        return not_ready('candidate', facts.candidate)
+
+    def _not_ready(self, facts: Facts) -> str:
+        """Return why nothing can be promoted now; the candidate's part binds an operator too."""
+        self._forbids = facts.missing or not_ready('candidate', facts.candidate)
+        return self._forbids or not_ready('champion', facts.champion)
+
+    def _hold_or_promote(self, facts: Facts) -> None:
+        limits = self.limits
+        reason = self._not_ready(facts) or unreported(facts, limits.minimum_reported_percent)
+        if not reason and not self._step_is_over(facts):
+            self._stay(State.RUNNING, self._progress(facts))
+            return
+        if not reason and not self.record.comparison.passed:
+            reason = words.undecided(self.plan, self.step, facts, self.terms)
+        reason = reason or unseen(facts, limits) or too_long(facts, self.terms.settle_s)
+        if reason:
+            self._stay(State.HELD, reason)
+        else:
+            self._advance(words.rates(facts))
+
+    def _stay(self, state: State, why: str) -> None:
+        if state is not self.state:
+            self._on(Event.HOLD if state is State.HELD else Event.GATHER, state.value, why)
+        self._say(why)
+
+    def _step_is_over(self, facts: Facts) -> bool:
+        least = self.plan.steps[self.step]
+        enough = facts.candidate.reported >= least.minimum_episodes
+        in_time = self.record.time_ns >= least.minimum_s * 1e9
+        return enough and in_time and self._settle_left_s() <= 0
+
+    def _progress(self, facts: Facts) -> str:
+        time_s, left_s = self.record.time_ns / 1e9, self._settle_left_s()
+        return words.gathering(self.plan, self.step, facts, time_s, left_s)
+
+    # transitions
+
+    def _advance(self, why: str) -> None:
+        step = self.step + 1
+        last = step == len(self.plan.trials)
+        self.record.begin_step(step)
+        to = 'all new episodes to the candidate' if last else words.where(self.plan, step)
+        self._on(Event.FINISH if last else Event.ADVANCE, 'promoted', f'{to}; {why}')
+
+    def _begin_anew(self, event: Event, why: str) -> None:
+        record = self.record
+        record.begin_step(0)
+        record.comparison.passed = False
+        self._forget_sight()
+        self._on(event, 'anew', f'from 0, {why}')
+
+    def _forget_sight(self) -> None:
+        # the candidate was healthy in this life; and what an operator must not override
+        self._was_healthy = False
+        self._forbids = 'nothing was seen of the slots yet'
+
+    def _on(self, event: Event, what: str, why: str) -> None:
+        """Take an event. Raises KeyError, with nothing changed, when it cannot happen here."""
+        self.record.state = NEXT[self.state, event]
+        self._say(why)
+        self._tell(what, why)
+
+    def _say(self, why: str) -> None:
+        self.record.why = why[:TEXT_LIMIT]
+        self.text = f'{self.state.value.replace("_", " ")}: {self.record.why}'
+
+    def _tell(self, what: str, why: str) -> None:
+        happening = Happening(what, why[:TEXT_LIMIT])
+        self.record.history.append(happening)
+        self._new.append(happening)
+
+
+def _reason(reason: str) -> str:
+    return words.one_line(reason, TEXT_LIMIT // 2)

@@ -1,0 +1,133 @@
+"""
+What was seen of both slots, and how much of it since a step of the canary began.
+
+Counters only grow while the process that counts runs; after its restart they begin at 0. So only
+their growth is used. Owned by the executor thread.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+import math
+
+COUNTERS_LIMIT = 10**15
+
+
+@dataclass(frozen=True, slots=True)
+class SlotFacts:
+    """One slot. The counters may begin anywhere; the rest is as of now."""
+
+    # all episodes that ended, and of these how
+    episodes: int = 0
+    successes: int = 0
+    failures: int = 0
+    aborted: int = 0
+    unreported: int = 0
+    # had to leave the slot
+    moved: int = 0
+    answers: int = 0
+    failed_answers: int = 0
+    commands: int = 0
+    # commands from a rung of the ladder instead of a chunk
+    fallbacks: int = 0
+    # commands that the safety cage changed
+    trips: int = 0
+    # nan: too few answers to tell
+    latency_ms_p95: float = math.nan
+    oldest_age_s: float = 0.0
+    healthy: bool = False
+    health_text: str = ''
+    # its fingerprint; empty: not known
+    policy: str = ''
+
+    @property
+    def reported(self) -> int:
+        """Episodes that ended with a verdict."""
+        return self.successes + self.failures
+
+    @property
+    def ended(self) -> int:
+        return max(self.episodes, self.reported + self.aborted + self.unreported + self.moved)
+
+
+OUTCOMES = ('episodes', 'successes', 'failures', 'aborted', 'unreported', 'moved')
+TRAFFIC = ('answers', 'failed_answers', 'commands', 'fallbacks', 'trips')
+COUNTERS = (*OUTCOMES, *TRAFFIC)
+SLOTS = ('candidate', 'champion')
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Both slots, and how far the candidate differs from the champion on the same observations."""
+
+    candidate: SlotFacts
+    champion: SlotFacts
+    # in spreads of the champion itself; nan: not measured
+    divergence: float = math.nan
+    divergence_samples: int = 0
+    # of both slots; 0: not measured
+    longest_episode_s: float = 0.0
+    # why the candidate may take no traffic yet, for example hours that it has to be shadowed
+    missing: str = ''
+
+
+class Growth:
+    """Adds up by how much the counters grew."""
+
+    def __init__(self) -> None:
+        self._totals = {slot: SlotFacts() for slot in SLOTS}
+        self._seen: dict[str, SlotFacts] = {}
+
+    def add(self, facts: Facts, *, settled: bool) -> None:
+        """Take a look's facts; while not settled, no outcome counts."""
+        for slot in SLOTS:
+            now: SlotFacts = getattr(facts, slot)
+            grown = difference(self._seen.get(slot, now), now)
+            names = COUNTERS if settled else TRAFFIC
+            total = self._totals[slot]
+            more = {name: getattr(total, name) + grown[name] for name in names}
+            self._totals[slot] = replace(total, **more)
+        self.skip(facts)
+
+    def skip(self, facts: Facts) -> None:
+        """Take a look's facts without counting what grew."""
+        self._seen = {slot: getattr(facts, slot) for slot in SLOTS}
+
+    def since_begin(self, facts: Facts) -> Facts:
+        """Return the facts with the counters since `restart`."""
+        counted = {
+            slot: replace(getattr(facts, slot), **counters(self._totals[slot])) for slot in SLOTS
+        }
+        return replace(facts, **counted)
+
+    def restart(self) -> None:
+        """Count from here on, from 0."""
+        self._totals = {slot: SlotFacts() for slot in SLOTS}
+
+    def memory(self) -> dict[str, dict[str, int]]:
+        """Return what has to survive a restart."""
+        return {slot: counters(total) for slot, total in self._totals.items()}
+
+    def restore(self, memory: dict[str, dict[str, int]]) -> None:
+        """Go on from what `memory` returned. Raises ValueError, KeyError or TypeError."""
+        totals = {slot: SlotFacts(**_checked(memory[slot])) for slot in SLOTS}
+        self._totals, self._seen = totals, {}
+
+
+def counters(slot: SlotFacts) -> dict[str, int]:
+    """Return the counters alone."""
+    return {name: getattr(slot, name) for name in COUNTERS}
+
+
+def difference(before: SlotFacts, now: SlotFacts) -> dict[str, int]:
+    """Return by how much each counter grew; when one fell, all of them began anew at 0."""
+    was, is_ = counters(before), counters(now)
+    anew = any(is_[name] < was[name] for name in COUNTERS)
+    return {name: max(0, is_[name] - (0 if anew else was[name])) for name in COUNTERS}
+
+
+def _checked(values: dict[str, int]) -> dict[str, int]:
+    for name in COUNTERS:
+        if type(values[name]) is not int or not 0 <= values[name] <= COUNTERS_LIMIT:
+            raise ValueError(f'{name} is {values[name]!r}')
+    return {name: values[name] for name in COUNTERS}

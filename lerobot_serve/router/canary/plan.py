@@ -1,0 +1,159 @@
+"""
+What was agreed before the first episode: the steps of a canary, and how sure it has to be.
+
+Plain data, checked when it is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+import math
+import re
+
+from lerobot_serve.parameters import ParameterError
+
+# share, minimum episodes, minimum seconds
+STEP = re.compile(r'([0-9]+)(?::([0-9]+)(?::([0-9]+(?:\.[0-9]+)?))?)?', re.ASCII)
+FORM = "'SHARE', 'SHARE:EPISODES' or 'SHARE:EPISODES:SECONDS', for example '25:50:600'"
+EPISODES_LIMIT, SECONDS_LIMIT = 1_000_000, 1e7
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A share of the new episodes, and what it takes at least before the next."""
+
+    share_percent: int
+    minimum_episodes: int = 0
+    minimum_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Steps with rising shares; the last is 100 % and is the end."""
+
+    steps: tuple[Step, ...]
+
+    @property
+    def text(self) -> str:
+        """The plan as a person would write it."""
+        trials = [f'{s.share_percent}:{s.minimum_episodes}:{s.minimum_s:g}' for s in self.trials]
+        return ', '.join([*trials, '100'])
+
+    @property
+    def trials(self) -> tuple[Step, ...]:
+        """The steps at which both policies take episodes."""
+        return self.steps[:-1]
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """
+    How sure a canary has to be.
+
+    `margin`: by how much the candidate's success rate may be lower and still pass.
+    `false_promotion`: bound on the probability that a candidate that is worse by the margin or
+    more is ever promoted. `false_rollback`: bound on the probability that the comparison ever
+    rolls back a candidate that is not worse. `settle_s`: how long a step has run before outcomes
+    count; at least as long as the longest episode. The first to end are the short ones, and where
+    failures take longer these are the successes: without it every candidate of a large fleet
+    looks good at first.
+    """
+
+    margin: float = 0.1
+    false_promotion: float = 0.05
+    false_rollback: float = 0.05
+    settle_s: float = 300.0
+
+    def __post_init__(self) -> None:
+        _check('margin', self.margin, 0.0, 0.5)
+        _check('false_promotion', self.false_promotion, 1e-9, 0.5)
+        _check('false_rollback', self.false_rollback, 1e-9, 0.5)
+        _check('settle_s', self.settle_s, 0.0, SECONDS_LIMIT)
+
+    @property
+    def promotion_level(self) -> float:
+        """The log e at which the candidate is shown not to be worse by the margin."""
+        return -math.log(self.false_promotion)
+
+    def rollback_level(self, trials: int) -> float:
+        """Return the log e of worse; each step is tested anew, so they share the error rate."""
+        return -math.log(self.false_rollback / trials)
+
+    @property
+    def text(self) -> str:
+        return (
+            f'margin {self.margin:g}, false promotion {self.false_promotion:g}, '
+            f'false rollback {self.false_rollback:g}, settle {self.settle_s:g} s'
+        )
+
+
+def parse_plan(
+    texts: Sequence[str],
+    *,
+    minimum_episodes: int = 20,
+    minimum_s: float = 600.0,
+    name: str = 'canary_steps',
+) -> Plan | None:
+    """
+    Return the plan, None when there is no text: no canary. The two numbers hold where a step
+    names none; `name` is the parameter that errors speak of. Raises ParameterError.
+    """
+    if not any(text.strip() for text in texts):
+        return None
+    _check('minimum_episodes', minimum_episodes, 0, EPISODES_LIMIT)
+    _check('minimum_s', minimum_s, 0.0, SECONDS_LIMIT)
+    steps = tuple(_step(name, text, minimum_episodes, minimum_s) for text in texts)
+    shares = [step.share_percent for step in steps]
+    if any(later <= earlier for earlier, later in pairwise(shares)):
+        raise ParameterError(f'{name} must rise from step to step, got shares {_row(shares)}')
+    if shares[-1] != 100:
+        raise ParameterError(f"{name} must end with '100', got shares {_row(shares)}")
+    if len(steps) == 1:
+        raise ParameterError(
+            f"{name} must have a step below 100, at which the policies are compared; got '100' "
+            "alone. For example: '5', '25', '50', '100'"
+        )
+    if ':' in texts[-1]:
+        raise ParameterError(
+            f"{name} must end with '100' alone, got {texts[-1]!r}: behind it nothing is promoted, "
+            'so minimums would do nothing'
+        )
+    return Plan((*steps[:-1], Step(100)))
+
+
+def _step(name: str, text: str, minimum_episodes: int, minimum_s: float) -> Step:
+    found = STEP.fullmatch(text.strip())
+    if not found:
+        raise ParameterError(f'each of {name} must be {FORM}; got {text!r}')
+    share, episodes, seconds = found.groups()
+    step = Step(
+        _whole(share),
+        minimum_episodes if episodes is None else _whole(episodes),
+        float(minimum_s if seconds is None else seconds),
+    )
+    for what, value, low, high in (
+        ('a share', step.share_percent, 1, 100),
+        ('minimum episodes', step.minimum_episodes, 0, EPISODES_LIMIT),
+        ('minimum seconds', step.minimum_s, 0, SECONDS_LIMIT),
+    ):
+        if not low <= value <= high:
+            raise ParameterError(
+                f'{name}: {what} must be in [{low:g}, {high:g}], got {value:g} in {text!r}'
+            )
+    return step
+
+
+def _whole(digits: str) -> int:
+    # Python refuses to read thousands of digits; ten are above every bound
+    return int(digits.lstrip('0')[:10] or '0')
+
+
+def _check(name: str, value: float, low: float, high: float) -> None:
+    if not (math.isfinite(value) and low <= value <= high):
+        raise ParameterError(f'{name} must be in [{low:g}, {high:g}], got {value!r}')
+
+
+def _row(shares: Sequence[int]) -> str:
+    return ', '.join(str(share) for share in shares)

@@ -1,0 +1,123 @@
+"""What a canary knows, as data that survives a restart."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from lerobot_serve.router.canary.comparison import Comparison
+from lerobot_serve.router.canary.facts import Growth, SLOTS
+from lerobot_serve.router.canary.states import ON_TRIAL, State
+
+HISTORY_KEPT = 64
+TEXT_LIMIT = 1024
+NUMBER_LIMIT = 2**63
+
+
+@dataclass(frozen=True, slots=True)
+class Happening:
+    """What happened to a canary (one word) and why."""
+
+    what: str
+    why: str
+
+
+@dataclass(slots=True)
+class Record:
+    """Everything but plan, terms and limits. Owned by the executor thread."""
+
+    state: State = State.OFF
+    step: int = 0
+    # time that counts for the minimum of the step, and time at its share
+    time_ns: int = 0
+    share_ns: int = 0
+    comparison: Comparison = field(default_factory=Comparison)
+    growth: Growth = field(default_factory=Growth)
+    policies: dict[str, str] = field(default_factory=lambda: dict.fromkeys(SLOTS, ''))
+    # why the state is what it is
+    why: str = ''
+    history: deque[Happening] = field(default_factory=lambda: deque(maxlen=HISTORY_KEPT))
+
+    def begin_step(self, step: int) -> None:
+        """Count from 0."""
+        self.step, self.time_ns, self.share_ns = step, 0, 0
+        self.comparison.next_step()
+        self.growth.restart()
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what `from_json` takes."""
+        return {
+            'state': self.state.value,
+            'step': self.step,
+            'time_ns': self.time_ns,
+            'share_ns': self.share_ns,
+            'passed': self.comparison.passed,
+            'not_worse': self.comparison.not_worse,
+            'worse': self.comparison.worse,
+            'counts': self.growth.memory(),
+            'policies': dict(self.policies),
+            'why': self.why,
+            'history': [[entry.what, entry.why] for entry in self.history],
+        }
+
+
+def from_json(values: Mapping[str, Any], trials: int) -> Record:
+    """
+    Return the record of a plan with so many steps below 100 %. Raises ValueError, KeyError or
+    TypeError when it is none.
+    """
+    state = State(values['state'])
+    step = _number(values, 'step')
+    if step not in _steps(state, trials):
+        raise ValueError(f'{state.value} at step {step} of {trials}')
+    if state in ON_TRIAL and not all(values['policies'][slot] for slot in SLOTS):
+        raise ValueError('on trial without policies')
+    record = Record(
+        state=state,
+        step=step,
+        time_ns=_number(values, 'time_ns'),
+        share_ns=_number(values, 'share_ns'),
+        comparison=Comparison(
+            _flag(values, 'passed'),
+            _number(values, 'not_worse', float),
+            _number(values, 'worse', float),
+        ),
+        policies={slot: _text(values['policies'][slot]) for slot in SLOTS},
+        why=_text(values['why']),
+    )
+    record.growth.restore(values['counts'])
+    record.history.extend(Happening(_text(what), _text(why)) for what, why in values['history'])
+    return record
+
+
+def _steps(state: State, trials: int) -> range:
+    """Return at which steps a canary can be in a state."""
+    if state in ON_TRIAL:
+        return range(trials)
+    if state is State.PROMOTED:
+        return range(trials, trials + 1)
+    if state is State.ROLLED_BACK:
+        return range(trials + 1)
+    return range(1) if state is State.WAITING else range(0)
+
+
+def _number(values: Mapping[str, Any], name: str, kind: type = int) -> Any:
+    value = values[name]
+    if type(value) is not kind or not 0 <= value <= NUMBER_LIMIT:
+        raise ValueError(f'{name} is {value!r}')
+    return value
+
+
+def _flag(values: Mapping[str, Any], name: str) -> bool:
+    value = values[name]
+    if type(value) is not bool:
+        raise ValueError(f'{name} is {value!r}')
+    return value
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f'{value!r} is no text')
+    return value

@@ -1,0 +1,208 @@
+"""
+What is under way: the newest request of each robot, who was asked, and what is due when.
+
+A dictionary entry a robot, and one for each replica that owes it an answer; nothing grows with
+the number of requests. What is due lies in a heap, in which what was answered meanwhile is passed
+over, and cleared away when it becomes the larger part. Plain; the dispatcher's lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from enum import auto, Enum
+import heapq
+
+from lerobot_serve.router.robots import Robot
+from lerobot_serve.wire.header import Header
+
+# below this, clearing away would be work without use
+FEW_DUES = 64
+
+
+class Purpose(Enum):
+    """Why a replica was asked."""
+
+    LIVE = auto()
+    # a second try, while the first may still answer
+    HEDGE = auto()
+    # to see whether it is well again; the answer goes to no robot
+    TRIAL = auto()
+
+
+@dataclass(slots=True, eq=False)
+class Flight:
+    """The newest request of a robot; `raw` is let go when it is answered."""
+
+    robot: Robot
+    header: Header
+    episode_id: str
+    raw: bytes
+    began_ns: int
+    slot: str = ''
+    tried: set[str] = field(default_factory=set)
+    done: bool = False
+    # the episode was placed with this request
+    is_new: bool = False
+
+    @property
+    def seq(self) -> int:
+        return self.header.seq
+
+    def end(self) -> None:
+        """No answer is wanted any more."""
+        self.done, self.raw = True, b''
+
+
+@dataclass(slots=True, eq=False)
+class Asked:
+    """
+    A replica owes a robot an answer; `since_ns` is when the oldest such request was sent, and
+    `due_ns` when the time of the answer is over.
+    """
+
+    server: str
+    flight: Flight
+    purpose: Purpose
+    sent_ns: int
+    since_ns: int
+    due_ns: int
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.server, self.flight.robot.ask.client_id
+
+
+class Flights:
+    """See the module."""
+
+    def __init__(self) -> None:
+        self._newest: dict[str, Flight] = {}
+        self._asked: dict[tuple[str, str], Asked] = {}
+        self._due: list[tuple[int, int, Asked, bool]] = []
+        self._count = 0
+
+    def __len__(self) -> int:
+        return sum(not flight.done for flight in self._newest.values())
+
+    @property
+    def size(self) -> int:
+        """How much is kept, for reports and tests."""
+        return len(self._newest) + len(self._asked) + len(self._due)
+
+    def begin(self, flight: Flight) -> bool:
+        """Make it its robot's newest; return whether the one before was still waited for."""
+        client_id = flight.robot.ask.client_id
+        old = self._newest.get(client_id)
+        self._newest[client_id] = flight
+        return _ended(old)
+
+    def newest(self, client_id: str) -> Flight | None:
+        return self._newest.get(client_id)
+
+    def ask(
+        self, flight: Flight, server: str, purpose: Purpose, now_ns: int, timeout_ns: int
+    ) -> Asked:
+        """Note that a replica is asked. What it owed this robot before is owed no more."""
+        old = self._asked.get((server, flight.robot.ask.client_id))
+        since_ns = old.since_ns if old else now_ns
+        asked = Asked(server, flight, purpose, now_ns, since_ns, since_ns + timeout_ns)
+        self._asked[asked.key] = asked
+        flight.tried.add(server)
+        self._push(asked.due_ns, asked, overdue=True)
+        return asked
+
+    def hedge_at(self, asked: Asked, due_ns: int) -> None:
+        """Have `due` return it then, too, unless it is answered by then."""
+        self._push(due_ns, asked, overdue=False)
+
+    def answered(self, server: str, client_id: str, session_epoch: int, seq: int) -> Asked | None:
+        """Return who was asked for this answer, and forget that; None when nobody was."""
+        key = server, client_id
+        asked = self._asked.get(key)
+        if asked is None or asked.flight.robot.ask.session_epoch != session_epoch:
+            return None
+        if asked.flight.seq != seq:
+            # busy with an earlier one until now: the time of this one begins when it was sent
+            asked.due_ns += asked.sent_ns - asked.since_ns
+            asked.since_ns = asked.sent_ns
+            return None
+        return self._asked.pop(key)
+
+    def owed_by(self, server: str) -> list[Asked]:
+        """Return what a replica still owes."""
+        return [asked for (name, _), asked in self._asked.items() if name == server]
+
+    def asked_of(self, flight: Flight) -> list[str]:
+        """Return which replicas may still answer it."""
+        client_id = flight.robot.ask.client_id
+        found = ((name, self._asked.get((name, client_id))) for name in flight.tried)
+        return [
+            name
+            for name, asked in found
+            if asked and asked.flight is flight and asked.purpose is not Purpose.TRIAL
+        ]
+
+    def forget(self, client_id: str) -> bool:
+        """A session is over; return whether an answer was waited for, so that it is counted."""
+        self._owes_nothing(client_id, lambda flight: True)
+        return _ended(self._newest.pop(client_id, None))
+
+    def forget_episodes_before(self, client_id: str, episode: int) -> bool:
+        """
+        A robot has begun an episode, and servers drop what waits of the one before; return whether
+        an answer was waited for, so that it is counted.
+        """
+        self._owes_nothing(client_id, lambda flight: flight.header.episode < episode)
+        newest = self._newest.get(client_id)
+        return newest is not None and newest.header.episode < episode and _ended(newest)
+
+    def _owes_nothing(self, client_id: str, is_over: Callable[[Flight], bool]) -> None:
+        """No replica owes this robot an answer to the requests that are over."""
+        keys = [key for key in self._asked if key[1] == client_id]
+        for key in keys:
+            if is_over(self._asked[key].flight):
+                del self._asked[key]
+
+    @property
+    def next_due_ns(self) -> int | None:
+        """When `due` has something next."""
+        self._drop_answered()
+        return self._due[0][0] if self._due else None
+
+    def due(self, now_ns: int) -> Iterator[tuple[Asked, bool]]:
+        """Return what is due; True with it when its time is over, False for a second try."""
+        while True:
+            self._drop_answered()
+            if not self._due or self._due[0][0] > now_ns:
+                return
+            due_ns, _, asked, overdue = heapq.heappop(self._due)
+            if overdue and due_ns < asked.due_ns:
+                self._push(asked.due_ns, asked, overdue=True)
+                continue
+            if overdue:
+                del self._asked[asked.key]
+            yield asked, overdue
+
+    def _push(self, due_ns: int, asked: Asked, *, overdue: bool) -> None:
+        self._count += 1
+        heapq.heappush(self._due, (due_ns, self._count, asked, overdue))
+        # each has two entries at most
+        if len(self._due) > FEW_DUES + 4 * len(self._asked):
+            self._due = [entry for entry in self._due if self._is_owed(entry[2])]
+            heapq.heapify(self._due)
+
+    def _is_owed(self, asked: Asked) -> bool:
+        return self._asked.get(asked.key) is asked
+
+    def _drop_answered(self) -> None:
+        while self._due and not self._is_owed(self._due[0][2]):
+            heapq.heappop(self._due)
+
+
+def _ended(flight: Flight | None) -> bool:
+    """End a flight; return whether it was still wanted."""
+    is_wanted = flight is not None and not flight.done
+    if is_wanted:
+        flight.end()
+    return is_wanted

@@ -1,0 +1,31 @@
+"""Where a router keeps what it has to know when it is started again."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from lerobot_serve.parameters import ParameterError
+from lerobot_serve.wire.names import file_name
+
+
+def state_folder(given: str, node_name: str) -> Path:
+    """
+    Return the folder, made where it is missing. Raises ParameterError.
+
+    Without one it is named after the node, below ROS_HOME as everything that ROS keeps.
+    """
+    if given:
+        folder = Path(given)
+    else:
+        home = os.environ.get('ROS_HOME') or Path.home() / '.ros'
+        folder = Path(home) / 'lerobot_serve' / file_name(node_name.strip('/'))
+    try:
+        folder = folder.expanduser()
+        folder.mkdir(parents=True, exist_ok=True)
+    except (OSError, RuntimeError, ValueError) as error:
+        why = getattr(error, 'strerror', None) or error
+        raise ParameterError(
+            f'state_folder {str(folder)!r} cannot be made: {why}; name one that can'
+        ) from error
+    return folder

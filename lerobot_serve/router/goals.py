@@ -1,0 +1,68 @@
+"""Requests without a session, as the action PredictChunk has them: whom each is sent to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from lerobot_serve.router.goal_places import NobodyReady
+from lerobot_serve.router.messages import routing_decision
+from lerobot_serve.router.routing import Routing
+from lerobot_serve.wire.header import Peek
+from lerobot_serve.wire.schema import Flag, Status
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Whom a request is sent to, and the flags of its chunk; without a server, why to nobody."""
+
+    server: str = ''
+    slot: str = ''
+    flags: int = 0
+    status: Status = Status.OK
+    text: str = ''
+
+
+class Host(Protocol):
+    """The node, as goals need it."""
+
+    # None unless configured
+    routing: Routing | None
+    # a state of ServerStatus, and in words
+    standing: tuple[int, str]
+
+    def stamp(self) -> Any: ...
+
+
+class Goals:
+    """The executor's threads. `tell` publishes."""
+
+    def __init__(self, host: Host, tell: Callable[[Any], None]) -> None:
+        self._host, self._tell = host, tell
+
+    def choose(self, start: Peek) -> Choice:
+        """Return whom to ask; an episode is placed by that, and stays there."""
+        routing = self._host.routing
+        if routing is None or not routing.is_open:
+            return Choice(status=Status.DRAINING, text=f'not ready: {self._host.standing[1]}')
+        header, client_id, episode_id = start
+        request_id = f'{client_id}:{header.session_epoch}:{header.seq}'
+        try:
+            placement, replica = routing.serving.place_goal(episode_id, request_id)
+        except NobodyReady as nobody:
+            return Choice(status=Status.NO_SESSION, text=str(nobody))
+        if placement.cached:
+            return Choice(replica.name, placement.slot)
+        self._tell(
+            routing_decision(
+                placement,
+                stamp=self._host.stamp(),
+                client_id=client_id,
+                episode_id=episode_id,
+                policy=replica.seen.policy,
+                server=replica.name,
+            )
+        )
+        flags = Flag.POLICY_CHANGED if placement.moved else Flag.NONE
+        return Choice(replica.name, placement.slot, flags)

@@ -1,0 +1,122 @@
+"""One policy server behind the router: what it says of itself, and how it has answered."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from enum import IntEnum
+
+from lerobot_serve.router.health import Health, HealthRules
+from lerobot_serve.router.latency import Latency
+from lerobot_serve.wire.schema import StateClass
+
+# so many late answers in a row, and nothing else from it for so many times as long as one is late
+# after, and it is not waited for any more; who was idle before has that time, too
+LATE_IN_A_ROW = 3
+LATE_TIMES = 4
+STATELESS = (StateClass.CHUNK_STATELESS, StateClass.NEEDS_HISTORY)
+
+
+class Standing(IntEnum):
+    """ReplicaState.state."""
+
+    UNKNOWN = 0
+    READY = 1
+    SUSPECT = 2
+    AWAY = 3
+    STRANGER = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What its status says."""
+
+    policy: str
+    slot: str
+    state_class: int
+    is_active: bool
+    load: float = 0.0
+    sessions: int = 0
+    max_sessions: int = 1
+    text: str = ''
+
+
+class Replica:
+    """Owned by the dispatcher's lock; reports may read it from any thread."""
+
+    def __init__(self, name: str, slot: str, rules: HealthRules) -> None:
+        self.name, self.slot = name, slot
+        self.health = Health(rules)
+        self.latency = Latency()
+        self.seen: Seen | None = None
+        self.is_there = False
+        # why it may not serve its slot
+        self.stranger = ''
+        # sessions that this router has open there, and robots whose first choice it is
+        self.sessions = 0
+        self.robots = 0
+        self.late = 0
+        # since when it owes an answer and nothing has come from it
+        self.silent_since_ns: int | None = None
+        self.counts: Counter[str] = Counter()
+
+    @property
+    def standing(self) -> Standing:
+        if self.seen is None:
+            return Standing.UNKNOWN
+        if not (self.is_there and self.seen.is_active):
+            return Standing.AWAY
+        if self.stranger:
+            return Standing.STRANGER
+        return Standing.READY if self.health.is_healthy else Standing.SUSPECT
+
+    @property
+    def is_ready(self) -> bool:
+        return self.standing is Standing.READY
+
+    @property
+    def is_reachable(self) -> bool:
+        """Whether it serves its slot; it may have failed lately."""
+        return self.standing in (Standing.READY, Standing.SUSPECT)
+
+    @property
+    def is_stateless(self) -> bool:
+        """Whether any replica may answer any request."""
+        return self.seen is not None and self.seen.state_class in STATELESS
+
+    @property
+    def pressure(self) -> float:
+        """How full and busy it is; the least loaded is asked."""
+        if self.seen is None:
+            return 0.0
+        return self.robots / max(1, self.seen.max_sessions) + self.seen.load
+
+    @property
+    def text(self) -> str:
+        """Why it is not ready, in words."""
+        standing = self.standing
+        if standing is Standing.UNKNOWN:
+            return 'not heard of yet; is it running, in this ROS domain, under this name?'
+        if standing is Standing.AWAY:
+            return self.seen.text or 'it has gone' if self.is_there else 'it has gone'
+        if standing is Standing.STRANGER:
+            return self.stranger
+        if standing is Standing.SUSPECT:
+            return self.health.reason
+        return ''
+
+    def asked(self, now_ns: int) -> None:
+        """Note that it was sent a request."""
+        if self.silent_since_ns is None:
+            self.silent_since_ns = now_ns
+
+    def heard(self) -> None:
+        """Note that something has come from it."""
+        self.silent_since_ns, self.late = None, 0
+
+    def is_late(self, waited_ns: int, now_ns: int) -> bool:
+        """Note a late answer; return whether it has fallen silent."""
+        self.late += 1
+        if self.silent_since_ns is None or self.late < LATE_IN_A_ROW:
+            return False
+        return now_ns - self.silent_since_ns >= LATE_TIMES * waited_ns

@@ -1,0 +1,223 @@
+"""
+All that a router has between configure and cleanup: slots, robots, placements, canary, shadow.
+
+Put together here from the parameters; no ROS. What talks to the outside is handed in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from lerobot_serve.parameters import ParameterError
+from lerobot_serve.router.canary.facts import Facts
+from lerobot_serve.router.canary_watch import CanaryWatch, CANDIDATE, CHAMPION, slot_facts
+from lerobot_serve.router.control import Control
+from lerobot_serve.router.dispatch import Dispatcher
+from lerobot_serve.router.drops import Drops
+from lerobot_serve.router.goal_places import GoalPlaces
+from lerobot_serve.router.health import HealthRules
+from lerobot_serve.router.journal import Journal
+from lerobot_serve.router.opening import Callers, Client
+from lerobot_serve.router.outside import Outside
+from lerobot_serve.router.parameters import RouterParameters
+from lerobot_serve.router.replicas import Replica, Seen
+from lerobot_serve.router.robots import Robots
+from lerobot_serve.router.rules import Rules, ShadowRules
+from lerobot_serve.router.shadow.qualification import Qualification
+from lerobot_serve.router.slots import Slot, verdict
+from lerobot_serve.router.sticky import Placement, StickyTable
+from lerobot_serve.router.tally import Tally
+
+JOURNAL, CANARY, SHADOW = 'placements.jsonl', 'canary.json', 'shadow.json'
+
+
+class Serving:
+    """Raises JournalInUse when another router has the folder."""
+
+    def __init__(
+        self,
+        parameters: RouterParameters,
+        folder: Path,
+        clients: dict[str, Client],
+        outside: Outside,
+        drops: Drops,
+        *,
+        clock: Callable[[], int],
+        tell: Callable[[str], None],
+        set_split: Callable[[int], None],
+    ) -> None:
+        """`set_split` changes the parameter split_percent; `tell` is for operators."""
+        self.drops, self._clock = drops, clock
+        self.slots = make_slots(parameters)
+        capacity = parameters.remembered_episodes
+        self._journal = Journal(folder / JOURNAL, capacity, tell)
+        self.sticky = StickyTable(capacity, self._journal)
+        self.tally = Tally(tuple(self.slots), capacity)
+        robots = Robots(
+            grace_ns=nanoseconds(parameters.session_grace_s),
+            idle_ns=nanoseconds(parameters.session_idle_s),
+        )
+        self.dispatcher = Dispatcher(
+            self.slots, robots, self.sticky, rules(parameters), outside, self.tally, drops
+        )
+        self._goal_places = GoalPlaces(self.slots, self.sticky, self.tally)
+        self._callers = Callers(clients)
+        self.control = Control(
+            self.dispatcher,
+            self._callers,
+            self.tally,
+            drops,
+            standby=parameters.standby_replicas,
+            open_timeout_s=parameters.open_timeout_s,
+            clock=clock,
+            tell=tell,
+        )
+        self.qualification = Qualification(folder / SHADOW, tell)
+        self.parameters = parameters
+        self.canary = CanaryWatch(parameters, folder / CANARY, set_split=set_split, tell=tell)
+
+    @property
+    def replicas(self) -> dict[str, Replica]:
+        """Every replica of every slot by its name."""
+        return {replica.name: replica for slot in self.slots.values() for replica in slot}
+
+    @property
+    def verdict(self) -> str:
+        return verdict(self.slots)
+
+    def change(self, parameters: RouterParameters) -> None:
+        """Bring in what may change live; running episodes stay where they are."""
+        self.dispatcher.asking.rules = rules(parameters)
+        self.canary.change(parameters)
+        self.parameters = parameters
+
+    def learn(self, server: str, seen: Seen) -> str:
+        """Note what a replica says of itself; return what changed, in words. Executor."""
+        slot = self.slots[self.replicas[server].slot]
+        with self.dispatcher.lock:
+            return slot.learn(server, seen)
+
+    def note_there(self, server: str, *, is_there: bool) -> None:
+        """Note whether anybody offers that replica's services now. Executor."""
+        with self.dispatcher.lock:
+            self.replicas[server].is_there = is_there
+
+    def place_goal(self, episode_id: str, request_id: str) -> tuple[Placement, Replica]:
+        """Choose who answers a request without a session. Raises NobodyReady. Executor."""
+        split_percent = self.dispatcher.asking.rules.split_percent
+        with self.dispatcher.lock:
+            return self._goal_places.place(episode_id, request_id, split_percent)
+
+    def all_heard(self) -> bool:
+        """Whether every replica has told of itself."""
+        return all(replica.seen for replica in self.replicas.values())
+
+    def settle(self) -> None:
+        """From now on a slot keeps its policy as long as any replica serves it."""
+        for slot in self.slots.values():
+            slot.is_settled = True
+
+    def check_change(self, old: RouterParameters, new: RouterParameters) -> None:
+        """Raise ParameterError for a split that cannot be had now."""
+        if new.split_percent == old.split_percent or len(self.slots) < 2:
+            return
+        self.canary.check_split(old.split_percent, new.split_percent)
+        for name, share in (('a', new.split_percent), ('b', 100 - new.split_percent)):
+            text = self.slots[name].text
+            if share and text:
+                raise ParameterError(
+                    f'split_percent stays {old.split_percent}: slot {name} would get {share} % '
+                    f'and takes no episodes: {text}'
+                )
+
+    def outcome(self, episode_id: str, outcome: int) -> str:
+        """Note how an episode ended; return why that does not count. Executor."""
+        with self.dispatcher.lock:
+            text = self.tally.outcome(episode_id, outcome)
+        if text:
+            self.drops.add('outcome_unknown')
+        return text
+
+    def look_at_canary(self) -> bool:
+        """Follow the canary; return whether anything happened. Executor."""
+        if len(self.slots) < 2:
+            return False
+        candidate = self.slots[CANDIDATE]
+        candidate.unproven = self._unproven(candidate.policy)
+        with self.dispatcher.lock:
+            facts = (
+                slot_facts(self.slots[name], self.tally.slot(name))
+                for name in (CANDIDATE, CHAMPION)
+            )
+            seen_in_shadow = self.qualification.of(candidate.policy)
+            now = Facts(*facts, seen_in_shadow.spreads_mean, seen_in_shadow.spreads_count)
+        return self.canary.look(self._clock(), now)
+
+    def _unproven(self, policy: str) -> str:
+        """Return what the policy of slot b lacks in shadow before it may take episodes."""
+        least = self.parameters.shadow_minimum_hours, self.parameters.shadow_minimum_episodes
+        return self.qualification.lacking(policy, *least) if any(least) else ''
+
+    def control_canary(self, word: str, reason: str) -> str:
+        """Follow an operator's word and return what was done. Raises NotAllowed."""
+        return self.canary.control(word, reason, self._clock())
+
+    def look(self) -> None:
+        """Once a second; executor."""
+        with self.dispatcher.lock:
+            self.tally.look(self._clock())
+
+    def close(self) -> None:
+        """End the calls and let go of the folder."""
+        self._callers.close()
+        self._journal.close()
+
+
+def make_slots(parameters: RouterParameters) -> dict[str, Slot]:
+    """Return the slots by name."""
+    of_slot, of_replica = (
+        HealthRules(
+            threshold,
+            parameters.trials_to_return,
+            nanoseconds(parameters.trial_after_s),
+            nanoseconds(parameters.trial_max_s),
+        )
+        for threshold in (parameters.failures_to_drain, parameters.replica_failures)
+    )
+    return {
+        name: Slot(name, servers, of_slot, of_replica)
+        for name, servers in parameters.slots.items()
+    }
+
+
+def rules(parameters: RouterParameters) -> Rules:
+    return Rules(
+        parameters.split_percent,
+        nanoseconds(parameters.answer_timeout_s),
+        parameters.hedge_factor,
+        parameters.hedge_percent,
+    )
+
+
+def shadow_rules(parameters: RouterParameters) -> ShadowRules:
+    return ShadowRules(parameters.shadow_percent, parameters.shadow_spread_percent)
+
+
+def nanoseconds(seconds: float) -> int:
+    return int(seconds * 1e9)
+
+
+def seen(status: Any) -> Seen:
+    """Return what a ServerStatus says, as far as a router needs it."""
+    return Seen(
+        status.policy,
+        status.slot,
+        status.state_class,
+        status.state == status.ACTIVE and status.warmed_up,
+        status.load,
+        status.active_sessions,
+        status.max_sessions,
+        status.text,
+    )

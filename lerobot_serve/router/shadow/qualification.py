@@ -1,0 +1,194 @@
+"""
+What was learned of each policy in shadow, and what it lacks before it may drive robots.
+
+Time counts between two samples that were compared, 10 s of each gap at most: a shadow that nobody
+asks learns nothing. What was learned survives a restart. Owned by the shadow thread; `lacking`
+and `of` any thread.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from math import floor, inf, isfinite, nan
+from pathlib import Path
+from typing import Any
+
+from lerobot_serve.router.shadow.store import Store
+from lerobot_serve.wire.schema import FINGERPRINT_LIMIT, ID_LIMIT
+
+GAP_LIMIT_NS = 10_000_000_000
+SAVE_PERIOD_NS = 10_000_000_000
+POLICIES_LIMIT = 32
+# an episode that was not heard of for so many others counts again
+RECENT_EPISODES = 512
+COUNT_LIMIT = 2**53
+COUNTS = ('episodes', 'samples', 'trips', 'divergence_count', 'spreads_count')
+SUMS = ('observed_s', 'divergence_sum', 'spreads_sum', 'latency_sum_ms')
+
+
+@dataclass(slots=True)
+class Record:
+    """One policy's. Samples whose divergence is NaN are counted, but are in no mean."""
+
+    observed_s: float = 0.0
+    episodes: int = 0
+    samples: int = 0
+    trips: int = 0
+    divergence_sum: float = 0.0
+    divergence_count: int = 0
+    spreads_sum: float = 0.0
+    spreads_count: int = 0
+    latency_sum_ms: float = 0.0
+    recent: OrderedDict[str, None] = field(default_factory=OrderedDict)
+
+    @property
+    def hours(self) -> float:
+        return self.observed_s / 3600
+
+    @property
+    def divergence_mean(self) -> float:
+        return self.divergence_sum / self.divergence_count if self.divergence_count else nan
+
+    @property
+    def spreads_mean(self) -> float:
+        return self.spreads_sum / self.spreads_count if self.spreads_count else nan
+
+    @property
+    def latency_mean_ms(self) -> float:
+        return self.latency_sum_ms / self.samples if self.samples else nan
+
+    def add_episode(self, episode_id: str) -> None:
+        if not episode_id:
+            return
+        self.episodes += episode_id not in self.recent
+        self.recent[episode_id] = None
+        self.recent.move_to_end(episode_id)
+        if len(self.recent) > RECENT_EPISODES:
+            self.recent.popitem(last=False)
+
+
+class Qualification:
+    """
+    The records of the last POLICIES_LIMIT policies, loaded from a file when built. `tell` is for
+    operators.
+    """
+
+    def __init__(self, path: Path, tell: Callable[[str], None]) -> None:
+        self._store = Store(path, tell)
+        self._records: OrderedDict[str, Record] = OrderedDict()
+        self._sampled_ns: dict[str, int] = {}
+        self._saved_ns: int | None = None
+        self._is_changed = False
+        self._load()
+
+    @property
+    def save_failures(self) -> int:
+        return self._store.failures
+
+    def of(self, policy: str) -> Record:
+        """Return what is known of a policy."""
+        return self._records.get(policy) or Record()
+
+    def add(
+        self,
+        policy: str,
+        episode_id: str,
+        now_ns: int,
+        *,
+        divergence: float,
+        in_spreads: float,
+        trips: bool,
+        latency_ms: float,
+    ) -> None:
+        """Note a sample that was compared."""
+        record = self._records.setdefault(policy, Record())
+        self._records.move_to_end(policy)
+        gap_ns = now_ns - self._sampled_ns.get(policy, now_ns)
+        record.observed_s += min(gap_ns, GAP_LIMIT_NS) / 1e9
+        self._sampled_ns[policy] = now_ns
+        record.add_episode(episode_id)
+        record.samples += 1
+        record.trips += trips
+        record.latency_sum_ms += latency_ms
+        if isfinite(divergence):
+            record.divergence_sum += divergence
+            record.divergence_count += 1
+        if isfinite(in_spreads):
+            record.spreads_sum += in_spreads
+            record.spreads_count += 1
+        self._is_changed = True
+        if len(self._records) > POLICIES_LIMIT:
+            forgotten, _ = self._records.popitem(last=False)
+            self._sampled_ns.pop(forgotten, None)
+
+    def lacking(self, policy: str, minimum_hours: float, minimum_episodes: int) -> str:
+        """Return what a policy lacks, in words; empty when it lacks nothing."""
+        record = self.of(policy)
+        lacks = []
+        if record.hours < minimum_hours:
+            # rounded down: what is not there yet must not look as if it were
+            lacks.append(f'{floor(100 * record.hours) / 100:.2f} of {minimum_hours:g} hours')
+        if record.episodes < minimum_episodes:
+            lacks.append(f'{record.episodes} of {minimum_episodes} episodes')
+        return f'{policy or "the policy"} was in shadow for {" and ".join(lacks)}' if lacks else ''
+
+    def save_now_and_then(self, now_ns: int) -> None:
+        """Write what has changed, at most every SAVE_PERIOD_NS."""
+        if self._saved_ns is None:
+            self._saved_ns = now_ns
+        if self._is_changed and now_ns - self._saved_ns >= SAVE_PERIOD_NS:
+            self._saved_ns = now_ns
+            self.save()
+
+    def save(self) -> None:
+        """Write it now, for the end of the thread."""
+        if self._is_changed:
+            content = {name: to_json(record) for name, record in self._records.items()}
+            # until it is written it is still to be written
+            self._is_changed = not self._store.save({'version': 1, 'policies': content})
+
+    def _load(self) -> None:
+        content = self._store.load()
+        if content is None:
+            return
+        try:
+            self._records = from_json(content)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            self._store.set_aside(f'{type(error).__name__}: {error}')
+
+
+def to_json(record: Record) -> dict[str, Any]:
+    """Return what `from_json` reads."""
+    numbers = {name: getattr(record, name) for name in (*COUNTS, *SUMS)}
+    return {**numbers, 'recent': list(record.recent)}
+
+
+def from_json(content: Any) -> OrderedDict[str, Record]:
+    """Return the records of a file. Raises ValueError, TypeError, KeyError or AttributeError."""
+    if content['version'] != 1:
+        raise ValueError(f'version must be 1, got {content["version"]!r}')
+    policies = list(content['policies'].items())[-POLICIES_LIMIT:]
+    return OrderedDict((_text(name, FINGERPRINT_LIMIT), _record(row)) for name, row in policies)
+
+
+def _record(row: Any) -> Record:
+    counts = {name: _number(row, name, (int,), COUNT_LIMIT) for name in COUNTS}
+    sums = {name: float(_number(row, name, (int, float), inf)) for name in SUMS}
+    if not isinstance(row['recent'], list):
+        raise TypeError('recent must be a list')
+    recent = [_text(name, ID_LIMIT) for name in row['recent'][-RECENT_EPISODES:]]
+    return Record(**counts, **sums, recent=OrderedDict.fromkeys(recent))
+
+
+def _number(row: Any, name: str, types: tuple[type, ...], limit: float) -> Any:
+    if type(row[name]) not in types or not 0 <= row[name] < limit:
+        raise ValueError(f'{name} must be a number from 0 on, got {row[name]!r}')
+    return row[name]
+
+
+def _text(value: Any, limit: int) -> str:
+    if not isinstance(value, str) or len(value.encode()) > limit:
+        raise ValueError(f'expected a text of at most {limit} bytes, got {str(value)[:40]!r}')
+    return value

@@ -1,0 +1,30 @@
+"""
+Which requests the shadow sees, and for which of them the policy that drives is asked twice.
+
+Drawn from the request's own numbers, so that the same requests are chosen whenever a recording is
+played again. The bytes go to the shadow as they are: they may carry the prefix of the policy that
+drives, and a server ignores the prefix of another policy. Pure functions; any thread.
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+
+from lerobot_serve.router.shadow.joining import Key
+
+
+def is_shadowed(key: Key, percent: float) -> bool:
+    """Tell whether the shadow sees this request, of which it sees so many."""
+    return _share_percent('shadow', key) < percent
+
+
+def is_drawn_twice(key: Key, percent: float) -> bool:
+    """Tell whether a second draw is wanted, for so many of the requests that the shadow sees."""
+    return _share_percent('spread', key) < percent
+
+
+def _share_percent(purpose: str, key: Key) -> float:
+    """Return a number in [0, 100), another one for each purpose and request."""
+    text = f'{purpose}/{key.session_epoch}/{key.seq}/{key.client_id}'
+    digest = blake2b(text.encode('utf-8', 'surrogatepass'), digest_size=6).digest()
+    return 100 * int.from_bytes(digest, 'big') / 2**48

@@ -1,0 +1,14 @@
+"""
+What happened, written down: one file of JSON lines for each run of a node. docs/trace.md has it.
+
+    schema     the version, the bounds, what is wrong with a file
+    records    one function for each kind of record; redaction: what is left of images and words
+    encoding   a record as one line of strict JSON, and back
+    parts      how the files of a run are called, and which belong together
+    waiting    what was deposited and not yet written, and what was lost
+    output     the file that is written: room, rotation, the oldest removed
+    writer     the thread that writes; write() may be called from any thread
+    reader     all parts of a run, one record after the other
+
+Edge, router and server write; tools read. Knows only wire and numpy.
+"""

@@ -1,0 +1,280 @@
+"""
+The records of a trace: one function for each kind, so that each field has one name.
+
+`now_ns` is the node's own monotonic clock. What is None or an empty text is left out; arrays are
+copied, so that the caller may go on with his. Pure functions; any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timezone
+from enum import Enum
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from lerobot_serve.trace.schema import ROLES, SCHEMA_VERSION
+
+Record = dict[str, Any]
+Actions = Sequence[float] | np.ndarray
+
+
+class Ids(NamedTuple):
+    """What joins the records of edge, router and server; the same names in every kind."""
+
+    client: str = ''
+    session_epoch: int | None = None
+    seq: int | None = None
+    episode_id: str = ''
+
+
+NOBODY = Ids()
+
+
+def header(
+    *,
+    node: str,
+    role: str,
+    version: str,
+    wall_s: float,
+    now_ns: int,
+    policies: Sequence[Record],
+    parameters: Mapping[str, Any],
+) -> Record:
+    """
+    Return what a file begins with. `wall_s` (seconds since 1970) and `now_ns` are one moment.
+
+    Raises ValueError.
+    """
+    if role not in ROLES:
+        raise ValueError(f'role must be one of {", ".join(ROLES)}, got {role!r}')
+    when = datetime.fromtimestamp(wall_s, timezone.utc).isoformat(timespec='milliseconds')
+    made = record('header', now_ns, NOBODY, schema_version=SCHEMA_VERSION, node=node, role=role)
+    return made | {
+        'version': version,
+        'when': when.replace('+00:00', 'Z'),
+        'policies': list(policies),
+        'parameters': dict(parameters),
+    }
+
+
+def policy(slot: str, fingerprint: str) -> Record:
+    """Return one of a header's policies; the fingerprint is id@hash."""
+    model_id, _, model_hash = fingerprint.rpartition('@')
+    return {'slot': slot, 'model_id': model_id or model_hash, 'model_hash': model_hash}
+
+
+def policies(now_ns: int, present: Sequence[Record]) -> Record:
+    """Return that other policies are in use now; the headers of later parts name these."""
+    return record('policies', now_ns, NOBODY, policies=list(present))
+
+
+def routing(
+    slot: str, *, routing_key: str = '', degraded: bool = False, cached: bool = False
+) -> Record:
+    """Return how a request was routed; for `request`."""
+    return {'slot': slot, 'routing_key': routing_key, 'degraded': degraded, 'cached': cached}
+
+
+def request(
+    now_ns: int,
+    ids: Ids,
+    *,
+    status: str | Enum,
+    episode: int | None = None,
+    routing: Record | None = None,
+    server: str = '',
+    policy: str = '',
+    seed: int | None = None,
+    queue_wait_ms: float | None = None,
+    processing_ms: float | None = None,
+    inference_ms: float | None = None,
+    round_trip_ms: float | None = None,
+    request_bytes: int | None = None,
+    chunk_bytes: int | None = None,
+    superseded: int | None = None,
+    drops: Mapping[str, int] | None = None,
+    reason: str = '',
+    task: str | None = None,
+    images: Sequence[Record] | None = None,
+) -> Record:
+    """
+    Return one request and how it was answered.
+
+    `task` and `images` as the redaction gives them; `drops` by reason, since the last request.
+    """
+    return record(
+        'request',
+        now_ns,
+        ids,
+        status=word(status),
+        episode=episode,
+        routing=routing,
+        server=server,
+        policy=policy,
+        seed=seed,
+        queue_wait_ms=queue_wait_ms,
+        processing_ms=processing_ms,
+        inference_ms=inference_ms,
+        round_trip_ms=round_trip_ms,
+        request_bytes=request_bytes,
+        chunk_bytes=chunk_bytes,
+        superseded=superseded,
+        drops=dict(drops) if drops else None,
+        reason=reason,
+        task=task,
+        images=images,
+    )
+
+
+def executed(
+    now_ns: int,
+    ids: Ids,
+    *,
+    tick: int,
+    verdict: str | Enum,
+    rung: str | Enum,
+    raw: Actions | None,
+    caged: Actions | None,
+    chunk_row: int | None = None,
+    age_s: float | None = None,
+    slot: str = '',
+    policy: str = '',
+    reason: str = '',
+) -> Record:
+    """Return one command: `raw` as it was wanted, `caged` as it went to the robot."""
+    made = record(
+        'executed',
+        now_ns,
+        ids,
+        tick=tick,
+        chunk_row=chunk_row,
+        age_s=age_s,
+        verdict=word(verdict),
+        rung=word(rung),
+        slot=slot,
+        policy=policy,
+        reason=reason,
+    )
+    for name, actions in (('raw', raw), ('caged', caged)):
+        if actions is not None:
+            made[name] = np.array(actions)
+    return made
+
+
+def state(
+    now_ns: int,
+    of: str,
+    before: str | Enum,
+    after: str | Enum,
+    *,
+    why: str = '',
+    ids: Ids = NOBODY,
+) -> Record:
+    """Return that `of` (connection, ladder, slot_a, ...) went from one state to another."""
+    names = {'from': word(before), 'to': word(after)}
+    return record('state', now_ns, ids, of=of, **names, why=why)
+
+
+def parameter(now_ns: int, name: str, old: Any, new: Any) -> Record:
+    """Return that a parameter was changed; `old` and `new` as the redaction gives them."""
+    return record('parameter', now_ns, NOBODY, name=name) | {'old': old, 'new': new}
+
+
+def decision(
+    now_ns: int,
+    ids: Ids,
+    *,
+    slot: str,
+    bucket: int,
+    split_percent: int | None,
+    moved: bool,
+    routing_key: str = '',
+    degraded: bool | None = None,
+    cached: bool | None = None,
+    server: str = '',
+    policy: str = '',
+    reason: str = '',
+) -> Record:
+    """Return where an episode was placed."""
+    return record(
+        'decision',
+        now_ns,
+        ids,
+        slot=slot,
+        bucket=bucket,
+        split_percent=split_percent,
+        moved=moved,
+        routing_key=routing_key,
+        degraded=degraded,
+        cached=cached,
+        server=server,
+        policy=policy,
+        reason=reason,
+    )
+
+
+def shadow(
+    now_ns: int,
+    ids: Ids,
+    *,
+    live_policy: str,
+    shadow_policy: str,
+    rows: int,
+    divergence: float,
+    divergence_in_spreads: float | None = None,
+    divergence_per_action: Mapping[str, float] | None = None,
+    cage_would_trip: bool | None = None,
+    latency_ms: float | None = None,
+) -> Record:
+    """Return one comparison; `cage_would_trip` is None where the limits are not known."""
+    return record(
+        'shadow',
+        now_ns,
+        ids,
+        live_policy=live_policy,
+        shadow_policy=shadow_policy,
+        rows=rows,
+        divergence=divergence,
+        divergence_in_spreads=divergence_in_spreads,
+        divergence_per_action=divergence_per_action and dict(divergence_per_action),
+        cage_would_trip=cage_would_trip,
+        latency_ms=latency_ms,
+    )
+
+
+def canary(now_ns: int, what: str, *, why: str, share_percent: float | None = None) -> Record:
+    """Return what a canary did; `share_percent` is the candidate's from now on."""
+    return record('canary', now_ns, NOBODY, what=what, why=why, share_percent=share_percent)
+
+
+def drop(now_ns: int, reason: str, *, count: int = 1, of: str = '', ids: Ids = NOBODY) -> Record:
+    """Return that something was dropped; `of` says what, where the reason does not."""
+    return record('drop', now_ns, ids, reason=reason, count=count, of=of)
+
+
+def incident(now_ns: int, name: str, *, why: str = '', ids: Ids = NOBODY) -> Record:
+    """Return that something happened that a person should look at."""
+    return record('incident', now_ns, ids, name=name, why=why)
+
+
+def footer(now_ns: int, *, records: int, dropped: Mapping[str, int], ended: str) -> Record:
+    """Return what a part ends with: `dropped` by reason, since the start of the run."""
+    return record('footer', now_ns, NOBODY, records=records, dropped=dict(dropped), ended=ended)
+
+
+def record(kind: str, now_ns: int, ids: Ids, **fields: Any) -> Record:
+    """Return a record of any kind, without the fields that are None or an empty text."""
+    made: Record = {'kind': kind, 'mono_ns': now_ns}
+    if ids is not NOBODY:
+        fields = ids._asdict() | fields
+    for name, value in fields.items():
+        if not (value is None or value == ''):
+            made[name] = value
+    return made
+
+
+def word(value: str | Enum) -> str:
+    """Return the name of an enumeration's member as it stands in a trace."""
+    return value.name.lower() if isinstance(value, Enum) else value

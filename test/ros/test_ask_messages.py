@@ -1,0 +1,82 @@
+"""What a robot asks, as a message and back: nothing is lost, and what is too much is refused."""
+
+from __future__ import annotations
+
+from array import array
+
+import pytest
+from rclpy.serialization import deserialize_message, serialize_message
+
+from lerobot_serve.ros.contract import ask_from_request, request_from_ask
+from lerobot_serve.wire.schema import KEY_LIMIT, Refusal
+from lerobot_serve.wire.session import (
+    ASK_EXTENSION_BYTES_LIMIT,
+    ASK_EXTENSIONS_LIMIT,
+    CameraSpec,
+    Refused,
+    SessionAsk,
+)
+from lerobot_serve_interfaces.msg import Extension
+from lerobot_serve_interfaces.srv import OpenSession
+
+ASK = SessionAsk(
+    'robot_1',
+    7,
+    3,
+    '/robot_1/action_chunk',
+    ('a', 'b'),
+    ('c',),
+    (CameraSpec('front', 480, 640, 3),),
+    30.0,
+    robot_type='arm',
+    policy='act@1',
+    task='fold',
+    wants_rtc=True,
+    rtc_execution_horizon=8,
+    codec=2,
+    answer_within_s=0.5,
+    extensions=(('vendor.force', bytes(range(256))), ('vendor.none', b'')),
+)
+
+
+def extended(*extensions: tuple[str, bytes]) -> OpenSession.Request:
+    messages = [Extension(key=key, value=array('B', value)) for key, value in extensions]
+    return OpenSession.Request(extensions=messages)
+
+
+def test_what_is_asked_arrives():
+    raw = serialize_message(request_from_ask(ASK))
+    assert ask_from_request(deserialize_message(raw, OpenSession.Request)) == ASK
+
+
+def test_as_much_as_is_allowed_is_taken():
+    full = ('k' * KEY_LIMIT, b'x' * ASK_EXTENSION_BYTES_LIMIT)
+    asked = ask_from_request(extended(*[full] * ASK_EXTENSIONS_LIMIT))
+    assert asked.extensions == (full,) * ASK_EXTENSIONS_LIMIT
+
+
+REFUSED = {
+    'too many': ([('key', b'')] * (ASK_EXTENSIONS_LIMIT + 1), '65 entries, 64 are allowed'),
+    'too long': (
+        [('key', b'x' * (ASK_EXTENSION_BYTES_LIMIT + 1))],
+        "'key' has 65537 bytes, 65536 are allowed",
+    ),
+    'a key that is too long': ([('k' * (KEY_LIMIT + 1), b'')], 'at most 64 bytes'),
+    'a key that was no UTF-8': ([('a\ufffd', b'')], 'must be UTF-8'),
+}
+
+
+@pytest.mark.parametrize(('extensions', 'words'), REFUSED.values(), ids=REFUSED)
+def test_more_than_a_session_may_keep_is_refused(extensions, words):
+    request = OpenSession.Request()
+    # rclpy checks the bound of a key where it is set, not where it arrives
+    request._extensions = [_unchecked(*extension) for extension in extensions]
+    with pytest.raises(Refused, match=words) as refused:
+        ask_from_request(request)
+    assert refused.value.code == Refusal.BAD_REQUEST
+
+
+def _unchecked(key: str, value: bytes) -> Extension:
+    message = Extension(value=array('B', value))
+    message._key = key
+    return message

@@ -1,0 +1,330 @@
+"""The action PredictChunk of a router: a replica of the slot that the split says answers it."""
+
+from __future__ import annotations
+
+import os
+import signal
+from types import SimpleNamespace
+
+from action_msgs.msg import GoalStatus
+from action_msgs.srv import CancelGoal
+import numpy as np
+import pytest
+from server_rig import ServerRig
+
+from lerobot_serve.ros.predict_forward import PredictForward, UNANSWERED
+from lerobot_serve.ros.runtime import Runtime
+from lerobot_serve.router.split import bucket
+from lerobot_serve.wire.header import Peek
+from lerobot_serve.wire.schema import Flag, Status
+from lerobot_serve_interfaces.msg import Observation
+
+ROUTER = '/policy_router'
+STATE = np.linspace(-1, 1, 6, dtype=np.float32)
+SUCCEEDED, ABORTED = GoalStatus.STATUS_SUCCEEDED, GoalStatus.STATUS_ABORTED
+CANCELED = GoalStatus.STATUS_CANCELED
+# what a test waits for when nobody answers
+SHORT_S = 0.5
+# as long as ros2 launch waits for a process that is to end
+ENDS_S = 5.0
+
+
+def asking(episode_id: str = '', state: np.ndarray = STATE, task: str = '') -> Observation:
+    return Observation(episode_id=episode_id, observation_steps=1, state=state.tolist(), task=task)
+
+
+def first_row(chunk) -> np.ndarray:
+    return np.reshape(chunk.chunk_robot.data, (chunk.chunk_robot.rows, -1))[0]
+
+
+@pytest.fixture
+def caller(router_rig):
+    """Asks the router as one asks a policy server."""
+    made = ServerRig(router_rig.node, router_rig.fleet, None, ROUTER)
+    yield made
+    made.end()
+
+
+def answered(caller: ServerRig, episode_id: str = '', **more: object):
+    """Return a chunk that came and holds actions."""
+    status, chunk = caller.predict(asking(episode_id, **more)).result()
+    assert (status, chunk.status, chunk.status_text) == (SUCCEEDED, Status.OK, '')
+    return chunk
+
+
+def refused(caller: ServerRig, episode_id: str = '', **more: object):
+    """Return the chunk of a goal that was aborted."""
+    status, chunk = caller.predict(asking(episode_id, **more)).result()
+    assert status == ABORTED
+    assert not chunk.chunk_robot.data
+    return chunk
+
+
+# through a router
+
+
+def test_a_goal_goes_where_the_split_says_and_stays_there(router_rig, caller):
+    router_rig.slots()
+    names = [f'episode-{number}' for number in range(8)]
+    wanted = ['a' if bucket(name) < 50 else 'b' for name in names]
+    assert set(wanted) == {'a', 'b'}
+    chunks = [answered(caller, name) for name in names]
+    assert [chunk.slot for chunk in chunks] == wanted
+    assert [chunk.episode_id for chunk in chunks] == names
+    # the policy that answered, as it says itself
+    policies = {slot: {c.policy for c in chunks if c.slot == slot} for slot in 'ab'}
+    assert policies == {slot: {router_rig.slot(slot).policy} for slot in 'ab'}
+    assert np.array_equal(first_row(chunks[0]), STATE)
+    decision = router_rig.wait_for_decision(names[0])
+    assert (decision.slot, decision.bucket) == (wanted[0], bucket(names[0]))
+    assert not router_rig.set(split_percent=0)
+    assert [answered(caller, name).slot for name in names] == wanted
+    assert {answered(caller, f'new-{number}').slot for number in range(4)} == {'b'}
+    # a robot finds its episode where a goal has placed it
+    robot = router_rig.robot()
+    assert [robot.round_trip(episode_id=name).slot for name in names] == wanted
+
+
+def test_goals_without_an_episode_are_each_placed_for_themselves(router_rig, caller):
+    router_rig.slots()
+    slots = {answered(caller).slot for _ in range(24)}
+    assert slots == {'a', 'b'}
+    assert router_rig.wait_for_decision('').degraded
+    assert caller.status().active_sessions == 0
+    assert not router_rig.drops()
+
+
+def test_what_a_replica_cannot_answer_is_told_in_its_words(router_rig, caller):
+    router_rig.slots()
+    chunk = refused(caller, router_rig.episode('a'), task='raise')
+    assert (chunk.status, chunk.slot) == (Status.POLICY_ERROR, 'a')
+    assert 'raised on purpose' in chunk.status_text
+    chunk = refused(caller, router_rig.episode('b'), state=STATE[:5])
+    assert (chunk.status, chunk.slot) == (Status.BAD_OBSERVATION, 'b')
+    assert '6 values' in chunk.status_text
+    # refused by the router itself, as a server does
+    status, chunk = caller.predict(Observation()).result()
+    assert (status, chunk.status) == (ABORTED, Status.BAD_OBSERVATION)
+    assert UNANSWERED not in router_rig.drops()
+    assert router_rig.state.verdict == 'healthy'
+
+
+def test_a_slot_that_is_down_is_done_without(router_rig, caller):
+    router_rig.slots()
+    running = router_rig.episode('b')
+    assert answered(caller, running).slot == 'b'
+    router_rig.kill('b')
+    router_rig.wait_for_verdict('drain-b')
+    assert answered(caller, router_rig.episode('b', salt='new')).slot == 'a'
+    moved = answered(caller, running)
+    assert (moved.slot, moved.header.flags) == ('a', Flag.POLICY_CHANGED)
+    assert router_rig.wait_for_decision(running, moved=True).slot == 'a'
+    again = answered(caller, running)
+    assert (again.slot, again.header.flags) == ('a', 0)
+
+
+def test_with_both_slots_down_a_goal_is_aborted_and_says_what_to_do(router_rig, caller):
+    router_rig.slots()
+    for name in ('a', 'b'):
+        router_rig.kill(name)
+    router_rig.wait_for_verdict('degraded')
+    for number in range(2):
+        chunk = refused(caller, router_rig.episode('a'))
+        assert chunk.status == Status.NO_SESSION
+        for words in ('no slot can answer', '/a/policy_server', '/b/policy_server', 'mend one'):
+            assert words in chunk.status_text
+        router_rig.wait_for_drop(UNANSWERED, number + 1)
+    # nothing was remembered of an episode that nobody could take
+    router_rig.server('b', 'b')
+    router_rig.wait_for_verdict('drain-a')
+    assert answered(caller, router_rig.episode('a')).slot == 'b'
+
+
+def test_a_cancel_reaches_the_replica_which_has_the_last_word(router_rig, caller):
+    turns = router_rig.steering('one').turns
+    turns.close_gate()
+    router_rig.server('one', 'prod')
+    router_rig.router(slot_prod=['one'])
+    router_rig.wait_for_verdict('healthy')
+    working = caller.predict(asking())
+    router_rig.wait(lambda: router_rig.steering('one').events('predict'), 'the policy works')
+    waiting, other = caller.predict(asking()), caller.predict(asking(state=2 * STATE))
+    server = ServerRig(router_rig.node, router_rig.fleet, None, '/one/policy_server')
+    server.wait_for_requests(3)
+    assert waiting.cancel()
+    assert waiting.result()[0] == CANCELED
+    assert not working.cancel()
+    assert not working.done()
+    turns.open_gate()
+    for goal, state in ((working, STATE), (other, 2 * STATE)):
+        status, chunk = goal.result()
+        assert (status, chunk.slot) == (SUCCEEDED, 'prod')
+        assert np.array_equal(first_row(chunk), state)
+    # the cancelled one never reached the policy
+    assert len(router_rig.steering('one').events('predict')) == 2
+    assert UNANSWERED not in router_rig.drops()
+
+
+def test_streaming_robots_and_goals_are_served_side_by_side(router_rig, caller):
+    router_rig.slots()
+    robots = [router_rig.robot(f'robot_{number}') for number in range(2)]
+    for number in range(15):
+        state = STATE + number
+        goals = [caller.predict(asking(f'goal-{number}-{i}', -state)) for i in range(3)]
+        for robot in robots:
+            chunk = robot.round_trip(state=state[None])
+            assert chunk.status == Status.OK
+            assert np.array_equal(chunk.robot[0], state)
+        for goal in goals:
+            status, chunk = goal.result()
+            assert status == SUCCEEDED
+            assert np.array_equal(first_row(chunk), -state)
+    assert not router_rig.drops()
+
+
+def test_a_router_that_ends_while_goals_wait_tells_them_and_exits_cleanly(router_rig, caller):
+    turns = router_rig.steering('one').turns
+    turns.close_gate()
+    router_rig.server('one', 'prod')
+    process = router_rig.router(slot_prod=['one'])
+    router_rig.wait_for_verdict('healthy')
+    goals = [caller.predict(asking()) for _ in range(2)]
+    router_rig.wait(lambda: router_rig.steering('one').events('predict'), 'the policy works')
+    process.terminate()
+    for goal in goals:
+        status, chunk = goal.result()
+        assert (status, chunk.status) == (ABORTED, Status.DRAINING)
+        assert 'going away' in chunk.status_text
+    assert process.wait(ENDS_S) == 0
+    log = router_rig.log('router')
+    assert 'Traceback' not in log
+    assert 'did not end' not in log
+
+
+def test_a_router_that_takes_no_requests_says_so_and_keeps_nothing(router_rig, caller):
+    router_rig.server('one', 'prod')
+    process = router_rig.router(slot_prod=['one'], autostart=False)
+    chunk = refused(caller)
+    assert (chunk.status, 'configure' in chunk.status_text) == (Status.DRAINING, True)
+    status_topic = '/one/policy_server/predict_chunk/_action/status'
+    threads = []
+    for _ in range(4):
+        for transition in ('configure', 'activate'):
+            assert caller.change_state(transition)
+        router_rig.wait_for_verdict('healthy')
+        assert answered(caller).slot == 'prod'
+        threads.append(len(os.listdir(f'/proc/{process.pid}/task')))
+        assert caller.change_state('deactivate')
+        assert 'activate' in refused(caller).status_text
+        assert caller.change_state('cleanup')
+        router_rig.wait(
+            lambda: router_rig.node.count_subscribers(status_topic) == 0, 'no client is left'
+        )
+    assert threads[-1] <= threads[0]
+    process.terminate()
+    assert process.wait(ENDS_S) == 0
+
+
+# without a router, with a limit that a test can wait for
+
+
+class Forward:
+    """A node that forwards goals to one server."""
+
+    def __init__(self, rig: ServerRig, runtime: Runtime, limit_s: float) -> None:
+        self.drops: list[str] = []
+        self.flags = Flag.NONE
+        self.caller = ServerRig(rig.node, rig.fleet, None, '/test')
+        self._server = rig.name
+        PredictForward(rig.node, runtime, self._choose, self.drops.append, limit_s=limit_s)
+
+    def _choose(self, start: Peek) -> SimpleNamespace:
+        return SimpleNamespace(server=self._server, slot='a', flags=self.flags)
+
+
+@pytest.fixture
+def forward(request, rig, runtime):
+    made = Forward(rig, runtime, getattr(request, 'param', SHORT_S))
+    yield made
+    made.caller.end()
+
+
+patient = pytest.mark.parametrize('forward', [30.0], indirect=True)
+
+
+def test_a_replica_killed_in_mid_goal_ends_the_goal_with_words(forward, rig):
+    rig.steering.turns.close_gate()
+    process = rig.start(policy_kind='steered')
+    goals = [forward.caller.predict(asking('episode')) for _ in range(2)]
+    rig.wait_for_events('predict')
+    process.kill()
+    for goal in goals:
+        status, chunk = goal.result()
+        assert (status, chunk.status) == (ABORTED, Status.TOO_LATE)
+        assert '/policy_server did not answer within 0.5 s' in chunk.status_text
+        assert 'send the goal again' in chunk.status_text
+        assert (chunk.slot, chunk.episode_id, chunk.header.msg_type) == ('a', 'episode', 2)
+    assert forward.drops == [UNANSWERED] * 2
+    # its successor is asked
+    rig.steering.turns.open_gate()
+    rig.start(policy_kind='steered')
+    rig.wait(lambda: forward.caller.predict(asking()).result()[0] == SUCCEEDED, 'an answer')
+
+
+def test_a_replica_that_hangs_ends_the_goal_and_is_asked_again_when_it_goes_on(forward, rig):
+    process = rig.start(policy_kind='steered')
+    answered(forward.caller)
+    process.send_signal(signal.SIGSTOP)
+    chunk = refused(forward.caller)
+    assert chunk.status == Status.TOO_LATE
+    assert '/policy_server did not take the goal within 0.5 s' in chunk.status_text
+    goal = forward.caller.predict(asking())
+    # nobody there agrees to a cancel, and nobody answers
+    assert not goal.cancel()
+    assert goal.result()[0] == ABORTED
+    process.send_signal(signal.SIGCONT)
+    rig.wait(lambda: forward.caller.predict(asking()).result()[0] == SUCCEEDED, 'an answer')
+
+
+def test_a_goal_for_a_server_that_is_not_found_waits_for_it(forward, rig):
+    chunk = refused(forward.caller)
+    assert '/policy_server was not found within 0.5 s' in chunk.status_text
+    goal = forward.caller.predict(asking())
+    assert goal.cancel()
+    assert goal.result()[0] == CANCELED
+    assert forward.drops == [UNANSWERED]
+
+
+@patient
+def test_a_goal_that_somebody_else_cancels_is_no_answer(forward, rig):
+    rig.steering.turns.close_gate()
+    rig.start(policy_kind='steered')
+    working = forward.caller.predict(asking())
+    rig.wait_for_events('predict')
+    *_, waiting = [forward.caller.predict(asking()) for _ in range(2)]
+    rig.wait_for_requests(3)
+    # all goals, of which rclpy skips each one behind one that it may not cancel
+    rig.ask(CancelGoal, 'predict_chunk/_action/cancel_goal', CancelGoal.Request())
+    status, chunk = waiting.result()
+    assert (status, chunk.status) == (ABORTED, Status.NO_SESSION)
+    assert 'ended the goal without a chunk' in chunk.status_text
+    rig.steering.turns.open_gate()
+    assert working.result()[0] == SUCCEEDED
+
+
+@patient
+def test_flags_are_added_to_what_the_server_says(forward, rig):
+    rig.start(policy_kind='steered')
+    forward.flags = Flag.POLICY_CHANGED
+    chunk = answered(forward.caller, 'episode')
+    assert (chunk.header.flags, chunk.slot) == (Flag.POLICY_CHANGED, 'prod')
+
+
+@patient
+def test_many_goals_at_once_each_get_their_own_answer(forward, rig):
+    rig.start(policy_kind='steered')
+    goals = [forward.caller.predict(asking(state=STATE * number)) for number in range(40)]
+    for number, goal in enumerate(goals):
+        status, chunk = goal.result()
+        assert status == SUCCEEDED
+        assert np.array_equal(first_row(chunk), STATE * np.float32(number))

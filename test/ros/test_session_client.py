@@ -1,0 +1,98 @@
+"""The client's half of the contract: status, shadow requests, and an end that leaves nothing."""
+
+from __future__ import annotations
+
+import queue
+
+import pytest
+from rclpy.qos import ReliabilityPolicy
+from small_client import SmallClient
+from wire_examples import an_observation
+
+from lerobot_serve.ros import qos
+from lerobot_serve.ros.session_client import SessionClient
+from lerobot_serve.wire import observation as wire_observation
+from lerobot_serve.wire.schema import Status
+from lerobot_serve.wire.session import Unreachable
+from lerobot_serve_interfaces.msg import Observation, ServerStatus
+
+SERVER = '/policy_server'
+SHADOW = f'{SERVER}/shadow_observation'
+
+
+@pytest.fixture
+def server(processes):
+    shape = 'joints=6,chunk=30,cameras=,fps=30'
+    return processes.start('policy_server', 'policy_server', policy_kind='null', policy_path=shape)
+
+
+@pytest.fixture
+def robot(server, node) -> SmallClient:
+    opened = SmallClient(node, SERVER, cameras=())
+    opened.open()
+    return opened
+
+
+def test_a_shadow_request_is_answered_like_any_other(robot, node):
+    client = SessionClient(node, SERVER, lifespan_s=1.0, shadow=True)
+    assert client.wait_until_wired(lambda: 1, 20.0)
+    asked = robot.observation()
+    client.send_shadow(wire_observation.encode(asked))
+    chunk = robot.take()
+    assert (chunk.header.seq, chunk.status) == (asked.header.seq, Status.OK)
+    assert robot.round_trip().status == Status.OK
+    assert client.status(10.0).status.requests == 2
+
+
+def test_shadow_requests_need_a_publisher_of_their_own_only_where_they_are_sent(node):
+    SessionClient(node, SERVER, lifespan_s=1.0)
+    assert node.count_publishers(SHADOW) == 0
+    SessionClient(node, SERVER, lifespan_s=1.0, shadow=True)
+    assert node.count_publishers(SHADOW) == 1
+
+
+def test_it_is_wired_when_both_kinds_of_requests_are_read(node):
+    client = SessionClient(node, SERVER, lifespan_s=1.0, shadow=True)
+    live, shadow = queue.SimpleQueue(), queue.SimpleQueue()
+    node.create_subscription(
+        Observation, f'{SERVER}/observation', live.put, qos.OBSERVATION_INBOX, raw=True
+    )
+    assert not client.wait_until_wired(lambda: 1, 0.05)
+    node.create_subscription(Observation, SHADOW, shadow.put, qos.SHADOW_INBOX, raw=True)
+    assert client.wait_until_wired(lambda: 1, 20.0)
+    raw = wire_observation.encode(an_observation())
+    client.send_shadow(raw)
+    assert shadow.get(timeout=10) == raw
+    assert live.empty()
+    (found,) = node.get_publishers_info_by_topic(SHADOW)
+    assert found.qos_profile.reliability == ReliabilityPolicy.BEST_EFFORT
+
+
+def test_the_status_is_told(server, node, wait_until):
+    client = SessionClient(node, SERVER, lifespan_s=1.0)
+
+    def active():
+        try:
+            reply = client.status(5.0)
+        except Unreachable:
+            return None
+        return reply if reply.status.state == ServerStatus.ACTIVE else None
+
+    reply = wait_until(active, 'the server is active')
+    assert reply.chunk_size == 30
+    assert reply.status.policy.startswith('null@')
+
+
+def test_nobody_there_is_unreachable(node):
+    client = SessionClient(node, SERVER, lifespan_s=1.0)
+    with pytest.raises(Unreachable, match='get_status is not there'):
+        client.status(0.05)
+
+
+def test_its_end_leaves_nothing_on_the_node(node, wait_until):
+    before = len(list(node.clients)), len(list(node.publishers))
+    client = SessionClient(node, SERVER, lifespan_s=1.0, of_many=True, shadow=True)
+    assert (len(list(node.clients)), len(list(node.publishers))) == (before[0] + 4, before[1] + 2)
+    client.close_endpoints()
+    assert (len(list(node.clients)), len(list(node.publishers))) == before
+    wait_until(lambda: node.count_publishers(SHADOW) == 0, 'the publisher is gone')

@@ -1,0 +1,174 @@
+"""A feed with its thread, a shadow and a replica as its clients see them, and robots that ask."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+import threading
+
+from dispatch_rig import ask_of, request_bytes
+import numpy as np
+
+from lerobot_serve.router.flights import Flight
+from lerobot_serve.router.robots import Robot
+from lerobot_serve.router.rules import ShadowRules
+from lerobot_serve.router.shadow.comparison import Comparison, ShadowBook
+from lerobot_serve.router.shadow.qualification import Qualification
+from lerobot_serve.router.shadow_feed import ShadowFeed
+from lerobot_serve.wire import chunk as wire_chunk
+from lerobot_serve.wire.chunk import Chunk, peek_answer
+from lerobot_serve.wire.executed import Executed, Run
+from lerobot_serve.wire.header import peek
+from lerobot_serve.wire.schema import Status
+from lerobot_serve.wire.session import SessionAsk
+
+MS, SECOND = 1_000_000, 1_000_000_000
+LIVE, SHADOW = 'act@11', 'act@22'
+ALL = ShadowRules(percent=100.0, spread_percent=100.0)
+LIMIT_S = 10.0
+ROWS = np.zeros((2, 2), np.float32)
+
+
+class FakeClient:
+    """A server. `error` is what each call raises; `hangs` keeps a call until it is set."""
+
+    def __init__(self) -> None:
+        self.sessions: dict[str, int] = {}
+        self.opened: list[SessionAsk] = []
+        self.closed: list[SessionAsk] = []
+        self.sent: list[bytes] = []
+        self.error: Exception | None = None
+        self.hangs: threading.Event | None = None
+
+    def open(self, ask: SessionAsk, timeout_s: float) -> None:
+        self.opened.append(ask)
+        self._answer()
+        self.sessions[ask.client_id] = ask.session_epoch
+
+    def close(self, ask: SessionAsk, timeout_s: float) -> None:
+        self.closed.append(ask)
+        self._answer()
+        if self.sessions.get(ask.client_id) == ask.session_epoch:
+            del self.sessions[ask.client_id]
+
+    def send(self, raw: bytes) -> None:
+        self.sent.append(raw)
+
+    def _answer(self) -> None:
+        if self.hangs:
+            assert self.hangs.wait(LIMIT_S)
+        if self.error:
+            raise self.error
+
+    @property
+    def asked(self) -> list[tuple[str, int, int]]:
+        """Return who asked, in which session, and which number."""
+        starts = [peek(raw) for raw in self.sent]
+        return [(s.client_id, s.header.session_epoch, s.header.seq) for s in starts]
+
+
+class FeedRig:
+    """See the module; made by `feed_rig`. What a test calls is what the data path would."""
+
+    def __init__(self, folder: Path, rules: ShadowRules) -> None:
+        self.now_ns = 1000 * SECOND
+        self.shadow, self.again = FakeClient(), FakeClient()
+        self.has_room = True
+        self.published: list[tuple[Comparison, tuple[str, ...]]] = []
+        self.told: list[str] = []
+        self.book = ShadowBook(Qualification(folder / 'shadow.json', self.told.append))
+        self.feed = ShadowFeed(
+            self.book,
+            self.shadow,
+            lambda robot: self.again if self.has_room else None,
+            lambda found, names: self.published.append((found, names)),
+            rules,
+            clock=lambda: self.now_ns,
+            tell=self.told.append,
+        )
+        self.raised: list[BaseException] = []
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name='shadow')
+
+    def _run(self) -> None:
+        try:
+            self.feed.run(self._stop)
+        except BaseException as error:
+            self.raised.append(error)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def end(self) -> None:
+        self._stop.set()
+        self.feed.wake()
+        if self._thread.ident:
+            self._thread.join(LIMIT_S)
+        assert not self.raised
+
+    def settle(self) -> None:
+        """Wait until all of it is done, with what is published because of it."""
+        for _ in range(2):
+            assert self.feed.finish(LIMIT_S), self.raised
+
+    @staticmethod
+    def robot(name: str = 'robot', epoch: int = 1, **ask: object) -> Robot:
+        return Robot(replace(ask_of(name, epoch), **ask), {}, 0, episode_id='e-1', slot='a')
+
+    def request(self, robot: Robot, seq: int, executed: Executed | None = None) -> bytes:
+        """A robot has asked."""
+        raw = request_bytes(robot.ask.client_id, seq, 'e-1', epoch=robot.ask.session_epoch)
+        self.feed.on_request(robot, raw, peek(raw).header, executed)
+        return raw
+
+    def serve(self, robot: Robot, request: bytes, seed: int = 0) -> None:
+        """A robot was answered."""
+        raw = chunk_bytes(request, LIVE, seed=seed)
+        flight = Flight(robot, peek(request).header, 'e-1', request, self.now_ns)
+        self.feed.on_served(flight, '/a1', raw, peek_answer(raw))
+
+    def rounds(self, robot: Robot, *seqs: int, shadow: bool = True, seed: int = 0) -> None:
+        """Let a robot ask, be answered by both, and execute all of it."""
+        executed = None
+        for seq in seqs:
+            request = self.request(robot, seq, executed)
+            self.serve(robot, request, seed and seed + seq)
+            if shadow:
+                self.feed.on_shadow_chunk(chunk_bytes(request, SHADOW))
+            run = Run(seq, robot.ask.session_epoch, 0, ROWS)
+            executed = Executed(runs=(run,))
+        self.settle()
+
+    def drops(self) -> dict[str, int]:
+        return self.feed.drops()
+
+
+def chunk_bytes(
+    request: bytes, policy: str, *, status: int = Status.OK, seed: int = 0, name: str = ''
+) -> bytes:
+    """Return what a server answers to a request."""
+    header, client_id, episode = peek(request)
+    rows = {'robot': ROWS, 'model': ROWS} if status == Status.OK else {}
+    return wire_chunk.encode(
+        Chunk(
+            header.answer(0),
+            name or client_id,
+            episode,
+            status=status,
+            policy=policy,
+            seed=seed,
+            **rows,
+        )
+    )
+
+
+@contextmanager
+def feed_rig(folder: Path, rules: ShadowRules = ALL) -> Iterator[FeedRig]:
+    """Give a feed whose thread runs once it is started, and see to its end."""
+    rig = FeedRig(folder, rules)
+    try:
+        yield rig
+    finally:
+        rig.end()

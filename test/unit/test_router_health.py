@@ -1,0 +1,263 @@
+"""Draining and coming back: of a slot or a replica, by what it answers and by an operator."""
+
+from __future__ import annotations
+
+from math import isnan
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import invariant, rule, RuleBasedStateMachine
+import pytest
+
+from lerobot_serve.router.health import Health, HealthRules, State
+from lerobot_serve.router.latency import ENOUGH, Latency, REFRESH, REMEMBERED
+from lerobot_serve.router.replicas import LATE_IN_A_ROW, LATE_TIMES, Replica, Seen, Standing
+from lerobot_serve.wire.schema import StateClass
+
+SECOND = 1_000_000_000
+RULES = HealthRules(3, trials=2, retry_ns=2 * SECOND, retry_max_ns=10 * SECOND)
+SEEN = Seen('a@1', 'a', StateClass.CHUNK_STATELESS, True)
+
+
+def drained(now_ns: int = 0) -> Health:
+    health = Health(RULES)
+    health.drain('it failed', now_ns)
+    return health
+
+
+def test_failures_in_a_row_drain_and_the_last_one_is_named():
+    health = Health(RULES)
+    assert not health.failed('timeout', 0)
+    assert not health.failed('timeout', 0)
+    assert health.failed('not_finite', 0)
+    assert health.state is State.DRAINED
+    assert health.reason == 'failed 3 times in a row, the last: not_finite'
+
+
+def test_one_failure_that_is_enough_is_called_one():
+    health = Health(HealthRules(1))
+    health.failed('timeout', 0)
+    assert health.reason == 'failed 1 time, the last: timeout'
+
+
+def test_a_clean_answer_between_failures_forgives_them():
+    health = Health(RULES)
+    for _ in range(10):
+        health.failed('timeout', 0)
+        health.failed('timeout', 0)
+        assert not health.answered()
+    assert health.is_healthy
+
+
+def test_clean_answers_in_a_row_bring_it_back_with_nothing_held_against_it():
+    health = drained()
+    assert not health.answered()
+    health.failed('timeout', 0)
+    assert not health.answered()
+    assert health.answered()
+    assert (health.state, health.reason, health.failures) == (State.HEALTHY, '', 0)
+
+
+def test_a_trial_is_due_after_a_while_and_sooner_when_the_last_was_clean():
+    health = drained(now_ns=5 * SECOND)
+    assert not health.wants_trial(7 * SECOND - 1)
+    assert health.wants_trial(7 * SECOND)
+    health.trial_sent(7 * SECOND, SECOND)
+    assert not health.wants_trial(9 * SECOND - 1)
+    health.answered()
+    assert health.wants_trial(7 * SECOND)
+
+
+def test_the_next_trial_waits_for_the_answer_to_the_last():
+    health = drained()
+    health.trial_sent(0, timeout_ns=30 * SECOND)
+    assert not health.wants_trial(30 * SECOND - 1)
+    assert health.wants_trial(30 * SECOND)
+
+
+def test_the_wait_doubles_with_failing_trials_only_and_is_bounded():
+    health = drained()
+    waits = []
+    for _ in range(5):
+        health.failed('timeout', 0)
+        health.trial_failed(0)
+        waits.append(next(s for s in range(20) if health.wants_trial(s * SECOND)))
+    assert waits == [4, 8, 10, 10, 10]
+    health.drain('again', 0)
+    assert health.wants_trial(2 * SECOND)
+
+
+def test_what_an_operator_closed_only_an_operator_restores():
+    health = Health(RULES)
+    health.close('by an operator')
+    for _ in range(10):
+        assert not health.failed('timeout', 0)
+        assert not health.answered()
+        assert not health.wants_trial(10**18)
+        health.trial_failed(0)
+    assert (health.state, health.reason) == (State.CLOSED, 'by an operator')
+    health.restore()
+    assert health.is_healthy
+
+
+def test_an_operator_hurries_a_trial():
+    health = drained(now_ns=5 * SECOND)
+    health.hurry()
+    assert health.wants_trial(5 * SECOND)
+
+
+class Script(RuleBasedStateMachine):
+    """In whatever order: back-off in bounds, clean answers in a row, the operator's word."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.health, self.now_ns = Health(RULES), 0
+        self.failures = self.clean = self.failed_trials = 0
+        self.closed = False
+
+    @rule(ns=st.integers(0, 20 * SECOND))
+    def time_passes(self, ns):
+        self.now_ns += ns
+
+    @rule()
+    def answered(self):
+        was_drained = self.health.state is State.DRAINED
+        self.clean += 1
+        self.failures = 0
+        returned = self.health.answered()
+        assert returned == (was_drained and self.clean >= RULES.trials)
+        if returned:
+            self.clean = 0
+
+    @rule()
+    def failed(self):
+        was_healthy = self.health.is_healthy
+        self.failures += 1
+        self.clean = 0
+        assert self.health.failed('x', self.now_ns) == (was_healthy and self.failures >= 3)
+        if was_healthy and not self.health.is_healthy:
+            self.failed_trials = 0
+
+    @rule()
+    def trial(self):
+        if self.health.wants_trial(self.now_ns):
+            self.health.trial_sent(self.now_ns, SECOND)
+            assert not self.health.wants_trial(self.now_ns)
+
+    @rule()
+    def trial_failed(self):
+        self.clean = 0
+        self.health.trial_failed(self.now_ns)
+        if self.health.state is State.DRAINED:
+            self.failed_trials += 1
+            wait_ns = min(RULES.retry_ns << self.failed_trials, RULES.retry_max_ns)
+            assert not self.health.wants_trial(self.now_ns + wait_ns - 1)
+            assert self.health.wants_trial(self.now_ns + wait_ns)
+
+    @rule(what=st.sampled_from(('close', 'restore')))
+    def operator(self, what):
+        self.closed = what == 'close'
+        self.clean = 0
+        if what == 'close':
+            self.health.close('by an operator')
+        else:
+            self.failures = 0
+            self.health.restore()
+
+    @invariant()
+    def the_operators_word_holds(self):
+        assert (self.health.state is State.CLOSED) == self.closed
+        assert self.health.wants_trial(self.now_ns + 10**12) == (
+            self.health.state is State.DRAINED
+        )
+        assert bool(self.health.reason) == (not self.health.is_healthy)
+
+
+TestScript = Script.TestCase
+TestScript.settings = settings(max_examples=40, stateful_step_count=40)
+
+
+# latency
+
+
+def test_few_answers_have_no_percentile():
+    latency = Latency()
+    for _ in range(ENOUGH - 1):
+        latency.add(5.0)
+        assert isnan(latency.percentile_ms(95))
+    latency.add(5.0)
+    assert latency.percentile_ms(95) == 5.0
+
+
+@given(st.lists(st.floats(0, 1e4), min_size=ENOUGH, max_size=3 * REMEMBERED))
+def test_percentiles_are_of_the_last_answers(values):
+    latency = Latency()
+    for value in values:
+        latency.add(value)
+    seen = len(values) - len(values) % REFRESH if len(values) >= 2 * REFRESH else ENOUGH
+    recent = sorted(values[max(0, seen - REMEMBERED) : seen])
+    assert latency.percentile_ms(0) == recent[0]
+    assert latency.percentile_ms(100) == recent[-1]
+    assert recent[0] <= latency.percentile_ms(50) <= latency.percentile_ms(95) <= recent[-1]
+
+
+# replicas
+
+
+def replica(**seen: object) -> Replica:
+    there = Replica('/a1', 'a', RULES)
+    if seen:
+        fields = {name: getattr(SEEN, name) for name in Seen.__dataclass_fields__}
+        there.seen, there.is_there = Seen(**{**fields, **seen}), True
+    return there
+
+
+def test_a_replica_says_in_words_why_it_is_not_ready():
+    unheard, ready = replica(), replica(load=0.0)
+    assert (unheard.standing, ready.standing) == (Standing.UNKNOWN, Standing.READY)
+    assert 'is it running' in unheard.text
+    assert ready.text == ''
+    inactive = replica(is_active=False, text='not configured')
+    assert (inactive.standing, inactive.text) == (Standing.AWAY, 'not configured')
+    ready.is_there = False
+    assert (ready.standing, ready.text) == (Standing.AWAY, 'it has gone')
+    suspect, stranger = replica(load=0.0), replica(load=0.0)
+    suspect.health.drain('it has fallen silent', 0)
+    assert (suspect.standing, suspect.text) == (Standing.SUSPECT, 'it has fallen silent')
+    stranger.stranger = 'another policy'
+    assert (stranger.standing, stranger.text) == (Standing.STRANGER, 'another policy')
+    assert [r.is_reachable for r in (unheard, inactive, suspect, stranger)] == [0, 0, 1, 0]
+
+
+@pytest.mark.parametrize('state_class', StateClass)
+def test_only_what_keeps_no_state_may_be_asked_anywhere(state_class):
+    stateless = state_class in (StateClass.CHUNK_STATELESS, StateClass.NEEDS_HISTORY)
+    assert replica(state_class=state_class).is_stateless == stateless
+    assert not replica().is_stateless
+
+
+def test_silence_takes_several_late_answers_and_a_while_without_any():
+    there = replica(load=0.0)
+    there.asked(100 * SECOND)
+    there.asked(102 * SECOND)
+    late_ns = 100 * SECOND + LATE_TIMES * SECOND
+    assert [there.is_late(SECOND, late_ns) for _ in range(LATE_IN_A_ROW)] == [0, 0, 1]
+    there.heard()
+    assert not any(there.is_late(SECOND, late_ns + 9 * SECOND) for _ in range(10))
+
+
+def test_who_was_idle_is_not_silent():
+    there = replica(load=0.0)
+    there.asked(0)
+    there.heard()
+    for _ in range(10):
+        there.asked(100 * SECOND)
+    assert not any(there.is_late(SECOND, 101 * SECOND) for _ in range(10))
+
+
+def test_pressure_is_how_full_and_how_busy():
+    there = replica(load=0.5, max_sessions=4)
+    there.robots = 2
+    assert there.pressure == 1.0
+    assert replica(load=0.25, max_sessions=0).pressure == 0.25
+    assert replica().pressure == 0.0

@@ -1,0 +1,143 @@
+"""An operator's word: each command does what it says, or says why not and what there is."""
+
+from __future__ import annotations
+
+import pytest
+from routing_rig import RoutingRig, TWO_SLOTS
+
+from lerobot_serve.router.health import State
+from lerobot_serve.router.operator import NotDone, operate
+from lerobot_serve_interfaces.srv import ControlSlot
+
+R = ControlSlot.Request
+PLAN = {**TWO_SLOTS, 'canary_plan': ('5', '100')}
+
+
+@pytest.fixture
+def rig(tmp_path):
+    built = RoutingRig(tmp_path)
+    yield built
+    built.close()
+
+
+@pytest.fixture
+def canary(tmp_path):
+    """A router whose canary runs its first step."""
+    built = RoutingRig(tmp_path, **PLAN)
+    built.serving.look_at_canary()
+    yield built
+    built.close()
+
+
+def failing(rig: RoutingRig, slot: str) -> None:
+    for _ in range(100):
+        rig.slots[slot].health.failed('timeout', rig.now_ns)
+
+
+def test_drain_keeps_new_episodes_away_until_restore(rig):
+    text = operate(rig.serving, R.DRAIN, 'b', 'maintenance')
+    assert text == 'slot b gets no new episodes; running ones end there'
+    slot = rig.slots['b']
+    assert (slot.health.state, slot.is_healthy) == (State.CLOSED, False)
+    assert 'by an operator: maintenance' in slot.text
+    # clean answers do not bring back what an operator has drained
+    for _ in range(10):
+        slot.health.answered()
+    assert not slot.is_healthy
+    assert operate(rig.serving, R.RESTORE, 'b', '') == 'slot b gets episodes again'
+    assert slot.is_healthy
+
+
+def test_drain_of_the_last_slot_says_that_it_changes_little(rig):
+    operate(rig.serving, R.DRAIN, 'b', '')
+    text = operate(rig.serving, R.DRAIN, 'a', '')
+    assert 'no other slot takes any, so new ones begin there all the same' in text
+    assert 'no reason given' in rig.slots['a'].text
+
+
+def test_restore_says_what_still_keeps_episodes_away(rig):
+    failing(rig, 'b')
+    rig.away('/b1')
+    text = operate(rig.serving, R.RESTORE, 'b', 'try it')
+    assert text.startswith('nothing is held against slot b any more, but: ')
+    assert '/b1: it has gone' in text
+
+
+def test_restore_brings_back_replicas_too(rig):
+    replica = rig.replicas['/a1']
+    replica.health.drain('timeout', rig.now_ns)
+    assert not replica.is_ready
+    operate(rig.serving, R.RESTORE, 'a', '')
+    assert replica.is_ready
+
+
+def test_probe_makes_a_trial_due_now(rig):
+    failing(rig, 'b')
+    slot = rig.slots['b']
+    assert not slot.health.wants_trial(rig.now_ns)
+    assert 'a copy of the next request' in operate(rig.serving, R.PROBE, 'b', '')
+    assert slot.health.wants_trial(rig.now_ns)
+
+
+def test_probe_tries_a_replica_of_a_slot_that_is_well(rig):
+    replica = rig.replicas['/a2']
+    replica.health.drain('timeout', rig.now_ns)
+    operate(rig.serving, R.PROBE, 'a', '')
+    assert replica.health.wants_trial(rig.now_ns)
+
+
+def test_probe_has_nothing_to_try_where_all_is_well_or_an_operator_has_drained(rig):
+    with pytest.raises(NotDone, match='nothing to try in slot a: it is healthy'):
+        operate(rig.serving, R.PROBE, 'a', '')
+    operate(rig.serving, R.DRAIN, 'b', 'mine')
+    with pytest.raises(NotDone, match='nothing to try in slot b: closed: by an operator: mine'):
+        operate(rig.serving, R.PROBE, 'b', '')
+    assert not rig.slots['b'].health.wants_trial(rig.now_ns)
+
+
+@pytest.mark.parametrize('command', [R.DRAIN, R.RESTORE, R.PROBE])
+@pytest.mark.parametrize('name', ['', 'c', 'A', 'prod'])
+def test_a_slot_that_is_not_there_is_refused_with_those_that_are(rig, command, name):
+    with pytest.raises(NotDone, match=rf"there is no slot '{name}'; there are a, b"):
+        operate(rig.serving, command, name, '')
+    assert rig.serving.verdict == 'healthy'
+
+
+@pytest.mark.parametrize('command', [0, 8, 255])
+def test_an_unknown_command_is_refused_with_those_that_are_known(rig, command):
+    with pytest.raises(NotDone, match=rf'no command {command}; there are 1, 2, 3, 4, 5, 6, 7'):
+        operate(rig.serving, command, 'a', '')
+
+
+CANARY = (R.CANARY_PAUSE, R.CANARY_RESUME, R.CANARY_PROMOTE, R.CANARY_ROLLBACK)
+
+
+@pytest.mark.parametrize('command', CANARY)
+def test_without_a_plan_there_is_no_canary_to_talk_to(rig, command):
+    with pytest.raises(NotDone, match=r'give it a plan with the parameter canary\.plan'):
+        operate(rig.serving, command, '', '')
+    assert not rig.splits
+
+
+@pytest.mark.parametrize('command', CANARY)
+def test_the_canary_is_not_a_slots(canary, command):
+    with pytest.raises(NotDone, match='leave it empty to talk to the canary'):
+        operate(canary.serving, command, 'b', '')
+
+
+def test_the_canary_is_paused_resumed_promoted_and_rolled_back(canary):
+    assert canary.splits == [95]
+    assert 'wait' in operate(canary.serving, R.CANARY_PAUSE, '', 'wait')
+    assert operate(canary.serving, R.CANARY_RESUME, '', 'go')
+    assert operate(canary.serving, R.CANARY_PROMOTE, '', 'good')
+    assert canary.splits == [95, 0]
+    assert operate(canary.serving, R.CANARY_ROLLBACK, '', 'it was not')
+    assert canary.splits == [95, 0, 100]
+    with pytest.raises(NotDone, match='it was not'):
+        operate(canary.serving, R.CANARY_PAUSE, '', '')
+
+
+def test_a_reason_may_have_many_lines(canary):
+    text = operate(canary.serving, R.CANARY_PAUSE, '', 'line\nline ' * 200)
+    assert text.startswith('paused: by an operator: line line')
+    assert '\n' not in text
