@@ -8,6 +8,7 @@ test/unit/test_architecture.py):
     parameters  what a parameter of a node is                         knows nothing
     policies    what a policy is; loading and running one             -> wire; alone imports torch
     trace       what happened, written down and read                  -> wire
+    telemetry   figures for Prometheus, alive and ready over HTTP     knows nothing
     server      sessions, mailboxes, inference worker                 -> wire, policies, parameters
     cage        the last check before a command leaves                knows only numpy
     edge        action queue, requests, ladder, robot file            -> wire, parameters, cage

@@ -17,6 +17,7 @@ REQUIREMENTS = {
     'cv2': 'opencv-python-headless==4.11.0.86',
     'lerobot': 'lerobot==0.4.4',
     'numpy': 'numpy==2.2.6',
+    'prometheus_client': 'prometheus_client==0.23.1',
     'safetensors': 'safetensors==0.8.0',
     'simplejpeg': 'simplejpeg==1.9.0',
     'torch': 'torch==2.13.0',

@@ -190,7 +190,7 @@ class Swarm(Node):
             return robot.is_waiting
 
     def _wait_for_the_last(self) -> None:
-        while any([self._still_waits(robot) for robot in self.robots.values()]):
+        while any(self._still_waits(robot) for robot in self.robots.values()):
             time.sleep(0.02)
         with self._lock:
             self._running = False

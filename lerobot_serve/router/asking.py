@@ -26,8 +26,8 @@ from lerobot_serve.router.slots import Slot
 from lerobot_serve.router.tally import Tally
 from lerobot_serve.wire.schema import Flag, Status
 
-# failures that say nothing of a slot's other replicas
-OF_THE_REPLICA = ('timeout', 'wrong_policy')
+# failures that need not be those of a slot's other replicas
+OF_THE_REPLICA = ('timeout', 'wrong_policy', 'policy_error')
 # what is done once the lock is free, in order
 Acts = list[Callable[[], None]]
 
@@ -104,7 +104,8 @@ class Asking:
         """Ask one more replica, as often as the budget allows."""
         ready = usable(flight.robot, self.slots[flight.slot])
         untried = [each for each in _untried(flight, ready) if each.is_stateless]
-        if untried and self._budgets[flight.slot].spend():
+        # a share of 0 is none at all, whatever is left of the budget
+        if untried and self.rules.hedge_percent and self._budgets[flight.slot].spend():
             self.hedges += 1
             untried[0].counts['hedges'] += 1
             self._ask(flight, untried[0], Purpose.HEDGE, acts, now_ns)
@@ -163,8 +164,19 @@ class Asking:
             return
         # another replica may be well, which only has no session of this robot
         others = any(each.is_ready and each.name not in flight.tried for each in slot)
-        if reason not in OF_THE_REPLICA or not others:
+        if reason in OF_THE_REPLICA and others:
+            self.blame(flight, slot, now_ns)
+        else:
             slot.health.failed(reason, now_ns)
+
+    def blame(self, flight: Flight, slot: Slot, now_ns: int) -> None:
+        """
+        Hold it against the replicas at which the policy failed that another one is, or may be,
+        well. Where it fails at all of them, it is the request or the policy.
+        """
+        for name in flight.failed_at:
+            if name in slot.replicas:
+                slot.replicas[name].health.failed('policy_error', now_ns)
 
     def has_others(self, flight: Flight) -> bool:
         """Return whether anybody is left to be asked."""

@@ -154,6 +154,7 @@ class Dispatcher:
             return
         self.hedges_won += asked.purpose is Purpose.HEDGE
         self._tally.answered(flight.slot, (now_ns - flight.began_ns) / 1e6)
+        self.asking.blame(flight, self.slots[replica.slot], now_ns)
         if robot.policy not in ('', answer.policy):
             robot.flags |= Flag.POLICY_CHANGED
         robot.failed_in, robot.policy = '', answer.policy
@@ -214,8 +215,8 @@ class Dispatcher:
         if answer.status in ELSEWHERE:
             acts.append(partial(self._outside.reopen, asked.flight.robot, replica.name))
             return 'no_session'
-        if answer.status == Status.POLICY_ERROR:
-            replica.health.failed('policy_error', now_ns)
+        if answer.status == Status.POLICY_ERROR and asked.purpose is not Purpose.TRIAL:
+            asked.flight.failed_at.append(replica.name)
         return Status(answer.status).name.lower() if answer.status in list(Status) else 'failed'
 
     # alarm thread
@@ -252,6 +253,8 @@ class Dispatcher:
         """The time of an answer is over."""
         flight, replica = asked.flight, self._replicas[asked.server]
         replica.counts['failures'] += 1
+        # a server that was started anew, or has given up the session, answers nothing
+        acts.append(partial(self._outside.reopen, flight.robot, replica.name))
         if asked.purpose is Purpose.TRIAL:
             self._fail_trial(replica, now_ns)
             return

@@ -8,6 +8,7 @@ over, and cleared away when it becomes the larger part. Plain; the dispatcher's 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import auto, Enum
@@ -41,6 +42,8 @@ class Flight:
     began_ns: int
     slot: str = ''
     tried: set[str] = field(default_factory=set)
+    # replicas at which the policy failed; whether they are to blame shows at the others
+    failed_at: list[str] = field(default_factory=list)
     done: bool = False
     # the episode was placed with this request
     is_new: bool = False
@@ -142,6 +145,10 @@ class Flights:
             for name, asked in found
             if asked and asked.flight is flight and asked.purpose is not Purpose.TRIAL
         ]
+
+    def count_by_slot(self) -> Counter[str]:
+        """Return how many requests wait for an answer in each slot."""
+        return Counter(flight.slot for flight in self._newest.values() if not flight.done)
 
     def forget(self, client_id: str) -> bool:
         """A session is over; return whether an answer was waited for, so that it is counted."""

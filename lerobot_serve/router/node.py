@@ -29,7 +29,7 @@ from lerobot_serve.ros.replies import Replies
 from lerobot_serve.ros.router_topics import RouterTopics
 from lerobot_serve.ros.runtime import run, Runtime, UserError
 from lerobot_serve.ros.shadow_clients import ShadowClients
-from lerobot_serve.router import reports
+from lerobot_serve.router import metrics, reports
 from lerobot_serve.router.drops import Drops
 from lerobot_serve.router.folder import state_folder
 from lerobot_serve.router.goals import Goals
@@ -43,14 +43,6 @@ from lerobot_serve.router.wiring import GOING, Wiring
 from lerobot_serve.wire.schema import Refusal
 from lerobot_serve.wire.session import Refused
 from lerobot_serve_interfaces.msg import EpisodeOutcome, Observation, ServerStatus
-from lerobot_serve_interfaces.srv import (
-    CloseSession,
-    ControlSlot,
-    GetStatus,
-    OpenSession,
-    ReportOutcome,
-    ResetEpisode,
-)
 
 UNCONFIGURED_TEXT = 'not configured; configure the node'
 LOOK_S = 0.1
@@ -79,6 +71,9 @@ class PolicyRouter(LifecycleNode):
             self, Observation, '~/observation', qos.OBSERVATION_INBOX, self._on_observation
         )
         self._offer()
+        endpoint = metrics.serve(self._settings.current, self, self._drops)
+        if endpoint:
+            runtime.on_close(endpoint.close)
         runtime.thread('intake', partial(self._inbox.run, runtime.stop), self._inbox.wake)
         runtime.when_running(self._autostart)
         runtime.on_farewell(self._farewell)
@@ -90,14 +85,8 @@ class PolicyRouter(LifecycleNode):
         self._offered = offered
         # a group of their own: a callback that awaits must not keep the others waiting
         waiting = ReentrantCallbackGroup()
-        for kind, name, callback, group in (
-            (OpenSession, 'open_session', offered.open, waiting),
-            (CloseSession, 'close_session', offered.close, waiting),
-            (ResetEpisode, 'reset_episode', offered.reset, waiting),
-            (GetStatus, 'get_status', offered.get_status, None),
-            (ControlSlot, 'control_slot', offered.control_slot, None),
-            (ReportOutcome, 'report_outcome', offered.report_outcome, None),
-        ):
+        for kind, name, callback, awaits in offered.table():
+            group = waiting if awaits else None
             self.create_service(kind, f'~/{name}', callback, callback_group=group)
         self.create_subscription(
             EpisodeOutcome,

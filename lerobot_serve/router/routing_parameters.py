@@ -200,6 +200,16 @@ class RoutingParameters:
         live=True,
     )
 
+    metrics_port: int = parameter(
+        0,
+        'port of the HTTP endpoint with /metrics, /healthz and /readyz; 0 for none',
+        low=0,
+        high=65535,
+    )
+    metrics_address: str = parameter(
+        '127.0.0.1',
+        'address of that endpoint; 0.0.0.0 lets other machines read it',
+    )
     trace_folder: str = parameter(
         '',
         'folder for the trace, which tells where every request went and how it was answered; '

@@ -74,6 +74,17 @@ class Services:
         # no topic may be opened between seeing what is needed and closing the others
         self._keeping = threading.Lock()
 
+    def table(self) -> tuple[tuple[type, str, Callable[..., Any], bool], ...]:
+        """Return type, name and callback of each service, and whether the callback awaits."""
+        return (
+            (OpenSession, 'open_session', self.open, True),
+            (CloseSession, 'close_session', self.close, True),
+            (ResetEpisode, 'reset_episode', self.reset, True),
+            (GetStatus, 'get_status', self.get_status, False),
+            (ControlSlot, 'control_slot', self.control_slot, False),
+            (ReportOutcome, 'report_outcome', self.report_outcome, False),
+        )
+
     async def open(
         self, request: OpenSession.Request, response: OpenSession.Response
     ) -> OpenSession.Response:

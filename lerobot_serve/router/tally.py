@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from lerobot_serve.router.latency import Latency
 from lerobot_serve.router.sticky import Placement
+from lerobot_serve.telemetry.buckets import Buckets
 from lerobot_serve.wire.executed import Executed
 
 # EpisodeOutcome.outcome -> how it is counted
@@ -29,9 +30,13 @@ class SlotTally:
     """
 
     latency: Latency = field(default_factory=Latency)
+    buckets: Buckets = field(default_factory=Buckets)
     episodes: int = 0
     requests: int = 0
     answers: int = 0
+    # requests of an episode that had its slot, and those with which one got it
+    cache_hits: int = 0
+    cache_misses: int = 0
     moved: int = 0
     ended: Counter[str] = field(default_factory=Counter)
     failed: Counter[str] = field(default_factory=Counter)
@@ -67,7 +72,10 @@ class Tally:
 
     def requested(self, client_id: str, placement: Placement, now_ns: int) -> None:
         """Note a request, and with it the end of the robot's episode before."""
-        self._slots[placement.slot].requests += 1
+        tally = self._slots[placement.slot]
+        tally.requests += 1
+        tally.cache_hits += placement.cached
+        tally.cache_misses += not placement.cached
         episode_id = '' if placement.degraded else placement.key
         before = self._present.get(client_id, '')
         if before != episode_id:
@@ -105,19 +113,18 @@ class Tally:
     def moved(self, episode_id: str, slot: str) -> None:
         """An episode had to leave for `slot`; how it ends says nothing of either."""
         episode = self._episodes.get(episode_id)
-        if episode is None:
+        # one that was judged counts as it was judged
+        if episode is None or episode.ended_as:
             return
         if not episode.has_moved:
             self._slots[episode.slot].moved += 1
-        if episode.ended_as:
-            # it was judged too early
-            self._slots[episode.slot].ended[episode.ended_as] -= 1
-        episode.has_moved, episode.slot, episode.ended_as = True, slot, ''
+        episode.has_moved, episode.slot = True, slot
 
     def answered(self, slot: str, latency_ms: float) -> None:
         """A robot was answered with actions."""
         self._slots[slot].answers += 1
         self._slots[slot].latency.add(latency_ms)
+        self._slots[slot].buckets.add(latency_ms / 1e3)
 
     def failed(self, slot: str, reason: str) -> None:
         """A slot could not answer a request."""
@@ -138,8 +145,8 @@ class Tally:
 
     def outcome(self, episode_id: str, outcome: int) -> str:
         """
-        Note how an episode ended; return why that does not count, in words. The same outcome twice
-        counts once; another one later takes its place.
+        Note how an episode ended; return why that does not count, in words. The first outcome
+        counts, and the same again is no news.
         """
         episode = self._episodes.get(episode_id)
         if episode is None:
@@ -147,6 +154,8 @@ class Tally:
         ended_as = OUTCOMES.get(outcome)
         if ended_as is None:
             return f'outcome must be one of {", ".join(map(str, OUTCOMES))}, got {outcome}'
+        if episode.ended_as not in ('', ended_as):
+            return f'episode {episode_id!r} has counted as {episode.ended_as} already'
         self._waiting.pop(episode_id, None)
         self._end(episode, ended_as)
         return ''
@@ -161,10 +170,6 @@ class Tally:
             self._end(episode, 'unreported')
 
     def _end(self, episode: Episode, ended_as: str) -> None:
-        if episode.has_moved:
-            return
-        ended = self._slots[episode.slot].ended
-        if episode.ended_as:
-            ended[episode.ended_as] -= 1
-        ended[ended_as] += 1
-        episode.ended_as = ended_as
+        if not (episode.has_moved or episode.ended_as):
+            self._slots[episode.slot].ended[ended_as] += 1
+            episode.ended_as = ended_as

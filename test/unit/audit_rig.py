@@ -19,6 +19,7 @@ from lerobot_serve.cage.description import ActionLimit, Motion
 from lerobot_serve.cage.judgement import Last
 from lerobot_serve.cage.sharing import encode_limits
 from lerobot_serve.trace import records
+from lerobot_serve.trace.audit.audit import Audit
 from lerobot_serve.trace.records import Ids, Record
 from lerobot_serve.trace.writer import TraceWriter
 
@@ -33,6 +34,11 @@ LIMITS = (
 # the router's machine was started at another time, and its wall clock is a little off
 ROUTER_AHEAD_NS, ROUTER_OFF_S = 77_000_000_000, 1.5
 WALL_S = 1_750_000_000.0
+
+
+def accusations(found: Audit) -> list[tuple[str, str, int]]:
+    """Return check, file and line of all that is shown."""
+    return [(v.check, v.file, v.line) for result in found.results for v in result.shown]
 
 
 @dataclass

@@ -17,8 +17,9 @@ ALLOWED = {
     'server': {'wire', 'policies', 'parameters', 'trace'},
     'cage': set(),
     'trace': {'wire'},
+    'telemetry': set(),
     'edge': {'wire', 'parameters', 'cage', 'trace'},
-    'router': {'wire', 'parameters', 'cage', 'trace'},
+    'router': {'wire', 'parameters', 'cage', 'trace', 'telemetry'},
     'sim': {'wire', 'parameters'},
     'ros': {'wire', 'parameters', 'start'},
 }

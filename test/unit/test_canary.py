@@ -11,6 +11,7 @@ import pytest
 from lerobot_serve.router.canary.canary import Canary, NotAllowed
 from lerobot_serve.router.canary.comparison import Comparison
 from lerobot_serve.router.canary.evidence import Counts
+from lerobot_serve.router.canary.forecast import episodes_to_decide
 from lerobot_serve.router.canary.guards import Limits
 from lerobot_serve.router.canary.plan import Terms
 from lerobot_serve.router.canary.record import HISTORY_KEPT
@@ -103,19 +104,33 @@ def test_undecided_it_holds_and_says_how_many_more():
     assert world.canary.text.endswith('until it is promoted, if the rates stay so')
 
 
-def test_the_forecast_is_kept():
-    world = started(terms=Terms(margin=0.1, settle_s=0))
+@pytest.mark.parametrize('share', [5, 50])
+def test_the_forecast_is_kept(share):
+    champion, candidate, terms = Counts(80, 20), Counts(40, 10), Terms(margin=0.1, settle_s=0)
+    forecast = episodes_to_decide(champion, candidate, share_percent=share, terms=terms, trials=3)
+    assert forecast.promoted
+    others = (100 - share) // share
+    world = started(plan=plan(str(share), '100'), terms=terms)
     world.end('candidate', 40, 10)
-    world.end('champion', 800, 200)
+    world.end('champion', 80, 20)
     world.wait(100)
-    for _ in range(260):
-        assert world.canary.step == 0
+    more = 0
+    while world.canary.state is not State.PROMOTED:
         world.end('candidate', 4, 1)
-        world.end('champion', 76, 19)
+        world.end('champion', 4 * others, others)
         world.look()
-        if world.canary.step:
-            break
-    assert world.canary.step == 1
+        more += 5
+    assert forecast.episodes == pytest.approx(more, rel=0.1)
+
+
+def test_at_a_small_share_the_champion_is_known_sooner():
+    few, many = (
+        episodes_to_decide(
+            Counts(80, 20), Counts(40, 10), share_percent=share, terms=Terms(), trials=3
+        )
+        for share in (5, 50)
+    )
+    assert few.episodes < 0.8 * many.episodes
 
 
 def test_too_few_to_forecast_is_said():

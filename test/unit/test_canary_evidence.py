@@ -68,7 +68,7 @@ def test_the_ratio_is_the_mixture_over_the_likelihood(counts, p, margin):
 @given(COUNTS, st.floats(0.02, 0.48), MARGIN, CONCENTRATION, CONCENTRATION)
 def test_under_the_null_the_ratio_is_expected_to_stay(counts, p, margin, c_p, c_q):
     # the step of the proof on which everything rests: whichever policy is next
-    null = Null(c_p, c_q, margin)
+    null = Null(margin, c_p, c_q)
     now = log_k(counts, null, p)
     for arm, rate in ((0, p), (2, p + margin)):
         nexts = [tuple(n + (i == arm + k) for i, n in enumerate(counts)) for k in (0, 1)]
@@ -116,8 +116,8 @@ def test_never_nan_and_never_negative(counts, margin):
 @given(COUNTS, MARGIN, CONCENTRATION, CONCENTRATION)
 def test_success_and_failure_may_change_names(counts, margin, c_p, c_q):
     a, b, c, d = counts
-    here = log_e((a, b, c, d), Null(c_p, c_q, margin))
-    there = log_e((d, c, b, a), Null(c_q, c_p, margin))
+    here = log_e((a, b, c, d), Null(margin, c_p, c_q))
+    there = log_e((d, c, b, a), Null(margin, c_q, c_p))
     assert here == pytest.approx(there, abs=1e-6)
 
 
@@ -220,6 +220,6 @@ def test_no_choice_of_who_is_next_breaks_the_bound(margin, alpha):
             worst_case(evidence, p, p + margin, -math.log(alpha))
             for p in np.linspace(0.0, 1 - margin, 7)
         )
-        for evidence in (likelihood_ratio(margin), log_evidence(Null(1.0, 1.0, margin), STATES))
+        for evidence in (likelihood_ratio(margin), log_evidence(Null(margin, 1.0, 1.0), STATES))
     ]
     assert 0 < right <= alpha < wrong

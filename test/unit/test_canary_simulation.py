@@ -87,8 +87,8 @@ def test_rates_that_change_with_the_day_change_nothing():
     ('rates', 'most'),
     [
         (Rates(0.6, 0.9), 30),
-        (Rates(0.8, 0.9), 70),
-        (Rates(0.9, 0.9), 200),
+        (Rates(0.8, 0.9), 80),
+        (Rates(0.9, 0.9), 220),
     ],
 )
 def test_a_good_candidate_is_promoted_soon(rates, most):

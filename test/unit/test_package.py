@@ -15,6 +15,7 @@ KEYS = {
     'cv2': 'python3-opencv',
     'numpy': 'python3-numpy',
     'yaml': 'python3-yaml',
+    'prometheus_client': 'python3-prometheus-client',
     'simplejpeg': None,
     'torch': None,
     'safetensors': None,

@@ -16,9 +16,7 @@ import pytest
 
 from lerobot_serve.router.fake_outside import FakeOutside
 from lerobot_serve.router.outside import Outside
-from lerobot_serve.wire import chunk as wire_chunk
 from lerobot_serve.wire.executed import Executed
-from lerobot_serve.wire.schema import Status
 
 PROD = {'prod': ('/p1', '/p2')}
 ALONE = {'prod': ('/p1',)}
@@ -117,64 +115,6 @@ def test_who_was_not_asked_has_nothing_to_say(rig):
     rig.answer(other, raw)
     rig.answer('/b1', raw)
     assert (rig.replies, rig.drop('late_answer')) == ([], 2)
-
-
-@pytest.mark.parametrize('status', [Status.BAD_OBSERVATION, Status.TOO_LATE])
-def test_what_is_the_robots_own_mistake_is_told_and_held_against_nobody(rig, status):
-    for _ in range(20):
-        raw = rig.request(episode=episode_in('a'))
-        rig.answer(rig.servers[0], raw, status)
-    assert len(rig.replies) == 20
-    assert rig.slots['a'].is_healthy
-    assert rig.tally.slot('a').failed.total() == 0
-
-
-@pytest.mark.parametrize('status', [Status.POLICY_ERROR, Status.DRAINING, Status.NO_SESSION, 99])
-def test_another_replica_is_asked_when_one_fails(rig, status):
-    raw = rig.request(episode=episode_in('a'))
-    (first,) = rig.servers
-    rig.answer(first, raw, status)
-    (second,) = rig.servers
-    assert {first, second} == set(SLOTS['a'])
-    rig.answer(second, raw)
-    assert [(seq, flags) for seq, flags, _ in rig.replies] == [(1, 0)]
-    assert rig.drop('failed_over') == 1
-    assert rig.slots['a'].health.failures == 0
-    # and it is the first one from now on
-    rig.request(episode=episode_in('a'))
-    assert rig.servers == [second]
-
-
-def test_what_is_not_finite_is_not_asked_of_the_same_policy_again(rig):
-    raw = rig.request(episode=episode_in('a'))
-    rig.answer(rig.servers[0], raw, Status.NOT_FINITE)
-    assert rig.servers == []
-    assert len(rig.replies) == 1
-    assert rig.tally.slot('a').failed == {'not_finite': 1}
-
-
-def test_the_last_failure_is_what_the_robot_is_told(rig):
-    raw = rig.request(episode=episode_in('a'))
-    rig.answer(rig.servers[0], raw, Status.NO_SESSION)
-    rig.answer(rig.servers[0], raw, Status.POLICY_ERROR)
-    ((_, told),) = rig.outside.replies
-    assert wire_chunk.decode(told).status == Status.POLICY_ERROR
-
-
-def test_a_chunk_of_another_policy_never_reaches_a_robot(rig):
-    raw = rig.request(episode=episode_in('a'))
-    first = rig.servers[0]
-    rig.answer(first, raw, policy='b@1')
-    second = rig.servers[0]
-    rig.answer(second, raw, policy='b@1')
-    assert rig.replies == []
-    assert 'answers as b@1, and slot a is a@1' in rig.replicas[first].text
-    # nobody is left in slot a, so it went on in slot b
-    third = rig.servers[0]
-    assert third in SLOTS['b']
-    rig.answer(third, raw)
-    assert [slot for _, _, slot in rig.replies] == ['b']
-    assert rig.drop('wrong_policy') == 2
 
 
 def test_where_nobody_can_answer_the_robot_is_told_at_once():

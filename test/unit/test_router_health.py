@@ -174,7 +174,7 @@ class Script(RuleBasedStateMachine):
 
 
 TestScript = Script.TestCase
-TestScript.settings = settings(max_examples=40, stateful_step_count=40)
+TestScript.settings = settings(max_examples=25, stateful_step_count=40)
 
 
 # latency

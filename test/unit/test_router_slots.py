@@ -152,4 +152,4 @@ class Pinning(RuleBasedStateMachine):
 
 
 TestPinning = Pinning.TestCase
-TestPinning.settings = settings(max_examples=40, stateful_step_count=40)
+TestPinning.settings = settings(max_examples=25, stateful_step_count=40)

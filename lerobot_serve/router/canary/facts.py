@@ -110,8 +110,7 @@ class Growth:
 
     def restore(self, memory: dict[str, dict[str, int]]) -> None:
         """Go on from what `memory` returned. Raises ValueError, KeyError or TypeError."""
-        totals = {slot: SlotFacts(**_checked(memory[slot])) for slot in SLOTS}
-        self._totals, self._seen = totals, {}
+        self._totals = {slot: SlotFacts(**_checked(memory[slot])) for slot in SLOTS}
 
 
 def counters(slot: SlotFacts) -> dict[str, int]:

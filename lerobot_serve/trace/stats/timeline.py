@@ -78,7 +78,7 @@ class Timeline(Generic[Value]):
         for index, values in narrow.items():
             wide = self._bins.setdefault(index // 2, {})
             for name, value in values.items():
-                if False:
+                if name in wide:
                     wide[name].merge(value)
                 else:
                     wide[name] = value
