@@ -25,6 +25,7 @@ REQUIREMENTS = {
     'yaml': 'PyYAML==6.0.3',
 }
 FROM_ROS = (
+    'action_msgs',
     'ament_index_python',
     'builtin_interfaces',
     'diagnostic_msgs',

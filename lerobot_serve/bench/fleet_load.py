@@ -1,9 +1,9 @@
 """
 A fleet behind one router: 300 robots that ask twice a second each, for a minute.
 
-Every robot asks at a point of the period of its own and listens on a reply topic of its own, as
-far as one process can; two servers stand behind the router, one a slot. What became of each
-request is counted by the robots, by the router and by the servers, and has to come to the same.
+Every robot asks at a point of the period of its own and listens on a topic of its own; two servers
+stand behind the router, one a slot. All robots are one process, which takes more time to hear of
+an answer than a real one. What became of each request is counted by the robots and by the router.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from lerobot_serve.wire.schema import Codec
 from lerobot_serve_interfaces.msg import RouterState
 
 ABOUT = 'a fleet of light robots behind one router'
-ROBOTS, RATE_HZ, TOPICS, SLOTS = 300, 2.0, 30, ('a', 'b')
+ROBOTS, RATE_HZ, SLOTS = 300, 2.0, ('a', 'b')
 JOINTS = tuple(f'joint_{i}.pos' for i in range(6))
 # KB of a request -> height and width of its raw picture
 SIZES = {1: (16, 17), 20: (80, 85)}
@@ -36,7 +36,6 @@ SECONDS_A_ROUND, WARM_UP_S = 0.3, 5.0
 PARAMETERS = {
     'robots': ROBOTS,
     'rate_hz': RATE_HZ,
-    'reply_topics': TOPICS,
     'seconds_a_round': SECONDS_A_ROUND,
     'warm_up_s': WARM_UP_S,
 }
@@ -91,7 +90,7 @@ def measure_case(size_kb: int, seconds: float, folder: Path) -> Case:
     with contextlib.ExitStack() as stack:
         runtime = Runtime([])
         stack.callback(runtime.close)
-        swarm = Swarm(runtime, ROUTER, TOPICS)
+        swarm = Swarm(runtime, ROUTER, topics=ROBOTS)
         runtime.add(swarm)
         runtime.spin_in_background()
         router = start_router(stack, swarm, SLOTS, policy, folder)
@@ -140,8 +139,9 @@ def observe(
 def goals(paced: Paced, drops: Counter[str]) -> dict[str, bool]:
     """Return whether every request came to an end that somebody counted."""
     counted = sum(count for reason, count in drops.items() if reason not in NO_LOSS)
+    never_came = paced.lost - paced.late
     return {
         'every request is answered or missed': paced.sent == paced.answered + paced.lost,
-        'the router counts every loss': paced.lost <= counted,
+        'the router counts every loss': never_came <= counted,
         'nothing is lost': paced.lost == 0,
     }

@@ -157,7 +157,7 @@ class Swarm(Node):
         with self._lock:
             for robot in self.robots.values():
                 robot.latencies_ms, robot.is_waiting = [], False
-            self.paced = Paced()
+            self.paced, self.failures = Paced(), {}
             self._running, self._asks_again = True, False
         begin_ns = time.monotonic_ns()
         for due_s, robot in self._turns(seconds, 1 / rate_hz):

@@ -29,6 +29,10 @@ NAMES = (
     'placements',
     'router',
     'fleet_load',
+    'dispatch',
+    'canary',
+    'trace',
+    'trace_stats',
 )
 OUT = Path('out/bench')
 ROUNDS_LIMIT = 100_000

@@ -98,8 +98,6 @@ class Health:
 
     def trial_failed(self, now_ns: int) -> None:
         """Wait longer until the next."""
-        if self.state is not State.DRAINED:
-            return
         self._clean = 0
         self._wait_ns = min(2 * self._wait_ns, self.rules.retry_max_ns)
         self._trial_due_ns = now_ns + self._wait_ns

@@ -13,6 +13,8 @@ from canary_rig import plan, World
 import numpy as np
 import pytest
 
+from lerobot_serve.bench import canary as bench
+from lerobot_serve.bench.report import table
 from lerobot_serve.router.canary import words
 from lerobot_serve.router.canary.canary import Canary
 from lerobot_serve.router.canary.evidence import Counts
@@ -151,6 +153,28 @@ def test_the_first_to_end_would_mislead(settle_s):
         assert wrong <= TERMS.false_promotion * 30
     else:
         assert wrong > 0.9 * 30
+
+
+def test_the_benchmark_tells_what_it_finds(monkeypatch, tmp_path):
+    monkeypatch.setattr(bench, 'EPISODES', 400)
+    cases = bench.measure(5, tmp_path)
+    assert [case.name for case in cases][:1] == ['champion 30%, candidate 20%']
+    assert cases[0].goals == {'at most 5% promoted': True}
+    assert cases[3].goals == {'at most 5% rolled back': True}
+    soon = cases[-2]
+    assert soon.name == 'champion 90%, candidate 30%'
+    assert soon.counts == {'ever_promoted': 0, 'rolled_back': 5, 'undecided': 0}
+    assert soon.parameters['median_episodes_to_promote'] is None
+    assert 5 <= soon.parameters['median_episodes_to_roll_back'] <= 20
+    assert len(cases[-1].series_ms['forecast']) == 5
+    assert 'one look with a new outcome' in table(cases)
+
+
+def test_the_benchmark_misses_its_goals_when_they_are_missed():
+    wrong = [Result(State.PROMOTED, 9, 9, 99)] * 6 + [Result(State.ROLLED_BACK, None, 9, 99)] * 94
+    assert bench.goals(Rates(0.6, 0.5), wrong) == {'at most 5% promoted': False}
+    assert bench.goals(Rates(0.6, 0.6), wrong) == {'at most 5% rolled back': False}
+    assert bench.goals(Rates(0.6, 0.55), wrong) == {}
 
 
 @pytest.mark.parametrize('rates', [Rates(0.8, 0.95), Rates(0.8, 0.3), Rates(0.6, 0.6)])

@@ -19,7 +19,7 @@ HAPPENINGS = st.lists(
     | st.tuples(st.just('there'), st.sampled_from(GROUPS), st.booleans())
     | st.tuples(st.just('drain'), st.sampled_from('ab'), st.booleans()),
     min_size=10,
-    max_size=40,
+    max_size=25,
 )
 
 
@@ -33,7 +33,7 @@ def down(rig: Rig, *servers: str) -> None:
 
 
 @given(HAPPENINGS)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_whoever_is_chosen_is_ready_and_an_episode_stays_while_it_can(happenings):
     rig = Rig()
     places, homes = goal_places(rig), {}

@@ -9,7 +9,8 @@ import pytest
 from replica_rig import ControlRig
 
 from lerobot_serve.router.control import KEEP_ALIVE_NS
-from lerobot_serve.wire.schema import Refusal
+from lerobot_serve.wire.executed import Executed
+from lerobot_serve.wire.schema import Flag, Refusal
 
 SINGLE = {'a': ('/a1',), 'b': ('/b1',)}
 THREE = {'prod': ('/p1', '/p2', '/p3')}
@@ -55,6 +56,22 @@ def test_a_new_session_takes_the_place_of_the_old_one(make):
     assert len(rig.dispatcher.flights) == 0
     rig.request(epoch=1)
     assert rig.drop('no_session') == 1
+
+
+def test_what_is_known_of_a_robot_goes_on_in_its_next_session(rig):
+    rig.control.open(ask_of())
+    episode = episode_in('a')
+    rig.request(episode=episode, executed=Executed(actions=5, fallbacks=1))
+    robot = rig.robots.current('robot')
+    robot.flags, robot.failed_in = Flag.STATE_LOST, 'a'
+    rig.control.open(ask_of(epoch=2))
+    robot = rig.robots.current('robot')
+    assert (robot.episode_id, robot.slot, robot.failed_in) == (episode, 'a', 'a')
+    # what it did while it had none was still that episode's
+    raw = rig.request(episode=episode, epoch=2, executed=Executed(actions=25, fallbacks=15))
+    assert (rig.tally.slot('a').commands, rig.tally.slot('a').fallbacks) == (20, 14)
+    rig.answer(rig.outside.sent[-1][0], raw)
+    assert [flags for _, flags, _ in rig.replies] == [Flag.STATE_LOST]
 
 
 def test_the_same_ask_twice_is_one_session_and_what_is_under_way_goes_on(rig):
