@@ -17,7 +17,7 @@ from lerobot_serve.bench.children import child
 from lerobot_serve.bench.client import READY_TIMEOUT_S, SERVER
 from lerobot_serve.bench.swarm import Swarm
 from lerobot_serve.cli.processes import executable_path
-from lerobot_serve.ros.calls import call
+from lerobot_serve.ros.calls import call, CallFailed
 from lerobot_serve.ros.runtime import Runtime, UserError
 from lerobot_serve_interfaces.srv import GetStatus
 
@@ -66,11 +66,12 @@ def wait_until_active(node: Node, server: str, process: subprocess.Popen) -> Non
     deadline = time.monotonic() + READY_TIMEOUT_S
     try:
         while time.monotonic() < deadline and process.poll() is None:
-            if client.wait_for_service(0.2):
-                status = call(client, GetStatus.Request(), 5.0).status
+            # an answer that is sent before the two have fully found each other is lost
+            with contextlib.suppress(CallFailed):
+                status = call(client, GetStatus.Request(), 2.0).status
                 if status.state == status.ACTIVE:
                     return
-                time.sleep(0.1)
+            time.sleep(0.1)
     finally:
         node.destroy_client(client)
     raise UserError(f'{server} did not come up; see {server[1:]}.log')

@@ -103,7 +103,7 @@ class Asking:
     def hedge(self, flight: Flight, acts: Acts, now_ns: int) -> None:
         """Ask one more replica, as often as the budget allows."""
         ready = usable(flight.robot, self.slots[flight.slot])
-        untried = [each for each in _untried(flight, ready) if each.is_stateless]
+        untried = _untried(flight, ready)
         # a share of 0 is none at all, whatever is left of the budget
         if untried and self.rules.hedge_percent and self._budgets[flight.slot].spend():
             self.hedges += 1
@@ -118,22 +118,13 @@ class Asking:
                 continue
             names = flight.robot.places.get(slot.name, ())
             replicas = _untried(flight, [slot.replicas[name] for name in names])
-            # the well ones first: how a dead one does says nothing of the slot
-            for replica in sorted(replicas, key=lambda each: not each.is_ready):
-                if replica.is_reachable and self._wants_trial(slot, replica, now_ns):
-                    self._try(slot, replica, flight, acts, now_ns)
-
-    def _wants_trial(self, slot: Slot, replica: Replica, now_ns: int) -> bool:
-        if speaks_for(replica, slot) and slot.health.wants_trial(now_ns):
-            return True
-        return replica.health.wants_trial(now_ns)
-
-    def _try(self, slot: Slot, replica: Replica, flight: Flight, acts: Acts, now_ns: int) -> None:
-        if speaks_for(replica, slot):
-            slot.health.trial_sent(now_ns, self.rules.timeout_ns)
-        replica.health.trial_sent(now_ns, self.rules.timeout_ns)
-        replica.counts['probes'] += 1
-        self._ask(flight, replica, Purpose.TRIAL, acts, now_ns)
+            for replica in replicas:
+                # one that is well is tried for its slot, any other for itself
+                tried = slot.health if replica.is_ready else replica.health
+                if replica.is_reachable and tried.wants_trial(now_ns):
+                    tried.trial_sent(now_ns, self.rules.timeout_ns)
+                    replica.counts['probes'] += 1
+                    self._ask(flight, replica, Purpose.TRIAL, acts, now_ns)
 
     def try_again(
         self, flight: Flight, reason: str, acts: Acts, now_ns: int, *, same_slot: bool = True
@@ -198,11 +189,6 @@ class Asking:
         self._drops.add('unanswered')
         acts.append(partial(self._outside.fail, flight, Status.NO_SESSION, text))
         flight.end()
-
-
-def speaks_for(replica: Replica, slot: Slot) -> bool:
-    """Return whether a trial of this replica is one of its slot: not while others are better."""
-    return replica.is_ready or not slot.can_answer
 
 
 def _untried(flight: Flight, replicas: list[Replica]) -> list[Replica]:

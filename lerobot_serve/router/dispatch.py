@@ -11,7 +11,7 @@ from __future__ import annotations
 from functools import partial
 import threading
 
-from lerobot_serve.router.asking import Acts, Asking, speaks_for
+from lerobot_serve.router.asking import Acts, Asking
 from lerobot_serve.router.drops import Drops
 from lerobot_serve.router.flights import Asked, Flight, Flights, Purpose
 from lerobot_serve.router.outside import Outside
@@ -267,10 +267,8 @@ class Dispatcher:
             flight.end()
 
     def _fail_trial(self, replica: Replica, now_ns: int) -> None:
-        replica.health.trial_failed(now_ns)
         slot = self.slots[replica.slot]
-        if speaks_for(replica, slot):
-            slot.health.trial_failed(now_ns)
+        (slot.health if replica.is_ready else replica.health).trial_failed(now_ns)
 
 
 def carry_out(acts: Acts) -> None:

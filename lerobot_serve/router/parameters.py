@@ -63,7 +63,7 @@ class RouterParameters(RoutingParameters):
         live=True,
     )
     canary_settle_s: float = parameter(
-        60.0,
+        300.0,
         'how long a step has run before outcomes count; as long as the longest episode, because '
         'the first ones to end are the short ones',
         name='canary.settle_s',
@@ -83,9 +83,9 @@ class RouterParameters(RoutingParameters):
     )
     canary_max_latency_ratio: float = parameter(
         2.0,
-        "rolls back when p95 of the latency of slot b is so many times slot a's",
+        "rolls back when p95 of the latency of slot b is so many times slot a's; 0 for not looking",
         name='canary.max_latency_ratio',
-        low=1.0,
+        low=0.0,
         high=1000.0,
         live=True,
     )

@@ -7,6 +7,7 @@ Put together here from the parameters; no ROS. What talks to the outside is hand
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,7 @@ class Serving:
     ) -> None:
         """`set_split` changes the parameter split_percent; `tell` is for operators."""
         self.drops, self._clock = drops, clock
+        self._longest_episode_s = 0.0
         self.slots = make_slots(parameters)
         capacity = parameters.remembered_episodes
         self._journal = Journal(folder / JOURNAL, capacity, tell)
@@ -132,12 +134,14 @@ class Serving:
                     f'and takes no episodes: {text}'
                 )
 
-    def outcome(self, episode_id: str, outcome: int) -> str:
+    def outcome(self, episode_id: str, outcome: int, duration_s: float = 0.0) -> str:
         """Note how an episode ended; return why that does not count. Executor."""
         with self.dispatcher.lock:
             text = self.tally.outcome(episode_id, outcome)
         if text:
             self.drops.add('outcome_unknown')
+        elif isfinite(duration_s):
+            self._longest_episode_s = max(self._longest_episode_s, duration_s)
         return text
 
     def look_at_canary(self) -> bool:
@@ -152,7 +156,12 @@ class Serving:
                 for name in (CANDIDATE, CHAMPION)
             )
             seen_in_shadow = self.qualification.of(candidate.policy)
-            now = Facts(*facts, seen_in_shadow.spreads_mean, seen_in_shadow.spreads_count)
+            now = Facts(
+                *facts,
+                seen_in_shadow.spreads_mean,
+                seen_in_shadow.spreads_count,
+                longest_episode_s=self._longest_episode_s,
+            )
         return self.canary.look(self._clock(), now)
 
     def _unproven(self, policy: str) -> str:

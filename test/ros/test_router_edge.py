@@ -72,7 +72,7 @@ def test_a_replica_that_is_killed_in_an_episode_is_not_felt(cell):
     action = cell.wait_for_slot('prod')
     assert action.policy == rig.slot('prod').policy
     assert action.policy.startswith('steered@')
-    assert action.client_id == 'test_arm'
+    assert action.client_id == 'robot_1'
     found = cell.edge.wait(lambda: rig.watch.divergences, 'the shadow is compared')[0]
     assert found.limits_known
     assert not found.cage_would_trip

@@ -18,6 +18,10 @@ NEW, OLD = 'new@1', 'old@2'
 ANSWERS, COMMANDS = 20, 400
 
 
+def whats(happenings: tuple[Happening, ...]) -> list[str]:
+    return [happening.what for happening in happenings]
+
+
 def plan(*steps: str, episodes: int = 10, seconds: float = 60.0):
     return parse_plan(steps or STEPS, minimum_episodes=episodes, minimum_s=seconds)
 

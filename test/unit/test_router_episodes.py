@@ -95,6 +95,17 @@ def test_an_episode_stays_where_the_other_slot_takes_none(rig):
     assert got(rig) == ('b', 0)
 
 
+def test_a_request_that_nobody_answers_in_time_goes_to_no_slot_that_takes_none(rig):
+    got(rig)
+    rig.slots['a'].health.close('by an operator')
+    rig.request(episode=IN_B)
+    rig.forget()
+    rig.advance(TIMEOUT_NS)
+    assert (rig.servers, rig.drop('timeout')) == ([], 1)
+    assert rig.robots.current('robot').slot == 'b'
+    assert rig.tally.slot('b').moved == 0
+
+
 def test_what_was_told_is_told_again_only_when_it_did_not_arrive(rig):
     got(rig)
     rig.note_there('/b1', False)
@@ -128,6 +139,17 @@ def test_a_robot_that_a_router_does_not_know_yet_is_told_that_its_episode_moved(
 
 def test_two_robots_of_one_episode_are_both_told(rig):
     rig.robot('other')
+    got(rig)
+    got(rig, IN_B, 'other')
+    rig.note_there('/b1', False)
+    assert got(rig) == ('a', Flag.POLICY_CHANGED)
+    rig.note_there('/b1', True)
+    assert got(rig, IN_B, 'other') == ('a', Flag.POLICY_CHANGED)
+
+
+def test_a_move_between_two_slots_of_one_policy_is_flagged_too(rig):
+    rig.robot('other')
+    rig.learn('/b1', 'a@1')
     got(rig)
     got(rig, IN_B, 'other')
     rig.note_there('/b1', False)
@@ -180,9 +202,9 @@ def test_where_nothing_is_healthy_somebody_is_asked_all_the_same(rig):
     assert got(rig)[0] == 'b'
     rig.note_there('/b1', False)
     assert got(rig, episode_in('b', 1))[0] == 'a'
-    rig.note_there('/b1', True)
+    # nobody is ready any more: one that failed lately is better than nobody
     rig.replicas['/a1'].health.drain('x', rig.now_ns)
-    assert got(rig, episode_in('a', 2))[0] == 'b'
+    assert got(rig, episode_in('b', 2))[0] == 'a'
 
 
 def test_a_robot_without_a_session_in_a_slot_has_its_episodes_in_the_other():

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dispatch_rig import episode_in, Rig, SLOTS
+from dispatch_rig import episode_in, MS, Rig, SLOTS, TIMEOUT_NS
 import pytest
 
+from lerobot_serve.router.health import HealthRules
 from lerobot_serve.wire import chunk as wire_chunk
 from lerobot_serve.wire.schema import Status
 
@@ -103,6 +104,47 @@ def test_a_replica_is_blamed_where_another_one_could_not_be_asked():
         rig.answer('/p1', rig.request(), Status.POLICY_ERROR)
     assert not rig.replicas['/p1'].is_ready
     assert rig.slots['prod'].health.failures == 0
+
+
+def test_a_server_that_was_started_anew_is_no_bad_slot():
+    """All robots have lost their sessions at once, which are opened again."""
+    rig = Rig(ALONE)
+    for number in range(20):
+        rig.robot(f'robot-{number}')
+        raw = rig.request(f'robot-{number}')
+        rig.answer('/p1', raw, Status.NO_SESSION)
+    assert (len(rig.replies), len(rig.outside.reopened)) == (20, 20)
+    assert rig.slots['prod'].health.failures == 0
+
+
+def test_a_server_that_forgets_ever_again_is_a_bad_slot():
+    rig = prod(ALONE)
+    for _ in range(6):
+        rig.answer('/p1', rig.request(), Status.NO_SESSION)
+    assert not rig.slots['prod'].is_healthy
+
+
+def test_each_request_counts_as_one_failure_however_many_are_lost_at_once():
+    rig = Rig(ALONE)
+    for number in range(12):
+        rig.robot(f'robot-{number}')
+        rig.request(f'robot-{number}')
+    rig.advance(TIMEOUT_NS)
+    assert rig.tally.slot('prod').failed == {'timeout': 12}
+    assert rig.drop('timeout') == 12
+
+
+def test_what_a_dead_one_owes_is_asked_of_the_other_slot_as_soon_as_that_is_known():
+    rig = Rig({'a': ('/a1',), 'b': ('/b1',)}, rules=HealthRules(2), replica_rules=HealthRules(2))
+    for number in range(6):
+        rig.robot(f'robot-{number}')
+        rig.request(f'robot-{number}', episode_in('a', number))
+        rig.advance(100 * MS)
+    rig.forget()
+    rig.advance(TIMEOUT_NS - 500 * MS)
+    # two are overdue, four are owed
+    assert rig.servers == ['/b1'] * 6
+    assert rig.tally.slot('a').moved == 6
 
 
 def test_a_robot_at_which_the_policy_fails_costs_no_replica():

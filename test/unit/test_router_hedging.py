@@ -209,3 +209,14 @@ def test_hedges_keep_to_the_budget_however_slow_all_are(percent, count):
     hedges = rig.dispatcher.asking.hedges
     assert hedges <= HEDGE_BURST + (32 + count) * percent / 100 + 1
     assert (hedges > 0) == (percent > 0)
+
+
+def test_all_would_be_asked_twice_and_the_budget_says_no():
+    rig = warm(routing=replace(ROUTING, hedge_factor=0.1))
+    for _ in range(500):
+        raw = rig.request()
+        first = rig.servers[0]
+        rig.advance(ANSWER_NS)
+        rig.answer(first, raw)
+    allowed = HEDGE_BURST + (32 + 500) * ROUTING.hedge_percent / 100
+    assert allowed / 2 <= rig.dispatcher.asking.hedges <= allowed

@@ -167,6 +167,52 @@ def test_a_dead_replica_does_not_keep_its_slot_from_coming_back():
     assert rig.replicas['/b1'].counts['probes'] >= 1
 
 
+def test_a_suspect_is_not_tried_for_its_slot():
+    rig = drained_pair()
+    running = episode_in('b')
+    rig.slots['b'].health.restore()
+    rig.round_trip(episode=running)
+    rig.slots['b'].health.drain('x', rig.now_ns)
+    for _ in range(3):
+        rig.replicas['/b1'].health.trial_failed(rig.now_ns)
+    rig.advance(RULES.retry_ns)
+    rig.forget()
+    rig.request(episode=running)
+    assert rig.servers == ['/b2']
+
+
+def test_the_trial_of_a_suspect_is_none_of_its_slot():
+    rig = drained_pair()
+    rig.replicas['/b1'].health.hurry()
+    raw = rig.request(episode=IN_A)
+    assert rig.servers[1:] == ['/b1']
+    rig.answer('/b1', raw, Status.POLICY_ERROR)
+    rig.advance(RULES.retry_ns)
+    rig.forget()
+    rig.request(episode=IN_A)
+    assert '/b2' in rig.servers
+
+
+def test_requests_that_nobody_answers_are_trials_of_the_other_slot():
+    rig = Rig(SINGLE, rules=RULES, replica_rules=RULES)
+    rig.robot()
+    rig.round_trip(episode=IN_A)
+    rig.note_there('/a1', False)
+    rig.slots['b'].health.drain('x', rig.now_ns)
+    rig.replicas['/b1'].health.drain('x', rig.now_ns)
+    rig.advance(RULES.retry_ns)
+    rig.forget()
+    for _ in range(RULES.trials):
+        raw = rig.request(episode=IN_A)
+        assert rig.servers == ['/b1']
+        rig.answer('/b1', raw)
+    assert len(rig.texts) == RULES.trials
+    assert rig.replies == []
+    raw = rig.request(episode=IN_A)
+    rig.answer('/b1', raw)
+    assert [slot for _, _, slot in rig.replies] == ['b']
+
+
 def test_where_all_replicas_are_suspect_their_trials_are_the_slots():
     rig = drained_pair()
     rig.replicas['/b2'].health.drain('it has fallen silent', rig.now_ns)

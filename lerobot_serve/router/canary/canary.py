@@ -199,7 +199,6 @@ class Canary:
         if reason:
             self._say(reason)
             return
-        self.record.begin_step(0)
         self._on(Event.READY, 'started', words.where(self.plan, 0))
 
     def _judge(self, facts: Facts) -> None:

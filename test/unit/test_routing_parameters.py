@@ -1,0 +1,122 @@
+"""Every parameter that may change while the router runs does so, where it acts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from routing_rig import RoutingRig, TWO_SLOTS
+
+from lerobot_serve.parameters import ParameterError, specs
+from lerobot_serve.router.parameters import RouterParameters
+from lerobot_serve.router.serving import Serving, shadow_rules
+
+PLAN = ('5', '50', '100')
+
+
+@pytest.fixture
+def rig(tmp_path):
+    built = RoutingRig(tmp_path, **TWO_SLOTS, canary_plan=PLAN)
+    yield built
+    built.close()
+
+
+def lacks(serving: Serving) -> str:
+    serving.look_at_canary()
+    return serving.slots['b'].unproven
+
+
+# field -> another value, and what is to be seen of it where it acts
+TABLE: dict[str, tuple[object, Callable[[Serving], object], object]] = {
+    'split_percent': (20, lambda s: s.dispatcher.asking.rules.split_percent, 20),
+    'answer_timeout_s': (0.25, lambda s: s.dispatcher.asking.rules.timeout_ns, 250_000_000),
+    'hedge_factor': (3.5, lambda s: s.dispatcher.asking.rules.hedge_factor, 3.5),
+    'hedge_percent': (50.0, lambda s: s.dispatcher.asking.rules.hedge_percent, 50.0),
+    'shadow_percent': (12.5, lambda s: shadow_rules(s.parameters).percent, 12.5),
+    'shadow_spread_percent': (7.5, lambda s: shadow_rules(s.parameters).spread_percent, 7.5),
+    'shadow_minimum_hours': (1.5, lambda s: '0.00 of 1.5 hours' in lacks(s), True),
+    'shadow_minimum_episodes': (7, lambda s: '0 of 7 episodes' in lacks(s), True),
+    # read when it is activated, from the present parameters
+    'settle_s': (9.0, lambda s: s.parameters.settle_s, 9.0),
+    'canary_plan': (('10', '100'), lambda s: s.canary.canary.plan.steps[0].share_percent, 10),
+    'canary_minimum_episodes': (3, lambda s: s.canary.canary.plan.steps[0].minimum_episodes, 3),
+    'canary_minimum_s': (2.0, lambda s: s.canary.canary.plan.steps[0].minimum_s, 2.0),
+    'canary_margin': (0.25, lambda s: s.canary.canary.terms.margin, 0.25),
+    'canary_false_promotion': (0.125, lambda s: s.canary.canary.terms.false_promotion, 0.125),
+    'canary_false_rollback': (0.125, lambda s: s.canary.canary.terms.false_rollback, 0.125),
+    'canary_settle_s': (1.0, lambda s: s.canary.canary.terms.settle_s, 1.0),
+    'canary_max_failed_percent': (
+        9.0,
+        lambda s: s.canary.canary.limits.failed_answers_percent,
+        9.0,
+    ),
+    'canary_max_latency_ratio': (9.0, lambda s: s.canary.canary.limits.latency_ratio, 9.0),
+    'canary_max_trip_percent': (9.0, lambda s: s.canary.canary.limits.trips_percent, 9.0),
+    'canary_max_fallback_percent': (
+        9.0,
+        lambda s: s.canary.canary.limits.fallbacks_percent,
+        9.0,
+    ),
+    'canary_max_divergence': (9.0, lambda s: s.canary.canary.limits.divergence, 9.0),
+    'canary_minimum_reported_percent': (
+        9.0,
+        lambda s: s.canary.canary.limits.minimum_reported_percent,
+        9.0,
+    ),
+}
+
+
+def test_the_table_has_every_parameter_that_may_change():
+    live = {spec.field for spec in specs(RouterParameters) if spec.live}
+    assert live == set(TABLE)
+
+
+@pytest.mark.parametrize('field', TABLE)
+def test_a_change_arrives_where_it_acts(rig, field):
+    value, seen, wanted = TABLE[field]
+    assert seen(rig.serving) != wanted
+    rig.serving.change(replace(rig.parameters, **{field: value}))
+    assert seen(rig.serving) == wanted
+    rig.serving.change(rig.parameters)
+    assert seen(rig.serving) != wanted
+
+
+def test_a_change_of_one_thing_leaves_the_rest_as_it_was(rig):
+    rig.serving.look_at_canary()
+    before = rig.serving.canary.canary.history
+    rig.serving.change(replace(rig.parameters, hedge_percent=50.0))
+    assert rig.serving.canary.canary.history == before
+    assert not rig.serving.look_at_canary()
+
+
+def split(rig: RoutingRig, percent: int) -> None:
+    rig.serving.check_change(rig.parameters, replace(rig.parameters, split_percent=percent))
+
+
+def test_the_split_is_the_canarys_while_it_goes_on(rig):
+    with pytest.raises(ParameterError, match=r"split_percent stays 50: it is the canary's"):
+        split(rig, 40)
+    # everything else may change
+    rig.serving.check_change(rig.parameters, replace(rig.parameters, hedge_percent=1.0))
+    rig.serving.control_canary('rollback', 'a test')
+    split(rig, 40)
+
+
+def test_no_share_goes_to_a_slot_that_takes_none(tmp_path):
+    rig = RoutingRig(tmp_path, **TWO_SLOTS)
+    rig.away('/b1')
+    with pytest.raises(ParameterError, match='slot b would get 60 % and takes no episodes: /b1'):
+        split(rig, 40)
+    split(rig, 100)
+    rig.away('/a1', '/a2')
+    with pytest.raises(ParameterError, match='slot a would get 100 %'):
+        split(rig, 100)
+    rig.close()
+
+
+def test_with_one_slot_the_split_means_nothing(tmp_path):
+    rig = RoutingRig(tmp_path, slot_prod=('/one',))
+    rig.away('/one')
+    split(rig, 0)
+    rig.close()
