@@ -97,8 +97,6 @@ class Control:
             self._drops.add('session_over')
 
     def _open_in(self, slot: Slot, ask: SessionAsk, besides: tuple[str, ...] = ()) -> Opened:
-        if slot.misfit:
-            return Opened(refused=Refused(Refusal.NOT_READY, f'slot {slot.name} {slot.misfit}'))
         opened = open_in(
             slot,
             ask,
@@ -211,6 +209,7 @@ class Control:
 
     def _is_short(self, robot: Robot, slot: Slot) -> bool:
         have = robot.places.get(slot.name, ())
+        # what cannot be had would take the place of others in the round
         if slot.misfit or robot.refused.get(slot.name) == slot.policy:
             return False
         return len(have) < self._wanted and bool(slot.choose({*have, *self._callers.quiet}))

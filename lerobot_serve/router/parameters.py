@@ -83,7 +83,7 @@ class RouterParameters(RoutingParameters):
     )
     canary_max_latency_ratio: float = parameter(
         2.0,
-        "rolls back when p95 of the latency of slot b is so many times slot a's; 0 for not looking",
+        "rolls back when slot b's p95 of the latency is so many times slot a's; 0 for not looking",
         name='canary.max_latency_ratio',
         low=0.0,
         high=1000.0,

@@ -8,7 +8,7 @@ from dispatch_rig import ask_of, check_counts, episode_in, SECOND, SLOTS
 import pytest
 from replica_rig import ControlRig
 
-from lerobot_serve.router.control import KEEP_ALIVE_NS
+from lerobot_serve.router.control import KEEP_ALIVE_NS, ROUND
 from lerobot_serve.wire.executed import Executed
 from lerobot_serve.wire.schema import Flag, Refusal
 
@@ -169,6 +169,32 @@ def test_the_place_of_one_that_went_is_taken_by_another(make):
     third = next(name for name in rig.replicas if name not in (first, second))
     assert places_of(rig)['prod'] == (second, third)
     assert rig.replicas[first].sessions == 0
+
+
+@pytest.mark.parametrize('trouble', ['hangs', 'is for other robots', 'refused them'])
+def test_a_slot_that_cannot_be_had_keeps_no_robot_from_another(make, trouble):
+    rig = make({'a': ('/a1', '/a2'), 'b': ('/b1',)})
+    rig.note_there('/a2', False)
+    rig.note_there('/b1', False)
+    names = [f'robot-{number}' for number in range(2 * ROUND)]
+    for name in names:
+        rig.control.open(ask_of(name))
+    rig.note_there('/b1', True)
+    if trouble == 'hangs':
+        rig.clients['/b1'].hangs = True
+    elif trouble == 'is for other robots':
+        rig.slots['b'].misfit = 'it does not fit slot a'
+        rig.control.contracts.clear()
+        rig.clients['/b1'].action_names = ('grip',)
+    else:
+        for robot in rig.robots:
+            robot.refused['b'] = 'b@1'
+    rig.look()
+    rig.note_there('/a2', True)
+    rig.look()
+    rig.look()
+    assert all(len(places_of(rig, name)['a']) == 2 for name in names)
+    assert rig.clients['/b1'].calls.count('open') <= 1
 
 
 def test_a_place_that_is_filled_leaves_first_who_was_put_first_meanwhile(make):

@@ -215,8 +215,8 @@ def test_all_would_be_asked_twice_and_the_budget_says_no():
     rig = warm(routing=replace(ROUTING, hedge_factor=0.1))
     for _ in range(500):
         raw = rig.request()
-        first = rig.servers[0]
         rig.advance(ANSWER_NS)
-        rig.answer(first, raw)
+        for server in rig.servers:
+            rig.answer(server, raw)
     allowed = HEDGE_BURST + (32 + 500) * ROUTING.hedge_percent / 100
-    assert allowed / 2 <= rig.dispatcher.asking.hedges <= allowed
+    assert allowed - 5 <= rig.dispatcher.asking.hedges <= allowed

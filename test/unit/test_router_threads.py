@@ -158,8 +158,10 @@ class Slow:
 
     def __init__(self) -> None:
         self.let_go, self.called = threading.Event(), threading.Event()
+        self.calls = 0
 
     def status(self, timeout_s: float) -> str:
+        self.calls += 1
         self.called.set()
         if not self.let_go.wait(timeout_s):
             raise Unreachable('too slow')
@@ -205,6 +207,7 @@ def test_who_left_a_call_unanswered_is_called_again_once_it_answers():
         callers._probes['/slow'].result(WAIT_S)
         assert call() == 'there'
         assert callers.quiet == set()
+        assert client.calls == 3
     finally:
         client.let_go.set()
         callers.close()
