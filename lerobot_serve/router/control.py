@@ -157,14 +157,23 @@ class Control:
         is_current = self._dispatcher.robots.current(robot.ask.client_id) is robot
         if not is_current or server not in servers_of(robot):
             return
-        outcome = self._reopen(robot, server)
-        if isinstance(outcome, Exception):
-            self._drops.add('reopen_failed')
+        self._reopen(robot, server)
+
+    def _reopen(self, robot: Robot, server: str) -> None:
+        ask = robot.ask
+        outcomes = self._callers.each([server], lambda c: open_at(c, ask, CALL_TIMEOUT_S))
+        if not isinstance(outcomes[server], Exception):
+            return
+        self._drops.add('reopen_failed')
+        # one that does not answer may have the session still
+        if isinstance(outcomes[server], Refused) or self._has_better(robot, server):
             self._leave(robot, server)
 
-    def _reopen(self, robot: Robot, server: str) -> Any:
-        ask = robot.ask
-        return self._callers.each([server], lambda c: open_at(c, ask, CALL_TIMEOUT_S))[server]
+    def _has_better(self, robot: Robot, server: str) -> bool:
+        """Return whether another replica, that is well, could have the session instead."""
+        slot = self._dispatcher.slots[self._replica_of(server).slot]
+        other = slot.choose({*servers_of(robot), *self._callers.quiet})
+        return other is not None and other.is_ready
 
     def _leave(self, robot: Robot, server: str) -> None:
         """A robot's session is not at that replica any more."""
@@ -190,9 +199,7 @@ class Control:
         unused = [(r, s) for r in self._dispatcher.robots for s in self._unused(r, now_ns)]
         for robot, server in unused[:ROUND]:
             robot.used_ns[server] = now_ns
-            outcome = self._reopen(robot, server)
-            if isinstance(outcome, Exception):
-                self._leave(robot, server)
+            self._reopen(robot, server)
 
     def _replica_of(self, server: str) -> Replica:
         slots = self._dispatcher.slots.values()

@@ -102,6 +102,12 @@ class Statistics:
         """
         return self._service_median_s
 
+    def quick_service_s(self) -> float:
+        """Return the last duration where that is shorter than the median: it may be over."""
+        with self._lock:
+            latest_s = self._service_s[-1] if self._service_s else self._service_median_s
+        return min(self._service_median_s, latest_s)
+
     def percentile_ms(self, what: str, percent: float) -> float:
         """
         Return a percentile of the last 'inference' or 'wait' durations, 0 when there is none.

@@ -26,6 +26,8 @@ from lerobot_serve.wire.observation import Observation
 from lerobot_serve.wire.schema import Flag, StateClass, Status, TEXT_LIMIT
 
 Clock = Callable[[], int]
+# what is expected to come too late is predicted all the same after so long without a prediction
+ESTIMATE_AGE_NS = 1_000_000_000
 
 
 class PolicyFailed(Exception):
@@ -70,6 +72,8 @@ class Worker:
         self._policy, self.served, self._slot = policy, policy.describe(), slot
         self._statistics, self._clock = statistics, clock
         self.images = ImagePool(image_threads)
+        # when the policy was asked last
+        self._predicted_ns = 0
 
     def warm_up(self, times: int) -> float:
         """
@@ -116,6 +120,8 @@ class Worker:
             else:
                 answers.append((mail, read))
         ready_ns = self._clock()
+        if tasks:
+            self._predicted_ns = begin_ns
         outcomes = self._predict([task.request for task in tasks]) if tasks else []
         times = Times(begin_ns, ready_ns, self._clock())
         for task, outcome in zip(tasks, outcomes, strict=True):
@@ -142,8 +148,13 @@ class Worker:
     def _late_by_s(self, mail: Mail, begin_ns: int) -> float:
         """Return by how much the answer would miss its use, 0 or less when it would not."""
         within_s = mail.session.ask.answer_within_s
-        answer_s = (begin_ns - mail.arrived_ns) / 1e9 + self._statistics.service_s()
-        return answer_s - within_s if within_s else 0.0
+        waited_s = (begin_ns - mail.arrived_ns) / 1e9
+        if not within_s or waited_s > within_s:
+            return waited_s - within_s if within_s else 0.0
+        if begin_ns - self._predicted_ns > ESTIMATE_AGE_NS:
+            # what was slow may be slow no more, and only a prediction can tell
+            return 0.0
+        return waited_s + self._statistics.quick_service_s() - within_s
 
     def _predict(self, requests: list[PolicyRequest]) -> list[Prediction | PolicyFailed]:
         """Ask for all together; when that fails, for each alone, to find the one that is bad."""

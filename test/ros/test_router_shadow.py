@@ -9,6 +9,7 @@ import pytest
 from small_client import SmallClient
 
 from lerobot_serve.ros import qos
+from lerobot_serve.trace.reader import read
 from lerobot_serve.wire.executed import encode, Executed, Run
 from lerobot_serve.wire.schema import Status
 from lerobot_serve_interfaces.msg import ActionChunk, ShadowDivergence, ShadowSummary
@@ -53,7 +54,8 @@ def compared(rig, player: Player, holds=lambda found: True) -> ShadowDivergence:
 
 
 def test_what_the_shadow_would_have_done_is_compared_with_what_was_executed(router_rig):
-    player = shadowed(router_rig)
+    folder = router_rig.folder / 'trace'
+    player = shadowed(router_rig, trace_folder=folder)
     found = compared(router_rig, player)
     assert found.rows == ROWS
     assert found.divergence == pytest.approx(0.1, abs=1e-5)
@@ -68,6 +70,13 @@ def test_what_the_shadow_would_have_done_is_compared_with_what_was_executed(rout
     )
     assert summary.divergence_mean == pytest.approx(0.1, abs=1e-5)
     assert (summary.episodes, summary.shadow_policy) == (1, found.shadow_policy)
+
+    def told() -> dict | None:
+        (file,) = folder.glob('*.jsonl')
+        return next((r for _, r in read(file) if r['kind'] == 'shadow'), None)
+
+    record = router_rig.wait(told, 'the comparison stands in the trace')
+    assert (record['client'], record['session_epoch'], record['rows']) == ('tester', 1, ROWS)
 
 
 def test_a_live_policy_that_draws_is_the_unit(router_rig):

@@ -145,6 +145,33 @@ def test_a_session_that_cannot_be_opened_again_is_given_up(rig):
     assert rig.drop('reopen_failed') == 1
 
 
+def test_one_that_does_not_answer_for_a_while_keeps_its_sessions(make):
+    rig = make(SINGLE)
+    names = [f'robot-{number}' for number in range(5)]
+    for name in names:
+        rig.control.open(ask_of(name))
+    rig.clients['/a1'].hangs = True
+    for name in names:
+        rig.control.reopen(rig.robots.current(name), '/a1')
+        assert places_of(rig, name) == SINGLE
+    assert rig.clients['/a1'].calls.count('open') == len(names) + 1
+    assert rig.drop('reopen_failed') == len(names)
+
+
+def test_where_another_one_is_well_it_takes_the_place_of_one_that_does_not_answer(make):
+    rig = make(THREE)
+    rig.control.open(ask_of())
+    first, second = places_of(rig)['prod']
+    third = next(name for name in rig.replicas if name not in (first, second))
+    rig.clients[second].hangs = True
+    rig.advance(KEEP_ALIVE_NS + SECOND)
+    rig.look()
+    rig.advance(KEEP_ALIVE_NS + SECOND)
+    rig.look()
+    rig.look()
+    assert places_of(rig)['prod'] == (first, third)
+
+
 def test_nothing_is_opened_for_who_is_gone_or_was_given_up(rig):
     rig.control.open(ask_of())
     robot = rig.robots.current('robot')

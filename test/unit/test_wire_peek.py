@@ -22,7 +22,8 @@ OBSERVATION = wire_observation.encode(an_observation())
 
 def told(chunk: Chunk) -> tuple:
     start = chunk.header, chunk.client_id, chunk.episode_id
-    return start, chunk.seed, chunk.status, chunk.slot, chunk.policy
+    times = chunk.queue_wait_ms, chunk.processing_ms, chunk.inference_ms
+    return start, chunk.seed, chunk.status, chunk.slot, chunk.policy, *times
 
 
 @given(chunks)

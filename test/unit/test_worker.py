@@ -15,6 +15,7 @@ from worker_rig import (
     gives,
     HEADER,
     JPEG,
+    mail,
     OBSERVATION,
     raises,
     ROWS,
@@ -22,8 +23,9 @@ from worker_rig import (
 )
 
 from lerobot_serve.policies.base import Prediction
+from lerobot_serve.policies.fake import FakePolicy
 from lerobot_serve.server.statistics import Statistics
-from lerobot_serve.server.worker import PolicyFailed
+from lerobot_serve.server.worker import ESTIMATE_AGE_NS, PolicyFailed, Worker
 from lerobot_serve.wire import observation as wire_observation
 from lerobot_serve.wire.schema import Flag, MsgType, Status, TEXT_LIMIT
 
@@ -177,6 +179,35 @@ def test_what_would_come_too_late_is_told_instead_of_computed(within_s, service_
     if late:
         assert f'answer_within_s is {within_s:g}' in chunk.status_text
         assert 'too late' in chunk.status_text
+
+
+def test_a_policy_that_was_slow_is_tried_again_and_then_trusted():
+    slow_s, now_ns = [0.5], [10 * ESTIMATE_AGE_NS]
+
+    class Slow(FakePolicy):
+        def predict(self, requests: list) -> list:
+            now_ns[0] += int(1e9 * slow_s[0])
+            return super().predict(requests)
+
+    statistics = Statistics()
+    worker = Worker(
+        Slow(), slot='a', statistics=statistics, image_threads=1, clock=lambda: now_ns[0]
+    )
+
+    def ask() -> int:
+        asked = replace(mail(OBSERVATION, patient_session(0.3)), arrived_ns=now_ns[0])
+        ((_, chunk),) = worker.answer([asked])
+        return chunk.status
+
+    # a machine that was busy for a while
+    for _ in range(50):
+        now_ns[0] += 2 * ESTIMATE_AGE_NS
+        assert ask() == Status.OK
+    assert ask() == Status.TOO_LATE
+    slow_s[0] = 0.01
+    assert ask() == Status.TOO_LATE
+    now_ns[0] += 2 * ESTIMATE_AGE_NS
+    assert [ask() for _ in range(3)] == [Status.OK] * 3
 
 
 def test_what_comes_too_late_is_not_even_looked_at():

@@ -47,6 +47,7 @@ class Comparison:
     """
 
     client_id: str
+    session_epoch: int
     episode_id: str
     seq: int
     live_policy: str
@@ -216,6 +217,7 @@ class ShadowBook:
         )
         return Comparison(
             sample.key.client_id,
+            sample.key.session_epoch,
             sample.episode_id,
             sample.key.seq,
             live.policy,
