@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 import os
 import queue
 import random
 
 import pytest
+from rclpy.duration import Duration
 from router_manager import Manager
 from router_rig import LIMIT_S, ROUTER
 from small_client import SmallClient
@@ -23,7 +25,7 @@ from lerobot_serve.wire.schema import Refusal, Status
 from lerobot_serve.wire.session import Refused
 from lerobot_serve_interfaces.msg import ActionChunk, Observation, SlotState
 
-SESSIONS = 1000
+SESSIONS, CALLERS, GROWTH_MB = 1000, 4, 20.0
 ROBOTS, ROUNDS = 30, 20
 HEAD = b'\x00\x01\x00\x00'
 
@@ -34,14 +36,15 @@ def publish(rig, kind: type, topic: str, raws: list[bytes]) -> None:
     rig.wait(publisher.get_subscription_count, f'the router listens to {topic}')
     for raw in raws:
         publisher.publish(raw)
-    rig.wait(lambda: publisher.wait_for_all_acked(), 'it has all of them')
+    assert publisher.wait_for_all_acked(Duration(seconds=LIMIT_S)), 'it did not take all'
     rig.node.destroy_publisher(publisher)
 
 
 def damaged(raw: bytes, seed: int) -> list[bytes]:
     """Return what may become of a message: cut, with other bytes in it, and noise."""
     chance = random.Random(seed)
-    cut = [raw[:length] for length in range(0, len(raw), max(1, len(raw) // 40))]
+    # an empty one would never be acknowledged, nor what its writer sends after it
+    cut = [raw[:length] for length in range(1, len(raw), max(1, len(raw) // 40))]
     changed = []
     for _ in range(60):
         data = bytearray(raw)
@@ -107,12 +110,14 @@ def test_a_thousand_sessions_leave_nothing(router_rig):
         sessions.open(ask, LIMIT_S)
         assert sessions.close(ask, LIMIT_S).closed
 
-    for number in range(SESSIONS // 4):
-        come_and_go(number)
-    before_mb, files = manager.memory_mb(), manager.files()
-    for number in range(SESSIONS // 4, SESSIONS):
-        come_and_go(number)
-    assert manager.memory_mb() < before_mb + 30
+    with ThreadPoolExecutor(CALLERS) as callers:
+        first_part = SESSIONS // 4
+        list(callers.map(come_and_go, range(first_part)))
+        before_mb, files = manager.memory_mb(), manager.files()
+        list(callers.map(come_and_go, range(first_part, SESSIONS)))
+    after_mb = manager.memory_mb()
+    print(f'{before_mb:.1f} MB after {first_part} sessions, {after_mb:.1f} MB after {SESSIONS}')
+    assert after_mb < before_mb + GROWTH_MB
     assert manager.files() <= files
     sessions.close_endpoints()
     router_rig.wait(lambda: router_rig.state.robots == 1, 'one robot is left')
@@ -183,8 +188,10 @@ def test_the_second_robot_of_a_name_has_to_wait_until_the_first_is_silent(router
 
 
 def test_a_crowd_gets_every_answer_once(router_rig):
-    # their deadlines are not what this is about
-    router_rig.slots(answer_timeout_s=20.0, hedge_factor=0.0)
+    for name in ('a', 'b'):
+        router_rig.server(name, name, max_sessions=ROBOTS)
+    router_rig.router(slot_a=['a'], slot_b=['b'], answer_timeout_s=20.0, hedge_factor=0.0)
+    router_rig.wait_for_verdict('healthy')
     robots = [router_rig.robot(f'robot_{number}') for number in range(ROBOTS)]
     slots = {robot: 'ab'[number % 2] for number, robot in enumerate(robots)}
     for number in range(ROUNDS):
@@ -210,7 +217,7 @@ def test_parameters_act_while_robots_are_served(router_rig):
     router_rig.slots(answer_timeout_s=20.0, shadow_minimum_episodes=0)
     client, episode = router_rig.robot(), router_rig.episode('b')
     assert client.round_trip(episode_id=episode).slot == 'b'
-    assert 'answer_timeout_s must be in [0.02, 60], got 0' in router_rig.set(answer_timeout_s=0.0)
+    assert 'answer_timeout_s' in router_rig.set(answer_timeout_s=0.0)
     for name in ('slot_a', 'standby_replicas', 'failures_to_drain', 'state_folder'):
         value = {'slot_a': ['/x'], 'state_folder': os.sep}.get(name, 3)
         assert f'{name} is in use' in router_rig.set(**{name: value})

@@ -102,6 +102,7 @@ def test_a_request_that_nobody_answers_in_time_goes_to_no_slot_that_takes_none(r
     rig.forget()
     rig.advance(TIMEOUT_NS)
     assert (rig.servers, rig.drop('timeout')) == ([], 1)
+    assert len(rig.outside.decisions) == 1
     assert rig.robots.current('robot').slot == 'b'
     assert rig.tally.slot('b').moved == 0
 
