@@ -42,7 +42,7 @@ def test_each_topic_has_the_reliability_it_needs():
         n for n, p in PROFILES.items() if p.reliability == ReliabilityPolicy.BEST_EFFORT
     }
     latched = {n for n, p in PROFILES.items() if p.durability == DurabilityPolicy.TRANSIENT_LOCAL}
-    assert best_effort == {'SENSOR', 'SHADOW_OBSERVATION'}
+    assert best_effort == {'SENSOR', 'SHADOW_OBSERVATION', 'SHADOW_INBOX', 'SHADOW_ANSWERS'}
     assert latched == {'STATE', 'DECISIONS'}
     assert PROFILES['OBSERVATION_OUT'].lifespan.nanoseconds == 3_000_000_000
 

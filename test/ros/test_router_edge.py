@@ -10,10 +10,16 @@ from router_rig import ROUTER, RouterRig
 
 from lerobot_serve_interfaces.msg import EdgeState, ExecutedAction
 
-# three seconds a chunk, and real-time chunking
-LONG = '&chunk=90&rtc=1'
-QUICK = {'answer_timeout_s': 0.3}
-PATIENT = {'rtc': True, 'buffer_time_s': 2.0, 'request_timeout_s': 1.0}
+# four seconds a chunk, and real-time chunking
+LONG = '&chunk=120&rtc=1'
+QUICK = {'answer_timeout_s': 0.4}
+# a busy machine may take its time
+PATIENT = {
+    'rtc': True,
+    'buffer_time_s': 3.0,
+    'request_timeout_s': 2.5,
+    'max_action_age_s': 5.0,
+}
 
 
 @dataclass(frozen=True)
