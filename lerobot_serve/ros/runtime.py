@@ -12,13 +12,16 @@ ends the process with its error and exit status 1.
 from __future__ import annotations
 
 from collections.abc import Callable
+import contextlib
 import os
 import signal
 import sys
 import threading
 import traceback
+from typing import Any
 
 import rclpy
+from rclpy.exceptions import InvalidHandle
 from rclpy.executors import (
     ExternalShutdownException,
     MultiThreadedExecutor,
@@ -43,7 +46,21 @@ class UserError(Exception):
 
 
 class Executor(MultiThreadedExecutor):
-    """An executor of several threads that can be waited for."""
+    """
+    An executor of several threads that can be waited for, and that goes on when one of them
+    destroys what it was about to wait for; rclpy's own ends with an error then.
+    """
+
+    def wait_for_ready_callbacks(self, *arguments: Any, **named: Any) -> Any:
+        """Return what is to be done next; called by rclpy."""
+        while True:
+            with contextlib.suppress(InvalidHandle):
+                return super().wait_for_ready_callbacks(*arguments, **named)
+
+    def _take_waitable(self, waitable: Any) -> Any:
+        """Return how to do it; None, as for everything else, for what is gone by now."""
+        with contextlib.suppress(InvalidHandle):
+            return super()._take_waitable(waitable)
 
     def finish(self, timeout_s: float) -> bool:
         """
@@ -98,6 +115,7 @@ class Runtime:
         self._farewells: list[Callable[[], None]] = []
         self._closers: list[Callable[[], None]] = []
         self._threads: list[threading.Thread] = []
+        self._wakes: list[tuple[threading.Thread, Callable[[], None]]] = []
 
     def add(self, node: Node) -> None:
         """Let the executor serve the node, and complain when images will be lost."""
@@ -117,9 +135,11 @@ class Runtime:
         `wake` is called after `stop` is set, for a target that waits for something else.
         """
         thread = threading.Thread(target=self._guarded, args=(target,), name=name, daemon=True)
-        self._threads.append(thread)
+        # a node that is configured again and again must not keep all that it had before
+        self._threads = [*(each for each in self._threads if each.is_alive()), thread]
+        self._wakes = [each for each in self._wakes if each[0].is_alive()]
         if wake:
-            self._closers.append(wake)
+            self._wakes.append((thread, wake))
         thread.start()
         return thread
 
@@ -155,7 +175,7 @@ class Runtime:
             if not self.stop.is_set():
                 farewell()
         self.stop.set()
-        for closer in self._closers:
+        for closer in (*self._closers, *(wake for _, wake in self._wakes)):
             closer()
         for thread in self._threads:
             thread.join(JOIN_S)
@@ -163,6 +183,7 @@ class Runtime:
                 print(f'thread {thread.name} did not end within {JOIN_S:g} s', file=sys.stderr)
                 self.hanging = True
         self._closers.clear()
+        self._wakes.clear()
         self._threads.clear()
         if isinstance(self.executor, Executor) and not self.executor.finish(JOIN_S):
             print(f'a callback did not end within {JOIN_S:g} s', file=sys.stderr)

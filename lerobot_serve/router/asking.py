@@ -62,7 +62,7 @@ class Asking:
             self._budgets[slot.name].earn(self.rules.hedge_percent)
         asked = self._send_to(flight, slot, untried[0], acts, now_ns)
         if len(untried) > 1:
-            self._plan_hedge(asked, slot, untried[0], now_ns)
+            self._plan_hedge(asked, untried[0], now_ns)
         return True
 
     def send_to_suspect(self, flight: Flight, acts: Acts, now_ns: int) -> bool:
@@ -94,8 +94,11 @@ class Asking:
         acts.append(partial(self._outside.send, replica.name, flight.raw))
         return asked
 
-    def _plan_hedge(self, asked: Asked, slot: Slot, replica: Replica, now_ns: int) -> None:
-        p95_ms = self._tally.slot(slot.name).latency.percentile_ms(95)
+    def _plan_hedge(self, asked: Asked, replica: Replica, now_ns: int) -> None:
+        # its own where that is known: the slot's holds the waits for second tries, too
+        p95_ms = replica.latency.percentile_ms(95)
+        if isnan(p95_ms):
+            p95_ms = self._tally.slot(replica.slot).latency.percentile_ms(95)
         if self.rules.hedge_factor and replica.is_stateless and not isnan(p95_ms):
             wait_ns = max(int(self.rules.hedge_factor * p95_ms * 1e6), HEDGE_FLOOR_NS)
             self.flights.hedge_at(asked, now_ns + wait_ns)

@@ -94,7 +94,7 @@ class RoutingParameters:
     )
     hedge_factor: float = parameter(
         2.0,
-        "a second replica is asked when an answer takes so many times the slot's recent p95; 0 "
+        "a second replica is asked when an answer takes so many times the replica's recent p95; 0 "
         'for never',
         low=0.0,
         high=100.0,

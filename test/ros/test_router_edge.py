@@ -10,15 +10,14 @@ from router_rig import ROUTER, RouterRig
 
 from lerobot_serve_interfaces.msg import EdgeState, ExecutedAction
 
-# four seconds a chunk, and real-time chunking
-LONG = '&chunk=120&rtc=1'
-QUICK = {'answer_timeout_s': 0.4}
-# a busy machine may take its time
+# seven seconds a chunk, of which the next is asked for after two; a busy machine is slow
+LONG = '&chunk=210&rtc=1'
+QUICK = {'answer_timeout_s': 1.2}
 PATIENT = {
     'rtc': True,
-    'buffer_time_s': 3.0,
-    'request_timeout_s': 2.5,
-    'max_action_age_s': 5.0,
+    'buffer_time_s': 5.0,
+    'request_timeout_s': 4.0,
+    'max_action_age_s': 9.0,
 }
 
 

@@ -49,24 +49,26 @@ class Book:
         self.concluded: Counter[tuple[str, int, int]] = Counter()
         # client -> episode and slot of its last chunk with actions
         self.last: dict[str, tuple[str, str]] = {}
-        # client -> episode, slot and server of its last live request
-        self.asked: dict[str, tuple[str, str, str]] = {}
+        # client -> whom its last live request of the episode went to
+        self.asked: dict[str, str] = {}
         self.lost_state: set[str] = set()
+        self.episodes: dict[str, str] = {}
         self.failed = 0
 
-    def on_request(self, name: str, epoch: int, seq: int) -> None:
+    def on_request(self, name: str, epoch: int, seq: int, episode: str) -> None:
         self.accepted.add((name, epoch, seq))
         self.newest[name] = epoch, seq
+        if self.episodes.get(name) != episode:
+            # who goes back to an episode has its state told of by the server
+            self.forget_state(name)
+        self.episodes[name] = episode
 
     def on_live(self, flight: Flight, replica: Replica) -> None:
         """A replica was asked, whose answer is for the robot."""
         name = flight.robot.ask.client_id
-        episode, _, server = self.asked.get(name, ('', '', ''))
-        if episode != flight.episode_id or not server:
-            self.lost_state.discard(name)
-        elif server != replica.name and not replica.is_stateless:
+        if self.asked.get(name, replica.name) != replica.name and not replica.is_stateless:
             self.lost_state.add(name)
-        self.asked[name] = flight.episode_id, flight.slot, replica.name
+        self.asked[name] = replica.name
 
     def on_reply(self, robot: Robot, raw: bytes) -> None:
         chunk = wire_chunk.decode(raw)
@@ -179,7 +181,7 @@ class World:
         key = name, self.epochs[name], self.seqs[name]
         robot = self.rig.robots.find(name, self.epochs[name])
         if robot:
-            self.book.on_request(*key)
+            self.book.on_request(*key, episode)
         raw = request_bytes(name, key[2], episode, epoch=key[1], number=self.numbers[name])
         self.rig.dispatcher.on_request(raw, self.rig.now_ns)
         if robot:
