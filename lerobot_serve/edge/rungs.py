@@ -12,6 +12,8 @@ from enum import IntEnum
 from math import ceil
 import re
 
+import numpy as np
+
 from lerobot_serve.cage.description import Motion
 from lerobot_serve.edge.ramp import stop_time_s, travel_time_s
 from lerobot_serve.edge.robot.description import Robot
@@ -50,7 +52,10 @@ class Rung:
 
     def __str__(self) -> str:
         name = self.kind.name.lower()
-        return name if self.for_s is None else f'{name} {self.for_s:g}'
+        if self.for_s is None:
+            return name
+        # as it is read: every digit, no exponent
+        return f'{name} {np.format_float_positional(self.for_s, trim="-")}'
 
 
 def parse_ladder(

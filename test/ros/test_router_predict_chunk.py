@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from types import SimpleNamespace
 
@@ -25,6 +26,7 @@ SUCCEEDED, ABORTED = GoalStatus.STATUS_SUCCEEDED, GoalStatus.STATUS_ABORTED
 CANCELED = GoalStatus.STATUS_CANCELED
 # what a test waits for when nobody answers
 SHORT_S = 0.5
+SILENT = '/policy_server did not (answer|take the goal) within 0.5 s'
 # as long as ros2 launch waits for a process that is to end
 ENDS_S = 5.0
 
@@ -261,7 +263,8 @@ def test_a_replica_killed_in_mid_goal_ends_the_goal_with_words(forward, rig):
     for goal in goals:
         status, chunk = goal.result()
         assert (status, chunk.status) == (ABORTED, Status.TOO_LATE)
-        assert '/policy_server did not answer within 0.5 s' in chunk.status_text
+        # the second was perhaps not taken yet
+        assert re.search(SILENT, chunk.status_text), chunk.status_text
         assert 'send the goal again' in chunk.status_text
         assert (chunk.slot, chunk.episode_id, chunk.header.msg_type) == ('a', 'episode', 2)
     assert forward.drops == [UNANSWERED] * 2

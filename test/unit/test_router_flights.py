@@ -248,7 +248,7 @@ def test_flights_that_ended_are_kept_by_nobody():
     for number in range(300):
         rig.round_trip('abc'[number % 3], episode_in('a'))
     gc.collect()
-    flights = [each for each in gc.get_objects() if isinstance(each, Flight)]
+    flights = [each for each in gc.get_objects() if type(each) is Flight]
     mine = list(rig.robots)
     kept = sum(any(flight.robot is robot for robot in mine) for flight in flights)
     assert kept <= FEW_DUES + 10

@@ -146,6 +146,8 @@ texts = st.lists(
 @given(texts)
 @example(['ramp 0.5', 'stop_service'])
 @example(['ramp .'])
+@example(['ramp 1000.001', 'hold'])
+@example(['ramp 0.5', 'hold 0.00001', 'hold'])
 @example(['hold \u0663', 'hold'])
 def test_any_text_gives_a_ladder_that_ends_or_one_readable_line(given_texts):
     try:
@@ -157,7 +159,7 @@ def test_any_text_gives_a_ladder_that_ends_or_one_readable_line(given_texts):
     assert all(rung.for_s for rung in ladder[:-1])
     Ladder(ladder, ARM, step_s=STEP_S, resume_rows=1)
     shown = tuple(map(str, ladder))
-    assert parse_ladder(shown, ARM) == ladder or len(str(ladder)) > 300 or 'e' in ''.join(shown)
+    assert parse_ladder(shown, ARM) == ladder
 
 
 # pause and teardown
