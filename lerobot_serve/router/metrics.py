@@ -11,23 +11,18 @@ from collections.abc import Iterable
 from math import isnan
 from typing import Protocol
 
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-    Metric,
-)
+from prometheus_client.core import Metric
 
-from lerobot_serve.parameters import ParameterError
 from lerobot_serve.router import reports
 from lerobot_serve.router.drops import Drops
 from lerobot_serve.router.parameters import RouterParameters
 from lerobot_serve.router.replicas import Standing
 from lerobot_serve.router.routing import Routing
 from lerobot_serve.router.serving import Serving
-from lerobot_serve.telemetry.endpoint import Endpoint, NotServed
+from lerobot_serve.telemetry import endpoint
+from lerobot_serve.telemetry.endpoint import Endpoint
+from lerobot_serve.telemetry.families import counter, gauge, histogram
 
-PREFIX = 'lerobot_serve'
 # of a slot: field of SlotTally -> what it is
 COUNTERS = {
     'episodes': 'episodes placed',
@@ -60,17 +55,11 @@ class Host(Protocol):
 
 def serve(parameters: RouterParameters, host: Host, drops: Drops) -> Endpoint | None:
     """Return the endpoint, None when none is wanted. Raises ParameterError."""
-    if not parameters.metrics_port:
-        return None
-    try:
-        return Endpoint(
-            parameters.metrics_address,
-            parameters.metrics_port,
-            lambda: collect(host.routing, drops.counts()),
-            lambda: why_not_ready(host),
-        )
-    except NotServed as error:
-        raise ParameterError(str(error)) from error
+    return endpoint.serve(
+        parameters,
+        lambda: collect(host.routing, drops.counts()),
+        lambda: why_not_ready(host),
+    )
 
 
 def why_not_ready(host: Host) -> str:
@@ -108,10 +97,8 @@ def dropped(drops: dict[str, int]) -> Metric:
 
 def slot_metrics(serving: Serving) -> list[Metric]:
     """Under the dispatcher's lock."""
-    latency = HistogramMetricFamily(
-        f'{PREFIX}_act_latency_seconds',
-        'from the arrival of a request to its answer',
-        labels=['policy_slot'],
+    latency = histogram(
+        'act_latency', 'from the arrival of a request to its answer', ['policy_slot']
     )
     families = {name: counter(name, text, ['policy_slot']) for name, text in COUNTERS.items()}
     failed = counter('failed', 'requests that a slot could not answer', ['policy_slot', 'reason'])
@@ -187,15 +174,3 @@ def shadow_metrics(routing: Routing) -> list[Metric]:
     }
     text = 'mean over all comparisons'
     return made + [gauge(name, text, value=v) for name, v in means.items() if not isnan(v)]
-
-
-def counter(
-    name: str, text: str, labels: list[str] | None = None, value: float | None = None
-) -> CounterMetricFamily:
-    return CounterMetricFamily(f'{PREFIX}_{name}', text, labels=labels, value=value)
-
-
-def gauge(
-    name: str, text: str, labels: list[str] | None = None, value: float | None = None
-) -> GaugeMetricFamily:
-    return GaugeMetricFamily(f'{PREFIX}_{name}', text, labels=labels, value=value)

@@ -7,10 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict
-from pathlib import Path
-import time
 
-from lerobot_serve import __version__
 from lerobot_serve.router.canary.record import Happening
 from lerobot_serve.router.flights import Flight
 from lerobot_serve.router.parameters import RouterParameters
@@ -18,7 +15,7 @@ from lerobot_serve.router.shadow.comparison import Comparison
 from lerobot_serve.router.slots import Slot
 from lerobot_serve.router.sticky import Placement
 from lerobot_serve.trace import records
-from lerobot_serve.trace.parts import run_name
+from lerobot_serve.trace.begin import begin
 from lerobot_serve.trace.records import Ids
 from lerobot_serve.trace.writer import TraceWriter
 from lerobot_serve.wire.chunk import Answer
@@ -30,33 +27,8 @@ STATUSES = {int(status): status.name.lower() for status in Status}
 class Recorder:
     """Records of one run; `writer` is the thread that writes them."""
 
-    def __init__(
-        self,
-        folder: Path,
-        node: str,
-        parameters: RouterParameters,
-        *,
-        clock: Callable[[], int],
-        tell: Callable[[str], None],
-    ) -> None:
-        self._clock = clock
-        header = records.header(
-            node=node,
-            role='router',
-            version=__version__,
-            wall_s=time.time(),
-            now_ns=clock(),
-            policies=[],
-            parameters=asdict(parameters),
-        )
-        self.writer = TraceWriter(
-            folder,
-            run_name(node.strip('/').replace('/', '.'), time.time()),
-            header,
-            limit_bytes=parameters.trace_limit_mb * 1_000_000,
-            keep_files=parameters.trace_files,
-            tell=tell,
-        )
+    def __init__(self, writer: TraceWriter, clock: Callable[[], int]) -> None:
+        self.writer, self._clock = writer, clock
 
     def policies(self, slots: dict[str, Slot]) -> None:
         """Tell which policy each slot has."""
@@ -162,10 +134,8 @@ def make_recorder(
     tell: Callable[[str], None],
 ) -> Recorder | None:
     """Return what writes the trace, None when none is wanted."""
-    if not parameters.trace_folder:
-        return None
-    folder = Path(parameters.trace_folder).expanduser()
-    return Recorder(folder, node, parameters, clock=clock, tell=tell)
+    writer = begin(parameters, node=node, role='router', clock=clock, tell=tell)
+    return Recorder(writer, clock) if writer else None
 
 
 def ids_of(flight: Flight) -> Ids:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lerobot_serve.parameters import parameter, ParameterError
+from lerobot_serve.telemetry import settings as endpoint_settings
+from lerobot_serve.trace import settings as trace_settings
 from lerobot_serve.wire.names import is_topic
 
 REPLICAS = 'full names of the policy servers of slot {}, one or more that serve the same policy'
@@ -200,32 +202,13 @@ class RoutingParameters:
         live=True,
     )
 
-    metrics_port: int = parameter(
-        0,
-        'port of the HTTP endpoint with /metrics, /healthz and /readyz; 0 for none',
-        low=0,
-        high=65535,
+    metrics_port: int = endpoint_settings.port()
+    metrics_address: str = endpoint_settings.address()
+    trace_folder: str = trace_settings.folder(
+        'where every request went and how it was answered', on_configure=True
     )
-    metrics_address: str = parameter(
-        '127.0.0.1',
-        'address of that endpoint; 0.0.0.0 lets other machines read it',
-    )
-    trace_folder: str = parameter(
-        '',
-        'folder for the trace, which tells where every request went and how it was answered; '
-        'empty for none',
-        on_configure=True,
-    )
-    trace_limit_mb: int = parameter(
-        100, 'size of one file of the trace', unit='MB', low=1, high=100_000, on_configure=True
-    )
-    trace_files: int = parameter(
-        10,
-        'files of a trace that are kept; the oldest are removed',
-        low=2,
-        high=100_000,
-        on_configure=True,
-    )
+    trace_limit_mb: int = trace_settings.limit_mb(on_configure=True)
+    trace_files: int = trace_settings.files(on_configure=True)
 
     @property
     def slots(self) -> dict[str, tuple[str, ...]]:

@@ -8,18 +8,33 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import threading
+from typing import Protocol
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
+
+from lerobot_serve.parameters import ParameterError
 
 PLAIN = 'text/plain; charset=utf-8'
 REQUEST_TIMEOUT_S = 5.0
 Collect = Callable[[], Iterable[Metric]]
 
 
-class NotServed(Exception):
-    """The address or port cannot be used; the text says why and what to do."""
+class Settings(Protocol):
+    """The dataclass of a node's parameters."""
+
+    metrics_port: int
+    metrics_address: str
+
+
+def serve(
+    settings: Settings, collect: Collect, why_not_ready: Callable[[], str]
+) -> Endpoint | None:
+    """Return the endpoint, None where `metrics_port` is 0. Raises ParameterError."""
+    if not settings.metrics_port:
+        return None
+    return Endpoint(settings.metrics_address, settings.metrics_port, collect, why_not_ready)
 
 
 class Collector:
@@ -31,7 +46,7 @@ class Collector:
 
 class Endpoint:
     """
-    Serves until `close`. `why_not_ready` is empty when the node can work. Raises NotServed.
+    Serves until `close`. `why_not_ready` is empty when the node can work. Raises ParameterError.
     """
 
     def __init__(
@@ -47,7 +62,7 @@ class Endpoint:
         try:
             self._server = ThreadingHTTPServer((address, port), handler(self._pages))
         except (OSError, OverflowError) as error:
-            raise NotServed(
+            raise ParameterError(
                 f'metrics_port {port} of {address} cannot be used: {error}; choose another one, '
                 'or 0 for none'
             ) from error

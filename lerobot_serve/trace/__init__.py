@@ -8,7 +8,9 @@ What happened, written down: one file of JSON lines for each run of a node. docs
     waiting    what was deposited and not yet written, and what was lost
     output     the file that is written: room, rotation, the oldest removed
     writer     the thread that writes; write() may be called from any thread
+    settings   the parameters of a trace, alike in every node
+    begin      how a node begins its trace
     reader     all parts of a run, one record after the other
 
-Edge, router and server write; tools read. Knows only wire and numpy.
+Edge, router and server write; tools read. Knows only wire, parameters and numpy.
 """

@@ -9,7 +9,8 @@ from urllib.request import urlopen
 from prometheus_client.core import GaugeMetricFamily
 import pytest
 
-from lerobot_serve.telemetry.endpoint import Endpoint, NotServed
+from lerobot_serve.parameters import ParameterError
+from lerobot_serve.telemetry.endpoint import Endpoint
 
 
 @pytest.fixture
@@ -60,7 +61,7 @@ def test_a_client_that_says_nothing_keeps_nobody_waiting(endpoint):
 
 @pytest.mark.parametrize(('address', 'port'), [('127.0.0.1', None), ('no.such.host.invalid', 0)])
 def test_a_port_that_is_taken_and_an_address_that_is_none_are_refused(endpoint, address, port):
-    with pytest.raises(NotServed, match='choose another one, or 0 for none'):
+    with pytest.raises(ParameterError, match='choose another one, or 0 for none'):
         Endpoint(address, endpoint.port if port is None else port, list, str)
 
 
