@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 import gc
 import os
@@ -53,20 +54,12 @@ def came_since(before: Stock) -> list[str]:
 
 def children(parent: int) -> list[int]:
     """Return the process ids of all descendants."""
-    parents = {}
-    for folder in Path('/proc').glob('[0-9]*'):
-        try:
-            fields = (folder / 'stat').read_text().rpartition(')')[2].split()
-        except OSError:
-            continue
-        parents[int(folder.name)] = int(fields[1])
-    found = [pid for pid, above in parents.items() if above == parent]
-    return found + [below for pid in found for below in descendants(pid, parents)]
-
-
-def descendants(pid: int, parents: dict[int, int]) -> list[int]:
-    below = [child for child, above in parents.items() if above == pid]
-    return below + [deeper for child in below for deeper in descendants(child, parents)]
+    found = []
+    # a thread's own, as the kernel lists them: looking through all processes takes 10 ms
+    for file in Path(f'/proc/{parent}/task').glob('*/children'):
+        with contextlib.suppress(OSError):
+            found += map(int, file.read_text().split())
+    return found + [below for child in found for below in children(child)]
 
 
 def command(pid: int) -> str:

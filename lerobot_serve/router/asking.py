@@ -145,6 +145,7 @@ class Asking:
         if not (may_leave and self._is_welcome_elsewhere(flight)):
             return False
         placement = self._places.move(flight, slot.name)
+        flight.is_new = True
         acts.append(partial(self._outside.decided, robot, flight, placement))
         return self.send(flight, acts, now_ns)
 

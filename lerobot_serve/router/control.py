@@ -13,6 +13,7 @@ from typing import Any
 from lerobot_serve.router.contracts import Contracts
 from lerobot_serve.router.dispatch import Dispatcher
 from lerobot_serve.router.drops import Drops
+from lerobot_serve.router.flights import Flight
 from lerobot_serve.router.opening import Callers, close_in, open_at, open_in, Opened
 from lerobot_serve.router.replicas import Replica, Standing
 from lerobot_serve.router.robots import Robot
@@ -73,7 +74,7 @@ class Control:
     def _take_in(self, ask: SessionAsk, places: dict[str, tuple[str, ...]]) -> None:
         """A session is open at these places; it takes the place of the one before."""
         now_ns, robots = self._clock(), self._dispatcher.robots
-        robot = Robot(ask, places, now_ns, now_ns)
+        robot, left = Robot(ask, places, now_ns, now_ns), None
         with self._dispatcher.lock:
             self._count(places, 1)
             old = robots.current(ask.client_id)
@@ -86,15 +87,15 @@ class Control:
                 robots.add(robot)
                 if old:
                     robot.resume(old)
-                    self._let_go(old)
+                    left = self._let_go(old)
+        self._dispatcher.leave_unanswered(left, 'session_over')
         if old:
             self._close_at([name for name in held if name not in servers_of(robot)], old)
 
-    def _let_go(self, robot: Robot) -> None:
-        """Nothing is expected for a robot's session any more. Under the lock."""
+    def _let_go(self, robot: Robot) -> Flight | None:
+        """Expect nothing for a robot's session any more; return what was. Under the lock."""
         self._count(robot.places, -1)
-        if self._dispatcher.flights.forget(robot.ask.client_id):
-            self._drops.add('session_over')
+        return self._dispatcher.flights.forget(robot.ask.client_id)
 
     def _open_in(self, slot: Slot, ask: SessionAsk, besides: tuple[str, ...] = ()) -> Opened:
         opened = open_in(
@@ -123,8 +124,9 @@ class Control:
             robot = self._dispatcher.robots.close(client_id, session_epoch)
             if robot is None:
                 return None
-            self._let_go(robot)
+            left = self._let_go(robot)
             self._tally.ended(client_id, self._clock())
+        self._dispatcher.leave_unanswered(left, 'session_over')
         self._close_at(servers_of(robot), robot)
         return robot
 
@@ -140,8 +142,8 @@ class Control:
             return [f'{request.client_id!r} has no session of epoch {epoch} with this router']
         with self._dispatcher.lock:
             flights = self._dispatcher.flights
-            if flights.forget_episodes_before(request.client_id, request.episode):
-                self._drops.add('episode_over')
+            left = flights.forget_episodes_before(request.client_id, request.episode)
+        self._dispatcher.leave_unanswered(left, 'episode_over')
         servers = servers_of(robot)
         outcomes = self._callers.each(servers, lambda c: c.reset(request, CALL_TIMEOUT_S))
         texts = []

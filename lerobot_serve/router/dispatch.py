@@ -89,18 +89,20 @@ class Dispatcher:
 
     def _route(self, flight: Flight, acts: Acts, now_ns: int) -> None:
         robot = flight.robot
-        if self.flights.begin(flight):
-            self._drops.add('superseded')
+        superseded = self.flights.begin(flight)
         request_id = f'{robot.ask.client_id}:{robot.ask.session_epoch}:{flight.seq}'
         split_percent = self.asking.rules.split_percent
         placement = self._places.place(flight, request_id, split_percent)
-        if not placement.cached:
-            acts.append(partial(self._outside.decided, robot, flight, placement))
+        flight.is_new = not placement.cached
         send, send_to_suspect = self.asking.send, self.asking.send_to_suspect
         is_sent = send(flight, acts, now_ns) or send_to_suspect(flight, acts, now_ns)
         self.asking.try_others(flight, acts, now_ns)
         if not is_sent:
             self.asking.give_up(flight, acts)
+        # the robot waits for its answer; who looks on can wait for the rest
+        if flight.is_new:
+            acts.append(partial(self._outside.decided, robot, flight, placement))
+        acts.append(partial(self.leave_unanswered, superseded, 'superseded'))
 
     def _set_alarm(self, acts: Acts) -> None:
         due_ns = self.flights.next_due_ns
@@ -263,8 +265,16 @@ class Dispatcher:
         if flight.done or self.flights.asked_of(flight):
             return
         if not self.asking.try_again(flight, 'timeout', acts, now_ns):
-            self._drops.add('timeout')
             flight.end()
+            acts.append(partial(self.leave_unanswered, flight, 'timeout'))
+
+    # any thread, without the lock
+
+    def leave_unanswered(self, flight: Flight | None, reason: str) -> None:
+        """Count and tell that a request, if there is one, was ended without an answer."""
+        if flight:
+            self._drops.add(reason)
+            self._outside.unanswered(flight, reason)
 
     def _fail_trial(self, replica: Replica, now_ns: int) -> None:
         slot = self.slots[replica.slot]

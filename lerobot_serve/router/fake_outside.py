@@ -35,6 +35,7 @@ class FakeOutside:
         # the flight, who served it, and how
         self.served_by: deque[tuple[Flight, str, Answer]] = deque(maxlen=capacity)
         self.heard: deque[tuple[Robot, Header, Executed | None]] = deque(maxlen=capacity)
+        self.ended: deque[tuple[Flight, str]] = deque(maxlen=capacity)
         self.wakes = 0
 
     def called(self) -> None:
@@ -67,6 +68,10 @@ class FakeOutside:
     def served(self, flight: Flight, server: str, raw: bytes, answer: Answer) -> None:
         self.called()
         self.served_by.append((flight, server, answer))
+
+    def unanswered(self, flight: Flight, reason: str) -> None:
+        self.called()
+        self.ended.append((flight, reason))
 
     def asked(self, robot: Robot, raw: bytes, header: Header, executed: Executed | None) -> None:
         self.called()

@@ -45,7 +45,7 @@ class Flight:
     # replicas at which the policy failed; whether they are to blame shows at the others
     failed_at: list[str] = field(default_factory=list)
     done: bool = False
-    # the episode was placed with this request
+    # the episode was placed, or moved, with this request
     is_new: bool = False
 
     @property
@@ -93,8 +93,8 @@ class Flights:
         """How much is kept, for reports and tests."""
         return len(self._newest) + len(self._asked) + len(self._due)
 
-    def begin(self, flight: Flight) -> bool:
-        """Make it its robot's newest; return whether the one before was still waited for."""
+    def begin(self, flight: Flight) -> Flight | None:
+        """Make it its robot's newest; return the one before if it was still waited for."""
         client_id = flight.robot.ask.client_id
         old = self._newest.get(client_id)
         self._newest[client_id] = flight
@@ -150,19 +150,20 @@ class Flights:
         """Return how many requests wait for an answer in each slot."""
         return Counter(flight.slot for flight in self._newest.values() if not flight.done)
 
-    def forget(self, client_id: str) -> bool:
-        """A session is over; return whether an answer was waited for, so that it is counted."""
+    def forget(self, client_id: str) -> Flight | None:
+        """A session is over; return the request whose answer was waited for."""
         self._owes_nothing(client_id, lambda flight: True)
         return _ended(self._newest.pop(client_id, None))
 
-    def forget_episodes_before(self, client_id: str, episode: int) -> bool:
+    def forget_episodes_before(self, client_id: str, episode: int) -> Flight | None:
         """
-        A robot has begun an episode, and servers drop what waits of the one before; return whether
-        an answer was waited for, so that it is counted.
+        A robot has begun an episode, and servers drop what waits of the one before; return the
+        request whose answer was waited for.
         """
         self._owes_nothing(client_id, lambda flight: flight.header.episode < episode)
         newest = self._newest.get(client_id)
-        return newest is not None and newest.header.episode < episode and _ended(newest)
+        is_over = newest is not None and newest.header.episode < episode
+        return _ended(newest) if is_over else None
 
     def _owes_nothing(self, client_id: str, is_over: Callable[[Flight], bool]) -> None:
         """No replica owes this robot an answer to the requests that are over."""
@@ -207,9 +208,9 @@ class Flights:
             heapq.heappop(self._due)
 
 
-def _ended(flight: Flight | None) -> bool:
-    """End a flight; return whether it was still wanted."""
-    is_wanted = flight is not None and not flight.done
-    if is_wanted:
-        flight.end()
-    return is_wanted
+def _ended(flight: Flight | None) -> Flight | None:
+    """End a flight and return it; None where it was not wanted any more."""
+    if flight is None or flight.done:
+        return None
+    flight.end()
+    return flight

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from lerobot_serve.router.goal_places import NobodyReady
 from lerobot_serve.router.messages import routing_decision
 from lerobot_serve.router.routing import Routing
+from lerobot_serve.trace.records import Ids
 from lerobot_serve.wire.header import Peek
 from lerobot_serve.wire.schema import Flag, Status
 
@@ -54,6 +55,9 @@ class Goals:
             return Choice(status=Status.NO_SESSION, text=str(nobody))
         if placement.cached:
             return Choice(replica.name, placement.slot)
+        if routing.recorder:
+            ids = Ids(client_id, header.session_epoch, header.seq, episode_id)
+            routing.recorder.decided(ids, placement, replica.name, replica.seen.policy)
         self._tell(
             routing_decision(
                 placement,

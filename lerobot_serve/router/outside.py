@@ -37,5 +37,8 @@ class Outside(Protocol):
     def served(self, flight: Flight, server: str, raw: bytes, answer: Answer) -> None:
         """A robot was answered, with actions or without."""
 
+    def unanswered(self, flight: Flight, reason: str) -> None:
+        """A request ended without an answer, and the robot is not told."""
+
     def asked(self, robot: Robot, raw: bytes, header: Header, executed: Executed | None) -> None:
         """A robot has asked, and told what it executed since it last did."""

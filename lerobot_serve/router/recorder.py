@@ -35,12 +35,12 @@ class Recorder:
         known = [records.policy(s.name, s.policy) for s in slots.values() if s.policy]
         self.writer.write(records.policies(self._clock(), known))
 
-    def decided(self, flight: Flight, placement: Placement, server: str, policy: str) -> None:
+    def decided(self, ids: Ids, placement: Placement, server: str, policy: str) -> None:
         """An episode was placed, or moved."""
         self.writer.write(
             records.decision(
                 self._clock(),
-                ids_of(flight),
+                ids,
                 slot=placement.slot,
                 bucket=placement.bucket,
                 split_percent=placement.split_percent,
@@ -75,8 +75,8 @@ class Recorder:
             )
         )
 
-    def failed(self, flight: Flight, status: Status, text: str) -> None:
-        """A robot was told that nobody can answer."""
+    def failed(self, flight: Flight, status: Status | str, text: str) -> None:
+        """A robot was told that nobody can answer; or was told nothing, `status` is why."""
         self.writer.write(
             records.request(
                 self._clock(),

@@ -90,7 +90,7 @@ class Routing:
     ) -> None:
         self.serving, self._wiring = serving, wiring
         self._replicas, self._shadow = replicas, shadow
-        self._topics, self._here, self._recorder = topics, here, recorder
+        self._topics, self._here, self.recorder = topics, here, recorder
         self._stop, self._closing = stop, threading.Lock()
         self.is_open = self.is_drained = False
         self.feed = self._make_feed(shadow) if shadow else None
@@ -122,8 +122,8 @@ class Routing:
             yield start('shadow', partial(self.feed.run, stop), self.feed.wake)
             run = partial(self._shadow.run, stop)
             yield start('shadow_answers', run, self._shadow.wake)
-        if self._recorder:
-            writer = self._recorder.writer
+        if self.recorder:
+            writer = self.recorder.writer
             yield start('trace', partial(writer.run, stop), writer.wake)
 
     def _make_feed(self, shadow: ShadowClients) -> ShadowFeed:
@@ -139,8 +139,8 @@ class Routing:
 
     def _tell_comparison(self, found: Comparison, action_names: tuple[str, ...]) -> None:
         self._topics.tell(shadow_divergence(found, action_names, self._here.stamp()))
-        if self._recorder:
-            self._recorder.shadow(found, action_names)
+        if self.recorder:
+            self.recorder.shadow(found, action_names)
 
     def _again(self, robot: Robot) -> Client | None:
         """Return whom to ask for a second draw: the robot's last choice, if it has time."""
@@ -198,8 +198,8 @@ class Routing:
         self._replicas.close()
         if self._shadow:
             self._shadow.close()
-        if self._recorder:
-            self._recorder.writer.close()
+        if self.recorder:
+            self.recorder.writer.close()
         self.serving.close()
 
     # control thread
@@ -253,8 +253,8 @@ class Routing:
 
     def change(self, parameters: RouterParameters) -> None:
         """Bring in what may change live."""
-        if self._recorder:
-            self._recorder.parameters(self.serving.parameters, parameters)
+        if self.recorder:
+            self.recorder.parameters(self.serving.parameters, parameters)
         self.serving.change(parameters)
         if self.feed:
             self.feed.rules = shadow_rules(parameters)

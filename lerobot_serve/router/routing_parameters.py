@@ -43,7 +43,7 @@ class RoutingParameters:
     remembered_episodes: int = parameter(
         10000,
         'episodes whose slot is remembered, also by a router that is started again',
-        low=1,
+        low=1000,
         high=10_000_000,
         on_configure=True,
     )

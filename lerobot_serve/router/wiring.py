@@ -14,7 +14,7 @@ from lerobot_serve.router.drops import Drops
 from lerobot_serve.router.flights import Flight
 from lerobot_serve.router.jobs import Jobs
 from lerobot_serve.router.messages import routing_decision
-from lerobot_serve.router.recorder import Recorder
+from lerobot_serve.router.recorder import ids_of, Recorder
 from lerobot_serve.router.robots import Robot, Robots
 from lerobot_serve.router.sticky import Placement
 from lerobot_serve.wire import chunk as wire_chunk
@@ -117,11 +117,10 @@ class Wiring:
     def decided(self, robot: Robot, flight: Flight, placement: Placement) -> None:
         if placement.degraded:
             self._note_degraded(robot)
-        flight.is_new = True
         places = robot.places.get(placement.slot, ())
         server, policy = places[0] if places else '', self.policy_of(placement.slot)
         if self._recorder:
-            self._recorder.decided(flight, placement, server, policy)
+            self._recorder.decided(ids_of(flight), placement, server, policy)
         self._tell(
             routing_decision(
                 placement,
@@ -147,6 +146,10 @@ class Wiring:
 
     def wake(self) -> None:
         self.alarm.set()
+
+    def unanswered(self, flight: Flight, reason: str) -> None:
+        if self._recorder:
+            self._recorder.failed(flight, reason, '')
 
     def asked(self, robot: Robot, raw: bytes, header: Header, executed: Executed | None) -> None:
         if self.shadow:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 import re
 import signal
 from types import SimpleNamespace
@@ -16,6 +17,7 @@ from server_rig import ServerRig
 from lerobot_serve.ros.predict_forward import PredictForward, UNANSWERED
 from lerobot_serve.ros.runtime import Runtime
 from lerobot_serve.router.split import bucket
+from lerobot_serve.trace.reader import read
 from lerobot_serve.wire.header import Peek
 from lerobot_serve.wire.schema import Flag, Status
 from lerobot_serve_interfaces.msg import Observation
@@ -62,11 +64,19 @@ def refused(caller: ServerRig, episode_id: str = '', **more: object):
     return chunk
 
 
+def placed(folder: Path) -> dict[str, str]:
+    """Return the slot of each episode of which a trace tells so far."""
+    (file,) = folder.glob('*.jsonl')
+    decisions = [record for _, record in read(file) if record['kind'] == 'decision']
+    return {record['episode_id']: record['slot'] for record in decisions}
+
+
 # through a router
 
 
-def test_a_goal_goes_where_the_split_says_and_stays_there(router_rig, caller):
-    router_rig.slots()
+def test_a_goal_goes_where_the_split_says_and_stays_there(router_rig, caller, tmp_path):
+    folder = tmp_path / 'trace'
+    router_rig.slots(trace_folder=folder)
     names = [f'episode-{number}' for number in range(8)]
     wanted = ['a' if bucket(name) < 50 else 'b' for name in names]
     assert set(wanted) == {'a', 'b'}
@@ -79,6 +89,7 @@ def test_a_goal_goes_where_the_split_says_and_stays_there(router_rig, caller):
     assert np.array_equal(first_row(chunks[0]), STATE)
     decision = router_rig.wait_for_decision(names[0])
     assert (decision.slot, decision.bucket) == (wanted[0], bucket(names[0]))
+    router_rig.wait(lambda: placed(folder) == dict(zip(names, wanted, strict=True)), 'the trace')
     assert not router_rig.set(split_percent=0)
     assert [answered(caller, name).slot for name in names] == wanted
     assert {answered(caller, f'new-{number}').slot for number in range(4)} == {'b'}

@@ -24,6 +24,14 @@ def test_the_trace_tells_of_every_request_where_it_went(router_rig, tmp_path):
     for name in (*names, names[0]):
         client.round_trip(episode_id=name)
     client.round_trip(episode_id=names[1], task='nan')
+    turns = router_rig.steerings['a'].turns
+    turns.close_gate()
+    client.request(episode_id=names[0])
+    router_rig.wait(lambda: of_kind(folder, 'request')[3:], 'the fourth answer in the trace')
+    client.request(episode_id=names[0])
+    router_rig.wait_for_drop('superseded')
+    turns.open_gate()
+    assert client.take().header.seq == 6
     assert not router_rig.set(split_percent=70)
     router_rig.fleet.processes['router'].terminate()
     assert router_rig.fleet.processes['router'].wait(20) == 0
@@ -34,11 +42,16 @@ def test_the_trace_tells_of_every_request_where_it_went(router_rig, tmp_path):
     assert [policy['slot'] for policy in told['policies']] == ['a', 'b']
     assert {policy['model_id'] for policy in told['policies']} == {'steered'}
     requests = of_kind(folder, 'request')
-    assert [r['routing']['slot'] for r in requests] == ['a', 'b', 'a', 'b']
-    assert [r['routing']['cached'] for r in requests] == [False, False, True, True]
-    assert [r['routing']['routing_key'] for r in requests] == [*names, *names]
-    assert [r['status'] for r in requests] == ['ok', 'ok', 'ok', 'not_finite']
-    assert [r['seq'] for r in requests] == [1, 2, 3, 4]
+    assert [r['routing']['slot'] for r in requests] == ['a', 'b', 'a', 'b', 'a', 'a']
+    assert [r['routing']['cached'] for r in requests] == [False, False, *[True] * 4]
+    assert [r['routing']['routing_key'] for r in requests] == [*names, *names, names[0], names[0]]
+    assert [r['status'] for r in requests] == [
+        *['ok'] * 3,
+        'not_finite',
+        'superseded',
+        'ok',
+    ]
+    assert [r['seq'] for r in requests] == [1, 2, 3, 4, 5, 6]
     assert requests[0]['policy'].startswith('steered@')
     assert requests[0]['server'] == '/a/policy_server'
     assert requests[0]['round_trip_ms'] >= requests[0]['inference_ms']

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 import contextlib
 from types import SimpleNamespace
 
@@ -182,6 +183,9 @@ class Router(RuleBasedStateMachine):
         open_ones = len(rig.dispatcher.flights)
         assert len(book.accepted) == sum(book.concluded.values()) + ended + open_ones
         assert rig.drop('unanswered') == book.failed
+        told = Counter(reason for _, reason in rig.outside.ended)
+        assert all(told[reason] == rig.drop(reason) for reason in ENDS)
+        assert all(flight.is_new for _, flight, _ in rig.outside.decisions)
 
     @invariant()
     def who_is_waited_for_was_asked(self):
