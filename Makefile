@@ -3,6 +3,9 @@
 
 PYTHON ?= python3
 DEMO_S ?= 20
+# TEST_JOBS=0 runs the tests one after the other, with their output in order
+TEST_JOBS ?= auto
+ON_ALL_CORES = -n $(TEST_JOBS) --dist loadfile --no-loadscope-reorder
 WORKSPACE = @$(PYTHON) .ci/workspace.py
 export ROS TORCH
 
@@ -19,16 +22,17 @@ help:
 	@echo "make clean   remove what was built and installed"
 	@echo
 	@echo "ROS=kilted   another distribution than jazzy, when none is sourced"
+	@echo "TEST_JOBS=0  tests one after the other; default: as many at once as there are cores"
 	@echo "TORCH=none   no torch (a robot needs none); TORCH=cuda for a GPU"
 
 demo:
 	$(WORKSPACE) lerobot-serve demo --seconds $(DEMO_S)
 
 test: lint
-	$(WORKSPACE) python -m pytest test
+	$(WORKSPACE) python -m pytest test $(ON_ALL_CORES)
 
 unit:
-	$(WORKSPACE) python -m pytest test/unit
+	$(WORKSPACE) python -m pytest test/unit $(ON_ALL_CORES)
 
 lint:
 	$(WORKSPACE) sh -c "ruff check . && ruff format --check ."

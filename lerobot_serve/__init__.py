@@ -7,13 +7,16 @@ test/unit/test_architecture.py):
     wire        messages <-> arrays, header peek, image codec, names  knows only numpy
     parameters  what a parameter of a node is                         knows nothing
     policies    what a policy is; loading and running one             -> wire; alone imports torch
-    trace       what happened, written down and read                  -> wire
-    telemetry   figures for Prometheus, alive and ready over HTTP     knows nothing
-    server      sessions, mailboxes, inference worker                 -> wire, policies, parameters
+    trace       what happened, written down and read                  -> wire, parameters
+    telemetry   figures for Prometheus, alive and ready over HTTP     -> parameters
+    server      sessions, mailboxes, inference worker                 -> policies, and as edge
     cage        the last check before a command leaves                knows only numpy
-    edge        action queue, requests, ladder, robot file            -> wire, parameters, cage
-    router      split, sticky table, slots, shadow, canary            -> wire, parameters, cage,
-                                                                         trace
+    edge        action queue, requests, ladder, robot file            -> wire, parameters, cage,
+                                                                         trace, telemetry
+    router      split, sticky table, slots, shadow, canary            -> as edge
+    bags        what went over the topics, as ros2 bag writes it      -> wire, trace
+    replay      what was recorded, asked again                        -> server, policies, bags,
+                                                                         trace, wire, parameters
     sim         a small robot and its cameras                         -> wire, parameters
     ros         what nodes need of rclpy: parameters, QoS, runtime    -> wire, parameters, start
     start       holds signals back while an executable loads          knows nothing

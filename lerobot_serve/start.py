@@ -7,15 +7,19 @@ is answered as soon as the node is able to. A package that is missing is one lin
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+import contextlib
 from importlib import import_module
 import signal
 import sys
+import threading
 
 SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM})
 # imported name -> what pip is told, in the version of requirements.txt
 REQUIREMENTS = {
     'cv2': 'opencv-python-headless==4.11.0.86',
     'lerobot': 'lerobot==0.4.4',
+    'mcap': 'mcap==1.6.0',
     'numpy': 'numpy==2.2.6',
     'prometheus_client': 'prometheus_client==0.23.1',
     'safetensors': 'safetensors==0.8.0',
@@ -50,6 +54,29 @@ def start(module: str) -> int:
     except ModuleNotFoundError as error:
         print(f'error: {remedy(error)}', file=sys.stderr)
         return 1
+
+
+@contextlib.contextmanager
+def signals_held() -> Iterator[None]:
+    """
+    Let SIGINT and SIGTERM come after the block: between the start of a process and the note of it,
+    nobody would end that process. Only where there is a choice, in the main thread.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    held = {
+        number: signal.signal(number, lambda number, _: came.append(number))
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield
+    finally:
+        for number, handler in held.items():
+            signal.signal(number, handler)
+    for number in came:
+        signal.raise_signal(number)
 
 
 def remedy(error: ModuleNotFoundError) -> str:

@@ -9,6 +9,8 @@ import signal
 import subprocess
 import sys
 
+from lerobot_serve.start import signals_held
+
 END_S = 10.0
 
 
@@ -18,13 +20,14 @@ def child(
 ) -> Iterator[subprocess.Popen]:
     """Run a command beside us with its output in `log`; SIGINT ends it, after END_S SIGKILL."""
     with open(log, 'w') as output:
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            env=environment,
-        )
+        with signals_held():
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=environment,
+            )
         try:
             yield process
         finally:

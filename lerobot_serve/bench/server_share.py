@@ -3,7 +3,8 @@ What the server itself adds to a request: everything but the network, the codec 
 
 The real rooms in one thread of one process: a request of two JPEG cameras goes through the session
 table, the mailbox, the scheduler, the decoder, the checks, a null policy and the encoder of
-chunks. What decoding the images and the policy took of it is timed inside, and taken off.
+chunks. What decoding the images and the policy took of it is timed inside, and taken off. What a
+trace adds is measured with real servers, see server_trace.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import time
 
 import numpy as np
 
+from lerobot_serve.bench import server_trace
 from lerobot_serve.bench.pictures import pictures
 from lerobot_serve.bench.report import Case
 from lerobot_serve.policies import null
@@ -50,7 +52,11 @@ class TimedPool(ImagePool):
 
 
 def measure(rounds: int, folder: Path) -> list[Case]:
-    """Return the one case. Main thread."""
+    """Return a case for the server, and one for what a trace adds. Main thread."""
+    return [measure_share(rounds), *server_trace.measure(max(4, rounds // 2), folder)]
+
+
+def measure_share(rounds: int) -> Case:
     frames = pictures(HEIGHT, WIDTH)
     pool = TimedPool(THREADS)
     encoded = pool.encode_all(frames, Codec.JPEG, 90)
@@ -66,7 +72,7 @@ def measure(rounds: int, folder: Path) -> list[Case]:
     serving.worker.close()
     p99 = float(np.percentile(series_ms['own share'], 99))
     goal = f'own share p99 under {GOAL_MS:g} ms'
-    return [Case('one request', {}, {}, series_ms, {}, {goal: p99 < GOAL_MS})]
+    return Case('one request', {}, {}, series_ms, {}, {goal: p99 < GOAL_MS})
 
 
 def make_serving(frames: dict[str, np.ndarray]) -> tuple[Mailbox, Serving]:

@@ -3,12 +3,13 @@ What a trace costs: the thread that has something to tell, and the one that writ
 
 Depositing is measured beside a writer thread that writes, as in a node; encoding and writing in
 one thread, which shares its interpreter with the node. Both kinds take turns, so that they meet
-the same machine.
+the same machine. What the control tick of an edge pays is measured with its own recorder.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 import tempfile
@@ -19,6 +20,14 @@ import numpy as np
 
 from lerobot_serve.bench.report import Case
 from lerobot_serve.bench.statistics import spread
+from lerobot_serve.cage.description import ActionLimit, Motion
+from lerobot_serve.edge import preparation
+from lerobot_serve.edge.controller import Sensed
+from lerobot_serve.edge.operation import Say
+from lerobot_serve.edge.parameters import EdgeParameters
+from lerobot_serve.edge.queue.actions import ActionQueue, Source
+from lerobot_serve.edge.robot.description import Output, Robot
+from lerobot_serve.edge.step_recorder import StepRecorder
 from lerobot_serve.trace import records
 from lerobot_serve.trace.records import Ids, Record
 from lerobot_serve.trace.writer import TraceWriter
@@ -28,6 +37,7 @@ JOINTS = 14
 RECORDS_A_ROUND, WARM_UP_ROUNDS = 50, 5
 LIMIT_BYTES, KEEP_FILES = 16 << 20, 2
 GOAL_MS = {'made': 0.03, 'deposited': 0.005}
+STEP_GOAL_MS = 0.01
 PARAMETERS = {'joints': JOINTS, 'records_a_round': RECORDS_A_ROUND}
 POLICY = 'reach@0123456789abcdef'
 ACTIONS = np.random.default_rng(0).normal(size=JOINTS)
@@ -72,18 +82,16 @@ KINDS: dict[str, Callable[[int], Record]] = {'executed': executed, 'request': re
 
 
 def measure(rounds: int, folder: Path) -> list[Case]:
-    """Return one case for depositing and one for writing. Main thread."""
+    """Return one case each for depositing, the control tick and writing. Main thread."""
+    cases = (measure_deposits, measure_steps, measure_writing)
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
-        return [measure_deposits(rounds, Path(scratch)), measure_writing(rounds, Path(scratch))]
+        return [case(rounds, Path(scratch)) for case in cases]
 
 
 def measure_deposits(rounds: int, folder: Path) -> Case:
     """Make and deposit records beside the thread that writes them."""
-    writer, stop = new_writer(folder), threading.Event()
-    thread = threading.Thread(target=writer.run, args=(stop,), name='trace')
-    thread.start()
     series_ms: dict[str, list[float]] = {}
-    try:
+    with running(folder) as writer:
         for done in range(WARM_UP_ROUNDS + rounds):
             for kind, make in KINDS.items():
                 made_ms, deposited_ms = deposit_all(writer, make)
@@ -92,11 +100,6 @@ def measure_deposits(rounds: int, folder: Path) -> Case:
                     series_ms.setdefault(f'{kind}, deposited', []).extend(deposited_ms)
             # the next round finds the line as empty as a robot does
             writer.drain()
-    finally:
-        stop.set()
-        writer.wake()
-        thread.join()
-        writer.close()
     goals = {}
     for step, goal_ms in GOAL_MS.items():
         slowest_ms = max(
@@ -125,6 +128,38 @@ def deposit_all(
         deposited_ms.append((time.perf_counter_ns() - made_ns) / 1e6)
         made_ms.append((made_ns - begin_ns) / 1e6)
     return made_ms, deposited_ms
+
+
+def measure_steps(rounds: int, folder: Path) -> Case:
+    """Let the recorder of an edge be told of control steps that play rows."""
+    actions = tuple(
+        ActionLimit(f'j{i}.pos', f'j{i}', Motion.POSITION, -2.0, 2.0, 0.1) for i in range(JOINTS)
+    )
+    robot = Robot('bench', 50.0, (), (), actions, Output('std_msgs/Float64MultiArray', 'command'))
+    queue, sensed = ActionQueue(), Sensed(None, np.zeros(JOINTS))
+    controller, _ = preparation.controller(EdgeParameters(), robot, queue, lambda: None)
+    chunk, told_ms = np.zeros((RECORDS_A_ROUND, JOINTS), np.float32), []
+    with running(folder) as writer:
+        recorder = StepRecorder(writer, 'robot_1')
+        for done in range(WARM_UP_ROUNDS + rounds):
+            source = Source(done, 77, 1, 'episode-1', time.monotonic_ns(), 'a', POLICY)
+            queue.append(chunk, source, mark=queue.mark())
+            for number in range(RECORDS_A_ROUND):
+                now_ns = time.monotonic_ns()
+                executed, _ = controller.step(now_ns, lambda: sensed)
+                begin_ns = time.perf_counter_ns()
+                recorder.ticked(now_ns, number, executed, controller, Say.POLICY)
+                if done >= WARM_UP_ROUNDS:
+                    told_ms.append((time.perf_counter_ns() - begin_ns) / 1e6)
+            writer.drain()
+    goal = f'median of a control step told under {STEP_GOAL_MS * 1000:g} us'
+    return Case(
+        'control step',
+        parameters=microseconds({'told': told_ms}),
+        counts={'lost': sum(writer.losses.values())},
+        series_ms={'told': told_ms},
+        goals={goal: spread(told_ms)['p50'] < STEP_GOAL_MS},
+    )
 
 
 def measure_writing(rounds: int, folder: Path) -> Case:
@@ -159,6 +194,21 @@ def microseconds(series_ms: dict[str, list[float]]) -> dict[str, str]:
         f'{name} [us]': f'{each["p50"] * 1000:.1f} (p99 {each["p99"] * 1000:.1f})'
         for name, each in figures.items()
     }
+
+
+@contextmanager
+def running(folder: Path) -> Iterator[TraceWriter]:
+    """Give a writer whose thread writes, as in a node."""
+    writer, stop = new_writer(folder), threading.Event()
+    thread = threading.Thread(target=writer.run, args=(stop,), name='trace')
+    thread.start()
+    try:
+        yield writer
+    finally:
+        stop.set()
+        writer.wake()
+        thread.join()
+        writer.close()
 
 
 def new_writer(folder: Path) -> TraceWriter:

@@ -4,9 +4,17 @@ from __future__ import annotations
 
 import argparse
 import json
+from math import isfinite
+from pathlib import Path
 
+from lerobot_serve.bags.as_trace import BagTrace
+from lerobot_serve.bags.message import BagError
+from lerobot_serve.bags.reader import sorted_out
+from lerobot_serve.edge.parameters import EdgeParameters
+from lerobot_serve.edge.preparation import limits, load_robot
 from lerobot_serve.parameters import ParameterError
-from lerobot_serve.trace.audit.audit import audit, Outcome, SHOWN
+from lerobot_serve.trace.audit.audit import Audit, audit, Outcome, SHOWN
+from lerobot_serve.trace.audit.bounds import Bounds, read_bounds
 from lerobot_serve.trace.audit.report import as_json, table
 from lerobot_serve.trace.schema import TraceError
 
@@ -29,7 +37,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         'paths',
         metavar='PATH',
         nargs='+',
-        help='a file of a trace of an edge, a router or a server, or a folder with traces',
+        help='a file of a trace of an edge, a router or a server, a folder with traces, or a bag',
+    )
+    parser.add_argument(
+        '--max-action-age',
+        type=float,
+        metavar='S',
+        help='max_action_age_s of the edges in bags, which do not tell it [s]',
+    )
+    parser.add_argument(
+        '--robot', type=Path, metavar='FILE', help='robot file with the limits, for bags'
     )
     parser.add_argument(
         '--show', type=int, default=SHOWN, help=f'violations shown of each check ({SHOWN})'
@@ -42,8 +59,26 @@ def main(options: argparse.Namespace) -> int:
     if not 0 <= options.show <= SHOWN_LIMIT:
         raise ParameterError(f'--show must be in [0, {SHOWN_LIMIT}], got {options.show}')
     try:
-        found = audit(options.paths, show=options.show)
-    except (TraceError, OSError) as error:
+        found = judge(options)
+    except (TraceError, BagError, OSError) as error:
         raise ParameterError(str(error)) from error
     print(json.dumps(as_json(found), indent=2) if options.json else table(found))
     return STATUS[found.outcome]
+
+
+def judge(options: argparse.Namespace) -> Audit:
+    """Raises TraceError, BagError, OSError, ParameterError."""
+    age_s = options.max_action_age
+    if age_s is not None and not (isfinite(age_s) and age_s > 0):
+        raise ParameterError(f'--max-action-age must be above 0, got {age_s:g}')
+    bags, traces = sorted_out(options.paths)
+    if not bags and (age_s is not None or options.robot):
+        raise ParameterError('--max-action-age and --robot are for bags; a trace tells both')
+    bounds = bounds_of(options.robot) if options.robot else None
+    sources = [BagTrace(bag, max_action_age_s=age_s, bounds=bounds) for bag in bags]
+    return audit(traces, show=options.show, sources=sources)
+
+
+def bounds_of(file: Path) -> Bounds:
+    """Return the limits of a robot file, as an edge without parameters keeps them."""
+    return read_bounds(limits(EdgeParameters(), load_robot(file)).decode())

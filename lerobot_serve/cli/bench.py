@@ -31,6 +31,7 @@ NAMES = (
     'fleet_load',
     'dispatch',
     'canary',
+    'rollback',
     'trace',
     'trace_stats',
 )

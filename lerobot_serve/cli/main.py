@@ -5,21 +5,26 @@ from __future__ import annotations
 import argparse
 from importlib import import_module
 import os
+import signal
 import sys
 
 from lerobot_serve import __version__
 from lerobot_serve.parameters import ParameterError
-from lerobot_serve.start import remedy
+from lerobot_serve.start import remedy, SIGNALS
 
 # verb -> what it does; the module lerobot_serve.cli.VERB has add_arguments and main
 VERBS = {
     'demo': 'run a simulated robot against a policy server and sum up what happened',
     'bench': 'measure the data path and write out/bench/*.json',
+    'record': 'write what goes over the topics into a bag, as ros2 bag does',
+    'replay': 'ask a policy again what a bag recorded, and compare its chunks',
     'route': 'show which slot an episode is placed in',
-    'audit': 'prove or refute from traces that robots were driven safely',
-    'stats': 'sum traces up: episodes, latencies, fallbacks and drops of each slot',
+    'audit': 'prove or refute from traces and bags that robots were driven safely',
+    'stats': 'sum traces and bags up: episodes, latencies, fallbacks and drops of each slot',
     'docs': 'show the parameters of every node, or write docs/parameters.md',
 }
+# verbs that are a node in this process, which waits for SIGINT and SIGTERM by itself
+NODES = frozenset({'record'})
 
 
 def parser() -> argparse.ArgumentParser:
@@ -43,6 +48,10 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: list[str] | None = None) -> int:
     """Return 0 when all went well, 1 when the verb failed, 2 for a wrong command line."""
+    if arguments is None and NODES.intersection(sys.argv[1:2]):
+        # before numpy and others start threads, which would take a signal and keep it; a caller of
+        # this function goes on after it and needs its signals
+        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:
         return run(arguments)
     except ModuleNotFoundError as error:

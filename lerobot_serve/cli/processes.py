@@ -13,6 +13,7 @@ from typing import IO
 from ament_index_python.packages import get_package_prefix, PackageNotFoundError
 
 from lerobot_serve.ros.runtime import UserError
+from lerobot_serve.start import signals_held
 
 END_S = 10.0
 
@@ -39,13 +40,14 @@ class Fleet:
             self._folder / f'{name}.log', 'w'
         )
         self._logs.append(log)
-        self.processes[name] = subprocess.Popen(
-            command,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            stdin=subprocess.DEVNULL,
-            env=self._environment,
-        )
+        with signals_held():
+            self.processes[name] = subprocess.Popen(
+                command,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                env=self._environment,
+            )
         return self.processes[name]
 
     def ended(self) -> dict[str, int]:

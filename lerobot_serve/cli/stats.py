@@ -6,6 +6,9 @@ import argparse
 import json
 from pathlib import Path
 
+from lerobot_serve.bags.as_trace import BagTrace
+from lerobot_serve.bags.message import BagError
+from lerobot_serve.bags.reader import sorted_out
 from lerobot_serve.parameters import ParameterError
 from lerobot_serve.trace.schema import TraceError
 from lerobot_serve.trace.stats.collect import collect
@@ -20,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         'paths',
         metavar='PATH',
         nargs='+',
-        help='a file of a trace of an edge, a router or a server, or a folder with traces',
+        help='a file of a trace of an edge, a router or a server, a folder with traces, or a bag',
     )
     parser.add_argument('--json', action='store_true', help='print one object')
     parser.add_argument('--html', type=Path, metavar='FILE', help='write a page with drawings')
@@ -29,10 +32,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(options: argparse.Namespace) -> int:
     """Raises ParameterError."""
     try:
-        stats = collect(options.paths)
+        bags, traces = sorted_out(options.paths)
+        stats = collect(traces, [BagTrace(bag).read() for bag in bags])
         if options.html:
             options.html.write_text(page(stats), errors='replace')
-    except (TraceError, OSError) as error:
+    except (TraceError, BagError, OSError) as error:
         raise ParameterError(str(error)) from error
     print(json.dumps(as_json(stats), indent=2) if options.json else table(stats))
     return 0

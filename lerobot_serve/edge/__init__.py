@@ -9,8 +9,12 @@ The half of the work that touches the robot. Carries no weights and never import
     queue/        what is left to play; delays, interpolation, latency
     ladder, rungs, ramp       what is done when there is nothing to play
     controller    one control step: queue, ladder, cage
+    ticker        the thread that commands: one control step after the other
     journey       what was commanded, row by row, for the next request to tell
     operation, episodes, runs who has the say: policy, operator, teardown; runs of one task
     link, outside what the requester needs of the outside, and the real one
+    listener, recorder        what the others tell of themselves, and the trace of it
+    step_recorder, outcomes   of each control step; how episodes ended
+    metrics, tally, reports   what others see: Prometheus, rqt
     node          the wiring to ROS
 """

@@ -71,6 +71,8 @@ class Controller:
         self.rung_reason = ''
         self.drops: Counter[str] = Counter()
         self.actions_executed = self.fallbacks = self.cage_trips = self.stalls = 0
+        # by number: of commands that were sent, and of everything that was judged
+        self.commands, self.verdicts = [0] * len(RungKind), [0] * len(Verdict)
         self.age_ns = self.oldest_age_ns = 0
 
     # any thread; followed at the next step
@@ -193,15 +195,18 @@ class Controller:
         judgement = self._cage.judge(
             decision.wanted, last, measured=sensed.measured, state=sensed.state
         )
+        self.verdicts[judgement.verdict] += 1
         self.cage_trips += judgement.verdict != Verdict.PASS
         self._last = last.after(judgement.command, self._step_s) if last else None
         planned = self._planned if decision.kind is RungKind.PLAY else None
         if judgement.command is not None:
             self.actions_executed += 1
+            self.commands[decision.kind] += 1
             # what somebody stopped is not what the policy failed to say
             self.fallbacks += planned is None and not self._diverted
         if planned:
-            self.age_ns = now_ns - planned.source.captured_ns
+            # a step that was held up may play what was seen after it began
+            self.age_ns = max(0, now_ns - planned.source.captured_ns)
             self.oldest_age_ns = max(self.oldest_age_ns, self.age_ns)
             self._journey.note(planned, judgement.command, self.age_ns)
         return Executed(planned, decision, judgement, self.age_ns if planned else 0)

@@ -17,10 +17,12 @@ import numpy as np
 from lerobot_serve.edge.answers import check_actions, name_episode
 from lerobot_serve.edge.history import History
 from lerobot_serve.edge.inputs import NotReady
-from lerobot_serve.edge.ledger import Dropped, Ledger, Pending
+from lerobot_serve.edge.ledger import Dropped, End, GIVEN_UP, Ledger, OK, Pending, TIMED_OUT
 from lerobot_serve.edge.link import Agreement, Episode, Link, Pace, Progress
+from lerobot_serve.edge.listener import Listener
 from lerobot_serve.edge.queue.actions import ActionQueue, Leftover, Source
 from lerobot_serve.edge.queue.latency import LatencyTracker
+from lerobot_serve.edge.tally import Tally
 from lerobot_serve.wire import chunk as wire_chunk
 from lerobot_serve.wire import executed as wire_executed
 from lerobot_serve.wire import observation as wire_observation
@@ -51,7 +53,10 @@ SESSION_OVER = (Status.NO_SESSION, Status.DRAINING)
 
 
 class Exchange:
-    """See the module. `progress` and `drops` are read by the status timer."""
+    """
+    See the module. `progress`, `drops` and `tally` are read by other threads; `listener` is told
+    what becomes of each request.
+    """
 
     def __init__(
         self,
@@ -65,12 +70,14 @@ class Exchange:
         action_count: int,
         first_epoch: int,
         clock: Callable[[], int],
+        listener: Listener | None = None,
     ) -> None:
         self._link, self.history, self._actions = link, history, actions
         self._latency, self._clock = latency, clock
         self._executed = executed
         self._client_id, self._columns = client_id, action_count
-        self.progress, self.drops = Progress(), Counter()
+        self._listener = listener or Listener()
+        self.progress, self.drops, self.tally = Progress(), Counter(), Tally()
         self._ledger = Ledger(first_epoch)
         self._agreement = Agreement(0)
         self._server = ''
@@ -89,6 +96,7 @@ class Exchange:
 
     def next_epoch(self) -> int:
         """Return the number of the session that is about to be asked for; older answers end."""
+        self._abandon('session_lost')
         self._ledger = Ledger((self._ledger.session_epoch + 1) % 2**32)
         return self._ledger.session_epoch
 
@@ -96,10 +104,12 @@ class Exchange:
         """A session is open: ask in its way."""
         self._server, self._agreement = server, agreement
         self._latency.begin_session(server)
+        self.tally.begin_session()
         self.history.require(agreement.observation_steps, agreement.observation_stride_steps)
 
     def begin_episode(self, episode: Episode, *, tell: bool) -> None:
         """Nothing of the episode before is played or sent any more; `tell` the server, too."""
+        self._abandon('episode_began')
         self._actions.clear()
         self.history.restart()
         self._ledger.new_episode()
@@ -116,10 +126,20 @@ class Exchange:
             self._client_id, self._ledger.session_epoch, self._episodes
         )
 
-    def give_up(self, reason: str) -> None:
+    def time_out(self) -> None:
         """Wait for no answer any more; one that comes does not count."""
-        self.drops[reason] += 1
-        self._ledger.give_up()
+        self.drops['request_timeout'] += 1
+        self._abandon('request_timeout', TIMED_OUT)
+
+    def leave(self) -> None:
+        """Nothing is asked any more."""
+        self._abandon('stopped')
+
+    def _abandon(self, reason: str, status: str = GIVEN_UP) -> None:
+        """Let the request in flight, if there is one, have ended without an answer."""
+        pending = self._ledger.give_up()
+        if pending:
+            self._listener.ended(End(pending, self._clock(), status, reason))
 
     def ask(self, pace: Pace) -> Pending | None:
         """Send an observation; None when there is none to send."""
@@ -134,7 +154,10 @@ class Exchange:
             self.progress.waiting_for = str(error)
             return None
         except (Malformed, Unencodable) as error:
-            self.give_up(getattr(error, 'reason', 'unencodable'))
+            reason = getattr(error, 'reason', 'unencodable')
+            self.drops[reason] += 1
+            # it may have got a number
+            self._abandon(reason)
             self.progress.waiting_for = str(error)
             return None
         self.progress.waiting_for = ''
@@ -150,7 +173,12 @@ class Exchange:
     ) -> Pending:
         now_ns = self._clock()
         left_s = self.left_s(pace)
-        pending = self._ledger.begin(sent_ns=now_ns, captured_ns=captured_ns, mark=prefix.mark)
+        pending = self._ledger.begin(
+            sent_ns=now_ns,
+            captured_ns=captured_ns,
+            mark=prefix.mark,
+            episode_id=self.progress.episode_id,
+        )
         header = Header(
             pending.seq,
             now_ns,
@@ -161,26 +189,26 @@ class Exchange:
             Flag.EPISODE_START if self._starting else Flag.NONE,
         )
         delay_steps = self._latency.delay_steps(self._server, now_ns, step_s=pace.step_s)
-        self._link.send(
-            wire_observation.encode(
-                Observation(
-                    header,
-                    self._client_id,
-                    self.progress.episode_id,
-                    state,
-                    images,
-                    self.progress.task,
-                    min(delay_steps, len(prefix.robot)),
-                    left_s,
-                    prefix.policy,
-                    prefix.model,
-                    prefix.robot,
-                    # lost if the request is: no robot plays it again
-                    (wire_executed.encode(self._executed()),),
-                )
-            )
+        observation = Observation(
+            header,
+            self._client_id,
+            self.progress.episode_id,
+            state,
+            images,
+            self.progress.task,
+            min(delay_steps, len(prefix.robot)),
+            left_s,
+            prefix.policy,
+            prefix.model,
+            prefix.robot,
+            # lost if the request is: no robot plays it again
+            (wire_executed.encode(self._executed()),),
         )
+        raw = wire_observation.encode(observation)
+        self._link.send(raw)
         self.progress.requests_sent += 1
+        # while the server works
+        self._listener.asked(observation, server=self._server, request_bytes=len(raw))
         return pending
 
     def _prefix(self, pace: Pace) -> Leftover:
@@ -203,18 +231,31 @@ class Exchange:
         except Dropped as dropped:
             self.drops[dropped.reason] += 1
             return Outcome.DROPPED
-        return self._conclude(chunk, pending, arrived_ns, pace)
+        outcome, status, reason = self._conclude(chunk, pending, arrived_ns, pace)
+        self._listener.ended(End(pending, arrived_ns, status, reason, chunk, len(raw)))
+        return outcome
 
-    def _conclude(self, chunk: Chunk, pending: Pending, arrived_ns: int, pace: Pace) -> Outcome:
-        """Merge the answer that was waited for, or count why it cannot be."""
+    def _conclude(
+        self, chunk: Chunk, pending: Pending, arrived_ns: int, pace: Pace
+    ) -> tuple[Outcome, str, str]:
+        """
+        Merge the answer that was waited for, or count why it cannot be. Return what that is to the
+        requester, and the status and the reason of the request's end.
+        """
         try:
             check_actions(chunk, self._columns)
         except (Malformed, Dropped) as error:
             self.drops[error.reason] += 1
             self.progress.failed = f'the server says: {chunk.status_text or error.reason}'
-            return Outcome.SESSION_OVER if chunk.status in SESSION_OVER else Outcome.FAILED
+            outcome = Outcome.SESSION_OVER if chunk.status in SESSION_OVER else Outcome.FAILED
+            return outcome, error.reason, chunk.status_text or str(error)
         if not self._merge(chunk, pending, arrived_ns, pace):
-            return Outcome.DROPPED
+            return Outcome.DROPPED, GIVEN_UP, 'refused_chunk'
+        self._accept(chunk, pending, arrived_ns)
+        return Outcome.MERGED, OK, ''
+
+    def _accept(self, chunk: Chunk, pending: Pending, arrived_ns: int) -> None:
+        """Note what a chunk that is played tells beside its actions."""
         self.drops['state_lost'] += bool(chunk.header.flags & Flag.STATE_LOST)
         self.drops['policy_changed'] += bool(chunk.header.flags & Flag.POLICY_CHANGED)
         # until now the server may not have heard that the episode began
@@ -222,15 +263,20 @@ class Exchange:
         round_trip_s = (arrived_ns - pending.sent_ns) / 1e9
         self._latency.add(self._server, round_trip_s, arrived_ns)
         self.progress.accepted(chunk, round_trip_ms=1e3 * round_trip_s)
-        return Outcome.MERGED
+        self.tally.add(
+            chunk.slot,
+            chunk.superseded,
+            round_trip_s=round_trip_s,
+            network_s=self.progress.network_ms / 1e3,
+        )
 
     def _merge(self, chunk: Chunk, pending: Pending, arrived_ns: int, pace: Pace) -> bool:
         """Return False for a chunk of an episode that has ended meanwhile."""
         source = Source(
             pending.seq,
-            self._ledger.session_epoch,
-            self._ledger.episode,
-            self.progress.episode_id,
+            pending.session_epoch,
+            pending.episode,
+            pending.episode_id,
             pending.captured_ns,
             chunk.slot,
             chunk.policy,

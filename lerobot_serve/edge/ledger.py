@@ -10,7 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lerobot_serve.edge.queue.actions import Mark
+from lerobot_serve.wire.chunk import Chunk
 from lerobot_serve.wire.header import Header
+
+# what became of a request, where that is not what the server said
+OK, TIMED_OUT, GIVEN_UP = 'ok', 'timed_out', 'given_up'
 
 
 class Dropped(Exception):
@@ -29,6 +33,27 @@ class Pending:
     sent_ns: int
     captured_ns: int
     mark: Mark
+    session_epoch: int
+    episode: int
+    episode_id: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class End:
+    """
+    What became of a request; each that got a number has one end.
+
+    status  OK for a chunk that is played, TIMED_OUT, GIVEN_UP, or what is wrong with the answer
+    reason  why it was given up, in a word; for an answer without actions the server's words
+    chunk   the answer, None where there was none
+    """
+
+    request: Pending
+    at_ns: int
+    status: str
+    reason: str = ''
+    chunk: Chunk | None = None
+    chunk_bytes: int | None = None
 
 
 class Ledger:
@@ -40,12 +65,13 @@ class Ledger:
         self.pending: Pending | None = None
         self._seq = 0
 
-    def begin(self, *, sent_ns: int, captured_ns: int, mark: Mark) -> Pending:
+    def begin(self, *, sent_ns: int, captured_ns: int, mark: Mark, episode_id: str) -> Pending:
         """Note a request as sent. Raises RuntimeError while another one is in flight."""
         if self.pending:
             raise RuntimeError(f'request {self.pending.seq} is still in flight')
         self._seq += 1
-        self.pending = Pending(self._seq, sent_ns, captured_ns, mark)
+        where = self.session_epoch, self.episode, episode_id
+        self.pending = Pending(self._seq, sent_ns, captured_ns, mark, *where)
         return self.pending
 
     def accept(self, header: Header) -> Pending:
@@ -61,9 +87,10 @@ class Ledger:
         pending, self.pending = self.pending, None
         return pending
 
-    def give_up(self) -> None:
-        """Stop waiting; an answer that comes later does not count."""
-        self.pending = None
+    def give_up(self) -> Pending | None:
+        """Stop waiting, and return for what; an answer that comes later does not count."""
+        pending, self.pending = self.pending, None
+        return pending
 
     def new_episode(self) -> int:
         """Begin the next episode and return its number."""

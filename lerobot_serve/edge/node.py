@@ -2,52 +2,47 @@
 The node edge_controller: inputs in, requests out, chunks in, commands out.
 
 Four threads: the executor and `answers` deposit what arrives, `request` asks for chunks, `tick`
-commands the robot. The process holds no torch, so that nothing but these competes for the
-interpreter.
+commands the robot. A fifth, `trace`, writes it down where that is wanted. The process holds no
+torch, so that nothing but these competes for the interpreter.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
-import secrets
-import threading
 import time
 
 from diagnostic_msgs.msg import DiagnosticArray
+import numpy as np
 from rclpy.node import Node
 from std_srvs.srv import Trigger
 
-from lerobot_serve.edge import preparation
-from lerobot_serve.edge.controller import Executed, Sensed
+from lerobot_serve.edge import metrics, preparation, reports
+from lerobot_serve.edge.controller import Executed
 from lerobot_serve.edge.history import History
-from lerobot_serve.edge.inputs import Inputs, NotReady
 from lerobot_serve.edge.link import Episode
+from lerobot_serve.edge.listener import Listener
 from lerobot_serve.edge.operation import Operation, Say
 from lerobot_serve.edge.outside import Outside
 from lerobot_serve.edge.parameters import EdgeParameters
 from lerobot_serve.edge.queue.actions import ActionQueue
 from lerobot_serve.edge.queue.delay import RULES
-from lerobot_serve.edge.reports import diagnostics, edge_state, executed_action, View
+from lerobot_serve.edge.recorder import make_recorder, Recorder
+from lerobot_serve.edge.reports import View
 from lerobot_serve.edge.requester import Requester
 from lerobot_serve.edge.robot.commands import command_message, TYPES
-from lerobot_serve.edge.robot.description import Robot
-from lerobot_serve.edge.robot.file import load
-from lerobot_serve.edge.robot.measured import measured, measuring
-from lerobot_serve.edge.robot.table import RobotFileError
 from lerobot_serve.edge.runs import Runs
 from lerobot_serve.edge.states import Connection, Event
+from lerobot_serve.edge.ticker import Senses, Ticker
 from lerobot_serve.ros import inputs as ros_inputs
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.beat import Beat
 from lerobot_serve.ros.lane import Lane
 from lerobot_serve.ros.parameter_server import ParameterServer
 from lerobot_serve.ros.run_episode import RunEpisodeAction
-from lerobot_serve.ros.runtime import run, Runtime, UserError
+from lerobot_serve.ros.runtime import run, Runtime
 from lerobot_serve.ros.session_client import SessionClient
 from lerobot_serve.ros.share import shared_file
-from lerobot_serve.wire.errors import Malformed
 from lerobot_serve_interfaces.msg import ActionChunk, EdgeState, EpisodeOutcome, ExecutedAction
 
 
@@ -57,42 +52,66 @@ class EdgeController(Node):
     def __init__(self, runtime: Runtime) -> None:
         super().__init__('edge_controller', context=runtime.context)
         self._settings = ParameterServer(self, EdgeParameters)
-        self._settings.on_change(self._change_pace)
+        self._settings.on_change(self._change)
         parameters = self._settings.current
-        self.robot = load_robot(parameters.robot_file)
+        self.robot = preparation.load_robot(
+            parameters.robot_file or shared_file('config/robots/sim_arm.yaml')
+        )
         self.client_id = preparation.name_client(parameters.client_id, self.get_namespace())
+        recorder = make_recorder(
+            parameters,
+            self.robot,
+            node=self.get_fully_qualified_name(),
+            client_id=self.client_id,
+            clock=time.monotonic_ns,
+            tell=self.get_logger().warning,
+        )
+        self._listener = recorder or Listener()
         self._actions = ActionQueue(RULES[parameters.delay_rule])
-        self._connection = Connection(time.monotonic_ns)
+        self._connection = Connection(time.monotonic_ns, tell=self._listener.changed)
         self._controller, diversions = preparation.controller(
             parameters,
             self.robot,
             self._actions,
             lambda: self._connection.on(Event.DRY, 'nothing fresh is left to play'),
         )
-        topics = {n: t for n, (t, _, _) in preparation.inputs(self.robot).items()}
-        self._inputs = Inputs(
-            preparation.max_ages_ns(self.robot),
-            {name: self.resolve_topic_name(topic) for name, topic in topics.items()},
-        )
-        self._state_inputs = preparation.state_inputs(self.robot)
-        self._measuring = measuring(self.robot)
+        self._inputs = preparation.newest(self.robot, self.resolve_topic_name)
         self._history = History(self._inputs)
         self._chunks = Lane(self, ActionChunk, '~/action_chunk', qos.ACTION_CHUNK, self._on_chunk)
         self._requester = self._make_requester(runtime, parameters)
         self._operation = Operation(
             self._controller, self._requester, diversions, runs_by_itself=parameters.runs_by_itself
         )
-        self._ticks_a_step = parameters.interpolation
         self._beat = Beat(int(1e9 * preparation.tick_s(parameters, self.robot)))
+        self._view = View(
+            self._requester, self._controller, self._operation, self._actions, self._beat
+        )
         self._connect_robot(parameters)
         self._offer(parameters)
-        runtime.thread('request', self._run_requests, self._requester.close)
-        runtime.thread('answers', partial(self._chunks.run, runtime.stop), self._chunks.wake)
-        runtime.thread('tick', partial(self._run_ticks, runtime))
+        self._start(runtime, parameters, recorder)
         self.get_logger().info(
             f'{self.client_id} ({self.robot.name}) at {self.robot.fps:g} Hz asks '
             f'{", ".join(parameters.servers)}'
         )
+
+    def _start(
+        self, runtime: Runtime, parameters: EdgeParameters, recorder: Recorder | None
+    ) -> None:
+        """Open the endpoint, and let everything run."""
+        losses = (lambda: recorder.writer.losses) if recorder else dict
+        endpoint = metrics.serve(parameters, self._view, fps=self.robot.fps, losses=losses)
+        if endpoint:
+            runtime.on_close(endpoint.close)
+        ticker = self._make_ticker(parameters)
+        threads = [
+            runtime.thread('request', self._run_requests, self._requester.close),
+            runtime.thread('answers', partial(self._chunks.run, runtime.stop), self._chunks.wake),
+            runtime.thread('tick', partial(ticker.run, runtime.stop)),
+        ]
+        if recorder:
+            totals = partial(reports.count_drops, self._view)
+            write = partial(recorder.run, runtime.stop, threads, totals)
+            runtime.thread('trace', write, recorder.writer.wake)
 
     def _make_requester(self, runtime: Runtime, parameters: EdgeParameters) -> Requester:
         clients = {
@@ -101,19 +120,16 @@ class EdgeController(Node):
             )
             for server in parameters.servers
         }
-        instance = secrets.randbits(63)
         self._outside = Outside(
             clients,
             self.robot,
             ros_inputs,
-            asking=lambda epoch: preparation.session_ask(
-                self._settings.current,
+            asking=preparation.asking(
+                lambda: self._settings.current,
                 self.robot,
                 client_id=self.client_id,
-                instance=instance,
-                epoch=epoch,
                 reply_topic=self._chunks.topic_name,
-                task=self._requester.exchange.progress.task,
+                task=lambda: self._requester.exchange.progress.task,
             ),
             settings=lambda: self._settings.current,
             publisher_count=self._chunks.publisher_count,
@@ -128,6 +144,22 @@ class EdgeController(Node):
             self._connection,
             self._controller.report,
             client_id=self.client_id,
+            listener=self._listener,
+        )
+
+    def _make_ticker(self, parameters: EdgeParameters) -> Ticker:
+        return Ticker(
+            self._beat,
+            self._controller,
+            self._operation,
+            self._history,
+            Senses(self._inputs, ros_inputs, self.robot),
+            self._listener,
+            command=self._command,
+            rest=self._send,
+            stop=self._call_stop,
+            ticks_a_step=parameters.interpolation,
+            clock=time.monotonic_ns,
         )
 
     def _connect_robot(self, parameters: EdgeParameters) -> None:
@@ -168,11 +200,10 @@ class EdgeController(Node):
             self._requester,
             time.monotonic_ns,
             lambda: self._settings.current.task,
+            self._listener.finished,
         )
         self._action = RunEpisodeAction(self, self._runs)
-        self.create_subscription(
-            EpisodeOutcome, 'episode_outcome', self._runs.on_outcome, qos.OUTCOME
-        )
+        self.create_subscription(EpisodeOutcome, 'episode_outcome', self._on_outcome, qos.OUTCOME)
         for name, act, text in (
             ('reset', self._reset, 'the next episode begins'),
             ('pause', self._operation.pause, 'paused; the robot comes to rest'),
@@ -198,22 +229,28 @@ class EdgeController(Node):
         response.success, response.message = True, text
         return response
 
+    def _on_outcome(self, message: EpisodeOutcome) -> None:
+        self._listener.judged(message.episode_id, message.outcome, message.text)
+        self._runs.on_outcome(message)
+
     def _on_timer(self) -> None:
         self._state_publisher.publish(self._state())
+        self._listener.dropped(reports.count_drops(self._view))
         self._action.look()
 
     def _on_slow_timer(self) -> None:
-        self._diagnostics.publish(diagnostics(self._state(), name=self.get_fully_qualified_name()))
+        self._diagnostics.publish(
+            reports.diagnostics(self._state(), name=self.get_fully_qualified_name())
+        )
 
-    def _change_pace(self, parameters: EdgeParameters) -> None:
+    def _change(self, parameters: EdgeParameters) -> None:
         self._requester.next_pace = preparation.pace(parameters, self.robot)
+        self._listener.tuned(parameters)
 
-    # answers thread
+    # answers and request threads
 
     def _on_chunk(self, raw: bytes) -> None:
         self._requester.on_chunk(raw)
-
-    # request thread
 
     def _run_requests(self) -> None:
         self._requester.run()
@@ -221,47 +258,20 @@ class EdgeController(Node):
 
     # tick thread
 
-    def _run_ticks(self, runtime: Runtime) -> None:
-        try:
-            self._tick_until(runtime.stop)
-        finally:
-            # silence would let velocities go on
-            rest = self._controller.rest()
-            if rest is not None:
-                stamp = self.get_clock().now().to_msg()
-                self._commands.publish(command_message(rest, self.robot, stamp))
-
-    def _tick_until(self, stop: threading.Event) -> None:
-        while self._beat.wait(stop):
-            now_ns = time.monotonic_ns()
-            number = self._beat.beats + self._beat.missed
-            if number % self._ticks_a_step == 0:
-                # a policy's steps are those of its rate, however often the robot is commanded
-                self._history.tick(number // self._ticks_a_step, now_ns)
-            self._operation.look()
-            executed, call_stop = self._controller.step(now_ns, partial(self._sense, now_ns))
-            if executed:
-                self._command(executed)
-            if call_stop:
-                self._call_stop()
-
-    def _sense(self, now_ns: int) -> Sensed:
-        """Return what the newest inputs say of the robot."""
-        try:
-            raws = [self._inputs.newest(name, now_ns) for name in self._state_inputs]
-            state = ros_inputs.state(raws, self.robot.state)
-        except (NotReady, Malformed):
-            return Sensed()
-        return Sensed(state, measured(state, self._measuring))
-
-    def _command(self, executed: Executed) -> None:
-        stamp = self.get_clock().now().to_msg()
-        command = executed.judgement.command
-        if command is not None:
-            self._commands.publish(command_message(command, self.robot, stamp))
-        self._executed_publisher.publish(
-            executed_action(executed, stamp=stamp, tick=self._beat.beats, client_id=self.client_id)
+    def _command(self, executed: Executed, tick: int) -> None:
+        if executed.judgement.command is not None:
+            self._send(executed.judgement.command)
+        told = reports.executed_action(
+            executed,
+            stamp=self.get_clock().now().to_msg(),
+            tick=tick,
+            client_id=self.client_id,
         )
+        self._executed_publisher.publish(told)
+
+    def _send(self, command: np.ndarray) -> None:
+        stamp = self.get_clock().now().to_msg()
+        self._commands.publish(command_message(command, self.robot, stamp))
 
     def _call_stop(self) -> None:
         """Ask for the stop; nobody waits for the answer."""
@@ -272,20 +282,12 @@ class EdgeController(Node):
     # executor thread
 
     def _state(self) -> EdgeState:
-        return edge_state(
-            View(self._requester, self._controller, self._operation, self._actions, self._beat),
+        return reports.edge_state(
+            self._view,
             stamp=self.get_clock().now().to_msg(),
             client_id=self.client_id,
             fps=self.robot.fps,
         )
-
-
-def load_robot(path: str) -> Robot:
-    """Return the robot. Raises UserError."""
-    try:
-        return load(Path(path) if path else shared_file('config/robots/sim_arm.yaml'))
-    except RobotFileError as error:
-        raise UserError(str(error)) from error
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -12,6 +12,8 @@ from typing import Any
 
 from lerobot_serve.edge.profiles import DEFAULT_PROFILE, PROFILES, with_profile
 from lerobot_serve.parameters import parameter, ParameterError
+from lerobot_serve.telemetry import settings as endpoint_settings
+from lerobot_serve.trace import settings as trace_settings
 from lerobot_serve.wire.names import is_topic
 from lerobot_serve.wire.schema import TASK_LIMIT
 
@@ -173,6 +175,17 @@ class EdgeParameters:
     status_period_s: float = parameter(
         0.2, 'time between two messages on ~/state', unit='s', low=0.02, high=10.0
     )
+
+    # what is shown and written
+    metrics_port: int = endpoint_settings.port()
+    metrics_address: str = endpoint_settings.address()
+    trace_folder: str = trace_settings.folder(
+        'each command, what became of each request, and what was dropped'
+    )
+    trace_limit_mb: int = trace_settings.limit_mb()
+    trace_files: int = trace_settings.files()
+    trace_images: str = trace_settings.images()
+    trace_instructions: str = trace_settings.instructions()
 
     @staticmethod
     def complete(values: dict[str, Any]) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 import random
 import secrets
 import time
@@ -13,9 +14,11 @@ from lerobot_serve.cage.cage import Cage
 from lerobot_serve.edge.controller import Controller
 from lerobot_serve.edge.exchange import Exchange
 from lerobot_serve.edge.history import History
+from lerobot_serve.edge.inputs import Inputs
 from lerobot_serve.edge.journey import Journey
 from lerobot_serve.edge.ladder import Ladder
 from lerobot_serve.edge.link import Episode, Link, Pace
+from lerobot_serve.edge.listener import Listener
 from lerobot_serve.edge.operation import Diversions
 from lerobot_serve.edge.parameters import EdgeParameters
 from lerobot_serve.edge.queue.actions import ActionQueue
@@ -23,6 +26,8 @@ from lerobot_serve.edge.queue.interpolation import Interpolator
 from lerobot_serve.edge.queue.latency import LatencyTracker
 from lerobot_serve.edge.requester import Requester
 from lerobot_serve.edge.robot.description import Robot
+from lerobot_serve.edge.robot.file import load
+from lerobot_serve.edge.robot.table import RobotFileError
 from lerobot_serve.edge.rungs import (
     parse_ladder,
     Rung,
@@ -36,6 +41,14 @@ from lerobot_serve.parameters import ParameterError
 from lerobot_serve.wire.executed import Executed
 from lerobot_serve.wire.schema import Codec, ID_LIMIT
 from lerobot_serve.wire.session import ASK_EXTENSION_BYTES_LIMIT, CameraSpec, SessionAsk
+
+
+def load_robot(path: str | Path) -> Robot:
+    """Return the robot of a file. Raises ParameterError."""
+    try:
+        return load(Path(path))
+    except RobotFileError as error:
+        raise ParameterError(str(error)) from error
 
 
 def pace(parameters: EdgeParameters, robot: Robot) -> Pace:
@@ -106,6 +119,7 @@ def requester(
     executed: Callable[[], Executed],
     *,
     client_id: str,
+    listener: Listener,
 ) -> Requester:
     """Return what asks for chunks; its first episode is that of the parameters."""
     exchange = Exchange(
@@ -118,6 +132,7 @@ def requester(
         action_count=len(robot.actions),
         first_epoch=secrets.randbits(32),
         clock=time.monotonic_ns,
+        listener=listener,
     )
     exchange.name_episode(Episode(parameters.task))
     servers = Servers(
@@ -145,6 +160,28 @@ def pace_warnings(parameters: EdgeParameters, robot: Robot, chunk_size: int) -> 
         f'a chunk lasts {chunk_size / robot.fps:.2f} s and buffer_time_s is '
         f'{parameters.buffer_time_s:g}: the server will be asked without a pause'
     ]
+
+
+def asking(
+    settings: Callable[[], EdgeParameters],
+    robot: Robot,
+    *,
+    client_id: str,
+    reply_topic: str,
+    task: Callable[[], str],
+) -> Callable[[int], SessionAsk]:
+    """Return what makes the ask of a session from its number, as everything is by then."""
+    # tells this process from another one of the same name
+    instance = secrets.randbits(63)
+    return lambda epoch: session_ask(
+        settings(),
+        robot,
+        client_id=client_id,
+        instance=instance,
+        epoch=epoch,
+        reply_topic=reply_topic,
+        task=task(),
+    )
 
 
 def session_ask(
@@ -181,11 +218,16 @@ def session_ask(
 
 def shared_limits(parameters: EdgeParameters, robot: Robot) -> tuple[tuple[str, bytes], ...]:
     """Return the limits as an extension of an ask, under the policy's names of the actions."""
+    shared = limits(parameters, robot)
+    # a robot of hundreds of actions is served without
+    return ((sharing.KEY, shared),) if len(shared) <= ASK_EXTENSION_BYTES_LIMIT else ()
+
+
+def limits(parameters: EdgeParameters, robot: Robot) -> bytes:
+    """Return what the cage keeps to, as JSON under the policy's names of the actions."""
     named = zip(robot.actions, robot.action_names, strict=True)
     actions = [replace(action, name=name) for action, name in named]
-    limits = sharing.encode_limits(actions, tick_s(parameters, robot))
-    # a robot of hundreds of actions is served without
-    return ((sharing.KEY, limits),) if len(limits) <= ASK_EXTENSION_BYTES_LIMIT else ()
+    return sharing.encode_limits(actions, tick_s(parameters, robot))
 
 
 def state_inputs(robot: Robot) -> tuple[str, ...]:
@@ -198,6 +240,12 @@ def inputs(robot: Robot) -> dict[str, tuple[str, str, float]]:
     states = zip(state_inputs(robot), robot.state, strict=True)
     given = [*states, *((camera.name, camera) for camera in robot.cameras)]
     return {name: (one.topic, one.type, one.max_age_s) for name, one in given}
+
+
+def newest(robot: Robot, resolve: Callable[[str], str]) -> Inputs:
+    """Return what keeps the newest of every input; `resolve` gives a topic its full name."""
+    topics = {name: resolve(topic) for name, (topic, _, _) in inputs(robot).items()}
+    return Inputs(max_ages_ns(robot), topics)
 
 
 def max_ages_ns(robot: Robot) -> dict[str, int]:

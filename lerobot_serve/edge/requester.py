@@ -104,6 +104,7 @@ class Requester:
                 self._wake_up()
                 (self._step if self._open else self._connect)()
             self._look_at_the_clock()
+        self.exchange.leave()
         if self._open:
             self._link.close_session()
 
@@ -208,7 +209,7 @@ class Requester:
         while self.exchange.pending and not self._stop.is_set() and not self._begun:
             left_s = (deadline_ns - self._clock()) / 1e9
             if left_s <= 0:
-                self.exchange.give_up('request_timeout')
+                self.exchange.time_out()
                 self._fail(Event.LOST, f'no answer within {self.pace.request_timeout_s:g} s')
                 return None
             outcome = self._take(min(left_s, LOOK_S))

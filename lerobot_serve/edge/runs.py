@@ -27,10 +27,14 @@ class Runs:
         requester: Requester,
         clock: Callable[[], int],
         task: Callable[[], str] = str,
+        tell: Callable[[str, Outcome, str], None] = lambda *_: None,
     ) -> None:
-        """`task` gives what a goal without a task means."""
+        """
+        `task` gives what a goal without a task means; `tell` is given the name of each episode
+        that has ended, how, and why in words.
+        """
         self._controller, self._operation, self._requester = controller, operation, requester
-        self._clock, self._task = clock, task
+        self._clock, self._task, self._tell = clock, task, tell
         self.present: Run | None = None
 
     def refusal(self, goal: RunEpisode.Goal) -> str:
@@ -78,6 +82,7 @@ class Runs:
             return None
         self.present = None
         self._operation.end()
+        self._tell(run.episode_id, *ended)
         return self._result(run, *ended)
 
     def _result(self, run: Run, outcome: Outcome, text: str) -> RunEpisode.Result:

@@ -153,10 +153,18 @@ def due(
 
 
 class Connection:
-    """Keeps the present state. Any thread."""
+    """
+    Keeps the present state. Any thread. `tell` is given each change, in their order, by whoever
+    brings it about; it must not wait.
+    """
 
-    def __init__(self, clock: Callable[[], int], table: Table = NEXT) -> None:
-        self._clock, self._table = clock, table
+    def __init__(
+        self,
+        clock: Callable[[], int],
+        table: Table = NEXT,
+        tell: Callable[[Change], None] = lambda _: None,
+    ) -> None:
+        self._clock, self._table, self._tell = clock, table, tell
         self._lock = threading.Lock()
         self._changes: deque[Change] = deque(maxlen=CHANGES_KEPT)
         # replaced as a whole, so that it is read without the lock
@@ -209,4 +217,5 @@ class Connection:
         change = Change(self._clock(), before.state, event, after, reason)
         self.standing = Standing(after, reason, change.at_ns)
         self._changes.append(change)
+        self._tell(change)
         return change

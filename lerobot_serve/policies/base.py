@@ -60,8 +60,9 @@ class Description:
 
     `observation_steps` of the past, `observation_stride_steps` control steps apart, come with each
     request. A `stochastic` policy draws random numbers, all of them from the request's seed. No
-    more than `batch_limit` requests are predicted together (0: any number). `notes` are what an
-    operator should know; every session hears them.
+    more than `batch_limit` requests are predicted together (0: any number). A chunk takes so many
+    `denoise_steps`, 0 where there are none. `notes` are what an operator should know; every
+    session hears them.
     """
 
     policy_type: str
@@ -78,6 +79,7 @@ class Description:
     device: str = 'cpu'
     stochastic: bool = False
     batch_limit: int = 0
+    denoise_steps: int = 0
     notes: tuple[str, ...] = ()
 
 
@@ -111,14 +113,15 @@ class Prediction:
     """
     One chunk, rows x actions, as the policy produced it and in the robot's units.
 
-    `state_lost`: the request went on with an episode whose hidden state is gone. `forward_ms` is
-    the forward pass alone, when the policy knows it.
+    `state_lost`: the request went on with an episode whose hidden state is gone; `state_found`: it
+    was there. `forward_ms` is the forward pass alone, when the policy knows it.
     """
 
     model: np.ndarray
     robot: np.ndarray
     state_lost: bool = False
     forward_ms: float | None = None
+    state_found: bool = False
 
 
 class Policy(Protocol):

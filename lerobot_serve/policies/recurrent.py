@@ -63,7 +63,8 @@ class RecurrentPolicy:
         # the longer the episode, the further towards its average
         reach = np.float32(hidden.seen / (hidden.seen + 1))
         chunk = state + self._ramp * reach * (hidden.average - state)
-        return Prediction(chunk, chunk, state_lost=lost), hidden
+        found = before is not None
+        return Prediction(chunk, chunk, state_lost=lost, state_found=found), hidden
 
 
 def load(loading: Loading) -> RecurrentPolicy:

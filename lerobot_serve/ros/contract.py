@@ -107,11 +107,6 @@ def request_from_ask(ask: SessionAsk) -> OpenSession.Request:
     )
 
 
-def refuse(response: OpenSession.Response, code: Refusal, reason: str) -> OpenSession.Response:
-    response.accepted, response.code, response.reason = False, int(code), reason[:2048]
-    return response
-
-
 def camera_messages(cameras: Iterable) -> list[CameraMessage]:
     """Return messages of anything with name, height, width and channels."""
     return [

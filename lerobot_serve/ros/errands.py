@@ -22,6 +22,7 @@ from rclpy.logging import LoggingSeverity
 from rclpy.node import Node
 from rclpy.task import Future
 
+from lerobot_serve.ros import qos
 from lerobot_serve.ros.runtime import Runtime
 from lerobot_serve.wire.schema import Status
 from lerobot_serve_interfaces.action import PredictChunk
@@ -139,7 +140,9 @@ class Errands:
         """Send it, unless it was sent or nobody is found yet who takes it."""
         if errand.server not in self._clients:
             name = f'{errand.server}/predict_chunk'
-            self._clients[errand.server] = ActionClient(self._node, PredictChunk, name)
+            self._clients[errand.server] = ActionClient(
+                self._node, PredictChunk, name, **qos.ACTION_CALLS
+            )
         client = self._clients[errand.server]
         if errand.sent is None and client.server_is_ready():
             errand.sent = client.send_goal_async(errand.goal)

@@ -17,6 +17,7 @@ from rclpy.callback_groups import ReentrantCallbackGroup
 from rclpy.node import Node
 from rclpy.task import Future
 
+from lerobot_serve.ros import qos
 from lerobot_serve.ros.conversions import message_from_chunk, observation_from_message
 from lerobot_serve.wire import observation as wire_observation
 from lerobot_serve.wire.chunk import Chunk
@@ -57,6 +58,7 @@ class PredictAction:
             goal_callback=lambda _: GoalResponse.ACCEPT,
             cancel_callback=self._cancel,
             result_timeout=RESULT_KEPT_S,
+            **qos.ACTION_CALLS,
         )
 
     def wait_until_told(self, timeout_s: float) -> bool:

@@ -81,5 +81,10 @@ COMMAND = _profile(ReliabilityPolicy.RELIABLE, 1)
 # what rqt_robot_monitor and every other reader of /diagnostics expects
 DIAGNOSTICS = _profile(ReliabilityPolicy.RELIABLE, 10)
 
+# requests and replies of services and actions: ROS gives ten places, and of a fleet that opens its
+# sessions at once the eleventh would overwrite the first
+CALLS = _profile(ReliabilityPolicy.RELIABLE, UNDER_WAY)
+ACTION_CALLS = {f'{name}_service_qos_profile': CALLS for name in ('goal', 'result', 'cancel')}
+
 # rare, and each one counts
 OUTCOME = _profile(ReliabilityPolicy.RELIABLE, 100)

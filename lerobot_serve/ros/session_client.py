@@ -48,11 +48,12 @@ class SessionClient:
         self.server = server
         self._node, self._stop = node, stop
         self._found_by = time.monotonic() + DISCOVERY_S
-        self._open = node.create_client(OpenSession, f'{server}/open_session')
+        create = partial(node.create_client, qos_profile=qos.CALLS)
+        self._open = create(OpenSession, f'{server}/open_session')
         self._offers = partial(node.count_services, self._open.srv_name)
-        self._close = node.create_client(CloseSession, f'{server}/close_session')
-        self._reset = node.create_client(ResetEpisode, f'{server}/reset_episode')
-        self._status = node.create_client(GetStatus, f'{server}/get_status')
+        self._close = create(CloseSession, f'{server}/close_session')
+        self._reset = create(ResetEpisode, f'{server}/reset_episode')
+        self._status = create(GetStatus, f'{server}/get_status')
         self._requests = node.create_publisher(
             Observation, f'{server}/observation', qos.observation_out(lifespan_s, of_many=of_many)
         )

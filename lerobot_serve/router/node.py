@@ -87,7 +87,9 @@ class PolicyRouter(LifecycleNode):
         waiting = ReentrantCallbackGroup()
         for kind, name, callback, awaits in offered.table():
             group = waiting if awaits else None
-            self.create_service(kind, f'~/{name}', callback, callback_group=group)
+            self.create_service(
+                kind, f'~/{name}', callback, qos_profile=qos.CALLS, callback_group=group
+            )
         self.create_subscription(
             EpisodeOutcome,
             '~/outcome',

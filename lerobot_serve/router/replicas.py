@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 
 from lerobot_serve.router.health import Health, HealthRules
@@ -14,6 +14,7 @@ from lerobot_serve.wire.schema import StateClass
 # after, and it is not waited for any more; who was idle before has that time, too
 LATE_IN_A_ROW = 3
 LATE_TIMES = 4
+BACK_TEXT = 'it is there again, and has not told of itself yet'
 STATELESS = (StateClass.CHUNK_STATELESS, StateClass.NEEDS_HISTORY)
 
 
@@ -104,6 +105,15 @@ class Replica:
         if standing is Standing.SUSPECT:
             return self.health.reason
         return ''
+
+    def note_there(self, *, is_there: bool) -> None:
+        """
+        Note whether anybody offers its services. What it said of itself was said by a process that
+        may be another one when somebody does so again.
+        """
+        if self.is_there and not is_there and self.seen:
+            self.seen = replace(self.seen, is_active=False, text=BACK_TEXT)
+        self.is_there = is_there
 
     def asked(self, now_ns: int) -> None:
         """Note that it was sent a request."""

@@ -104,7 +104,7 @@ class Serving:
     def note_there(self, server: str, *, is_there: bool) -> None:
         """Note whether anybody offers that replica's services now. Executor."""
         with self.dispatcher.lock:
-            self.replicas[server].is_there = is_there
+            self.replicas[server].note_there(is_there=is_there)
 
     def place_goal(self, episode_id: str, request_id: str) -> tuple[Placement, Replica]:
         """Choose who answers a request without a session. Raises NobodyReady. Executor."""

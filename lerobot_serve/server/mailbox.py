@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, wait
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 import threading
 import time
 from typing import TypeVar
@@ -16,9 +16,17 @@ from typing import TypeVar
 from lerobot_serve.server.schedulers import RoundRobin, Scheduler
 from lerobot_serve.server.sessions import Session
 from lerobot_serve.wire.header import Header
+from lerobot_serve.wire.observation import Observation
 
 T = TypeVar('T')
 Clock = Callable[[], int]
+
+
+@dataclass(slots=True, eq=False)
+class Read:
+    """What the worker has read of a request, None until then, for those who tell of it."""
+
+    observation: Observation | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +34,7 @@ class Mail:
     """
     One request as it arrived. `dry_ns` is when its robot has nothing left to play, by this
     server's clock; `use` takes the answer instead of the session's reply topic. The mailbox fills
-    in `since_ns`, when its client joined the line, and `superseded`.
+    in `since_ns`, when its client joined the line, and `superseded`; the worker fills in `read`.
     """
 
     session: Session
@@ -37,6 +45,7 @@ class Mail:
     since_ns: int = 0
     superseded: int = 0
     use: Callable | None = None
+    read: Read = field(default_factory=Read, compare=False)
 
 
 class Closed(Exception):
@@ -66,9 +75,9 @@ class Mailbox:
             self._scheduler, self._clients = scheduler, clients
             self._changed.notify_all()
 
-    def put(self, mail: Mail) -> bool:
+    def put(self, mail: Mail) -> Mail | None:
         """
-        Deposit a request; return True when it took the place of an older one.
+        Deposit a request; return the older one whose place it took.
 
         The client keeps the older one's place in the line, so that asking often gains nothing and
         loses nothing.
@@ -85,7 +94,7 @@ class Mailbox:
                 mail = replace(mail, since_ns=mail.arrived_ns)
             self._mail[name] = mail
             self._changed.notify_all()
-            return older is not None
+            return older
 
     def take(self) -> list[Mail] | None:
         """
@@ -152,27 +161,23 @@ class Mailbox:
             # its error holds this frame, see run_job
             del future
 
-    def forget(self, session_id: str) -> bool:
-        """
-        Drop what is left of a session that ended; return True when a request was waiting, so that
-        it can be counted.
-        """
+    def forget(self, session_id: str) -> Mail | None:
+        """Drop what is left of a session that ended; return the request that was waiting."""
         with self._changed:
             self._superseded.pop(session_id, None)
-            return self._mail.pop(session_id, None) is not None
+            return self._mail.pop(session_id, None)
 
-    def forget_episodes_before(self, session_id: str, episode: int) -> bool:
+    def forget_episodes_before(self, session_id: str, episode: int) -> Mail | None:
         """
-        Drop a waiting request of an episode that has ended; return True when there was one.
+        Drop a waiting request of an episode that has ended, and return it.
 
         The first request of the new episode may come before the word that it has begun.
         """
         with self._changed:
             mail = self._mail.get(session_id)
             if mail is None or mail.header.episode >= episode:
-                return False
-            del self._mail[session_id]
-            return True
+                return None
+            return self._mail.pop(session_id)
 
     def clear(self) -> list[Mail]:
         """Drop and return all that waits."""

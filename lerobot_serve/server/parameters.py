@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lerobot_serve.parameters import parameter, ParameterError
+from lerobot_serve.telemetry import settings as telemetry
+from lerobot_serve.trace import settings as trace
+from lerobot_serve.trace.redaction import LEVELS
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +171,28 @@ class ServerParameters:
     )
     status_period_s: float = parameter(
         1.0, 'time between two messages on ~/status', unit='s', low=0.05, high=60.0
+    )
+    metrics_port: int = telemetry.port()
+    metrics_address: str = telemetry.address()
+    trace_folder: str = trace.folder('what became of every request')
+    trace_limit_mb: int = trace.limit_mb()
+    trace_files: int = trace.files()
+    # the edge's trace has the hashes of what it sent; here they would cost as much as all the rest
+    trace_images: str = parameter(
+        'none', 'what the trace keeps of images: full, a hash, or none', choices=LEVELS
+    )
+    trace_instructions: str = trace.instructions()
+    capture_folder: str = parameter(
+        '',
+        'folder for captures: requests, as they came, of a robot to which the policy failed or '
+        'that was answered too late; empty for none',
+    )
+    capture_limit_mb: int = parameter(
+        100,
+        'what captures may take in memory, and again on disk; the oldest are removed',
+        unit='MB',
+        low=1,
+        high=100_000,
     )
 
     def check(self) -> None:

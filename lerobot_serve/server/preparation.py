@@ -8,8 +8,9 @@ from lerobot_serve.server import schedulers
 from lerobot_serve.server.contract import Rules
 from lerobot_serve.server.mailbox import Mailbox
 from lerobot_serve.server.parameters import ServerParameters
-from lerobot_serve.server.serving import Admission, Serving
+from lerobot_serve.server.serving import Admission, NOBODY, Serving
 from lerobot_serve.server.statistics import Statistics
+from lerobot_serve.server.watch import Watch
 from lerobot_serve.server.worker import failure, PolicyFailed, Worker
 from lerobot_serve.wire.chunk import Chunk
 from lerobot_serve.wire.schema import FINGERPRINT_LIMIT, Status
@@ -86,10 +87,14 @@ def admission(parameters: ServerParameters) -> Admission:
 
 
 def serving(
-    made: Worker, mailbox: Mailbox, statistics: Statistics, parameters: ServerParameters
+    made: Worker,
+    mailbox: Mailbox,
+    statistics: Statistics,
+    parameters: ServerParameters,
+    watch: Watch = NOBODY,
 ) -> Serving:
     """Return the policy ready to be served, not yet taking sessions."""
-    created = Serving(made, mailbox, statistics, rules(parameters), admission(parameters))
+    created = Serving(made, mailbox, statistics, rules(parameters), admission(parameters), watch)
     change(created, parameters)
     return created
 

@@ -15,6 +15,16 @@ from lerobot_serve.wire.session import SessionAsk
 from lerobot_serve_interfaces.msg import CameraSpec, DropCount, ServerStatus
 from lerobot_serve_interfaces.srv import GetStatus, OpenSession
 
+# as in OpenSession.srv
+REASON_LIMIT = 2048
+STATES = {
+    ServerStatus.UNCONFIGURED: 'unconfigured',
+    ServerStatus.INACTIVE: 'inactive',
+    ServerStatus.ACTIVE: 'active',
+    ServerStatus.DRAINING: 'draining',
+    ServerStatus.FAILED: 'failed',
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Standing:
@@ -22,6 +32,10 @@ class Standing:
 
     state: int
     text: str = ''
+
+    @property
+    def name(self) -> str:
+        return STATES[self.state]
 
 
 def server_status(
@@ -74,6 +88,12 @@ def accept(
     response.policy_type, response.state_class = served.policy_type, int(served.state_class)
     response.warmed_up, response.codec = True, session.ask.codec
     describe_policy(response, served)
+
+
+def refuse(response: OpenSession.Response, code: Refusal, reason: str) -> OpenSession.Response:
+    """Fill in the reply to a session that is not opened."""
+    response.accepted, response.code, response.reason = False, int(code), reason[:REASON_LIMIT]
+    return response
 
 
 def describe_load(

@@ -16,6 +16,7 @@ from lerobot_serve.server.mailbox import Mail, Mailbox
 from lerobot_serve.server.schedulers import Scheduler
 from lerobot_serve.server.sessions import Session, SessionTable
 from lerobot_serve.server.statistics import LOAD_WINDOW_NS, Statistics
+from lerobot_serve.server.watch import Watch
 from lerobot_serve.server.worker import failure, Worker
 from lerobot_serve.wire.chunk import Chunk
 from lerobot_serve.wire.errors import Malformed
@@ -24,6 +25,7 @@ from lerobot_serve.wire.schema import MsgType, Refusal, SCHEMA_VERSION, StateCla
 from lerobot_serve.wire.session import Refused, SessionAsk
 
 LONGEST_QUEUE_S = 60.0
+NOBODY = Watch()
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,18 +56,20 @@ class Serving:
         statistics: Statistics,
         rules: Rules,
         admitted: Admission,
+        watch: Watch = NOBODY,
     ) -> None:
+        """`watch` is told of sessions and of requests that the policy never answers."""
         self.worker, self.served = worker, worker.served
         self.sessions = SessionTable(self.served, rules)
         self.admission = admitted
-        self._mailbox, self._statistics = mailbox, statistics
+        self._mailbox, self._statistics, self._watch = mailbox, statistics, watch
         self._refusal: Refused | None = Refused(
             Refusal.NOT_READY, 'the server is configured but not active; activate it'
         )
 
     # intake thread
 
-    def deposit(self, raw: bytes, now_ns: int) -> tuple[Session, Chunk] | None:
+    def deposit(self, raw: bytes, now_ns: int) -> tuple[Mail, Chunk] | None:
         """Put a request into the line; return the answer when it is refused at once."""
         try:
             start, queue_remaining_s = peek_progress(raw)
@@ -78,12 +82,14 @@ class Serving:
             self._statistics.drop('wrong_type' if session else 'no_session')
             return None
         self.sessions.heard(start.client_id, now_ns, header.episode)
+        mail = Mail(session, raw, header, now_ns, now_ns + clamped_ns(queue_remaining_s))
         refusal = self._refusal
         if refusal:
-            return session, self._refused(raw, refusal)
-        mail = Mail(session, raw, header, now_ns, now_ns + clamped_ns(queue_remaining_s))
-        superseded = self._mailbox.put(mail)
-        self._statistics.arrived(now_ns, superseded=superseded)
+            return mail, self._refused(raw, refusal)
+        older = self._mailbox.put(mail)
+        self._statistics.arrived(now_ns, superseded=older is not None)
+        if older:
+            self._watch.lost(older, 'superseded')
         return None
 
     def deposit_one(
@@ -96,11 +102,12 @@ class Serving:
         """
         refusal = self._refusal
         if refusal:
-            return self._refused(raw, refusal)
+            self._statistics.drop('draining')
+            return self._failure(raw, Status.DRAINING, str(refusal))
         if self.served.state_class == StateClass.EXCLUSIVE and len(self.sessions):
             self._statistics.drop('exclusive_in_use')
             text = 'the policy keeps state that only one robot can use, and one uses it'
-            return failure(raw, Status.NO_SESSION, text, policy=self.served.fingerprint)
+            return self._failure(raw, Status.NO_SESSION, text)
         start, queue_remaining_s = peek_progress(raw)
         session = passing_session(key, self.sessions.rules)
 
@@ -114,8 +121,11 @@ class Serving:
         return None
 
     def _refused(self, raw: bytes, refusal: Refused) -> Chunk:
-        self._statistics.drop('draining')
-        return failure(raw, Status.DRAINING, str(refusal), policy=self.served.fingerprint)
+        self._statistics.drop('draining', of_request=True)
+        return self._failure(raw, Status.DRAINING, str(refusal))
+
+    def _failure(self, raw: bytes, status: Status, text: str) -> Chunk:
+        return failure(raw, status, text, slot=self.worker.slot, policy=self.served.fingerprint)
 
     # control thread
 
@@ -141,7 +151,10 @@ class Serving:
             raise self._refusal
         old = self.sessions.current(ask.client_id)
         session = self.sessions.open(ask, now_ns, self.limit(self._chunk_s(ask), now_ns))
-        return session, old if old is not session else None
+        if session is old:
+            return session, None
+        self._watch.opened(session)
+        return session, old
 
     def limit(self, chunk_s: float, now_ns: int) -> int:
         """Return how many sessions are admitted of robots that play a chunk for `chunk_s`."""
@@ -171,20 +184,26 @@ class Serving:
             return admission.expected_rate_hz(chunk_s)
         return arrivals / open_s
 
-    def end(self, sessions: list[Session], reason: str) -> None:
+    def end(self, sessions: list[Session], why: str) -> None:
         """Free what was kept for sessions that are closed."""
         for session in sessions:
-            if self._mailbox.forget(session.session_id):
-                self._statistics.drop(reason)
+            self._drop(self._mailbox.forget(session.session_id), 'session_ended')
             self._forget(session)
+            self._watch.closed(session, why)
 
     def begin_episode(self, session: Session, episode: int) -> None:
         """Nothing of an earlier episode reaches the one that begins."""
-        if self._mailbox.forget_episodes_before(session.session_id, episode):
-            self._statistics.drop('episode_ended')
+        late = self._mailbox.forget_episodes_before(session.session_id, episode)
+        self._drop(late, 'episode_ended')
         # word of an episode may come late, and must not end what it begins
         if not self.sessions.has_asked_in(session, episode):
             self._forget(session)
+
+    def _drop(self, mail: Mail | None, reason: str) -> None:
+        """Count and tell what was waiting, if anything."""
+        if mail:
+            self._statistics.drop(reason, of_request=True)
+            self._watch.lost(mail, reason)
 
     def _forget(self, session: Session) -> None:
         self._mailbox.post(lambda: self.worker.reset(session.session_id))
@@ -195,12 +214,13 @@ class Serving:
 
         Raises TimeoutError when the policy is still at work by then.
         """
-        self.end(list(self.sessions), 'session_ended')
+        self.end(list(self.sessions), 'the policy is let go')
 
         def let_go() -> None:
             for mail in self._mailbox.clear():
+                self._drop(mail, 'draining')
                 if mail.use:
-                    mail.use(self._refused(mail.raw, self._refusal))
+                    mail.use(self._failure(mail.raw, Status.DRAINING, str(self._refusal)))
             self.worker.close()
 
         self._mailbox.call(let_go, timeout_s)
@@ -209,11 +229,22 @@ class Serving:
         """Wait until everything is answered; False when that took too long."""
         return self._mailbox.wait_until_idle(timeout_s)
 
+    def give_up(self) -> list[tuple[Mail, Chunk]]:
+        """Return what still waits with the answer that it gets instead; for the very end."""
+        refusal = self._refusal
+        waiting = self._mailbox.clear() if refusal else []
+        return [(mail, self._refused(mail.raw, refusal)) for mail in waiting]
+
     # any thread
 
     def is_open(self, mail: Mail) -> bool:
         """Return whether the answer to this mail may still be sent."""
         return self.sessions.is_open(mail.session)
+
+    @property
+    def waiting(self) -> int:
+        """How many requests wait for the policy."""
+        return len(self._mailbox)
 
     def report(self, ask: SessionAsk | None = None) -> Report:
         """Return how busy the server is; `ask` is who wants to know."""

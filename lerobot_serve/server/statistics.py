@@ -11,19 +11,40 @@ import threading
 
 import numpy as np
 
+from lerobot_serve.telemetry.buckets import Buckets
+
 KEPT = 512
 MEDIAN_EVERY = 16
 LOAD_WINDOW_NS = 10_000_000_000
+# of requests in one forward pass
+BATCH_SIZES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
 
 
 @dataclass
 class Statistics:
-    """Counters since start, and the durations of the last requests of the present policy."""
+    """
+    Counters since start, and the durations of the last requests of the present policy. What reads
+    several counters holds the `lock`.
+    """
 
     requests: int = 0
     chunks: int = 0
     superseded: int = 0
+    # chunks for which a hidden state was found, and those whose hidden state was lost
+    cache_hits: int = 0
+    cache_misses: int = 0
+    denoise_steps: int = 0
+    # requests that the worker has in its hands
+    in_hand: int = 0
     drops: Counter = field(default_factory=Counter)
+    # from arrival to answer, to begin, and of the policy alone; of chunks with actions
+    latency: Buckets = field(default_factory=Buckets, compare=False)
+    wait: Buckets = field(default_factory=Buckets, compare=False)
+    inference: Buckets = field(default_factory=Buckets, compare=False)
+    batches: Buckets = field(default_factory=lambda: Buckets(BATCH_SIZES), compare=False)
+    lock: threading.Lock = field(default_factory=threading.Lock, compare=False)
+    # drops of `drops` that the record of a request tells
+    _of_requests: Counter = field(default_factory=Counter)
     _inference_ms: deque = field(default_factory=lambda: deque(maxlen=KEPT))
     _wait_ms: deque = field(default_factory=lambda: deque(maxlen=KEPT))
     _service_s: deque = field(default_factory=lambda: deque(maxlen=KEPT))
@@ -33,54 +54,75 @@ class Statistics:
     _busy_ns: int = 0
     _busy_since_ns: int | None = None
     _arrivals_ns: deque = field(default_factory=deque)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def new_policy(self, service_s: float) -> None:
         """Forget the durations of another policy; this one needed `service_s` while warming up."""
-        with self._lock:
+        with self.lock:
             for durations in (self._inference_ms, self._wait_ms, self._service_s, self._busy):
                 durations.clear()
             self._busy_ns = 0
             self._service_median_s = service_s
 
-    def drop(self, reason: str) -> None:
-        with self._lock:
+    def drop(self, reason: str, *, of_request: bool = False) -> None:
+        """Count what was dropped; one `of_request` has a record of its own in the trace."""
+        with self.lock:
             self.drops[reason] += 1
+            self._of_requests[reason] += of_request
 
     def arrived(self, now_ns: int, *, superseded: bool) -> None:
-        with self._lock:
+        with self.lock:
             self.requests += 1
             self.superseded += superseded
             self._arrivals_ns.append(now_ns)
             self._cut(now_ns)
 
-    def begin(self, now_ns: int) -> None:
-        """Note that the worker starts on one or more requests, whatever becomes of them."""
-        with self._lock:
-            self._busy_since_ns = now_ns
+    def begin(self, now_ns: int, requests: int = 1) -> None:
+        """Note that the worker starts on so many requests, whatever becomes of them."""
+        with self.lock:
+            self._busy_since_ns, self.in_hand = now_ns, requests
 
     def end(self, now_ns: int, predicted: int) -> None:
         """Note that the worker has done, having asked the policy for as many chunks."""
-        with self._lock:
+        with self.lock:
             begin_ns, self._busy_since_ns = self._busy_since_ns, None
+            self.in_hand = 0
             self._busy.append((begin_ns, now_ns))
             self._busy_ns += now_ns - begin_ns
             if predicted:
+                self.batches.add(predicted)
                 self._service_s.append((now_ns - begin_ns) / 1e9 / predicted)
                 self._judge_service()
             self._cut(now_ns)
 
-    def served(self, *, wait_ms: float, inference_ms: float) -> None:
-        """Note one chunk."""
-        with self._lock:
+    def served(
+        self,
+        *,
+        wait_ms: float,
+        inference_ms: float,
+        denoise_steps: int = 0,
+        found: bool = False,
+        lost: bool = False,
+    ) -> None:
+        """Note one chunk, and whether a hidden state was found or lost for it."""
+        with self.lock:
             self.chunks += 1
+            self.denoise_steps += denoise_steps
+            self.cache_hits += found
+            self.cache_misses += lost
             self._inference_ms.append(inference_ms)
             self._wait_ms.append(wait_ms)
+            self.wait.add(wait_ms / 1e3)
+            self.inference.add(inference_ms / 1e3)
+
+    def answered(self, latency_s: float) -> None:
+        """Note that a chunk with actions was sent, so long after its request came."""
+        with self.lock:
+            self.latency.add(latency_s)
 
     def load(self, now_ns: int) -> float:
         """Return the share of the last seconds in which the worker was busy, with what it does."""
         begin = now_ns - LOAD_WINDOW_NS
-        with self._lock:
+        with self.lock:
             self._cut(now_ns)
             busy_ns = self._busy_ns
             if self._busy:
@@ -91,7 +133,7 @@ class Statistics:
 
     def arrivals(self, now_ns: int) -> int:
         """Return how many requests came in the last seconds."""
-        with self._lock:
+        with self.lock:
             self._cut(now_ns)
             return len(self._arrivals_ns)
 
@@ -104,7 +146,7 @@ class Statistics:
 
     def quick_service_s(self) -> float:
         """Return the last duration where that is shorter than the median: it may be over."""
-        with self._lock:
+        with self.lock:
             latest_s = self._service_s[-1] if self._service_s else self._service_median_s
         return min(self._service_median_s, latest_s)
 
@@ -112,13 +154,18 @@ class Statistics:
         """
         Return a percentile of the last 'inference' or 'wait' durations, 0 when there is none.
         """
-        with self._lock:
+        with self.lock:
             values = list(self._inference_ms if what == 'inference' else self._wait_ms)
         return float(np.percentile(values, percent)) if values else 0.0
 
     def drop_counts(self) -> dict[str, int]:
-        with self._lock:
+        with self.lock:
             return dict(self.drops)
+
+    def strays(self) -> Counter[str]:
+        """Return the drops that no request's record tells, by reason."""
+        with self.lock:
+            return self.drops - self._of_requests
 
     def _judge_service(self) -> None:
         """Every request asks for the median; it changes slowly and is worked out now and then."""

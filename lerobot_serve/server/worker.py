@@ -69,7 +69,7 @@ class Worker:
         image_threads: int,
         clock: Clock = time.monotonic_ns,
     ) -> None:
-        self._policy, self.served, self._slot = policy, policy.describe(), slot
+        self._policy, self.served, self.slot = policy, policy.describe(), slot
         self._statistics, self._clock = statistics, clock
         self.images = ImagePool(image_threads)
         # when the policy was asked last
@@ -111,7 +111,7 @@ class Worker:
         Return, for each request, the chunk, or the chunk that says why there is none.
         """
         begin_ns = self._clock()
-        self._statistics.begin(begin_ns)
+        self._statistics.begin(begin_ns, len(mails))
         answers, tasks = [], []
         for mail in mails:
             read = self._read(mail, begin_ns)
@@ -139,7 +139,7 @@ class Worker:
             )
             return self._failure(mail, Status.TOO_LATE, 'too_late', text, begin_ns)
         try:
-            observation = wire_observation.decode(mail.raw)
+            observation = mail.read.observation = wire_observation.decode(mail.raw)
             request, ignored = policy_request(observation, mail.session, self.served, self.images)
         except Malformed as error:
             return self._failure(mail, Status.BAD_OBSERVATION, error.reason, str(error), begin_ns)
@@ -176,12 +176,20 @@ class Worker:
             if self.served.state_class == StateClass.RECURRENT:
                 # a state that led to this must not lead to more
                 self.reset(mail.session.session_id)
-            status = outcome.status
-            return self._failure(mail, status, status.name.lower(), str(outcome), times.begin_ns)
+            status, seed = outcome.status, task.request.seed
+            return self._failure(
+                mail, status, status.name.lower(), str(outcome), times.begin_ns, seed=seed
+            )
         wait_ms = (times.begin_ns - mail.arrived_ns) / 1e6
         policy_ms = (times.done_ns - times.ready_ns) / 1e6
         inference_ms = policy_ms if outcome.forward_ms is None else outcome.forward_ms
-        self._statistics.served(wait_ms=wait_ms, inference_ms=inference_ms)
+        self._statistics.served(
+            wait_ms=wait_ms,
+            inference_ms=inference_ms,
+            denoise_steps=self.served.denoise_steps,
+            found=outcome.state_found,
+            lost=outcome.state_lost,
+        )
         flags = Flag.PREFIX_IGNORED if task.prefix_ignored else Flag.NONE
         if outcome.state_lost:
             flags |= Flag.STATE_LOST
@@ -192,7 +200,7 @@ class Worker:
             task.observation.episode_id,
             outcome.robot,
             outcome.model,
-            slot=self._slot,
+            slot=self.slot,
             policy=self.served.fingerprint,
             seed=task.request.seed,
             queue_wait_ms=wait_ms,
@@ -202,14 +210,17 @@ class Worker:
             superseded=mail.superseded,
         )
 
-    def _failure(self, mail: Mail, status: Status, reason: str, text: str, begin_ns: int) -> Chunk:
-        self._statistics.drop(reason)
+    def _failure(
+        self, mail: Mail, status: Status, reason: str, text: str, begin_ns: int, *, seed: int = 0
+    ) -> Chunk:
+        self._statistics.drop(reason, of_request=True)
         return failure(
             mail.raw,
             status,
             text,
-            slot=self._slot,
+            slot=self.slot,
             policy=self.served.fingerprint,
+            seed=seed,
             queue_wait_ms=(begin_ns - mail.arrived_ns) / 1e6,
             server_load=self._statistics.load(self._clock()),
             superseded=mail.superseded,
@@ -246,7 +257,13 @@ def checked(prediction: Prediction, served: Description) -> Prediction | PolicyF
         model, robot = as_sent(prediction.model), as_sent(prediction.robot)
         forward_ms = prediction.forward_ms
         forward_ms = None if forward_ms is None else float(forward_ms)
-        sent = Prediction(model, robot, bool(prediction.state_lost), forward_ms)
+        sent = Prediction(
+            model,
+            robot,
+            bool(prediction.state_lost),
+            forward_ms,
+            bool(prediction.state_found),
+        )
     except Exception as error:
         text = f'the policy gave no numbers ({type(error).__name__}: {error})'
         return PolicyFailed(Status.POLICY_ERROR, text)

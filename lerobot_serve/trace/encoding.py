@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from lerobot_serve.trace.later import complete
 from lerobot_serve.trace.schema import LINE_LIMIT
 
 
@@ -26,7 +27,7 @@ def encode(record: dict[str, Any]) -> bytes:
     if not (isinstance(record, dict) and isinstance(record.get('kind'), str)):
         raise Unwritable(f'a record is a dict with a kind, not just a {type(record).__name__}')
     try:
-        text = _to_text(record)
+        text = _to_text(complete(record))
     except Exception as error:
         # a trace must never end what it traces
         raise Unwritable(f'a record of kind {record["kind"]} is no JSON: {error}') from None

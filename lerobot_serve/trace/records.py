@@ -94,16 +94,14 @@ def request(
     request_bytes: int | None = None,
     chunk_bytes: int | None = None,
     superseded: int | None = None,
+    prefix_policy: str = '',
+    prefix_ignored: bool | None = None,
     drops: Mapping[str, int] | None = None,
     reason: str = '',
     task: str | None = None,
     images: Sequence[Record] | None = None,
 ) -> Record:
-    """
-    Return one request and how it was answered.
-
-    `task` and `images` as the redaction gives them; `drops` by reason, since the last request.
-    """
+    """Return one request and what became of it; `task` and `images` as the redaction has it."""
     return record(
         'request',
         now_ns,
@@ -121,6 +119,8 @@ def request(
         request_bytes=request_bytes,
         chunk_bytes=chunk_bytes,
         superseded=superseded,
+        prefix_policy=prefix_policy,
+        prefix_ignored=prefix_ignored,
         drops=dict(drops) if drops else None,
         reason=reason,
         task=task,
@@ -144,22 +144,30 @@ def executed(
     reason: str = '',
 ) -> Record:
     """Return one command: `raw` as it was wanted, `caged` as it went to the robot."""
-    made = record(
-        'executed',
-        now_ns,
-        ids,
-        tick=tick,
-        chunk_row=chunk_row,
-        age_s=age_s,
-        verdict=word(verdict),
-        rung=word(rung),
-        slot=slot,
-        policy=policy,
-        reason=reason,
-    )
-    for name, actions in (('raw', raw), ('caged', caged)):
-        if actions is not None:
-            made[name] = np.array(actions)
+    # field by field, nearly twice as fast as all at once: the control tick pays for it
+    made: Record = {'kind': 'executed', 'mono_ns': now_ns}
+    if ids.client:
+        made['client'] = ids.client
+    if ids.seq is not None:
+        made['session_epoch'], made['seq'] = ids.session_epoch, ids.seq
+    if ids.episode_id:
+        made['episode_id'] = ids.episode_id
+    made['tick'] = tick
+    if chunk_row is not None:
+        made['chunk_row'] = chunk_row
+    if age_s is not None:
+        made['age_s'] = age_s
+    made['verdict'], made['rung'] = word(verdict), word(rung)
+    if slot:
+        made['slot'] = slot
+    if policy:
+        made['policy'] = policy
+    if reason:
+        made['reason'] = reason
+    if raw is not None:
+        made['raw'] = np.array(raw)
+    if caged is not None:
+        made['caged'] = np.array(caged)
     return made
 
 
@@ -242,6 +250,14 @@ def shadow(
         cage_would_trip=cage_would_trip,
         latency_ms=latency_ms,
     )
+
+
+def outcome(
+    now_ns: int, ids: Ids, outcome: str | Enum, *, slot: str = '', policy: str = '', why: str = ''
+) -> Record:
+    """Return how an episode ended: success, failure or aborted."""
+    fields = {'outcome': word(outcome), 'slot': slot, 'policy': policy, 'why': why}
+    return record('outcome', now_ns, ids, **fields)
 
 
 def canary(now_ns: int, what: str, *, why: str, share_percent: float | None = None) -> Record:

@@ -6,6 +6,8 @@ from collections import Counter, deque
 import threading
 from typing import Any
 
+from lerobot_serve.trace.later import LATER, Later
+
 RECORDS_LIMIT = 8192
 PICTURES_BYTES_LIMIT = 64 << 20
 
@@ -32,7 +34,8 @@ class Waiting:
         """Return whether there was room; a thread more or less at once does not matter."""
         if len(self._records) >= self._limit:
             return False
-        if 'images' in record and not self._reserve(pictures_bytes(record)):
+        size = pictures_bytes(record)
+        if size and not self._reserve(size):
             return False
         self._records.append(record)
         return True
@@ -40,8 +43,9 @@ class Waiting:
     def take(self) -> dict[str, Any]:
         """Return the oldest record. Raises IndexError."""
         record = self._records.popleft()
-        if 'images' in record:
-            self._reserve(-pictures_bytes(record))
+        size = pictures_bytes(record)
+        if size:
+            self._reserve(-size)
         return record
 
     def _reserve(self, size: int) -> bool:
@@ -83,8 +87,11 @@ class Losses:
 
 
 def pictures_bytes(record: dict[str, Any]) -> int:
-    """Return about how large a record with pictures is."""
-    return sum(len(image.get('base64', '')) for image in record['images'] or ())
+    """Return about how much memory the pictures of a record take while it waits."""
+    later = record.get(LATER)
+    if isinstance(later, Later):
+        return later.bytes
+    return sum(len(image.get('base64', '')) for image in record.get('images') or ())
 
 
 def kind_of(record: Any) -> str:

@@ -18,8 +18,10 @@ from typing import Any
 
 from in_executor import in_executor
 import pytest
+from rcl_interfaces.srv import SetParameters
 from rclpy.action import ActionClient
 from rclpy.node import Node
+from rclpy.parameter import Parameter
 from sensor_msgs.msg import JointState
 from std_srvs.srv import Trigger
 from trajectory_msgs.msg import JointTrajectory
@@ -235,6 +237,13 @@ class EdgeRig:
         response = call(client, Trigger.Request(), LIMIT_S)
         assert response.success
         return response.message
+
+    def set(self, **values: object) -> None:
+        """Change parameters of the edge, which must accept it."""
+        client = self.node.create_client(SetParameters, f'{EDGE}/set_parameters')
+        wanted = [Parameter(n, value=value).to_parameter_msg() for n, value in values.items()]
+        answer = call(client, SetParameters.Request(parameters=wanted), LIMIT_S)
+        assert all(result.successful for result in answer.results), answer
 
     def offer(self, service: str) -> list[Trigger.Request]:
         """Create a service; return where its calls are gathered."""

@@ -8,6 +8,7 @@ have the same policy when they are given the same folder.
 from __future__ import annotations
 
 from collections.abc import Callable
+import contextlib
 import os
 from pathlib import Path
 import signal
@@ -233,3 +234,9 @@ class RouterRig:
                 os.kill(process.pid, signal.SIGCONT)
         for steering in self.steerings.values():
             steering.open_gates()
+        router = self.fleet.processes.get('router')
+        if router and router.poll() is None:
+            # before its servers: it would wait for answers of those that have gone
+            router.send_signal(signal.SIGINT)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                router.wait(LIMIT_S)

@@ -20,6 +20,7 @@ from small_client import JOINTS, SmallClient
 from steering import Steering
 
 from lerobot_serve.cli.processes import Fleet
+from lerobot_serve.ros import qos
 from lerobot_serve.ros.calls import call, CallFailed
 from lerobot_serve.ros.contract import request_from_ask
 from lerobot_serve.wire.session import SessionAsk
@@ -173,7 +174,9 @@ class ServerRig:
     def predict(self, observation: Observation, **given: object) -> Goal:
         """Send a goal of PredictChunk; it is accepted by the time this returns."""
         if self._predict is None:
-            self._predict = ActionClient(self.node, PredictChunk, f'{self.name}/predict_chunk')
+            self._predict = ActionClient(
+                self.node, PredictChunk, f'{self.name}/predict_chunk', **qos.ACTION_CALLS
+            )
             assert self._predict.wait_for_server(LIMIT_S)
         goal = PredictChunk.Goal(observation=observation)
         ask = partial(self._predict.send_goal_async, goal, **given)

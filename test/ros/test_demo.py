@@ -15,6 +15,7 @@ import pytest
 from lerobot_serve.cli import demo
 from lerobot_serve.cli.processes import executable_path
 from lerobot_serve.ros.runtime import UserError
+from lerobot_serve.start import signals_held
 
 SUMMARY = {
     'seconds': 20.0,
@@ -104,6 +105,21 @@ def test_sigterm_ends_the_demo_and_all_it_started(tmp_path, wait_until):
         running.kill()
         running.wait()
     assert 'Traceback' not in (tmp_path / 'log').read_text()
+
+
+@pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_waits_until_a_new_process_is_noted(number):
+    came, at = [], []
+    before = signal.signal(number, lambda *_: at.append(len(came)))
+    try:
+        with signals_held():
+            signal.raise_signal(number)
+            came.append('noted')
+        assert at == [1]
+        signal.raise_signal(number)
+        assert at == [1, 1]
+    finally:
+        signal.signal(number, before)
 
 
 def test_a_demo_that_cannot_write_says_so(tmp_path):

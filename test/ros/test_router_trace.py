@@ -18,7 +18,8 @@ def of_kind(folder: Path, kind: str) -> list[dict]:
 
 def test_the_trace_tells_of_every_request_where_it_went(router_rig, tmp_path):
     folder = tmp_path / 'trace'
-    router_rig.slots(trace_folder=folder)
+    # nobody is to fail while its gate is closed
+    router_rig.slots(trace_folder=folder, answer_timeout_s=20.0)
     client = router_rig.robot()
     names = [router_rig.episode('a'), router_rig.episode('b')]
     for name in (*names, names[0]):

@@ -133,7 +133,11 @@ class Rig:
             self.slots[slot].learn(server, seen)
 
     def note_there(self, server: str, is_there: bool) -> None:
-        self.replicas[server].is_there = is_there
+        """Find a server or not; one that is back tells of itself at once."""
+        replica = self.replicas[server]
+        replica.note_there(is_there=is_there)
+        if is_there and replica.seen:
+            self.learn(server, replica.seen.policy)
 
     def robot(
         self, name: str = 'robot', places: dict[str, tuple[str, ...]] | None = None, epoch: int = 1

@@ -20,6 +20,7 @@ from lerobot_serve.edge.fake_link import answer, FakeLink
 from lerobot_serve.edge.history import History
 from lerobot_serve.edge.inputs import Inputs
 from lerobot_serve.edge.link import Episode, Pace
+from lerobot_serve.edge.listener import Listener
 from lerobot_serve.edge.queue.actions import ActionQueue
 from lerobot_serve.edge.queue.latency import LatencyTracker
 from lerobot_serve.edge.requester import Requester
@@ -47,16 +48,18 @@ class Bench:
         *open_errors: Exception,
         client_id: str = 'robot_1',
         servers: tuple[str, ...] = ('/policy_server',),
+        listener: Listener | None = None,
         **pace: object,
     ):
         self.now_ns = 0
+        listener = listener or Listener()
         self.link = FakeLink(*open_errors)
         self.inputs, self.actions = Inputs({'state': 10**18}), ActionQueue()
         self.history = History(self.inputs)
         self.inputs.deposit('state', np.zeros(3, np.float32), 0)
         self.latency = LatencyTracker()
         self.executed = Executed()
-        self.connection = Connection(self.clock)
+        self.connection = Connection(self.clock, tell=listener.changed)
         self.exchange = Exchange(
             self.link,
             self.history,
@@ -67,6 +70,7 @@ class Bench:
             action_count=3,
             first_epoch=2**32 - 1,
             clock=self.clock,
+            listener=listener,
         )
         self.exchange.name_episode(Episode('fold the towel'))
         self.servers = Servers(servers, first_backoff_s=1.0, max_backoff_s=4.0, random=lambda: 0.5)

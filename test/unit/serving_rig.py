@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from session_rig import RULES
 from worker_rig import ASK as BARE_ASK
 from worker_rig import bench, FRONT, HEADER, OBSERVATION
 
-from lerobot_serve.server.mailbox import Mailbox
-from lerobot_serve.server.serving import Admission, Serving
+from lerobot_serve.server.mailbox import Mail, Mailbox
+from lerobot_serve.server.serving import Admission, NOBODY, Serving
+from lerobot_serve.server.statistics import Statistics
+from lerobot_serve.server.watch import Watch
+from lerobot_serve.wire import chunk as wire_chunk
 from lerobot_serve.wire import observation as wire_observation
 from lerobot_serve.wire.chunk import Chunk
 from lerobot_serve.wire.session import CameraSpec, SessionAsk
@@ -37,13 +41,22 @@ class Rig:
     """Serving around a fake policy; `rig.step` is one turn of the inference thread."""
 
     def __init__(
-        self, predict=None, admitted: Admission = FIXED, *, begun: bool = True, **changes: object
+        self,
+        predict=None,
+        admitted: Admission = FIXED,
+        *,
+        begun: bool = True,
+        watch: Callable[[Statistics], Watch] = lambda _: NOBODY,
+        **changes: object,
     ) -> None:
         made = bench(predict, **changes)
         self.policy, self.statistics, self.worker = made.policy, made.statistics, made.worker
         self.mailbox = Mailbox()
         rules = replace(RULES, max_sessions=100)
-        self.serving = Serving(self.worker, self.mailbox, self.statistics, rules, admitted)
+        self.watch = watch(self.statistics)
+        self.serving = Serving(
+            self.worker, self.mailbox, self.statistics, rules, admitted, self.watch
+        )
         if begun:
             self.serving.begin()
 
@@ -65,6 +78,11 @@ class Rig:
         chunks = []
         for mail, chunk in self.worker.answer(self.mailbox.take()):
             chunks.append(chunk)
+            self.tell(mail, chunk)
             if mail.use:
                 mail.use(chunk)
         return chunks
+
+    def tell(self, mail: Mail, chunk: Chunk) -> None:
+        """Tell of an answer, as the node does once it is sent."""
+        self.watch.answered(mail, chunk, wire_chunk.encode(chunk))

@@ -20,6 +20,8 @@ ALLOWED = {
     'edge': {'wire', 'parameters', 'cage', 'trace', 'telemetry'},
     'router': {'wire', 'parameters', 'cage', 'trace', 'telemetry'},
     'sim': {'wire', 'parameters'},
+    'bags': {'wire', 'trace'},
+    'replay': {'wire', 'parameters', 'policies', 'server', 'trace', 'bags'},
     'ros': {'wire', 'parameters', 'start'},
 }
 EVERYTHING = {'bench', 'cli'}

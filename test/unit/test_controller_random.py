@@ -80,7 +80,8 @@ class Script:
         assert command is self.bench.cage.released[-1]
         if planned:
             assert executed.decision.kind is RungKind.PLAY
-            assert executed.age_ns == now_ns - planned.source.captured_ns <= MAX_AGE_NS
+            age_ns = now_ns - planned.source.captured_ns
+            assert executed.age_ns == max(0, age_ns) <= MAX_AGE_NS
             # nothing of what was cleared
             assert planned.source.seq > self.cleared_before_seq
         else:

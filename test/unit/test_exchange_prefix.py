@@ -66,7 +66,7 @@ def test_a_prefix_ends_where_another_policy_begins():
     fill(bench, ROWS[:2], 'old@0')
     fill(bench, ROWS[2:], 'new@1')
     assert bench.ask().prefix_robot.size == 0
-    bench.exchange.give_up('request_timeout')
+    bench.exchange.time_out()
     bench.actions.take()
     bench.actions.take()
     request = bench.ask()
@@ -89,7 +89,7 @@ def test_the_delay_is_the_longest_round_trip_of_this_server_without_its_warm_up(
     for milliseconds in (70, 60, 11, 35, 20):
         answered_in(bench, milliseconds)
         delays.append(bench.ask().inference_delay_steps)
-        bench.exchange.give_up('request_timeout')
+        bench.exchange.time_out()
     assert delays == [0, 0, 2, 4, 4]
     # a new session warms up again, and what was known of the server stays known
     begin_session(bench)

@@ -18,7 +18,7 @@ MARK = Mark(epoch=2, rows_taken=3)
 
 
 def begin(ledger: Ledger) -> Pending:
-    return ledger.begin(sent_ns=10, captured_ns=5, mark=MARK)
+    return ledger.begin(sent_ns=10, captured_ns=5, mark=MARK, episode_id='fold-1')
 
 
 def header(ledger: Ledger, seq: int) -> Header:
@@ -41,7 +41,7 @@ def dropped(ledger: Ledger, answer: Header) -> str:
 def test_the_answer_gives_back_what_was_noted():
     ledger = Ledger(EPOCH)
     pending = begin(ledger)
-    assert pending == Pending(1, 10, 5, MARK)
+    assert pending == Pending(1, 10, 5, MARK, EPOCH, 0, 'fold-1')
     assert ledger.accept(header(ledger, 1)) == pending
     assert ledger.pending is None
 

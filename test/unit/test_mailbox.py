@@ -11,7 +11,9 @@ from lerobot_serve.server.mailbox import Mailbox
 
 def test_only_the_newest_is_kept_and_the_others_are_counted():
     mailbox = Mailbox()
-    assert [mailbox.put(mail('a', i, at=i)) for i in range(3)] == [False, True, True]
+    mails = [mail('a', i, at=i) for i in range(3)]
+    replaced = [mailbox.put(each) for each in mails]
+    assert [each and each.header.seq for each in replaced] == [None, 0, 1]
     (taken,) = mailbox.take()
     assert (taken.header.seq, taken.arrived_ns, taken.superseded) == (2, 2, 2)
     assert len(mailbox) == 0
@@ -57,7 +59,7 @@ def test_forget_drops_what_waits_and_tells_so():
     mailbox = Mailbox()
     for name, seq in (('a', 1), ('a', 2), ('b', 1)):
         mailbox.put(mail(name, seq))
-    assert mailbox.forget('a#1')
+    assert mailbox.forget('a#1').header.seq == 2
     assert not mailbox.forget('a#1')
     assert take_all(mailbox) == [('b', 1)]
     mailbox.put(mail('a', 3))
@@ -70,7 +72,7 @@ def test_only_requests_of_earlier_episodes_are_forgotten():
     mailbox.put(mail('b', 1, episode=4))
     assert not mailbox.forget_episodes_before('a#1', 4)
     assert not mailbox.forget_episodes_before('c#1', 9)
-    assert mailbox.forget_episodes_before('a#1', 5)
+    assert mailbox.forget_episodes_before('a#1', 5).header.episode == 4
     assert not mailbox.forget_episodes_before('a#1', 5)
     assert take_all(mailbox) == [('b', 1)]
 
@@ -110,14 +112,14 @@ def test_it_is_a_line_in_which_each_client_stands_once(script):
     for number, (event, name) in enumerate(script):
         waiting = [entry[0] for entry in line]
         if event == 'put':
-            assert mailbox.put(mail(name, number)) == (name in waiting)
+            assert bool(mailbox.put(mail(name, number))) == (name in waiting)
             if name in waiting:
                 superseded[name] = superseded.get(name, 0) + 1
                 line[waiting.index(name)] = (name, number)
             else:
                 line.append((name, number))
         elif event == 'forget':
-            assert mailbox.forget(f'{name}#1') == (name in waiting)
+            assert bool(mailbox.forget(f'{name}#1')) == (name in waiting)
             line = [entry for entry in line if entry[0] != name]
             superseded.pop(name, None)
         elif line:

@@ -88,7 +88,11 @@ LIVE = {
     'session_idle_s': 99.0,
     'drain_s': 1.0,
 }
-AT_START = {'autostart', 'slot', 'status_period_s'}
+# what a run of the process has one of: its name, its port, its trace
+OF_THE_RUN = ('metrics_', 'trace_', 'capture_')
+AT_START = {'autostart', 'slot', 'status_period_s'} | {
+    spec.name for spec in specs(ServerParameters) if spec.name.startswith(OF_THE_RUN)
+}
 
 
 def test_a_policy_server_that_runs_takes_what_touches_no_policy_and_no_open_session():

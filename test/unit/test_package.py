@@ -16,6 +16,7 @@ KEYS = {
     'numpy': 'python3-numpy',
     'yaml': 'python3-yaml',
     'prometheus_client': 'python3-prometheus-client',
+    'mcap': None,
     'simplejpeg': None,
     'torch': None,
     'safetensors': None,

@@ -26,7 +26,24 @@ def make(*servers: str, settled: bool = True) -> Slot:
 
 
 def gone(slot: Slot, server: str) -> None:
-    slot.replicas[server].is_there = False
+    slot.replicas[server].note_there(is_there=False)
+
+
+def test_one_that_is_back_has_to_tell_of_itself_again():
+    slot = make('/1')
+    slot.learn('/1', seen('one'))
+    assert slot.is_healthy
+    replica = slot.replicas['/1']
+    replica.note_there(is_there=True)
+    assert slot.is_healthy
+    gone(slot, '/1')
+    assert 'it has gone' in slot.text
+    # its services are found before its policy is loaded
+    replica.note_there(is_there=True)
+    assert not replica.is_reachable
+    assert 'has not told of itself yet' in slot.text
+    slot.learn('/1', seen('one'))
+    assert slot.is_healthy
 
 
 def test_the_first_in_the_list_decides_until_the_slot_is_settled():
@@ -137,7 +154,7 @@ class Pinning(RuleBasedStateMachine):
 
     @rule(server=st.sampled_from(('/1', '/2', '/3')), there=st.booleans())
     def comes_or_goes(self, server, there):
-        self.slot.replicas[server].is_there = there
+        self.slot.replicas[server].note_there(is_there=there)
 
     @staticmethod
     def serves(replica, policy: str) -> bool:

@@ -88,7 +88,7 @@ def test_a_server_that_takes_nothing_says_so_at_once(refusal):
         rig.serving.sessions.open(session.ask, 0, 1)
         refusal = Refused(Refusal.NOT_READY, 'the server is configured but not active')
     answered, chunk = rig.serving.deposit(request(), 1)
-    assert answered.ask is session.ask
+    assert answered.session.ask is session.ask
     assert (chunk.status, chunk.header.seq) == (Status.DRAINING, 3)
     assert str(refusal) in chunk.status_text
     assert chunk.policy == rig.serving.served.fingerprint
@@ -108,6 +108,19 @@ def test_what_waits_when_the_server_goes_away_is_still_answered():
     with inference(rig.mailbox, rig.worker.answer):
         assert rig.serving.drain(WAIT_S)
     assert rig.statistics.chunks == 1
+
+
+def test_at_the_very_end_who_still_waits_is_told_so():
+    rig = Rig()
+    rig.open()
+    rig.serving.deposit(request(), 0)
+    # not while it serves
+    assert rig.serving.give_up() == []
+    rig.serving.refuse(GOODBYE)
+    ((mail, chunk),) = rig.serving.give_up()
+    assert (mail.header.seq, chunk.status, chunk.status_text) == (3, Status.DRAINING, str(GOODBYE))
+    assert (len(rig.mailbox), rig.drops) == (0, {'draining': 1})
+    assert rig.serving.give_up() == []
 
 
 def test_the_end_of_a_session_drops_what_waits_and_is_told_to_the_policy_in_its_thread():

@@ -22,6 +22,7 @@ KINDS = (
     records.request,
     records.executed,
     records.state,
+    records.outcome,
     records.parameter,
     records.decision,
     records.shadow,

@@ -143,7 +143,8 @@ def test_a_reset_that_raises_is_counted_and_hurts_nobody(monkeypatch):
 def test_warming_up_resets_counts_nothing_and_tells_how_long_the_last_took():
     made = bench(observation_steps=2)
     assert made.worker.warm_up(3) == 0.001
-    assert made.statistics == Statistics(_lock=made.statistics._lock)
+    assert made.statistics == Statistics()
+    assert made.statistics.batches.cumulative()[-1] == ('+Inf', 0.0)
     *requests, reset = made.policy.calls
     assert reset == 'warm-up'
     assert [(r.session_id, r.episode_start) for r in requests] == [('warm-up', True)] * 3
@@ -157,7 +158,8 @@ def test_a_policy_that_fails_while_warming_up_is_reset_too():
         made.worker.warm_up(2)
     assert failed.value.status == Status.POLICY_ERROR
     assert made.policy.calls[1:] == ['warm-up']
-    assert made.statistics == Statistics(_lock=made.statistics._lock)
+    assert made.statistics == Statistics()
+    assert made.statistics.batches.cumulative()[-1] == ('+Inf', 0.0)
 
 
 def patient_session(within_s: float):

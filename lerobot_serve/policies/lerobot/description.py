@@ -45,6 +45,7 @@ def describe(
         device=config.device,
         stochastic=kind.stochastic,
         batch_limit=kind.batch_limit,
+        denoise_steps=denoise_steps(kind, config),
         notes=(*notes, *_notes(folder, kind, config, relative=rtc and relative)),
     )
 
@@ -59,6 +60,12 @@ def _history(config: Any) -> tuple[int, int]:
             'evenly spaced ones that end with the present'
         )
     return len(deltas), gaps.pop()
+
+
+def denoise_steps(kind: Kind, config: Any) -> int:
+    """Return how often a chunk is denoised, 0 for a policy that does not."""
+    counts = (getattr(config, name, None) for name in kind.steps)
+    return next((int(count) for count in counts if count), 0)
 
 
 def _notes(folder: Folder, kind: Kind, config: Any, *, relative: bool) -> list[str]:

@@ -14,7 +14,8 @@ class Kind:
     How one type of policy is served.
 
     `resizes`: its network scales images itself, so frames of any size may come. A `batch_limit` of
-    1 is for those whose batches were not seen to equal single requests.
+    1 is for those whose batches were not seen to equal single requests. `steps` are the fields of
+    its configuration that hold how often it denoises a chunk; the first that is set counts.
     """
 
     state_class: StateClass
@@ -22,20 +23,23 @@ class Kind:
     rtc: bool = False
     resizes: bool = False
     batch_limit: int = 0
+    steps: tuple[str, ...] = ()
 
 
 STATELESS = StateClass.CHUNK_STATELESS
 KINDS = {
     'act': Kind(STATELESS, stochastic=False),
-    'diffusion': Kind(StateClass.NEEDS_HISTORY),
+    'diffusion': Kind(
+        StateClass.NEEDS_HISTORY, steps=('num_inference_steps', 'num_train_timesteps')
+    ),
     'vqbet': Kind(StateClass.NEEDS_HISTORY),
     'tdmpc': Kind(StateClass.RECURRENT, batch_limit=1),
-    'smolvla': Kind(STATELESS, rtc=True, resizes=True),
-    'pi0': Kind(STATELESS, rtc=True, resizes=True),
-    'pi05': Kind(STATELESS, rtc=True, resizes=True),
+    'smolvla': Kind(STATELESS, rtc=True, resizes=True, steps=('num_steps',)),
+    'pi0': Kind(STATELESS, rtc=True, resizes=True, steps=('num_inference_steps',)),
+    'pi05': Kind(STATELESS, rtc=True, resizes=True, steps=('num_inference_steps',)),
     'pi0_fast': Kind(STATELESS, resizes=True, batch_limit=1),
     'groot': Kind(STATELESS, resizes=True, batch_limit=1),
-    'xvla': Kind(STATELESS, resizes=True, batch_limit=1),
+    'xvla': Kind(STATELESS, resizes=True, batch_limit=1, steps=('num_denoising_steps',)),
     'wall_x': Kind(STATELESS, resizes=True, batch_limit=1),
 }
 REFUSED = {

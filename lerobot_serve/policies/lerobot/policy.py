@@ -172,11 +172,13 @@ class LeRobotPolicy:
 
     def _prediction(self, each: Prepared, chunk: torch.Tensor, forward_ms: float) -> Prediction:
         robot = each.memory.pair.after(chunk, whole=self.pipelines.whole)
+        remembers = self.pipelines.remembers or isinstance(self._inference, Planning)
         return Prediction(
             _array(chunk),
             _array(robot),
-            each.lost and (self.pipelines.remembers or isinstance(self._inference, Planning)),
+            each.lost and remembers,
             forward_ms,
+            state_found=remembers and not each.begins,
         )
 
 

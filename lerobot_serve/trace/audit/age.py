@@ -22,7 +22,7 @@ class Age(Watcher):
             return
         bound_s = number(self.run.parameters, 'max_action_age_s')
         if bound_s is None:
-            self.tally.why_not = 'the header has no max_action_age_s'
+            self.tally.why_not = self.run.why_no_age
             return
         self.tally.judged += 1
         age_s = number(record, 'age_s')

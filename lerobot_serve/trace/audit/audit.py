@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
+from typing import Protocol
 
 from lerobot_serve.trace.audit.age import Age
 from lerobot_serve.trace.audit.commands import Commands
@@ -13,7 +14,7 @@ from lerobot_serve.trace.audit.ended import Ended
 from lerobot_serve.trace.audit.fields import Record
 from lerobot_serve.trace.audit.flights import OneInFlight
 from lerobot_serve.trace.audit.prefix import Prefix
-from lerobot_serve.trace.audit.reading import open_runs, side_by_side
+from lerobot_serve.trace.audit.reading import open_runs, Records, side_by_side
 from lerobot_serve.trace.audit.rows import Rows
 from lerobot_serve.trace.audit.run import Run
 from lerobot_serve.trace.audit.sticky import KINDS as STICKY_KINDS
@@ -24,6 +25,7 @@ from lerobot_serve.trace.audit.whole import Whole
 # of one run each; the trace itself first, since the others ask what it found
 WATCHERS: tuple[type[Watcher], ...] = (Whole, Age, Commands, Rows, OneInFlight, Ended, Prefix)
 SHOWN = 5
+RUNS_APART = 1 << 32
 
 
 class Outcome(Enum):
@@ -77,13 +79,26 @@ class Audit:
         return Outcome.HOLDS if is_all else Outcome.HOLDS_AS_RECORDED
 
 
-def audit(paths: Iterable[Path | str], *, show: int = SHOWN) -> Audit:
+class Source(Protocol):
+    """Records of several runs in one, for example a bag; `runs` is complete once it was read."""
+
+    runs: list[Run]
+
+    def read(self, first_number: int) -> Records:
+        """Hand out all records in the order of time; runs are numbered from `first_number`."""
+
+
+def audit(
+    paths: Iterable[Path | str], *, show: int = SHOWN, sources: Sequence[Source] = ()
+) -> Audit:
     """Return what all checks say of the traces. Raises TraceError."""
     runs = open_runs(paths)
+    # more runs than a bag can have robots
+    more = [source.read(number * RUNS_APART) for number, source in enumerate(sources, 1)]
     sticky = Sticky(show=show)
     watchers: dict[int, list[Watcher]] = {}
     seers: dict[int, dict[str, list[Callable[[Record], None]]]] = {}
-    for run, record in side_by_side(runs):
+    for run, record in side_by_side(runs, more):
         if run.number not in watchers:
             watchers[run.number] = watchers_of(run, show)
             seers[run.number] = by_kind(watchers[run.number])
@@ -92,6 +107,7 @@ def audit(paths: Iterable[Path | str], *, show: int = SHOWN) -> Audit:
             see(record)
         if kind in STICKY_KINDS:
             sticky.see(run, record)
+    runs += [run for source in sources for run in source.runs]
     for watcher in (each for of_run in watchers.values() for each in of_run):
         watcher.finish()
     sticky.finish(runs)
@@ -103,7 +119,8 @@ def audit(paths: Iterable[Path | str], *, show: int = SHOWN) -> Audit:
 
 def watchers_of(run: Run, show: int) -> list[Watcher]:
     """Return one of each that suits the run's role; its first record was read."""
-    return [kind(run, show=show) for kind in WATCHERS if not kind.ROLES or run.role in kind.ROLES]
+    suited = [kind for kind in WATCHERS if not kind.ROLES or run.role in kind.ROLES]
+    return [kind(run, show=show) for kind in suited if run.is_trace or kind is not Whole]
 
 
 def by_kind(watchers: Iterable[Watcher]) -> dict[str, list[Callable[[Record], None]]]:

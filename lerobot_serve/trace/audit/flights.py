@@ -47,7 +47,7 @@ class OneInFlight(Watcher):
         if round_trip_ms is not None:
             self.tally.judged += 1
             early_ms = (before.at_ns - ended_ns) / 1e6 + round_trip_ms if before else 0.0
-            if early_ms * 1e6 > ROUNDING_NS:
+            if early_ms * 1e6 > ROUNDING_NS + self.run.slack_ns:
                 self.tally.violated(
                     f'request {seq} was sent {early_ms:.3f} ms before request {before.seq} ended'
                 )

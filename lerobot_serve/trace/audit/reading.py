@@ -17,6 +17,9 @@ from lerobot_serve.trace.audit.run import Run
 from lerobot_serve.trace.parts import PART, parts_of
 from lerobot_serve.trace.schema import TraceError
 
+# when, of which run and what
+Records = Iterator[tuple[float, Run, Record]]
+
 
 def find_runs(paths: Iterable[Path | str]) -> list[Path]:
     """Return the first file of each run that is named or lies in a folder. Raises TraceError."""
@@ -38,9 +41,14 @@ def open_runs(paths: Iterable[Path | str]) -> list[Run]:
     return [Run(path, number) for number, path in enumerate(find_runs(paths))]
 
 
-def side_by_side(runs: Sequence[Run]) -> Iterator[tuple[Run, Record]]:
-    """Hand out all records of all runs, about in the order of time. Raises TraceError."""
-    for _, run, record in merge(*(run.read() for run in runs), key=itemgetter(0)):
+def side_by_side(
+    runs: Sequence[Run], more: Iterable[Records] = ()
+) -> Iterator[tuple[Run, Record]]:
+    """
+    Hand out all records of all runs, and of what is not a file of its own for each run, about in
+    the order of time. Raises TraceError.
+    """
+    for _, run, record in merge(*(run.read() for run in runs), *more, key=itemgetter(0)):
         yield run, record
 
 

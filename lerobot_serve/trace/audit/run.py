@@ -27,7 +27,13 @@ class Run:
     parameters  those of the node now: the header's, and what changed since
     is_partial  its oldest parts are gone
     is_damaged  something that was written cannot be read, or was never written
+
+    A bag (bags/as_trace.py) is no trace: `slack_ns` is how far its times may be out of order.
     """
+
+    is_trace = True
+    slack_ns = 0
+    why_no_age = 'the header has no max_action_age_s'
 
     def __init__(self, path: Path, number: int) -> None:
         self.path, self.number = path, number

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from lerobot_serve.trace.audit.fields import integer, number, Record, table, text
-from lerobot_serve.trace.audit.reading import find_runs
+from lerobot_serve.trace.audit.reading import find_runs, Records
 from lerobot_serve.trace.audit.run import offset_s
 from lerobot_serve.trace.stats.lines import lean_records
 from lerobot_serve.trace.stats.sketch import Sketch
@@ -184,8 +184,10 @@ class _Run:
         self._stats.divergence.at(self._time_s, pair).add(divergence)
 
 
-def collect(paths: Iterable[Path | str]) -> Stats:
-    """Return all runs summed up. Raises TraceError."""
+def collect(paths: Iterable[Path | str], more: Iterable[Records] = ()) -> Stats:
+    """
+    Return all runs summed up, and `more` that are no files of their own. Raises TraceError.
+    """
     stats = Stats()
     for path in find_runs(paths):
         run = _Run(stats)
@@ -194,4 +196,16 @@ def collect(paths: Iterable[Path | str]) -> Stats:
             stats.lines += 1
             stats.size_bytes += size
             run.see(record)
+    for several in more:
+        _collect_several(stats, several)
     return stats
+
+
+def _collect_several(stats: Stats, several: Records) -> None:
+    runs: dict[int, _Run] = {}
+    for _, of, record in several:
+        if of.number not in runs:
+            runs[of.number] = _Run(stats)
+            stats.runs += 1
+        stats.lines += 1
+        runs[of.number].see(record)

@@ -1,0 +1,161 @@
+"""
+The node recorder: the topics of the graph in, a bag out.
+
+The executor's thread looks for topics and deposits what it hears, unopened; the thread `writing`
+owns the bag.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+import os
+from pathlib import Path
+import time
+from typing import Any
+
+from ament_index_python.packages import get_package_share_directory, PackageNotFoundError
+from rclpy.duration import Duration
+from rclpy.node import Node
+from rclpy.qos import DurabilityPolicy, HistoryPolicy, QoSProfile, ReliabilityPolicy
+from rclpy.topic_endpoint_info import TopicEndpointInfo
+
+from lerobot_serve.bags.definitions import definition
+from lerobot_serve.bags.message import INTERFACES
+from lerobot_serve.bags.metadata import Topic
+from lerobot_serve.bags.profiles import FOR_EVER_NS, Profile
+from lerobot_serve.bags.recording import Heard, Recording
+from lerobot_serve.bags.writer import BagWriter
+from lerobot_serve.ros.runtime import Runtime
+
+LOOK_S = 0.2
+# as the most that any of our publishers keeps: a recorder is behind for moments only
+DEPTH = 1024
+DIAGNOSTICS = '/diagnostics'
+INVALID = 'INVALID'
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which topics are recorded: these, all, or, where neither is said, those of this package."""
+
+    topics: frozenset[str] = frozenset()
+    all: bool = False
+
+    def takes(self, topic: str, kind: str) -> bool:
+        if self.topics:
+            return topic in self.topics
+        hidden = any(token.startswith('_') for token in topic.split('/'))
+        return not hidden and (self.all or is_ours(kind) or topic == DIAGNOSTICS)
+
+
+class Recorder(Node):
+    """See the module. Built in the main thread."""
+
+    def __init__(self, runtime: Runtime, folder: Path, wanted: Wanted, **limits: Any) -> None:
+        """Raises BagError; `limits` are those of Recording."""
+        writer = BagWriter(folder, distro=os.environ.get('ROS_DISTRO', ''))
+        super().__init__('recorder', context=runtime.context, enable_rosout=False)
+        self._wanted, self.folder = wanted, folder
+        self.recording = Recording(writer, on_end=runtime.asked_to_stop.set, **limits)
+        self.contents = writer.contents
+        self._recorded: set[str] = set()
+        self._refused: set[str] = set()
+        thread = runtime.thread('writing', self.recording.run, self.recording.close)
+        runtime.on_farewell(lambda: (self.recording.close(), thread.join()))
+        self.create_timer(LOOK_S, self._look)
+        self._look()
+
+    def _look(self) -> None:
+        """Begin with topics that are new."""
+        for name, kinds in self.get_topic_names_and_types():
+            fits = len(kinds) == 1 and self._wanted.takes(name, kinds[0])
+            if fits and name not in self._recorded | self._refused:
+                self._begin(name, kinds[0])
+
+    def _begin(self, name: str, kind: str) -> None:
+        ends = self.get_publishers_info_by_topic(name)
+        if not ends and is_ours(kind):
+            # who listens already will be answered: the first chunk must not be missed
+            ends = self.get_subscriptions_info_by_topic(name)
+        if not ends:
+            # whoever publishes decides how; it will come
+            return
+        try:
+            package, _, type_name = kind.split('/')
+            message_type = getattr(import_module(f'{package}.msg'), type_name)
+        except (ImportError, AttributeError, ValueError):
+            self._refused.add(name)
+            self.get_logger().warning(f'{name} is not recorded: {kind} is not installed here')
+            return
+        self._recorded.add(name)
+        self.recording.add(described(name, kind, ends))
+        self.create_subscription(
+            message_type, name, self._deposit_of(name), fitting(ends), raw=True
+        )
+        self.get_logger().info(f'recording {name} ({kind})')
+
+    def _deposit_of(self, topic: str) -> Callable[[bytes, dict], None]:
+        # rclpy looks at the parameters of a callback and would not see those of a partial
+        def deposit(data: bytes, about: dict) -> None:
+            received_ns = about['received_timestamp'] or time.time_ns()
+            sent_ns = about['source_timestamp'] or received_ns
+            self.recording.put(Heard(topic, data, received_ns, sent_ns))
+
+        return deposit
+
+
+def is_ours(kind: str) -> bool:
+    return kind.startswith(f'{INTERFACES}/')
+
+
+def described(name: str, kind: str, ends: list[TopicEndpointInfo]) -> Topic:
+    """Return what a bag says of a topic."""
+    encoding, text = definition(kind, share_folder)
+    type_hash = str(ends[0].topic_type_hash)
+    offered = tuple(profile_of(end.qos_profile) for end in ends)
+    return Topic(name, kind, encoding, text, offered, '' if type_hash == INVALID else type_hash)
+
+
+def share_folder(package: str) -> Path:
+    """Return the folder of an installed package. Raises LookupError."""
+    try:
+        return Path(get_package_share_directory(package))
+    except PackageNotFoundError as error:
+        raise LookupError(package) from error
+
+
+def fitting(ends: list[TopicEndpointInfo]) -> QoSProfile:
+    """Return the most that all of them have."""
+    offered = [end.qos_profile for end in ends]
+    reliable = all(each.reliability == ReliabilityPolicy.RELIABLE for each in offered)
+    latched = all(each.durability == DurabilityPolicy.TRANSIENT_LOCAL for each in offered)
+    return QoSProfile(
+        history=HistoryPolicy.KEEP_LAST,
+        depth=DEPTH,
+        reliability=ReliabilityPolicy.RELIABLE if reliable else ReliabilityPolicy.BEST_EFFORT,
+        durability=DurabilityPolicy.TRANSIENT_LOCAL if latched else DurabilityPolicy.VOLATILE,
+    )
+
+
+def profile_of(profile: QoSProfile) -> Profile:
+    """Return a profile in the words of rmw."""
+    return Profile(
+        _word(profile.history),
+        profile.depth,
+        _word(profile.reliability),
+        _word(profile.durability),
+        _nanoseconds(profile.deadline),
+        _nanoseconds(profile.lifespan),
+        _word(profile.liveliness),
+        _nanoseconds(profile.liveliness_lease_duration),
+    )
+
+
+def _word(policy: Any) -> str:
+    return policy.name.lower()
+
+
+def _nanoseconds(duration: Duration) -> int:
+    return min(duration.nanoseconds, FOR_EVER_NS)

@@ -1,0 +1,205 @@
+"""The thread that writes a bag, and the texts of the types in it."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+import threading
+
+from bag_rig import texts
+import pytest
+
+from lerobot_serve.bags import recording as recording_module
+from lerobot_serve.bags.definitions import definition, needed, SEPARATOR
+from lerobot_serve.bags.metadata import Topic
+from lerobot_serve.bags.reader import Bag
+from lerobot_serve.bags.recording import Heard, Recording
+from lerobot_serve.bags.writer import BagWriter
+
+A = Topic('/a', 'std_msgs/msg/String')
+LIMIT_S = 10.0
+
+
+def heard(size: int = 1000) -> Heard:
+    return Heard('/a', bytes(size), 1, 1)
+
+
+def run(recording: Recording) -> threading.Thread:
+    thread = threading.Thread(target=recording.run, daemon=True)
+    thread.start()
+    return thread
+
+
+@pytest.fixture
+def writer(tmp_path) -> BagWriter:
+    return BagWriter(tmp_path / 'bag')
+
+
+def test_what_was_heard_before_the_end_is_written(writer):
+    recording = Recording(writer)
+    recording.add(A)
+    for message in texts(50):
+        recording.put(Heard('/a', message.data, message.stamp_ns, message.stamp_ns))
+    recording.close()
+    # what comes later is nobody's
+    recording.put(heard())
+    recording.run()
+    bag = Bag(writer.folder)
+    assert list(bag.read()) == texts(50)
+    assert bag.is_whole
+    assert (recording.failed, recording.dropped) == (False, 0)
+
+
+def test_it_is_flushed_while_it_goes_on(writer, monkeypatch):
+    monkeypatch.setattr(recording_module, 'FLUSH_S', 0.01)
+    flushed = threading.Event()
+    flush = writer.flush
+
+    def flush_and_tell() -> None:
+        flush()
+        if writer.contents.messages:
+            flushed.set()
+
+    monkeypatch.setattr(writer, 'flush', flush_and_tell)
+    recording = Recording(writer)
+    thread = run(recording)
+    recording.add(A)
+    recording.put(heard(10))
+    assert flushed.wait(LIMIT_S)
+    assert len(list(Bag(writer.path).read())) == 1
+    recording.close()
+    thread.join(LIMIT_S)
+
+
+def test_it_ends_at_its_size(writer, monkeypatch):
+    monkeypatch.setattr(recording_module, 'FLUSH_S', 0.01)
+    ended = threading.Event()
+    recording = Recording(writer, limit_bytes=3_000_000, on_end=ended.set)
+    recording.add(A)
+    for _ in range(1000):
+        recording.put(heard(10_000))
+    run(recording)
+    assert ended.wait(LIMIT_S)
+    assert recording.ended == 'at 3 MB'
+    assert 3_000_000 <= writer.path.stat().st_size < 5_000_000
+    bag = Bag(writer.folder)
+    assert len(list(bag.read())) == writer.contents.messages < 1000
+    assert bag.is_whole
+
+
+def test_it_ends_after_its_time(writer, monkeypatch):
+    monkeypatch.setattr(recording_module, 'FLUSH_S', 0.01)
+    ended = threading.Event()
+    recording = Recording(writer, limit_s=0.02, on_end=ended.set)
+    run(recording)
+    assert ended.wait(LIMIT_S)
+    assert recording.ended == 'after 0.02 s'
+
+
+def test_what_is_too_much_is_counted(writer, monkeypatch):
+    monkeypatch.setattr(recording_module, 'WAITING_LIMIT_BYTES', 2500)
+    recording = Recording(writer)
+    recording.add(A)
+    for _ in range(5):
+        recording.put(heard(1000))
+    assert recording.dropped == 3
+    recording.close()
+    recording.run()
+    assert len(list(Bag(writer.folder).read())) == 2
+
+
+def test_a_full_disk_ends_it_and_leaves_what_was_written(writer, monkeypatch):
+    monkeypatch.setattr(recording_module, 'FLUSH_S', 0.01)
+    ended = threading.Event()
+    recording = Recording(writer, on_end=ended.set)
+    room = [6000]
+    write = os.write
+
+    def write_until_full(handle: int, data: memoryview) -> int:
+        if not room[0]:
+            raise OSError(errno.ENOSPC, 'No space left on device')
+        part = data[: room[0]]
+        room[0] -= len(part)
+        return write(handle, part)
+
+    monkeypatch.setattr('lerobot_serve.bags.writer.os.write', write_until_full)
+    recording.add(A)
+    thread = run(recording)
+    while not ended.is_set():
+        recording.put(heard(1000))
+        ended.wait(0.02)
+    thread.join(LIMIT_S)
+    assert recording.failed
+    assert recording.ended == f'{writer.folder} cannot be written: No space left on device'
+    bag = Bag(writer.folder)
+    found = list(bag.read())
+    assert found
+    assert all(message.data == bytes(1000) for message in found)
+    # the half of a chunk was taken back
+    (damage,) = bag.damage
+    assert 'no footer' in damage
+
+
+def test_no_room_for_the_metadata(writer, monkeypatch):
+    def write_text(self: Path, text: str) -> int:
+        self.write_bytes(text[:100].encode())
+        raise OSError(errno.ENOSPC, 'No space left on device')
+
+    monkeypatch.setattr(Path, 'write_text', write_text)
+    recording = Recording(writer)
+    recording.add(A)
+    recording.put(heard())
+    recording.close()
+    recording.run()
+    assert recording.failed
+    assert [file.name for file in writer.folder.iterdir()] == ['bag_0.mcap']
+    bag = Bag(writer.folder)
+    assert len(list(bag.read())) == 1
+    assert bag.is_whole
+
+
+# definitions
+
+FILES = {
+    'a/Outer': '# words\nstd/Head head\nInner[<=3] inners\nstring<=5 name "x"\nuint8 LOW=1\n',
+    'a/Inner': 'float32[4] values 1.0\nOther one # Not this\n',
+    'a/Other': 'bool yes\n',
+    'std/Head': 'a/Other again\n',
+}
+
+
+@pytest.fixture
+def share(tmp_path):
+    for name, text in FILES.items():
+        package, kind = name.split('/')
+        folder = tmp_path / 'share' / package / 'msg'
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f'{kind}.msg').write_text(text)
+
+    def find(package: str) -> Path:
+        if not (tmp_path / 'share' / package).is_dir():
+            raise LookupError(package)
+        return tmp_path / 'share' / package
+
+    return find
+
+
+def test_a_definition_holds_all_types_once(share):
+    encoding, text = definition('a/msg/Outer', share)
+    assert encoding == 'ros2msg'
+    names = ('a/Inner', 'a/Other', 'std/Head')
+    parts = [f'{SEPARATOR}\nMSG: {name}\n{FILES[name]}' for name in names]
+    assert text == '\n'.join([FILES['a/Outer'], *parts])
+
+
+@pytest.mark.parametrize('name', ['b/msg/Missing', 'a/msg/Missing', 'nonsense'])
+def test_what_is_not_installed_has_no_definition(share, name):
+    assert definition(name, share) == ('unknown', '')
+
+
+def test_types_are_known_from_constants_and_words():
+    text = (
+        'uint8 A=1\nfloat64 b\nstring C="x y"\nB[] many\nc/D one\nwstring w\n# E no\n\nbyte[2] z'
+    )
+    assert needed(text, 'p/Q') == ['c/D', 'p/B']
