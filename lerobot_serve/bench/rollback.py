@@ -3,7 +3,8 @@ How long a candidate that dies goes on getting new episodes, and when its canary
 
 Real processes: a router with a canary, a server in each slot, one robot whose every request begins
 an episode. The candidate's server is killed with SIGKILL. Until its first answer is overdue nobody
-can know; a second for that is the router's default.
+can know; a second for that is the router's default, and here one such answer is enough. A router
+waits for several in a row unless it is told otherwise; one robot makes one of them a second.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ PLAN = {
     'canary.plan': "['50:1000:0', '100']",
     'canary.minimum_s': 0.0,
     'answer_timeout_s': ANSWER_TIMEOUT_MS / 1e3,
+    'replica_failures': 1,
+    'failures_to_drain': 1,
     'standby_replicas': 0,
 }
 PARAMETERS = {'repeats': REPEATS, **PLAN}

@@ -180,8 +180,8 @@ class EdgeRig:
             if value := holds():
                 return value
             time.sleep(0.005)
-        state = self.seen.last
-        return pytest.fail(f'{what}: not within {limit_s:g} s; {state.state} {state.reason}')
+        states = '; '.join(f'{each.state} {each.reason}' for each in self.seen.states[-8:])
+        return pytest.fail(f'{what}: not within {limit_s:g} s; the last states: {states}')
 
     def wait_for_play(self, count: int = 5) -> None:
         """Wait until so many more actions of a policy are executed."""
