@@ -57,9 +57,14 @@ def serve(parameters: RouterParameters, host: Host, drops: Drops) -> Endpoint | 
     """Return the endpoint, None when none is wanted. Raises ParameterError."""
     return endpoint.serve(
         parameters,
-        lambda: collect(host.routing, drops.counts()),
+        lambda: collect(host.routing, drops.counts() | losses(host.routing)),
         lambda: why_not_ready(host),
     )
+
+
+def losses(routing: Routing | None) -> dict[str, int]:
+    """Return what the trace itself lost, by reason."""
+    return routing.recorder.writer.losses if routing and routing.recorder else {}
 
 
 def why_not_ready(host: Host) -> str:

@@ -7,7 +7,8 @@ with robots or episodes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 from prometheus_client.core import HistogramMetricFamily, Metric
@@ -24,6 +25,8 @@ from lerobot_serve.wire.schema import StateClass
 from lerobot_serve_interfaces.msg import ServerStatus
 
 LABELS = ['policy_slot']
+Losses = Callable[[], Mapping[str, int]]
+NOTHING: Mapping[str, int] = MappingProxyType({})
 # field of Statistics -> what it is
 COUNTERS = {
     'requests': 'requests of robots',
@@ -50,12 +53,18 @@ class Now(NamedTuple):
 
 
 def serve(
-    parameters: ServerParameters, statistics: Statistics, now: Callable[[], Now]
+    parameters: ServerParameters,
+    statistics: Statistics,
+    now: Callable[[], Now],
+    losses: Losses = dict,
 ) -> Endpoint | None:
-    """Return the endpoint, None when none is wanted. Raises ParameterError."""
+    """
+    Return the endpoint, None when none is wanted. `losses` is what the trace itself lost, by
+    reason. Raises ParameterError.
+    """
     return endpoint.serve(
         parameters,
-        lambda: collect(now().serving, statistics, parameters.slot),
+        lambda: collect(now().serving, statistics, parameters.slot, losses()),
         lambda: why_not_ready(now()),
     )
 
@@ -67,12 +76,17 @@ def why_not_ready(now: Now) -> str:
     return f'not active: {now.standing.text}'
 
 
-def collect(serving: Serving | None, statistics: Statistics, slot: str) -> Iterable[Metric]:
+def collect(
+    serving: Serving | None,
+    statistics: Statistics,
+    slot: str,
+    losses: Mapping[str, int] = NOTHING,
+) -> Iterable[Metric]:
     """Return all metrics; those of a policy that is served only while one is."""
     with statistics.lock:
         found = [*durations(statistics, slot), *counters(serving, statistics, slot)]
     yield from found
-    yield dropped(statistics, slot)
+    yield dropped({**statistics.drop_counts(), **losses}, slot)
     if serving:
         yield from gauges(serving, statistics, slot)
 
@@ -104,10 +118,10 @@ def of_policy(served: Description) -> dict[str, str]:
     return (OF_STATE if remembers else {}) | (OF_DENOISING if served.denoise_steps else {})
 
 
-def dropped(statistics: Statistics, slot: str) -> Metric:
+def dropped(drops: Mapping[str, int], slot: str) -> Metric:
     text = 'what was dropped or failed, by reason'
     family = counter('drops', text, [*LABELS, 'reason'])
-    for reason, count in sorted(statistics.drop_counts().items()):
+    for reason, count in sorted(drops.items()):
         family.add_metric([slot, reason], count)
     return family
 

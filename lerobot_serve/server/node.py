@@ -58,7 +58,7 @@ class PolicyServer(LifecycleNode):
         self.standing = Standing(ServerStatus.UNCONFIGURED, preparation.UNCONFIGURED_TEXT)
         self._replies = Replies(self)
         self._offer()
-        endpoint = metrics.serve(self.parameters, self._statistics, self._now)
+        endpoint = metrics.serve(self.parameters, self._statistics, self._now, self._watch.losses)
         if endpoint:
             runtime.on_close(endpoint.close)
         tellers = [

@@ -54,6 +54,10 @@ class Watch:
             run = partial(self._recorder.run, stop, others)
             start('trace', run, self._recorder.writer.wake)
 
+    def losses(self) -> dict[str, int]:
+        """Return what the trace itself lost, by reason."""
+        return self._recorder.writer.losses if self._recorder else {}
+
     # requests
 
     def answered(self, mail: Mail, chunk: Chunk, raw: bytes, status: str = '') -> None:
