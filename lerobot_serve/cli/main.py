@@ -20,6 +20,7 @@ VERBS = {
     'replay': 'ask a policy again what a bag recorded, and compare its chunks',
     'route': 'show which slot an episode is placed in',
     'audit': 'prove or refute from traces and bags that robots were driven safely',
+    'explain': 'tell from traces why a robot stuttered, with a time line and what to do',
     'stats': 'sum traces and bags up: episodes, latencies, fallbacks and drops of each slot',
     'docs': 'show the parameters of every node, or write docs/parameters.md',
 }

@@ -19,6 +19,7 @@ import sys
 import threading
 import traceback
 from typing import Any
+import warnings
 
 import rclpy
 from rclpy.exceptions import InvalidHandle
@@ -252,6 +253,8 @@ def run(
     finally:
         started.set()
         if runtime:
+            # what an executor had taken up and never began is no news to an operator
+            warnings.filterwarnings('ignore', message='coroutine .* was never awaited')
             runtime.close()
             if runtime.hanging:
                 os._exit(1)
