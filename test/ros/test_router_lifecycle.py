@@ -108,6 +108,8 @@ def test_what_is_under_way_is_answered_before_it_is_inactive(router_rig, manager
     client.ask = replace(client.ask, session_epoch=2)
     client.open()
     client.request()
+    asked = router_rig.steering('a').events
+    router_rig.wait(lambda: len(asked('predict')) == 2, 'the policy is asked again')
     manager.changes('deactivate', 'cleanup')
     assert manager.drops()['session_over'] == 1
 
