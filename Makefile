@@ -6,6 +6,7 @@ DEMO_S ?= 20
 # TEST_JOBS=0 runs the tests one after the other, with their output in order
 TEST_JOBS ?= auto
 ON_ALL_CORES = -n $(TEST_JOBS) --dist loadfile --no-loadscope-reorder
+PYTEST = $(PYTHON) .ci/workspace.py python -m pytest
 WORKSPACE = @$(PYTHON) .ci/workspace.py
 export ROS TORCH
 
@@ -29,7 +30,9 @@ demo:
 	$(WORKSPACE) lerobot-serve demo --seconds $(DEMO_S)
 
 test: lint
-	$(WORKSPACE) python -m pytest test $(ON_ALL_CORES)
+	@$(PYTEST) test $(ON_ALL_CORES) || { \
+	  echo "Once more, alone: what failed beside other tests. What fails twice has failed."; \
+	  $(PYTEST) test --last-failed --last-failed-no-failures none; }
 
 unit:
 	$(WORKSPACE) python -m pytest test/unit $(ON_ALL_CORES)
