@@ -79,6 +79,10 @@ class SmallClient:
         self.send(wire_observation.encode(observation))
         return observation.header.seq
 
+    def readers(self) -> int:
+        """Return how many get its requests."""
+        return self._sessions._requests.get_subscription_count()
+
     def close(self):
         return self._sessions.close(self.ask, 5.0)
 

@@ -50,9 +50,10 @@ class Bags:
 def drive(rig: ServerRig, folder: Path) -> Bags:
     """Let a robot ask while all is recorded twice, until neither recorder has missed anything."""
     rig.start(policy_kind=KIND, policy_path=SHAPE)
-    for attempt in range(5):
+    for attempt in range(8):
         bags = record_twice(rig, folder / f'attempt_{attempt}')
-        if all(len(of_type(path, CHUNK)) == REQUESTS for path in (bags.whole, bags.killed)):
+        kept = [of_type(p, k) for p in (bags.whole, bags.killed) for k in (OBSERVATION, CHUNK)]
+        if all(len(each) == REQUESTS for each in kept):
             return bags
     return pytest.fail('what is recorded has gaps, again and again')
 
@@ -68,6 +69,7 @@ def record_twice(rig: ServerRig, folder: Path) -> Bags:
     with recorder(bags.whole) as asked, recorder(bags.killed) as killed:
         for topic in (f'{SERVER}/observation', '/tester/action_chunk', f'{SERVER}/status'):
             rig.wait(lambda topic=topic: listeners(rig, topic) == 2, f'{topic} is recorded')
+        rig.wait(lambda: robot.readers() >= 3, 'the robot has found server and recorders')
         for number in range(REQUESTS):
             episode, at = divmod(number, 4)
             flags = Flag.NONE if at else Flag.EPISODE_START

@@ -151,6 +151,7 @@ def test_a_robot_that_vanishes_is_swept_once_whatever_its_server_does(router_rig
         lambda: not router_rig.node.count_publishers('/gone/action_chunk'), 'its topic, too'
     )
     router_rig.go_on('b')
+    router_rig.wait(lambda: manager.drops().get('client_gone'), 'it is counted')
     assert manager.drops()['client_gone'] == 1
     assert router_rig.log('router').count("closed the session of 'gone'") == 1
     assert stays.round_trip(episode_id=router_rig.episode('a')).status == Status.OK
