@@ -6,7 +6,6 @@ DEMO_S ?= 20
 # TEST_JOBS=0 runs the tests one after the other, with their output in order
 TEST_JOBS ?= auto
 ON_ALL_CORES = -n $(TEST_JOBS) --dist loadfile --no-loadscope-reorder
-PYTEST = $(PYTHON) .ci/workspace.py python -m pytest
 WORKSPACE = @$(PYTHON) .ci/workspace.py
 export ROS TORCH
 
@@ -30,9 +29,7 @@ demo:
 	$(WORKSPACE) lerobot-serve demo --seconds $(DEMO_S)
 
 test: lint
-	@$(PYTEST) test $(ON_ALL_CORES) || { \
-	  echo "Once more, alone: what failed beside other tests. What fails twice has failed."; \
-	  $(PYTEST) test --last-failed --last-failed-no-failures none; }
+	$(WORKSPACE) python -m pytest test $(ON_ALL_CORES)
 
 unit:
 	$(WORKSPACE) python -m pytest test/unit $(ON_ALL_CORES)

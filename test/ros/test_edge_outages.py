@@ -52,7 +52,7 @@ def test_the_next_server_takes_over_within_what_is_buffered(edge_rig):
     servers[RIGHT] = edge_rig.start_server('/right', **SAME)
     for name in (LEFT, RIGHT):
         edge_rig.wait_for_topic(f'{name}/status')
-    edge_rig.start(servers=[LEFT, RIGHT], buffer_time_s=2.0)
+    edge_rig.start(servers=[LEFT, RIGHT], buffer_time_s=1.0)
     edge_rig.wait_for_play()
     # on a busy machine the second may be found first
     first = edge_rig.wait(lambda: edge_rig.seen.last.server, 'a server is told')

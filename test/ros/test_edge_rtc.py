@@ -26,9 +26,9 @@ def requests(edge_rig) -> list[wire_observation.Observation]:
 
 
 def prefixes(steering) -> list[int]:
-    """Return how many rows the policy got with each request, once enough had any."""
+    """Return how many rows the policy got with each request, once there are enough of them."""
     told = [int(event.split()[1]) for event in steering.events('prefix')]
-    return told if len(told) - told.count(0) >= 3 else []
+    return told if len(told) >= 4 else []
 
 
 @pytest.mark.parametrize('horizon', [0, 4])
@@ -49,8 +49,7 @@ def test_the_next_request_carries_what_is_left_of_the_last_chunk(
         assert request.inference_delay_steps <= rows
     # nobody but the policy itself says that it got them
     assert told[0] == 0
-    # where the machine is so busy that a robot runs dry, nothing is left
-    assert set(told) - {0} <= {len(request.prefix_model) for request in continued}
+    assert set(told[1:]) <= {len(request.prefix_model) for request in continued}
 
 
 def test_a_policy_that_takes_no_prefix_is_sent_none(edge_rig, steering, requests):

@@ -42,7 +42,7 @@ def test_a_signal_while_it_loads_ends_it_without_a_traceback(name, processes, wa
     process = processes.start(name, name, **START[name])
     wait_until(lambda: blocks_signals(process.pid), f'{name} holds signals back')
     process.send_signal(signal.SIGINT)
-    assert process.wait(60) == 0, log_of(name)
+    assert process.wait(20) == 0, log_of(name)
     assert 'Traceback' not in log_of(name)
 
 

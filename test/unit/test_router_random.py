@@ -225,5 +225,5 @@ class StatefulRouter(Router):
 TestRouter = Router.TestCase
 TestStatefulRouter = StatefulRouter.TestCase
 TestRouter.settings = TestStatefulRouter.settings = settings(
-    max_examples=20, stateful_step_count=50
+    max_examples=30, stateful_step_count=50
 )

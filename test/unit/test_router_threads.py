@@ -66,6 +66,10 @@ class Stress:
         try:
             for seq in range(1, REQUESTS + 1):
                 name = ROBOTS[seq % len(ROBOTS)]
+                # no robot is so far ahead of the servers that nothing but supersession is tried
+                deadline = time.monotonic() + WAIT_S
+                while self.outside.asked_of.qsize() > len(ROBOTS) and time.monotonic() < deadline:
+                    time.sleep(0)
                 raw = request_bytes(name, seq, f'{name}-{seq // 100}')
                 self.rig.dispatcher.on_request(raw, time.monotonic_ns())
         finally:
@@ -130,8 +134,7 @@ def test_threads_lose_no_request_and_answer_none_twice():
         assert max((replies + failures).values()) == 1
         ended = sum(rig.drop(reason) for reason in ENDS)
         assert len(replies) + len(failures) + ended + len(rig.dispatcher.flights) == REQUESTS
-        # how many are superseded is up to the machine
-        assert len(replies) > REQUESTS // 20
+        assert len(replies) > REQUESTS // 4
         assert len(outside.heard) == REQUESTS
         check_counts(rig.slots, rig.robots)
     finally:
