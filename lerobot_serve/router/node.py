@@ -123,8 +123,12 @@ class PolicyRouter(LifecycleNode):
         here = Here(name, time.monotonic_ns, self.stamp, self.warn)
         folder = state_folder(parameters.state_folder, name)
         stop = threading.Event()
-        lifespan_s = parameters.observation_lifespan_s
-        replicas = ReplicaClients(self, parameters.servers, lifespan_s=lifespan_s, stop=stop)
+        replicas = ReplicaClients(
+            self,
+            parameters.servers,
+            lifespan_s=parameters.observation_lifespan_s,
+            stop=stop,
+        )
         recorder = make_recorder(parameters, name, clock=here.clock, tell=here.warn)
         wiring = Wiring(
             replicas.clients,
@@ -149,16 +153,11 @@ class PolicyRouter(LifecycleNode):
         except Exception:
             replicas.close()
             raise
-        shadow = None
-        if parameters.shadow_policy:
-            shadow = ShadowClients(
-                self, parameters.shadow_policy, replicas.clients, lifespan_s=lifespan_s, stop=stop
-            )
         self.routing = Routing(
             serving,
             wiring,
             replicas,
-            shadow,
+            self._meet_shadow(parameters, replicas, stop),
             self._topics,
             self._runtime.thread,
             here,
@@ -168,6 +167,20 @@ class PolicyRouter(LifecycleNode):
         # what may change live may have changed meanwhile
         self._change(self._settings.current)
         self._stand(ServerStatus.INACTIVE, 'configured; activate it to route')
+
+    def _meet_shadow(
+        self, parameters: RouterParameters, replicas: ReplicaClients, stop: threading.Event
+    ) -> ShadowClients | None:
+        """Return the clients of the policy in shadow, None where there is none."""
+        if not parameters.shadow_policy:
+            return None
+        return ShadowClients(
+            self,
+            parameters.shadow_policy,
+            replicas.clients,
+            lifespan_s=parameters.observation_lifespan_s,
+            stop=stop,
+        )
 
     def activate(self) -> None:
         """Take sessions, once every replica was heard of or has had its time."""

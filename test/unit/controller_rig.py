@@ -17,6 +17,7 @@ from lerobot_serve.edge.queue.actions import ActionQueue, Source
 from lerobot_serve.edge.queue.interpolation import Interpolator
 from lerobot_serve.edge.robot.description import Output, Robot
 from lerobot_serve.edge.rungs import Rung, RungKind
+from lerobot_serve.edge.states import Event, State
 
 STEP_S = 0.02
 STEP_NS = 20_000_000
@@ -24,6 +25,15 @@ MAX_AGE_NS = 10 * STEP_NS
 RAMP_S = 0.1
 LADDER = (Rung(RungKind.RAMP, RAMP_S), Rung(RungKind.HOLD))
 GIVING_UP = (Rung(RungKind.RAMP, RAMP_S), Rung(RungKind.STOP_SERVICE))
+# what leads to each state
+WAYS = {
+    State.CONNECTING: (),
+    State.STREAMING: (Event.MERGED,),
+    State.DEGRADED: (Event.MERGED, Event.LATE),
+    State.STALLED: (Event.MERGED, Event.DRY),
+    State.RECONNECTING: (Event.MERGED, Event.LOST),
+    State.DEAD: (Event.MERGED, Event.LOST, Event.VIOLATION),
+}
 
 
 def arm(max_step: float = 10.0, joints: int = 1) -> Robot:

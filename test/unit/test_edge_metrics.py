@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from types import SimpleNamespace
 
-from controller_rig import arm, STEP_NS
+from controller_rig import arm, STEP_NS, WAYS
 from controller_rig import Bench as Tick
 import pytest
 from requester_rig import Bench as Requests
@@ -18,7 +18,7 @@ from lerobot_serve.edge.operation import Operation
 from lerobot_serve.edge.parameters import EdgeParameters
 from lerobot_serve.edge.queue.actions import Source
 from lerobot_serve.edge.reports import View
-from lerobot_serve.edge.states import Event, State
+from lerobot_serve.edge.states import State
 
 DOCUMENT = Path(__file__).parents[2] / 'docs' / 'edge_controller.md'
 # as the documentation writes a name
@@ -26,14 +26,6 @@ STARTS, ENDS = ('`lerobot_serve_', '`..._'), ('`', '_total`')
 FPS = 10.0
 SOURCE = Source(1, 0, 0, 'episode', 0, 'b', 'act@0')
 NAN = float('nan')
-WAYS = {
-    State.CONNECTING: (),
-    State.STREAMING: (Event.MERGED,),
-    State.DEGRADED: (Event.MERGED, Event.LATE),
-    State.STALLED: (Event.MERGED, Event.DRY),
-    State.RECONNECTING: (Event.MERGED, Event.LOST),
-    State.DEAD: (Event.MERGED, Event.LOST, Event.VIOLATION),
-}
 
 
 class Robot:

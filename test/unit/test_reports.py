@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 from builtin_interfaces.msg import Time
 from controller_rig import Bench as Tick
-from controller_rig import GIVING_UP, STEP_NS
+from controller_rig import GIVING_UP, STEP_NS, WAYS
 from diagnostic_msgs.msg import DiagnosticStatus
 import numpy as np
 import pytest
@@ -21,20 +21,11 @@ from lerobot_serve.edge.operation import Operation
 from lerobot_serve.edge.queue.actions import Planned, Source
 from lerobot_serve.edge.reports import diagnostics, edge_state, executed_action, View
 from lerobot_serve.edge.rungs import RungKind
-from lerobot_serve.edge.states import Event, State
+from lerobot_serve.edge.states import State
 from lerobot_serve_interfaces.msg import EdgeState, ExecutedAction
 
 SOURCE = Source(3, 7, 2, 'episode', 100, 'b', 'act@0')
 PLAY = Decision(RungKind.PLAY, np.array([1.0, 2.0]), 'play')
-# what leads to each state
-WAYS = {
-    State.CONNECTING: (),
-    State.STREAMING: (Event.MERGED,),
-    State.DEGRADED: (Event.MERGED, Event.LATE),
-    State.STALLED: (Event.MERGED, Event.DRY),
-    State.RECONNECTING: (Event.MERGED, Event.LOST),
-    State.DEAD: (Event.MERGED, Event.LOST, Event.VIOLATION),
-}
 
 
 class Robot:

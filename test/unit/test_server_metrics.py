@@ -107,6 +107,13 @@ def test_a_server_without_a_policy_tells_what_it_counted():
     assert found == EVERYTHING - OF_SOME_POLICIES - OF_A_POLICY
 
 
+def test_what_the_trace_lost_is_a_drop_too():
+    found = collect(None, Statistics(), 'prod', {'trace_overflow': 2})
+    (drops,) = (family for family in found if family.name == f'{PREFIX}drops')
+    (sample,) = drops.samples
+    assert (sample.labels['reason'], sample.value) == ('trace_overflow', 2)
+
+
 def test_the_values_are_those_that_were_counted():
     rig = Rig(remembering, state_class=StateClass.RECURRENT, denoise_steps=10)
     for number in (1, 2):
