@@ -37,6 +37,8 @@ STATES = {
     ServerStatus.FAILED: 'failed',
 }
 LIMIT_S = 20.0
+# torch and LeRobot are imported first: seven seconds of CPU, on cores that are shared
+LOADING_LIMIT_S = 120.0
 # a call to a server that was killed is lost, one to its successor is not
 TRY_S = 2.0
 
@@ -98,9 +100,9 @@ class ServerRig:
             self._clients[service] = self.node.create_client(kind, f'{self.name}/{service}')
         return self._clients[service]
 
-    def change_state(self, transition: str | int) -> bool:
+    def change_state(self, transition: str | int, limit_s: float = LIMIT_S) -> bool:
         """Ask for a transition, by its label or its number; return whether it went well."""
-        return self.finished(self.begin(transition), f'transition {transition}').success
+        return self.finished(self.begin(transition), f'transition {transition}', limit_s).success
 
     def begin(self, transition: str | int) -> Any:
         """Ask for a transition and return the future of the response."""
@@ -182,9 +184,9 @@ class ServerRig:
         ask = partial(self._predict.send_goal_async, goal, **given)
         return Goal(self, in_executor(self.node, ask))
 
-    def finished(self, future: Any, what: str) -> Any:
+    def finished(self, future: Any, what: str, limit_s: float = LIMIT_S) -> Any:
         """Return what an answer of rclpy holds, once it came."""
-        self.wait(future.done, what)
+        self.wait(future.done, what, limit_s)
         return future.result()
 
     def end(self) -> None:

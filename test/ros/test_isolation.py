@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from server_rig import ServerRig
+from server_rig import LOADING_LIMIT_S, ServerRig
 from small_client import SmallClient
 
 from lerobot_serve.cli.processes import fleet
@@ -34,7 +34,6 @@ NAMES = tuple(f'joint_{i}.pos' for i in range(JOINTS))
 CAMERAS = tuple(f'observation.images.{name}' for name in tiny_policies.CAMERAS['act'])
 # each takes half a gigabyte while it loads
 AT_ONCE = 4
-LOADING_LIMIT_S = 120.0
 PLUGIN = Path(__file__).resolve().parent.parent / 'plugin'
 
 

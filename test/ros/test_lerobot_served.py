@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from server_rig import LOADING_LIMIT_S
 from small_client import JOINTS
 
 from lerobot_serve.wire import images
@@ -57,7 +58,7 @@ def test_each_kind_is_served_after_the_other_by_one_server(rig, tmp_path):
     for kind, state_class, steps, rows, guided in KINDS:
         folder = tiny_policies.build(kind, tmp_path / kind)
         assert rig.set(policy_path=str(folder), **names_as_parameter()) == ''
-        assert rig.change_state('configure'), rig.status().text
+        assert rig.change_state('configure', LOADING_LIMIT_S), rig.status().text
         assert rig.change_state('activate')
         described = rig.describe()
         assert described.status.policy.startswith(f'{kind}@')

@@ -9,7 +9,7 @@ from diagnostic_msgs.msg import DiagnosticStatus
 import pytest
 from routing_rig import RoutingRig, TWO_SLOTS
 
-from lerobot_serve.router import reports
+from lerobot_serve.router import metrics, reports
 from lerobot_serve_interfaces.msg import ReplicaState, ServerStatus, SlotState
 from lerobot_serve_interfaces.srv import GetStatus
 
@@ -258,3 +258,10 @@ def test_the_log_says_what_goes_where(make):
     lines = reports.in_words(rig.serving, 50)
     assert lines[0].startswith('slot a (/a1, /a2): no policy yet, 0 % of the episodes; /a1: not')
     assert lines[1] == 'slot b (/b1): act@b, 100 % of the episodes'
+
+
+def test_what_the_trace_lost_is_told_with_the_drops():
+    writer = SimpleNamespace(losses={'trace_overflow': 2})
+    recording = SimpleNamespace(recorder=SimpleNamespace(writer=writer))
+    assert metrics.losses(recording) == {'trace_overflow': 2}
+    assert metrics.losses(SimpleNamespace(recorder=None)) == metrics.losses(None) == {}
