@@ -2,7 +2,8 @@
 # Each first prepares what is missing (.ci/workspace.py says what), then runs.
 
 PYTHON ?= python3
-DEMO_S ?= 20
+# DEMO='--acts kill' plays a part of it; lerobot-serve demo --help tells more
+DEMO ?=
 # TEST_JOBS=0 runs the tests one after the other, with their output in order
 TEST_JOBS ?= auto
 ON_ALL_CORES = -n $(TEST_JOBS) --dist loadfile --no-loadscope-reorder
@@ -12,7 +13,7 @@ export ROS TORCH
 .PHONY: help demo test unit lint bench docs shell clean
 
 help:
-	@echo "make demo    a simulated robot driven by a policy server (DEMO_S=20 seconds)"
+	@echo "make demo    three simulated robots, two policies, a broken third: what becomes of them"
 	@echo "make test    lint and all tests"
 	@echo "make unit    the tests that need no ROS (seconds)"
 	@echo "make lint    ruff"
@@ -26,7 +27,7 @@ help:
 	@echo "TORCH=none   no torch (a robot needs none); TORCH=cuda for a GPU"
 
 demo:
-	$(WORKSPACE) lerobot-serve demo --seconds $(DEMO_S)
+	$(WORKSPACE) lerobot-serve demo $(DEMO)
 
 test: lint
 	$(WORKSPACE) python -m pytest test $(ON_ALL_CORES)

@@ -17,6 +17,10 @@ test/unit/test_architecture.py):
     bags        what went over the topics, as ros2 bag writes it      -> wire, trace
     replay      what was recorded, asked again                        -> server, policies, bags,
                                                                          trace, wire, parameters
+    doctor      what is wrong before anything runs                    -> edge, server, policies,
+                                                                         cage, wire, parameters,
+                                                                         start
+    planning    how many servers a fleet needs                        -> parameters
     sim         a small robot and its cameras                         -> wire, parameters
     ros         what nodes need of rclpy: parameters, QoS, runtime    -> wire, parameters, start
     start       holds signals back while an executable loads          knows nothing

@@ -17,11 +17,13 @@ import threading
 SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM})
 # imported name -> what pip is told, in the version of requirements.txt
 REQUIREMENTS = {
+    'argcomplete': 'argcomplete==3.7.2',
     'cv2': 'opencv-python-headless==4.11.0.86',
     'lerobot': 'lerobot==0.4.4',
     'mcap': 'mcap==1.6.0',
     'numpy': 'numpy==2.2.6',
     'prometheus_client': 'prometheus_client==0.23.1',
+    'rich': 'rich==14.2.0',
     'safetensors': 'safetensors==0.8.0',
     'simplejpeg': 'simplejpeg==1.9.0',
     'torch': 'torch==2.13.0',
@@ -44,6 +46,10 @@ FROM_ROS = (
     'std_srvs',
     'trajectory_msgs',
 )
+
+
+class UserError(Exception):
+    """Something that the user can mend; printed as one line, without a traceback."""
 
 
 def start(module: str) -> int:

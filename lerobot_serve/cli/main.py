@@ -10,14 +10,17 @@ import sys
 
 from lerobot_serve import __version__
 from lerobot_serve.parameters import ParameterError
-from lerobot_serve.start import remedy, SIGNALS
+from lerobot_serve.ros.domain import NoDomain
+from lerobot_serve.start import remedy, SIGNALS, UserError
 
 # verb -> what it does; the module lerobot_serve.cli.VERB has add_arguments and main
 VERBS = {
     'demo': 'run a simulated robot against a policy server and sum up what happened',
+    'doctor': 'find what is wrong with machine, policy and robot, and what to do about it',
     'bench': 'measure the data path and write out/bench/*.json',
     'record': 'write what goes over the topics into a bag, as ros2 bag does',
     'replay': 'ask a policy again what a bag recorded, and compare its chunks',
+    'plan': 'say how many policy servers, each with a GPU, a fleet of robots needs',
     'route': 'show which slot an episode is placed in',
     'audit': 'prove or refute from traces and bags that robots were driven safely',
     'explain': 'tell from traces why a robot stuttered, with a time line and what to do',
@@ -28,23 +31,39 @@ VERBS = {
 NODES = frozenset({'record'})
 
 
-def parser() -> argparse.ArgumentParser:
-    """Return the parser of the whole command."""
+def parser(only: str = '') -> argparse.ArgumentParser:
+    """
+    Return the parser of the whole command, or of `only` one verb: what the others import would
+    cost a second.
+    """
     top = argparse.ArgumentParser(
         prog='lerobot-serve',
         description='Serves learned robot policies to robots that carry no weights.',
-        epilog='example: lerobot-serve demo --seconds 20',
+        epilog='example: lerobot-serve doctor  | lerobot-serve VERB --help has more',
     )
     top.add_argument('--version', action='version', version=f'%(prog)s {__version__}')
     verbs = top.add_subparsers(dest='verb', metavar='VERB', required=True)
     for verb, text in VERBS.items():
-        module = import_module(f'lerobot_serve.cli.{verb}')
-        sub = verbs.add_parser(
-            verb, help=text, description=text[0].upper() + text[1:] + '.', epilog=module.EXAMPLE
-        )
-        module.add_arguments(sub)
-        sub.set_defaults(main=module.main)
+        sub = verbs.add_parser(verb, help=text, description=text[0].upper() + text[1:] + '.')
+        if only in ('', verb):
+            module = import_module(f'lerobot_serve.cli.{verb}')
+            sub.epilog = module.EXAMPLE
+            module.add_arguments(sub)
+            sub.set_defaults(main=module.main)
     return top
+
+
+def wanted_verb(arguments: list[str]) -> str:
+    """Return the verb of a command line, or a word that is none: it needs no verb's options."""
+    return next((word for word in arguments if not word.startswith('-')), 'none')
+
+
+def complete() -> None:
+    """Answer a shell that asks what may come next, and end; return when none asks."""
+    if '_ARGCOMPLETE' in os.environ:
+        import argcomplete
+
+        argcomplete.autocomplete(parser(wanted_verb(os.environ['COMP_LINE'].split()[1:])))
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -54,18 +73,16 @@ def main(arguments: list[str] | None = None) -> int:
         # this function goes on after it and needs its signals
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:
-        return run(arguments)
+        complete()
+        return run(sys.argv[1:] if arguments is None else arguments)
     except ModuleNotFoundError as error:
         print(f'lerobot-serve: {remedy(error)}', file=sys.stderr)
         return 1
 
 
-def run(arguments: list[str] | None) -> int:
+def run(arguments: list[str]) -> int:
     """Run the verb. Raises ModuleNotFoundError."""
-    from lerobot_serve.ros.domain import NoDomain
-    from lerobot_serve.ros.runtime import UserError
-
-    options = parser().parse_args(arguments)
+    options = parser(wanted_verb(arguments)).parse_args(arguments)
     try:
         return options.main(options)
     except (UserError, ParameterError, NoDomain) as error:

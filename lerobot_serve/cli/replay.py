@@ -19,6 +19,7 @@ from lerobot_serve.replay.verdict import FAIL_ON, status
 from lerobot_serve.ros.share import shared_file
 from lerobot_serve.server.parameters import ServerParameters
 from lerobot_serve.trace.incidents import IncidentError
+from lerobot_serve.trace.schema import TraceError
 
 EXAMPLE = (
     'example: lerobot-serve replay bags/monday --kind lerobot --policy policies/v2  | ends with 0 '
@@ -32,7 +33,10 @@ WORDS = {'true': True, 'false': False}
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        'path', metavar='BAG_OR_INCIDENT', type=Path, help='a bag, or what a server captured'
+        'path',
+        metavar='RECORDING',
+        type=Path,
+        help='a bag, what a server captured, or what it traced with trace_images: full',
     )
     parser.add_argument(
         '--policy',
@@ -80,14 +84,14 @@ def main(options: argparse.Namespace) -> int:
         )
     try:
         result = replay(options)
-    except (BagError, IncidentError, ReplayError, PolicyError) as error:
+    except (BagError, IncidentError, TraceError, ReplayError, PolicyError) as error:
         raise ParameterError(str(error)) from error
     print(json.dumps(as_json(result), indent=2) if options.json else table(result))
     return status(result, options.fail_on)
 
 
 def replay(options: argparse.Namespace) -> Result:
-    """Raises BagError, IncidentError, ReplayError, PolicyError, ParameterError."""
+    """Raises BagError, IncidentError, TraceError, ReplayError, PolicyError, ParameterError."""
     source = open_source(options.path)
     replayer = Replayer(
         server_parameters(options),

@@ -110,7 +110,7 @@ class Replay:
         self._unknown: dict[tuple[str, int], int] = {}
 
     def run(self) -> Result:
-        """Ask for everything again. Raises BagError, ReplayError."""
+        """Ask for everything again. Raises BagError, TraceError, ReplayError."""
         for recorded in self._source.read():
             try:
                 self._ask(recorded, wire_chunk.decode(recorded.answer))

@@ -1,4 +1,7 @@
-"""Requests and answers from a bag or an incident, in the order of the answers. Any thread."""
+"""
+Requests and answers from a bag, an incident or a policy server's trace, in the order of the
+answers. Any thread.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,15 @@ from typing import Any, NamedTuple
 from lerobot_serve.bags.message import CHUNK
 from lerobot_serve.bags.pairs import is_no_second_draw, Pairs
 from lerobot_serve.bags.reader import Bag, is_bag
-from lerobot_serve.trace import incidents
+from lerobot_serve.trace import again, incidents
+from lerobot_serve.trace.audit.fields import integer, Record, text
+from lerobot_serve.trace.audit.reading import open_runs, side_by_side
+from lerobot_serve.trace.audit.run import Run
 from lerobot_serve.wire.chunk import peek_answer
 from lerobot_serve.wire.errors import Malformed
+
+WANTED = ('trace_images', 'trace_instructions')
+INSTEAD = 'or replay a bag (lerobot-serve record) or what a server captured (capture_folder)'
 
 
 class ReplayError(ValueError):
@@ -74,25 +83,117 @@ class IncidentSource:
         yield from self._answered
 
 
-Source = BagSource | IncidentSource
+class TraceSource:
+    """
+    The same of what policy servers traced with all their images and instructions: one run, or all
+    below a folder side by side. Traces of edges and routers are left out.
+
+    Raises ReplayError and TraceError.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._policies: Counter[str] = Counter()
+        self._missing = 0
+        runs = open_runs([path])
+        for run, record in side_by_side(runs):
+            if is_of_server(run) and record['kind'] == 'request':
+                self._survey(record)
+        if not self._policies:
+            self._check(runs)
+        self._bare = [run for run in runs if is_of_server(run) and why_bare(run)]
+        self._clear()
+
+    def policies(self) -> Counter[str]:
+        return self._policies
+
+    def read(self) -> Iterator[Recorded]:
+        self._clear()
+        for run, record in side_by_side(open_runs([self._path])):
+            if not is_of_server(run) or why_bare(run):
+                continue
+            if record['kind'] == 'request':
+                yield from self._request(record)
+            elif record['kind'] == 'drop' and text(record, 'of') == 'request':
+                self._lost += integer(record, 'count') or 0
+            self._damaged += record['kind'] == 'damaged'
+
+    @property
+    def notes(self) -> list[str]:
+        counted = (
+            (self._damaged, 'lines of the trace, or what they hold of a request, make no sense'),
+            (self._lost, 'requests were lost to the trace; hidden states do not know of them'),
+            (self._unread, 'requests could not be read then, and are not in the trace'),
+        )
+        bare = [f'{run.path.name} has {why_bare(run)}: not compared' for run in self._bare]
+        return [*bare, *(f'{count} {what}' for count, what in counted if count)]
+
+    def _clear(self) -> None:
+        self.unanswered = self._damaged = self._lost = self._unread = 0
+
+    def _survey(self, record: Record) -> None:
+        if again.FIELD in record:
+            self._policies[text(record, 'policy')] += 1
+        else:
+            self._missing += record.get('status') == 'ok'
+
+    def _check(self, runs: list[Run]) -> None:
+        """Raises ReplayError for runs that hold nothing to ask again."""
+        servers = list(filter(is_of_server, runs))
+        if not servers:
+            roles = ' and '.join(sorted({run.role for run in runs}))
+            raise ReplayError(
+                f'{self._path} is a trace of {roles} only: what is needed to ask again stands in '
+                f"a policy_server's, written with trace_images: full; name that one, {INSTEAD}"
+            )
+        why = next(filter(None, map(why_bare, servers)), '')
+        if why or self._missing:
+            why = why or 'requests without what was sent and answered (of an older version)'
+            raise ReplayError(
+                f'{self._path} has {why}: to ask again, a trace needs {WANTED[0]}: full and '
+                f'{WANTED[1]}: full; start the policy_server with both, {INSTEAD}'
+            )
+
+    def _request(self, record: Record) -> Iterator[Recorded]:
+        try:
+            kept = again.find(record)
+        except ValueError:
+            self._damaged += 1
+            return
+        if kept is None:
+            self.unanswered += 1
+        elif not kept.request and record.get('status') == 'bad_observation':
+            self._unread += 1
+        else:
+            yield Recorded(*kept)
+
+
+Source = BagSource | IncidentSource | TraceSource
 
 
 def open_source(path: Path) -> Source:
-    """Return what was recorded. Raises ReplayError, BagError and IncidentError."""
+    """Return what was recorded. Raises ReplayError, BagError, IncidentError and TraceError."""
     if not path.exists():
-        raise ReplayError(f'there is no {path}; name a bag or an incident')
-    if path.suffix == '.jsonl' or (path.is_dir() and any(path.rglob('*.jsonl'))):
-        raise ReplayError(
-            f'{path} is a trace: it tells of requests and answers, but holds neither the states '
-            'that were sent nor the chunks that came (with trace_images: full, the pictures '
-            'alone), so nothing can be asked again; record a bag (lerobot-serve record), or let '
-            'the server capture incidents'
-        )
+        raise ReplayError(f'there is no {path}; name a bag, an incident or a trace')
     if path.suffix == incidents.SUFFIX:
         return IncidentSource(path)
-    if not is_bag(path):
-        raise ReplayError(f'{path} is neither a bag nor an incident; name one of these')
-    return BagSource(path)
+    if is_bag(path):
+        return BagSource(path)
+    if path.suffix == '.jsonl' or (path.is_dir() and any(path.rglob('*.jsonl'))):
+        return TraceSource(path)
+    raise ReplayError(f'{path} is neither a bag nor an incident nor a trace; name one of these')
+
+
+def is_of_server(run: Run) -> bool:
+    """Tell whether a policy server wrote it, or nobody knows who."""
+    return run.role in ('', 'server')
+
+
+def why_bare(run: Run) -> str:
+    """Return with which parameters a run keeps too little to ask again, empty when all is well."""
+    told = [f'{name}: {run.parameters[name]}' for name in WANTED if name in run.parameters]
+    is_bare = any(run.parameters.get(name, 'full') != 'full' for name in WANTED)
+    return ', '.join(told) if is_bare else ''
 
 
 def count_policies(answers: Iterator[bytes]) -> Counter[str]:

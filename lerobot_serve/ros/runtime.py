@@ -35,15 +35,11 @@ from lerobot_serve.parameters import ParameterError
 from lerobot_serve.ros import large_messages
 from lerobot_serve.ros.memory import keep_freed_memory
 from lerobot_serve.ros.mistakes import readable
-from lerobot_serve.start import SIGNALS
+from lerobot_serve.start import SIGNALS, UserError
 
 JOIN_S = 5.0
 LOADING_GRACE_S = 3.0
 SPIN_S = 1.0
-
-
-class UserError(Exception):
-    """Something that the user can mend; printed as one line, without a traceback."""
 
 
 class Executor(MultiThreadedExecutor):

@@ -127,6 +127,24 @@ class RouterParameters(RoutingParameters):
         live=True,
     )
 
+    canary_minimum_answers: int = parameter(
+        100,
+        'answers of each slot that a step takes at least before failures and latency can be told',
+        name='canary.minimum_answers',
+        low=20,
+        high=1_000_000,
+        live=True,
+    )
+    canary_minimum_commands: int = parameter(
+        3000,
+        'commands of robots in slot b that a step takes at least before it can be told how often '
+        'cage and ladder act',
+        name='canary.minimum_commands',
+        low=100,
+        high=1_000_000_000,
+        live=True,
+    )
+
     @property
     def plan(self) -> Plan | None:
         """The canary's steps. Raises ParameterError."""
@@ -157,6 +175,8 @@ class RouterParameters(RoutingParameters):
             self.canary_max_fallback_percent,
             self.canary_max_divergence,
             self.canary_minimum_reported_percent,
+            self.canary_minimum_answers,
+            self.canary_minimum_commands,
         )
 
     def check(self) -> None:

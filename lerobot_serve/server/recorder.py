@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from functools import partial
 import threading
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from lerobot_serve.policies.base import Description
 from lerobot_serve.server.mailbox import Mail
 from lerobot_serve.server.parameters import ServerParameters
 from lerobot_serve.server.sessions import Session
 from lerobot_serve.server.statistics import Statistics
-from lerobot_serve.trace import records
+from lerobot_serve.trace import again, records
 from lerobot_serve.trace.begin import begin
 from lerobot_serve.trace.later import LATER, Later
 from lerobot_serve.trace.records import Ids, Record
@@ -27,12 +27,21 @@ from lerobot_serve.trace.writer import TraceWriter
 from lerobot_serve.wire.chunk import Chunk
 from lerobot_serve.wire.content import Image
 from lerobot_serve.wire.header import peek
+from lerobot_serve.wire.observation import Observation
 from lerobot_serve.wire.schema import Flag, Status
 
 STATUSES = {int(status): status.name.lower() for status in Status}
 INCIDENTS = (Status.POLICY_ERROR, Status.NOT_FINITE)
 # threads that hang must not keep the trace from having an end
 JOIN_S = 2.0
+
+
+class Whole(NamedTuple):
+    """What again.keep makes a field of; `asked` is None where the request was not read."""
+
+    asked: Observation | None
+    answer: bytes
+    info: dict[str, Any]
 
 
 class Answer(NamedTuple):
@@ -47,6 +56,15 @@ class Answer(NamedTuple):
     # empty where the request had no prefix
     prefix_policy: str
     images: tuple[Image, ...]
+    # None where the trace does not keep all
+    whole: Whole | None
+
+    @property
+    def held_bytes(self) -> int:
+        """Return how much memory waits with it: images, and all else, are views of the request."""
+        if self.whole:
+            return self.request_bytes + self.chunk_bytes
+        return self.request_bytes if self.images else 0
 
 
 class Recorder:
@@ -78,8 +96,7 @@ class Recorder:
     def answered(self, mail: Mail, chunk: Chunk, raw: bytes, status: str = '') -> None:
         """A request has its answer `raw`; `status` says why it was not sent."""
         now_ns, answer = self._clock(), self._answer(mail, chunk, raw, status)
-        # images are views of the request
-        later = Later(partial(self._told, answer), answer.request_bytes if answer.images else 0)
+        later = Later(partial(self._told, answer), answer.held_bytes)
         self.writer.write({'kind': 'request', 'mono_ns': now_ns, LATER: later})
         if chunk.status in INCIDENTS:
             name, why = STATUSES[chunk.status], chunk.status_text
@@ -97,6 +114,9 @@ class Recorder:
             (read.task or mail.session.task) if read else '',
             read.prefix_policy if is_prefixed else '',
             read.images if read and self._redaction.images != 'none' else (),
+            Whole(read, raw, told_of_session(mail.session))
+            if raw and self._redaction.keeps_all
+            else None,
         )
 
     def _told(self, answer: Answer) -> Record:
@@ -124,6 +144,8 @@ class Recorder:
             told['prefix_ignored'] = bool(chunk.header.flags & Flag.PREFIX_IGNORED)
         if answer.images:
             told['images'] = self._redaction.pictures(answer.images)
+        if answer.whole:
+            told[again.FIELD] = again.keep(*answer.whole)
         return told
 
     def lost(self, mail: Mail, reason: str) -> None:
@@ -205,6 +227,16 @@ def make_recorder(
         redaction=redaction(parameters),
     )
     return Recorder(writer, parameters, statistics, clock) if writer else None
+
+
+def told_of_session(session: Session) -> dict[str, Any]:
+    """Return what a session adds to a request before the policy sees it."""
+    return {
+        'session_id': session.session_id,
+        'task': session.task,
+        'robot_type': session.ask.robot_type,
+        'rtc_execution_horizon': session.ask.rtc_execution_horizon,
+    }
 
 
 def ids_of(chunk: Chunk) -> Ids:

@@ -3,6 +3,7 @@ What happened, written down: one file of JSON lines for each run of a node. docs
 
     schema     the version, the bounds, what is wrong with a file
     records    one function for each kind of record; redaction: what is left of images and words
+    again      what a policy needs to be asked again, in a request's record, and back
     later      fields of a record that the thread that writes works out
     encoding   a record as one line of strict JSON, and back
     parts      how the files of a run are called, and which belong together

@@ -32,6 +32,11 @@ class Redaction:
                     f'{name} must be one of {", ".join(LEVELS)}, got {getattr(self, name)!r}'
                 )
 
+    @property
+    def keeps_all(self) -> bool:
+        """Tell whether a policy can be asked again from what is written."""
+        return self.images == self.instructions == 'full'
+
     def task(self, text: str) -> str | None:
         """Return what is written of an instruction."""
         if self.instructions == 'none' or not text:

@@ -13,7 +13,7 @@ from lerobot_serve.wire.schema import StateClass
 torch = pytest.importorskip('torch', reason='torch is not installed (TORCH=none)')
 safetensors_torch = pytest.importorskip('safetensors.torch', reason='(TORCH=none)')
 
-from lerobot_serve.bench.train_reach import try_out  # noqa: E402
+from lerobot_serve.demo.train import try_out  # noqa: E402
 from lerobot_serve.policies.builtin.policy import load  # noqa: E402
 
 SHIPPED = Path(__file__).parents[2] / 'config' / 'policies' / 'reach'

@@ -136,6 +136,20 @@ def test_what_was_not_seen_holds(candidate, champion, others, told):
     assert tripped(seen, LIMITS) == ''
 
 
+def test_how_much_has_to_be_seen_is_a_matter_of_the_fleet():
+    few = {'answers': 20, 'commands': 150, 'latency_ms_p95': 150.0, 'trips': 120}
+    seen = facts(few, {'answers': 20})
+    small = Limits(minimum_answers=20, minimum_commands=150)
+    assert 'only 20 answers' in unseen(seen, Limits())
+    assert tripped(seen, Limits()) == ''
+    assert unseen(seen, small) == ''
+    assert 'the candidate is slow' in tripped(seen, small)
+    assert 'were changed by the safety cage' in tripped(seen, replace(small, latency_ratio=0.0))
+    more = replace(small, minimum_commands=151, latency_ratio=0.0)
+    assert tripped(seen, more) == ''
+    assert '151 are needed' in unseen(seen, more)
+
+
 def test_a_limit_of_zero_switches_a_guard_off_and_what_it_needs():
     off = Limits(0, 0, 0, 0, 0, 0)
     bad = {'failed_answers': 900, 'latency_ms_p95': 1e6, 'trips': 20_000, 'fallbacks': 20_000}

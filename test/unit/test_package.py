@@ -16,6 +16,8 @@ KEYS = {
     'numpy': 'python3-numpy',
     'yaml': 'python3-yaml',
     'prometheus_client': 'python3-prometheus-client',
+    'argcomplete': 'python3-argcomplete',
+    'rich': 'python3-rich',
     'mcap': None,
     'simplejpeg': None,
     'torch': None,

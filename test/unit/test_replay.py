@@ -217,8 +217,7 @@ def test_a_request_without_a_session_is_replayed(tmp_path):
 @pytest.mark.parametrize(
     ('name', 'words'),
     [
-        ('trace.jsonl', 'holds neither the states'),
-        ('x.txt', 'neither a bag nor an incident'),
+        ('x.txt', 'neither a bag nor an incident nor a trace'),
         ('missing.mcap', 'there is no'),
     ],
 )

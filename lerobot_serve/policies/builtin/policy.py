@@ -103,7 +103,7 @@ def load(loading: Loading) -> ReachPolicy:
         if not os.path.isfile(file):
             raise PolicyError(
                 f'{file} is missing; copy the whole folder, or train the policy anew: '
-                f'python3 -m lerobot_serve.bench.train_reach {folder}'
+                f'python3 -m lerobot_serve.demo.train v2 {folder}'
             )
     settings = read_settings(files[0])
     target = torch_device(loading.device)

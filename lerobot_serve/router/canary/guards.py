@@ -17,10 +17,8 @@ from lerobot_serve.router.canary.facts import Facts, SlotFacts
 
 # a few may be one robot that was switched off
 FAILED_LEAST = 5
-# the 95th percentile of 100 is the fifth largest
-ANSWERS_LEAST = 100
-# 100 s of motion at 30 Hz, several episodes: one robot that is stuck is no policy that is bad
-COMMANDS_LEAST, EVENTS_LEAST = 3000, 100
+# as many commands that were changed, or not from a chunk: one robot that is stuck is no bad policy
+EVENTS_LEAST = 100
 # below it the network's own jitter makes the ratio
 LATENCY_FLOOR_MS = 5.0
 # a share of the champion's is doubled before it is compared: both are noisy
@@ -32,7 +30,12 @@ ENDED_LEAST = REPORTED_LEAST = 5
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Where a guard trips; 0 switches it off."""
+    """
+    Where a guard trips, 0 switches it off; and how much has to be seen before it can tell.
+
+    The 95th percentile of 100 answers is the fifth largest; 3000 commands are 100 s of motion at
+    30 Hz, several episodes.
+    """
 
     failed_answers_percent: float = 2.0
     latency_ratio: float = 2.0
@@ -41,6 +44,8 @@ class Limits:
     # in spreads of the champion itself
     divergence: float = 0.0
     minimum_reported_percent: float = 80.0
+    minimum_answers: int = 100
+    minimum_commands: int = 3000
 
     def __post_init__(self) -> None:
         for entry in fields(self):
@@ -56,9 +61,9 @@ def tripped(facts: Facts, limits: Limits) -> str:
     candidate, champion = facts.candidate, facts.champion
     return (
         _failed(candidate, limits.failed_answers_percent)
-        or _slow(candidate, champion, limits.latency_ratio)
-        or _too_often('trips', candidate, champion, limits.trips_percent)
-        or _too_often('fallbacks', candidate, champion, limits.fallbacks_percent)
+        or _slow(candidate, champion, limits)
+        or _too_often('trips', facts, limits, limits.trips_percent)
+        or _too_often('fallbacks', facts, limits, limits.fallbacks_percent)
         or _diverges(facts, limits.divergence)
     )
 
@@ -132,8 +137,9 @@ def _failed(candidate: SlotFacts, limit_percent: float) -> str:
     )
 
 
-def _slow(candidate: SlotFacts, champion: SlotFacts, limit: float) -> str:
-    if not limit or not _timed(candidate) or not _timed(champion):
+def _slow(candidate: SlotFacts, champion: SlotFacts, limits: Limits) -> str:
+    limit = limits.latency_ratio
+    if not limit or not _timed(candidate, limits) or not _timed(champion, limits):
         return ''
     bound_ms = limit * max(champion.latency_ms_p95, LATENCY_FLOOR_MS)
     if candidate.latency_ms_p95 <= bound_ms:
@@ -145,8 +151,8 @@ def _slow(candidate: SlotFacts, champion: SlotFacts, limit: float) -> str:
     )
 
 
-def _timed(slot: SlotFacts) -> bool:
-    return slot.answers >= ANSWERS_LEAST and not math.isnan(slot.latency_ms_p95)
+def _timed(slot: SlotFacts, limits: Limits) -> bool:
+    return slot.answers >= limits.minimum_answers and not math.isnan(slot.latency_ms_p95)
 
 
 WORDS = {
@@ -155,9 +161,10 @@ WORDS = {
 }
 
 
-def _too_often(kind: str, candidate: SlotFacts, champion: SlotFacts, limit_percent: float) -> str:
+def _too_often(kind: str, facts: Facts, limits: Limits, limit_percent: float) -> str:
+    candidate, champion = facts.candidate, facts.champion
     events = getattr(candidate, kind)
-    if not limit_percent or candidate.commands < COMMANDS_LEAST or events < EVENTS_LEAST:
+    if not limit_percent or events < EVENTS_LEAST or candidate.commands < limits.minimum_commands:
         return ''
     usual = share(getattr(champion, kind), champion.commands)
     bound, percent = max(limit_percent, CHAMPION_FACTOR * usual), share(events, candidate.commands)
@@ -192,13 +199,13 @@ def _few_reported(facts: Facts) -> str:
 def _few_answers(facts: Facts, limits: Limits) -> str:
     if not limits.failed_answers_percent and not limits.latency_ratio:
         return ''
-    if facts.candidate.answers < ANSWERS_LEAST:
+    if facts.candidate.answers < limits.minimum_answers:
         return (
             f'only {facts.candidate.answers} answers of the candidate in this step, '
-            f'{ANSWERS_LEAST} are needed'
+            f'{limits.minimum_answers} are needed'
         )
     for name, slot in (('candidate', facts.candidate), ('champion', facts.champion)):
-        if limits.latency_ratio and not _timed(slot):
+        if limits.latency_ratio and not _timed(slot, limits):
             return f'too few answers of the {name} to tell its latency ({slot.answers})'
     return ''
 
@@ -206,12 +213,13 @@ def _few_answers(facts: Facts, limits: Limits) -> str:
 def _few_commands(candidate: SlotFacts, limits: Limits) -> str:
     if not limits.trips_percent and not limits.fallbacks_percent:
         return ''
-    if candidate.commands >= COMMANDS_LEAST:
+    if candidate.commands >= limits.minimum_commands:
         return ''
     return (
         f'only {candidate.commands} commands of robots with the candidate were seen in this step, '
-        f'{COMMANDS_LEAST} are needed to tell how often the cage and the ladder act. If it stays '
-        'so, the router does not hear ~/executed_action of the robots; limits of 0 % do without'
+        f'{limits.minimum_commands} are needed to tell how often the cage and the ladder act. If '
+        'it stays so, the router does not hear ~/executed_action of the robots; limits of 0 % do '
+        'without'
     )
 
 

@@ -2,9 +2,10 @@
 An episode keeps its slot for its whole life, unless a decision with `moved` sends it elsewhere.
 
 One for all runs: what an edge executed, what it asked and what a router decided are joined by
-client and episode. Within a run a decision must come before what it moves. Files of two machines
-are read only about in the order of time, so what two runs tell is compared when the episode is
-long over. One thread.
+client and episode. What a server answered is not looked at: it may be a copy, for a trial or in
+shadow, that no robot hears of. Within a run a decision must come before what it moves; a row of an
+earlier request is still of the slot that was left. Files of two machines are read only about in
+the order of time, so what two runs tell is compared when the episode is long over. One thread.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from lerobot_serve.trace.audit.fields import Record, table, text
+from lerobot_serve.trace.audit.fields import integer, Record, table, text
 from lerobot_serve.trace.audit.run import Place, Run
 from lerobot_serve.trace.audit.tally import Tally
 
@@ -41,6 +42,7 @@ class Episode:
     origin    where a router placed it, empty when no trace tells
     firsts    run -> the first slot that it tells
     now       run -> where it should be
+    left      run -> the slot that it left last, and the first request that was elsewhere
     moved     slot -> the runs that moved it there
     suspects  run and slot -> what no decision of the run explains
     """
@@ -48,6 +50,7 @@ class Episode:
     origin: str = ''
     firsts: dict[int, Told] = field(default_factory=dict)
     now: dict[int, str] = field(default_factory=dict)
+    left: dict[int, tuple[str, int]] = field(default_factory=dict)
     moved: dict[str, set[int]] = field(default_factory=dict)
     suspects: dict[tuple[int, str], Told] = field(default_factory=dict)
 
@@ -69,6 +72,8 @@ class Sticky:
 
     def see(self, run: Run, record: Record) -> None:
         """Look at a record of one of KINDS, which the run handed out last."""
+        if run.role == 'server':
+            return
         kind = record['kind']
         where = table(record, 'routing') if kind == 'request' else record
         client, episode_id = text(record, 'client'), text(record, 'episode_id')
@@ -80,8 +85,8 @@ class Sticky:
         self._tallies[run.number].judged += 1
         episode = self._episode(client, episode_id)
         if kind == 'decision':
-            note_decision(episode, run, told[2], is_moved=record.get('moved') is True)
-        if self._fits(episode, run, told[2]):
+            note_decision(episode, run, record, told[2])
+        if self._fits(episode, run, record, told[2]) and episode.now[run.number] == told[2]:
             self._latest[run.number] = told
         else:
             self._latest.pop(run.number, None)
@@ -105,15 +110,17 @@ class Sticky:
                 self._settle(episodes.popitem(last=False)[1])
         return episodes[episode_id]
 
-    def _fits(self, episode: Episode, run: Run, slot: str) -> bool:
+    def _fits(self, episode: Episode, run: Run, record: Record, slot: str) -> bool:
         """Return whether the run tells what it told before; note it when it does not."""
         if run.number not in episode.firsts:
             episode.firsts[run.number] = Told(run, slot, '', [run.place], 1)
         expected = episode.now.setdefault(run.number, slot)
         if slot == expected:
             return True
+        if is_of_before(episode, run, record, slot):
+            return True
         if episode.moved.get(slot, set()) - {run.number}:
-            episode.now[run.number] = slot
+            move(episode, run, record, slot)
             return True
         suspect = episode.suspects.setdefault((run.number, slot), Told(run, slot, expected))
         suspect.count += 1
@@ -146,13 +153,27 @@ class Sticky:
         tally.violations += told.count - len(told.places)
 
 
-def note_decision(episode: Episode, run: Run, slot: str, *, is_moved: bool) -> None:
+def note_decision(episode: Episode, run: Run, record: Record, slot: str) -> None:
     """A router placed an episode, or moved it."""
-    if is_moved:
+    if record.get('moved') is True:
         episode.moved.setdefault(slot, set()).add(run.number)
-        episode.now[run.number] = slot
+        move(episode, run, record, slot)
     else:
         episode.origin = episode.origin or slot
+
+
+def move(episode: Episode, run: Run, record: Record, slot: str) -> None:
+    """From this record on the run has the episode in another slot."""
+    episode.left[run.number] = episode.now.get(run.number, ''), integer(record, 'seq') or 0
+    episode.now[run.number] = slot
+
+
+def is_of_before(episode: Episode, run: Run, record: Record, slot: str) -> bool:
+    """Return whether it is a row that was asked for before the episode was moved."""
+    left, first_seq = episode.left.get(run.number, ('', 0))
+    return (
+        record['kind'] == 'executed' and slot == left and (integer(record, 'seq') or 0) < first_seq
+    )
 
 
 def why_unsure(runs: Sequence[Run]) -> str:

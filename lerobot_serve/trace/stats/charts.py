@@ -30,10 +30,17 @@ class Frame:
         return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * min(value / self.high, 1.0)
 
 
-def chart(title: str, series: Mapping[str, Series], *, high: float | None = None) -> str:
+def chart(
+    title: str,
+    series: Mapping[str, Series],
+    *,
+    high: float | None = None,
+    marks: Mapping[str, float] | None = None,
+) -> str:
     """
     Return a figure with one line for each name, and a legend; times are seconds since 1970 and
-    values 0 or above. `high` is the upper end of the values, by default the highest.
+    values 0 or above. `high` is the upper end of the values, by default the highest. `marks` are
+    times with something to say of each.
     """
     drawn = {name: points for name, points in series.items() if points}
     if not drawn:
@@ -44,6 +51,7 @@ def chart(title: str, series: Mapping[str, Series], *, high: float | None = None
     parts = [_axes(frame)]
     for number, (name, line) in enumerate(drawn.items()):
         parts.append(_line(frame, name, line, COLOURS[number % len(COLOURS)]))
+    parts += [_mark(frame, text, time_s) for text, time_s in (marks or {}).items()]
     return (
         f'<figure><figcaption>{escape(title)}{_legend(drawn)}</figcaption>'
         f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(title)}">'
@@ -83,6 +91,14 @@ def _line(frame: Frame, name: str, points: Series, colour: str) -> str:
     return (
         f'<g fill="{colour}" stroke="{colour}"><title>{escape(name)}</title>'
         f'<polyline points="{path}" fill="none" stroke-width="1.5"/>{dots}</g>'
+    )
+
+
+def _mark(frame: Frame, text: str, time_s: float) -> str:
+    x = frame.x(min(max(time_s, frame.first_s), frame.last_s))
+    return (
+        f'<line x1="{x:.1f}" y1="{TOP}" x2="{x:.1f}" y2="{HEIGHT - BOTTOM}" class="mark"/>'
+        f'<text x="{x + 4:.1f}" y="{TOP + 10}">{escape(text)}</text>'
     )
 
 

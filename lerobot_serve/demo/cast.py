@@ -1,0 +1,120 @@
+"""Who plays in the demo and what it is about: every process, every act. Plain; any thread."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROUTER = '/policy_router'
+ROBOTS_LIMIT = 20
+# version -> its folder in config/policies; `reach` is also what a server serves when told nothing
+VERSIONS = {'v1': 'reach_v1', 'v2': 'reach', 'v3': 'reach_v3'}
+CHAMPIONS = ('a1', 'a2')
+CANDIDATE, SHADOW = 'b1', 'shadow'
+SLOTS = {'a1': 'a', 'a2': 'a', 'b1': 'b', 'shadow': 'prod'}
+# an attempt of the simulated arm; a canary leaves out so much of the begin of each step
+ATTEMPT_S = 3.0
+SHADOW_EPISODES = 5
+# A small fleet and little time: a wider margin, and guards that can tell from less than the
+# defaults, which are for fleets
+CANARY = {
+    'canary.margin': 0.4,
+    'canary.minimum_s': 0.0,
+    'canary.settle_s': 4.0,
+    'canary.minimum_answers': 20,
+    'canary.minimum_commands': 150,
+    # one slow moment of a laptop is no slow policy
+    'canary.max_latency_ratio': 0.0,
+}
+# act -> what its figures prove or refute, in the order in which they are played
+CLAIMS = {
+    'serve': 'robots without weights are served',
+    'shadow': 'v2 is watched and drives nobody',
+    'kill': 'a server is killed and no robot stops',
+    'canary': 'v2 takes over step by step',
+    'broken': 'v3 is rolled back on its own',
+}
+NEEDS = {'canary': {'shadow'}, 'broken': {'shadow', 'canary'}}
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One process."""
+
+    name: str
+    executable: str
+    namespace: str = ''
+    parameters: dict[str, object] = field(default_factory=dict)
+
+
+def acts(names: Iterable[str]) -> list[str]:
+    """Return the acts of these names with those that they need, in order."""
+    wanted = {'serve', *names}
+    wanted = wanted.union(*(NEEDS.get(name, ()) for name in wanted))
+    return [name for name in CLAIMS if name in wanted]
+
+
+def robot_names(count: int) -> list[str]:
+    return [f'robot_{number + 1}' for number in range(count)]
+
+
+def server_node(name: str) -> str:
+    """Return the full name of a server's node."""
+    return f'/{name}/policy_server'
+
+
+def server(name: str, version: str, folder: Path, traces: Path) -> Part:
+    """Return a policy server of a slot; `folder` holds the policies."""
+    parameters = {
+        'policy_kind': 'builtin',
+        'slot': SLOTS[name],
+        'cpu_threads': 1,
+        'status_period_s': 0.2,
+        **policy(version, folder),
+    }
+    # the shadow drives no robot: nothing of it has to be proved
+    if name != SHADOW:
+        parameters['trace_folder'] = traces
+    return Part(name, 'policy_server', f'/{name}', parameters)
+
+
+def policy(version: str, folder: Path) -> dict[str, object]:
+    """Return the parameters of a server that name a version."""
+    return {'policy_path': str(folder / VERSIONS[version]), 'policy_name': version}
+
+
+def router(state: Path, traces: Path) -> Part:
+    parameters = {
+        'slot_a': listed(map(server_node, CHAMPIONS)),
+        'slot_b': listed([server_node(CANDIDATE)]),
+        'split_percent': 100,
+        'shadow_policy': server_node(SHADOW),
+        'shadow_minimum_episodes': SHADOW_EPISODES,
+        'state_folder': state,
+        'trace_folder': traces,
+        **CANARY,
+    }
+    return Part('router', 'policy_router', parameters=parameters)
+
+
+def robot(name: str, seed: int, traces: Path) -> list[Part]:
+    """Return the simulated arm and its controller."""
+    edge = {
+        'servers': listed([ROUTER]),
+        'task': 'reach the red target',
+        'codec': 'raw',
+        'profile': 'wired',
+        'trace_folder': traces,
+        'trace_images': 'none',
+    }
+    arm = {'seed': seed, 'attempt_s': ATTEMPT_S, 'outcome_topic': f'{ROUTER}/outcome'}
+    return [
+        Part(f'{name}_edge', 'edge_controller', f'/{name}', edge),
+        Part(f'{name}_arm', 'sim_robot', f'/{name}', arm),
+    ]
+
+
+def listed(names: Iterable[str]) -> str:
+    """Return names as the command line of a node takes them."""
+    return '[' + ', '.join(f"'{name}'" for name in names) + ']'

@@ -1,0 +1,233 @@
+"""The node that looks on, and the calls that an operator makes."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from lifecycle_msgs.srv import ChangeState
+from rcl_interfaces.srv import SetParameters
+from rclpy.node import Node
+from rclpy.parameter import Parameter
+
+from lerobot_serve.demo.cast import ROUTER
+from lerobot_serve.demo.scoreboard import (
+    Canary,
+    Ended,
+    Replica,
+    Robot,
+    Scoreboard,
+    Shadow,
+    Slot,
+)
+from lerobot_serve.ros import qos
+from lerobot_serve.ros.calls import call, CallFailed
+from lerobot_serve.ros.runtime import Runtime, UserError
+from lerobot_serve_interfaces.msg import (
+    CanaryState,
+    EdgeState,
+    EpisodeOutcome,
+    ExecutedAction,
+    ReplicaState,
+    RouterState,
+    RoutingDecision,
+    ShadowDivergence,
+    ShadowSummary,
+    SlotState,
+)
+
+CALL_S, LOADING_S = 10.0, 60.0
+
+
+def names_of(message: type, *names: str) -> dict[int, str]:
+    """Return what the numbers of a message mean."""
+    return {getattr(message, name): name for name in names}
+
+
+EDGE_STATES = names_of(
+    EdgeState, 'CONNECTING', 'STREAMING', 'DEGRADED', 'STALLED', 'RECONNECTING', 'DEAD'
+)
+CANARY_STATES = names_of(
+    CanaryState, 'OFF', 'WAITING', 'RUNNING', 'HELD', 'PAUSED', 'PROMOTED', 'ROLLED_BACK'
+)
+SLOT_STATES = names_of(SlotState, 'HEALTHY', 'DRAINED', 'PROBING', 'DOWN')
+REPLICA_STATES = names_of(ReplicaState, 'UNKNOWN', 'READY', 'SUSPECT', 'AWAY', 'STRANGER')
+
+
+class Onlooker(Node):
+    """Callbacks run in the executor thread and deposit on the scoreboard."""
+
+    def __init__(self, runtime: Runtime, board: Scoreboard) -> None:
+        super().__init__('demo', context=runtime.context)
+        self.board = board
+        for name in board.robots:
+            self._watch_robot(name)
+        for kind, topic, callback, profile in (
+            (RouterState, 'state', self._on_router, qos.STATE),
+            (CanaryState, 'canary', self._on_canary, qos.STATE),
+            (ShadowSummary, 'shadow_summary', self._on_shadow, qos.STATE),
+            (ShadowDivergence, 'shadow_divergence', self._on_divergence, qos.DECISIONS),
+            (RoutingDecision, 'routing', self._on_routing, qos.DECISIONS),
+        ):
+            self.create_subscription(kind, f'{ROUTER}/{topic}', callback, profile)
+
+    def _watch_robot(self, name: str) -> None:
+        edge, robot = f'/{name}/edge_controller', self.board.robots[name]
+        self.create_subscription(
+            EdgeState, f'{edge}/state', lambda message: self._on_edge(robot, message), qos.STATE
+        )
+        self.create_subscription(
+            ExecutedAction,
+            f'{edge}/executed_action',
+            lambda message: self._on_executed(robot, message),
+            qos.EXECUTED_ACTION,
+        )
+        self.create_subscription(
+            EpisodeOutcome,
+            f'/{name}/episode_outcome',
+            lambda message: self._on_outcome(name, message),
+            qos.OUTCOME,
+        )
+
+    # executor thread
+
+    def _on_edge(self, robot: Robot, message: EdgeState) -> None:
+        with self.board.lock:
+            if message.chunks_accepted > robot.chunks:
+                line = self.board.trips_ms.setdefault(message.policy, [])
+                line.append((time.time(), message.round_trip_ms))
+            robot.state = EDGE_STATES.get(message.state, '?')
+            robot.reason, robot.policy, robot.slot = message.reason, message.policy, message.slot
+            robot.server, robot.stalls = message.server, message.stalls
+            robot.chunks, robot.cage_trips = message.chunks_accepted, message.cage_trips
+            robot.ticks, robot.ticks_missed = message.ticks, message.ticks_missed
+            robot.drops = {drop.reason: drop.count for drop in message.drops}
+            robot.round_trip_ms = message.round_trip_ms
+            robot.queue_s = message.queue_remaining_s
+        self.board.news.set()
+
+    def _on_executed(self, robot: Robot, message: ExecutedAction) -> None:
+        now_s = message.stamp.sec + message.stamp.nanosec / 1e9
+        with self.board.lock:
+            if robot.last_command_s:
+                robot.gap_s = max(robot.gap_s, now_s - robot.last_command_s)
+            robot.last_command_s = now_s
+            robot.executed += 1
+            # a rung of the ladder plays nothing that was ever seen
+            if message.rung == EdgeState.RUNG_PLAY:
+                robot.oldest_age_s = max(robot.oldest_age_s, message.age_s)
+                self.board.ages_ms.append(1e3 * message.age_s)
+
+    def _on_outcome(self, name: str, message: EpisodeOutcome) -> None:
+        board = self.board
+        if message.outcome not in (EpisodeOutcome.SUCCESS, EpisodeOutcome.FAILURE):
+            return
+        with board.lock:
+            policy = board.placed.get(message.episode_id, '')
+            if not policy:
+                # an arm without a server: nobody had a try
+                return
+            good = message.outcome == EpisodeOutcome.SUCCESS
+            board.ended.append(Ended(time.time(), name, policy, good, message.duration_s))
+        board.news.set()
+
+    def _on_routing(self, message: RoutingDecision) -> None:
+        board = self.board
+        with board.lock:
+            is_new = message.episode_id not in board.placed
+            board.placed[message.episode_id] = message.policy
+            if is_new and not message.cached:
+                board.placements.append((time.time(), message.policy))
+
+    def _on_router(self, message: RouterState) -> None:
+        with self.board.lock:
+            self.board.verdict = message.verdict
+            self.board.slots = {slot.slot: seen_slot(slot) for slot in message.slots}
+            share = next((s.share_percent for s in message.slots if s.slot == 'b'), 0)
+            self.board.shares.append((time.time(), float(share)))
+        self.board.news.set()
+
+    def _on_canary(self, message: CanaryState) -> None:
+        before = self.board.canary
+        seen = Canary(
+            CANARY_STATES.get(message.state, '?').lower(),
+            message.share_percent,
+            message.step,
+            message.steps,
+            message.text,
+            message.candidate_policy,
+            message.champion_policy,
+            message.candidate_successes,
+            message.candidate_failures,
+        )
+        self.board.canary = seen
+        if (before.state, before.share_percent) != (seen.state, seen.share_percent):
+            share = f', {seen.share_percent} %' if seen.state in ('running', 'held') else ''
+            self.board.happened(time.time(), f'canary {seen.state.replace("_", " ")}{share}')
+
+    def _on_shadow(self, message: ShadowSummary) -> None:
+        self.board.shadow = Shadow(
+            message.shadow_policy,
+            message.live_policy,
+            message.episodes,
+            message.samples,
+            message.divergence_mean,
+            message.trips,
+            message.latency_ms_p50,
+            message.lacking,
+        )
+        self.board.news.set()
+
+    def _on_divergence(self, message: ShadowDivergence) -> None:
+        with self.board.lock:
+            self.board.divergences.append((time.time(), message.divergence))
+
+    # the main thread, while the executor spins
+
+    def set(self, node: str, **values: object) -> None:
+        """Change parameters of a node. Raises UserError."""
+        wanted = [
+            Parameter(name, value=value).to_parameter_msg() for name, value in values.items()
+        ]
+        answer = self._ask(
+            SetParameters,
+            f'{node}/set_parameters',
+            SetParameters.Request(parameters=wanted),
+            CALL_S,
+        )
+        for result in answer.results:
+            if not result.successful:
+                raise UserError(f'{node} refuses {", ".join(values)}: {result.reason}')
+
+    def change_state(self, node: str, transition: str) -> None:
+        """Ask for a transition of the lifecycle. Raises UserError."""
+        request = ChangeState.Request()
+        request.transition.label = transition
+        if not self._ask(ChangeState, f'{node}/change_state', request, LOADING_S).success:
+            raise UserError(f'{node} could not {transition}; its log says why')
+
+    def _ask(self, kind: type, service: str, request: Any, limit_s: float) -> Any:
+        client = self.create_client(kind, service)
+        try:
+            return call(client, request, limit_s)
+        except CallFailed as error:
+            raise UserError(str(error)) from error
+        finally:
+            self.destroy_client(client)
+
+
+def seen_slot(slot: SlotState) -> Slot:
+    """Return what is shown of a slot."""
+    return Slot(
+        SLOT_STATES.get(slot.state, '?'),
+        slot.text,
+        slot.policy,
+        slot.share_percent,
+        slot.episodes,
+        slot.failures,
+        slot.moved_away,
+        {
+            each.server: Replica(REPLICA_STATES.get(each.state, '?'), each.answers)
+            for each in slot.replicas
+        },
+    )

@@ -1,0 +1,166 @@
+"""
+What was seen of a run, as figures over time.
+
+The executor thread deposits, the main thread reads; a lock keeps what is read whole. Times are
+seconds since 1970, as pictures want them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+import threading
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """One episode with a verdict."""
+
+    time_s: float
+    robot: str
+    policy: str
+    success: bool
+    duration_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """Something that happened once, for the pictures and for the list of news."""
+
+    time_s: float
+    text: str
+
+
+@dataclass(slots=True)
+class Robot:
+    """One robot as it tells of itself; `gap_s` is the longest time between two commands."""
+
+    state: str = '?'
+    reason: str = ''
+    policy: str = ''
+    slot: str = ''
+    server: str = ''
+    stalls: int = 0
+    chunks: int = 0
+    cage_trips: int = 0
+    ticks: int = 0
+    ticks_missed: int = 0
+    drops: dict[str, int] = field(default_factory=dict)
+    round_trip_ms: float = 0.0
+    queue_s: float = 0.0
+    executed: int = 0
+    oldest_age_s: float = 0.0
+    last_command_s: float = 0.0
+    gap_s: float = 0.0
+
+
+@dataclass(slots=True)
+class Canary:
+    """Where the canary stands."""
+
+    state: str = 'off'
+    share_percent: int = 0
+    step: int = 0
+    steps: int = 0
+    text: str = ''
+    candidate: str = ''
+    champion: str = ''
+    successes: int = 0
+    failures: int = 0
+
+
+@dataclass(slots=True)
+class Shadow:
+    """What is known of the policy in shadow."""
+
+    policy: str = ''
+    live: str = ''
+    episodes: int = 0
+    samples: int = 0
+    divergence: float = float('nan')
+    trips: int = 0
+    latency_ms_p50: float = 0.0
+    lacking: str = ''
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """One policy server of a slot, as the router sees it."""
+
+    state: str
+    answers: int
+
+
+@dataclass(slots=True)
+class Slot:
+    """One slot of the router."""
+
+    state: str = '?'
+    text: str = ''
+    policy: str = ''
+    share_percent: int = 0
+    episodes: int = 0
+    failures: int = 0
+    moved_away: int = 0
+    replicas: dict[str, Replica] = field(default_factory=dict)
+
+
+class Scoreboard:
+    """Take `lock` to read more than one figure that belong together."""
+
+    def __init__(self, robots: list[str]) -> None:
+        self.lock = threading.Lock()
+        self.news = threading.Event()
+        self.robots = {name: Robot() for name in robots}
+        self.canary, self.shadow = Canary(), Shadow()
+        self.slots: dict[str, Slot] = {}
+        self.verdict = ''
+        self.ended: list[Ended] = []
+        self.moments: list[Moment] = []
+        # episode -> policy that it was placed with; how many were placed with each
+        self.placed: dict[str, str] = {}
+        self.placements: list[tuple[float, str]] = []
+        self.ages_ms: list[float] = []
+        # over time: share of the candidate, round trips of each policy, divergence
+        self.shares: list[tuple[float, float]] = []
+        self.trips_ms: dict[str, list[tuple[float, float]]] = {}
+        self.divergences: list[tuple[float, float]] = []
+
+    def happened(self, time_s: float, text: str) -> None:
+        """Note something for the pictures and the list of news. Any thread."""
+        with self.lock:
+            self.moments.append(Moment(time_s, text))
+        self.news.set()
+
+    def replica_state(self, slot: str, server: str) -> str:
+        """Return what the router thinks of a server, empty before it told."""
+        found = self.slots[slot].replicas.get(server) if slot in self.slots else None
+        return found.state if found else ''
+
+    def busiest(self, slot: str) -> str:
+        """Return the server of a slot that has answered most."""
+        replicas = self.slots[slot].replicas
+        return max(replicas, key=lambda name: replicas[name].answers)
+
+    def successes(self) -> dict[str, tuple[int, int]]:
+        """Return for each policy how many episodes succeeded, of how many."""
+        with self.lock:
+            ended = list(self.ended)
+        good = Counter(each.policy for each in ended if each.success)
+        return {name: (good[name], of) for name, of in Counter(e.policy for e in ended).items()}
+
+    def first_placed(self, version: str, after_s: float = 0.0) -> float | None:
+        """Return when the first episode was placed with a version, None when none was."""
+        with self.lock:
+            placements = list(self.placements)
+        return next((t for t, p in placements if t > after_s and version_of(p) == version), None)
+
+    def placed_after(self, version: str, time_s: float) -> int:
+        """Return how many episodes were placed with a version after a time."""
+        with self.lock:
+            return sum(t > time_s and version_of(p) == version for t, p in self.placements)
+
+
+def version_of(policy: str) -> str:
+    """Return the name before the @ of a fingerprint."""
+    return policy.partition('@')[0]

@@ -1,0 +1,170 @@
+"""
+What a person sees while the demo runs: a live view on a terminal, lines elsewhere.
+
+The main thread; reads the scoreboard, changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+import io
+import re
+import time
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from lerobot_serve.demo.scoreboard import Scoreboard, version_of
+
+LINE_EVERY_S, DRAW_EVERY_S = 5.0, 0.25
+NEWS, PICTURE_COLUMNS = 8, 110
+FONTS = re.compile(r'@font-face \{.*?\}\s*', re.DOTALL)
+COLOURS = {'STREAMING': 'green', 'HEALTHY': 'green', 'READY': 'green', 'promoted': 'green'}
+COLOURS |= dict.fromkeys(('DEGRADED', 'RECONNECTING', 'SUSPECT', 'DRAINED', 'PROBING'), 'yellow')
+COLOURS |= dict.fromkeys(('STALLED', 'DEAD', 'DOWN', 'AWAY', 'STRANGER', 'rolled back'), 'red')
+
+
+class Screen:
+    """Use as a context manager; `show` draws what has changed, not more often than is seen."""
+
+    def __init__(
+        self, board: Scoreboard, claims: Mapping[str, str], console: Console | None = None
+    ) -> None:
+        self._board, self._claims = board, claims
+        self._console = console or Console(highlight=False)
+        self._live = Live(console=self._console, auto_refresh=False, transient=True)
+        self._marks = dict.fromkeys(claims, '  ')
+        self._drawn_s = 0.0
+        self._told = 0
+
+    def __enter__(self) -> Screen:
+        if self._console.is_terminal:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._console.is_terminal:
+            self._live.stop()
+
+    def mark(self, act: str, mark: str) -> None:
+        """Show that an act begins, has shown what it claims, or has not."""
+        self._marks[act] = mark
+        if not self._console.is_terminal and mark == '->':
+            print(f'-> {self._claims[act]}', flush=True)
+        self._drawn_s = 0.0
+        self.show()
+
+    def show(self) -> None:
+        now_s = time.monotonic()
+        if self._console.is_terminal:
+            if now_s - self._drawn_s >= DRAW_EVERY_S:
+                self._drawn_s = now_s
+                self._live.update(self._view(), refresh=True)
+            return
+        moments = self._board.moments
+        for moment in moments[self._told :]:
+            print(f'   {clock(moment.time_s)} {moment.text}', flush=True)
+        self._told = len(moments)
+        if now_s - self._drawn_s >= LINE_EVERY_S:
+            self._drawn_s = now_s
+            print(f'   {in_one_line(self._board)}', flush=True)
+
+    def picture(self) -> str:
+        """Return the present view as SVG."""
+        console = Console(record=True, file=io.StringIO(), width=PICTURE_COLUMNS)
+        console.print(self._view())
+        # the picture must need nothing from elsewhere: fonts of the reader will do
+        return FONTS.sub('', console.export_svg(title='lerobot-serve demo'))
+
+    def _view(self) -> Group:
+        with self._board.lock:
+            news = self._board.moments[-NEWS:]
+        acts = Text(
+            '\n'.join(f'{self._marks[name]} {claim}' for name, claim in self._claims.items())
+        )
+        told = Text('\n'.join(f'{clock(each.time_s)} {each.text}' for each in news))
+        return Group(
+            Panel(acts, title='lerobot_serve demo', title_align='left'),
+            robots_table(self._board),
+            slots_table(self._board),
+            Panel(told, title='news', title_align='left', height=NEWS + 2),
+        )
+
+
+def robots_table(board: Scoreboard) -> Table:
+    """Return a row for each robot."""
+    table = Table(expand=True, title='robots', title_justify='left')
+    for head in (
+        'robot',
+        'state',
+        'policy',
+        'to play',
+        'round trip',
+        'executed',
+        'stalls',
+        'cage',
+    ):
+        table.add_column(head, no_wrap=True)
+    for name, robot in board.robots.items():
+        table.add_row(
+            name,
+            coloured(robot.state),
+            version_of(robot.policy) or '-',
+            f'{robot.queue_s:.2f} s',
+            f'{robot.round_trip_ms:.0f} ms',
+            str(robot.executed),
+            str(robot.stalls),
+            str(robot.cage_trips),
+        )
+    return table
+
+
+def slots_table(board: Scoreboard) -> Table:
+    """Return a row for each slot, and the shadow."""
+    table = Table(expand=True, title='policies', title_justify='left')
+    for head in ('slot', 'policy', 'state', 'new episodes', 'success', 'servers'):
+        table.add_column(head, no_wrap=True)
+    rates = {version_of(policy): rate for policy, rate in board.successes().items()}
+    for name, slot in board.slots.items():
+        good, of = rates.get(version_of(slot.policy), (0, 0))
+        servers = ', '.join(f'{n.split("/")[1]} {r.state}' for n, r in slot.replicas.items())
+        table.add_row(
+            name,
+            version_of(slot.policy) or '-',
+            coloured(slot.state),
+            f'{slot.share_percent} %',
+            f'{good} of {of}',
+            servers,
+        )
+    shadow, canary = board.shadow, board.canary
+    told = f'{shadow.samples} compared, {shadow.divergence:.3f} rad apart'
+    table.add_row('shadow', version_of(shadow.policy) or '-', '', '0 %', '', told)
+    state = canary.state.replace('_', ' ')
+    table.add_row('canary', version_of(canary.candidate) or '-', coloured(state), canary.text[:60])
+    return table
+
+
+def in_one_line(board: Scoreboard) -> str:
+    """Return the present where there is no terminal."""
+    robots = ' '.join(robot.state.lower() for robot in board.robots.values())
+    rates = ', '.join(
+        f'{version_of(policy) or "?"} {good}/{of}'
+        for policy, (good, of) in sorted(board.successes().items())
+    )
+    share = board.shares[-1][1] if board.shares else 0.0
+    canary = board.canary.state.replace('_', ' ')
+    return (
+        f'robots {robots}; targets reached: {rates or "none"}; slot b {share:.0f} %, '
+        f'canary {canary}'
+    )
+
+
+def coloured(state: str) -> Text:
+    return Text(state, style=COLOURS.get(state, ''))
+
+
+def clock(time_s: float) -> str:
+    return time.strftime('%H:%M:%S', time.localtime(time_s))

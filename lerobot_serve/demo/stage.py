@@ -1,0 +1,118 @@
+"""What an act of the demo may do: start, kill, load another policy, wait. The main thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+import time
+
+from lerobot_serve.cli.processes import Fleet
+from lerobot_serve.demo import cast
+from lerobot_serve.demo.node import Onlooker
+from lerobot_serve.demo.scoreboard import Scoreboard
+from lerobot_serve.demo.screen import Screen
+from lerobot_serve.ros.runtime import UserError
+
+LOOK_S = 0.1
+
+
+class Stage:
+    """Belongs to the main thread. What it is asked to do and cannot raises UserError."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        onlooker: Onlooker,
+        screen: Screen,
+        folder: Path,
+        policies: Path,
+        plan: tuple[str, ...],
+        seed: int,
+    ) -> None:
+        self.fleet, self.node, self.screen = fleet, onlooker, screen
+        self.board: Scoreboard = onlooker.board
+        self.folder, self.plan = folder, plan
+        self._policies, self._seed = policies, seed
+        self._missing: set[str] = set()
+        self.started_s = time.monotonic()
+
+    @property
+    def traces(self) -> Path:
+        return self.folder / 'traces'
+
+    # processes
+
+    def start_all(self) -> None:
+        """Start every process of the cast."""
+        for name in (*cast.CHAMPIONS, cast.CANDIDATE, cast.SHADOW):
+            self.start_server(name, 'v1' if name in cast.CHAMPIONS else 'v2')
+        self._start(cast.router(self.folder / 'state', self.traces))
+        for number, name in enumerate(self.board.robots):
+            for part in cast.robot(name, self._seed + number, self.traces):
+                self._start(part)
+
+    def start_server(self, name: str, version: str) -> None:
+        self._start(cast.server(name, version, self._policies, self.traces))
+        self._missing.discard(name)
+
+    def kill(self, name: str) -> float:
+        """End a process with SIGKILL; return when, in seconds since 1970."""
+        process = self.fleet.processes[name]
+        self._missing.add(name)
+        now_s = time.time()
+        process.kill()
+        process.wait()
+        self.say(f'{name} is killed (SIGKILL)')
+        return now_s
+
+    def load(self, name: str, version: str) -> None:
+        """Let a running server serve another version: its lifecycle, not a new process."""
+        node = cast.server_node(name)
+        for transition in ('deactivate', 'cleanup'):
+            self.node.change_state(node, transition)
+        self.node.set(node, **cast.policy(version, self._policies))
+        for transition in ('configure', 'activate'):
+            self.node.change_state(node, transition)
+        self.say(f'{name} serves {version}')
+
+    def _start(self, part: cast.Part) -> None:
+        self.fleet.start(part.name, part.executable, namespace=part.namespace, **part.parameters)
+
+    # waiting
+
+    def wait(self, until: Callable[[], object], limit_s: float, what: str) -> float:
+        """Wait until something holds; return how long it took [s]."""
+        begin_s = time.monotonic()
+        while not until():
+            self._check_processes()
+            if time.monotonic() - begin_s > limit_s:
+                raise UserError(f'{what}: not within {limit_s:g} s; {self._why_not()}')
+            self.board.news.wait(LOOK_S)
+            self.board.news.clear()
+            self.screen.show()
+        return time.monotonic() - begin_s
+
+    def watch(self, seconds: float) -> None:
+        """Let so much time pass."""
+        end_s = time.monotonic() + seconds
+        self.wait(lambda: time.monotonic() >= end_s, seconds + 60.0, 'time')
+
+    def say(self, text: str) -> None:
+        """Tell news."""
+        self.board.happened(time.time(), text)
+        self.screen.show()
+
+    def _check_processes(self) -> None:
+        for name, code in self.fleet.ended().items():
+            if name not in self._missing:
+                raise UserError(
+                    f'{name} ended with status {code}, its last words: '
+                    f'{self.fleet.last_line(name)}; see {self.folder}/{name}.log'
+                )
+
+    def _why_not(self) -> str:
+        """Return what is known of robots and router, for an act that does not come true."""
+        robots = [f'{n}: {r.state} {r.reason}'.strip() for n, r in self.board.robots.items()]
+        return f'{"; ".join(robots)}; router: {self.board.verdict or "nothing heard"}; see ' + (
+            f'{self.folder}/*.log'
+        )

@@ -1,0 +1,132 @@
+"""Every figure of a run of the demo, for machines and for people. Pure; any thread."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from lerobot_serve.bench.statistics import spread
+from lerobot_serve.demo.cast import CLAIMS
+from lerobot_serve.demo.scoreboard import Scoreboard, version_of
+
+Figures = dict[str, Any]
+
+
+def summary(
+    board: Scoreboard,
+    acts: Mapping[str, Figures],
+    proof: Figures,
+    exit_status: Mapping[str, int],
+    seconds: float,
+    error: str = '',
+) -> Figures:
+    """Return the figures; `ok` is whether each act showed what it claims."""
+    robots = board.robots.values()
+    drops: Counter[str] = Counter()
+    for robot in robots:
+        drops.update(robot.drops)
+    shown = all(each['shown'] for each in acts.values())
+    return {
+        'ok': shown and not error and proof.get('violations') == 0,
+        'error': error,
+        'seconds': round(seconds, 1),
+        'acts': dict(acts),
+        'audit': proof,
+        'episodes': {
+            version_of(policy) or 'unknown': {'ended': of, 'successes': good}
+            for policy, (good, of) in board.successes().items()
+        },
+        'robots': {
+            name: {
+                'executed': robot.executed,
+                'chunks': robot.chunks,
+                'stalls': robot.stalls,
+                'cage_trips': robot.cage_trips,
+                'ticks': robot.ticks,
+                'ticks_missed': robot.ticks_missed,
+                'oldest_action_s': round(robot.oldest_age_s, 3),
+            }
+            for name, robot in board.robots.items()
+        },
+        'action_age_ms': spread(board.ages_ms),
+        'round_trip_ms': {
+            version_of(policy): spread([trip for _, trip in line])
+            for policy, line in board.trips_ms.items()
+            if policy
+        },
+        'drops': dict(drops),
+        'exit_status': dict(exit_status),
+    }
+
+
+def describe(figures: Figures) -> str:
+    """Return the summary for a person."""
+    lines = [f'In {figures["seconds"]:.0f} s:']
+    for act, found in figures['acts'].items():
+        mark = 'ok ' if found['shown'] else 'NOT'
+        lines.append(f'  {mark} {CLAIMS[act]}: {WORDS[act](found)}')
+    proof = figures['audit']
+    if proof:
+        mark = 'ok ' if proof['violations'] == 0 else 'NOT'
+        lines.append(f'  {mark} audit of {proof["traces"]} traces: {audit_words(proof)}')
+    lines.append('')
+    for version, rate in sorted(figures['episodes'].items()):
+        lines.append(f'  {version}: {rate["successes"]} of {rate["ended"]} targets reached')
+    age = figures['action_age_ms']
+    if age['n']:
+        lines.append(f'  age of actions: p50 {age["p50"]:.0f} ms, oldest {age["max"]:.0f} ms')
+    drops = ', '.join(f'{reason} {count}' for reason, count in sorted(figures['drops'].items()))
+    lines.append(f'  dropped by the robots: {drops or "nothing"}')
+    if figures['error']:
+        lines.append(f'  STOPPED: {figures["error"]}')
+    return '\n'.join(lines)
+
+
+def serve_words(found: Figures) -> str:
+    torch = found['robots_with_torch']
+    weights = f'TORCH in {", ".join(torch)}' if torch else 'no torch in their processes'
+    return f'{found["robots"]} robots, {weights}, first actions after {found["first_action_s"]} s'
+
+
+def shadow_words(found: Figures) -> str:
+    return (
+        f'{found["samples"]} requests of {found["episodes"]} episodes compared, '
+        f'{found["divergence_rad"]:.3f} rad from what was executed'
+    )
+
+
+def kill_words(found: Figures) -> str:
+    return (
+        f'{found["robots_stalled"]} robots stalled, at most {found["longest_gap_ms"]:.0f} ms '
+        f'between two commands; missed after {found["missed_after_s"]:.1f} s'
+    )
+
+
+def canary_words(found: Figures) -> str:
+    steps = ', '.join(f'{s["share_percent"]} % at {s["after_s"]:.0f} s' for s in found['steps'])
+    return f'{found["ends"].replace("_", " ")} after {found["took_s"]:.0f} s ({steps})'
+
+
+def broken_words(found: Figures) -> str:
+    return (
+        f'{found["why"].removeprefix("rolled back: ")} ({found["episodes_with_v3"]} episodes with it, '
+        f'{found["episodes_with_v3_a_second_later"]} a second later; the safety cage changed '
+        f'{found["commands_changed_by_the_cage"]} commands)'
+    )
+
+
+def audit_words(proof: Figures) -> str:
+    return (
+        f'{proof["judged"]} commands, requests and episodes judged, {proof["violations"]} '
+        f'violations; {proof["without_end"]} trace without an end, of the server that was killed'
+    )
+
+
+WORDS = {
+    'serve': serve_words,
+    'shadow': shadow_words,
+    'kill': kill_words,
+    'canary': canary_words,
+    'broken': broken_words,
+}

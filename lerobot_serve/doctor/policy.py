@@ -1,0 +1,207 @@
+"""
+Loads a policy as a policy_server does, tells what it is, and measures it. One thread: that of
+whoever asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+import time
+
+import numpy as np
+
+from lerobot_serve.doctor.finding import failure, Finding, ok, warning
+from lerobot_serve.doctor.speed import Pace
+from lerobot_serve.edge.robot.description import Robot
+from lerobot_serve.policies.base import Description, PolicyError
+from lerobot_serve.policies.failure import in_one_line
+from lerobot_serve.policies.memory import host_room
+from lerobot_serve.server import preparation
+from lerobot_serve.server.parameters import ServerParameters
+from lerobot_serve.server.statistics import Statistics
+from lerobot_serve.server.worker import PolicyFailed, Worker
+from lerobot_serve.wire.schema import StateClass
+
+RUNS, RUNS_NEEDED, LIMIT_S = 200, 5, 5.0
+MIB = 1 << 20
+LOADS = 'loads'
+CLASSES = {
+    StateClass.CHUNK_STATELESS: 'remembers nothing; all sessions share it',
+    StateClass.NEEDS_HISTORY: 'looks at past observations, which each request brings',
+    StateClass.RECURRENT: 'has a hidden state for each session; robots stay with their server',
+    StateClass.EXCLUSIVE: 'nobody knows what it remembers; one session at a time',
+}
+PAGE = 'docs/policy_server.md says what each kind of policy needs'
+
+
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """What became of a policy; `served` and `forward_ms` are there when it could be used."""
+
+    findings: tuple[Finding, ...]
+    served: Description | None = None
+    forward_ms: tuple[float, ...] = ()
+
+    def pace(self, robot: Robot | None) -> Pace | None:
+        """Return how it keeps up, with the robot or else with its own rate."""
+        if not self.served or not self.forward_ms:
+            return None
+        p50_ms, p99_ms = np.percentile(self.forward_ms, [50, 99])
+        fps = robot.fps if robot else self.served.trained_fps
+        return Pace(
+            float(p50_ms), float(p99_ms), len(self.forward_ms), fps, self.served.chunk_size
+        )
+
+
+def with_names_of(
+    robot: Robot | None, parameters: ServerParameters
+) -> tuple[ServerParameters, list[Finding]]:
+    """
+    Return parameters in which what LeRobot's files do not hold is taken from the robot file, and
+    what that means.
+    """
+    if robot is None or parameters.policy_kind != 'lerobot':
+        return parameters, []
+    own = {
+        'state_names': robot.state_names,
+        'action_names': robot.action_names,
+        'trained_fps': robot.fps,
+    }
+    taken = {name: value for name, value in own.items() if not getattr(parameters, name)}
+    if not taken:
+        return parameters, []
+    return replace(parameters, **taken), [
+        warning(
+            'names',
+            f'{", ".join(taken)} are in no file of LeRobot and were taken from the robot file, so '
+            'only their number can be compared',
+            "give them from meta/info.json of the data set: --parameter 'state_names=a, b', "
+            "--parameter 'action_names=a, b', --parameter trained_fps=30",
+        )
+    ]
+
+
+def examine(
+    parameters: ServerParameters,
+    default_path: str = '',
+    *,
+    runs: int = RUNS,
+    limit_s: float = LIMIT_S,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Examined:
+    """Load the policy and use it; whatever is wrong becomes a finding."""
+    statistics = Statistics()
+    parameters = replace(parameters, warmup_inferences=1)
+    before_bytes, begin_s = resident_bytes(), clock()
+    try:
+        worker, missing = _load(parameters, default_path, statistics)
+    except PolicyError as error:
+        return Examined((failure(LOADS, str(error), PAGE),))
+    except Exception as error:
+        # the code of another package: nobody knows what it raises
+        return Examined((failure(LOADS, in_one_line(error), f'mend that package; {PAGE}'),))
+    loaded_s, grown_bytes = clock() - begin_s, resident_bytes() - before_bytes
+    try:
+        forward_ms = _measure(worker, runs, limit_s, clock)
+    except PolicyFailed as error:
+        found = failure('predicts', str(error), f'it failed on a black picture; {PAGE}')
+        return Examined((found,), worker.served)
+    finally:
+        worker.close()
+    findings = (
+        ok(LOADS, f'{parameters.policy_kind}, in {loaded_s:.1f} s'),
+        *about(worker.served, missing),
+        ok(
+            'warm-up',
+            f'the first prediction took {1e3 * statistics.service_s():.1f} ms, later ones '
+            f'{float(np.median(forward_ms)):.1f} ms',
+        ),
+        memory(grown_bytes),
+    )
+    return Examined(findings, worker.served, tuple(forward_ms))
+
+
+def _load(
+    parameters: ServerParameters, default_path: str, statistics: Statistics
+) -> tuple[Worker, str]:
+    """
+    Return the policy, and what is missing of its statistics. Raises PolicyError.
+
+    A policy that loads only when statistics may be missing lacks them, whoever its loader is.
+    """
+    try:
+        return preparation.worker(parameters, default_path, statistics), ''
+    except PolicyError as error:
+        if parameters.allow_missing_statistics:
+            raise
+        lenient = replace(parameters, allow_missing_statistics=True)
+        try:
+            return preparation.worker(lenient, default_path, statistics), str(error)
+        except PolicyError:
+            raise error from None
+
+
+def _measure(worker: Worker, runs: int, limit_s: float, clock: Callable[[], float]) -> list[float]:
+    """Return how long predictions took [ms], as many as there is time for. Raises PolicyFailed."""
+    begin_s, took_ms = clock(), []
+    while len(took_ms) < runs and (len(took_ms) < RUNS_NEEDED or clock() - begin_s < limit_s):
+        took_ms.append(1e3 * worker.warm_up(1))
+    return took_ms
+
+
+def about(served: Description, missing_statistics: str) -> list[Finding]:
+    """Return what a policy is, and what it says an operator should know."""
+    kind = served.state_class.name.lower()
+    found = [
+        ok('classified', f'{served.policy_type}, {kind}: {CLASSES[served.state_class]}'),
+        ok(
+            'gives',
+            f'chunks of {served.chunk_size} rows of {len(served.action_names)} actions from '
+            f'{len(served.state_names)} values and {len(served.cameras)} cameras, '
+            f'{"with" if served.supports_rtc else "without"} real-time chunking',
+        ),
+        statistics(missing_statistics),
+        ok('fingerprint', served.fingerprint),
+    ]
+    return found + [
+        warning('note', note, f'see that it is meant, since every robot is told; {PAGE}')
+        for note in served.notes
+        if not missing_statistics
+    ]
+
+
+def statistics(missing: str) -> Finding:
+    name = 'statistics'
+    if not missing:
+        return ok(name, 'present for all that is normalised')
+    return failure(
+        name,
+        missing,
+        'save the policy again with its processors and their statistics; only when raw values are '
+        'meant, --parameter allow_missing_statistics=true and the same for the policy_server',
+    )
+
+
+def is_exclusive(served: Description) -> bool:
+    return served.state_class is StateClass.EXCLUSIVE
+
+
+def memory(grown_bytes: int) -> Finding:
+    """Return what loading took; the loader has refused what does not fit."""
+    room = host_room()
+    return ok(
+        'memory',
+        f'it takes {max(0, grown_bytes) // MIB} MiB of the host; {room.free_bytes // MIB} of '
+        f'{room.total_bytes // MIB} MiB of {room.place} are free',
+    )
+
+
+def resident_bytes() -> int:
+    """Return the memory that this process holds, 0 where the system does not tell."""
+    try:
+        lines = Path('/proc/self/status').read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) << 10 for line in lines if line.startswith('VmRSS:')), 0)

@@ -1,0 +1,227 @@
+"""What the doctor says of topics and of ros2_control, from what was seen of them."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+import pytest
+from robot_rig import ROBOTS, SIM_ARM
+
+from lerobot_serve.doctor import control
+from lerobot_serve.doctor.control import Controller, Manager, TIMEOUTS
+from lerobot_serve.doctor.finding import Verdict
+from lerobot_serve.doctor.topics import End, Heard, judge, judge_commands, Told
+from lerobot_serve.edge.robot.file import load
+
+KIND, OTHER = 'sensor_msgs/Image', 'sensor_msgs/CompressedImage'
+CAMERA = End('/camera_driver', KIND)
+MS = 1_000_000
+POSITIONS, VELOCITIES = load(SIM_ARM), load(ROBOTS / 'diff_drive.yaml')
+
+
+def heard(*arrivals_ms: int, publishers: tuple[End, ...] = (CAMERA,), **more: object) -> Heard:
+    arrivals_ns = tuple(ms * MS for ms in arrivals_ms)
+    return Heard(
+        'front', '/front', KIND, 0.1, publishers, arrivals_ns, more.pop('listened_s', 2.0), **more
+    )
+
+
+def test_a_topic_that_is_alive_tells_its_rate():
+    finding = judge(heard(0, 33, 66, 99))
+    assert finding.verdict is Verdict.OK
+    assert '30.3 Hz' in finding.found
+
+
+@pytest.mark.parametrize(
+    ('seen', 'verdict', 'found', 'remedy'),
+    [
+        (heard(publishers=()), 'failure', 'nobody publishes /front', '--namespace'),
+        (
+            heard(publishers=(End('/camera_driver', OTHER),)),
+            'failure',
+            f'published as {OTHER}, the robot file says {KIND}',
+            'correct type',
+        ),
+        (
+            heard(publishers=(End('/camera_driver', KIND, 'reliability'),)),
+            'failure',
+            'QoS of /camera_driver does not match: reliability',
+            'qos_overrides',
+        ),
+        (heard(), 'failure', 'is silent: /camera_driver', 'log of /camera_driver'),
+        (heard(0, 33, trouble="no ['pan']"), 'failure', "of no use: no ['pan']", 'robot file'),
+        (heard(0, 500, 1000), 'failure', '2.0 Hz, with 0.50 s', 'max_age_s'),
+        (heard(7), 'failure', 'one message, with 2.00 s', 'max_age_s'),
+        (heard(0, 10, 20, 30, 150, 160), 'warning', 'with 0.12 s', 'max_age_s'),
+    ],
+)
+def test_each_trouble_of_a_topic_has_its_remedy(seen, verdict, found, remedy):
+    finding = judge(seen)
+    assert finding.verdict.value == verdict
+    assert found in finding.found
+    assert remedy in finding.remedy
+
+
+def test_one_message_is_enough_for_an_input_that_may_be_slow():
+    assert judge(heard(7, listened_s=0.05)).verdict is Verdict.OK
+
+
+TYPE = 'trajectory_msgs/JointTrajectory'
+TAKER = End('/arm_controller', TYPE)
+
+
+def told(*takers: End, others: tuple[str, ...] = ()) -> Told:
+    return Told('/joint_trajectory', TYPE, takers, others)
+
+
+@pytest.mark.parametrize(
+    ('seen', 'verdicts', 'found'),
+    [
+        (told(TAKER), ['ok'], 'taken by /arm_controller'),
+        (told(), ['failure'], 'nobody takes /joint_trajectory'),
+        (told(End('/arm', OTHER)), ['failure'], f'is taken as {OTHER}'),
+        (told(End('/arm', TYPE, 'durability')), ['failure'], 'does not match: durability'),
+        (told(End('/arm', OTHER), TAKER), ['ok'], 'taken by /arm_controller'),
+        (told(TAKER, others=('/robot_1/edge_controller',)), ['ok'], 'taken by'),
+        (told(TAKER, others=('/teleop',)), ['ok', 'warning'], '/teleop also publishes'),
+    ],
+)
+def test_who_takes_commands_and_who_else_gives_them(seen, verdicts, found):
+    findings = judge_commands(seen)
+    assert [finding.verdict.value for finding in findings] == verdicts
+    assert found in findings[-1].found
+
+
+def manager(*controllers: Controller, enforces: bool | None = True) -> Manager:
+    return Manager('/controller_manager', enforces, controllers)
+
+
+def judged(found: Manager, robot=POSITIONS) -> list[str]:
+    return [finding.verdict.value for finding in control.judge([found], robot)]
+
+
+def test_no_manager_is_nothing_to_check():
+    (finding,) = control.judge([], POSITIONS)
+    assert finding.verdict is Verdict.SKIPPED
+
+
+@pytest.mark.parametrize(
+    ('found', 'verdict', 'remedy'),
+    [
+        (manager(), 'ok', ''),
+        (manager(enforces=False), 'failure', 'enforce_command_limits: true'),
+        (manager(enforces=None), 'warning', 'update ros2_control'),
+        (Manager('/controller_manager', trouble='no answer'), 'warning', 'hangs'),
+    ],
+)
+def test_limits_that_are_not_enforced(found, verdict, remedy):
+    (finding,) = control.judge([found], None)
+    assert finding.verdict.value == verdict
+    assert remedy in finding.remedy
+    assert '/controller_manager' in finding.name
+
+
+def controller(*, takes_commands: bool = True, **parameters: object) -> Controller:
+    return Controller('/base', parameters, takes_commands)
+
+
+@pytest.mark.parametrize('key', TIMEOUTS)
+@pytest.mark.parametrize(
+    ('value', 'takes', 'robot', 'verdict'),
+    [
+        (0.5, True, VELOCITIES, 'ok'),
+        (0.0, True, VELOCITIES, 'failure'),
+        (0.0, True, POSITIONS, 'warning'),
+        (0.0, False, VELOCITIES, 'warning'),
+        # without a robot file nobody knows what it would do
+        (0.0, False, None, 'failure'),
+        (30.0, True, VELOCITIES, 'warning'),
+        ('soon', True, VELOCITIES, 'warning'),
+        (float('nan'), True, VELOCITIES, 'warning'),
+        (True, True, VELOCITIES, 'warning'),
+    ],
+)
+def test_timeouts_of_controllers(key, value, takes, robot, verdict):
+    found = manager(controller(takes_commands=takes, **{key: value}))
+    assert judged(found, robot) == ['ok', verdict]
+    finding = control.judge([found], robot)[1]
+    assert finding.name == f'/base {key}'
+    assert (f'set {key}: 0.5' in finding.remedy) is (verdict != 'ok')
+
+
+@pytest.mark.parametrize(
+    ('takes', 'robot', 'verdicts'),
+    [
+        (True, VELOCITIES, ['ok', 'warning']),
+        (True, POSITIONS, ['ok']),
+        (False, VELOCITIES, ['ok']),
+    ],
+)
+def test_controllers_that_have_no_timeout(takes, robot, verdicts):
+    assert judged(manager(controller(takes_commands=takes)), robot) == verdicts
+
+
+def test_a_controller_that_does_not_answer_is_told():
+    found = manager(Controller('/base', {}, True, 'no answer'))
+    assert judged(found) == ['ok', 'warning']
+
+
+ENDS = st.lists(
+    st.builds(End, st.just('/n'), st.sampled_from([KIND, OTHER]), st.sampled_from(['', 'q'])),
+    max_size=3,
+).map(tuple)
+ARRIVALS = st.lists(st.integers(0, 10**10), max_size=30).map(lambda times: tuple(sorted(times)))
+
+
+@given(
+    st.builds(
+        Heard,
+        st.just('front'),
+        st.just('/front'),
+        st.just(KIND),
+        st.floats(0.001, 60),
+        ENDS,
+        ARRIVALS,
+        st.floats(0, 60),
+        st.sampled_from(['', 'no joint']),
+    )
+)
+def test_whatever_is_heard_is_judged(seen):
+    """A finding without the remedy that it needs could not even be made."""
+    finding = judge(seen)
+    if finding.verdict is Verdict.OK:
+        assert seen.arrivals_ns
+        assert not seen.trouble
+
+
+@given(ENDS, st.lists(st.sampled_from(['/teleop', '/a/edge_controller'])).map(tuple))
+def test_whoever_takes_commands_is_judged(takers, others):
+    findings = judge_commands(Told('/c', KIND, takers, others))
+    assert (findings[0].verdict is Verdict.OK) is (End('/n', KIND) in takers)
+
+
+@given(
+    st.lists(
+        st.builds(
+            Manager,
+            st.just('/m'),
+            st.none() | st.booleans(),
+            st.lists(
+                st.builds(
+                    Controller,
+                    st.just('/c'),
+                    st.dictionaries(
+                        st.sampled_from(TIMEOUTS), st.floats() | st.text() | st.booleans()
+                    ),
+                    st.booleans(),
+                    st.sampled_from(['', 'no answer']),
+                )
+            ).map(tuple),
+            st.sampled_from(['', 'no answer']),
+        ),
+        max_size=3,
+    ),
+    st.sampled_from([None, POSITIONS, VELOCITIES]),
+)
+def test_whatever_a_manager_tells_is_judged(managers, robot):
+    assert len(control.judge(managers, robot)) >= max(1, len(managers))
