@@ -18,7 +18,7 @@ help:
 	@echo "make unit    the tests that need no ROS (seconds)"
 	@echo "make lint    ruff"
 	@echo "make bench   measure, into out/bench/"
-	@echo "make docs    write docs/parameters.md anew"
+	@echo "make docs    write docs/parameters.md and docs/messages.md anew"
 	@echo "make shell   a shell in which ROS 2 and both packages are found"
 	@echo "make clean   remove what was built and installed"
 	@echo

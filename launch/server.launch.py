@@ -6,7 +6,19 @@ from launch.action import Action
 from lerobot_serve.ros import launching
 from lerobot_serve.server.parameters import ServerParameters
 
-PARAMETERS = ('policy_kind', 'policy_path', 'device', 'max_sessions')
+PARAMETERS = (
+    'policy_kind',
+    'policy_path',
+    'device',
+    'slot',
+    'scheduler',
+    'admission',
+    'max_sessions',
+    'metrics_port',
+    'metrics_address',
+    'trace_folder',
+    'trace_images',
+)
 
 
 def generate_launch_description() -> LaunchDescription:

@@ -24,12 +24,13 @@ test/unit/test_architecture.py):
     sim         a small robot and its cameras                         -> wire, parameters
     ros         what nodes need of rclpy: parameters, QoS, runtime    -> wire, parameters, start
     start       holds signals back while an executable loads          knows nothing
-    bench       measurements, and the training of the demo's policy   -> everything
+    bench       measurements                                          -> everything
+    demo        a small fleet, what becomes of it, its policies       -> everything
     cli         one file a verb                                       -> everything
 
 The modules of a room are plain: they never import rclpy, never read a clock they were not given,
-and raise typed errors. Each room's node.py wires them to ROS. Only node.py files, ros, bench and
-cli import rclpy.
+and raise typed errors. Each room's node.py wires them to ROS. Only node.py files, ros, bench,
+demo and cli import rclpy.
 """
 
 __version__ = '0.1.0'

@@ -10,6 +10,7 @@ from pathlib import Path
 from lerobot_serve.bags.as_trace import BagTrace
 from lerobot_serve.bags.message import BagError
 from lerobot_serve.bags.reader import sorted_out
+from lerobot_serve.cli.progress import reading
 from lerobot_serve.edge.parameters import EdgeParameters
 from lerobot_serve.edge.preparation import limits, load_robot
 from lerobot_serve.parameters import ParameterError
@@ -76,7 +77,8 @@ def judge(options: argparse.Namespace) -> Audit:
         raise ParameterError('--max-action-age and --robot are for bags; a trace tells both')
     bounds = bounds_of(options.robot) if options.robot else None
     sources = [BagTrace(bag, max_action_age_s=age_s, bounds=bounds) for bag in bags]
-    return audit(traces, show=options.show, sources=sources)
+    with reading(options.paths):
+        return audit(traces, show=options.show, sources=sources)
 
 
 def bounds_of(file: Path) -> Bounds:

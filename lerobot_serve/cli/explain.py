@@ -6,6 +6,7 @@ import argparse
 import json
 from math import isfinite
 
+from lerobot_serve.cli.progress import working
 from lerobot_serve.parameters import ParameterError
 from lerobot_serve.trace.schema import TraceError
 from lerobot_serve.trace.story.moment import Moment, parse
@@ -50,7 +51,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(options: argparse.Namespace) -> int:
     """Return 0, or 4 when there is nothing of that robot or time. Raises ParameterError."""
     try:
-        story = explain(options.paths, options.client, at=options.at, around_s=options.around)
+        with working('reading traces'):
+            story = explain(options.paths, options.client, at=options.at, around_s=options.around)
     except (TraceError, OSError) as error:
         raise ParameterError(str(error)) from error
     if options.json:

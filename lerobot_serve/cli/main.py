@@ -25,7 +25,7 @@ VERBS = {
     'audit': 'prove or refute from traces and bags that robots were driven safely',
     'explain': 'tell from traces why a robot stuttered, with a time line and what to do',
     'stats': 'sum traces and bags up: episodes, latencies, fallbacks and drops of each slot',
-    'docs': 'show the parameters of every node, or write docs/parameters.md',
+    'docs': 'show the parameters of every node, or write the generated pages of docs/',
 }
 # verbs that are a node in this process, which waits for SIGINT and SIGTERM by itself
 NODES = frozenset({'record'})

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import json
 import math
 
+from lerobot_serve.cli.progress import working
 from lerobot_serve.edge.parameters import EdgeParameters
 from lerobot_serve.parameters import ParameterError
 from lerobot_serve.planning.demand import Fleet, Service
@@ -117,7 +118,8 @@ def main(options: argparse.Namespace) -> int:
     found = formula(fleet, service, BUSY_SHARE)
     limit = options.max_servers or options.robots + 1
     also = (found.without_spare, found.servers)
-    planned = plan(fleet, service, Trial(options.seconds, options.seed), limit, also)
+    with working('simulating'):
+        planned = plan(fleet, service, Trial(options.seconds, options.seed), limit, also)
     if options.json:
         print(json.dumps(as_json(fleet, service, found, planned), indent=2))
     else:

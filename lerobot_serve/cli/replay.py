@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+from functools import partial
 import json
 from pathlib import Path
 from typing import Any
 
 from lerobot_serve.bags.message import BagError
+from lerobot_serve.cli.progress import counted
 from lerobot_serve.parameters import build, ParameterError, Spec, specs
 from lerobot_serve.policies.base import PolicyError
 from lerobot_serve.replay.compare import TOLERANCE
@@ -99,8 +101,11 @@ def replay(options: argparse.Namespace) -> Result:
         robot_type=options.robot_type,
         execution_horizon=options.execution_horizon,
     )
+    count = sum(source.policies().values())
     try:
-        return Replay(source, replayer, options.tolerance).run()
+        return Replay(source, replayer, options.tolerance).run(
+            partial(counted, total=count, what='asking')
+        )
     finally:
         replayer.close()
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from lerobot_serve.bags.as_trace import BagTrace
 from lerobot_serve.bags.message import BagError
 from lerobot_serve.bags.reader import sorted_out
+from lerobot_serve.cli.progress import reading
 from lerobot_serve.parameters import ParameterError
 from lerobot_serve.trace.schema import TraceError
 from lerobot_serve.trace.stats.collect import collect
@@ -33,7 +34,8 @@ def main(options: argparse.Namespace) -> int:
     """Raises ParameterError."""
     try:
         bags, traces = sorted_out(options.paths)
-        stats = collect(traces, [BagTrace(bag).read() for bag in bags])
+        with reading(options.paths):
+            stats = collect(traces, [BagTrace(bag).read() for bag in bags])
         if options.html:
             options.html.write_text(page(stats), errors='replace')
     except (TraceError, BagError, OSError) as error:

@@ -110,7 +110,8 @@ def canary_words(found: Figures) -> str:
 
 def broken_words(found: Figures) -> str:
     return (
-        f'{found["why"].removeprefix("rolled back: ")} ({found["episodes_with_v3"]} episodes with it, '
+        f'{found["why"].removeprefix("rolled back: ")} '
+        f'({found["episodes_with_v3"]} episodes with it, '
         f'{found["episodes_with_v3_a_second_later"]} a second later; the safety cage changed '
         f'{found["commands_changed_by_the_cage"]} commands)'
     )

@@ -9,6 +9,7 @@ from what was answered is summed up by action.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -109,9 +110,12 @@ class Replay:
         # sessions of recurrent policies in the episode whose hidden state is not known
         self._unknown: dict[tuple[str, int], int] = {}
 
-    def run(self) -> Result:
-        """Ask for everything again. Raises BagError, TraceError, ReplayError."""
-        for recorded in self._source.read():
+    def run(self, shown: Callable[[Iterator[Recorded]], Iterator[Recorded]] = iter) -> Result:
+        """
+        Ask for everything again; `shown` hands on what it is given, and may tell how far that is.
+        Raises BagError, TraceError, ReplayError.
+        """
+        for recorded in shown(self._source.read()):
             try:
                 self._ask(recorded, wire_chunk.decode(recorded.answer))
             except Malformed as error:

@@ -49,7 +49,7 @@ def observation_out(lifespan_s: float, *, of_many: bool = False) -> QoSProfile:
 OBSERVATION_INBOX = _profile(ReliabilityPolicy.RELIABLE, UNDER_WAY)
 
 # a batch is answered at once, and a router's reply topic carries the chunks of all its robots; the
-# lease tells an edge within seconds that the process behind a topic is gone
+# lease lets who listens to liveliness know within seconds that a process is gone
 ACTION_CHUNK = _profile(
     ReliabilityPolicy.RELIABLE,
     UNDER_WAY,

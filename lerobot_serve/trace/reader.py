@@ -7,7 +7,8 @@ can, and who only looks for some kinds skips it with all others. Any thread.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -18,6 +19,15 @@ from lerobot_serve.trace.schema import LINE_LIMIT, SCHEMA_VERSION, TraceError
 
 SHOWN_BYTES = 200
 HEAD = '{"kind":"header"'
+
+
+def open_part(part: Path) -> BinaryIO:
+    """Return a part to be read. Raises OSError."""
+    return open(part, 'rb')
+
+
+# who wants to know how far reading is opens the files by itself
+OPEN: ContextVar[Callable[[Path], BinaryIO]] = ContextVar('OPEN', default=open_part)
 
 
 def read(path: Path | str) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -37,7 +47,7 @@ def read(path: Path | str) -> Iterator[tuple[int, dict[str, Any]]]:
 def _read_parts(parts: list[Path]) -> Iterator[tuple[int, dict[str, Any]]]:
     for part in parts:
         try:
-            with open(part, 'rb') as file:
+            with OPEN.get()(part) as file:
                 yield from _read_part(file, part, is_first=part == parts[0])
         except FileNotFoundError:
             # the run goes on and has removed its oldest
