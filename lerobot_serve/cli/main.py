@@ -15,7 +15,7 @@ from lerobot_serve.start import remedy, SIGNALS, UserError
 
 # verb -> what it does; the module lerobot_serve.cli.VERB has add_arguments and main
 VERBS = {
-    'demo': 'run a simulated robot against a policy server and sum up what happened',
+    'demo': 'show simulated robots, a new policy that takes over and a bad one that is sent back',
     'doctor': 'find what is wrong with machine, policy and robot, and what to do about it',
     'bench': 'measure the data path and write out/bench/*.json',
     'record': 'write what goes over the topics into a bag, as ros2 bag does',

@@ -132,14 +132,18 @@ class Scoreboard:
             self.moments.append(Moment(time_s, text))
         self.news.set()
 
+    def slot(self, name: str) -> Slot:
+        """Return what the router told of a slot, a blank before it told."""
+        return self.slots.get(name) or Slot()
+
     def replica_state(self, slot: str, server: str) -> str:
         """Return what the router thinks of a server, empty before it told."""
-        found = self.slots[slot].replicas.get(server) if slot in self.slots else None
+        found = self.slot(slot).replicas.get(server)
         return found.state if found else ''
 
     def busiest(self, slot: str) -> str:
         """Return the server of a slot that has answered most."""
-        replicas = self.slots[slot].replicas
+        replicas = self.slot(slot).replicas
         return max(replicas, key=lambda name: replicas[name].answers)
 
     def successes(self) -> dict[str, tuple[int, int]]:

@@ -42,11 +42,14 @@ class Stage:
 
     # processes
 
-    def start_all(self) -> None:
-        """Start every process of the cast."""
+    def start_servers(self) -> None:
+        """Start the policy servers and the router."""
         for name in (*cast.CHAMPIONS, cast.CANDIDATE, cast.SHADOW):
             self.start_server(name, 'v1' if name in cast.CHAMPIONS else 'v2')
         self._start(cast.router(self.folder / 'state', self.traces))
+
+    def start_robots(self) -> None:
+        """Start the simulated arms with their controllers."""
         for number, name in enumerate(self.board.robots):
             for part in cast.robot(name, self._seed + number, self.traces):
                 self._start(part)

@@ -14,7 +14,11 @@ EVERYWHERE = ('cv2', 'numpy', 'prometheus_client', 'simplejpeg', 'yaml')
 FOR_POLICIES = ('torch', 'safetensors')
 FOR_LEROBOT = ('lerobot', 'torchvision')
 # what is not to be had without the others
-LOST = {'mcap': 'no bags are recorded or read', 'rich': 'the demo has no screen'}
+LOST = {
+    'argcomplete': 'the shell completes no verbs and options',
+    'mcap': 'no bags are recorded or read',
+    'rich': 'the demo has no screen',
+}
 # 7400 + 250 ports a domain; Linux gives out 32768 to 60999 to connections that go out
 DOMAIN_LIMIT, OUTGOING_DOMAINS = 232, range(102, 215)
 RANGES = ('SUBNET', 'SYSTEM_DEFAULT')

@@ -55,17 +55,20 @@ def _to_text(record: dict[str, Any]) -> str:
     except ValueError:
         # rare, and nothing is as fast as to try
         fields: set[str] = set()
-        finite = _finite(record, '', fields)
+        finite = _finite(record, None, fields)
         if not fields:
             raise
         return _encode(finite | {'not_finite': sorted(fields)})
 
 
-def _finite(value: Any, name: str, fields: set[str]) -> Any:
-    """Return the value with null for what is not finite, whose names are added to `fields`."""
+def _finite(value: Any, name: str | None, fields: set[str]) -> Any:
+    """
+    Return the value with null for what is not finite, whose names are added to `fields`. The
+    record itself has no name.
+    """
     if isinstance(value, dict):
         return {
-            key: _finite(below, f'{name}.{key}' if name else str(key), fields)
+            key: _finite(below, str(key) if name is None else f'{name}.{key}', fields)
             for key, below in value.items()
         }
     if isinstance(value, (list, tuple)):

@@ -86,7 +86,7 @@ def test_a_broken_robot_file_names_its_place(tmp_path, sim_arm_yaml):
 @pytest.mark.parametrize(
     ('arguments', 'status', 'said'),
     [
-        (['demo', '--seconds', '0'], 1, '--seconds must be in'),
+        (['demo', '--robots', '0'], 1, '--robots must be in'),
         (['bench', 'codec', '--out', '/proc/nope'], 1, 'cannot be made'),
         (['dance'], 2, 'invalid choice'),
         ([], 2, 'VERB'),

@@ -51,6 +51,8 @@ TABLE: dict[str, tuple[object, Callable[[Serving], object], object]] = {
         lambda s: s.canary.canary.limits.failed_answers_percent,
         9.0,
     ),
+    'canary_minimum_answers': (9, lambda s: s.canary.canary.limits.minimum_answers, 9),
+    'canary_minimum_commands': (9, lambda s: s.canary.canary.limits.minimum_commands, 9),
     'canary_max_latency_ratio': (9.0, lambda s: s.canary.canary.limits.latency_ratio, 9.0),
     'canary_max_trip_percent': (9.0, lambda s: s.canary.canary.limits.trips_percent, 9.0),
     'canary_max_fallback_percent': (

@@ -30,12 +30,18 @@ def without(package: str, code: str) -> subprocess.CompletedProcess:
             f'python3 -m pip install {REQUIREMENTS["simplejpeg"]}',
         ),
         ('rclpy', STARTED.format('sim.node'), f'error: {SOURCE}'),
-        ('rclpy', COMMAND.format('--help'), f'lerobot-serve: {SOURCE}'),
+        ('rclpy', COMMAND.format('bench'), f'lerobot-serve: {SOURCE}'),
     ],
 )
 def test_a_missing_package_is_one_line_and_status_1(package, code, said):
     result = without(package, code)
     assert (result.returncode, result.stderr, result.stdout) == (1, f'{said}\n', '')
+
+
+def test_help_needs_no_ros():
+    result = without('rclpy', COMMAND.format('--help'))
+    assert (result.returncode, result.stderr) == (0, '')
+    assert 'doctor' in result.stdout
 
 
 def test_a_missing_module_of_our_own_is_a_fault_and_not_explained_away():

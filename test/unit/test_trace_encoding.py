@@ -8,7 +8,7 @@ import json
 import math
 import struct
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 import numpy as np
 import pytest
@@ -49,6 +49,7 @@ def holds_not_finite(value):
 
 
 @settings(max_examples=80)
+@example({'': {'0': math.inf}})
 @given(RECORDS)
 def test_what_is_written_is_what_is_read(content):
     record = content | {'kind': 'any'}
