@@ -16,6 +16,7 @@ from steering import PLUGIN, Steering
 
 from lerobot_serve.cli.processes import Fleet, fleet
 from lerobot_serve.ros.runtime import Runtime
+from lerobot_serve_interfaces.msg import RouterState
 
 NULL_POLICY = 'joints=6,chunk=30,cameras=,fps=30'
 
@@ -114,7 +115,10 @@ def router_rig(node, tmp_path):
     with fleet(tmp_path, environment) as started:
         rigged = RouterRig(node, started, tmp_path)
         yield rigged
+        # below a failure, too
+        print(f'--- the router, last\n{rigged.watch.last.get(RouterState)}')
         rigged.end()
+    print(f'--- exit statuses\n{started.ended()}')
     for steering in rigged.steerings.values():
         steering.end()
     for log in sorted(tmp_path.glob('*.log')):

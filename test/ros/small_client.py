@@ -20,6 +20,8 @@ from lerobot_serve.wire.schema import Flag, MsgType, Refusal
 from lerobot_serve.wire.session import CameraSpec, Refused, SessionAsk, Unreachable
 from lerobot_serve_interfaces.msg import ActionChunk
 
+# a server that loads, and a router whose servers do
+NOT_YET = (Refusal.NOT_READY, Refusal.UNREACHABLE)
 JOINTS = tuple(f'joint_{i}.pos' for i in range(6))
 
 
@@ -46,7 +48,7 @@ class SmallClient:
             try:
                 reply = self._sessions.open(self.ask, 5.0)
             except (Unreachable, Refused) as error:
-                is_refused = isinstance(error, Refused) and error.code != Refusal.NOT_READY
+                is_refused = isinstance(error, Refused) and error.code not in NOT_YET
                 if is_refused or time.monotonic() > deadline:
                     raise
                 time.sleep(0.01)
