@@ -26,8 +26,10 @@ REQUIREMENTS = {
     'rich': 'rich==14.2.0',
     'safetensors': 'safetensors==0.8.0',
     'simplejpeg': 'simplejpeg==1.9.0',
+    'tokenizers': 'tokenizers==0.22.2',
     'torch': 'torch==2.13.0',
     'torchvision': 'torchvision==0.28.0',
+    'transformers': 'transformers==4.57.6',
     'yaml': 'PyYAML==6.0.3',
 }
 FROM_ROS = (

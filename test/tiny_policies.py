@@ -11,9 +11,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from lerobot_serve.policies.lerobot.compat import lerobot, quiet
+from lerobot_serve.bench import made
+from lerobot_serve.policies.lerobot.compat import lerobot
 
 HEIGHT, WIDTH, CROP_MARGIN = 48, 64, 4
 CAMERAS = {
@@ -103,7 +102,6 @@ def build(
     **config: Any,
 ) -> Path:
     """Write a policy of one kind into a folder and return that; `config` goes before ours."""
-    parts = lerobot()
     settings = SETTINGS[kind] | config
     key = 'observation.images.{}'
     if kind == 'tdmpc':
@@ -112,23 +110,13 @@ def build(
     if kind in ('diffusion', 'vqbet'):
         settings.setdefault('crop_shape', (height - CROP_MARGIN, width - CROP_MARGIN))
     if kind == 'smolvla' and 'vlm_model_name' not in config:
-        from tiny_vlm import build_vlm
+        lerobot()
+        from lerobot_serve.bench.vlm import build_vlm
 
         settings['vlm_model_name'] = str(build_vlm(folder / 'vlm'))
     names = CAMERAS[kind] if cameras is None else cameras
-    inputs = {key.format(name): _feature('VISUAL', 3, height, width) for name in names}
-    inputs['observation.state'] = _feature('STATE', joints)
-    outputs = {'action': _feature('ACTION', joints)}
-    described = parts.config_class.get_choice_class(kind)(
-        input_features=inputs, output_features=outputs, device='cpu', push_to_hub=False, **settings
-    )
-    with quiet(), torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        policy = parts.get_policy_class(kind)(described)
-        processors = parts.make_processors(described, dataset_stats=_statistics(inputs | outputs))
-        for part in (policy, *processors):
-            part.save_pretrained(folder)
-    return folder
+    images = {key.format(name): (height, width) for name in names}
+    return made.build(kind, folder, images=images, joints=joints, settings=settings, seed=seed)
 
 
 def cached(kind: str, root: Path) -> Path:
@@ -153,26 +141,3 @@ def _insert(file: Path, after: str, name: str) -> None:
     names = [step['registry_name'] for step in pipeline['steps']]
     pipeline['steps'].insert(names.index(after) + 1, {'registry_name': name, 'config': {}})
     file.write_text(json.dumps(pipeline, indent=2))
-
-
-def _feature(kind: str, *shape: int) -> Any:
-    from lerobot.configs.types import FeatureType, PolicyFeature
-
-    return PolicyFeature(FeatureType[kind], shape)
-
-
-def _statistics(features: dict[str, Any]) -> dict[str, dict[str, torch.Tensor]]:
-    """Draw what a data set would have said of each value."""
-    drawn = {}
-    for name, feature in features.items():
-        shape = (3, 1, 1) if feature.type.name == 'VISUAL' else feature.shape
-        mean, std = torch.rand(shape) - 0.5, torch.rand(shape) + 0.5
-        drawn[name] = {
-            'mean': mean,
-            'std': std,
-            'min': mean - 3 * std,
-            'max': mean + 3 * std,
-            'q01': mean - 2 * std,
-            'q99': mean + 2 * std,
-        }
-    return drawn

@@ -16,9 +16,15 @@ END_S = 10.0
 
 @contextlib.contextmanager
 def child(
-    command: list[str], log: Path, environment: dict[str, str] | None = None
+    command: list[str],
+    log: Path,
+    environment: dict[str, str] | None = None,
+    folder: Path | None = None,
 ) -> Iterator[subprocess.Popen]:
-    """Run a command beside us with its output in `log`; SIGINT ends it, after END_S SIGKILL."""
+    """
+    Run a command beside us with its output in `log`; SIGINT ends it, after END_S SIGKILL. It runs
+    in `folder`, here unless that is given.
+    """
     with open(log, 'w') as output:
         with signals_held():
             process = subprocess.Popen(
@@ -27,6 +33,7 @@ def child(
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 env=environment,
+                cwd=folder,
             )
         try:
             yield process

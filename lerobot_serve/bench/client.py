@@ -37,7 +37,8 @@ class Arrived:
 class Inbox:
     """The executor thread deposits, the main thread takes."""
 
-    def __init__(self) -> None:
+    def __init__(self, answer_s: float = ANSWER_TIMEOUT_S) -> None:
+        self._answer_s = answer_s
         self._queue: queue.SimpleQueue[Arrived] = queue.SimpleQueue()
 
     def deposit(self, raw: bytes) -> None:
@@ -46,7 +47,7 @@ class Inbox:
     def take(self) -> Arrived | None:
         """Wait for an answer; None when it did not come in time."""
         try:
-            return self._queue.get(timeout=ANSWER_TIMEOUT_S)
+            return self._queue.get(timeout=self._answer_s)
         except queue.Empty:
             return None
 
@@ -59,14 +60,23 @@ class Inbox:
 class PolicyClient(Node):
     """
     A client of one policy server or router. Built by the main thread, which also calls everything
-    but the inboxes' `deposit`.
+    but the inboxes' `deposit`. An answer is waited for `answer_s`; a request that was lost on the
+    way is sent again until `lifespan_s` is over.
     """
 
-    def __init__(self, runtime: Runtime, name: str = 'bench', server: str = SERVER) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        name: str = 'bench',
+        server: str = SERVER,
+        *,
+        answer_s: float = ANSWER_TIMEOUT_S,
+        lifespan_s: float = LIFESPAN_S,
+    ) -> None:
         super().__init__(name, context=runtime.context)
         self.server, self.reply_topic = server, f'/{name}/action_chunk'
-        self.chunks = Inbox()
-        self.sessions = SessionClient(self, server, lifespan_s=LIFESPAN_S)
+        self.chunks = Inbox(answer_s)
+        self.sessions = SessionClient(self, server, lifespan_s=lifespan_s)
         # chunks arrive as at the edge
         self._lane = Lane(
             self, ActionChunk, self.reply_topic, qos.ACTION_CHUNK, self.chunks.deposit

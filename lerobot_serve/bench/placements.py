@@ -2,13 +2,12 @@
 What it costs to place an episode: one that is known, a new one, a new one that is written down.
 
 In one thread without ROS, as the dispatcher does it under its lock. A known and a new episode take
-turns in both tables, so that all meet the same machine. Then a million episodes, to see that
-neither memory nor file grow and that the split is what was asked for.
+turns in both tables, so that all meet the same machine. Then millions of episodes, which are
+counted, too: neither memory nor file may grow, and the split has to be what was asked for.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 import os
 from pathlib import Path
 import tempfile
@@ -19,16 +18,20 @@ from lerobot_serve.bench.serving import memory_mb
 from lerobot_serve.bench.statistics import spread
 from lerobot_serve.router.journal import Journal
 from lerobot_serve.router.sticky import StickyTable
+from lerobot_serve.router.tally import Tally
 
-ABOUT = 'one episode placed, and what is left of a million of them'
-CAPACITY, EPISODES, SPLIT_PERCENT = 10_000, 1_000_000, 80
-PLACES_A_ROUND = 50
+ABOUT = 'one episode placed, and what is left of millions of them'
+CAPACITY, SPLIT_PERCENT, ROBOTS = 10_000, 80, 997
+# ten million in the usual 200 rounds
+PLACES_A_ROUND, EPISODES_A_ROUND = 50, 50_000
 # by then everything is as large as it gets
 GROWN_AFTER = 100_000
 GOAL_MS, GOAL_MB, GOAL_POINTS = 0.1, 5.0, 0.2
 PARAMETERS = {
     'capacity': CAPACITY,
     'places_a_round': PLACES_A_ROUND,
+    'episodes_a_round': EPISODES_A_ROUND,
+    'robots': ROBOTS,
     'split_percent': SPLIT_PERCENT,
 }
 
@@ -36,7 +39,7 @@ PARAMETERS = {
 def measure(rounds: int, folder: Path) -> list[Case]:
     """Return one case for the cost and one for the growth. Main thread."""
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
-        return [measure_cost(rounds, Path(scratch)), measure_growth(Path(scratch))]
+        return [measure_cost(rounds, Path(scratch)), measure_growth(rounds, Path(scratch))]
 
 
 def measure_cost(rounds: int, folder: Path) -> Case:
@@ -75,23 +78,25 @@ def microseconds(values_ms: list[float]) -> str:
     return f'{figures["p50"] * 1000:.1f} (p99 {figures["p99"] * 1000:.1f})'
 
 
-def measure_growth(folder: Path) -> Case:
-    """Place a million episodes in one table."""
-    path = folder / 'growth.jsonl'
+def measure_growth(rounds: int, folder: Path) -> Case:
+    """Place millions of episodes in one table and count them."""
+    path, episodes = folder / 'growth.jsonl', rounds * EPISODES_A_ROUND
     journal = Journal(path, CAPACITY, print)
-    table, slots = StickyTable(CAPACITY, journal), Counter()
+    table, tally = StickyTable(CAPACITY, journal), Tally(('a', 'b'), CAPACITY)
     largest_mb, grown_mb = 0.0, 0.0
-    for number in range(EPISODES):
-        slots[table.place(f'robot_{number % 997}-{number}', '', SPLIT_PERCENT).slot] += 1
+    for number in range(episodes):
+        robot = f'robot_{number % ROBOTS}'
+        placement = table.place(f'{robot}-{number}', '', SPLIT_PERCENT)
+        tally.requested(robot, placement, time.monotonic_ns())
         if number % CAPACITY == 0:
             largest_mb = max(largest_mb, path.stat().st_size / 2**20)
         if number == GROWN_AFTER:
             grown_mb = memory_mb(os.getpid())
     journal.close()
     more_mb = memory_mb(os.getpid()) - grown_mb
-    error_points = abs(slots['a'] / EPISODES * 100 - SPLIT_PERCENT)
+    error_points = abs(tally.slot('a').requests / episodes * 100 - SPLIT_PERCENT)
     return Case(
-        f'{EPISODES} episodes',
+        f'{episodes} episodes',
         parameters={
             'share_error_points': round(error_points, 3),
             'memory_mb': round(grown_mb, 1),

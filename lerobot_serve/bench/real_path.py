@@ -52,11 +52,17 @@ class RealPath:
     `episode_id` may be set between two trips.
     """
 
-    def __init__(self, client: PolicyClient, frames: dict[str, np.ndarray], codec: Codec) -> None:
+    def __init__(
+        self,
+        client: PolicyClient,
+        frames: dict[str, np.ndarray],
+        codec: Codec,
+        client_id: str = CLIENT_ID,
+    ) -> None:
         self._client, self._frames, self._codec = client, frames, codec
         self._pool = ImagePool(IMAGE_THREADS)
         self._seq = 0
-        self._ask = ask(client.reply_topic, frames, codec)
+        self._ask = ask(client.reply_topic, frames, codec, client_id)
         self.episode_id = 'bench-1'
         self.request_bytes = self.reply_bytes = 0
 
@@ -82,7 +88,7 @@ class RealPath:
     def trip(self) -> Trip | None:
         """Ask once; None when no usable answer came in time. Raises UserError for a refusal."""
         begin_ns = time.perf_counter_ns()
-        images = self._pool.encode_all(self._frames, self._codec, JPEG_QUALITY)
+        images = self._encoded()
         encoded_ns = time.perf_counter_ns()
         raw = self._build(images)
         built_ns = time.perf_counter_ns()
@@ -102,6 +108,9 @@ class RealPath:
             chunk, begin_ns, encoded_ns, built_ns, arrived.arrived_ns, taken_ns, end_ns
         )
 
+    def _encoded(self) -> tuple[Image, ...]:
+        return self._pool.encode_all(self._frames, self._codec, JPEG_QUALITY)
+
     def _build(self, images: tuple[Image, ...]) -> bytes:
         self._seq += 1
         header = Header(
@@ -114,7 +123,7 @@ class RealPath:
             Flag.NONE,
         )
         return wire_observation.encode(
-            Observation(header, CLIENT_ID, self.episode_id, STATE, images)
+            Observation(header, self._ask.client_id, self.episode_id, STATE, images)
         )
 
     @staticmethod
@@ -132,12 +141,17 @@ class RealPath:
         )
 
 
-def ask(reply_topic: str, frames: dict[str, np.ndarray], codec: Codec) -> SessionAsk:
+def ask(
+    reply_topic: str,
+    frames: dict[str, np.ndarray],
+    codec: Codec,
+    client_id: str = CLIENT_ID,
+) -> SessionAsk:
     """Return what the null policy of `server_parameters` accepts."""
     names = tuple(f'joint_{i}.pos' for i in range(JOINTS))
     cameras = tuple(CameraSpec(name, *frame.shape) for name, frame in frames.items())
     return SessionAsk(
-        CLIENT_ID,
+        client_id,
         secrets.randbits(63),
         secrets.randbits(32),
         reply_topic,

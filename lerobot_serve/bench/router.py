@@ -15,6 +15,7 @@ import subprocess
 import tempfile
 
 import numpy as np
+from rclpy.node import Node
 
 from lerobot_serve.bench.client import PolicyClient, SERVER
 from lerobot_serve.bench.real_path import JOINTS, RealPath, Trip
@@ -81,15 +82,39 @@ def start_router(
     folder: Path,
 ) -> subprocess.Popen:
     """Start a router and a server for each of its slots. Raises UserError."""
+    start_servers(stack, client, slots, policy, folder)
+    return start_router_alone(stack, client, slots, folder)
+
+
+def start_servers(
+    stack: contextlib.ExitStack,
+    client: Node,
+    slots: tuple[str, ...],
+    policy: dict[str, object],
+    folder: Path,
+) -> list[subprocess.Popen]:
+    """Start a server for each slot. Raises UserError."""
+    return [
+        stack.enter_context(
+            running(client, 'policy_server', f'/server_{slot}', policy | {'slot': slot}, folder)
+        )
+        for slot in slots
+    ]
+
+
+def start_router_alone(
+    stack: contextlib.ExitStack,
+    client: Node,
+    slots: tuple[str, ...],
+    folder: Path,
+    under: Sequence[str] = (),
+) -> subprocess.Popen:
+    """Start a router of such servers; `under` is a command that runs it. Raises UserError."""
     # what a router of an earlier run remembers must not matter
     state = stack.enter_context(tempfile.TemporaryDirectory(dir=folder))
     parameters: dict[str, object] = {'state_folder': state, 'standby_replicas': 0}
-    for slot in slots:
-        name = f'/server_{slot}'
-        served = policy | {'slot': slot}
-        stack.enter_context(running(client, 'policy_server', name, served, folder))
-        parameters[f'slot_{slot}'] = [name]
-    return stack.enter_context(running(client, 'policy_router', ROUTER, parameters, folder))
+    parameters |= {f'slot_{slot}': [f'/server_{slot}'] for slot in slots}
+    return stack.enter_context(running(client, 'policy_router', ROUTER, parameters, folder, under))
 
 
 def measure_case(

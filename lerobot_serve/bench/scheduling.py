@@ -10,7 +10,10 @@ from __future__ import annotations
 from pathlib import Path
 import tempfile
 
+import numpy as np
+
 from lerobot_serve.bench import act_small
+from lerobot_serve.bench.act_small import CAMERAS
 from lerobot_serve.bench.pictures import pictures
 from lerobot_serve.bench.report import Case
 from lerobot_serve.bench.serving import serve, ServedSwarm, set_parameter
@@ -41,32 +44,40 @@ def measure(rounds: int, folder: Path) -> list[Case]:
             'max_sessions': max(SESSIONS),
             'cpu_threads': 1,
         }
+        frames = {name: pictures(act_small.PIXELS, act_small.PIXELS)[name] for name in CAMERAS}
         with serve(parameters, folder) as served:
-            return [measure_case(served, count, turns) for count in SESSIONS]
+            return [case(served, count, turns, frames, name_of(count)) for count in SESSIONS]
 
 
-def measure_case(served: ServedSwarm, count: int, turns: int) -> Case:
-    """Let `count` robots ask under each scheduler in turn."""
+def name_of(count: int) -> str:
+    return f'{count} sessions'
+
+
+def case(
+    served: ServedSwarm, count: int, turns: int, frames: dict[str, np.ndarray], name: str
+) -> Case:
+    """
+    Let `count` robots ask under each scheduler in turn. Main thread. Raises UserError and what
+    opening sessions raises.
+    """
     swarm = served.swarm
-    frames = pictures(act_small.PIXELS, act_small.PIXELS)
-    frames = {name: frames[name] for name in act_small.CAMERAS}
     swarm.open(count, frames, act_small.JOINTS)
     rates: dict[str, list[float]] = {name: [] for name in SCHEDULERS}
     latencies_ms: dict[str, list[float]] = {name: [] for name in SCHEDULERS}
     for turn in range(turns + 1):
-        for name in SCHEDULERS:
-            set_parameter(served, 'scheduler', name)
+        for scheduler in SCHEDULERS:
+            set_parameter(served, 'scheduler', scheduler)
             seconds = swarm.run(PERIOD_S)
             if turn:
                 answered = [ms for robot in swarm.robots.values() for ms in robot.latencies_ms]
-                rates[name].append(len(answered) / seconds)
-                latencies_ms[name] += answered
+                rates[scheduler].append(len(answered) / seconds)
+                latencies_ms[scheduler] += answered
     failures = dict(swarm.failures)
     swarm.close()
     gain = ratio_of_parts(rates['micro_batch'], rates['round_robin'])
     goal, least = ('not slower', 0.97) if count == 1 else ('at least twice as many', 2.0)
     return Case(
-        f'{count} sessions',
+        name,
         parameters={f'chunks_per_s {n}': round(sum(r) / len(r), 1) for n, r in rates.items()},
         counts=failures,
         series_ms=latencies_ms,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 import contextlib
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,14 +46,19 @@ def serve(parameters: dict[str, object], folder: Path) -> Iterator[ServedSwarm]:
 
 @contextlib.contextmanager
 def running(
-    node: Node, executable: str, server: str, parameters: dict[str, object], folder: Path
+    node: Node,
+    executable: str,
+    server: str,
+    parameters: dict[str, object],
+    folder: Path,
+    under: Sequence[str] = (),
 ) -> Iterator[subprocess.Popen]:
     """
     Start a policy server or router under the name `server`, and give its process once it
-    serves; the executor of `node` spins. Raises UserError.
+    serves; the executor of `node` spins. `under` is a command that runs it. Raises UserError.
     """
     name = server[1:]
-    command = [str(executable_path(executable)), '--ros-args', '-r', f'__node:={name}']
+    command = [*under, str(executable_path(executable)), '--ros-args', '-r', f'__node:={name}']
     for key, value in parameters.items():
         command += ['-p', f'{key}:={value}']
     with child(command, folder / f'{name}.log') as process:

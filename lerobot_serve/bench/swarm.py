@@ -2,8 +2,8 @@
 Many robots in one process, each with one request in flight: they ask again as soon as they were
 answered (`run`), or at a rate (`pace`).
 
-They share reply topics, as robots behind a router do. The thread `answers` takes chunks and, in
-`run`, sends the next requests; the main thread opens, begins, waits and reads.
+They share reply topics, as robots behind a router do. The threads `answers` take chunks and, in
+`run`, send the next requests; the main thread opens, begins, waits and reads.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ REPLIES = '/bench/swarm_chunk_{}'
 SEQ = struct.Struct('<Q')
 FPS = 30.0
 LOST_AFTER_S = 5.0
+# to wait for many topics costs more for each answer than to have a further thread
+TOPICS_A_THREAD = 32
 
 
 @dataclass(slots=True)
@@ -84,10 +86,12 @@ class Swarm(Node):
         self._server = server
         self._topics = tuple(REPLIES.format(number) for number in range(topics))
         self._sessions = SessionClient(self, server, lifespan_s=LIFESPAN_S, of_many=True)
-        self._lanes = Lanes(
-            self, ActionChunk, dict.fromkeys(self._topics, self._on_chunk), qos.ACTION_CHUNK
-        )
-        runtime.thread('answers', partial(self._lanes.run, runtime.stop), self._lanes.wake)
+        self._lanes: dict[str, Lanes] = {}
+        for first in range(0, topics, TOPICS_A_THREAD):
+            deposits = dict.fromkeys(self._topics[first : first + TOPICS_A_THREAD], self._on_chunk)
+            lanes = Lanes(self, ActionChunk, deposits, qos.ACTION_CHUNK)
+            self._lanes |= dict.fromkeys(deposits, lanes)
+            runtime.thread('answers', partial(lanes.run, runtime.stop), lanes.wake)
         self.robots: dict[str, Robot] = {}
         self.failures: dict[str, int] = {}
         self.paced = Paced()
@@ -102,10 +106,11 @@ class Swarm(Node):
         joints: tuple[str, ...],
         codec: Codec = Codec.JPEG,
     ) -> None:
-        """Open so many sessions. Raises Refused, Unreachable and UserError."""
+        """Open so many more sessions. Raises Refused, Unreachable and UserError."""
         encoded = tuple(images.encode(n, f, codec) for n, f in frames.items())
         cameras = tuple(CameraSpec(name, *frame.shape) for name, frame in frames.items())
-        for number in range(count):
+        opened = len(self.robots)
+        for number in range(opened, opened + count):
             name = f'robot_{number}'
             topic = self._topics[number % len(self._topics)]
             ask = SessionAsk(name, number, number + 1, topic, joints, joints, cameras, FPS)
@@ -121,7 +126,7 @@ class Swarm(Node):
 
     def _is_every_topic_found(self) -> bool:
         used = {robot.ask.reply_topic for robot in self.robots.values()}
-        return all(self._lanes.publisher_count(topic) for topic in used)
+        return all(self._lanes[topic].publisher_count(topic) for topic in used)
 
     def close(self) -> None:
         """End all sessions."""
@@ -156,7 +161,8 @@ class Swarm(Node):
         """
         with self._lock:
             for robot in self.robots.values():
-                robot.latencies_ms, robot.is_waiting = [], False
+                robot.latencies_ms, robot.others_served = [], []
+                robot.is_waiting = False
             self.paced, self.failures = Paced(), {}
             self._running, self._asks_again = True, False
         begin_ns = time.monotonic_ns()
@@ -231,4 +237,5 @@ class Swarm(Node):
             self._ask(robot)
 
     def _fail(self, reason: str) -> None:
-        self.failures[reason] = self.failures.get(reason, 0) + 1
+        with self._lock:
+            self.failures[reason] = self.failures.get(reason, 0) + 1

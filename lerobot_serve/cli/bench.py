@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 from importlib import import_module
+import json
 from pathlib import Path
 import signal
 
 import rclpy
 
-from lerobot_serve.bench import machine, report
+from lerobot_serve.bench import machine, page, report
 from lerobot_serve.cli.results import make_folder
 from lerobot_serve.ros.domain import reserve
 from lerobot_serve.ros.runtime import UserError
@@ -18,6 +19,12 @@ EXAMPLE = 'example: lerobot-serve bench round_trip --rounds 200'
 # the module lerobot_serve.bench.NAME has ABOUT, PARAMETERS and measure(rounds, folder)
 NAMES = (
     'round_trip',
+    'peers_round_trip',
+    'peers_many',
+    'slow_link',
+    'recovery',
+    'start_up',
+    'gpu',
     'codec',
     'cage',
     'tick',
@@ -28,7 +35,7 @@ NAMES = (
     'memory',
     'placements',
     'router',
-    'fleet_load',
+    'scale',
     'dispatch',
     'canary',
     'rollback',
@@ -36,6 +43,7 @@ NAMES = (
     'trace_stats',
 )
 OUT = Path('out/bench')
+PLOTS = 'benchmarks'
 ROUNDS_LIMIT = 100_000
 
 
@@ -45,6 +53,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument('--rounds', type=int, default=200, help='repetitions of each case (200)')
     parser.add_argument('--out', type=Path, default=OUT, help=f'folder for results ({OUT})')
+    parser.add_argument(
+        '--page',
+        metavar='FOLDER',
+        type=Path,
+        help='measure nothing; write FOLDER/benchmarks.md and its plots from the results',
+    )
 
 
 def main(options: argparse.Namespace) -> int:
@@ -53,6 +67,9 @@ def main(options: argparse.Namespace) -> int:
         raise UserError(f'there is no benchmark {unknown[0]!r}; there are {", ".join(NAMES)}')
     if not 4 <= options.rounds <= ROUNDS_LIMIT:
         raise UserError(f'--rounds must be in [4, {ROUNDS_LIMIT}], got {options.rounds}')
+    if options.page:
+        write_page(options.out, options.page)
+        return 0
     make_folder(options.out)
     # nobody's robot is to answer
     reserve()
@@ -61,6 +78,23 @@ def main(options: argparse.Namespace) -> int:
     for name in options.names or NAMES:
         run(name, options.rounds, options.out)
     return 0
+
+
+def write_page(results: Path, folder: Path) -> None:
+    """Write the page of all results that there are. Raises UserError."""
+    found = [file for name in NAMES if (file := results / f'{name}.json').exists()]
+    if not found:
+        raise UserError(f'{results} holds no results; lerobot-serve bench measures')
+    try:
+        read = [json.loads(file.read_text()) for file in found]
+    except ValueError as error:
+        raise UserError(f'{results} holds a result that cannot be read: {error}') from error
+    plots = page.plots(read)
+    make_folder(folder / PLOTS)
+    (folder / 'benchmarks.md').write_text(page.page(read, PLOTS))
+    for name, plot in plots.items():
+        (folder / PLOTS / f'{name}.svg').write_text(plot)
+    print(f'wrote {folder}/benchmarks.md and {len(plots)} plots in {folder / PLOTS}')
 
 
 def run(name: str, rounds: int, folder: Path) -> None:

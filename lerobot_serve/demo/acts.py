@@ -74,7 +74,7 @@ def kill(stage: Stage) -> Figures:
     before = {name: (r.stalls, r.chunks) for name, r in board.robots.items()}
     with board.lock:
         for robot in board.robots.values():
-            robot.gap_s = 0.0
+            robot.gap_s = robot.pause_s = 0.0
     killed_s = stage.kill(victim)
     stage.wait(
         lambda: board.replica_state('a', node) in ('SUSPECT', 'AWAY'),
@@ -88,10 +88,12 @@ def kill(stage: Stage) -> Figures:
         'all robots are answered again',
     )
     stage.watch(max(0.0, AFTER_KILL_S - (time.time() - killed_s)))
-    stalls = sum(r.stalls - before[name][0] for name, r in board.robots.items())
+    stalled = sum(r.stalls > before[name][0] for name, r in board.robots.items())
     gap_ms = 1e3 * max(robot.gap_s for robot in board.robots.values())
+    pause_ms = 1e3 * max(robot.pause_s for robot in board.robots.values())
     stage.say(
-        f'{stalls} robots stalled; the longest time between two commands was {gap_ms:.0f} ms'
+        f'{stalled} robots ran out of actions; at most {gap_ms:.0f} ms from one to the next, '
+        f'{pause_ms:.0f} ms from one episode to the next'
     )
     stage.start_server(victim, 'v1')
     back_s = stage.wait(
@@ -99,12 +101,13 @@ def kill(stage: Stage) -> Figures:
     )
     stage.say(f'{victim} is back after {back_s:.0f} s')
     return {
-        'shown': stalls == 0,
+        'shown': stalled == 0,
         'server': node,
         'at_s': killed_s,
         'missed_after_s': round(missed_s, 2),
-        'robots_stalled': stalls,
+        'robots_stalled': stalled,
         'longest_gap_ms': round(gap_ms, 1),
+        'longest_pause_between_episodes_ms': round(pause_ms, 1),
     }
 
 

@@ -109,13 +109,10 @@ class Onlooker(Node):
     def _on_executed(self, robot: Robot, message: ExecutedAction) -> None:
         now_s = message.stamp.sec + message.stamp.nanosec / 1e9
         with self.board.lock:
-            if robot.last_command_s:
-                robot.gap_s = max(robot.gap_s, now_s - robot.last_command_s)
-            robot.last_command_s = now_s
             robot.executed += 1
             # a rung of the ladder plays nothing that was ever seen
             if message.rung == EdgeState.RUNG_PLAY:
-                robot.oldest_age_s = max(robot.oldest_age_s, message.age_s)
+                robot.play(now_s, message.episode_id, message.age_s)
                 self.board.ages_ms.append(1e3 * message.age_s)
 
     def _on_outcome(self, name: str, message: EpisodeOutcome) -> None:

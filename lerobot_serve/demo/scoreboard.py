@@ -33,7 +33,10 @@ class Moment:
 
 @dataclass(slots=True)
 class Robot:
-    """One robot as it tells of itself; `gap_s` is the longest time between two commands."""
+    """
+    One robot as it tells of itself. `gap_s` is the longest time between two actions of a policy in
+    one episode, `pause_s` that from the last one of an episode to the first one of the next.
+    """
 
     state: str = '?'
     reason: str = ''
@@ -50,8 +53,20 @@ class Robot:
     queue_s: float = 0.0
     executed: int = 0
     oldest_age_s: float = 0.0
-    last_command_s: float = 0.0
+    played_s: float = 0.0
+    played_in: str = ''
     gap_s: float = 0.0
+    pause_s: float = 0.0
+
+    def play(self, now_s: float, episode_id: str, age_s: float) -> None:
+        """Note an action of a policy."""
+        since_s = now_s - self.played_s if self.played_s else 0.0
+        if episode_id == self.played_in:
+            self.gap_s = max(self.gap_s, since_s)
+        else:
+            self.pause_s = max(self.pause_s, since_s)
+        self.played_s, self.played_in = now_s, episode_id
+        self.oldest_age_s = max(self.oldest_age_s, age_s)
 
 
 @dataclass(slots=True)

@@ -98,8 +98,10 @@ def shadow_words(found: Figures) -> str:
 
 def kill_words(found: Figures) -> str:
     return (
-        f'{found["robots_stalled"]} robots stalled, at most {found["longest_gap_ms"]:.0f} ms '
-        f'between two commands; missed after {found["missed_after_s"]:.1f} s'
+        f'{found["robots_stalled"]} robots ran out of actions; at most '
+        f'{found["longest_gap_ms"]:.0f} ms from one to the next, '
+        f'{found["longest_pause_between_episodes_ms"]:.0f} ms from one episode to the next; '
+        f'missed after {found["missed_after_s"]:.1f} s'
     )
 
 

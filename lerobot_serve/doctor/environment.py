@@ -12,7 +12,7 @@ from lerobot_serve.start import FROM_ROS, remedy
 DISTRIBUTIONS = ('jazzy', 'kilted')
 EVERYWHERE = ('cv2', 'numpy', 'prometheus_client', 'simplejpeg', 'yaml')
 FOR_POLICIES = ('torch', 'safetensors')
-FOR_LEROBOT = ('lerobot', 'torchvision')
+FOR_LEROBOT = ('lerobot', 'tokenizers', 'torchvision', 'transformers')
 # what is not to be had without the others
 LOST = {
     'argcomplete': 'the shell completes no verbs and options',

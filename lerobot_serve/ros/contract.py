@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable
 
+from rclpy.event_handler import PublisherEventCallbacks
 from rclpy.node import Node
 from rclpy.publisher import Publisher
 
@@ -21,6 +22,8 @@ from lerobot_serve.wire.session import (
 from lerobot_serve_interfaces.msg import ActionChunk, DropCount, Extension
 from lerobot_serve_interfaces.msg import CameraSpec as CameraMessage
 from lerobot_serve_interfaces.srv import OpenSession
+
+NO_EVENTS = PublisherEventCallbacks(use_default_callbacks=False)
 
 
 def ask_from_request(request: OpenSession.Request) -> SessionAsk:
@@ -120,14 +123,22 @@ def drop_messages(drops: dict[str, int]) -> list[DropCount]:
 
 
 def reply_publisher(node: Node, topic: str) -> Publisher:
-    """Return a publisher of chunks on a topic that a client named. Raises Refused."""
+    """
+    Return a publisher of chunks on a topic that a client named. Raises Refused.
+
+    It has none of rclpy's warnings of readers that do not fit: an executor looks at every such
+    event each time it wakes, and a fleet has hundreds of these topics. Who does not fit is found
+    to have no listener.
+    """
     if not is_topic(topic):
         raise Refused(
             Refusal.BAD_NAME,
             f'reply_topic must be the full name of a ROS topic, got {topic[:80]!r}',
         )
     try:
-        return node.create_publisher(ActionChunk, topic, qos.ACTION_CHUNK)
+        return node.create_publisher(
+            ActionChunk, topic, qos.ACTION_CHUNK, event_callbacks=NO_EVENTS
+        )
     except Exception as error:
         # whatever rcl dislikes, for example a topic that carries another type here
         raise Refused(

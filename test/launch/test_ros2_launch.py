@@ -109,18 +109,30 @@ def test_arguments_win_over_the_file_and_the_file_over_the_defaults(
     heard = listen(observer, {topic: (ServerStatus, qos.STATE)})
     words = ('namespace:=left', f'params_file:={file}', 'max_sessions:=3', *NULL)
     launched = launch('server.launch.py', *words)
-    wait_until(lambda: heard[topic], 'a status', launched)
-    assert (heard[topic][0].max_sessions, heard[topic][0].slot) == (3, 'b')
+    # before the policy is loaded no session can be served
+    status = wait_until(
+        lambda: next((each for each in heard[topic] if each.max_sessions), None),
+        'the status of a server that serves',
+        launched,
+    )
+    assert (status.max_sessions, status.slot) == (3, 'b')
     assert launched.interrupt() == 0
 
 
 def test_the_slots_are_a_and_b_and_the_split_is_as_given(launch, observer, wait_until):
     topics = {f'/slot_{slot}/policy_server/status': (ServerStatus, qos.STATE) for slot in 'ab'}
+    topics['/policy_router/state'] = RouterState, qos.STATE
     heard = listen(observer, topics)
     launched = launch('ab.launch.py', 'split_percent:=30', *NULL_A, *NULL_B)
-    wait_until(lambda: all(heard.values()), 'a status of each slot', launched)
-    assert [heard[topic][0].slot for topic in topics] == ['a', 'b']
-    wait_until(lambda: '30 % of the episodes' in launched.output, 'the router', launched)
+    wait_until(lambda: all(heard.values()), 'a word of every node', launched)
+    *servers, states = heard.values()
+    assert [statuses[0].slot for statuses in servers] == ['a', 'b']
+    # what a slot gets is another thing while one of them loads
+    wait_until(
+        lambda: [slot.share_percent for slot in states[-1].slots] == [30, 70],
+        'both slots get their share',
+        launched,
+    )
     assert launched.interrupt() == 0
 
 

@@ -123,7 +123,9 @@ def test_the_plain_modules_need_no_ros():
     code = (
         'import sys\n'
         'import lerobot_serve.bench.children, lerobot_serve.bench.machine\n'
-        'import lerobot_serve.bench.report, lerobot_serve.bench.statistics\n'
+        'import lerobot_serve.bench.growth, lerobot_serve.bench.outage\n'
+        'import lerobot_serve.bench.profiled, lerobot_serve.bench.report\n'
+        'import lerobot_serve.bench.statistics, lerobot_serve.bench.windows\n'
         'sys.exit("rclpy" in sys.modules or "torch" in sys.modules)'
     )
     folder = Path(__file__).parents[2]

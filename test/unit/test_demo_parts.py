@@ -12,7 +12,15 @@ from rich.console import Console
 from lerobot_serve.demo import cast
 from lerobot_serve.demo.proof import proof
 from lerobot_serve.demo.report import report
-from lerobot_serve.demo.scoreboard import Canary, Ended, Replica, Scoreboard, Shadow, Slot
+from lerobot_serve.demo.scoreboard import (
+    Canary,
+    Ended,
+    Replica,
+    Robot,
+    Scoreboard,
+    Shadow,
+    Slot,
+)
 from lerobot_serve.demo.screen import Screen
 from lerobot_serve.demo.summary import describe, summary
 from lerobot_serve.edge.parameters import EdgeParameters
@@ -36,6 +44,7 @@ FIGURES = {
         'shown': True,
         'robots_stalled': 0,
         'longest_gap_ms': 41.0,
+        'longest_pause_between_episodes_ms': 1071.4,
         'missed_after_s': 1.25,
         'at_s': 105.0,
     },
@@ -152,13 +161,21 @@ def test_the_summary_reads_well(board):
     assert told[1].startswith('  ok  robots without weights are served: 3 robots, no torch in')
     assert told[2].endswith('40 requests of 6 episodes compared, 0.012 rad from what was executed')
     assert told[3].endswith(
-        '0 robots stalled, at most 41 ms between two commands; missed after 1.2 s'
+        '0 robots ran out of actions; at most 41 ms from one to the next, '
+        '1071 ms from one episode to the next; missed after 1.2 s'
     )
     assert told[4].endswith('promoted after 60 s (5 % at 0 s, 100 % at 60 s)')
     assert told[5].startswith('  NOT v3 is rolled back on its own: <rolled back> (2 episodes')
     assert '  ok  audit of 7 traces: 900 commands' in told[6]
     assert '  dropped by the robots: late 1, stale 3' in told
     assert '  STOPPED: no' in describe({**found, 'error': 'no'}).splitlines()
+
+
+def test_a_wait_between_two_episodes_is_none_within_one():
+    robot = Robot()
+    for now_s, episode_id in ((5.0, 'a'), (5.1, 'a'), (6.6, 'b'), (6.9, 'b'), (7.0, 'b')):
+        robot.play(now_s, episode_id, 0.5)
+    assert (robot.gap_s, robot.pause_s) == (pytest.approx(0.3), pytest.approx(1.5))
 
 
 def test_a_board_that_saw_nothing_has_a_summary_and_a_report():

@@ -23,7 +23,9 @@ KEYS = {
     'torch': None,
     'safetensors': None,
     'lerobot': None,
+    'tokenizers': None,
     'torchvision': None,
+    'transformers': None,
     'launch': 'launch',
     'launch_ros': 'launch_ros',
 }
@@ -32,14 +34,29 @@ KEYS = {
 def third_party(repository) -> set[str]:
     import sys
 
+    package = repository / 'lerobot_serve'
+    peers = package / 'bench' / 'peers'
     names = set()
-    for file in (repository / 'lerobot_serve').rglob('*.py'):
-        for node in ast.walk(ast.parse(file.read_text())):
-            if isinstance(node, ast.Import):
-                names |= {alias.name.split('.')[0] for alias in node.names}
-            elif isinstance(node, ast.ImportFrom):
-                names.add(node.module.split('.')[0])
+    for file in package.rglob('*.py'):
+        # what is measured beside this package is no part of it
+        known = of_peers(repository) if file.is_relative_to(peers) else set()
+        names |= imported(file) - known
     return names - set(sys.stdlib_module_names) - {'lerobot_serve'}
+
+
+def imported(file) -> set[str]:
+    names = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.split('.')[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            names.add(node.module.split('.')[0])
+    return names
+
+
+def of_peers(repository) -> set[str]:
+    section = (repository / 'requirements.txt').read_text().partition('# [bench]')[2]
+    return {pin.replace('-', '_') for pin in re.findall(r'^([\w-]+)==', section, re.M)}
 
 
 def test_every_import_is_a_named_dependency(repository):

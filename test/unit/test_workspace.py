@@ -115,7 +115,7 @@ def test_pins_differ_by_distribution_where_they_say_so(modules):
     _, workspace = modules
     text = workspace.REQUIREMENTS.read_text()
     jazzy, kilted = (workspace.pins.read(text, distro) for distro in ('jazzy', 'kilted'))
-    assert set(jazzy) == {'ros', 'build', 'run', 'torch', 'lerobot', 'test'}
+    assert set(jazzy) == {'ros', 'build', 'run', 'torch', 'lerobot', 'test', 'bench'}
     assert jazzy['ros'][0] == 'ros-rclpy[fastrtps]==7.1.6'
     assert kilted['ros'][0] == 'ros-rclpy[fastrtps]==9.1.2'
     assert jazzy['run'] == kilted['run']
@@ -150,6 +150,8 @@ def test_lerobot_comes_after_torch_and_leaves_colcon_its_setuptools(
         prepared.install()
     pins = workspace.pins.read(workspace.REQUIREMENTS.read_text(), 'jazzy')
     last = commands[-1]
+    # peers are brought by the benchmarks that measure them
+    assert not set(pins['bench']) & {str(word) for words in commands for word in words}
     assert set(pins['lerobot']).issubset(last) == (torch != 'none')
     if torch != 'none':
         assert '--no-deps' in last

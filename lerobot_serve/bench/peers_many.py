@@ -1,0 +1,151 @@
+"""
+Many robots ask one server twice a second: this package's and its peers', in turn.
+
+All servers are there all the time, each a process of its own; whose robots ask changes every few
+seconds. The robots of one kind are one process, and send pictures that were packed beforehand:
+this package's as threads of the benchmark, openpi's as tasks of one asyncio loop over a connection
+each. LeRobot's are its own robot clients, each with threads of its own, and pack anew each time.
+Every robot has one request in flight; what takes longer than 5 s is lost.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+import contextlib
+from dataclasses import dataclass
+import os
+from pathlib import Path
+import time
+
+from lerobot_serve.bench.client import SERVER
+from lerobot_serve.bench.peers import crowd, judged
+from lerobot_serve.bench.peers.crowd import Asked, Block
+from lerobot_serve.bench.peers.processes import cpu_s, Peer
+from lerobot_serve.bench.peers.trips import frames, JOINTS, READY_S, Size
+from lerobot_serve.bench.peers_round_trip import policy_parameters, start_peers, versions
+from lerobot_serve.bench.report import Case
+from lerobot_serve.bench.serving import memory_mb, running
+from lerobot_serve.bench.swarm import Swarm
+from lerobot_serve.ros.runtime import Runtime, UserError
+from lerobot_serve.wire.schema import Codec
+
+ABOUT = 'many robots ask one server: this package against its peers'
+COUNTS, RATE_HZ, SIZE = (1, 8, 32, 100), 2.0, Size(2, 224, 224)
+BLOCKS, SECONDS_A_ROUND, LEAST_S, WARM_UP_S = 4, 0.025, 1.0, 1.0
+# its server holds one; what becomes of a few says what becomes of more
+LEROBOT_MOST = 8
+JOINT_NAMES = tuple(f'joint_{i}.pos' for i in range(JOINTS))
+PARAMETERS = {
+    'rate_hz': RATE_HZ,
+    'pictures': f'{SIZE} raw',
+    'policy': 'null',
+    'blocks': BLOCKS,
+    'seconds_a_block': f'{SECONDS_A_ROUND:g} x rounds',
+    'warm_up_s': WARM_UP_S,
+    'order': 'this package, LeRobot, openpi, and again',
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """The robots of one kind and their server: how they become so many, and how they ask."""
+
+    open: Callable[[int], None]
+    pace: Callable[[float], Asked]
+    server_pid: int
+    robots_pid: int
+    most: int = max(COUNTS)
+
+    def block(self, seconds: float) -> Block:
+        """Let the robots ask, and return what became of it. Raises UserError."""
+        pids = self.server_pid, self.robots_pid
+        begin_s, before_s = time.monotonic(), [cpu_s(pid) for pid in pids]
+        asked = self.pace(seconds)
+        used_s = [cpu_s(pid) - before for pid, before in zip(pids, before_s, strict=True)]
+        # who loses answers waits for them; who loses none is through a little before the time
+        passed_s = max(seconds, time.monotonic() - begin_s)
+        return Block(asked, passed_s, *used_s, memory_mb(self.server_pid))
+
+
+def measure(rounds: int, folder: Path) -> list[Case]:
+    """
+    Return a case for each kind and number of robots, and one for each that is left out. Main
+    thread. Raises UserError.
+    """
+    seconds = max(LEAST_S, rounds * SECONDS_A_ROUND)
+    with contextlib.ExitStack() as stack:
+        runtime = Runtime([])
+        stack.callback(runtime.close)
+        # each robot has a topic of its own
+        swarm = Swarm(runtime, topics=max(COUNTS))
+        runtime.add(swarm)
+        runtime.spin_in_background()
+        policy = policy_parameters(SIZE) | {'max_sessions': max(COUNTS)}
+        server = stack.enter_context(running(swarm, 'policy_server', SERVER, policy, folder))
+        peers, left_out = start_peers(stack, 'robots', folder)
+        kinds = {crowd.OURS: of_swarm(swarm, server.pid)}
+        kinds |= {name: of_peer(name, peer) for name, peer in peers.items()}
+        cases = [case for count in COUNTS for case in measure_count(kinds, count, seconds)]
+        measured = Case('versions', dict(versions(peers)))
+        return [*cases, measured, *left_out]
+
+
+def measure_count(kinds: dict[str, Kind], count: int, seconds: float) -> list[Case]:
+    """Let so many robots of each kind ask, in turn. Raises UserError, Refused and Unreachable."""
+    asking = {who: kind for who, kind in kinds.items() if count <= kind.most}
+    for kind in asking.values():
+        kind.open(count)
+        kind.pace(WARM_UP_S)
+    blocks: dict[str, list[Block]] = {who: [] for who in asking}
+    for _ in range(BLOCKS):
+        for who, kind in asking.items():
+            blocks[who].append(kind.block(seconds))
+    cases = crowd.cases(count, blocks)
+    for case in cases:
+        case.parameters['load_after'] = round(os.getloadavg()[0], 2)
+    return cases + [too_many(count, who) for who in kinds if who not in asking]
+
+
+def too_many(count: int, who: str) -> Case:
+    """Return in words why it was not measured."""
+    reason = f'its server holds one robot; see what becomes of {LEROBOT_MOST}'
+    return Case(f'{crowd.called(count, who)} not measured', {'reason': reason})
+
+
+def of_swarm(swarm: Swarm, server_pid: int) -> Kind:
+    """Return this package's robots, which are part of this process."""
+    named = {f'observation.images.{name}': frame for name, frame in frames(SIZE).items()}
+
+    def open_all(count: int) -> None:
+        swarm.close()
+        swarm.open(count, named, JOINT_NAMES, Codec.RAW)
+
+    def pace(seconds: float) -> Asked:
+        paced = swarm.pace(seconds, RATE_HZ)
+        counts = Counter(sent=paced.sent, passed_over=paced.passed_over, lost=paced.lost)
+        counts.update(swarm.failures)
+        return Asked([robot.latencies_ms for robot in swarm.robots.values()], counts)
+
+    return Kind(open_all, pace, server_pid, os.getpid())
+
+
+def of_peer(name: str, peer: Peer) -> Kind:
+    """Return a peer's robots, which are a process."""
+
+    def open_all(count: int) -> None:
+        asked(name, peer, 'open', count, str(SIZE))
+
+    def pace(seconds: float) -> Asked:
+        return crowd.told(asked(name, peer, 'pace', seconds, RATE_HZ))
+
+    most = LEROBOT_MOST if name == judged.LEROBOT else max(COUNTS)
+    return Kind(open_all, pace, peer.server.pid, peer.client.pid, most)
+
+
+def asked(name: str, peer: Peer, *order: object) -> object:
+    """Return what the robots say. Raises UserError when they do not."""
+    said = peer.order(*order, within_s=READY_S)
+    if said is None:
+        raise UserError(f'the robots of {name} do not answer; see {name.lower()}_robots.log')
+    return said
