@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from itertools import count
+import math
 import threading
 import time
 
@@ -48,6 +49,7 @@ class PredictAction:
         self._predict, self._withdraw, self._position = predict, withdraw, position
         self._waiting: dict[bytes, tuple[str, Future]] = {}
         self._told = threading.Condition()
+        self._last_told_s = -math.inf
         self._numbers = count(1)
         self._server = ActionServer(
             node,
@@ -64,11 +66,10 @@ class PredictAction:
     def wait_until_told(self, timeout_s: float) -> bool:
         """Wait until every goal has its result; False when that took too long. Any thread."""
         with self._told:
-            if not self._waiting:
-                return True
             told = self._told.wait_for(lambda: not self._waiting, timeout_s)
+            arrived_s = self._last_told_s + ARRIVAL_S
         # nobody says when a result has arrived, and it would be lost with this process
-        time.sleep(ARRIVAL_S if told else 0)
+        time.sleep(max(0.0, arrived_s - time.monotonic()) if told else 0)
         return told
 
     async def _execute(self, goal: ServerGoalHandle) -> PredictChunk.Result:
@@ -94,6 +95,7 @@ class PredictAction:
         result = conclude(goal, chunk)
         with self._told:
             del self._waiting[name]
+            self._last_told_s = time.monotonic()
             self._told.notify_all()
         return result
 
