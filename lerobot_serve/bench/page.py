@@ -26,7 +26,7 @@ COLUMNS = ('n', 'min', 'p50', 'p95', 'p99')
 
 def page(results: Sequence[Result], plots: str) -> str:
     """Return the whole page; the plot of each result lies at `plots`/NAME.svg."""
-    parts = [HEAD, overview(results)]
+    parts = [HEAD, f'{overview(results)}\n']
     parts += [section(result, plots) for result in results]
     return '\n'.join(parts)
 
