@@ -9,12 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 import contextlib
+import faulthandler
 from importlib import import_module
 import signal
 import sys
 import threading
 
 SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM})
+# more than the middleware and the interpreter need to end, with many topics on a busy machine
+END_S = 15.0
 # imported name -> what pip is told, in the version of requirements.txt
 REQUIREMENTS = {
     'argcomplete': 'argcomplete==3.7.2',
@@ -58,10 +61,24 @@ def start(module: str) -> int:
     """Block the signals in this and all later threads, then run the module's main."""
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:
-        return import_module(module).main()
+        status = import_module(module).main()
     except ModuleNotFoundError as error:
         print(f'error: {remedy(error)}', file=sys.stderr)
-        return 1
+        status = 1
+    ends_within(END_S)
+    return status
+
+
+def ends_within(limit_s: float) -> None:
+    """
+    End the process with status 1 when it is still there by then, and say where each thread hangs;
+    `faulthandler.cancel_dump_traceback_later` takes that back.
+
+    Done by a thread that is not Python's: what hangs may hold the interpreter's lock. Whoever
+    waits for a robot's node to end, to start it again, must not wait for ever.
+    """
+    if sys.__stderr__ is not None:
+        faulthandler.dump_traceback_later(limit_s, exit=True, file=sys.__stderr__)
 
 
 @contextlib.contextmanager

@@ -118,7 +118,9 @@ class Controller:
         while self._orders:
             self._orders.pop(0)()
         wanted = self._next(now_ns)
-        decision = self._ladder.step(wanted, self._rows_left(), now_ns, self._last)
+        decision = self._ladder.step(
+            wanted, self._rows_left(), now_ns, self._last, cleared=self._cleared
+        )
         self.rung, self.rung_reason = decision.kind, decision.reason
         self._note_play(decision)
         if decision.wanted is None:

@@ -23,6 +23,8 @@ from lerobot_serve.edge.robot.description import Robot
 from lerobot_serve.edge.rungs import check_order, ramp_s, Rung, RungKind
 
 DRY = 'nothing_to_play'
+# somebody threw away what was buffered: the episode is over
+CLEARED = 'cleared'
 FEW_ROWS = 'too_few_rows_to_resume'
 NOTHING_YET = 'nothing_played_yet'
 
@@ -57,6 +59,7 @@ class Ladder:
         self._diverted_by = ''
         self._played = self._falling = self._stopped = False
         self._index = 0
+        self._dry = DRY
         self._entered_ns: int | None = None
         self._steps_with_rows = 0
 
@@ -71,16 +74,24 @@ class Ladder:
         return rows_left > 0 and (enough or not self._falling)
 
     def step(
-        self, planned: np.ndarray | None, rows_left: int, now_ns: int, last: Last | None
+        self,
+        planned: np.ndarray | None,
+        rows_left: int,
+        now_ns: int,
+        last: Last | None,
+        *,
+        cleared: bool = False,
     ) -> Decision:
         """
         Return what to want. `rows_left` are the fresh rows that are buffered, with `planned`, the
-        first of them.
+        first of them; `cleared` says that somebody threw away those of the step before.
         """
         if planned is not None and self.plays(rows_left):
             return self._play(planned)
+        if cleared and not self._falling:
+            self._dry = CLEARED
         self._steps_with_rows = self._steps_with_rows + 1 if rows_left > 0 else 0
-        cause = self._diverted_by or (FEW_ROWS if rows_left > 0 else DRY)
+        cause = self._diverted_by or (FEW_ROWS if rows_left > 0 else self._dry)
         if self._stopped:
             return _decision(RungKind.STOP_SERVICE, None, cause)
         if not self._played or last is None:
@@ -119,7 +130,7 @@ class Ladder:
         self._ramp.reset()
 
     def _play(self, planned: np.ndarray) -> Decision:
-        self._played, self._falling = True, False
+        self._played, self._falling, self._dry = True, False, DRY
         self._entered_ns, self._steps_with_rows = None, 0
         self._ramp.reset()
         return Decision(RungKind.PLAY, planned, 'play')

@@ -39,7 +39,9 @@ class Client(Protocol):
 
     def close(self, ask: SessionAsk, timeout_s: float) -> Any: ...
 
-    def reset(self, request: ResetEpisode.Request, timeout_s: float) -> Any: ...
+    def announce(
+        self, request: ResetEpisode.Request, on_refusal: Callable[[str], None]
+    ) -> None: ...
 
     def send(self, raw: bytes) -> None: ...
 
@@ -117,17 +119,16 @@ class Outside:
                 client.close(self._ask, LEAVE_TIMEOUT_S)
 
     def reset_episode(self, epoch: int, episode: int, episode_id: str) -> None:
-        """Tell the server that an episode begins; its first request says the same."""
+        """Tell the server that an episode begins, without waiting for it."""
         request = ResetEpisode.Request(
             client_id=self._ask.client_id,
             session_epoch=epoch,
             episode=episode,
             episode_id=episode_id,
         )
-        try:
-            self._client.reset(request, LEAVE_TIMEOUT_S)
-        except Unreachable as error:
-            self._tell(f'reset was not acknowledged: {error}')
+        self._client.announce(
+            request, lambda text: self._tell(f'the server did not begin {episode_id!r}: {text}')
+        )
 
     def observe(self, moments: tuple[Moment, ...]) -> tuple[np.ndarray, tuple[Image, ...]]:
         """Return states and encoded images. Raises Malformed or Unencodable."""

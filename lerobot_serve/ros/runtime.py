@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 import contextlib
+import faulthandler
 import os
 import signal
 import sys
@@ -35,7 +36,7 @@ from lerobot_serve.parameters import ParameterError
 from lerobot_serve.ros import large_messages
 from lerobot_serve.ros.memory import keep_freed_memory
 from lerobot_serve.ros.mistakes import readable
-from lerobot_serve.start import SIGNALS, UserError
+from lerobot_serve.start import END_S, ends_within, SIGNALS, UserError
 
 JOIN_S = 5.0
 LOADING_GRACE_S = 3.0
@@ -166,6 +167,13 @@ class Runtime:
 
     def close(self) -> None:
         """End every thread, then the nodes, then ROS. May be called twice."""
+        self.end_threads()
+        # what such a thread uses must not be taken down under it
+        if not self.hanging:
+            self.take_down()
+
+    def end_threads(self) -> None:
+        """Say farewell and end every thread, each within a bound; `hanging` when one goes on."""
         self.asked_to_stop.set()
         farewells, self._farewells = self._farewells, []
         for farewell in farewells:
@@ -185,9 +193,9 @@ class Runtime:
         if isinstance(self.executor, Executor) and not self.executor.finish(JOIN_S):
             print(f'a callback did not end within {JOIN_S:g} s', file=sys.stderr)
             self.hanging = True
-        if self.hanging:
-            # what such a thread uses must not be taken down under it
-            return
+
+    def take_down(self) -> None:
+        """Destroy the nodes, then end ROS. Without a bound: it is in the middleware's hands."""
         for node in list(self.executor.get_nodes()):
             self.executor.remove_node(node)
             node.destroy_node()
@@ -251,10 +259,18 @@ def run(
         if runtime:
             # what an executor had taken up and never began is no news to an operator
             warnings.filterwarnings('ignore', message='coroutine .* was never awaited')
-            runtime.close()
-            if runtime.hanging:
-                os._exit(1)
+            _close(runtime)
     return 1 if runtime.failure else 0
+
+
+def _close(runtime: Runtime) -> None:
+    """Close it, or end the process."""
+    runtime.end_threads()
+    if runtime.hanging:
+        os._exit(1)
+    ends_within(END_S)
+    runtime.take_down()
+    faulthandler.cancel_dump_traceback_later()
 
 
 def nothing() -> None:

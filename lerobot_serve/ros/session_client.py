@@ -12,6 +12,7 @@ import time
 from typing import Any
 
 from rclpy.node import Node
+from rclpy.task import Future
 
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.calls import call, CallFailed
@@ -54,6 +55,7 @@ class SessionClient:
         self._close = create(CloseSession, f'{server}/close_session')
         self._reset = create(ResetEpisode, f'{server}/reset_episode')
         self._status = create(GetStatus, f'{server}/get_status')
+        self._announced: Future | None = None
         self._requests = node.create_publisher(
             Observation, f'{server}/observation', qos.observation_out(lifespan_s, of_many=of_many)
         )
@@ -88,6 +90,20 @@ class SessionClient:
     def reset(self, request: ResetEpisode.Request, timeout_s: float) -> ResetEpisode.Response:
         """Begin the next episode. Raises Unreachable."""
         return self._call(self._reset, request, timeout_s)
+
+    def announce(self, request: ResetEpisode.Request, on_refusal: Callable[[str], None]) -> None:
+        """
+        Say that the next episode begins and wait for nothing: who is dead would cost the robot its
+        first action, and the episode's first request says the same. `on_refusal` is called by the
+        executor.
+        """
+        if self._announced:
+            # what nobody answered is not kept for ever
+            self._reset.remove_pending_request(self._announced)
+            self._announced = None
+        if self._reset.service_is_ready():
+            self._announced = self._reset.call_async(request)
+            self._announced.add_done_callback(partial(_tell_refusal, on_refusal))
 
     def status(self, timeout_s: float) -> GetStatus.Response:
         """Return what is served and how it is doing. Raises Unreachable."""
@@ -130,3 +146,10 @@ class SessionClient:
             return call(client, request, timeout_s, self._stop, **more)
         except CallFailed as error:
             raise Unreachable(str(error)) from None
+
+
+def _tell_refusal(on_refusal: Callable[[str], None], answered: Future) -> None:
+    """Executor thread; who does not answer any more has no result."""
+    response = answered.result() if answered.exception() is None else None
+    if response and not response.acknowledged:
+        on_refusal(response.text)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 import signal
+import subprocess
+import sys
 
 import pytest
 
@@ -53,3 +55,34 @@ def test_a_failing_thread_ends_the_process_with_status_1(runtime):
     runtime.thread('fails', fails)
     assert runtime.stop.wait(10)
     assert isinstance(runtime.failure, ZeroDivisionError)
+
+
+HANGING = """
+import ctypes, sys
+from rclpy.node import Node
+from lerobot_serve.ros import runtime
+from lerobot_serve.start import UserError
+
+class Hanging(Node):
+    def destroy_node(self):
+        ctypes.PyDLL(None).sleep(100)
+
+def create(opened):
+    opened.when_running(refuse)
+    return Hanging('hanging', context=opened.context)
+
+def refuse():
+    raise UserError('no such thing')
+
+runtime.END_S = 0.5
+sys.exit(runtime.run(create, []))
+"""
+
+
+def test_a_node_that_hangs_while_it_is_destroyed_ends_with_status_1_and_says_where():
+    ended = subprocess.run(
+        [sys.executable, '-c', HANGING], capture_output=True, text=True, timeout=60
+    )
+    assert ended.returncode == 1
+    assert ended.stderr.startswith('error: no such thing\n')
+    assert 'in destroy_node' in ended.stderr

@@ -6,6 +6,7 @@ import contextlib
 import queue
 
 import pytest
+from rclpy.node import Node
 from rclpy.qos import ReliabilityPolicy
 from small_client import SmallClient
 from wire_examples import an_observation
@@ -16,6 +17,7 @@ from lerobot_serve.wire import observation as wire_observation
 from lerobot_serve.wire.schema import Status
 from lerobot_serve.wire.session import Unreachable
 from lerobot_serve_interfaces.msg import Observation, ServerStatus
+from lerobot_serve_interfaces.srv import ResetEpisode
 
 SERVER = '/policy_server'
 SHADOW = f'{SERVER}/shadow_observation'
@@ -91,6 +93,35 @@ def test_the_status_is_told(server, node, wait_until):
     reply = wait_until(active, 'the server is active')
     assert reply.chunk_size == 30
     assert reply.status.policy.startswith('null@')
+
+
+def test_an_episode_that_a_server_cannot_begin_is_told(server, node, wait_until):
+    client, refusals = SessionClient(node, SERVER, lifespan_s=1.0), queue.SimpleQueue()
+    request = ResetEpisode.Request(client_id='nobody', session_epoch=3, episode=1)
+
+    def refused():
+        """An answer that is sent before the two have fully found each other is lost."""
+        client.announce(request, refusals.put)
+        with contextlib.suppress(queue.Empty):
+            return refusals.get(timeout=1.0)
+
+    assert "'nobody' has no session of epoch 3" in wait_until(refused, 'a refusal')
+
+
+def test_to_announce_an_episode_waits_for_nobody_and_keeps_nothing(runtime, node, wait_until):
+    client, refusals = SessionClient(node, SERVER, lifespan_s=1.0), queue.SimpleQueue()
+    request, name = ResetEpisode.Request(client_id='robot'), f'{SERVER}/reset_episode'
+    # nobody is there
+    client.announce(request, refusals.put)
+    # somebody is, and hangs: nobody spins it
+    hanging = Node('hanging', context=runtime.context)
+    hanging.create_service(ResetEpisode, name, lambda _, response: response, qos_profile=qos.CALLS)
+    wait_until(client._reset.service_is_ready, 'it is there')
+    for _ in range(3):
+        client.announce(request, refusals.put)
+        assert len(client._reset._pending_requests) == 1
+    hanging.destroy_node()
+    assert refusals.empty()
 
 
 def test_nobody_there_is_unreachable(node):

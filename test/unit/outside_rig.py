@@ -42,6 +42,7 @@ class FakeClient:
     def __init__(self) -> None:
         self.calls: list[tuple] = []
         self.error: Exception | None = None
+        self.refusal = ''
         self.wired = self.there = True
         self.cameras: tuple[CameraSpec, ...] = ()
         self.warnings: tuple[str, ...] = ()
@@ -71,8 +72,10 @@ class FakeClient:
     def close(self, ask: SessionAsk, timeout_s: float) -> None:
         self._note('close', ask)
 
-    def reset(self, request: object, timeout_s: float) -> None:
-        self._note('reset', request)
+    def announce(self, request: object, on_refusal: Callable[[str], None]) -> None:
+        self._note('announce', request)
+        if self.refusal:
+            on_refusal(self.refusal)
 
     def send(self, raw: bytes) -> None:
         self._note('send', raw)

@@ -135,6 +135,21 @@ def test_what_somebody_clears_is_no_stall():
     bench.queue.clear()
     bench.commands(3)
     assert (bench.controller.stalls, bench.dries) == (0, 1)
+    assert bench.controller.rung_reason == 'ramp: cleared'
+    bench.commands(20)
+    assert bench.controller.rung_reason == 'hold: cleared'
+    bench.plan(1.0, 2.0, seq=2)
+    bench.commands(3)
+    assert (bench.controller.stalls, bench.controller.rung_reason) == (1, 'ramp: nothing_to_play')
+
+
+def test_what_is_cleared_in_a_stall_is_a_stall():
+    bench = Bench()
+    bench.plan(1.0)
+    bench.commands(2)
+    bench.queue.clear()
+    bench.step()
+    assert (bench.controller.stalls, bench.controller.rung_reason) == (1, 'ramp: nothing_to_play')
 
 
 def test_what_somebody_stops_is_no_stall_and_is_told_dry_only_when_he_is_done():

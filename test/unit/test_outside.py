@@ -93,12 +93,12 @@ def test_an_episode_is_told_with_its_number_and_name(world):
     assert (request.episode, request.episode_id) == (4, 'fold-4')
 
 
-def test_an_episode_that_nobody_acknowledges_is_told_to_operators(world):
+def test_an_episode_that_a_server_does_not_begin_is_told_to_operators(world):
     there = world()
     there.outside.open_session('/a', 9)
-    there.a.error = GONE
+    there.a.refusal = 'no session of epoch 9'
     there.outside.reset_episode(9, 4, 'fold-4')
-    assert there.told[-1] == 'reset was not acknowledged: no answer'
+    assert there.told[-1] == "the server did not begin 'fold-4': no session of epoch 9"
 
 
 def test_who_is_there_is_asked_of_its_own_client(world):

@@ -66,3 +66,30 @@ def test_the_versions_are_those_of_the_requirements(repository):
     pins = {line.partition(' ')[0] for line in lines}
     assert set(REQUIREMENTS.values()) <= pins
     assert not set(REQUIREMENTS) & set(FROM_ROS)
+
+
+# asleep with the lock of the interpreter held
+HANG = 'import ctypes; ctypes.PyDLL(None).sleep(60)'
+
+
+def test_a_process_that_hangs_at_its_end_is_ended_and_says_where():
+    code = f'from lerobot_serve.start import ends_within; ends_within(0.2); {HANG}'
+    result = subprocess.run(
+        [sys.executable, '-c', code], capture_output=True, text=True, timeout=30
+    )
+    assert result.returncode == 1
+    assert result.stderr.startswith('Timeout (0:00:00.200000)!')
+    assert 'File "<string>", line 1 in <module>' in result.stderr
+
+
+def test_the_end_of_an_executable_has_that_bound():
+    code = (
+        'import atexit, ctypes, sys, types; from lerobot_serve import start; start.END_S = 0.2; '
+        'atexit.register(ctypes.PyDLL(None).sleep, 60); '
+        "sys.modules['done'] = types.SimpleNamespace(main=lambda: 0); "
+        "sys.exit(start.start('done'))"
+    )
+    result = subprocess.run(
+        [sys.executable, '-c', code], capture_output=True, text=True, timeout=30
+    )
+    assert (result.returncode, 'Timeout' in result.stderr) == (1, True)

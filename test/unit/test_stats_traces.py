@@ -104,6 +104,8 @@ def test_a_stall_is_an_end_of_playing_that_nobody_wanted(tmp_path):
             ('hold', 'hold: nothing_to_play'),
             ('play', ''),
             ('ramp', 'ramp: paused'),
+            ('play', ''),
+            ('ramp', 'ramp: cleared'),
         )
     ):
         made.edge.append(

@@ -22,7 +22,7 @@ from lerobot_serve.trace.stats.timeline import Share, Timeline
 # so many episodes of a client may be told of in turn
 EPISODES_KEPT = 64
 # why playing ended when somebody wanted it to
-WANTED = ('paused', 'no_episode', 'given_up')
+WANTED = ('paused', 'no_episode', 'given_up', 'cleared')
 ENDED = ('success', 'failure', 'aborted')
 
 
