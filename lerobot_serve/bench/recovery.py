@@ -38,6 +38,8 @@ ABOUT = 'from the SIGKILL of a policy server to the next chunk that a robot play
 ROUNDS_A_KILL, LEAST_KILLS = 40, 2
 # actions that robots play before a kill: one second to two, so that it can come at any moment
 ACTIONS_BEFORE = 30, 60
+# played before the first kill: by then a router knows how long answers take
+WARM_UP_ACTIONS = 300
 LIMIT_S = 60.0
 # after it an arm gives up and begins anew; sim_robot's default
 ATTEMPT_S = 8.0
@@ -48,6 +50,7 @@ PARAMETERS = {
     'cameras': '2 x 224x224 raw',
     'profile_of_the_edge': PROFILE,
     'longest_attempt_s': ATTEMPT_S,
+    'warm_up_actions': WARM_UP_ACTIONS,
 }
 
 
@@ -128,6 +131,7 @@ class Scene:
         for number, name in enumerate(self._robots):
             for part in robot(self.way, name, number):
                 self._start(part)
+        self._wait_for_play(WARM_UP_ACTIONS)
 
     def start_server(self, name: str) -> None:
         part = cast.server(name, VERSION, shared_file('config/policies'), Path())

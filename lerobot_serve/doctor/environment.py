@@ -119,6 +119,8 @@ def discovery(variables: Mapping[str, str]) -> Finding:
     """Return whether other machines will be found."""
     name, reach = 'discovery', variables.get('ROS_AUTOMATIC_DISCOVERY_RANGE', '').upper()
     alone = variables.get('ROS_LOCALHOST_ONLY') == '1'
+    if variables.get('ROS_DISCOVERY_SERVER'):
+        return by_server(variables)
     if variables.get('ROS_STATIC_PEERS'):
         return ok(name, f'peers are named: {variables["ROS_STATIC_PEERS"]}')
     if reach == 'OFF':
@@ -141,6 +143,19 @@ def discovery(variables: Mapping[str, str]) -> Finding:
             'set it to SUBNET, LOCALHOST or OFF, or unset it',
         )
     return ok(name, 'nodes of the same network are found')
+
+
+def by_server(variables: Mapping[str, str]) -> Finding:
+    """Return whether an operator sees all that a discovery server knows."""
+    name, server = 'discovery', variables['ROS_DISCOVERY_SERVER']
+    if variables.get('ROS_SUPER_CLIENT', '').upper() in ('TRUE', '1'):
+        return ok(name, f'by the discovery server {server}')
+    return warning(
+        name,
+        f'by the discovery server {server}, which tells only of topics that are used here: '
+        'record, doctor and rqt miss the others',
+        'export ROS_SUPER_CLIENT=TRUE where an operator looks',
+    )
 
 
 def in_use(middleware: Middleware) -> list[Finding]:

@@ -124,7 +124,7 @@ def explain(view: View) -> str:
 
 
 def diagnostics(state: EdgeState, *, name: str) -> DiagnosticArray:
-    """Return the state as rqt_robot_monitor shows it."""
+    """Return the state as rqt_runtime_monitor shows it."""
     values = {
         'server': state.server,
         'policy': state.policy,

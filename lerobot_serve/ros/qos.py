@@ -78,7 +78,7 @@ SENSOR = _profile(ReliabilityPolicy.BEST_EFFORT, 1)
 # the newest command replaces the one before
 COMMAND = _profile(ReliabilityPolicy.RELIABLE, 1)
 
-# what rqt_robot_monitor and every other reader of /diagnostics expects
+# what rqt_runtime_monitor and every other reader of /diagnostics expects
 DIAGNOSTICS = _profile(ReliabilityPolicy.RELIABLE, 10)
 
 # requests and replies of services and actions: ROS gives ten places, and of a fleet that opens its

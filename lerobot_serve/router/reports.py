@@ -173,7 +173,7 @@ def describe(response: GetStatus.Response, serving: Serving | None) -> GetStatus
 
 
 def diagnostics(state: RouterState, *, name: str) -> DiagnosticArray:
-    """Return one status for the router and one for each slot, for rqt_robot_monitor."""
+    """Return one status for the router and one for each slot, for rqt_runtime_monitor."""
     levels = {'healthy': DiagnosticStatus.OK, 'degraded': DiagnosticStatus.ERROR}
     whole = DiagnosticStatus(
         name=name,

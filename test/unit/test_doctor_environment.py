@@ -80,6 +80,13 @@ TROUBLES = [
         'unset ROS_AUTOMATIC',
     ),
     (
+        variables(ROS_DISCOVERY_SERVER='10.0.0.5:11811'),
+        'discovery',
+        'warning',
+        '10.0.0.5:11811',
+        'ROS_SUPER_CLIENT=TRUE',
+    ),
+    (
         variables(ROS_AUTOMATIC_DISCOVERY_RANGE='WORLD'),
         'discovery',
         'warning',
@@ -196,6 +203,15 @@ def test_named_peers_are_found_whatever_the_range():
     assert wrong(machine) == {}
 
 
+def test_a_discovery_server_finds_everybody_whatever_the_range():
+    machine = variables(
+        ROS_DISCOVERY_SERVER=';10.0.0.5:11811',
+        ROS_SUPER_CLIENT='true',
+        ROS_AUTOMATIC_DISCOVERY_RANGE='OFF',
+    )
+    assert wrong(machine) == {}
+
+
 NUMBERS = st.none() | st.integers(0, 1 << 40)
 MACHINES = st.builds(
     Machine,
@@ -207,6 +223,8 @@ MACHINES = st.builds(
                 'ROS_LOCALHOST_ONLY',
                 'ROS_AUTOMATIC_DISCOVERY_RANGE',
                 'ROS_STATIC_PEERS',
+                'ROS_DISCOVERY_SERVER',
+                'ROS_SUPER_CLIENT',
                 *PROFILE_VARIABLES,
             ]
         ),

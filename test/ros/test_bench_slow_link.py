@@ -1,0 +1,72 @@
+"""The link of the benchmark slow_link, with the kernel's own packets; and none, in words."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from lerobot_serve.bench import slow_link
+from lerobot_serve.bench.link import processes
+from lerobot_serve.bench.link.pipe import Conditions
+from lerobot_serve.bench.link.processes import laid, Link, NoLink
+
+FAR = Conditions(rate_mbit_s=20, delay_ms=30, loss_percent=0, queue_ms=100)
+ROUNDS = 4
+
+
+def test_a_link_gives_the_delay_and_the_rate_that_were_asked_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(slow_link, 'BULK_S', 0.5)
+    try:
+        case = slow_link.probe('far', FAR, ROUNDS, tmp_path)
+    except NoLink as reason:
+        pytest.skip(str(reason))
+    assert case.counts['lost'] == 0
+    pings_ms = case.series_ms['small datagram there and back']
+    assert len(pings_ms) == ROUNDS
+    assert min(pings_ms) >= 2 * FAR.delay_ms
+    assert 0 < case.parameters['tcp_mbit_s'] <= FAR.rate_mbit_s
+    # each way is counted by itself
+    assert case.counts['up offered_bytes'] > 10 * case.counts['down offered_bytes'] > 0
+
+
+def test_each_side_sees_its_own_network_and_shared_memory():
+    seen = 'ls /dev/shm; cat /proc/net/dev'
+    try:
+        with laid(FAR, 1) as link:
+            texts = [
+                subprocess.run(
+                    [*prefix, 'sh', '-c', seen], capture_output=True, text=True, timeout=20
+                ).stdout
+                for prefix in (link.robot, link.server)
+            ]
+    except NoLink as reason:
+        pytest.skip(str(reason))
+    for text in texts:
+        lines = text.split('\n')
+        # nothing before the head of the table of interfaces
+        assert lines[0].startswith('Inter-')
+        assert {line.split(':')[0].strip() for line in lines[2:-1]} == {'lo', 'link0'}
+
+
+def test_where_no_link_can_be_had_the_benchmark_says_so(monkeypatch, tmp_path):
+    refusal = 'print(\'{"refused": "Operation not permitted: /dev/net/tun"}\')'
+
+    def refusing(name, *arguments):
+        return [sys.executable, '-c', refusal]
+
+    monkeypatch.setattr(processes, 'module', refusing)
+    (case,) = slow_link.measure(ROUNDS, tmp_path)
+    assert case.name == 'no link'
+    assert case.parameters['reason'] == (
+        'this system allows no link between two networks: Operation not permitted: /dev/net/tun'
+    )
+
+
+def test_a_relay_that_ended_is_told():
+    relay = subprocess.Popen(
+        [sys.executable, '-c', ''], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    with relay, pytest.raises(processes.UserError, match='the relay between the two networks'):
+        Link(relay)
