@@ -11,6 +11,7 @@ from lerobot_serve.bench import slow_link
 from lerobot_serve.bench.link import processes
 from lerobot_serve.bench.link.pipe import Conditions
 from lerobot_serve.bench.link.processes import laid, Link, NoLink
+from lerobot_serve.bench.peers.trips import Size
 
 FAR = Conditions(rate_mbit_s=20, delay_ms=30, loss_percent=0, queue_ms=100)
 ROUNDS = 4
@@ -70,3 +71,26 @@ def test_a_relay_that_ended_is_told():
     )
     with relay, pytest.raises(processes.UserError, match='the relay between the two networks'):
         Link(relay)
+
+
+def test_a_large_request_comes_over_a_slow_link_once_and_not_in_copies(tmp_path):
+    """
+    Where the profile lets readers ask for pieces that are still under way, the link is full of
+    copies and nothing arrives.
+    """
+    size = Size(2, 480, 640)
+    far = Conditions(rate_mbit_s=100, delay_ms=20, loss_percent=0, queue_ms=100)
+    try:
+        with laid(far, 1) as link, slow_link.ours(link, tmp_path) as robot:
+            trip_ms = slow_link.our_trip(robot, 'raw')
+            # opens the session
+            assert trip_ms(size) is not None
+            link.settle()
+            before = link.counts()
+            assert trip_ms(size) is not None
+            link.settle()
+            after = link.counts()
+    except NoLink as reason:
+        pytest.skip(str(reason))
+    sent_bytes = after['up']['offered_bytes'] - before['up']['offered_bytes']
+    assert size.picture_bytes < sent_bytes < 5 * size.picture_bytes
