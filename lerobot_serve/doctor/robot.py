@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import isinf
+from math import isinf, pi
 
 from lerobot_serve.cage.description import ActionLimit, Motion
 from lerobot_serve.doctor.finding import failure, Finding, ok, warning
@@ -19,6 +19,8 @@ from lerobot_serve.wire.schema import Refusal
 from lerobot_serve.wire.session import Refused, SessionAsk
 
 EXAMPLES = 'the files in config/robots explain every key'
+# two turns of a joint; no arm is so many metres long either
+TURNS_RAD = 4 * pi
 AGREE = 'correct the robot file, or serve a policy that was trained for this robot'
 
 
@@ -58,6 +60,20 @@ def limits(robot: Robot) -> list[Finding]:
         if wide
         else [ok('limits', f'all {len(robot.actions)} actions have a range and a largest step')]
     )
+    far = [
+        f'{action.name} ({action.low:g} to {action.high:g})'
+        for action in robot.actions
+        if action.motion is Motion.POSITION and max(-action.low, action.high) > TURNS_RAD
+    ]
+    if far:
+        found.append(
+            warning(
+                'unit',
+                f'{", ".join(far)}: more than two turns in rad; are these degrees?',
+                'give all limits in the unit that the driver takes, rad and m in ROS; nothing here '
+                'converts units',
+            )
+        )
     pushing = [
         action.name
         for action in robot.actions

@@ -43,6 +43,14 @@ def test_the_robots_that_ship_are_well(file):
     assert {'file', 'joint names', 'limits'} <= verdicts(findings).keys()
 
 
+def test_limits_in_degrees_are_asked_about():
+    pan = ROBOT.actions[0]
+    in_degrees = replace(ROBOT, actions=(replace(pan, high=90.0), *ROBOT.actions[1:]))
+    (found,) = [finding for finding in limits(in_degrees) if finding.name == 'unit']
+    assert found.verdict is Verdict.WARNING
+    assert found.found.startswith(f'{pan.name} ({pan.low:g} to 90): more than two turns')
+
+
 @pytest.mark.parametrize(
     ('path', 'value', 'text'),
     [
