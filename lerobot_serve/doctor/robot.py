@@ -70,8 +70,8 @@ def limits(robot: Robot) -> list[Finding]:
             warning(
                 'unit',
                 f'{", ".join(far)}: more than two turns in rad; are these degrees?',
-                'give all limits in the unit that the driver takes, rad and m in ROS; nothing here '
-                'converts units',
+                'give all limits in the unit that the driver takes, rad and m in ROS; nothing '
+                'here converts units',
             )
         )
     pushing = [
