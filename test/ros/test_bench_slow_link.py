@@ -15,6 +15,7 @@ from lerobot_serve.bench.peers.trips import Size
 
 FAR = Conditions(rate_mbit_s=20, delay_ms=30, loss_percent=0, queue_ms=100)
 ROUNDS = 4
+TRIPS = 5
 
 
 def test_a_link_gives_the_delay_and_the_rate_that_were_asked_for(tmp_path, monkeypatch):
@@ -73,24 +74,26 @@ def test_a_relay_that_ended_is_told():
         Link(relay)
 
 
-def test_a_large_request_comes_over_a_slow_link_once_and_not_in_copies(tmp_path):
+def test_a_large_request_goes_over_a_slow_link_once_and_not_in_copies(tmp_path):
     """
-    Where the profile lets readers ask for pieces that are still under way, the link is full of
-    copies and nothing arrives.
+    Where the profile lets readers ask for pieces that are still under way, each is sent three or
+    four times, and a link with a shorter queue drops them all.
     """
-    size = Size(2, 480, 640)
-    far = Conditions(rate_mbit_s=100, delay_ms=20, loss_percent=0, queue_ms=100)
+    size = Size(2, 320, 320)
+    far = Conditions(rate_mbit_s=100, delay_ms=20, loss_percent=0, queue_ms=500)
+    sent = []
     try:
         with laid(far, 1) as link, slow_link.ours(link, tmp_path) as robot:
             trip_ms = slow_link.our_trip(robot, 'raw')
             # opens the session
             assert trip_ms(size) is not None
-            link.settle()
-            before = link.counts()
-            assert trip_ms(size) is not None
-            link.settle()
-            after = link.counts()
+            for _ in range(TRIPS):
+                link.settle()
+                before = link.counts()['up']['offered_bytes']
+                assert trip_ms(size) is not None
+                link.settle()
+                sent.append((link.counts()['up']['offered_bytes'] - before) / size.picture_bytes)
     except NoLink as reason:
         pytest.skip(str(reason))
-    sent_bytes = after['up']['offered_bytes'] - before['up']['offered_bytes']
-    assert size.picture_bytes < sent_bytes < 5 * size.picture_bytes
+    # on a busy machine a heartbeat may come in the middle of one of them
+    assert 1 < min(sent) < 2
