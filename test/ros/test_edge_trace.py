@@ -96,7 +96,8 @@ def test_a_run_with_outages_is_told_whole_and_holds_what_is_audited(edge_rig, tm
     # the judge's word, and no other by the run that ends with it
     (outcome,) = of_kind(told, 'outcome')
     assert (outcome['episode_id'], outcome['outcome']) == ('run-7', 'success')
-    assert outcome['policy'] == requests[0]['policy']
+    # the first request may have had no answer on a busy machine
+    assert {outcome['policy']} == {r['policy'] for r in requests if r['status'] == 'ok'}
     (change,) = of_kind(told, 'parameter')
     assert (change['name'], change['old'], change['new']) == ('buffer_time_s', 0.4, 0.3)
     assert of_kind(told, 'policies')
