@@ -1,5 +1,6 @@
 """
-The text that says how a type looks: its .msg file, and those of all types in it.
+The text that says how a type looks: its .msg file, and those of all types in it. A service event,
+which has no file, is put together from its .srv file.
 
 Each of the others stands behind a line of 80 equals signs and its name. Whoever finds the text in
 a bag can read the messages without having the packages. Reads files; any thread.
@@ -14,6 +15,9 @@ import re
 ENCODING = 'ros2msg'
 UNKNOWN = 'unknown'
 SEPARATOR = '=' * 80
+# of a service event and of its halves; names of messages hold no underscore
+EVENT = 'Event'
+HALVES = ('Request', 'Response')
 PRIMITIVE = frozenset(
     (
         *('bool', 'byte', 'char', 'string', 'wstring', 'float32', 'float64'),
@@ -30,7 +34,8 @@ FindShare = Callable[[str], Path]
 
 def definition(type_name: str, find_share: FindShare) -> tuple[str, str]:
     """
-    Return the encoding and the text of a type such as std_msgs/msg/String.
+    Return the encoding and the text of a type such as std_msgs/msg/String, or of the events of a
+    service such as std_srvs/srv/Empty_Event.
 
     `find_share` returns the share folder of a package and raises LookupError for one that is not
     installed. What cannot be found has the encoding UNKNOWN and no text.
@@ -60,6 +65,13 @@ def _whole(root: str, find_share: FindShare) -> str:
 
 def _read(name: str, find_share: FindShare) -> str:
     package, _, kind = name.partition('/')
+    service, _, part = kind.rpartition('_')
+    if part == EVENT:
+        halves = [f'{service}_{half}[<=1] {half.lower()}\n' for half in HALVES]
+        return ''.join(('service_msgs/ServiceEventInfo info\n', *halves))
+    if part in HALVES:
+        text = (find_share(package) / 'srv' / f'{service}.srv').read_text()
+        return re.split(r'(?m)^---\s*$\n?', text, maxsplit=1)[HALVES.index(part)]
     return (find_share(package) / 'msg' / f'{kind}.msg').read_text()
 
 

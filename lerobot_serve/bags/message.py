@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-INTERFACES = 'lerobot_serve_interfaces/msg'
+PACKAGE = 'lerobot_serve_interfaces'
+INTERFACES = f'{PACKAGE}/msg'
 OBSERVATION = f'{INTERFACES}/Observation'
 CHUNK = f'{INTERFACES}/ActionChunk'
 

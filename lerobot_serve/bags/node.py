@@ -22,10 +22,11 @@ from rclpy.qos import DurabilityPolicy, HistoryPolicy, QoSProfile, ReliabilityPo
 from rclpy.topic_endpoint_info import TopicEndpointInfo
 
 from lerobot_serve.bags.definitions import definition
-from lerobot_serve.bags.message import INTERFACES
+from lerobot_serve.bags.message import PACKAGE
 from lerobot_serve.bags.metadata import Topic
 from lerobot_serve.bags.profiles import FOR_EVER_NS, Profile
 from lerobot_serve.bags.recording import Heard, Recording
+from lerobot_serve.bags.service_events import is_service_event, TYPE_END
 from lerobot_serve.bags.writer import BagWriter
 from lerobot_serve.ros.runtime import Runtime
 
@@ -46,8 +47,10 @@ class Wanted:
     def takes(self, topic: str, kind: str) -> bool:
         if self.topics:
             return topic in self.topics
-        hidden = any(token.startswith('_') for token in topic.split('/'))
-        return not hidden and (self.all or is_ours(kind) or topic == DIAGNOSTICS)
+        is_hidden = any(token.startswith('_') for token in topic.split('/'))
+        if is_hidden and not is_service_event(topic, kind):
+            return False
+        return self.all or is_ours(kind) or topic == DIAGNOSTICS
 
 
 class Recorder(Node):
@@ -83,8 +86,7 @@ class Recorder(Node):
             # whoever publishes decides how; it will come
             return
         try:
-            package, _, type_name = kind.split('/')
-            message_type = getattr(import_module(f'{package}.msg'), type_name)
+            message_type = type_of(kind)
         except (ImportError, AttributeError, ValueError):
             self._refused.add(name)
             self.get_logger().warning(f'{name} is not recorded: {kind} is not installed here')
@@ -107,15 +109,27 @@ class Recorder(Node):
 
 
 def is_ours(kind: str) -> bool:
-    return kind.startswith(f'{INTERFACES}/')
+    return kind.partition('/')[0] == PACKAGE
+
+
+def type_of(kind: str) -> type:
+    """Return a message's class. Raises ImportError, AttributeError and ValueError."""
+    package, room, name = kind.split('/')
+    module = import_module(f'{package}.{room}')
+    if room == 'srv':
+        return getattr(module, name.removesuffix(TYPE_END)).Event
+    return getattr(module, name)
 
 
 def described(name: str, kind: str, ends: list[TopicEndpointInfo]) -> Topic:
     """Return what a bag says of a topic."""
     encoding, text = definition(kind, share_folder)
     type_hash = str(ends[0].topic_type_hash)
+    if type_hash == INVALID or is_service_event(name, kind):
+        # readers that do not know such events refuse the whole bag over a hash they cannot check
+        type_hash = ''
     offered = tuple(profile_of(end.qos_profile) for end in ends)
-    return Topic(name, kind, encoding, text, offered, '' if type_hash == INVALID else type_hash)
+    return Topic(name, kind, encoding, text, offered, type_hash)
 
 
 def share_folder(package: str) -> Path:

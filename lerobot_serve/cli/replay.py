@@ -69,9 +69,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         help='another parameter that the policy_server had, for example default_task=fold',
     )
-    parser.add_argument('--robot-type', default='', help='robot_type of the sessions, if it was')
     parser.add_argument(
-        '--execution-horizon', type=int, default=0, help='execution_horizon of the edges, if any'
+        '--robot-type',
+        default='',
+        help='robot_type of the sessions, where it is not in the recording',
+    )
+    parser.add_argument(
+        '--execution-horizon', type=int, default=0, help='the same of execution_horizon'
     )
     parser.add_argument('--json', action='store_true', help='print one object')
 

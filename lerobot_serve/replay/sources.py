@@ -13,12 +13,14 @@ from typing import Any, NamedTuple
 from lerobot_serve.bags.message import CHUNK
 from lerobot_serve.bags.pairs import is_no_second_draw, Pairs
 from lerobot_serve.bags.reader import Bag, is_bag
+from lerobot_serve.bags.service_events import Sessions
 from lerobot_serve.trace import again, incidents
 from lerobot_serve.trace.audit.fields import integer, Record, text
 from lerobot_serve.trace.audit.reading import open_runs, side_by_side
 from lerobot_serve.trace.audit.run import Run
 from lerobot_serve.wire.chunk import peek_answer
 from lerobot_serve.wire.errors import Malformed
+from lerobot_serve.wire.header import peek
 
 WANTED = ('trace_images', 'trace_instructions')
 INSTEAD = 'or replay a bag (lerobot-serve record) or what a server captured (capture_folder)'
@@ -42,17 +44,31 @@ class BagSource:
     def __init__(self, path: Path) -> None:
         self._bag = Bag(path)
         self._pairs = Pairs()
+        self._sessions, self._events_unread = Sessions(), 0
+        self._policies = count_policies(self._survey())
+
+    def _survey(self) -> Iterator[bytes]:
+        """
+        Return the answers, and note the sessions: a recorder may hear of one after its requests.
+        """
+        for message in self._bag.read():
+            if message.type == CHUNK and is_no_second_draw(message.topic):
+                yield message.data
+            try:
+                self._sessions.hear(message)
+            except Malformed:
+                self._events_unread += 1
 
     def policies(self) -> Counter[str]:
         """Return how many answers each policy gave, by fingerprint."""
-        messages = self._bag.read()
-        chunks = (m.data for m in messages if m.type == CHUNK and is_no_second_draw(m.topic))
-        return count_policies(chunks)
+        return self._policies
 
     def read(self) -> Iterator[Recorded]:
         self._pairs = Pairs()
         for pair in self._pairs.join(self._bag.read()):
-            yield Recorded(pair.request, pair.answer, {})
+            start = peek(pair.request)
+            agreed = self._sessions.find(start.client_id, start.header.session_epoch)
+            yield Recorded(pair.request, pair.answer, agreed._asdict() if agreed else {})
 
     @property
     def unanswered(self) -> int:
@@ -62,7 +78,7 @@ class BagSource:
     def notes(self) -> list[str]:
         counted = (
             (self._pairs.orphans, 'answers have no request in the bag'),
-            (self._pairs.malformed, 'messages cannot be read'),
+            (self._pairs.malformed + self._events_unread, 'messages cannot be read'),
         )
         return [*self._bag.damage, *(f'{count} {what}' for count, what in counted if count)]
 

@@ -152,7 +152,9 @@ def _overview() -> list[str]:
 
 def _linked(full: str) -> str:
     package, _, name = full.split('/')
-    return f'[{name}](#{name.lower()})' if package == OURS else f'`{full}`'
+    # the events of a service have no part of their own
+    target = name.partition('_')[0].lower()
+    return f'[{name}](#{target})' if package == OURS else f'`{full}`'
 
 
 def _carriers(interface: Interface, kind: str, users: dict[str, list[str]]) -> list[str]:

@@ -50,6 +50,8 @@ SESSIONS = {
     '~/reset_episode': 'ResetEpisode',
     '~/get_status': 'GetStatus',
 }
+# what was asked and answered, so that a bag has it
+CALLS = {'~/open_session/_service_event': f'{OURS}/srv/OpenSession_Event'}
 DIAGNOSTICS = {'/diagnostics': 'diagnostic_msgs/msg/DiagnosticArray'}
 TRIGGER = 'std_srvs/srv/Trigger'
 LIFECYCLE = {
@@ -74,7 +76,7 @@ OFFERS = (
         {f'~/{name}': TRIGGER for name in ('pause', 'resume', 'reset', 'reset_cage')},
     ),
     *_offers('edge_controller', Way.ACTION, _ours('action', {'~/run_episode': 'RunEpisode'})),
-    *_offers('policy_server', Way.TELLS, _ours('msg', {'~/status': 'ServerStatus'})),
+    *_offers('policy_server', Way.TELLS, _ours('msg', {'~/status': 'ServerStatus'}) | CALLS),
     *_offers(
         'policy_server',
         Way.TAKES,
@@ -100,6 +102,7 @@ OFFERS = (
                 '~/shadow_divergence': 'ShadowDivergence',
             },
         )
+        | CALLS
         | DIAGNOSTICS,
     ),
     *_offers(

@@ -84,6 +84,10 @@ DIAGNOSTICS = _profile(ReliabilityPolicy.RELIABLE, 10)
 # requests and replies of services and actions: ROS gives ten places, and of a fleet that opens its
 # sessions at once the eleventh would overwrite the first
 CALLS = _profile(ReliabilityPolicy.RELIABLE, UNDER_WAY)
+# what a session agreed on is told once: who begins to record later has it, too; two of each call
+TOLD_CALLS = _profile(
+    ReliabilityPolicy.RELIABLE, UNDER_WAY, durability=DurabilityPolicy.TRANSIENT_LOCAL
+)
 ACTION_CALLS = {f'{name}_service_qos_profile': CALLS for name in ('goal', 'result', 'cancel')}
 
 # rare, and each one counts

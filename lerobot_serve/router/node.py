@@ -20,6 +20,7 @@ from rclpy.task import Future
 
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.contract import ask_from_request
+from lerobot_serve.ros.introspection import tell_calls
 from lerobot_serve.ros.lane import Lane
 from lerobot_serve.ros.lifecycle import LifecycleNode
 from lerobot_serve.ros.parameter_server import ParameterServer
@@ -43,6 +44,7 @@ from lerobot_serve.router.wiring import GOING, Wiring
 from lerobot_serve.wire.schema import Refusal
 from lerobot_serve.wire.session import Refused
 from lerobot_serve_interfaces.msg import EpisodeOutcome, Observation, ServerStatus
+from lerobot_serve_interfaces.srv import OpenSession
 
 UNCONFIGURED_TEXT = 'not configured; configure the node'
 LOOK_S = 0.1
@@ -79,21 +81,21 @@ class PolicyRouter(LifecycleNode):
         runtime.on_farewell(self._farewell)
 
     def _offer(self) -> None:
-        offered = Services(
-            self, self._replies, self._drops, ask_from_request, self._inbox.topic_name
-        )
-        self._offered = offered
+        inbox = self._inbox.topic_name
+        self._offered = Services(self, self._replies, self._drops, ask_from_request, inbox)
         # a group of their own: a callback that awaits must not keep the others waiting
         waiting = ReentrantCallbackGroup()
-        for kind, name, callback, awaits in offered.table():
+        for kind, name, callback, awaits in self._offered.table():
             group = waiting if awaits else None
-            self.create_service(
+            service = self.create_service(
                 kind, f'~/{name}', callback, qos_profile=qos.CALLS, callback_group=group
             )
+            if kind is OpenSession:
+                tell_calls(self, service)
         self.create_subscription(
             EpisodeOutcome,
             '~/outcome',
-            offered.on_outcome,
+            self._offered.on_outcome,
             qos.OUTCOME,
             qos_overriding_options=qos.OVERRIDABLE,
         )

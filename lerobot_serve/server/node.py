@@ -16,6 +16,7 @@ from rclpy.lifecycle import LifecycleState, TransitionCallbackReturn
 from lerobot_serve.policies import memory
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.contract import ask_from_request
+from lerobot_serve.ros.introspection import tell_calls
 from lerobot_serve.ros.lane import Lane
 from lerobot_serve.ros.lifecycle import LifecycleNode
 from lerobot_serve.ros.parameter_server import ParameterServer
@@ -38,6 +39,7 @@ from lerobot_serve.wire.errors import Unencodable
 from lerobot_serve.wire.schema import Refusal, Status
 from lerobot_serve.wire.session import Refused
 from lerobot_serve_interfaces.msg import Observation, ServerStatus
+from lerobot_serve_interfaces.srv import OpenSession
 
 CLEANUP_S = 5.0
 # ros2 launch gives a process five seconds to stop, and draining may have taken most of them
@@ -87,7 +89,9 @@ class PolicyServer(LifecycleNode):
             self._inbox.topic_name,
         )
         for kind, name, callback in self._offered.table():
-            self.create_service(kind, f'~/{name}', callback, qos_profile=qos.CALLS)
+            service = self.create_service(kind, f'~/{name}', callback, qos_profile=qos.CALLS)
+            if kind is OpenSession:
+                tell_calls(self, service)
         one_shots = OneShots(lambda: self.serving, lambda: self.standing)
         self._action = PredictAction(
             self, one_shots.predict, self._withdraw, self._mailbox.__len__

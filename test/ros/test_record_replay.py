@@ -12,7 +12,7 @@ import subprocess
 import time
 
 from mcap.reader import make_reader
-from rclpy.serialization import serialize_message
+from rclpy.serialization import deserialize_message, serialize_message
 from server_rig import SERVER, ServerRig
 from small_client import SmallClient
 import yaml
@@ -21,6 +21,7 @@ from lerobot_serve.bags import told
 from lerobot_serve.bags.message import CHUNK, OBSERVATION
 from lerobot_serve.bags.metadata import Topic
 from lerobot_serve.bags.reader import Bag
+from lerobot_serve.bags.service_events import OPEN_SESSION as OPENED
 from lerobot_serve.bags.writer import BagWriter
 from lerobot_serve.cli.main import main
 from lerobot_serve.ros import qos
@@ -33,6 +34,7 @@ from lerobot_serve_interfaces.msg import (
     Observation,
     RoutingDecision,
 )
+from lerobot_serve_interfaces.srv import OpenSession
 
 KIND = 'recurrent'
 SHAPE, OTHER = 'joints=6,chunk=30,cameras=,fps=30', 'joints=6,chunk=31,cameras=,fps=30'
@@ -198,13 +200,21 @@ def look_at_metadata(bag: Path) -> None:
     assert (offered['reliability'], offered['durability']) == ('reliable', 'transient_local')
     with open(bag / 'whole_0.mcap', 'rb') as stream:
         schemas = make_reader(stream).get_summary().schemas.values()
-    (text,) = [s.data.decode() for s in schemas if s.name.endswith('/Observation')]
-    assert '\nMSG: lerobot_serve_interfaces/RequestHeader\n' in text
+        texts = {s.name.rpartition('/')[2]: s.data.decode() for s in schemas}
+    assert '\nMSG: lerobot_serve_interfaces/RequestHeader\n' in texts['Observation']
+    assert '\nMSG: service_msgs/ServiceEventInfo\n' in texts['OpenSession_Event']
 
 
 def play(rig: ServerRig, bags: Bags) -> None:
-    """As `ros2 bag play`: the bytes as they are, to a server in which the session is open."""
-    robot = rig.client()
+    """
+    As `ros2 bag play --publish-service-requests`: calls and bytes as they are. The recorders began
+    behind the call.
+    """
+    events = [deserialize_message(raw, OpenSession.Event) for raw in of_type(bags.killed, OPENED)]
+    *_, request = (event.request[0] for event in events if event.request)
+    assert rig.ask(OpenSession, 'open_session', request).accepted
+    robot = SmallClient(rig.node, SERVER)
+    robot.wait_for_wiring()
     player = rig.node.create_publisher(
         Observation, f'{SERVER}/observation', qos.observation_out(3.0, of_many=True)
     )

@@ -30,12 +30,18 @@ def parameters(kind: str = 'null', path: str = SHAPE, **more: object) -> ServerP
 
 
 def request(
-    seq: int, *, client: str = 'robot_1', episode: int = 0, start: bool = False, epoch: int = 1
+    seq: int,
+    *,
+    client: str = 'robot_1',
+    episode: int = 0,
+    start: bool = False,
+    epoch: int = 1,
+    joints: int = 3,
 ) -> bytes:
     """Return a request that no other one is like."""
     flags = Flag.EPISODE_START if start else Flag.NONE
     header = Header(seq, seq, epoch, episode, 1, MsgType.OBSERVATION, flags)
-    state = np.array([[seq, episode, len(client)]], np.float32) / 7
+    state = np.resize(np.float32([seq, episode, len(client)]), (1, joints)) / 7
     return wire_observation.encode(Observation(header, client, f'episode_{episode}', state))
 
 

@@ -166,7 +166,9 @@ FILES = {
     'a/Inner': 'float32[4] values 1.0\nOther one # Not this\n',
     'a/Other': 'bool yes\n',
     'std/Head': 'a/Other again\n',
+    'service_msgs/ServiceEventInfo': 'uint8 event_type\n',
 }
+SERVICE = 'Other ask\n---\nuint8 LOW=0\nbool done\n'
 
 
 @pytest.fixture
@@ -176,6 +178,10 @@ def share(tmp_path):
         folder = tmp_path / 'share' / package / 'msg'
         folder.mkdir(parents=True, exist_ok=True)
         (folder / f'{kind}.msg').write_text(text)
+    services = tmp_path / 'share/a/srv'
+    services.mkdir()
+    (services / 'Call.srv').write_text(SERVICE)
+    (services / 'Empty.srv').write_text('---\n')
 
     def find(package: str) -> Path:
         if not (tmp_path / 'share' / package).is_dir():
@@ -193,7 +199,26 @@ def test_a_definition_holds_all_types_once(share):
     assert text == '\n'.join([FILES['a/Outer'], *parts])
 
 
-@pytest.mark.parametrize('name', ['b/msg/Missing', 'a/msg/Missing', 'nonsense'])
+def test_the_definition_of_a_service_event_is_made_of_its_service(share):
+    encoding, text = definition('a/srv/Call_Event', share)
+    assert encoding == 'ros2msg'
+    root = 'service_msgs/ServiceEventInfo info\n'
+    root += 'Call_Request[<=1] request\nCall_Response[<=1] response\n'
+    parts = {
+        'a/Call_Request': 'Other ask\n',
+        'a/Other': FILES['a/Other'],
+        'a/Call_Response': 'uint8 LOW=0\nbool done\n',
+        'service_msgs/ServiceEventInfo': 'uint8 event_type\n',
+    }
+    assert text == '\n'.join(
+        [root, *(f'{SEPARATOR}\nMSG: {name}\n{part}' for name, part in parts.items())]
+    )
+    assert definition('a/srv/Empty_Event', share)[1].count('Empty_Re') == 4
+
+
+@pytest.mark.parametrize(
+    'name', ['b/msg/Missing', 'a/msg/Missing', 'a/srv/Missing_Event', 'nonsense']
+)
 def test_what_is_not_installed_has_no_definition(share, name):
     assert definition(name, share) == ('unknown', '')
 
