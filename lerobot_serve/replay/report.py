@@ -80,15 +80,15 @@ def _distances(each: Sum, result: Result) -> list[tuple[str, float, float]]:
 
 def _counts(result: Result) -> list[str]:
     counted = (
-        (result.unanswered, 'requests have no answer in the recording'),
-        (result.not_asked, 'were answered without asking the policy (too late, draining)'),
-        (result.others, 'answers of other policies were not compared'),
+        (result.unanswered, 'requests without an answer in the recording'),
+        (result.not_asked, 'answers given without asking the policy (too late, draining)'),
+        (result.others, 'answers of other policies, not compared'),
         (
             result.prefixes_ignored,
-            'prefixes of the recorded policy were ignored: these chunks had no guidance',
+            'prefixes of the recorded policy, ignored, so that these chunks had no guidance',
         ),
     )
-    lines = [f'{count} {what}' for count, what in counted if count]
+    lines = [f'{what}: {count}' for count, what in counted if count]
     lines += [_shown(note) for note in result.notes[:NOTES_SHOWN]]
     if len(result.notes) > NOTES_SHOWN:
         lines.append(f'and {len(result.notes) - NOTES_SHOWN} more')

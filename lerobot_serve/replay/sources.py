@@ -77,10 +77,10 @@ class BagSource:
     @property
     def notes(self) -> list[str]:
         counted = (
-            (self._pairs.orphans, 'answers have no request in the bag'),
-            (self._pairs.malformed + self._events_unread, 'messages cannot be read'),
+            (self._pairs.orphans, 'answers without a request in the bag'),
+            (self._pairs.malformed + self._events_unread, 'messages that cannot be read'),
         )
-        return [*self._bag.damage, *(f'{count} {what}' for count, what in counted if count)]
+        return [*self._bag.damage, *(f'{what}: {count}' for count, what in counted if count)]
 
 
 class IncidentSource:
@@ -137,12 +137,15 @@ class TraceSource:
     @property
     def notes(self) -> list[str]:
         counted = (
-            (self._damaged, 'lines of the trace, or what they hold of a request, make no sense'),
-            (self._lost, 'requests were lost to the trace; hidden states do not know of them'),
-            (self._unread, 'requests could not be read then, and are not in the trace'),
+            (
+                self._damaged,
+                'lines of the trace that make no sense',
+            ),
+            (self._lost, 'requests lost to the trace, of which hidden states do not know'),
+            (self._unread, 'requests that could not be read then, and are not in the trace'),
         )
         bare = [f'{run.path.name} has {why_bare(run)}: not compared' for run in self._bare]
-        return [*bare, *(f'{count} {what}' for count, what in counted if count)]
+        return [*bare, *(f'{what}: {count}' for count, what in counted if count)]
 
     def _clear(self) -> None:
         self.unanswered = self._damaged = self._lost = self._unread = 0

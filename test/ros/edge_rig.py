@@ -1,9 +1,4 @@
-"""
-An edge controller in a process of its own, a robot that the test plays, and what an operator sees.
-
-The robot has no body: a timer of the test's node tells where it is, which is where it was last
-commanded to be, with its joints in an order that nobody asked for.
-"""
+"""An edge controller in a process of its own, a robot that the test plays, and what is seen."""
 
 from __future__ import annotations
 
@@ -17,14 +12,13 @@ import time
 from typing import Any
 
 from in_executor import in_executor
+from played_robot import Body, ROBOT, robot_yaml
 import pytest
 from rcl_interfaces.srv import SetParameters
 from rclpy.action import ActionClient
 from rclpy.node import Node
 from rclpy.parameter import Parameter
-from sensor_msgs.msg import JointState
 from std_srvs.srv import Trigger
-from trajectory_msgs.msg import JointTrajectory
 
 from lerobot_serve.cli.processes import Fleet
 from lerobot_serve.ros import qos
@@ -32,15 +26,8 @@ from lerobot_serve.ros.calls import call
 from lerobot_serve_interfaces.action import RunEpisode
 from lerobot_serve_interfaces.msg import EdgeState, EpisodeOutcome, ExecutedAction
 
-ROBOT = '/robot_1'
 EDGE = f'{ROBOT}/edge_controller'
 LIMIT_S = 20.0
-STEP_S = 0.02
-FPS = 30.0
-JOINTS = tuple(f'joint_{i}' for i in range(6))
-SHUFFLED = (3, 0, 5, 1, 4, 2)
-# each joint elsewhere, so that none can be taken for another
-HOME = (0.1, -0.2, 0.3, -0.4, 0.5, -0.6)
 NULL = {'policy_kind': 'null', 'policy_path': 'joints=6,chunk=60,cameras=,fps=30'}
 # half a second, so that no chunk outlasts the start of a server
 SHORT = {'policy_path': 'joints=6,chunk=15,cameras=,fps=30'}
@@ -51,49 +38,6 @@ FAST = {
     'reconnect_max_backoff_s': 0.5,
     'status_period_s': 0.02,
 }
-
-
-def robot_yaml(
-    command: str = '{topic: command}',
-    *,
-    cameras: str = '{}',
-    names: tuple[str, ...] = JOINTS,
-    limits: str = 'min: -2.0, max: 2.0, max_step: 0.15',
-) -> str:
-    """Return the file of the robot; `names` are those of its actions, without their ending."""
-    actions = '\n'.join(
-        f'  {name}.pos: {{joint: {joint}, {limits}}}'
-        for name, joint in zip(names, JOINTS, strict=True)
-    )
-    pose = ', '.join(f'{name}.pos: 0.0' for name in names)
-    return (
-        f'name: test_arm\nfps: {FPS:g}\n'
-        f'state:\n- {{topic: joint_states, joints: [{", ".join(JOINTS)}], max_age_s: 0.5}}\n'
-        f'cameras: {cameras}\nactions:\n{actions}\ncommand: {command}\nsafe_pose: {{{pose}}}\n'
-    )
-
-
-class Body:
-    """The robot; everything happens in the executor's thread."""
-
-    def __init__(self, node: Node, namespace: str = ROBOT) -> None:
-        self.positions = dict(zip(JOINTS, HOME, strict=True))
-        self.commands: list[JointTrajectory] = []
-        self._joints = node.create_publisher(JointState, f'{namespace}/joint_states', qos.SENSOR)
-        node.create_subscription(
-            JointTrajectory, f'{namespace}/command', self._on_command, qos.COMMAND
-        )
-        node.create_timer(STEP_S, self._tell)
-
-    def _on_command(self, message: JointTrajectory) -> None:
-        self.commands.append(message)
-        told = zip(message.joint_names, message.points[-1].positions, strict=True)
-        self.positions.update(told)
-
-    def _tell(self) -> None:
-        names = [JOINTS[i] for i in SHUFFLED]
-        told = JointState(name=names, position=[self.positions[name] for name in names])
-        self._joints.publish(told)
 
 
 class Seen:

@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 
-from edge_rig import Body, robot_yaml
+from played_robot import Body, robot_yaml
 from rclpy.node import Node
 from small_client import SmallClient
 from std_srvs.srv import Trigger

@@ -5,7 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from edge_rig import EDGE, ROBOT, Seen
+from edge_rig import EDGE, Seen
+from played_robot import ROBOT
 import pytest
 from std_srvs.srv import Trigger
 from trajectory_msgs.msg import JointTrajectory

@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 
 from action_msgs.msg import GoalStatus
-from edge_rig import EdgeRig, robot_yaml, SHORT
+from edge_rig import EdgeRig, SHORT
+from played_robot import robot_yaml
 import pytest
 
 from lerobot_serve_interfaces.action import RunEpisode

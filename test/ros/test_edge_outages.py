@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from edge_rig import EdgeRig, FPS, robot_yaml, SHORT
+from edge_rig import EdgeRig, SHORT
 import numpy as np
+from played_robot import FPS, robot_yaml
 import pytest
 
 from lerobot_serve_interfaces.msg import EdgeState, ExecutedAction

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from functools import partial
 
-from edge_rig import EDGE, EdgeRig, HOME, LIMIT_S, ROBOT, robot_yaml, Seen
+from edge_rig import EDGE, EdgeRig, LIMIT_S, Seen
 from fake_server import FakeServer
 from geometry_msgs.msg import Twist
 from nav_msgs.msg import Odometry
 import numpy as np
+from played_robot import HOME, ROBOT, robot_yaml
 import pytest
 from sensor_msgs.msg import CompressedImage, Image
 import simplejpeg

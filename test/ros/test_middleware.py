@@ -43,7 +43,7 @@ def test_each_topic_has_the_reliability_it_needs():
     }
     latched = {n for n, p in PROFILES.items() if p.durability == DurabilityPolicy.TRANSIENT_LOCAL}
     assert best_effort == {'SENSOR', 'SHADOW_OBSERVATION', 'SHADOW_INBOX', 'SHADOW_ANSWERS'}
-    assert latched == {'STATE', 'DECISIONS'}
+    assert latched == {'STATE', 'DECISIONS', 'TOLD_CALLS'}
     assert PROFILES['OBSERVATION_OUT'].lifespan.nanoseconds == 3_000_000_000
 
 

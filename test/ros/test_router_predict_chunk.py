@@ -4,39 +4,21 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-import signal
-from types import SimpleNamespace
 
-from action_msgs.msg import GoalStatus
-from action_msgs.srv import CancelGoal
+from goals_rig import ABORTED, answered, asking, CANCELED, first_row, refused, STATE, SUCCEEDED
 import numpy as np
 import pytest
 from server_rig import ServerRig
 
-from lerobot_serve.ros.predict_forward import PredictForward, UNANSWERED
-from lerobot_serve.ros.runtime import Runtime
+from lerobot_serve.ros.predict_forward import UNANSWERED
 from lerobot_serve.router.split import bucket
 from lerobot_serve.trace.reader import read
-from lerobot_serve.wire.header import Peek
 from lerobot_serve.wire.schema import Flag, Status
 from lerobot_serve_interfaces.msg import Observation
 
 ROUTER = '/policy_router'
-STATE = np.linspace(-1, 1, 6, dtype=np.float32)
-SUCCEEDED, ABORTED = GoalStatus.STATUS_SUCCEEDED, GoalStatus.STATUS_ABORTED
-CANCELED = GoalStatus.STATUS_CANCELED
-# what a test waits for when nobody answers
-SHORT_S = 0.5
 # as long as ros2 launch waits for a process that is to end
 ENDS_S = 5.0
-
-
-def asking(episode_id: str = '', state: np.ndarray = STATE, task: str = '') -> Observation:
-    return Observation(episode_id=episode_id, observation_steps=1, state=state.tolist(), task=task)
-
-
-def first_row(chunk) -> np.ndarray:
-    return np.reshape(chunk.chunk_robot.data, (chunk.chunk_robot.rows, -1))[0]
 
 
 @pytest.fixture
@@ -47,29 +29,11 @@ def caller(router_rig):
     made.end()
 
 
-def answered(caller: ServerRig, episode_id: str = '', **more: object):
-    """Return a chunk that came and holds actions."""
-    status, chunk = caller.predict(asking(episode_id, **more)).result()
-    assert (status, chunk.status, chunk.status_text) == (SUCCEEDED, Status.OK, '')
-    return chunk
-
-
-def refused(caller: ServerRig, episode_id: str = '', **more: object):
-    """Return the chunk of a goal that was aborted."""
-    status, chunk = caller.predict(asking(episode_id, **more)).result()
-    assert status == ABORTED
-    assert not chunk.chunk_robot.data
-    return chunk
-
-
 def placed(folder: Path) -> dict[str, str]:
     """Return the slot of each episode of which a trace tells so far."""
     (file,) = folder.glob('*.jsonl')
     decisions = [record for _, record in read(file) if record['kind'] == 'decision']
     return {record['episode_id']: record['slot'] for record in decisions}
-
-
-# through a router
 
 
 def test_a_goal_goes_where_the_split_says_and_stays_there(router_rig, caller, tmp_path):
@@ -234,117 +198,3 @@ def test_a_router_that_takes_no_requests_says_so_and_keeps_nothing(router_rig, c
     assert threads[-1] <= threads[0]
     process.terminate()
     assert process.wait(ENDS_S) == 0
-
-
-# without a router, with a limit that a test can wait for
-
-
-class Forward:
-    """A node that forwards goals to one server."""
-
-    def __init__(self, rig: ServerRig, runtime: Runtime, limit_s: float) -> None:
-        self.drops: list[str] = []
-        self.flags = Flag.NONE
-        self.caller = ServerRig(rig.node, rig.fleet, None, '/test')
-        self._server = rig.name
-        self._forward = PredictForward(
-            rig.node, runtime, self._choose, self.drops.append, limit_s=limit_s
-        )
-
-    def taken(self) -> int:
-        """Return how many goals the server has accepted, as far as the router knows."""
-        under_way = list(self._forward._errands._under_way.values())
-        return sum(errand.handle is not None for errand in under_way)
-
-    def _choose(self, start: Peek) -> SimpleNamespace:
-        return SimpleNamespace(server=self._server, slot='a', flags=self.flags)
-
-
-@pytest.fixture
-def forward(request, rig, runtime):
-    made = Forward(rig, runtime, getattr(request, 'param', SHORT_S))
-    yield made
-    made.caller.end()
-
-
-patient = pytest.mark.parametrize('forward', [30.0], indirect=True)
-
-
-@pytest.mark.parametrize('forward', [3.0], indirect=True)
-def test_a_replica_killed_in_mid_goal_ends_the_goal_with_words(forward, rig):
-    rig.steering.turns.close_gate()
-    process = rig.start(policy_kind='steered')
-    goals = [forward.caller.predict(asking('episode')) for _ in range(2)]
-    rig.wait(lambda: forward.taken() == len(goals), 'the goals are taken')
-    rig.wait_for_events('predict')
-    process.kill()
-    for goal in goals:
-        status, chunk = goal.result()
-        assert (status, chunk.status) == (ABORTED, Status.TOO_LATE)
-        assert '/policy_server did not answer within 3 s' in chunk.status_text
-        assert 'send the goal again' in chunk.status_text
-        assert (chunk.slot, chunk.episode_id, chunk.header.msg_type) == ('a', 'episode', 2)
-    assert forward.drops == [UNANSWERED] * 2
-    # its successor is asked
-    rig.steering.turns.open_gate()
-    rig.start(policy_kind='steered')
-    rig.wait(lambda: forward.caller.predict(asking()).result()[0] == SUCCEEDED, 'an answer')
-
-
-def test_a_replica_that_hangs_ends_the_goal_and_is_asked_again_when_it_goes_on(forward, rig):
-    process = rig.start(policy_kind='steered')
-    answered(forward.caller)
-    process.send_signal(signal.SIGSTOP)
-    chunk = refused(forward.caller)
-    assert chunk.status == Status.TOO_LATE
-    assert '/policy_server did not take the goal within 0.5 s' in chunk.status_text
-    goal = forward.caller.predict(asking())
-    # nobody there agrees to a cancel, and nobody answers
-    assert not goal.cancel()
-    assert goal.result()[0] == ABORTED
-    process.send_signal(signal.SIGCONT)
-    rig.wait(lambda: forward.caller.predict(asking()).result()[0] == SUCCEEDED, 'an answer')
-
-
-def test_a_goal_for_a_server_that_is_not_found_waits_for_it(forward, rig):
-    chunk = refused(forward.caller)
-    assert '/policy_server was not found within 0.5 s' in chunk.status_text
-    goal = forward.caller.predict(asking())
-    assert goal.cancel()
-    assert goal.result()[0] == CANCELED
-    assert forward.drops == [UNANSWERED]
-
-
-@patient
-def test_a_goal_that_somebody_else_cancels_is_no_answer(forward, rig):
-    rig.steering.turns.close_gate()
-    rig.start(policy_kind='steered')
-    working = forward.caller.predict(asking())
-    rig.wait_for_events('predict')
-    *_, waiting = [forward.caller.predict(asking()) for _ in range(2)]
-    rig.wait_for_requests(3)
-    # all goals, of which rclpy skips each one behind one that it may not cancel
-    rig.ask(CancelGoal, 'predict_chunk/_action/cancel_goal', CancelGoal.Request())
-    status, chunk = waiting.result()
-    assert (status, chunk.status) == (ABORTED, Status.NO_SESSION)
-    assert 'ended the goal without a chunk' in chunk.status_text
-    rig.steering.turns.open_gate()
-    assert working.result()[0] == SUCCEEDED
-
-
-@patient
-def test_flags_are_added_to_what_the_server_says(forward, rig):
-    rig.start(policy_kind='steered')
-    forward.flags = Flag.POLICY_CHANGED
-    chunk = answered(forward.caller, 'episode')
-    assert (chunk.header.flags, chunk.slot) == (Flag.POLICY_CHANGED, 'prod')
-
-
-@patient
-def test_many_goals_at_once_each_get_their_own_answer(forward, rig):
-    rig.start(policy_kind='steered')
-    goals = [forward.caller.predict(asking(state=STATE * number)) for number in range(40)]
-    for number, goal in enumerate(goals):
-        status, chunk = goal.result()
-        assert status == SUCCEEDED
-        assert np.array_equal(first_row(chunk), STATE * np.float32(number))

@@ -72,7 +72,7 @@ def test_a_step_takes_its_least_episodes_and_its_least_time():
     world.wait(90)
     assert world.canary.state is State.RUNNING
     assert world.canary.text == (
-        'running: step 1 of 3, 5 % of new episodes to the candidate: 20 of 20 episodes of the '
+        'running: step 1 of 4, 5 % of new episodes to the candidate: 20 of 20 episodes of the '
         'candidate, 1.52 of 1.67 min; candidate 90 % of 20, champion 90 % of 100'
     )
     world.wait(10)

@@ -21,7 +21,7 @@ def test_a_paused_canary_keeps_its_share_and_its_time():
     world.good_episodes()
     world.wait(1000)
     assert (world.canary.state, world.canary.share_percent) == (State.PAUSED, 5)
-    assert 'by an operator: look at robot 7; step 1 of 3' in world.canary.text
+    assert 'by an operator: look at robot 7; step 1 of 4' in world.canary.text
     world.canary.resume('ok')
     world.look(after_s=30)
     assert world.canary.step == 0
@@ -31,7 +31,7 @@ def test_a_paused_canary_keeps_its_share_and_its_time():
 
 def test_an_operator_may_promote_without_waiting():
     world = started(terms=Terms(settle_s=0))
-    assert 'step 2 of 3, 25 % of new episodes' in world.canary.promote('Ann: urgent')
+    assert 'step 2 of 4, 25 % of new episodes' in world.canary.promote('Ann: urgent')
     world.look()
     # a promotion by hand proves nothing: the next one waits for the comparison again
     world.end('candidate', 16, 4)

@@ -3,88 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import replace
-import errno
-import os
-from pathlib import Path
 import threading
 
-from hypothesis import given
-from hypothesis import strategies as st
-import numpy as np
+from capture_rig import ask, Captured, fails_at, NAN, rig_of, S
 import pytest
 from serving_rig import request, Rig
 from worker_rig import gives, HEADER, mail, OBSERVATION, raises, ROWS
 
-from lerobot_serve.server.capture import Capture, NothingCaptured, RETRY_S, why_of
-from lerobot_serve.server.capture_files import CaptureFiles, Trouble
+from lerobot_serve.server.capture import NothingCaptured, why_of
 from lerobot_serve.server.parameters import ServerParameters
-from lerobot_serve.server.ring import Kept, OVERHEAD_BYTES, Ring
 from lerobot_serve.server.statistics import Statistics
-from lerobot_serve.server.watch import Here, make_watch, Watch
-from lerobot_serve.trace import incidents
+from lerobot_serve.server.watch import Here, make_watch
 from lerobot_serve.trace.incidents import read, read_incident
 from lerobot_serve.wire import chunk as wire_chunk
 from lerobot_serve.wire.chunk import Chunk
 from lerobot_serve.wire.schema import Status
 
-NAN = np.full_like(ROWS, np.nan)
-WALL_S = 1_750_000_000.25
-LIMIT = 1_000_000
-S = 1_000_000_000
-
-
-class Captured:
-    """A capture whose thread is the test's, with what it told."""
-
-    def __init__(self, folder: Path, limit_bytes: int = LIMIT) -> None:
-        self.folder, self.told, self.now_ns = folder, [], 0
-        self.wall_s = WALL_S
-        self.files = CaptureFiles(folder, limit_bytes, lambda: {'node': '/policy_server'})
-        self.capture = Capture(
-            self.files,
-            limit_bytes,
-            told=lambda *what: self.told.append(what),
-            clock=lambda: self.now_ns,
-            wall=self.tick,
-        )
-
-    def tick(self) -> float:
-        self.wall_s += 0.001
-        return self.wall_s
-
-    def write(self) -> None:
-        """Write what is due, as the thread does until its end."""
-        stop = threading.Event()
-        stop.set()
-        self.capture.wake()
-        self.capture.run(stop)
-
-    def names(self) -> list[str]:
-        return sorted(path.name for path in self.folder.iterdir()) if self.folder.exists() else []
-
-    def paths(self) -> list[Path]:
-        return sorted(self.folder.glob('*.safetensors'))
-
 
 @pytest.fixture
 def captured(tmp_path) -> Captured:
     return Captured(tmp_path / 'captures')
-
-
-def rig_of(captured: Captured, predict=None, **changes: object) -> Rig:
-    return Rig(predict, watch=lambda _: Watch(None, captured.capture), **changes)
-
-
-def ask(rig: Rig, number: int = 1, **header: object) -> Chunk:
-    rig.serving.deposit(request(number, **header), 0)
-    (chunk,) = rig.step()
-    return chunk
-
-
-def fails_at(seqs: set[int], how):
-    """Return a policy that fails at these requests; it counts them from 1."""
-    seen = iter(range(1, 1000))
-    return lambda asked: how(asked) if next(seen) in seqs else gives(ROWS)(asked)
 
 
 @pytest.mark.parametrize(
@@ -176,151 +114,6 @@ def test_an_operator_gets_everything_that_is_kept(captured):
     assert path.name.endswith('Z-all-0-operator.safetensors')
     with pytest.raises(NothingCaptured, match='no request since the last capture'):
         captured.capture.everything()
-
-
-def test_any_name_of_a_robot_makes_a_file_of_the_folder(captured):
-    path = captured.files.path(Trouble('not_finite', WALL_S, '../../etc/passwd\n', 3))
-    assert path.parent == captured.folder
-    assert path.name.endswith('-3-not_finite.safetensors')
-
-
-def test_the_oldest_files_go_for_new_ones(tmp_path):
-    captured = Captured(tmp_path, 12_000)
-    others = [tmp_path / name for name in ('notes.txt', 'weights.safetensors')]
-    for path in others:
-        path.write_bytes(b'x' * 20_000)
-    rig = rig_of(captured, gives(NAN))
-    rig.open()
-    for seq in range(1, 20):
-        ask(rig, seq=seq)
-        captured.write()
-        ours = [path for path in captured.paths() if path not in others]
-        assert sum(path.stat().st_size for path in ours) <= 12_000
-        assert read(ours[-1])[0].info['seq'] == seq
-    assert 1 < len(ours) < 19
-    assert all(path.exists() for path in others)
-
-
-def test_what_a_killed_process_left_counts_and_goes(tmp_path):
-    captured = Captured(tmp_path, 12_000)
-    left = tmp_path / '20200101T000000.000Z-robot_1-3-not_finite.safetensors.part'
-    left.write_bytes(b'x' * 11_000)
-    rig = rig_of(captured, gives(NAN))
-    rig.open()
-    ask(rig)
-    captured.write()
-    assert not left.exists()
-    assert len(captured.paths()) == 1
-
-
-@pytest.fixture
-def full(monkeypatch):
-    """Let the disk be full; returns what ends that."""
-
-    def write(path, pairs, about):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(incidents, 'write', write)
-    return monkeypatch.undo
-
-
-def test_a_full_disk_stops_capturing_and_says_so_once(captured, full):
-    rig = rig_of(captured, gives(NAN))
-    rig.open()
-    for _ in range(3):
-        assert ask(rig).status == Status.NOT_FINITE
-        captured.write()
-    (first, why), *others = captured.told
-    assert first == 'capture_failed'
-    assert 'No space left on device' in why
-    assert others == [('capture_failed', '')] * 2
-    with pytest.raises(NothingCaptured, match='No space left on device'):
-        captured.capture.everything()
-    captured.now_ns += int(RETRY_S * S)
-    ask(rig)
-    captured.write()
-    assert captured.told[3:] == [('capture_failed', '')]
-    # not even tried before its time
-    full()
-    ask(rig)
-    captured.write()
-    assert captured.names() == []
-    captured.now_ns += int(RETRY_S * S)
-    ask(rig)
-    captured.write()
-    assert len(captured.names()) == 1
-    assert captured.capture._ring.held_bytes == 0
-
-
-def test_a_folder_that_cannot_be_is_like_a_full_disk(tmp_path):
-    (tmp_path / 'file').write_text('')
-    captured = Captured(tmp_path / 'file' / 'captures')
-    rig = rig_of(captured, gives(NAN))
-    rig.open()
-    ask(rig)
-    captured.write()
-    assert [name for name, _ in captured.told] == ['capture_failed']
-
-
-def test_a_disk_that_is_slower_than_the_trouble_costs_files_and_no_memory(tmp_path):
-    captured = Captured(tmp_path, 4_000)
-    rig = rig_of(captured, gives(NAN))
-    rig.open()
-    for seq in range(1, 8):
-        ask(rig, seq=seq)
-        assert captured.capture._ring.held_bytes <= 4_000
-    lost = captured.told.count(('capture_overflow', ''))
-    assert lost > 0
-    captured.write()
-    assert len(captured.told) - lost == 7 - lost
-    assert captured.capture._ring.held_bytes == 0
-
-
-def kept(name: str, size: int) -> Kept:
-    return Kept(name, replace(mail(OBSERVATION), raw=b'x' * size), b'', 0.0)
-
-
-STEPS = st.lists(
-    st.one_of(
-        st.tuples(st.just('add'), st.sampled_from('abc'), st.integers(0, 9000)),
-        st.tuples(st.just('take'), st.sampled_from(['a', 'b', 'c', '']), st.just(0)),
-        st.tuples(st.just('release'), st.just(''), st.just(0)),
-    ),
-    max_size=60,
-)
-
-
-@given(STEPS)
-def test_the_ring_holds_no_more_than_it_may_and_the_newest_of_each(steps):
-    ring, taken = Ring(10_000, limit=5), []
-    line: list[Kept] = []
-    for step, name, size in steps:
-        if step == 'add':
-            line.append(kept(name, size))
-            ring.add(line[-1])
-        elif step == 'take':
-            got = ring.take(name)
-            known = [each for each in line if each.name == name or not name]
-            fitting = [each for each in known if each.size <= 10_000]
-            # the newest ones, in their order
-            assert got == fitting[len(fitting) - len(got) :]
-            line = [each for each in line if each not in known]
-            taken.append(got)
-        elif taken:
-            ring.release(taken.pop(0))
-        assert len(ring) <= 5
-        assert 0 <= ring.held_bytes <= 10_000
-    for got in taken:
-        ring.release(got)
-    assert ring.held_bytes == sum(each.size for each in ring.take())
-
-
-def test_a_request_counts_with_what_python_needs_for_it():
-    assert kept('a', 0).size == OVERHEAD_BYTES
-    ring = Ring(3 * OVERHEAD_BYTES)
-    for _ in range(10):
-        ring.add(kept('a', 0))
-    assert len(ring) == 3
 
 
 def test_the_server_tells_operators_and_the_trace_of_a_capture(tmp_path):

@@ -131,7 +131,7 @@ def test_what_has_no_other_half_is_counted(tmp_path):
     result = replay(write(tmp_path / 'bag', messages))
     assert counts(result) == (2, 0, 0, 0)
     assert result.unanswered == 1
-    assert result.notes == ['1 answers have no request in the bag']
+    assert result.notes == ['answers without a request in the bag: 1']
 
 
 def test_pairs_wait_for_so_long_only():

@@ -68,4 +68,4 @@ def test_a_call_that_cannot_be_read_is_told(tmp_path):
     torn = Message(EVENTS, OPEN_SESSION, 1, b'torn')
     result = replay(write(tmp_path / 'bag', [torn, *as_messages(answered(episodes(1)))]))
     assert counts(result) == (4, 0, 0, 0)
-    assert result.notes == ['1 messages cannot be read']
+    assert result.notes == ['messages that cannot be read: 1']

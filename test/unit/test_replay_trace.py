@@ -186,7 +186,7 @@ def test_what_became_of_requests_is_counted_as_for_bags(tmp_path):
     result = replay(server.end())
     assert counts(result) == (1, 0, 0, 0)
     assert (result.unanswered, result.not_asked) == (1, 1)
-    assert result.notes == ['1 requests could not be read then, and are not in the trace']
+    assert result.notes == ['requests that could not be read then, and are not in the trace: 1']
 
 
 def test_an_answer_that_reached_nobody_is_compared(tmp_path):
@@ -203,7 +203,7 @@ def test_what_the_trace_lost_is_said(tmp_path):
     server.ask(episodes(1))
     server.watch._recorder.writer.write(records.drop(9, 'trace_overflow', count=3, of='request'))
     result = replay(server.end())
-    assert result.notes == ['3 requests were lost to the trace; hidden states do not know of them']
+    assert result.notes == ['requests lost to the trace, of which hidden states do not know: 3']
 
 
 def test_a_record_waits_with_all_that_it_holds_on_to(tmp_path):

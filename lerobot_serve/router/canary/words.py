@@ -23,7 +23,7 @@ def counts(slot: SlotFacts) -> Counts:
 def where(plan: Plan, step: int) -> str:
     """Return which step this is."""
     percent = plan.steps[step].share_percent
-    return f'step {step + 1} of {len(plan.trials)}, {percent} % of new episodes to the candidate'
+    return f'step {step + 1} of {len(plan.steps)}, {percent} % of new episodes to the candidate'
 
 
 def rates(facts: Facts) -> str:
