@@ -16,6 +16,7 @@ import subprocess
 import time
 from typing import Any
 
+from halted import halt
 import pytest
 from rcl_interfaces.msg import Parameter as ParameterMessage
 from rcl_interfaces.srv import GetParameters, SetParameters
@@ -130,7 +131,7 @@ class RouterRig:
         self.fleet.processes[name].wait()
 
     def hang(self, name: str) -> None:
-        self.fleet.processes[name].send_signal(signal.SIGSTOP)
+        halt(self.fleet.processes[name])
 
     def go_on(self, name: str) -> None:
         self.fleet.processes[name].send_signal(signal.SIGCONT)

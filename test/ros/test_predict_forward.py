@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 from action_msgs.srv import CancelGoal
 from goals_rig import ABORTED, answered, asking, CANCELED, first_row, refused, STATE, SUCCEEDED
+from halted import halt
 import numpy as np
 import pytest
 from server_rig import ServerRig
@@ -75,7 +76,7 @@ def test_a_replica_killed_in_mid_goal_ends_the_goal_with_words(forward, rig):
 def test_a_replica_that_hangs_ends_the_goal_and_is_asked_again_when_it_goes_on(forward, rig):
     process = rig.start(policy_kind='steered')
     answered(forward.caller)
-    process.send_signal(signal.SIGSTOP)
+    halt(process)
     chunk = refused(forward.caller)
     assert chunk.status == Status.TOO_LATE
     assert '/policy_server did not take the goal within 0.5 s' in chunk.status_text
