@@ -22,12 +22,14 @@ from std_srvs.srv import Trigger
 
 from lerobot_serve.cli.processes import Fleet
 from lerobot_serve.ros import qos
-from lerobot_serve.ros.calls import call
+from lerobot_serve.ros.calls import call, CallFailed
 from lerobot_serve_interfaces.action import RunEpisode
 from lerobot_serve_interfaces.msg import EdgeState, EpisodeOutcome, ExecutedAction
 
 EDGE = f'{ROBOT}/edge_controller'
 LIMIT_S = 20.0
+TRY_S = 2.0
+RESULTS = RunEpisode.Impl.GetResultService
 NULL = {'policy_kind': 'null', 'policy_path': 'joints=6,chunk=60,cameras=,fps=30'}
 # half a second, so that no chunk outlasts the start of a server
 SHORT = {'policy_path': 'joints=6,chunk=15,cameras=,fps=30'}
@@ -81,6 +83,8 @@ class EdgeRig:
             EpisodeOutcome, f'{ROBOT}/episode_outcome', qos.OUTCOME
         )
         self._runs = ActionClient(node, RunEpisode, f'{EDGE}/run_episode')
+        # younger than the client of goals, so that who has found this one has found both
+        self._results = node.create_client(RESULTS, f'{EDGE}/run_episode/_action/get_result')
 
     def play_robot(self, namespace: str) -> Body:
         """Give another robot its inputs."""
@@ -208,6 +212,7 @@ class EdgeRig:
     def run(self, **goal: object) -> EpisodeRun:
         """Send a goal; it is accepted by the time this returns."""
         assert self._runs.wait_for_server(LIMIT_S)
+        self._wait_until_found()
         feedback: list[RunEpisode.Feedback] = []
         ask = partial(
             self._runs.send_goal_async,
@@ -219,6 +224,21 @@ class EdgeRig:
         assert handle.accepted
         return EpisodeRun(self, handle, feedback)
 
+    def _wait_until_found(self) -> None:
+        """
+        Wait until the edge has found its client. An edge that has not by then accepts a goal and
+        cannot say so: its answer is lost.
+        """
+        deadline = time.monotonic() + LIMIT_S
+        while True:
+            try:
+                # of no goal that there is
+                call(self._results, RESULTS.Request(), TRY_S)
+            except CallFailed:
+                assert time.monotonic() < deadline, 'the edge finds its client'
+            else:
+                return
+
     def finished(self, future: Any, what: str) -> Any:
         """Return what an answer of rclpy holds, once it came."""
         done = threading.Event()
@@ -228,6 +248,7 @@ class EdgeRig:
 
     def end(self) -> None:
         self._runs.destroy()
+        self.node.destroy_client(self._results)
 
 
 class EpisodeRun:
