@@ -75,7 +75,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help='robot_type of the sessions, where it is not in the recording',
     )
     parser.add_argument(
-        '--execution-horizon', type=int, default=0, help='the same of execution_horizon'
+        '--execution-horizon',
+        type=int,
+        default=0,
+        help='execution_horizon of the edges, where it is not in the recording',
     )
     parser.add_argument('--json', action='store_true', help='print one object')
 

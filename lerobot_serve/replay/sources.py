@@ -137,10 +137,7 @@ class TraceSource:
     @property
     def notes(self) -> list[str]:
         counted = (
-            (
-                self._damaged,
-                'lines of the trace that make no sense',
-            ),
+            (self._damaged, 'lines of the trace that make no sense'),
             (self._lost, 'requests lost to the trace, of which hidden states do not know'),
             (self._unread, 'requests that could not be read then, and are not in the trace'),
         )
