@@ -6,6 +6,7 @@ A thread of its own deposits what arrives with its time; the main thread asks an
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 import queue
@@ -18,12 +19,39 @@ from lerobot_serve.ros import qos
 from lerobot_serve.ros.lane import Lane
 from lerobot_serve.ros.runtime import Runtime, UserError
 from lerobot_serve.ros.session_client import SessionClient
+from lerobot_serve.wire.schema import Refusal
+from lerobot_serve.wire.session import Refused, SessionAsk, Unreachable
 from lerobot_serve_interfaces.msg import ActionChunk, Observation
 
 SERVER = '/policy_server'
 LIFESPAN_S = 3.0
 ANSWER_TIMEOUT_S = 2.0
 READY_TIMEOUT_S = 60.0
+OPEN_S, OPEN_AGAIN_S = 5.0, 0.05
+# a server that loads, and a router whose servers do
+NOT_YET = (Refusal.NOT_READY, Refusal.UNREACHABLE)
+
+
+def open_when_ready(
+    sessions: SessionClient,
+    ask: SessionAsk,
+    is_running: Callable[[], bool] = lambda: True,
+) -> None:
+    """
+    Open a session as an edge does: who does not answer yet, or is not ready yet, is asked again;
+    no longer when the server is not `is_running`. Raises UserError and Refused.
+    """
+    deadline = time.monotonic() + READY_TIMEOUT_S
+    while True:
+        try:
+            sessions.open(ask, OPEN_S)
+            return
+        except (Refused, Unreachable) as error:
+            if isinstance(error, Refused) and error.code not in NOT_YET:
+                raise
+            if not is_running() or time.monotonic() > deadline:
+                raise UserError(f'{error}; see the log of {sessions.server}') from None
+        time.sleep(OPEN_AGAIN_S)
 
 
 @dataclass(frozen=True, slots=True)

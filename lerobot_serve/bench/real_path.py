@@ -9,7 +9,7 @@ import time
 
 import numpy as np
 
-from lerobot_serve.bench.client import PolicyClient, READY_TIMEOUT_S, SERVER
+from lerobot_serve.bench.client import open_when_ready, PolicyClient, SERVER
 from lerobot_serve.ros.runtime import UserError
 from lerobot_serve.wire import chunk as wire_chunk
 from lerobot_serve.wire import observation as wire_observation
@@ -67,15 +67,8 @@ class RealPath:
         self.request_bytes = self.reply_bytes = 0
 
     def open(self, server: subprocess.Popen) -> None:
-        """Open the session as soon as the server is there. Raises UserError and Refused."""
-        deadline = time.monotonic() + READY_TIMEOUT_S
-        while True:
-            try:
-                self._client.sessions.open(self._ask, 5.0)
-                return
-            except Unreachable as error:
-                if server.poll() is not None or time.monotonic() > deadline:
-                    raise UserError(f'{error}; see policy_server.log') from None
+        """Open the session once the server is ready. Raises UserError and Refused."""
+        open_when_ready(self._client.sessions, self._ask, lambda: server.poll() is None)
 
     def close(self) -> None:
         """End the session; also when the server has gone."""

@@ -18,7 +18,7 @@ import time
 import numpy as np
 from rclpy.node import Node
 
-from lerobot_serve.bench.client import LIFESPAN_S, READY_TIMEOUT_S, SERVER
+from lerobot_serve.bench.client import LIFESPAN_S, open_when_ready, READY_TIMEOUT_S, SERVER
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.lane import Lanes
 from lerobot_serve.ros.runtime import Runtime, UserError
@@ -106,7 +106,7 @@ class Swarm(Node):
         joints: tuple[str, ...],
         codec: Codec = Codec.JPEG,
     ) -> None:
-        """Open so many more sessions. Raises Refused, Unreachable and UserError."""
+        """Open so many more sessions. Raises Refused and UserError."""
         encoded = tuple(images.encode(n, f, codec) for n, f in frames.items())
         cameras = tuple(CameraSpec(name, *frame.shape) for name, frame in frames.items())
         opened = len(self.robots)
@@ -119,7 +119,7 @@ class Swarm(Node):
             )
             state = np.full((1, len(joints)), number / 100, np.float32)
             request = Observation(header, name, f'episode of {name}', state, encoded)
-            self._sessions.open(ask, READY_TIMEOUT_S)
+            open_when_ready(self._sessions, ask)
             self.robots[name] = Robot(ask, bytearray(wire_observation.encode(request)))
         if not self._sessions.wait_until_wired(self._is_every_topic_found, READY_TIMEOUT_S):
             raise UserError(f'the topics of {self._server} were not found')

@@ -13,9 +13,11 @@ from typing import IO
 from ament_index_python.packages import get_package_prefix, PackageNotFoundError
 
 from lerobot_serve.ros.runtime import UserError
-from lerobot_serve.start import signals_held
+from lerobot_serve.start import END_S, signals_held
 
-END_S = 10.0
+# A node that hangs ends itself, and its log says where. All end at once, on one machine: before
+# that, a server answers what is due and every node waits for its threads.
+ENDED_S = END_S + 15.0
 
 
 class Fleet:
@@ -61,11 +63,11 @@ class Fleet:
         return next((line.strip() for line in reversed(lines) if line.strip()), '(none)')
 
     def end(self) -> dict[str, int]:
-        """End all with SIGINT, after END_S with SIGKILL; return the exit statuses."""
+        """End all with SIGINT, after ENDED_S with SIGKILL; return the exit statuses."""
         for process in self.processes.values():
             if process.poll() is None:
                 process.send_signal(signal.SIGINT)
-        deadline = time.monotonic() + END_S
+        deadline = time.monotonic() + ENDED_S
         for process in self.processes.values():
             try:
                 process.wait(max(0.0, deadline - time.monotonic()))

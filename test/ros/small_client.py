@@ -9,6 +9,7 @@ import time
 import numpy as np
 from rclpy.node import Node
 
+from lerobot_serve.bench.client import NOT_YET
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.session_client import SessionClient
 from lerobot_serve.wire import chunk as wire_chunk
@@ -16,12 +17,10 @@ from lerobot_serve.wire import observation as wire_observation
 from lerobot_serve.wire.chunk import Chunk
 from lerobot_serve.wire.header import Header
 from lerobot_serve.wire.observation import Observation
-from lerobot_serve.wire.schema import Flag, MsgType, Refusal
+from lerobot_serve.wire.schema import Flag, MsgType
 from lerobot_serve.wire.session import CameraSpec, Refused, SessionAsk, Unreachable
 from lerobot_serve_interfaces.msg import ActionChunk
 
-# a server that loads, and a router whose servers do
-NOT_YET = (Refusal.NOT_READY, Refusal.UNREACHABLE)
 JOINTS = tuple(f'joint_{i}.pos' for i in range(6))
 
 

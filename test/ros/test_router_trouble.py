@@ -7,14 +7,14 @@ from dataclasses import replace
 import os
 import queue
 import random
-import time
 
 import pytest
 from rclpy.duration import Duration
 from router_manager import Manager
 from router_rig import LIMIT_S, ROUTER
-from small_client import NOT_YET, SmallClient
+from small_client import SmallClient
 
+from lerobot_serve.bench.client import open_when_ready
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.session_client import SessionClient
 from lerobot_serve.wire import chunk as wire_chunk
@@ -23,7 +23,7 @@ from lerobot_serve.wire.chunk import Chunk
 from lerobot_serve.wire.header import Header
 from lerobot_serve.wire.names import ros_token
 from lerobot_serve.wire.schema import Refusal, Status
-from lerobot_serve.wire.session import Refused, SessionAsk
+from lerobot_serve.wire.session import Refused
 from lerobot_serve_interfaces.msg import ActionChunk, Observation, SlotState
 
 SESSIONS, CALLERS, GROWTH_MB = 1000, 4, 20.0
@@ -97,19 +97,6 @@ def test_nonsense_on_every_topic_ends_nothing(router_rig):
     assert router_rig.slot('prod').state == SlotState.HEALTHY
 
 
-def open_in_the_end(sessions: SessionClient, ask: SessionAsk) -> None:
-    """Open as an edge does: a server that did not answer in time is asked again."""
-    deadline = time.monotonic() + LIMIT_S
-    while True:
-        try:
-            sessions.open(ask, LIMIT_S)
-        except Refused as refused:
-            assert refused.code in NOT_YET and time.monotonic() < deadline, refused
-            time.sleep(0.01)
-        else:
-            return
-
-
 def test_a_thousand_sessions_leave_nothing(router_rig):
     router_rig.server('a', 'prod')
     router_rig.router(slot_prod=['a'])
@@ -121,7 +108,7 @@ def test_a_thousand_sessions_leave_nothing(router_rig):
     def come_and_go(number: int) -> None:
         name = f'robot_{number}'
         ask = replace(first.ask, client_id=name, reply_topic=f'/{name}/action_chunk')
-        open_in_the_end(sessions, ask)
+        open_when_ready(sessions, ask)
         assert sessions.close(ask, LIMIT_S).closed
 
     with ThreadPoolExecutor(CALLERS) as callers:

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import sys
-import time
 
-from lerobot_serve.bench.client import PolicyClient, READY_TIMEOUT_S
+from lerobot_serve.bench.client import open_when_ready, PolicyClient
 from lerobot_serve.bench.link.ways import ANSWER_S, WAYS
 from lerobot_serve.bench.peers.trips import attend, frames, Size
 from lerobot_serve.bench.real_path import RealPath
@@ -20,29 +19,20 @@ from lerobot_serve.edge.fit import fit
 from lerobot_serve.ros.runtime import Runtime
 from lerobot_serve.start import UserError
 from lerobot_serve.wire.content import Image
-from lerobot_serve.wire.session import Refused, Unreachable
-
-OPEN_S = 5.0
+from lerobot_serve.wire.session import Refused
 
 
 class WayThere(RealPath):
     """A session in which pictures of one size are sent in one way."""
 
     def __init__(self, client: PolicyClient, name: str, size: Size) -> None:
-        """Open the session. Raises UserError and Refused."""
+        """Open the session once the server is ready. Raises UserError and Refused."""
         pictures = {
             f'observation.images.{camera}': frame for camera, frame in frames(size).items()
         }
         self._way = WAYS[name]
         super().__init__(client, pictures, self._way.codec, f'{name} {size}')
-        deadline = time.monotonic() + READY_TIMEOUT_S
-        while True:
-            try:
-                client.sessions.open(self._ask, OPEN_S)
-                break
-            except Unreachable as error:
-                if time.monotonic() > deadline:
-                    raise UserError(f'{error}; see policy_server.log') from None
+        open_when_ready(client.sessions, self._ask)
         client.wait_until_wired()
 
     def _encoded(self) -> tuple[Image, ...]:
