@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from lerobot_serve.ros.interface_files import KINDS, parse, read, reference
@@ -74,3 +76,18 @@ def test_every_file_of_ours_is_in_the_page(repository):
         assert f'\n### {interface.name}\n\n{interface.about}\n' in page
         for entry in (entry for part in interface.parts for entry in part.entries):
             assert f'`{entry.name}`' in page
+
+
+def test_constants_stand_right_before_their_field(repository):
+    """Where they do, Foxglove and others show the name in place of the number."""
+    found = read(repository / 'lerobot_serve_interfaces')
+    groups = 0
+    for interface in (each for kind in found.values() for each in kind):
+        for part in interface.parts:
+            for entry, after in pairwise(part.entries):
+                if entry.value:
+                    assert after.type == entry.type, (interface.name, entry.name)
+                    assert entry.of in (after.of, after.name), (interface.name, entry.name)
+                    groups += not after.value
+            assert not (part.entries and part.entries[-1].value), interface.name
+    assert groups == sum(len(p.groups) for kind in found.values() for e in kind for p in e.parts)

@@ -224,7 +224,8 @@ def test_every_panel_of_foxglove_is_known_and_told_what_it_needs(layout):
     for panel, config in layout['configById'].items():
         assert re.fullmatch(r'\w+!\w+', panel)
         assert FOXGLOVE[kind(panel)] <= set(config), panel
-        assert config['foxglovePanelTitle']
+        # Lichtblick, its open fork, calls it by its own name
+        assert config['foxglovePanelTitle'] == config['lichtblickPanelTitle'] != ''
 
 
 def test_every_path_leads_to_something_to_see(layout):
