@@ -44,6 +44,8 @@ from lerobot_serve_interfaces.srv import OpenSession
 CLEANUP_S = 5.0
 # ros2 launch gives a process five seconds to stop, and draining may have taken most of them
 DELIVERY_S = 0.2
+# a recorder, for example; the middleware takes seconds to miss one that was killed
+LISTENER_LACKS = 'a listener, dead or alive, had not taken the last answers'
 
 
 class PolicyServer(LifecycleNode):
@@ -152,13 +154,16 @@ class PolicyServer(LifecycleNode):
         text = 'the server is going away; open a session elsewhere'
         self.serving.refuse(Refused(Refusal.DRAINING, text))
         self._stand(ServerStatus.DRAINING, text)
-        waits = (
-            self.serving.drain,
-            self._action.wait_until_told,
-            self._replies.wait_until_delivered,
+        waits = {
+            'answers were still due': self.serving.drain,
+            'goals were not told how they ended': self._action.wait_until_told,
+            LISTENER_LACKS: self._replies.wait_until_delivered,
+        }
+        lacking = (
+            what for what, wait in waits.items() if not wait(max(0.0, deadline - time.monotonic()))
         )
-        if not all(wait(max(0.0, deadline - time.monotonic())) for wait in waits):
-            self.warn(f'answers were still due after drain_s ({limit_s:g} s)')
+        if what := next(lacking, ''):
+            self.warn(f'{what} after drain_s ({limit_s:g} s)')
         self._stand(ServerStatus.INACTIVE, 'drained; activate it to serve again')
 
     def cleanup(self) -> None:

@@ -102,7 +102,13 @@ def test_reset_and_close_reach_both_slots(client, slots):
 def test_what_it_says_of_itself_is_what_a_policy_server_says(client, slots):
     for _ in range(3):
         client.round_trip(episode_id=slots.episode('a'))
-    reply = slots.ask(GetStatus, 'get_status', GetStatus.Request())
+
+    def said() -> GetStatus.Response | None:
+        reply = slots.ask(GetStatus, 'get_status', GetStatus.Request())
+        return reply if reply.action_names else None
+
+    # what the policies want is asked by a thread of its own, once they are there
+    reply = slots.wait(said, 'it knows what its policies want')
     assert reply.status.state == ServerStatus.ACTIVE
     assert reply.status.policy_type == 'router'
     assert reply.status.active_sessions == 1

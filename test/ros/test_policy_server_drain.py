@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 import queue
 import signal
+import subprocess
 
 from action_msgs.msg import GoalStatus
+from halted import halt
 import numpy as np
 import pytest
 
+from lerobot_serve.bags.message import CHUNK
+from lerobot_serve.bags.reader import Bag
+from lerobot_serve.server.node import LISTENER_LACKS
 from lerobot_serve.wire.schema import Refusal, Status
 from lerobot_serve_interfaces.msg import Observation
 
@@ -43,6 +49,12 @@ def is_pending(pid: int, number: signal.Signals) -> bool:
         if line.startswith('ShdPnd:'):
             return bool(int(line.split()[1], 16) & 1 << number - 1)
     return False
+
+
+def hears(bag: Path, robot) -> bool:
+    """Let a robot be answered, and return whether an answer is in the bag by now."""
+    assert robot.round_trip().status == Status.OK
+    return bag.exists() and any(message.type == CHUNK for message in Bag(bag).read())
 
 
 def expect_to_be_sent_elsewhere(rig, robot) -> None:
@@ -145,3 +157,23 @@ def test_a_policy_that_hangs_at_the_end_is_abandoned(rig, log_of_rig):
     log = log_of_rig('policy_server')
     assert 'still due after drain_s (0.1 s)' in log
     assert 'thread inference did not end' in log
+
+
+def test_a_listener_that_hangs_is_told_from_an_answer_that_is_due(rig, log_of_rig, tmp_path):
+    rig.start(policy_kind='steered', drain_s=0.5)
+    client = rig.client()
+    assert client.round_trip().status == Status.OK
+    bag = tmp_path / 'bag'
+    command = ['lerobot-serve', 'record', bag, '--topic', client.ask.reply_topic]
+    recorder = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    try:
+        rig.wait(partial(hears, bag, client), 'the recorder hears')
+        halt(recorder)
+        assert client.round_trip().status == Status.OK
+        assert rig.change_state('deactivate')
+    finally:
+        recorder.kill()
+        recorder.wait(20)
+    log = log_of_rig('policy_server')
+    assert f'{LISTENER_LACKS} after drain_s (0.5 s)' in log
+    assert 'still due' not in log
