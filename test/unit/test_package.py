@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
 import xml.etree.ElementTree as ElementTree
 
 import pytest
 
 from lerobot_serve.start import FROM_ROS, REQUIREMENTS
 
+LARGEST_BYTES = 1_000_000
+TOP_LEVEL = {
+    *('.ci', '.gitignore', 'CHANGELOG.md', 'CONTRIBUTING.md', 'LICENSE', 'Makefile', 'README.md'),
+    *('config', 'docs', 'launch', 'lerobot_serve', 'lerobot_serve_interfaces', 'package.xml'),
+    *('requirements.txt', 'resource', 'ruff.toml', 'setup.cfg', 'setup.py', 'test'),
+}
 # imported name -> rosdep key, where they differ; None for what rosdep does not know
 KEYS = {
     'cv2': 'python3-opencv',
@@ -29,6 +36,18 @@ KEYS = {
     'launch': 'launch',
     'launch_ros': 'launch_ros',
 }
+
+
+@pytest.fixture
+def tracked(repository) -> list[str]:
+    """What git would give to others; a source tree without git has nobody's files beside it."""
+    listed = subprocess.run(
+        ['git', 'ls-files', '-z'], cwd=repository, capture_output=True, text=True, timeout=60
+    )
+    if listed.returncode:
+        pytest.skip(f'not a checkout of git: {listed.stderr.strip()}')
+    names = listed.stdout.split('\0')[:-1]
+    return [name for name in names if (repository / name).exists()]
 
 
 def third_party(repository) -> set[str]:
@@ -100,6 +119,11 @@ def test_every_pin_is_exact(repository):
             assert re.match(r'[\w-]+(\[\w+\])?==[\w.]+(\s+# kilted: [\w.]+)?$', line), line
 
 
-def test_nothing_tracked_is_large(repository):
-    for file in (repository / 'config').rglob('*.safetensors'):
-        assert file.stat().st_size < 1_000_000, file
+def test_nothing_tracked_is_large(repository, tracked):
+    sizes = {name: (repository / name).stat().st_size for name in tracked}
+    assert sizes
+    assert not {name: size for name, size in sizes.items() if size > LARGEST_BYTES}
+
+
+def test_nothing_lies_about_at_the_top(tracked):
+    assert {name.partition('/')[0] for name in tracked} == TOP_LEVEL
