@@ -16,7 +16,7 @@ from lerobot_serve.ros import domain
 
 pytest_plugins = ['pytester']
 
-TEST_LIMIT_S = 300
+TEST_LIMIT_S = 180
 
 # a busy machine is slow, not wrong
 settings.register_profile('here', deadline=None, derandomize=True)

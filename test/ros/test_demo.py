@@ -23,7 +23,7 @@ from lerobot_serve.start import signals_held
 ACTS = ('serve', 'shadow', 'kill', 'canary', 'broken')
 # four servers, a router, two robots with an arm and a controller each
 PROCESSES = 9
-LIMIT_S = 270
+LIMIT_S = 170
 
 
 def test_every_act_shows_its_point_and_the_audit_holds(tmp_path):
