@@ -58,8 +58,9 @@ def test_a_folder_that_cannot_be_made_is_refused_in_one_line(router_rig, tmp_pat
         )
         assert process.wait(30) == 1
         log = router_rig.log(name)
-        assert log.count('\n') == 1
-        assert log.startswith('error: state_folder ')
+        # Fast DDS may say something of its ports in shared memory, in lines of its own
+        (line,) = (line for line in log.splitlines() if 'RTPS_' not in line)
+        assert line.startswith('error: state_folder ')
 
 
 def write_placements(folder: Path, count: int) -> list[str]:
