@@ -23,6 +23,7 @@ from rclpy.node import Node
 from rclpy.task import Future
 
 from lerobot_serve.ros import qos
+from lerobot_serve.ros.promise import Promise
 from lerobot_serve.ros.runtime import Runtime
 from lerobot_serve.wire.schema import Status
 from lerobot_serve_interfaces.action import PredictChunk
@@ -50,7 +51,7 @@ class Errand:
     sent: Future | None = None
     handle: ClientGoalHandle | None = None
     result: Future | None = None
-    withdrawals: list[Future] = field(default_factory=list)
+    withdrawals: list[Promise] = field(default_factory=list)
 
     @property
     def is_overdue(self) -> bool:
@@ -98,9 +99,9 @@ class Errands:
         """Send a goal to its server, once that is found."""
         self._hand_over(partial(self._begin, errand))
 
-    def withdraw(self, key: str) -> Future:
+    def withdraw(self, key: str) -> Promise:
         """Return, for coroutines of the host's executor, whether there will be no answer."""
-        told = Future(executor=self._host.executor)
+        told = Promise(self._host.executor)
         self._hand_over(partial(self._withdraw, key, told))
         return told
 
@@ -174,7 +175,7 @@ class Errands:
             text = f'{errand.server} ended the goal without a chunk (status {status}); {AGAIN}'
             self._fail(errand, Status.NO_SESSION, text)
 
-    def _withdraw(self, key: str, told: Future) -> None:
+    def _withdraw(self, key: str, told: Promise) -> None:
         errand = self._under_way.get(key)
         if errand is None:
             self._tell([told], is_withdrawn=False)
@@ -227,12 +228,9 @@ class Errands:
             future.cancel()
         self._tell(errand.withdrawals, is_withdrawn=is_withdrawn)
 
-    def _tell(self, withdrawals: list[Future], *, is_withdrawn: bool) -> None:
+    def _tell(self, withdrawals: list[Promise], *, is_withdrawn: bool) -> None:
         for told in withdrawals:
             told.set_result(is_withdrawn)
-        if withdrawals:
-            # rclpy looks at what a coroutine waits for only when something else wakes it
-            self._host.executor.wake()
 
     def _let_servers_go(self) -> None:
         for client in self._clients.values():

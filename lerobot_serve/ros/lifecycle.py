@@ -3,16 +3,16 @@ A managed node: the standard lifecycle of ROS 2, whose transitions cannot hurt t
 
 rclpy's own node ends its executor when a transition is asked for that the present state does not
 allow, swallows what a transition raises, and answers nothing else while one goes on. Here a
-transition that is not allowed is refused, what it raises is told, and the lifecycle services have
-a callback group of their own, so that an executor of several threads answers the others meanwhile.
+transition that is not allowed is refused, what it raises is told, and who asks for one waits for a
+thread of its own, so that the executor answers the others meanwhile.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 import contextlib
+from functools import partial
 import threading
-from typing import Any
 
 from lifecycle_msgs.msg import State, Transition
 from lifecycle_msgs.srv import ChangeState
@@ -23,6 +23,8 @@ from rclpy.lifecycle.node import LifecycleNodeMixin
 from rclpy.node import Node
 
 from lerobot_serve.ros.mistakes import readable
+from lerobot_serve.ros.promise import Promise
+from lerobot_serve.ros.runtime import Runtime
 
 SUCCESS = TransitionCallbackReturn.SUCCESS
 FAILURE = TransitionCallbackReturn.FAILURE
@@ -32,8 +34,13 @@ STEPS = {
     'deactivate': Transition.TRANSITION_DEACTIVATE,
     'cleanup': Transition.TRANSITION_CLEANUP,
 }
-# what is under way here keeps a bound of its own
-DRAINING = (State.TRANSITION_STATE_DEACTIVATING, State.TRANSITION_STATE_SHUTTINGDOWN)
+# these may take long, and nobody waits for them at the end; the others have a bound of their own
+NOT_AWAITED = (
+    State.TRANSITION_STATE_CONFIGURING,
+    State.TRANSITION_STATE_ACTIVATING,
+    State.TRANSITION_STATE_CLEANINGUP,
+)
+LOOK_S = 0.1
 
 
 class TransitionRefused(Exception):
@@ -43,11 +50,13 @@ class TransitionRefused(Exception):
 class LifecycleNode(LifecycleNodeMixin, Node):
     """
     Subclasses define `configure`, `activate`, `deactivate` and `cleanup`: they return when done
-    and raise when it cannot be done. One transition at a time, in the thread that asks for it.
+    and raise when it cannot be done. One transition at a time, in the thread that calls `step` or
+    in one of its own when a service asks for it.
     """
 
-    def __init__(self, name: str, **options: Any) -> None:
-        Node.__init__(self, name, **options)
+    def __init__(self, name: str, runtime: Runtime) -> None:
+        Node.__init__(self, name, context=runtime.context)
+        self._runtime = runtime
         self._transition = threading.Lock()
         self.failure = ''
         self._failed_at = ''
@@ -78,14 +87,20 @@ class LifecycleNode(LifecycleNodeMixin, Node):
         Deactivate, if active, or wait for whoever does so; for the end of the process, which
         frees the rest.
         """
-        if self.lifecycle_state in DRAINING:
-            with self._transition:
-                pass
+        if self.lifecycle_state not in NOT_AWAITED:
+            self._wait_for_transition()
         if self.lifecycle_state == State.PRIMARY_STATE_ACTIVE:
             # somebody else may be first
             with contextlib.suppress(TransitionRefused):
                 self.step('deactivate')
                 self._tell_failure()
+
+    def _wait_for_transition(self) -> None:
+        """Wait until who asked for it is answered, or nobody will be any more."""
+        while not self._runtime.stop.is_set():
+            if self._transition.acquire(timeout=LOOK_S):
+                self._transition.release()
+                return
 
     # what rclpy calls
 
@@ -126,13 +141,16 @@ class LifecycleNode(LifecycleNodeMixin, Node):
     def _one_at_a_time(self) -> OneAtATime:
         return OneAtATime(self._transition)
 
-    def _on_change_state(
+    async def _on_change_state(
         self, request: ChangeState.Request, response: ChangeState.Response
     ) -> ChangeState.Response:
+        done = Promise(self.executor)
+        change = partial(done.keep, partial(self._raw_change_state, request, response))
         try:
             with self._one_at_a_time():
                 self.failure = ''
-                self._raw_change_state(request, response)
+                self._runtime.thread('transition', change)
+                await done
                 self._tell_failure()
                 return response
         except (rclpy_implementation.RCLError, TransitionRefused) as error:

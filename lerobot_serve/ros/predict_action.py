@@ -16,10 +16,10 @@ from rclpy.action import ActionServer, CancelResponse, GoalResponse
 from rclpy.action.server import ServerGoalHandle
 from rclpy.callback_groups import ReentrantCallbackGroup
 from rclpy.node import Node
-from rclpy.task import Future
 
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.conversions import message_from_chunk, observation_from_message
+from lerobot_serve.ros.promise import Promise
 from lerobot_serve.wire import observation as wire_observation
 from lerobot_serve.wire.chunk import Chunk
 from lerobot_serve.wire.errors import Malformed, Unencodable
@@ -47,7 +47,7 @@ class PredictAction:
     ) -> None:
         self._node = node
         self._predict, self._withdraw, self._position = predict, withdraw, position
-        self._waiting: dict[bytes, tuple[str, Future]] = {}
+        self._waiting: dict[bytes, tuple[str, Promise]] = {}
         self._told = threading.Condition()
         self._last_told_s = -math.inf
         self._numbers = count(1)
@@ -73,7 +73,7 @@ class PredictAction:
         return told
 
     async def _execute(self, goal: ServerGoalHandle) -> PredictChunk.Result:
-        future = Future(executor=self._node.executor)
+        answer = Promise(self._node.executor)
         name = bytes(goal.goal_id.uuid)
         goal.publish_feedback(PredictChunk.Feedback(queue_position=self._position()))
         try:
@@ -82,14 +82,8 @@ class PredictAction:
             self._node.get_logger().warning(f'PredictChunk refused: {error}')
             goal.abort()
             return refused(str(error))
-
-        def answer(chunk: Chunk | ActionChunk) -> None:
-            future.set_result(chunk)
-            # rclpy looks at what a coroutine waits for only when something else wakes it
-            self._node.executor.wake()
-
-        self._waiting[name] = self._predict(raw, answer), future
-        chunk = await future
+        self._waiting[name] = self._predict(raw, answer.set_result), answer
+        chunk = await answer
         if chunk is None:
             await until(lambda: goal.is_cancel_requested)
         result = conclude(goal, chunk)
@@ -101,13 +95,13 @@ class PredictAction:
 
     async def _cancel(self, goal: ServerGoalHandle) -> CancelResponse:
         """What the policy works on already is answered instead."""
-        key, future = self._waiting.get(bytes(goal.goal_id.uuid), ('', None))
-        withdrawn = self._withdraw(key) if future else False
+        key, answer = self._waiting.get(bytes(goal.goal_id.uuid), ('', None))
+        withdrawn = self._withdraw(key) if answer else False
         if not isinstance(withdrawn, bool):
             withdrawn = await withdrawn
         if not withdrawn:
             return CancelResponse.REJECT
-        future.set_result(None)
+        answer.set_result(None)
         return CancelResponse.ACCEPT
 
 

@@ -12,9 +12,9 @@ from rclpy.action import ActionServer, CancelResponse, GoalResponse
 from rclpy.action.server import ServerGoalHandle
 from rclpy.callback_groups import ReentrantCallbackGroup
 from rclpy.node import Node
-from rclpy.task import Future
 
 from lerobot_serve.ros.predict_action import until
+from lerobot_serve.ros.promise import Promise
 from lerobot_serve_interfaces.action import RunEpisode
 
 REFUSED = 7
@@ -41,7 +41,7 @@ class RunEpisodeAction:
 
     def __init__(self, node: Node, episodes: Episodes) -> None:
         self._node, self._episodes = node, episodes
-        self._running: tuple[ServerGoalHandle, Future] | None = None
+        self._running: tuple[ServerGoalHandle, Promise] | None = None
         self._server = ActionServer(
             node,
             RunEpisode,
@@ -58,10 +58,10 @@ class RunEpisodeAction:
         if why_not:
             goal.abort()
             return RunEpisode.Result(outcome=REFUSED, text=why_not)
-        future = Future(executor=self._node.executor)
+        end = Promise(self._node.executor)
         self._episodes.begin(goal.request)
-        self._running = goal, future
-        result = await future
+        self._running = goal, end
+        result = await end
         if result.outcome == CANCELLED:
             await until(lambda: goal.is_cancel_requested)
             goal.canceled()
@@ -80,12 +80,10 @@ class RunEpisodeAction:
         """Tell how the run is doing, and end it when it has ended."""
         if self._running is None:
             return
-        goal, future = self._running
+        goal, end = self._running
         result = self._episodes.look()
         if result is None:
             goal.publish_feedback(self._episodes.feedback(queue_remaining_s))
             return
         self._running = None
-        future.set_result(result)
-        # the executor looks at the future only when it is awake
-        self._node.executor.create_task(lambda: None)
+        end.set_result(result)

@@ -24,11 +24,7 @@ import warnings
 
 import rclpy
 from rclpy.exceptions import InvalidHandle
-from rclpy.executors import (
-    ExternalShutdownException,
-    MultiThreadedExecutor,
-    SingleThreadedExecutor,
-)
+from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.signals import SignalHandlerOptions
 
@@ -43,10 +39,10 @@ LOADING_GRACE_S = 3.0
 SPIN_S = 1.0
 
 
-class Executor(MultiThreadedExecutor):
+class Executor(SingleThreadedExecutor):
     """
-    An executor of several threads that can be waited for, and that goes on when one of them
-    destroys what it was about to wait for; rclpy's own ends with an error then.
+    Goes on when another thread destroys what it was about to wait for; rclpy's own ends with an
+    error then.
     """
 
     def wait_for_ready_callbacks(self, *arguments: Any, **named: Any) -> Any:
@@ -60,31 +56,14 @@ class Executor(MultiThreadedExecutor):
         with contextlib.suppress(InvalidHandle):
             return super()._take_waitable(waitable)
 
-    def finish(self, timeout_s: float) -> bool:
-        """
-        Wait for the callbacks that go on, begin no more; False when that took too long.
-
-        rclpy's own shutdown does not wait, and nodes would be destroyed under their callbacks.
-        """
-        waiting = threading.Thread(
-            target=self._executor.shutdown, kwargs={'cancel_futures': True}, daemon=True
-        )
-        waiting.start()
-        waiting.join(timeout_s)
-        return not waiting.is_alive()
-
 
 class Runtime:
     """
     Owns the context, the executor and every thread of one process. Built and closed by one thread.
     """
 
-    def __init__(self, arguments: list[str] | None = None, executor_threads: int = 1) -> None:
-        """
-        Start ROS with the command line `arguments` (default sys.argv). Raises UserError.
-
-        More than one executor thread is for nodes with callbacks that take long.
-        """
+    def __init__(self, arguments: list[str] | None = None) -> None:
+        """Start ROS with the command line `arguments` (default sys.argv). Raises UserError."""
         large_messages.use_profile()
         keep_freed_memory()
         self.asked_to_stop = threading.Event()
@@ -104,14 +83,11 @@ class Runtime:
                 'the command line or a parameter file is wrong: '
                 f'{readable(str(error)) or type(error).__name__}'
             ) from error
-        self.executor = (
-            Executor(executor_threads, context=self.context)
-            if executor_threads > 1
-            else SingleThreadedExecutor(context=self.context)
-        )
+        self.executor = Executor(context=self.context)
         self._starters: list[Callable[[], None]] = []
         self._farewells: list[Callable[[], None]] = []
         self._closers: list[Callable[[], None]] = []
+        self._adding = threading.Lock()
         self._threads: list[threading.Thread] = []
         self._wakes: list[tuple[threading.Thread, Callable[[], None]]] = []
 
@@ -128,17 +104,18 @@ class Runtime:
         self, name: str, target: Callable[[], None], wake: Callable[[], None] | None = None
     ) -> threading.Thread:
         """
-        Start and return a thread that runs `target` until `stop` is set.
+        Start and return a thread that runs `target` until `stop` is set. Any thread.
 
         `wake` is called after `stop` is set, for a target that waits for something else.
         """
         thread = threading.Thread(target=self._guarded, args=(target,), name=name, daemon=True)
-        # a node that is configured again and again must not keep all that it had before
-        self._threads = [*(each for each in self._threads if each.is_alive()), thread]
-        self._wakes = [each for each in self._wakes if each[0].is_alive()]
-        if wake:
-            self._wakes.append((thread, wake))
-        thread.start()
+        with self._adding:
+            # a node that is configured again and again must not keep all that it had before
+            self._threads = [*(each for each in self._threads if each.is_alive()), thread]
+            self._wakes = [each for each in self._wakes if each[0].is_alive()]
+            if wake:
+                self._wakes.append((thread, wake))
+            thread.start()
         return thread
 
     def when_running(self, starter: Callable[[], None]) -> None:
@@ -180,19 +157,25 @@ class Runtime:
             if not self.stop.is_set():
                 farewell()
         self.stop.set()
-        for closer in (*self._closers, *(wake for _, wake in self._wakes)):
+        for closer in self._closers:
             closer()
-        for thread in self._threads:
+        self._closers.clear()
+        # one that ends may have started another
+        while self._threads:
+            self._join()
+
+    def _join(self) -> None:
+        """Wake the threads that there are and wait for each."""
+        with self._adding:
+            threads, self._threads = self._threads, []
+            wakes, self._wakes = self._wakes, []
+        for _, wake in wakes:
+            wake()
+        for thread in threads:
             thread.join(JOIN_S)
             if thread.is_alive():
                 print(f'thread {thread.name} did not end within {JOIN_S:g} s', file=sys.stderr)
                 self.hanging = True
-        self._closers.clear()
-        self._wakes.clear()
-        self._threads.clear()
-        if isinstance(self.executor, Executor) and not self.executor.finish(JOIN_S):
-            print(f'a callback did not end within {JOIN_S:g} s', file=sys.stderr)
-            self.hanging = True
 
     def take_down(self) -> None:
         """Destroy the nodes, then end ROS. Without a bound: it is in the middleware's hands."""
@@ -225,8 +208,6 @@ class Runtime:
 def run(
     create: Callable[[Runtime], Node],
     arguments: list[str] | None = None,
-    *,
-    executor_threads: int = 1,
 ) -> int:
     """
     Run one node until SIGINT or SIGTERM; return the exit status.
@@ -239,7 +220,7 @@ def run(
     started = threading.Event()
     runtime = None
     try:
-        runtime = Runtime(arguments, executor_threads)
+        runtime = Runtime(arguments)
         watcher = threading.Thread(
             target=_watch_signals,
             args=(runtime.asked_to_stop, started),

@@ -2,8 +2,8 @@
 The node policy_router: towards robots a policy server, towards policy servers a client.
 
 The thread `intake` sends requests to replicas, `answers` chunks to robots, `alarm` sees to what is
-late, `control` makes the calls that take time, `shadow` compares. Of the executor's two threads
-one goes through transitions, so that the other can answer clients meanwhile.
+late, `control` makes the calls that take time, `shadow` compares. A transition has a thread of
+its own, so that the executor can answer clients meanwhile.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from typing import Any
 
 from lifecycle_msgs.msg import State
 from rclpy.callback_groups import ReentrantCallbackGroup
-from rclpy.task import Future
 
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.contract import ask_from_request
@@ -25,6 +24,7 @@ from lerobot_serve.ros.lane import Lane
 from lerobot_serve.ros.lifecycle import LifecycleNode
 from lerobot_serve.ros.parameter_server import ParameterServer
 from lerobot_serve.ros.predict_forward import PredictForward
+from lerobot_serve.ros.promise import Promise
 from lerobot_serve.ros.replica_clients import ReplicaClients
 from lerobot_serve.ros.replies import Replies
 from lerobot_serve.ros.router_topics import RouterTopics
@@ -58,8 +58,7 @@ class PolicyRouter(LifecycleNode):
     """See the module. Built in the main thread, which also sees to autostart and farewell."""
 
     def __init__(self, runtime: Runtime) -> None:
-        super().__init__('policy_router', context=runtime.context)
-        self._runtime = runtime
+        super().__init__('policy_router', runtime)
         self._settings = ParameterServer(
             self, RouterParameters, self._is_unconfigured, check=self._check_change
         )
@@ -105,7 +104,7 @@ class PolicyRouter(LifecycleNode):
         self.create_timer(TELL_S, self._on_slow_timer)
         self._topics.tell(self.status())
 
-    # transitions: the main thread or one of the executor's
+    # transitions: the main thread or one of their own
 
     def _autostart(self) -> None:
         if self._settings.current.autostart:
@@ -248,24 +247,15 @@ class PolicyRouter(LifecycleNode):
 
     # executor thread
 
-    def later(self, routing: Routing, work: Callable[[], Any]) -> Future:
+    def later(self, routing: Routing, work: Callable[[], Any]) -> Promise:
         """
-        Run `work` in the control thread; its result or exception comes through the future. Refused
-        is what comes when that thread has ended.
+        Run `work` in the control thread; its result or exception is promised. Refused is what
+        comes when that thread has ended.
         """
-        future = Future(executor=self.executor)
-
-        def job() -> None:
-            try:
-                future.set_result(work())
-            except Exception as error:
-                future.set_exception(error)
-            # the executor looks at the future only when it is awake
-            self.executor.wake()
-
-        if not routing.later(job):
-            future.set_exception(Refused(Refusal.DRAINING, GOING))
-        return future
+        outcome = Promise(self.executor)
+        if not routing.later(partial(outcome.keep, work)):
+            outcome.set_exception(Refused(Refusal.DRAINING, GOING))
+        return outcome
 
     def look(self) -> None:
         routing = self.routing
@@ -293,7 +283,7 @@ class PolicyRouter(LifecycleNode):
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the executable `policy_router`."""
-    return run(PolicyRouter, arguments, executor_threads=2)
+    return run(PolicyRouter, arguments)
 
 
 if __name__ == '__main__':

@@ -1,8 +1,8 @@
 """
 The node policy_server: parameters and transitions in, requests in, chunks out.
 
-The thread `intake` takes requests, `inference` owns the policy and its device. Of the executor's
-two threads one goes through transitions, so that the other can answer clients meanwhile.
+The thread `intake` takes requests, `inference` owns the policy and its device. A transition has a
+thread of its own, so that the executor can answer clients meanwhile.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class PolicyServer(LifecycleNode):
     """See the module. Built in the main thread, which also sees to autostart and farewell."""
 
     def __init__(self, runtime: Runtime) -> None:
-        super().__init__('policy_server', context=runtime.context)
+        super().__init__('policy_server', runtime)
         self._settings = ParameterServer(self, ServerParameters, self._is_unconfigured)
         self._settings.on_change(self._change)
         self._statistics, self._mailbox = Statistics(), Mailbox()
@@ -101,7 +101,7 @@ class PolicyServer(LifecycleNode):
         self.create_timer(self.parameters.status_period_s, self._on_timer)
         self._publish_status()
 
-    # transitions: the main thread or one of the executor's
+    # transitions: the main thread or one of their own
 
     def _autostart(self) -> None:
         if self.parameters.autostart:
@@ -289,7 +289,7 @@ class PolicyServer(LifecycleNode):
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the executable `policy_server`."""
-    return run(PolicyServer, arguments, executor_threads=2)
+    return run(PolicyServer, arguments)
 
 
 if __name__ == '__main__':

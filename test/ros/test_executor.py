@@ -17,7 +17,7 @@ TIMES = 300
 @pytest.fixture
 def runtime():
     before_s = sys.getswitchinterval()
-    opened = Runtime([], executor_threads=2)
+    opened = Runtime([])
     yield opened
     sys.setswitchinterval(before_s)
     opened.close()
