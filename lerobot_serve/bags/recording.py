@@ -1,7 +1,7 @@
 """
 What was heard and is not yet written, and the body of the thread that writes it.
 
-Executor threads deposit and never wait for the disk. The thread writes at least every FLUSH_S, so
+The executor deposits and never waits for the disk. The thread writes at least every FLUSH_S, so
 a process that is killed loses no more than that.
 """
 

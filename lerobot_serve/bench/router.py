@@ -76,7 +76,7 @@ def measure_layout(slots: tuple[str, ...], rounds: int, folder: Path) -> list[Ca
 
 def start_router(
     stack: contextlib.ExitStack,
-    client: PolicyClient,
+    client: Node,
     slots: tuple[str, ...],
     policy: dict[str, object],
     folder: Path,

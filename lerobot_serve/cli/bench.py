@@ -35,6 +35,7 @@ NAMES = (
     'memory',
     'placements',
     'router',
+    'sessions',
     'scale',
     'dispatch',
     'canary',

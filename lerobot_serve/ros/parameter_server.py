@@ -1,7 +1,7 @@
 """
 A node's parameters: declared from their dataclass, checked by it, changed all or nothing.
 
-ROS changes parameters in an executor thread, the node its own in any. `current` may be read from
+ROS changes parameters in the executor thread, the node its own in any. `current` may be read from
 any thread, since it is replaced as a whole.
 """
 

@@ -37,7 +37,7 @@ class Host(Protocol):
 
 
 class Goals:
-    """The executor's threads. `tell` publishes."""
+    """The executor's thread. `tell` publishes."""
 
     def __init__(self, host: Host, tell: Callable[[Any], None]) -> None:
         self._host, self._tell = host, tell

@@ -1,5 +1,5 @@
 """
-The router's services. The executor's threads; what takes time is handed to the control thread and
+The router's services. The executor's thread; what takes time is handed to the control thread and
 awaited.
 """
 

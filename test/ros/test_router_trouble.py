@@ -14,7 +14,6 @@ from router_manager import Manager
 from router_rig import LIMIT_S, ROUTER
 from small_client import SmallClient
 
-from lerobot_serve.bench.client import open_when_ready
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.session_client import SessionClient
 from lerobot_serve.wire import chunk as wire_chunk
@@ -112,7 +111,7 @@ def test_a_thousand_sessions_leave_nothing(router_rig):
     def come_and_go(number: int) -> None:
         name = f'robot_{number}'
         ask = replace(first.ask, client_id=name, reply_topic=f'/{name}/action_chunk')
-        open_when_ready(sessions, ask)
+        sessions.open(ask, LIMIT_S)
         assert sessions.close(ask, LIMIT_S).closed
 
     with ThreadPoolExecutor(CALLERS) as callers:
@@ -124,6 +123,7 @@ def test_a_thousand_sessions_leave_nothing(router_rig):
     print(f'{before_mb:.1f} MB after {first_part} sessions, {after_mb:.1f} MB after {SESSIONS}')
     assert after_mb < before_mb + GROWTH_MB
     assert manager.files() <= files
+    assert manager.drops() == {}
     sessions.close_endpoints()
     router_rig.wait(lambda: router_rig.state.robots == 1, 'one robot is left')
     assert manager.sessions_at('a') == 1
