@@ -28,6 +28,8 @@ class Promise(Future):
     def keep(self, work: Callable[[], Any]) -> None:
         """Take what `work` returns or raises."""
         try:
-            self.set_result(work())
+            result = work()
         except Exception as error:
             self.set_exception(error)
+        else:
+            self.set_result(result)

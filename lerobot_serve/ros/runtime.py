@@ -205,10 +205,7 @@ class Runtime:
         self.asked_to_stop.set()
 
 
-def run(
-    create: Callable[[Runtime], Node],
-    arguments: list[str] | None = None,
-) -> int:
+def run(create: Callable[[Runtime], Node], arguments: list[str] | None = None) -> int:
     """
     Run one node until SIGINT or SIGTERM; return the exit status.
 
