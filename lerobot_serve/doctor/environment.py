@@ -175,7 +175,10 @@ def in_use(middleware: Middleware) -> list[Finding]:
         ]
     if middleware.complaint:
         found, _, how = middleware.complaint.partition('. ')
-        use = 'use the Fast DDS profile of this package, config/fastdds.xml'
+        use = (
+            'use the Fast DDS profile of this package, config/fastdds.xml '
+            '(config/fastdds_3.xml from Kilted on)'
+        )
         return [ok(name, middleware.name), failure(large, found, how or use)]
     return [
         ok(name, middleware.name),

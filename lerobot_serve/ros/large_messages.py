@@ -13,9 +13,14 @@ import re
 
 from ament_index_python.packages import get_package_share_directory, PackageNotFoundError
 
-VARIABLES = ('FASTRTPS_DEFAULT_PROFILES_FILE', 'FASTDDS_DEFAULT_PROFILES_FILE')
-# Fast DDS 3, from Kilted on, warns about the older name
-OLDER_NAME = ('humble', 'iron', 'jazzy')
+# Fast DDS 3, from Kilted on, has other names for the variable and for what stands in the profile,
+# and takes nothing of a profile in which one name is the older one
+PROFILES = {
+    'FASTRTPS_DEFAULT_PROFILES_FILE': 'fastdds.xml',
+    'FASTDDS_DEFAULT_PROFILES_FILE': 'fastdds_3.xml',
+}
+VARIABLES = tuple(PROFILES)
+OLDER_NAMES = ('humble', 'iron', 'jazzy')
 SEGMENT_BYTES = 8 << 20
 SEGMENT = re.compile(r'^([0-9a-f]+)-([0-9a-f]+) .*/dev/shm/fast(?:rtps|dds)_[0-9a-f]+$', re.M)
 LOST = (
@@ -31,12 +36,12 @@ def shipped_profile() -> Path | None:
         share = get_package_share_directory('lerobot_serve')
     except PackageNotFoundError:
         return None
-    return Path(share) / 'config' / 'fastdds.xml'
+    return Path(share) / 'config' / PROFILES[variable()]
 
 
 def variable() -> str:
     """Return the variable in which this distribution's Fast DDS looks for a profile."""
-    return VARIABLES[0 if os.environ.get('ROS_DISTRO', 'jazzy') in OLDER_NAME else 1]
+    return VARIABLES[0 if os.environ.get('ROS_DISTRO', 'jazzy') in OLDER_NAMES else 1]
 
 
 def use_profile() -> None:

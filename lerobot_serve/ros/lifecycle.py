@@ -76,10 +76,12 @@ class LifecycleNode(LifecycleNodeMixin, Node):
         Raises TransitionRefused.
         """
         with self._one_at_a_time():
+            self.failure = ''
             try:
-                getattr(self, f'trigger_{name}')()
+                outcome = getattr(self, f'trigger_{name}')()
             except rclpy_implementation.RCLError as error:
                 raise TransitionRefused(readable(str(error))) from error
+            self._expect(is_done=outcome is SUCCESS)
         return not self.failure
 
     def end(self) -> None:
@@ -138,6 +140,11 @@ class LifecycleNode(LifecycleNodeMixin, Node):
         if self.failure:
             self.get_logger().error(f'cannot {self._failed_at}: {self.failure}')
 
+    def _expect(self, *, is_done: bool) -> None:
+        """Raise TransitionRefused for what was not even begun; rclpy does so for some, by version."""
+        if not is_done and not self.failure:
+            raise TransitionRefused('this state does not allow it')
+
     def _one_at_a_time(self) -> OneAtATime:
         return OneAtATime(self._transition)
 
@@ -151,6 +158,7 @@ class LifecycleNode(LifecycleNodeMixin, Node):
                 self.failure = ''
                 self._runtime.thread('transition', change)
                 await done
+                self._expect(is_done=response.success)
                 self._tell_failure()
                 return response
         except (rclpy_implementation.RCLError, TransitionRefused) as error:

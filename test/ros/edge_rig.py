@@ -82,7 +82,9 @@ class EdgeRig:
         self._outcomes = node.create_publisher(
             EpisodeOutcome, f'{ROBOT}/episode_outcome', qos.OUTCOME
         )
-        self._runs = ActionClient(node, RunEpisode, f'{EDGE}/run_episode')
+        self._runs = in_executor(
+            node, partial(ActionClient, node, RunEpisode, f'{EDGE}/run_episode')
+        )
         # younger than the client of goals, so that who has found this one has found both
         self._results = node.create_client(RESULTS, f'{EDGE}/run_episode/_action/get_result')
 

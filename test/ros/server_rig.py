@@ -176,9 +176,9 @@ class ServerRig:
     def predict(self, observation: Observation, **given: object) -> Goal:
         """Send a goal of PredictChunk; it is accepted by the time this returns."""
         if self._predict is None:
-            self._predict = ActionClient(
-                self.node, PredictChunk, f'{self.name}/predict_chunk', **qos.ACTION_CALLS
-            )
+            name = f'{self.name}/predict_chunk'
+            build = partial(ActionClient, self.node, PredictChunk, name, **qos.ACTION_CALLS)
+            self._predict = in_executor(self.node, build)
             assert self._predict.wait_for_server(LIMIT_S)
         goal = PredictChunk.Goal(observation=observation)
         ask = partial(self._predict.send_goal_async, goal, **given)

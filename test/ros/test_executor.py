@@ -33,7 +33,7 @@ def test_entities_may_be_destroyed_while_it_prepares_to_wait(runtime):
     node = Node('test', context=runtime.context)
     runtime.add(node)
     # keeps it preparing
-    node.create_timer(0.0001, int)
+    node.create_timer(0.0001, lambda: None)
     runtime.spin_in_background()
     sys.setswitchinterval(1e-6)
     for number in range(TIMES):

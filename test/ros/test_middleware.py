@@ -78,6 +78,13 @@ def test_the_shipped_profile_is_in_force_by_default():
     assert report() == ('', '')
 
 
+def test_the_profiles_of_both_versions_of_fast_dds_say_the_same(repository):
+    older, newer = (
+        (repository / 'config' / file).read_text() for file in large_messages.PROFILES.values()
+    )
+    assert newer == older.replace('heartbeatPeriod', 'heartbeat_period') != older
+
+
 def test_a_smaller_segment_is_warned_about_with_the_remedy(tmp_path):
     file = tmp_path / 'small.xml'
     file.write_text(SMALL)
