@@ -141,7 +141,7 @@ class LifecycleNode(LifecycleNodeMixin, Node):
             self.get_logger().error(f'cannot {self._failed_at}: {self.failure}')
 
     def _expect(self, *, is_done: bool) -> None:
-        """Raise TransitionRefused for what was not even begun; rclpy does so for some, by version."""
+        """Raise TransitionRefused for what was not even begun, where rclpy itself does not."""
         if not is_done and not self.failure:
             raise TransitionRefused('this state does not allow it')
 

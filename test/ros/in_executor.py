@@ -1,7 +1,8 @@
 """
 Actions asked for from the executor's own thread, and the clients of actions built there.
 
-The executor looks at a client that is not wholly built yet, and ends with an error. An answer that arrives while another thread is still inside send_goal_async, get_result_async or
+The executor looks at a client that is not wholly built yet, and ends with an error. An answer that
+arrives while another thread is still inside send_goal_async, get_result_async or
 cancel_goal_async finds a future that rclpy's action client has not noted yet, and raises.
 """
 
