@@ -10,6 +10,7 @@ import sys
 import pytest
 
 from lerobot_serve.cli.main import main
+from lerobot_serve.ros.large_messages import variable
 
 NULL = ('--kind', 'null', 'joints=6,chunk=30,cameras=,fps=30')
 QUICK = ('--wait-s', '0.2')
@@ -118,7 +119,7 @@ def test_a_domain_that_cannot_be_is_told_and_ros_not_started(domain):
 
 def test_a_profile_that_is_not_there_is_found(tmp_path):
     gone = str(tmp_path / 'gone.xml')
-    done = run('--json', *QUICK, FASTRTPS_DEFAULT_PROFILES_FILE=gone)
+    done = run('--json', *QUICK, **{variable(): gone})
     assert done.returncode == 1, done.stderr
     found = findings(done.stdout)
     assert gone in found['profile of Fast DDS']['found']

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from importlib.util import find_spec
 import json
 from pathlib import Path
 import shutil
@@ -22,6 +23,9 @@ REACH = Path(__file__).resolve().parents[2] / 'config' / 'policies' / 'reach'
 NULL = ServerParameters(policy_kind='null', policy_path='joints=6,chunk=30,cameras=,fps=30')
 ROBOT = load(SIM_ARM)
 RUNS = 8
+TORCH = pytest.mark.skipif(
+    find_spec('torch') is None, reason='torch is not installed (TORCH=none)'
+)
 
 
 def examined(kind: str, path: object, **more: object) -> Examined:
@@ -75,7 +79,7 @@ def test_a_slow_policy_is_measured_for_a_limited_time():
     [
         ('null', 'joints=many', 'joints'),
         ('nonsense', '', "no policy kind 'nonsense'"),
-        ('lerobot', '/no/such/place', 'is not a directory'),
+        pytest.param('lerobot', '/no/such/place', 'is not a directory', marks=TORCH),
     ],
 )
 def test_what_cannot_be_loaded_is_one_failure_with_its_remedy(kind, path, text):

@@ -11,12 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 import numpy as np
 import pytest
-from safetensors import safe_open
-from safetensors.numpy import save_file
 from trace_rig import files_of_at_most
 
 from lerobot_serve.trace import incidents
 from lerobot_serve.trace.incidents import IncidentError, Pair, read, read_incident, write
+
+pytest.importorskip('safetensors', reason='safetensors is not installed (TORCH=none)')
+
+from safetensors import safe_open  # noqa: E402
+from safetensors.numpy import save_file  # noqa: E402
 
 ABOUT = {'why': 'not_finite', 'client': 'robot_1', 'seq': 3}
 PAIRS = [

@@ -6,10 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import tiny_policies
 
 from lerobot_serve.policies import registry
 from lerobot_serve.policies.base import Loading, PolicyRequest
+
+pytest.importorskip('torch', reason='torch is not installed (TORCH=none)')
+
+import tiny_policies  # noqa: E402
 
 PLUGIN = Path(__file__).resolve().parents[1] / 'plugin'
 JOINTS = tuple(f'joint_{number}' for number in range(6))
