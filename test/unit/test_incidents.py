@@ -16,17 +16,22 @@ from trace_rig import files_of_at_most
 from lerobot_serve.trace import incidents
 from lerobot_serve.trace.incidents import IncidentError, Pair, read, read_incident, write
 
-pytest.importorskip('safetensors', reason='safetensors is not installed (TORCH=none)')
-
-from safetensors import safe_open  # noqa: E402
-from safetensors.numpy import save_file  # noqa: E402
-
+WHY_NOT = 'safetensors is not installed (TORCH=none)'
 ABOUT = {'why': 'not_finite', 'client': 'robot_1', 'seq': 3}
 PAIRS = [
     Pair(b'request 1', b'answer 1', {'seq': 2, 'status': 'ok'}),
     Pair(bytes(range(256)) * 40, b'', {'seq': 3, 'status': 'not_finite', 'text': 'ü'}),
 ]
 NAMES = ['answer.0', 'answer.1', 'request.0', 'request.1']
+
+
+@pytest.fixture
+def safetensors():
+    """Return the library of others, which writes and reads the same files."""
+    pytest.importorskip('safetensors.numpy', reason=WHY_NOT)
+    import safetensors
+
+    return safetensors
 
 
 def test_what_was_written_is_read_again(tmp_path):
@@ -38,10 +43,10 @@ def test_what_was_written_is_read_again(tmp_path):
     assert path.stat().st_size == size
 
 
-def test_anybody_who_reads_safetensors_can_read_it(tmp_path):
+def test_anybody_who_reads_safetensors_can_read_it(tmp_path, safetensors):
     path = tmp_path / 'one.safetensors'
     write(path, PAIRS, ABOUT)
-    with safe_open(path, framework='numpy') as file:
+    with safetensors.safe_open(path, framework='numpy') as file:
         assert sorted(file.keys()) == NAMES
         assert file.metadata()['format'] == 'lerobot_serve.incident'
         assert json.loads(file.metadata()['about']) == ABOUT
@@ -51,12 +56,12 @@ def test_anybody_who_reads_safetensors_can_read_it(tmp_path):
             assert file.get_tensor(f'answer.{number}').tobytes() == pair.answer
 
 
-def test_what_others_write_is_read(tmp_path):
+def test_what_others_write_is_read(tmp_path, safetensors):
     path = tmp_path / 'one.safetensors'
     write(path, PAIRS, ABOUT)
-    with safe_open(path, framework='numpy') as file:
+    with safetensors.safe_open(path, framework='numpy') as file:
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        save_file(tensors, tmp_path / 'two.safetensors', file.metadata())
+        safetensors.numpy.save_file(tensors, tmp_path / 'two.safetensors', file.metadata())
     assert read_incident(tmp_path / 'two.safetensors') == (ABOUT, PAIRS)
 
 
@@ -91,9 +96,9 @@ def test_a_file_that_was_cut_off_is_refused(tmp_path, length):
         read(path)
 
 
-def test_other_tensors_and_later_versions_are_refused(tmp_path, monkeypatch):
+def test_other_tensors_and_later_versions_are_refused(tmp_path, monkeypatch, safetensors):
     path = tmp_path / 'one.safetensors'
-    save_file({'weights': np.zeros(3)}, path)
+    safetensors.numpy.save_file({'weights': np.zeros(3)}, path)
     with pytest.raises(IncidentError, match='is no incident'):
         read(path)
     monkeypatch.setattr(incidents, 'VERSION', 2)

@@ -12,7 +12,7 @@ from lerobot_serve.policies.base import Loading, PolicyRequest
 
 pytest.importorskip('torch', reason='torch is not installed (TORCH=none)')
 
-import tiny_policies  # noqa: E402
+import tiny_policies
 
 PLUGIN = Path(__file__).resolve().parents[1] / 'plugin'
 JOINTS = tuple(f'joint_{number}' for number in range(6))
