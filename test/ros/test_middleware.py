@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 
+from log_lines import ours
 import pytest
 from rclpy.qos import DurabilityPolicy, HistoryPolicy, QoSProfile, ReliabilityPolicy
 
@@ -71,7 +72,7 @@ def report(**variables: str) -> tuple[str, str]:
         timeout=60,
     )
     assert result.returncode == 0, result.stderr
-    return result.stdout.strip(), result.stderr
+    return result.stdout.strip(), '\n'.join(ours(result.stderr))
 
 
 def test_the_shipped_profile_is_in_force_by_default():
