@@ -227,7 +227,7 @@ def play(rig: ServerRig, bags: Bags) -> None:
         assert now.robot.tobytes() == then.robot.tobytes()
 
 
-def test_what_the_audit_reads_are_the_messages():
+def test_the_audit_reads_executed_actions_as_they_are():
     action = ExecutedAction(
         tick=1 << 40,
         seq=3,
@@ -252,6 +252,8 @@ def test_what_the_audit_reads_are_the_messages():
     assert (read.verdict, read.rung) == ('held', 'safe_pose')
     assert (read.raw.tolist(), read.commanded.tolist()) == ([1.0, 2.0], [3.0])
 
+
+def test_the_audit_reads_states_as_they_are():
     state = EdgeState(
         client_id='robot',
         server='/s',
@@ -267,6 +269,8 @@ def test_what_the_audit_reads_are_the_messages():
     expected = told.EdgeState('robot', 'ep', 'dead', 'stop_service', 'why')
     assert told.state(serialize_message(state)) == expected
 
+
+def test_the_audit_reads_decisions_as_they_are():
     fields = {
         'client_id': 'robot',
         'episode_id': 'ep',

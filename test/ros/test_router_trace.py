@@ -16,16 +16,20 @@ def of_kind(folder: Path, kind: str) -> list[dict]:
     return [record for record in records(folder) if record['kind'] == kind]
 
 
-def test_the_trace_tells_of_every_request_where_it_went(router_rig, tmp_path):
-    folder = tmp_path / 'trace'
+def start_with_both_ready(router_rig, folder: Path) -> None:
+    """Start a router when both slots serve, so that what it tells first is of both."""
     for slot in 'ab':
         router_rig.server(slot, slot)
-    # what it tells first is to be of both
     for slot in 'ab':
         router_rig.wait(lambda name=slot: ': serving ' in router_rig.log(name), f'{slot} serves')
     # nobody is to fail while its gate is closed
     router_rig.router(slot_a=['a'], slot_b=['b'], trace_folder=folder, answer_timeout_s=20.0)
     router_rig.wait_for_verdict('healthy')
+
+
+def test_the_trace_tells_of_every_request_where_it_went(router_rig, tmp_path):
+    folder = tmp_path / 'trace'
+    start_with_both_ready(router_rig, folder)
     client = router_rig.robot()
     names = [router_rig.episode('a'), router_rig.episode('b')]
     for name in (*names, names[0]):
