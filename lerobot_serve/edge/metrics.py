@@ -118,7 +118,7 @@ def of_commands(controller: Controller) -> list[Metric]:
 
 def of_ticks(view: View, fps: float) -> list[Metric]:
     return [
-        counter('ticks', 'control steps', value=view.beat.beats),
+        counter('ticks', 'control steps', value=view.beat.beats - view.controller.ticks_skipped),
         counter('ticks_missed', 'control steps that came too late', value=ticks_missed(view)),
         gauge(
             'queue_remaining_seconds', 'what is left to play', value=view.actions.rows_left / fps

@@ -234,7 +234,7 @@ class EdgeController(Node):
     def _on_timer(self) -> None:
         self._state_publisher.publish(self._state())
         self._listener.dropped(reports.count_drops(self._view))
-        self._waiting.look(self._controller.waits_for)
+        self._waiting.look(self._controller.waits_for, self._controller.actions_executed)
         self._action.look()
 
     def _on_slow_timer(self) -> None:

@@ -87,7 +87,7 @@ def edge_state(view: View, *, stamp: Any, client_id: str, fps: float) -> EdgeSta
         action_age_s=controller.age_ns / 1e9,
         round_trip_ms=progress.round_trip_ms,
         network_ms=progress.network_ms,
-        ticks=view.beat.beats,
+        ticks=view.beat.beats - controller.ticks_skipped,
         ticks_missed=ticks_missed(view),
         actions_executed=controller.actions_executed,
         requests_sent=progress.requests_sent,
