@@ -18,7 +18,6 @@ import time
 
 from builtin_interfaces.msg import Time
 import numpy as np
-from rclpy.node import Node
 from sensor_msgs.msg import JointState
 
 from lerobot_serve.bench.children import module
@@ -35,6 +34,7 @@ from lerobot_serve.edge.robot.description import Output, Robot
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.beat import Beat
 from lerobot_serve.ros.runtime import Runtime
+from lerobot_serve.ros.steady import SteadyNode
 from lerobot_serve_interfaces.msg import ExecutedAction
 
 ABOUT = 'lateness of the control tick beside a thread that only sleeps'
@@ -73,7 +73,7 @@ def robot(rate_hz: int) -> Robot:
     return Robot('bench', rate_hz, (), (), actions, output)
 
 
-class Ticker(Node):
+class Ticker(SteadyNode):
     """The tick thread's part of the edge, with everything else kept busy."""
 
     def __init__(self, runtime: Runtime, rate_hz: int) -> None:

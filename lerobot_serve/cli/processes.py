@@ -24,7 +24,7 @@ class Fleet:
     """Processes with their logs in one folder."""
 
     def __init__(self, folder: Path, environment: dict[str, str]) -> None:
-        self._folder, self._environment = folder, environment
+        self._folder, self.environment = folder, environment
         self.processes: dict[str, subprocess.Popen] = {}
         self._logs: list[IO] = []
 
@@ -48,7 +48,7 @@ class Fleet:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
-                env=self._environment,
+                env=self.environment,
             )
         return self.processes[name]
 
