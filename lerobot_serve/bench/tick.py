@@ -24,6 +24,7 @@ from lerobot_serve.bench.children import module
 from lerobot_serve.bench.report import Case
 from lerobot_serve.bench.statistics import ratio
 from lerobot_serve.cage.description import ActionLimit, Motion
+from lerobot_serve.cli.offspring import bound_to_us
 from lerobot_serve.edge import preparation
 from lerobot_serve.edge.controller import Controller, Sensed
 from lerobot_serve.edge.parameters import EdgeParameters
@@ -51,7 +52,7 @@ def measure(rounds: int, folder: Path) -> list[Case]:
 def measure_rate(rate_hz: int) -> Case:
     """Run both for SECONDS, side by side."""
     command = module('tick', rate_hz, SECONDS)
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as sleeper:
+    with subprocess.Popen(bound_to_us(command), stdout=subprocess.PIPE, text=True) as sleeper:
         late_ms, body_ms, missed = real_ticks(rate_hz)
         alone_ms = json.loads(sleeper.communicate(timeout=SECONDS + 20)[0])
     p99 = [float(np.percentile(values, 99)) for values in (late_ms, alone_ms)]

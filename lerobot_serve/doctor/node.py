@@ -66,7 +66,7 @@ class Doctor(SteadyNode):
     def middleware(self) -> Middleware:
         """Return what runs below this node."""
         name = rclpy.get_rmw_implementation_identifier()
-        return Middleware(name, large_messages.complaint(name, large_messages.read_memory_map()))
+        return Middleware(name, large_messages.own_complaint(name))
 
     def listen(self, robot: Robot) -> list[Heard]:
         """Return what comes on the inputs, until each has sent enough or time is over."""
