@@ -53,7 +53,9 @@ class PolicyServer(LifecycleNode):
 
     def __init__(self, runtime: Runtime) -> None:
         super().__init__('policy_server', runtime)
-        self._settings = ParameterServer(self, ServerParameters, self._is_unconfigured)
+        self._settings = ParameterServer(
+            self, ServerParameters, self._is_unconfigured, preparation.check_change
+        )
         self._settings.on_change(self._change)
         self._statistics, self._mailbox = Statistics(), Mailbox()
         here = Here(self.get_fully_qualified_name(), time.monotonic_ns, self.warn, self.inform)
@@ -257,7 +259,7 @@ class PolicyServer(LifecycleNode):
 
     def _withdraw(self, key: str) -> bool:
         """Take back a request without a session; False when the policy works on it already."""
-        mail = self._mailbox.forget(key)
+        mail = self._mailbox.withdraw_one_shot(key)
         if mail:
             self._watch.lost(mail, 'withdrawn')
         return mail is not None

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from lerobot_serve.parameters import ParameterError
 from lerobot_serve.policies import registry
 from lerobot_serve.policies.base import Description, Loading, PolicyError
 from lerobot_serve.server import schedulers
@@ -44,6 +47,24 @@ def worker(parameters: ServerParameters, default_path: str, statistics: Statisti
     return made
 
 
+def check_change(present: ServerParameters, wanted: ServerParameters) -> None:
+    """Raise ParameterError for a path that nobody allowed when the node was started."""
+    if wanted.policy_path == present.policy_path:
+        return
+    root = present.policy_root
+    if not root:
+        raise ParameterError(
+            f'policy_path is fixed at start ({present.policy_path!r}); restart the node with the '
+            'new value, or with policy_root, the folder below which it may be changed'
+        )
+    # with all links followed: one that leads out of the folder is refused
+    if not Path(wanted.policy_path).resolve().is_relative_to(Path(root).resolve()):
+        raise ParameterError(
+            f'policy_path must lie below policy_root ({root!r}), got {wanted.policy_path!r}; copy '
+            'the policy there'
+        )
+
+
 def check_texts(served: Description) -> None:
     """A text that no message can hold would be found by the first robot. Raises PolicyError."""
     texts = (
@@ -79,6 +100,8 @@ def rules(parameters: ServerParameters) -> Rules:
         parameters.strict_fps,
         int(parameters.session_grace_s * 1e9),
         int(parameters.session_idle_s * 1e9),
+        parameters.sessions_per_process,
+        parameters.one_shots_waiting,
     )
 
 
