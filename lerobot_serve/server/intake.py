@@ -48,7 +48,7 @@ def policy_request(
         observation.prefix_model if ours else NO_ACTIONS,
         observation.prefix_robot if ours else NO_ACTIONS,
         # nobody can have lived more of the old chunk than there is
-        min(observation.inference_delay_steps, len(observation.prefix_model)) if ours else 0,
+        min(observation.inference_delay_steps, rows_of_prefix(observation)) if ours else 0,
         min(session.ask.rtc_execution_horizon, served.chunk_size),
         seed(observation, session) if served.stochastic else 0,
     )
@@ -105,6 +105,11 @@ def check_prefix(prefix: np.ndarray, served: Description) -> None:
         )
     if not np.isfinite(prefix).all():
         raise Malformed('not_finite', 'the prefix holds NaN or infinity')
+
+
+def rows_of_prefix(observation: Observation) -> int:
+    """Return how long a prefix is, in whichever units it came."""
+    return max(len(observation.prefix_model), len(observation.prefix_robot))
 
 
 def decode_images(
