@@ -82,9 +82,7 @@ def ask_from_request(request: OpenSession.Request) -> SessionAsk:
 def check_text(field: str, text: str, limit: int) -> None:
     """Raise Refused for a text over its bound, or that was no UTF-8."""
     if len(text.encode('utf-8', 'replace')) > limit:
-        raise Refused(
-            Refusal.BAD_NAME, f'{field} has {len(text)} characters, {limit} are allowed'
-        )
+        raise Refused(Refusal.BAD_NAME, f'{field} has {len(text)} characters, {limit} are allowed')
     if '\ufffd' in text:
         raise Refused(Refusal.BAD_NAME, f'{field} is not UTF-8')
 
@@ -138,7 +136,10 @@ def request_from_ask(ask: SessionAsk) -> OpenSession.Request:
 
 def check_type(node: Node, topic: str) -> None:
     """Raise Refused for a topic on which another process sends or awaits something else."""
-    ends = (*node.get_publishers_info_by_topic(topic), *node.get_subscriptions_info_by_topic(topic))
+    ends = (
+        *node.get_publishers_info_by_topic(topic),
+        *node.get_subscriptions_info_by_topic(topic),
+    )
     others = sorted({end.topic_type for end in ends} - {CHUNK_TYPE})
     if others:
         raise Refused(

@@ -180,7 +180,6 @@ class SessionTable:
                 f'server, or raise max_sessions ({self.rules.max_sessions}) or change admission',
             )
 
-
     def _check_process(self, ask: SessionAsk) -> None:
         limit = self.rules.process_sessions
         if sum(session.ask.instance == ask.instance for session in self) >= limit:

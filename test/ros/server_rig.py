@@ -78,7 +78,9 @@ class ServerRig:
 
     def stranger(self, name: str, **changes: object) -> SessionAsk:
         """Return the ask of a robot that only wants to know; nobody listens on its topic."""
-        ask = SessionAsk(name, zlib.crc32(name.encode()), 1, f'/{name}/action_chunk', JOINTS, JOINTS, (), 30.0)
+        ask = SessionAsk(
+            name, zlib.crc32(name.encode()), 1, f'/{name}/action_chunk', JOINTS, JOINTS, (), 30.0
+        )
         return replace(ask, **changes)
 
     def clients(self, count: int) -> list[SmallClient]:

@@ -33,7 +33,14 @@ class SmallClient:
         # a process of its own, as the server sees it
         instance = zlib.crc32(name.encode())
         self.ask = SessionAsk(
-            name, instance, 1, topic, JOINTS, JOINTS, (CameraSpec('observation.images.front'),), 30.0
+            name,
+            instance,
+            1,
+            topic,
+            JOINTS,
+            JOINTS,
+            (CameraSpec('observation.images.front'),),
+            30.0,
         )
         self.ask = replace(self.ask, **ask)
         self.chunks: queue.SimpleQueue[bytes] = queue.SimpleQueue()

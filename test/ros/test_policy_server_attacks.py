@@ -154,5 +154,3 @@ def test_below_the_root_that_the_operator_named_it_may_change(rig):
     assert rig.set(policy_path=rig.steering.path(chunk=4)) == ''
     assert rig.change_state('configure')
     assert rig.describe().chunk_size == 4
-
-

@@ -93,9 +93,14 @@ def relative_folder(*, exclude: tuple[str, ...] = (), after: str = '') -> Path:
     `after` is one more step, on the way out.
     """
     folder = ROOT / '-'.join(['relative', *exclude, after])
-    if folder.exists():
-        return folder
-    shutil.copytree(folder_of('smolvla'), folder)
+    if not folder.exists():
+        shutil.copytree(folder_of('smolvla'), folder)
+        make_relative(folder, exclude, after)
+    return folder
+
+
+def make_relative(folder: Path, exclude: tuple[str, ...] = (), after: str = '') -> Path:
+    """Put the two steps into the processors of a policy, and return its folder."""
     config = {'enabled': True, 'exclude_joints': list(exclude), 'action_names': NAMES}
     insert(folder / 'policy_preprocessor.json', 'to_batch_processor', RELATIVE, config)
     insert(
@@ -104,6 +109,18 @@ def relative_folder(*, exclude: tuple[str, ...] = (), after: str = '') -> Path:
     if after:
         insert(folder / 'policy_postprocessor.json', ABSOLUTE, after, {})
     return folder
+
+
+def reanchored(preprocessor, rows: torch.Tensor, excluded: tuple[str, ...] = ()) -> torch.Tensor:
+    """
+    Return the prefix that LeRobot's loop guides with: differences from the state that the
+    preprocessor saw last, through its normalizer.
+    """
+    steps = {type(step)._registry_name: step for step in preprocessor.steps}
+    mask = torch.tensor([not any(word in name for word in excluded) for name in NAMES]).float()
+    relative = rows - steps[RELATIVE].get_cached_state() * mask
+    normalize = steps['normalizer_processor']
+    return normalize(LEROBOT.create_transition(action=relative))[ACTION]
 
 
 def insert(file: Path, behind: str, name: str, config: dict) -> None:

@@ -51,7 +51,10 @@ def test_head_has_the_status_and_headers_of_get_without_the_body(endpoint, why_n
     for path in ('/metrics', '/healthz', '/readyz'):
         url = f'http://127.0.0.1:{endpoint.port}{path}'
         with urlopen(url, timeout=10) as got, urlopen(Request(url, method='HEAD')) as head:
-            assert (head.status, head.headers['Content-Type']) == (200, got.headers['Content-Type'])
+            assert (head.status, head.headers['Content-Type']) == (
+                200,
+                got.headers['Content-Type'],
+            )
             assert int(head.headers['Content-Length']) == len(got.read())
             assert head.read() == b''
     why_not[0] = 'no slot is healthy'

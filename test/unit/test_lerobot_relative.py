@@ -10,11 +10,10 @@ import pytest
 torch = pytest.importorskip('torch', reason='torch is not installed (TORCH=none)')
 pytest.importorskip('lerobot', reason='LeRobot is not installed')
 
-from lerobot_rig import folder_of, LEROBOT, loading, Oracle, requests_for  # noqa: E402
-from relative_rig import ACTION, relative_folder  # noqa: E402
+from lerobot_rig import folder_of, loading, Oracle, requests_for  # noqa: E402
+from relative_rig import ACTION, reanchored, relative_folder  # noqa: E402
 
 from lerobot.processor import ProcessorStep, ProcessorStepRegistry  # noqa: E402
-from lerobot.processor.normalize_processor import NormalizerProcessorStep  # noqa: E402
 from lerobot_serve.policies.lerobot.loader import load  # noqa: E402
 
 ROWS, DELAY, HORIZON = 9, 3, 8
@@ -40,14 +39,6 @@ def prefixed(request, rows: np.ndarray, **changes):
     )
 
 
-def lerobots_prefix(folder, request, rows: np.ndarray, excluded=()) -> torch.Tensor:
-    """Return what LeRobot's loop guides with: differences from the state, then its normalizer."""
-    mask = torch.tensor([f'joint_{n}' not in excluded for n in range(6)], dtype=torch.float32)
-    relative = torch.from_numpy(rows) - torch.from_numpy(request.state[-1:]) * mask
-    normalizers = [s for s in Oracle(folder).pre.steps if isinstance(s, NormalizerProcessorStep)]
-    return normalizers[0](LEROBOT.create_transition(action=relative))[ACTION]
-
-
 def drawn(seed: int) -> np.ndarray:
     return np.random.default_rng(seed).normal(size=(ROWS, 6)).astype(np.float32)
 
@@ -64,7 +55,7 @@ def test_a_prefix_guides_as_lerobots_loop_guides_with_it(excluded):
     for number, request in enumerate(requests_for(policy, 3)):
         rows = drawn(number)
         batch = oracle.batches(request)[-1]
-        prefix = lerobots_prefix(folder, request, rows, excluded).unsqueeze(0)
+        prefix = reanchored(oracle.pre, torch.from_numpy(rows), excluded).unsqueeze(0)
         torch.manual_seed(request.seed)
         with torch.no_grad():
             model = oracle.policy.predict_action_chunk(
@@ -108,14 +99,14 @@ def test_what_is_left_stays_where_the_robot_would_have_gone(excluded):
 
 def test_eight_sessions_are_each_anchored_at_their_own_state():
     folder = relative_folder()
-    shared = load(loading(folder))
+    shared, single = load(loading(folder)), load(loading(folder))
     for turn in range(2):
         asked = [
             prefixed(request, drawn(turn + number), episode_start=not turn)
             for number, request in enumerate(requests_for(shared, 8, seed=turn))
         ]
         for request in asked:
-            alone = load(loading(folder)).predict([replace(request, episode_start=True)])[0]
+            alone = single.predict([replace(request, session_id='alone', episode_start=True)])[0]
             assert shared.predict([request])[0].model.tobytes() == alone.model.tobytes()
 
 

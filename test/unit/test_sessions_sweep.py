@@ -73,7 +73,9 @@ def test_each_robot_is_judged_by_its_own_topic():
     sessions = table()
     first = sessions.open(ask('robot_1', reply_topic='/one/action_chunk'), 0, MANY)
     second = sessions.open(ask('robot_2', reply_topic='/two/action_chunk'), 0, MANY)
-    assert sessions.sweep(6 * S, lambda topic: topic == '/two/action_chunk') == [(first, 'client_gone')]
+    assert sessions.sweep(6 * S, lambda topic: topic == '/two/action_chunk') == [
+        (first, 'client_gone')
+    ]
     assert list(sessions) == [second]
 
 

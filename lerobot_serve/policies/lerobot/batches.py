@@ -113,7 +113,9 @@ def guidance_of(
         return Guidance()
     count, units = len(description.action_names), "the robot's units" if anchor else 'model space'
     if rows.ndim != 2 or rows.shape[1] != count:
-        raise PolicyError(f'the prefix in {units} must be rows x {count} actions, got {rows.shape}')
+        raise PolicyError(
+            f'the prefix in {units} must be rows x {count} actions, got {rows.shape}'
+        )
     prefix = torch.tensor(rows, dtype=torch.float32)
     if anchor:
         with torch.no_grad():
