@@ -144,8 +144,8 @@ def check_type(node: Node, topic: str) -> None:
     if others:
         raise Refused(
             Refusal.BAD_NAME,
-            f'reply_topic {topic!r} carries {", ".join(others)}; chunks are not sent there: listen '
-            'on a topic of your own',
+            f'reply_topic {topic!r} carries {", ".join(others)}; chunks are not sent there: '
+            'listen on a topic of your own',
         )
 
 

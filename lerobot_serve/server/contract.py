@@ -13,7 +13,6 @@ from lerobot_serve.wire.names import is_printable, is_reply_topic, REPLY_TOPIC_F
 from lerobot_serve.wire.schema import agree, Codec, ID_LIMIT, Refusal, SchemaRefused
 from lerobot_serve.wire.session import Refused, SessionAsk
 
-
 SHOWN_NAMES = 32
 
 
@@ -114,8 +113,8 @@ def check_same_names(code: Refusal, what: str, asked: tuple, served: tuple) -> N
     hint = 'the order differs' if same_set else 'the names differ'
     raise Refused(
         code,
-        f'{what}: {hint}; asked {shown(asked)}, served {shown(served)}; correct the robot file, or '
-        'serve a policy that was trained for this robot',
+        f'{what}: {hint}; asked {shown(asked)}, served {shown(served)}; correct the robot file, '
+        'or serve a policy that was trained for this robot',
     )
 
 
@@ -131,8 +130,8 @@ def check_cameras(ask: SessionAsk, served: Description) -> list[str]:
     if missing:
         raise Refused(
             Refusal.CAMERAS,
-            f'the policy needs cameras {missing}, the robot has {shown(tuple(sorted(has)))}; name them so in '
-            'the robot file',
+            f'the policy needs cameras {missing}, the robot has {shown(tuple(sorted(has)))}; name '
+            'them so in the robot file',
         )
     warnings = []
     for camera in served.cameras:

@@ -18,9 +18,8 @@ from lerobot_serve.wire.images import ImagePool
 from lerobot_serve.wire.observation import Observation
 from lerobot_serve.wire.schema import Flag
 
-
-# an image may have so many times the pixels that the policy takes, and a full HD frame in any case:
-# robots send what their cameras give, and decoding more would keep all others waiting
+# an image may have so many times the pixels that the policy takes, and in any case those of a
+# full HD frame: robots send what their cameras give; to decode more would keep all others waiting
 PIXELS_FACTOR, PIXELS_FLOOR = 4, 1920 * 1080
 
 

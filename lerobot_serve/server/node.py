@@ -13,7 +13,7 @@ import time
 from lifecycle_msgs.msg import State
 from rclpy.lifecycle import LifecycleState, TransitionCallbackReturn
 
-from lerobot_serve.policies import memory
+from lerobot_serve.policies import guard, memory
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.contract import ask_from_request
 from lerobot_serve.ros.introspection import tell_calls
@@ -126,7 +126,8 @@ class PolicyServer(LifecycleNode):
         self._stand(ServerStatus.UNCONFIGURED, 'loading the policy')
         parameters = self.parameters
         default = str(shared_file('config/policies/reach'))
-        make = partial(preparation.worker, parameters, default, self._statistics)
+        reserve = partial(guard.reserve, tell=self.warn, stopped=self._runtime.stop.wait)
+        make = partial(preparation.worker, parameters, default, self._statistics, reserve)
         try:
             worker = self._mailbox.call(make)
         except Exception as error:

@@ -29,7 +29,7 @@ class ServerParameters:
     )
     policy_root: str = parameter(
         '',
-        'folder below which policy_path may be changed while the node runs; empty allows no change',
+        'folder below which policy_path may change while the node runs; empty for no change',
     )
     policy_name: str = parameter(
         '',

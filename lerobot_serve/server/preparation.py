@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from lerobot_serve.parameters import ParameterError
-from lerobot_serve.policies import registry
+from lerobot_serve.policies import guard, registry
 from lerobot_serve.policies.base import Description, Loading, PolicyError
+from lerobot_serve.policies.guard import Reserved
 from lerobot_serve.server import schedulers
 from lerobot_serve.server.contract import Rules
 from lerobot_serve.server.mailbox import Mailbox
@@ -23,20 +25,42 @@ TYPE_LIMIT, DEVICE_LIMIT = 64, 32
 UNCONFIGURED_TEXT = 'no policy is loaded; configure the node'
 
 
-def worker(parameters: ServerParameters, default_path: str, statistics: Statistics) -> Worker:
+def worker(
+    parameters: ServerParameters,
+    default_path: str,
+    statistics: Statistics,
+    reserve: Callable[[Loading], Reserved] = guard.reserve,
+) -> Worker:
     """
-    Load, check and warm the policy; inference thread. Raises PolicyError.
+    Load, check and warm the policy, once `reserve` has found room; inference thread.
+
+    Raises PolicyError.
     """
     path = parameters.policy_path
     if parameters.policy_kind == 'builtin' and not path:
         path = default_path
-    policy = registry.load(parameters.policy_kind, loading(parameters, path))
+    wanted = loading(parameters, path)
+    reserved = reserve(wanted)
+    try:
+        made = _loaded(parameters, wanted, statistics, reserved)
+    except BaseException:
+        reserved.release()
+        raise
+    reserved.loaded()
+    return made
+
+
+def _loaded(
+    parameters: ServerParameters, wanted: Loading, statistics: Statistics, reserved: Reserved
+) -> Worker:
+    policy = registry.load(parameters.policy_kind, wanted)
     check_texts(policy.describe())
     made = Worker(
         policy,
         slot=parameters.slot,
         statistics=statistics,
         image_threads=parameters.image_threads,
+        let_go=reserved.release,
     )
     try:
         service_s = made.warm_up(parameters.warmup_inferences)

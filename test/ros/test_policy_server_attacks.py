@@ -1,4 +1,4 @@
-"""What one client may do to a policy server and to the robots beside it: a real server, asked badly."""
+"""What one client may do to a policy server and to the robots beside it: asked badly."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def test_a_robot_waits_for_one_call_of_predict_chunk_however_many_there_are(rig)
     answers = [chunk.status for chunk in results]
     assert (answers.count(Status.OK), answers.count(Status.TOO_LATE)) == (9, GOALS - 9)
     assert {chunk.status_text for chunk in results if chunk.status} == {
-        '8 calls of predict_chunk wait already, which is the bound (one_shots_waiting); call again '
-        'later, or open a session'
+        '8 calls of predict_chunk wait already, which is the bound (one_shots_waiting); call '
+        'again later, or open a session'
     }
     served = [event.split()[1] for event in rig.steering.events('predict ')]
     # the one in hand, the one whose turn it was, the robot, the rest

@@ -12,10 +12,9 @@ import json
 from pathlib import Path
 import shutil
 
+from lerobot.processor import ProcessorStep, ProcessorStepRegistry
 from lerobot_rig import folder_of, LEROBOT, ROOT
 import torch
-
-from lerobot.processor import ProcessorStep, ProcessorStepRegistry  # noqa: E402
 
 ACTION, OBSERVATION = LEROBOT.transition_key.ACTION, LEROBOT.transition_key.OBSERVATION
 STATE = 'observation.state'

@@ -10,10 +10,10 @@ import pytest
 torch = pytest.importorskip('torch', reason='torch is not installed (TORCH=none)')
 pytest.importorskip('lerobot', reason='LeRobot is not installed')
 
+from lerobot.processor import ProcessorStep, ProcessorStepRegistry  # noqa: E402
 from lerobot_rig import folder_of, loading, Oracle, requests_for  # noqa: E402
 from relative_rig import ACTION, reanchored, relative_folder  # noqa: E402
 
-from lerobot.processor import ProcessorStep, ProcessorStepRegistry  # noqa: E402
 from lerobot_serve.policies.lerobot.loader import load  # noqa: E402
 
 ROWS, DELAY, HORIZON = 9, 3, 8

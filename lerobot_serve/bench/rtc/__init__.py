@@ -5,5 +5,5 @@ Remote real-time chunking against LeRobot's own loop, on the same observations.
     scene    a SmolVLA small enough for a thousand scripts, and what a robot sees
     remote   the edge's exchange and queue, the wire, and a policy served as policy_server does it
     local    LeRobot's loop: its policy, processors, RTCProcessor, LatencyTracker and ActionQueue
-    parity   both under one script: equal are every row that is played and all that is left, in bytes
+    parity   both under one script: equal in bytes are all rows that are played or left to play
 """

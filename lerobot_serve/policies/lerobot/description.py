@@ -12,7 +12,6 @@ from lerobot_serve.policies.lerobot.folder import Folder, policy_id
 from lerobot_serve.policies.lerobot.kinds import FOREIGN, Kind, KINDS
 from lerobot_serve.wire.schema import StateClass
 
-
 NOT_ANCHORED = (
     'actions are relative to the state, by steps that this server cannot carry a prefix through: '
     'real-time chunking is off'
