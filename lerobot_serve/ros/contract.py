@@ -5,12 +5,13 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable
 
+from diagnostic_msgs.msg import KeyValue
 from rclpy.event_handler import PublisherEventCallbacks
 from rclpy.node import Node
 from rclpy.publisher import Publisher
 
 from lerobot_serve.ros import qos
-from lerobot_serve.wire.names import is_reply_topic, REPLY_TOPIC_FORMS
+from lerobot_serve.wire.names import is_printable, is_reply_topic, REPLY_TOPIC_FORMS
 from lerobot_serve.wire.schema import ID_LIMIT, KEY_LIMIT, Refusal, TASK_LIMIT
 from lerobot_serve.wire.session import (
     ASK_EXTENSION_BYTES_LIMIT,
@@ -18,6 +19,9 @@ from lerobot_serve.wire.session import (
     CameraSpec,
     Refused,
     SessionAsk,
+    TAG_KEY_LIMIT,
+    TAG_VALUE_LIMIT,
+    TAGS_LIMIT,
 )
 from lerobot_serve_interfaces.msg import ActionChunk, DropCount, Extension
 from lerobot_serve_interfaces.msg import CameraSpec as CameraMessage
@@ -75,6 +79,7 @@ def ask_from_request(request: OpenSession.Request) -> SessionAsk:
         request.rtc_execution_horizon,
         request.codec,
         request.answer_within_s,
+        read_tags(request.tags),
         read_extensions(request.extensions),
     )
 
@@ -85,6 +90,23 @@ def check_text(field: str, text: str, limit: int) -> None:
         raise Refused(Refusal.BAD_NAME, f'{field} has {len(text)} characters, {limit} are allowed')
     if '\ufffd' in text:
         raise Refused(Refusal.BAD_NAME, f'{field} is not UTF-8')
+
+
+def read_tags(messages: list[KeyValue]) -> tuple[tuple[str, str], ...]:
+    """Return key and value of each label. Raises Refused for what a log line cannot hold."""
+    tags = tuple((message.key, message.value) for message in messages)
+    if len(tags) > TAGS_LIMIT:
+        raise Refused(
+            Refusal.BAD_REQUEST, f'tags has {len(tags)} entries, {TAGS_LIMIT} are allowed'
+        )
+    for key, value in tags:
+        if not (is_printable(key, TAG_KEY_LIMIT) and is_printable(value, TAG_VALUE_LIMIT)):
+            raise Refused(
+                Refusal.BAD_REQUEST,
+                f'a tag must be printable, its key at most {TAG_KEY_LIMIT} bytes and its value '
+                f'{TAG_VALUE_LIMIT}, got {key[:80]!r}: {value[:80]!r}',
+            )
+    return tags
 
 
 def read_extensions(messages: list[Extension]) -> tuple[tuple[str, bytes], ...]:
@@ -130,6 +152,7 @@ def request_from_ask(ask: SessionAsk) -> OpenSession.Request:
         rtc_execution_horizon=ask.rtc_execution_horizon,
         codec=int(ask.codec),
         answer_within_s=float(ask.answer_within_s),
+        tags=[KeyValue(key=key, value=value) for key, value in ask.tags],
         extensions=[Extension(key=key, value=array('B', value)) for key, value in ask.extensions],
     )
 

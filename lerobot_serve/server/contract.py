@@ -11,7 +11,7 @@ import math
 from lerobot_serve.policies.base import Description
 from lerobot_serve.wire.names import is_printable, is_reply_topic, REPLY_TOPIC_FORMS
 from lerobot_serve.wire.schema import agree, Codec, ID_LIMIT, Refusal, SchemaRefused
-from lerobot_serve.wire.session import Refused, SessionAsk
+from lerobot_serve.wire.session import Refused, SessionAsk, stretched
 
 SHOWN_NAMES = 32
 
@@ -142,15 +142,9 @@ def check_cameras(ask: SessionAsk, served: Description) -> list[str]:
                 f'{camera.name} must have {camera.channels} channels, the robot has '
                 f'{given.channels}; give it a camera of that kind',
             )
-        if (
-            given.height
-            and camera.height
-            and (given.height * camera.width != given.width * camera.height)
-        ):
-            warnings.append(
-                f'{camera.name} is {given.height}x{given.width} on the robot and was '
-                f'{camera.height}x{camera.width} in training: the picture will be stretched'
-            )
+        sizes = (given.height, given.width), (camera.height, camera.width)
+        if text := stretched(camera.name, *sizes):
+            warnings.append(text)
     wanted = {camera.name for camera in served.cameras}
     extra = sorted(set(has) - wanted)
     if extra:

@@ -24,7 +24,8 @@ class ServerParameters:
     )
     policy_path: str = parameter(
         '',
-        'where the policy lies; empty takes the small reaching policy of config/policies',
+        'where the policy lies, later changed only below policy_root; empty takes the small '
+        'reaching policy of config/policies',
         on_configure=True,
     )
     policy_root: str = parameter(

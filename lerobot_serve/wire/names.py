@@ -17,7 +17,7 @@ TOPIC = re.compile(r'(/[A-Za-z_][A-Za-z0-9_]*)+')
 LENGTH_LIMIT = 64
 TOPIC_LIMIT = 240
 # the last word, or the one before the last, of a topic that chunks are sent to
-OWN, RELAYED = 'action_chunk', 'answers'
+OWN, RELAYED = re.compile(r'action_chunk(_[0-9]+)?'), 'answers'
 REPLY_TOPIC_FORMS = '/.../action_chunk, or /.../answers/NAME for a relay'
 
 
@@ -52,15 +52,16 @@ def is_topic(name: str) -> bool:
 
 def is_reply_topic(name: str) -> bool:
     """
-    Tell whether chunks may be sent to a topic that a peer names: `.../action_chunk` is one
-    client's own, `.../answers/NAME` a relay's, which holds the sessions of many.
+    Tell whether chunks may be sent to a topic that a peer names: `.../action_chunk`, or with a
+    number behind it, is one client's own, `.../answers/NAME` a relay's, which holds the sessions
+    of many.
     """
     return is_topic(name) and (is_own_reply_topic(name) or name.split('/')[-2] == RELAYED)
 
 
 def is_own_reply_topic(name: str) -> bool:
     """Tell whether only one client may listen for its chunks under this name."""
-    return name.endswith(f'/{OWN}')
+    return bool(OWN.fullmatch(name.rpartition('/')[2]))
 
 
 def is_printable(text: str, limit: int) -> bool:

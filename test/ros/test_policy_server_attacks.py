@@ -67,7 +67,10 @@ def test_what_a_client_calls_itself_forges_no_line_of_the_log(rig, log_of_rig):
     assert not [line for line in log.splitlines() if line.startswith(forged)]
     assert '\x1b[2J' not in log
     assert max(map(len, log.splitlines())) < 2000
-    assert rig.client(robot_type='Lab 3, arm 2').round_trip().status == Status.OK
+    robot = rig.client(robot_type='Lab 3, arm 2', tags=(('shift', 'night'), ('lab', '3')))
+    assert robot.round_trip().status == Status.OK
+    line = 'opened tester#00000001 for Lab 3, arm 2 (shift=night, lab=3)'
+    rig.wait(lambda: line in log_of_rig('policy_server'), 'the session is in the log')
 
 
 def test_chunks_go_to_no_topic_that_is_not_for_chunks(rig, node):
