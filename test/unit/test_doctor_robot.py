@@ -15,7 +15,7 @@ from lerobot_serve.policies.base import Camera, Description
 from lerobot_serve.server.contract import Rules
 
 ROBOT = load(SIM_ARM)
-RULES = Rules(16, '', False, False, 0, 0)
+RULES = Rules(16, '', False, False, 0, 0, 4, 16)
 SERVED = Description(
     'act',
     'act@0123',

@@ -39,6 +39,8 @@ class LeRobot:
     get_policy_class: Callable[[str], type]
     make_processors: Callable[..., tuple[Any, Any]]
     populate_queues: Callable[..., Any]
+    create_transition: Callable[..., dict[Any, Any]]
+    transition_key: type
     rtc_config: type | None
 
 
@@ -95,6 +97,7 @@ def _imported() -> LeRobot:
     from lerobot.policies.factory import get_policy_class, make_pre_post_processors
     from lerobot.policies.pretrained import PreTrainedPolicy
     from lerobot.policies.utils import populate_queues
+    from lerobot.processor import create_transition, TransitionKey
 
     try:
         from lerobot.policies.rtc.configuration_rtc import RTCConfig
@@ -107,6 +110,8 @@ def _imported() -> LeRobot:
         get_policy_class,
         make_pre_post_processors,
         populate_queues,
+        create_transition,
+        TransitionKey,
         RTCConfig,
     )
 

@@ -57,7 +57,13 @@ def load(loading: Loading) -> LeRobotPolicy:
         network = _part(folder, 'the network', lambda: load_network(folder, network_class, config))
         pipelines = _part(folder, 'the processors', lambda: load_pipelines(folder, config, device))
         description = describe(
-            folder, loading, features, kind, config, relative=pipelines.relative, notes=notes
+            folder,
+            loading,
+            features,
+            kind,
+            config,
+            relative=pipelines.relative and not pipelines.anchored,
+            notes=notes,
         )
         return _part(
             folder,
