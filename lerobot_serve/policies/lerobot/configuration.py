@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from lerobot_serve.policies.base import PolicyError
 from lerobot_serve.policies.lerobot.rules import (
     check_keys,
     COUNT,
@@ -251,8 +252,18 @@ CONFIGURATIONS: dict[str, Rules] = {
 def check_configuration(policy_type: str, config: dict[str, Any], where: str) -> None:
     """Raise PolicyError unless each setting may be there, and each value is in its range."""
     own = CONFIGURATIONS[policy_type]
+    _check_named(policy_type, config, where)
     training = {name: TRAINING for name in config if name.startswith(TRAINING_PREFIXES)}
     check_keys(config, {**training, **BASE, **own}, where, f'{article(policy_type)} policy')
+
+
+def _check_named(policy_type: str, config: dict[str, Any], where: str) -> None:
+    # LeRobot's default is a repository of the hub, whatever that holds by then
+    if policy_type == 'smolvla' and not config.get('vlm_model_name'):
+        raise PolicyError(
+            f'{where} has no vlm_model_name, so it does not say which language model it is built '
+            'on; save the policy again with LeRobot'
+        )
 
 
 def article(policy_type: str) -> str:

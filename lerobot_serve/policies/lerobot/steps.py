@@ -10,10 +10,8 @@ from __future__ import annotations
 from lerobot_serve.policies.base import PolicyError
 from lerobot_serve.policies.lerobot.rules import (
     check_keys,
-    COUNT,
     DEVICE,
     FEATURES,
-    FLAG,
     is_text,
     mapping,
     NAME,
@@ -33,7 +31,6 @@ NORMALIZER: Rules = {
     'norm_map': NORMALIZATION,
     'normalize_observation_keys': optional(NAMES),
 }
-IMAGE_KEYS: Rules = {'image_keys': optional(NAMES)}
 # the keys that each step may have; statistics come from state files, which are checked
 STEPS: dict[str, Rules] = {
     'rename_observations_processor': {'rename_map': mapping(is_text, TEXT)},
@@ -58,11 +55,6 @@ STEPS: dict[str, Rules] = {
         'max_state_dim': SIZE,
         'task_key': one_of('task'),
     },
-    'xvla_image_scale': IMAGE_KEYS,
-    'xvla_image_to_float': {**IMAGE_KEYS, 'validate_range': FLAG},
-    'xvla_imagenet_normalize': IMAGE_KEYS,
-    'xvla_add_domain_id': {'domain_id': COUNT, 'device': DEVICE},
-    'xvla_rotation_6d_to_axis_angle': {'expected_action_dim': SIZE},
 }
 COMMON = (
     'rename_observations_processor',
@@ -80,13 +72,18 @@ STEPS_OF: dict[str, tuple[str, ...]] = {
     'smolvla': (*COMMON, 'smolvla_new_line_processor', 'tokenizer_processor'),
     'pi0': (*COMMON, 'pi0_new_line_processor', 'tokenizer_processor'),
     'pi05': (*COMMON, 'pi05_prepare_state_tokenizer_processor_step', 'tokenizer_processor'),
-    'xvla': (*COMMON, 'tokenizer_processor', *(name for name in STEPS if name[:5] == 'xvla_')),
 }
 REMOTE_CODE = 'it loads a tokenizer or a model that runs Python from its folder'
 TELEOPERATION = 'it belongs to teleoperation or training, and has no part in serving'
 OTHER_ACTIONS = 'it turns actions into those of a certain robot; here a robot file does that'
+XVLA = 'it is of xvla policies, which are not served'
 SINGLE = 'it does a part of to_batch_processor, which LeRobot saves instead'
 REFUSED_STEPS = {
+    'xvla_image_scale': XVLA,
+    'xvla_image_to_float': XVLA,
+    'xvla_imagenet_normalize': XVLA,
+    'xvla_add_domain_id': XVLA,
+    'xvla_rotation_6d_to_axis_angle': XVLA,
     'action_tokenizer_processor': REMOTE_CODE,
     'groot_pack_inputs_v3': REMOTE_CODE,
     'groot_eagle_encode_v3': REMOTE_CODE,
