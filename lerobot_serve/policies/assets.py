@@ -8,6 +8,7 @@ hub itself is never asked. No torch, any thread.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 import os
 from pathlib import Path
 import re
@@ -15,17 +16,53 @@ from typing import Any
 
 from lerobot_serve.policies.base import PolicyError
 
-# how configurations and processor steps name them
-ASSET_KEYS = ('vlm_model_name', 'tokenizer_name')
 HUB_ID = re.compile(r'[A-Za-z0-9][\w-]*(?:\.[\w-]+)*/[\w-]+(?:\.[\w-]+)*', re.ASCII)
 COMMIT = re.compile(r'[0-9a-f]{40}')
 FILE_LIMIT = 1000
+# of an asset, transformers reads files of these kinds for a tokenizer
+TOKENIZER_SUFFIXES = {'.json', '.txt', '.model', '.jinja'}
+WEIGHTS_SUFFIX = '.safetensors'
 
 
-def asset_names(configurations: list[Mapping[str, Any]]) -> list[str]:
-    """Return what configurations name, each once and in order."""
-    values = [each.get(key) for each in configurations for key in ASSET_KEYS]
-    return list(dict.fromkeys(value for value in values if value and isinstance(value, str)))
+@dataclass(frozen=True, slots=True)
+class Asset:
+    """
+    A tokenizer, or a language model that a network is built around, and the folder it is in.
+
+    `with_weights`: its own weights are read before the policy's take their place.
+    """
+
+    name: str
+    folder: Path
+    is_model: bool = False
+    with_weights: bool = False
+
+    @property
+    def files(self) -> list[Path]:
+        """All files that decide what it does. Raises PolicyError."""
+        suffixes = TOKENIZER_SUFFIXES | ({WEIGHTS_SUFFIX} if self.with_weights else set())
+        return [file for file in asset_files(self.folder) if file.suffix in suffixes]
+
+
+def find_assets(config: Mapping[str, Any], steps: list[Mapping[str, Any]]) -> list[Asset]:
+    """
+    Return what a configuration and the settings of processor steps name, each once.
+
+    Raises PolicyError for what is not on this machine.
+    """
+    found = {}
+    if name := _named(config, 'vlm_model_name'):
+        with_weights = config.get('load_vlm_weights') is True
+        found[name] = Asset(name, find_asset(name), is_model=True, with_weights=with_weights)
+    for step in steps:
+        if name := _named(step, 'tokenizer_name'):
+            found.setdefault(name, Asset(name, find_asset(name)))
+    return list(found.values())
+
+
+def _named(values: Mapping[str, Any], key: str) -> str:
+    name = values.get(key)
+    return name if isinstance(name, str) else ''
 
 
 def find_asset(name: str) -> Path:

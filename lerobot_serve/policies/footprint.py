@@ -10,25 +10,39 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from lerobot_serve.policies.assets import asset_files, asset_names, find_asset
+from lerobot_serve.policies.assets import find_assets
 from lerobot_serve.policies.headers import read_json, tensor_bytes, unpacked_bytes
 
-LEROBOT_FILES = ('config.json', 'policy_preprocessor.json', 'policy_postprocessor.json')
+CONFIG_FILE = 'config.json'
+STEP_FILES = ('policy_preprocessor.json', 'policy_postprocessor.json')
+# what the kinds of policy of this package read from a folder, beside the states of steps
+NAMES = {CONFIG_FILE, *STEP_FILES, 'policy.json', 'model.safetensors', 'statistics.safetensors'}
+PROGRAMS = {'.pt2', '.onnx', '.data'}
 # what a tensor file and an archive declare; of any other file its size
 DECLARED = {'.safetensors': tensor_bytes, '.pt2': unpacked_bytes}
 
 
 def declared_bytes(folder: Path) -> int:
     """
-    Return what the files in a policy's folder, and the assets they name, declare together.
+    Return what the files of the policy in a folder, and the assets they name, declare together.
 
     0 for a path that is no folder: that of a policy without files. Raises PolicyError for a file
     whose header cannot be read, and for an asset that is not on this machine.
     """
     if not folder.is_dir():
         return 0
-    files = [path for path in folder.iterdir() if path.is_file()]
-    return sum(map(file_bytes, files)) + sum(map(asset_bytes, _assets(folder)))
+    config = _object(folder / CONFIG_FILE)
+    steps = [step for name in STEP_FILES for step in _steps(folder / name)]
+    names = NAMES | {name for step in steps if isinstance(name := step.get('state_file'), str)}
+    files = [
+        path
+        for path in folder.iterdir()
+        if path.is_file() and (path.name in names or path.suffix in PROGRAMS)
+    ]
+    configs = [value for step in steps if isinstance(value := step.get('config'), dict)]
+    for asset in find_assets(config, configs):
+        files += asset.files
+    return sum(map(file_bytes, files))
 
 
 def file_bytes(file: Path) -> int:
@@ -37,23 +51,11 @@ def file_bytes(file: Path) -> int:
     return declared(file) if declared else file.stat().st_size
 
 
-def asset_bytes(folder: Path) -> int:
-    """Return what the files of a tokenizer or a language model declare. Raises PolicyError."""
-    return sum(map(file_bytes, asset_files(folder)))
+def _object(file: Path) -> dict[str, Any]:
+    value = read_json(file) if file.is_file() else {}
+    return value if isinstance(value, dict) else {}
 
 
-def _assets(folder: Path) -> list[Path]:
-    """Return the folders of what a LeRobot policy names."""
-    return [find_asset(name) for name in asset_names(_configurations(folder))]
-
-
-def _configurations(folder: Path) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
-    for name in LEROBOT_FILES:
-        if (folder / name).is_file():
-            value = read_json(folder / name)
-            steps = value.get('steps') if isinstance(value, dict) else None
-            parts = [value, *(steps if isinstance(steps, list) else [])]
-            configs = [part.get('config') for part in parts if isinstance(part, dict)]
-            found += [part for part in (*parts, *configs) if isinstance(part, dict)]
-    return found
+def _steps(file: Path) -> list[dict[str, Any]]:
+    steps = _object(file).get('steps')
+    return [step for step in steps if isinstance(step, dict)] if isinstance(steps, list) else []

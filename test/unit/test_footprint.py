@@ -32,7 +32,7 @@ def floats(count: int, begin: int = 0) -> dict[str, object]:
 
 def test_a_sparse_file_counts_as_what_it_declares(tmp_path):
     count = 6 * GIB // 4
-    file = write_tensors(tmp_path / 'state.safetensors', {'mean': floats(count)}, 4 * count)
+    file = write_tensors(tmp_path / 'model.safetensors', {'mean': floats(count)}, 4 * count)
     assert file.stat().st_blocks * 512 < 1 << 16
     assert declared_bytes(tmp_path) == 6 * GIB
 
@@ -52,13 +52,21 @@ def test_what_a_policy_names_counts_too(tmp_path, monkeypatch):
         each.mkdir(parents=True)
     (refs / 'main').write_text(COMMIT)
     monkeypatch.setenv('HF_HUB_CACHE', str(cache))
-    config = json.dumps({'type': 'smolvla', 'vlm_model_name': str(vlm)})
-    steps = json.dumps({'steps': [{'config': {'tokenizer_name': 'lab/words'}}]})
+    named = {'type': 'smolvla', 'vlm_model_name': str(vlm)}
+    config = json.dumps(named | {'load_vlm_weights': True})
+    step = {'config': {'tokenizer_name': 'lab/words'}, 'state_file': 'mean.safetensors'}
+    steps = json.dumps({'steps': [step]})
     (folder / 'config.json').write_text(config)
     (folder / 'policy_preprocessor.json').write_text(steps)
     write_tensors(vlm / 'model.safetensors', {'w': floats(1000)}, 4000)
+    write_tensors(snapshot / 'model.safetensors', {'w': floats(1000)}, 4000)
+    write_tensors(folder / 'mean.safetensors', {'m': floats(6)}, 24)
+    write_tensors(folder / 'optimizer.safetensors', {'m': floats(60)}, 240)
     (snapshot / 'tokenizer.json').write_text('x' * 77)
-    assert declared_bytes(folder) == len(config) + len(steps) + 4000 + 77
+    # the weights that lie beside a tokenizer are not loaded, nor are those of an optimizer
+    assert declared_bytes(folder) == len(config) + len(steps) + 24 + 4000 + 77
+    (folder / 'config.json').write_text(json.dumps(named))
+    assert declared_bytes(folder) == len(json.dumps(named)) + len(steps) + 24 + 77
     (refs / 'main').unlink()
     with pytest.raises(PolicyError, match=r"needs 'lab/words'.*hf download lab/words"):
         declared_bytes(folder)

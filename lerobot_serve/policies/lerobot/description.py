@@ -38,7 +38,7 @@ def describe(
     rtc = kind.rtc and getattr(config, 'rtc_config', None) is not None
     return Description(
         folder.policy_type,
-        fingerprint(policy_id(loading), folder.files),
+        identity(folder, loading),
         features.state_names,
         features.action_names,
         features.cameras,
@@ -54,6 +54,17 @@ def describe(
         denoise_steps=denoise_steps(kind, config),
         notes=(*notes, *_notes(folder, kind, config, relative=rtc and relative)),
     )
+
+
+def identity(folder: Folder, loading: Loading) -> str:
+    """Return the fingerprint: of all files that are read, and of the precision if one is given."""
+    assets = {
+        f'{number}/{file.name}': file
+        for number, asset in enumerate(folder.assets)
+        for file in asset.files
+    }
+    settings = {'dtype': loading.dtype} if loading.dtype else {}
+    return fingerprint(policy_id(loading), folder.files, assets, settings)
 
 
 def _history(config: Any) -> tuple[int, int]:

@@ -15,9 +15,11 @@ from typing import Any
 
 import torch
 
+from lerobot_serve.policies.base import PolicyError
 from lerobot_serve.policies.lerobot.anchor import Anchor, anchor_of, carries_over
-from lerobot_serve.policies.lerobot.compat import import_steps, lerobot
+from lerobot_serve.policies.lerobot.compat import import_steps, is_trusted, lerobot
 from lerobot_serve.policies.lerobot.folder import Folder, Step
+from lerobot_serve.policies.lerobot.steps import STEPS
 
 DEVICE_STEP, NORMALIZER_STEP = 'device_processor', 'normalizer_processor'
 RELATIVE = ('relative', 'absolute', 'delta')
@@ -102,22 +104,40 @@ class Pipelines:
         return pair.anchor is not None and carries_over(pair.anchor, chunk[0], robot[0])
 
 
-def load_pipelines(folder: Folder, config: Any, device: torch.device) -> Pipelines:
-    """Return the processors that lie beside a policy. Raises whatever LeRobot raises."""
+def load_pipelines(
+    folder: Folder, config: Any, device: torch.device, trusted_packages: tuple[str, ...] = ()
+) -> Pipelines:
+    """
+    Return the processors that lie beside a policy. Raises whatever LeRobot raises.
+
+    Raises PolicyError for a step that is neither known here nor of a trusted package.
+    """
     import_steps(type(config))
-    steps = (*folder.preprocessor, *folder.postprocessor)
+    for step in folder.steps:
+        _check_owner(step, trusted_packages)
     pre, post = lerobot().make_processors(
         config,
         pretrained_path=str(folder.path),
-        preprocessor_overrides=_overrides(folder.preprocessor, str(device)),
+        preprocessor_overrides=_overrides(folder, folder.preprocessor, str(device)),
         # the chunk leaves as numpy, so the CPU is where it goes, whatever the file says
-        postprocessor_overrides=_overrides(folder.postprocessor, 'cpu', normalizes=False),
+        postprocessor_overrides=_overrides(folder, folder.postprocessor, 'cpu', normalizes=False),
     )
     pair = Pair(pre, post)
     for step in _steps(pair):
         if statistics := getattr(step, '_tensor_stats', None):
             step._tensor_stats = _cloned(statistics)
-    return Pipelines(pair, any(map(_is_relative, steps)))
+    return Pipelines(pair, any(map(_is_relative, folder.steps)))
+
+
+def _check_owner(step: Step, trusted_packages: tuple[str, ...]) -> None:
+    if step.registry_name in STEPS:
+        return
+    owner = lerobot().registered_step(step.registry_name)
+    if owner is None or not is_trusted(owner, trusted_packages):
+        raise PolicyError(
+            f'the processor step {step.registry_name!r:.80} is neither known here nor of '
+            f'{", ".join(trusted_packages) or "a package that trusted_packages names"}'
+        )
 
 
 def _cloned(statistics: dict[str, dict[str, torch.Tensor]]) -> dict[str, dict[str, torch.Tensor]]:
@@ -129,13 +149,20 @@ def _cloned(statistics: dict[str, dict[str, torch.Tensor]]) -> dict[str, dict[st
 
 
 def _overrides(
-    steps: tuple[Step, ...], device: str, *, normalizes: bool = True
+    folder: Folder, steps: tuple[Step, ...], device: str, *, normalizes: bool = True
 ) -> dict[str, dict[str, str]]:
-    """Return where steps compute; only of steps that are there, others LeRobot refuses."""
+    """Return where steps compute and tokenizers lie; only of steps that are there."""
     names = {DEVICE_STEP, NORMALIZER_STEP} if normalizes else {DEVICE_STEP}
-    return {
+    computing = {
         step.registry_name: {'device': device} for step in steps if step.registry_name in names
     }
+    assets = {asset.name: str(asset.folder) for asset in folder.assets}
+    named = {
+        step.registry_name: {'tokenizer_name': assets[step.config['tokenizer_name']]}
+        for step in steps
+        if step.config.get('tokenizer_name') in assets
+    }
+    return computing | named
 
 
 def _is_relative(step: Step) -> bool:

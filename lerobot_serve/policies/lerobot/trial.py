@@ -19,7 +19,12 @@ TRIAL = 'trial'
 
 
 def tried(
-    network: Any, pipelines: Pipelines, description: Description, kind: Kind, state_limit: int
+    network: Any,
+    pipelines: Pipelines,
+    description: Description,
+    kind: Kind,
+    state_limit: int,
+    precision: torch.dtype | None = None,
 ) -> LeRobotPolicy:
     """
     Return the policy after a first prediction, which tells how long its chunks are.
@@ -30,7 +35,7 @@ def tried(
         kind.resizes and getattr(network.config, 'resize_imgs_with_padding', True) is not None
     )
     request = _blank(description)
-    options = {'resizes': own_size, 'state_limit': state_limit}
+    options = {'resizes': own_size, 'state_limit': state_limit, 'precision': precision}
     trial = LeRobotPolicy(network, pipelines, description, **options)
     chunk = trial.predict([request])[0].model
     if not np.isfinite(chunk).all():
