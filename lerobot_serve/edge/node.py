@@ -37,6 +37,7 @@ from lerobot_serve.edge.ticker import Senses, Ticker
 from lerobot_serve.ros import inputs as ros_inputs
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.beat import Beat
+from lerobot_serve.ros.command_line import Command
 from lerobot_serve.ros.lane import Lane
 from lerobot_serve.ros.parameter_server import ParameterServer
 from lerobot_serve.ros.run_episode import RunEpisodeAction
@@ -292,7 +293,7 @@ class EdgeController(Node):
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the executable `edge_controller`."""
-    return run(EdgeController, arguments)
+    return run(EdgeController, arguments, Command('edge_controller', EdgeParameters))
 
 
 if __name__ == '__main__':

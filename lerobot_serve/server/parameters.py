@@ -24,7 +24,7 @@ class ServerParameters:
     )
     policy_path: str = parameter(
         '',
-        'where the policy lies; empty takes the small reaching policy of config/policies',
+        'where the policy lies, for kinds that have files; without a policy no server starts',
         on_configure=True,
     )
     policy_name: str = parameter(
