@@ -238,10 +238,17 @@ class EdgeController(Node):
         self._state_publisher.publish(self._state())
         self._listener.dropped(reports.count_drops(self._view))
         self._action.look()
+        if alarm := self._controller.alarm.take():
+            self.get_logger().error(alarm.text)
 
     def _on_slow_timer(self) -> None:
         self._diagnostics.publish(
-            reports.diagnostics(self._state(), name=self.get_fully_qualified_name())
+            reports.diagnostics(
+                self._state(),
+                name=self.get_fully_qualified_name(),
+                latched=self._controller.latched,
+                clamped=self._controller.alarm.present is not None,
+            )
         )
 
     def _change(self, parameters: EdgeParameters) -> None:

@@ -73,6 +73,7 @@ class Outside:
         tell: Callable[[str], None],
     ) -> None:
         self._clients, self._robot, self._messages = clients, robot, messages
+        self._state_units = robot.state_units
         self._asking, self._settings = asking, settings
         self._publisher_count, self._tell = publisher_count, tell
         self._images = ImagePool(settings().image_threads)
@@ -131,7 +132,7 @@ class Outside:
         )
 
     def observe(self, moments: tuple[Moment, ...]) -> tuple[np.ndarray, tuple[Image, ...]]:
-        """Return states and encoded images. Raises Malformed or Unencodable."""
+        """Return states and images for the policy. Raises Malformed or Unencodable."""
         names, settings = state_inputs(self._robot), self._settings()
         states = [
             self._messages.state([m.snapshot.values[n] for n in names], self._robot.state)
@@ -145,7 +146,7 @@ class Outside:
             settings.jpeg_quality,
             opened=self._opened,
         )
-        return np.stack(states).astype(np.float32), images
+        return self._state_units.to_policy(np.stack(states)).astype(np.float32), images
 
     def _opened(self, name: str, raw: bytes) -> np.ndarray | Image:
         """Return pixels, or the JPEG of the camera where it can be sent as it is."""
