@@ -199,5 +199,6 @@ class Cage:
         self._in_a_row += 1
         if self._in_a_row == self._latch_after and not self.latched:
             self._latched_by = (
-                f'latched after {self._in_a_row} trips in a row, the last: {judgement.reason}'
+                f'latched after {self._in_a_row} trips in a row, the last: {judgement.reason}; '
+                'to be reset'
             )
