@@ -14,7 +14,6 @@ import time
 
 from diagnostic_msgs.msg import DiagnosticArray
 import numpy as np
-from rclpy.node import Node
 from std_srvs.srv import Trigger
 
 from lerobot_serve.edge import metrics, preparation, reports
@@ -44,10 +43,11 @@ from lerobot_serve.ros.run_episode import RunEpisodeAction
 from lerobot_serve.ros.runtime import run, Runtime
 from lerobot_serve.ros.session_client import SessionClient
 from lerobot_serve.ros.share import shared_file
+from lerobot_serve.ros.steady import SteadyNode
 from lerobot_serve_interfaces.msg import ActionChunk, EdgeState, EpisodeOutcome, ExecutedAction
 
 
-class EdgeController(Node):
+class EdgeController(SteadyNode):
     """See the module. Built in the main thread; each method says whose it is."""
 
     def __init__(self, runtime: Runtime) -> None:
