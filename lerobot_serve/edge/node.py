@@ -135,6 +135,7 @@ class EdgeController(SteadyNode):
             settings=lambda: self._settings.current,
             publisher_count=self._chunks.publisher_count,
             tell=self.get_logger().info,
+            warn=self.get_logger().warning,
         )
         return preparation.requester(
             parameters,

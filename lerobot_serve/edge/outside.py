@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from lerobot_serve.edge import unit_check
 from lerobot_serve.edge.fit import fit
 from lerobot_serve.edge.frames import encode_frames
 from lerobot_serve.edge.history import Moment
@@ -19,10 +20,12 @@ from lerobot_serve.edge.link import Agreement
 from lerobot_serve.edge.parameters import EdgeParameters
 from lerobot_serve.edge.preparation import pace_warnings, state_inputs
 from lerobot_serve.edge.robot.description import CameraInput, Robot
+from lerobot_serve.edge.unit_check import Fit
+from lerobot_serve.wire import action_range
 from lerobot_serve.wire.content import Image
 from lerobot_serve.wire.images import ImagePool
-from lerobot_serve.wire.schema import Codec
-from lerobot_serve.wire.session import SessionAsk, Unreachable
+from lerobot_serve.wire.schema import Codec, Refusal
+from lerobot_serve.wire.session import Refused, SessionAsk, Unreachable
 from lerobot_serve_interfaces.srv import ResetEpisode
 
 OPEN_TIMEOUT_S = 5.0
@@ -59,7 +62,7 @@ class Messages(Protocol):
 
 
 class Outside:
-    """The Link of the node; `tell` is for operators, `asking` makes the ask of a session."""
+    """The Link of the node; `tell` and `warn` inform operators, `asking` makes a session's ask."""
 
     def __init__(
         self,
@@ -71,11 +74,12 @@ class Outside:
         settings: Callable[[], EdgeParameters],
         publisher_count: Callable[[], int],
         tell: Callable[[str], None],
+        warn: Callable[[str], None],
     ) -> None:
         self._clients, self._robot, self._messages = clients, robot, messages
         self._state_units = robot.state_units
         self._asking, self._settings = asking, settings
-        self._publisher_count, self._tell = publisher_count, tell
+        self._publisher_count, self._tell, self._warn = publisher_count, tell, warn
         self._images = ImagePool(settings().image_threads)
         self._cameras = {camera.name: camera for camera in robot.cameras}
         self._names = dict(zip(self._cameras, robot.camera_names, strict=True))
@@ -92,6 +96,7 @@ class Outside:
         client, ask = self._clients[server], self._asking(epoch)
         reply = client.open(ask, OPEN_TIMEOUT_S)
         self._client, self._ask = client, ask
+        self._check_units(server, reply)
         if not client.wait_until_wired(self._publisher_count, WIRING_TIMEOUT_S):
             self._tell(
                 f'{server} answers, but its topics were not found within {WIRING_TIMEOUT_S:g} s; '
@@ -111,6 +116,24 @@ class Outside:
             reply.chunk_size,
             reply.supports_rtc,
         )
+
+    def _check_units(self, server: str, reply: Any) -> None:
+        """
+        Compare the range of the policy's actions with the limits. Raises Refused, and then the
+        session is closed, for one that is far beyond them in a unit that is not declared.
+        """
+        try:
+            pairs = [(each.key, bytes(each.value)) for each in reply.extensions]
+            policy = action_range.find(pairs)
+        except ValueError as error:
+            self._tell(f'{server}: {error}; units are not compared')
+            return
+        checked = unit_check.check(self._robot, policy)
+        if checked.fit is Fit.GROSS:
+            self.close_session()
+            raise Refused(Refusal.WRONG_POLICY, f'{reply.policy}: {checked.text}')
+        if checked.text:
+            self._warn(f'{reply.policy}: {checked.text}')
 
     def close_session(self) -> None:
         """A server that is gone closes the idle session by itself."""

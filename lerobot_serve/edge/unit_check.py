@@ -64,8 +64,13 @@ class _Compared:
         return (self.robot_high - self.robot_low) / (self.action.high - self.action.low)
 
 
-def check(robot: Robot, policy: ActionRange) -> UnitCheck:
-    """Return whether a policy's range fits the robot's limits, with the likely unit if not."""
+def check(robot: Robot, policy: ActionRange | None) -> UnitCheck:
+    """
+    Return whether a policy's range fits the robot's limits, with the likely unit if not. A range
+    that is not known fits.
+    """
+    if policy is None:
+        return UnitCheck(Fit.FITS)
     if len(policy.low) != len(robot.actions):
         text = f'the policy tells the range of {len(policy.low)} actions, the robot has '
         return UnitCheck(Fit.DOUBTFUL, f'{text}{len(robot.actions)}: units are not compared')

@@ -11,6 +11,7 @@ memory, so serve only those whose origin is known.
 
 from __future__ import annotations
 
+from dataclasses import replace
 import os
 from pathlib import Path
 
@@ -163,6 +164,8 @@ def load(loading: Loading) -> ExportedPolicy:
     )
     files = [settings, program, *([statistics] if os.path.isfile(statistics) else [])]
     description = _description(loading, sidecar, files, without)
+    if ACTION in scales:
+        description = replace(description, action_range=scales[ACTION].range())
     agree(loading, description)
     check_room(loading, unpacked_bytes(program), HOST_COPIES)
     use_threads(loading.cpu_threads)

@@ -19,7 +19,7 @@ from lerobot_serve.policies.lerobot.kinds import Kind, kind_of, served
 from lerobot_serve.policies.lerobot.network import load_network
 from lerobot_serve.policies.lerobot.pipelines import load_pipelines
 from lerobot_serve.policies.lerobot.policy import LeRobotPolicy
-from lerobot_serve.policies.lerobot.statistics import check_statistics
+from lerobot_serve.policies.lerobot.statistics import action_range, check_statistics
 from lerobot_serve.policies.lerobot.trial import tried
 from lerobot_serve.policies.memory import check_room
 
@@ -59,6 +59,8 @@ def load(loading: Loading) -> LeRobotPolicy:
         description = describe(
             folder, loading, features, kind, config, relative=pipelines.relative, notes=notes
         )
+        if not pipelines.relative:
+            description = replace(description, action_range=action_range(folder))
         return _part(
             folder,
             'a first prediction',
