@@ -22,7 +22,7 @@ NUMBERS = count()
 
 
 class Routers:
-    """Routers that start one after the other, with a file that may say something else each time."""
+    """Routers that start one after the other; their file may say something else each time."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.rig = folder, None
@@ -95,8 +95,8 @@ def test_a_file_that_was_changed_since_is_what_was_said_last(routers):
     assert rig.serving.parameters.split_percent == 70
     (line,) = rig.told
     assert line == (
-        'split_percent is 70, as the file says now; 100, set by hand before when the file said 50, '
-        'is over'
+        'split_percent is 70, as the file says now; 100, set by hand before when the file said '
+        '50, is over'
     )
     assert routers.start(split_percent=70).told == []
 
@@ -229,7 +229,7 @@ def test_with_a_full_disk_a_rollback_acts_and_nothing_is_allowed_more(routers, m
     text = operate(rig.serving, R.DRAIN, 'b', 'too')
     assert 'NOT DURABLE' in text
     for command in (R.RESTORE, R.LIFT_VERDICT):
-        with pytest.raises(NotDone, match='stays.*make room or mend the disk'):
+        with pytest.raises(NotDone, match=r'stays.*make room or mend the disk'):
             operate(rig.serving, command, 'b', '')
     with pytest.raises(NotDone, match='the verdict on slot b stays'):
         operate(rig.serving, R.CANARY_RESUME, '', '')

@@ -1,4 +1,4 @@
-"""What a router knows across restarts: kept whole, in use by one, and never made of a foreign file."""
+"""What a router knows across restarts: kept whole, used by one, never made of a foreign file."""
 
 from __future__ import annotations
 
