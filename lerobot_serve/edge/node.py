@@ -13,8 +13,6 @@ import time
 
 from diagnostic_msgs.msg import DiagnosticArray
 import numpy as np
-from rclpy.node import Node
-from std_srvs.srv import Trigger
 
 from lerobot_serve.edge import metrics, preparation, reports
 from lerobot_serve.edge.history import History
@@ -37,17 +35,20 @@ from lerobot_serve.edge.waiting import Waiting
 from lerobot_serve.ros import inputs as ros_inputs
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.beat import Beat
+from lerobot_serve.ros.command_line import Command
 from lerobot_serve.ros.lane import Lane
 from lerobot_serve.ros.parameter_server import ParameterServer
 from lerobot_serve.ros.run_episode import RunEpisodeAction
 from lerobot_serve.ros.runtime import run, Runtime
 from lerobot_serve.ros.session_client import SessionClient
 from lerobot_serve.ros.share import shared_file
+from lerobot_serve.ros.steady import SteadyNode
+from lerobot_serve.ros.stop import StopService
 from lerobot_serve.ros.triggers import offer_triggers
 from lerobot_serve_interfaces.msg import ActionChunk, EdgeState, EpisodeOutcome, ExecutedAction
 
 
-class EdgeController(Node):
+class EdgeController(SteadyNode):
     """See the module. Built in the main thread; each method says whose it is."""
 
     def __init__(self, runtime: Runtime) -> None:
@@ -137,6 +138,7 @@ class EdgeController(Node):
             settings=lambda: self._settings.current,
             publisher_count=self._chunks.publisher_count,
             tell=self.get_logger().info,
+            warn=self.get_logger().warning,
         )
         return preparation.requester(
             parameters,
@@ -181,11 +183,7 @@ class EdgeController(Node):
         self._commands = self.create_publisher(
             TYPES[command.type], command.topic, qos.command(self._step_s), **overridable
         )
-        self._stop_client = (
-            self.create_client(Trigger, parameters.stop_service)
-            if parameters.stop_service
-            else None
-        )
+        self._stop_service = StopService(self, parameters.stop_service)
 
     def _offer(self, parameters: EdgeParameters) -> None:
         """Create what operators and recorders see."""
@@ -236,10 +234,17 @@ class EdgeController(Node):
         self._listener.dropped(reports.count_drops(self._view))
         self._waiting.look(self._controller.waits_for, self._controller.actions_executed)
         self._action.look()
+        if alarm := self._controller.alarm.take():
+            self.get_logger().error(alarm.text)
 
     def _on_slow_timer(self) -> None:
         self._diagnostics.publish(
-            reports.diagnostics(self._state(), name=self.get_fully_qualified_name())
+            reports.diagnostics(
+                self._state(),
+                name=self.get_fully_qualified_name(),
+                latched=self._controller.latched,
+                clamped=self._controller.alarm.present is not None,
+            )
         )
 
     def _change(self, parameters: EdgeParameters) -> None:
@@ -273,13 +278,7 @@ class EdgeController(Node):
         self._commands.publish(command_message(command, self.robot, stamp, self._step_s))
 
     def _call_stop(self) -> None:
-        """Ask for the stop; nobody waits for the answer."""
-        if self._stop_client:
-            self._stop_client.call_async(Trigger.Request())
-            self.get_logger().error(
-                f'called {self._stop_client.srv_name}: {self._controller.rung_reason}; nothing is '
-                'commanded until ~/reset is called'
-            )
+        self._stop_service.call(self._controller.rung_reason)
 
     # executor thread
 
@@ -294,7 +293,7 @@ class EdgeController(Node):
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the executable `edge_controller`."""
-    return run(EdgeController, arguments)
+    return run(EdgeController, arguments, Command('edge_controller', EdgeParameters))
 
 
 if __name__ == '__main__':

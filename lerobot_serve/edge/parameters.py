@@ -10,12 +10,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from lerobot_serve.edge.parameter_checks import check_stop
 from lerobot_serve.edge.profiles import DEFAULT_PROFILE, PROFILES, with_profile
 from lerobot_serve.parameters import parameter, ParameterError
 from lerobot_serve.telemetry import settings as endpoint_settings
 from lerobot_serve.trace import settings as trace_settings
-from lerobot_serve.wire.names import is_topic
+from lerobot_serve.wire.names import is_printable, is_topic
 from lerobot_serve.wire.schema import TASK_LIMIT
+from lerobot_serve.wire.session import TAG_KEY_LIMIT, TAG_VALUE_LIMIT, TAGS_LIMIT
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,9 @@ class EdgeParameters:
     )
 
     # requests
+    tags: tuple[str, ...] = parameter(
+        (), "labels of this robot for the servers' logs and traces, each KEY=VALUE"
+    )
     codec: str = parameter(
         'jpeg',
         'how images travel: jpeg over a network, raw on one machine',
@@ -170,6 +175,15 @@ class EdgeParameters:
         low=0.0,
         high=10.0,
     )
+    clamp_alarm_s: float = parameter(
+        1.0,
+        'an error is logged when half of all joint-steps of so much playing or more were clamped; '
+        'when as many were wanted outside the position limits, the safety cage stops the robot '
+        'until reset; 0 for never',
+        unit='s',
+        low=0.0,
+        high=60.0,
+    )
     teardown: str = parameter(
         'hold',
         'what is done when the state becomes DEAD in an episode that is not paused, after coming '
@@ -214,10 +228,26 @@ class EdgeParameters:
             raise ParameterError(
                 f'task may have {TASK_LIMIT} bytes, got {len(self.task.encode())}'
             )
+        read_tags(self.tags)
         _check_servers(self.servers)
         _check_times(self)
         _check_chunks(self)
-        _check_stop(self)
+        check_stop(self.stop_service, self.ladder, self.teardown)
+
+
+def read_tags(texts: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+    """Return key and value of each tag. Raises ParameterError."""
+    tags = tuple(tuple(text.split('=', 1)) for text in texts)
+    for text, tag in zip(texts, tags, strict=True):
+        fits = len(tag) == 2 and tag[0] and is_printable(tag[0], TAG_KEY_LIMIT)
+        if not (fits and is_printable(tag[1], TAG_VALUE_LIMIT)):
+            raise ParameterError(
+                f'tags must be KEY=VALUE in printable text, a key of at most {TAG_KEY_LIMIT} and '
+                f'a value of at most {TAG_VALUE_LIMIT} bytes, got {text!r}'
+            )
+    if len(tags) > TAGS_LIMIT:
+        raise ParameterError(f'tags may have {TAGS_LIMIT} entries, got {len(tags)}')
+    return tags
 
 
 def _check_servers(servers: tuple[str, ...]) -> None:
@@ -267,20 +297,3 @@ def _check_chunks(given: EdgeParameters) -> None:
         raise ParameterError(
             f'execution_horizon must be 0 without rtc, got {given.execution_horizon}'
         )
-
-
-def _check_stop(given: EdgeParameters) -> None:
-    in_ladder = any(rung.split(' ')[0] == 'stop_service' for rung in given.ladder)
-    if given.stop_service and not is_topic(given.stop_service):
-        raise ParameterError(
-            f'stop_service must be the full name of a service like /arm/stop, got '
-            f'{given.stop_service!r}'
-        )
-    if given.stop_service and not in_ladder and given.teardown == 'hold':
-        raise ParameterError(
-            f'stop_service {given.stop_service!r} would never be called: neither the ladder has '
-            "the rung stop_service nor does teardown end with it, as all but 'hold' do"
-        )
-    if not given.stop_service and (in_ladder or given.teardown == 'stop_service'):
-        where = 'the ladder' if in_ladder else 'teardown'
-        raise ParameterError(f'stop_service is empty, and {where} calls it; name a service')

@@ -120,7 +120,7 @@ def explain(view: View) -> str:
         held = ' paused, so that no teardown begins;' if view.operation.paused else ''
         return f'{standing.reason};{held} call ~/reset when that is mended'
     if view.controller.latched:
-        return f'{LATCHED}; call ~/reset_cage when that is mended'
+        return f'{LATCHED} ({view.controller.latched_by}); call ~/reset_cage when that is mended'
     if view.controller.stopped:
         return f'{STOPPED}; call ~/reset when what led to it is mended'
     if view.operation.say is Commander.OPERATOR:
@@ -129,14 +129,26 @@ def explain(view: View) -> str:
         return 'no episode runs'
     if view.controller.waits_for:
         return f'it does not begin: {view.controller.waits_for}'
+    alarm = view.controller.alarm.present
+    clamped = alarm.text if alarm else ''
     if standing.state == State.STREAMING:
-        return progress.waiting_for
-    parts = (standing.reason, progress.waiting_for, progress.failed)
+        return '; '.join(filter(None, (clamped, progress.waiting_for)))
+    parts = (clamped, standing.reason, progress.waiting_for, progress.failed)
     return '; '.join(part for part in parts if part)
 
 
-def diagnostics(state: EdgeState, *, name: str) -> DiagnosticArray:
-    """Return the state as rqt_runtime_monitor shows it."""
+def diagnostics(
+    state: EdgeState, *, name: str, latched: bool = False, clamped: bool = False
+) -> DiagnosticArray:
+    """
+    Return the state as rqt_runtime_monitor shows it: an error when the cage is `latched`, at least
+    a warning when most actions are `clamped`.
+    """
+    level = LEVELS[State(state.state)]
+    if latched:
+        level = DiagnosticStatus.ERROR
+    elif clamped:
+        level = max(level, DiagnosticStatus.WARN)
     values = {
         'server': state.server,
         'policy': state.policy,
@@ -149,7 +161,7 @@ def diagnostics(state: EdgeState, *, name: str) -> DiagnosticArray:
         'ticks missed': str(state.ticks_missed),
     }
     status = DiagnosticStatus(
-        level=LEVELS[State(state.state)],
+        level=level,
         name=f'{name}: {state.client_id}',
         message=State(state.state).name + (f': {state.reason}' if state.reason else ''),
         hardware_id=state.client_id,

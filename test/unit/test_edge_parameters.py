@@ -36,6 +36,10 @@ def test_the_rules_of_delay_are_those_there_are():
 @pytest.mark.parametrize(
     ('values', 'error'),
     [
+        ({'tags': ['night']}, "tags must be KEY=VALUE in printable text, .* got 'night'"),
+        ({'tags': ['=night']}, 'tags must be KEY=VALUE'),
+        ({'tags': ['shift=a\nb']}, 'tags must be KEY=VALUE'),
+        ({'tags': ['a=b'] * 17}, 'tags may have 16 entries, got 17'),
         ({'servers': []}, 'servers must name at least one, like /policy_server, got none'),
         ({'servers': ['policy_server']}, "full names of nodes .*, got 'policy_server'"),
         ({'servers': ['/a', '']}, "full names of nodes .*, got ''"),
@@ -62,7 +66,7 @@ def test_the_rules_of_delay_are_those_there_are():
         ({'delay_rule': 'min'}, 'delay_rule must be one of lived, clamped, raw'),
         ({'teardown': 'park'}, 'teardown must be one of hold, safe_pose, initial_pose, '),
         ({'while_paused': 'play'}, 'while_paused must be one of hold, nothing'),
-        ({'server': '/policy_server'}, 'server is not a parameter; there are .* servers'),
+        ({'server': '/policy_server'}, 'server is not a parameter; did you mean servers'),
         ({'task': 'ä' * 2049}, 'task may have 4096 bytes, got 4098'),
     ],
 )

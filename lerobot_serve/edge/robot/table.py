@@ -14,6 +14,11 @@ TOPIC = re.compile(r'(/|~/)?[A-Za-z_][A-Za-z0-9_]*(/[A-Za-z_][A-Za-z0-9_]*)*')
 SHOWN = 80
 # of a robot file or a URDF: far above any
 FILE_BYTES_LIMIT = 16 << 20
+# a plain number reads the same in every YAML; 030, 0x1e, 1:30 and 1_000 do not
+PLAIN_NUMBER = re.compile(
+    r'[-+]?(((0|[1-9]\d*)(\.\d*)?|\.\d+)([eE][-+]?\d+)?|\.(inf|Inf|INF))|\.(nan|NaN|NAN)'
+)
+NUMBERS = ('tag:yaml.org,2002:int', 'tag:yaml.org,2002:float')
 EXPONENT = re.compile(r'[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$')
 
 
@@ -156,9 +161,8 @@ def read_text(path: Path) -> str:
     waited for, a device never ends. Raises UnicodeDecodeError.
     """
     try:
-        if not path.is_file():
-            found = 'is no file' if path.exists() else 'cannot be read (No such file or directory)'
-            raise RobotFileError(f'{path}: {found}')
+        if path.exists() and not (path.is_file() or path.is_dir()):
+            raise RobotFileError(f'{path}: is no file')
         with path.open('rb') as file:
             data = file.read(FILE_BYTES_LIMIT + 1)
     except OSError as error:
@@ -180,7 +184,18 @@ def read(path: Path) -> Any:
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML in which a key that is there twice is a mistake: of two limits one would be ignored."""
+    """
+    YAML in which a key that is there twice is a mistake, of two limits one would be ignored, and a
+    number that is not plainly decimal: YAML 1.1 takes 030 for 24 and 1:30 for 90.
+    """
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        is_number = isinstance(node, yaml.ScalarNode) and node.tag in NUMBERS
+        if is_number and not PLAIN_NUMBER.fullmatch(node.value):
+            value = super().construct_object(node, deep)
+            text = f'{shown(node.value)[1:-1]} is ambiguous (YAML 1.1 reads {shown(value)}); write it as a plain decimal'
+            raise yaml.constructor.ConstructorError(problem=text, problem_mark=node.start_mark)
+        return super().construct_object(node, deep)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
         seen = set()
