@@ -14,7 +14,7 @@ from collections.abc import Callable
 import numpy as np
 
 from lerobot_serve.cage.cage import Cage
-from lerobot_serve.cage.judgement import Last, Verdict
+from lerobot_serve.cage.judgement import Judgement, Last, Verdict
 from lerobot_serve.cage.start import Start
 from lerobot_serve.edge.authority import (
     Allowed,

@@ -252,7 +252,9 @@ def limits(parameters: EdgeParameters, robot: Robot) -> bytes:
     converted = limits_for_policy(robot.actions, robot.action_units)
     named = zip(converted, robot.action_names, strict=True)
     actions = [replace(action, name=name) for action, name in named]
-    return sharing.encode_limits(actions, tick_s(parameters, robot))
+    at_once = {name for lock in robot.interlocks if lock.immediate for name in lock.then}
+    immediate = [robot.rename_map.get(name, name) for name in sorted(at_once)]
+    return sharing.encode_limits(actions, tick_s(parameters, robot), immediate)
 
 
 def state_inputs(robot: Robot) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""What several samples say of where the robot is: to begin from, to hold at, and since when not."""
+"""What samples say of where the robot is: to begin from, to hold at, and since when not."""
 
 from __future__ import annotations
 

@@ -193,7 +193,8 @@ class _Loader(yaml.SafeLoader):
         is_number = isinstance(node, yaml.ScalarNode) and node.tag in NUMBERS
         if is_number and not PLAIN_NUMBER.fullmatch(node.value):
             value = super().construct_object(node, deep)
-            text = f'{shown(node.value)[1:-1]} is ambiguous (YAML 1.1 reads {shown(value)}); write it as a plain decimal'
+            given, read_as = shown(node.value)[1:-1], shown(value)
+            text = f'{given} is ambiguous (YAML 1.1 reads {read_as}); write it as a plain decimal'
             raise yaml.constructor.ConstructorError(problem=text, problem_mark=node.start_mark)
         return super().construct_object(node, deep)
 
