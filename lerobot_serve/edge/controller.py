@@ -150,7 +150,7 @@ class Controller:
             self.ticks_skipped += 1
             return None, False
         sensed = sense()
-        self._where.see(sensed, now_ns)
+        self._where.see(sensed, now_ns, plays=self._was_playing and self._last is not None)
         if orders.state is not State.DEAD:
             self._ladder.revive()
         if self._was_moved_by_hand():

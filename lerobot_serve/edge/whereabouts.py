@@ -17,9 +17,12 @@ class Whereabouts:
         self._start, self._holding, self._max_blind_ns = start, holding, max_blind_ns
         self._seen_ns: int | None = None
 
-    def see(self, sensed: Sensed, now_ns: int) -> None:
-        """Take what is sensed in this step."""
-        self._start.see(sensed.measured, sensed.arrived_ns)
+    def see(self, sensed: Sensed, now_ns: int, *, plays: bool) -> None:
+        """Take what is sensed in this step; a robot that plays needs no start."""
+        if plays:
+            self._start.forget()
+        else:
+            self._start.see(sensed.measured, sensed.arrived_ns)
         if sensed.measured is not None and np.isfinite(sensed.measured).all():
             self._seen_ns = now_ns
 
