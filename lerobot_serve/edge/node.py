@@ -37,13 +37,14 @@ from lerobot_serve.edge.ticker import Senses, Ticker
 from lerobot_serve.ros import inputs as ros_inputs
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.beat import Beat
-from lerobot_serve.ros.lane import Lane
+from lerobot_serve.ros.lane import Liveliness
 from lerobot_serve.ros.parameter_server import ParameterServer
 from lerobot_serve.ros.run_episode import RunEpisodeAction
 from lerobot_serve.ros.runtime import run, Runtime
+from lerobot_serve.ros.server_answers import ServerAnswers
 from lerobot_serve.ros.session_client import SessionClient
 from lerobot_serve.ros.share import shared_file
-from lerobot_serve_interfaces.msg import ActionChunk, EdgeState, EpisodeOutcome, ExecutedAction
+from lerobot_serve_interfaces.msg import EdgeState, EpisodeOutcome, ExecutedAction
 
 
 class EdgeController(Node):
@@ -77,7 +78,13 @@ class EdgeController(Node):
         )
         self._inputs = preparation.newest(self.robot, self.resolve_topic_name)
         self._history = History(self._inputs)
-        self._chunks = Lane(self, ActionChunk, '~/action_chunk', qos.ACTION_CHUNK, self._on_chunk)
+        self._answers = ServerAnswers(
+            self,
+            parameters.servers,
+            on_chunk=self._on_chunk,
+            on_no_session=self._on_no_session,
+            on_liveliness=self._on_liveliness,
+        )
         self._requester = self._make_requester(runtime, parameters)
         self._operation = Operation(
             self._controller, self._requester, diversions, runs_by_itself=parameters.runs_by_itself
@@ -105,7 +112,9 @@ class EdgeController(Node):
         ticker = self._make_ticker(parameters)
         threads = [
             runtime.thread('request', self._run_requests, self._requester.close),
-            runtime.thread('answers', partial(self._chunks.run, runtime.stop), self._chunks.wake),
+            runtime.thread(
+                'answers', partial(self._answers.run, runtime.stop), self._answers.wake
+            ),
             runtime.thread('tick', partial(ticker.run, runtime.stop)),
         ]
         if recorder:
@@ -128,11 +137,11 @@ class EdgeController(Node):
                 lambda: self._settings.current,
                 self.robot,
                 client_id=self.client_id,
-                reply_topic=self._chunks.topic_name,
                 task=lambda: self._requester.exchange.progress.task,
             ),
             settings=lambda: self._settings.current,
-            publisher_count=self._chunks.publisher_count,
+            reply_topic=self._answers.topic,
+            publisher_count=self._answers.publisher_count,
             tell=self.get_logger().info,
         )
         return preparation.requester(
@@ -145,6 +154,7 @@ class EdgeController(Node):
             self._controller.report,
             client_id=self.client_id,
             listener=self._listener,
+            presence_lease_s=qos.LIVELINESS_LEASE_S,
         )
 
     def _make_ticker(self, parameters: EdgeParameters) -> Ticker:
@@ -251,6 +261,14 @@ class EdgeController(Node):
 
     def _on_chunk(self, raw: bytes) -> None:
         self._requester.on_chunk(raw)
+
+    def _on_no_session(self, raw: bytes) -> None:
+        self._requester.on_no_session(raw)
+
+    def _on_liveliness(self, server: str, now: Liveliness) -> None:
+        self._requester.on_liveliness(
+            server, alive=now.alive, change=now.alive_change, is_silent=now.silent_change > 0
+        )
 
     def _run_requests(self) -> None:
         self._requester.run()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 import contextlib
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -39,6 +40,8 @@ class Client(Protocol):
 
     def close(self, ask: SessionAsk, timeout_s: float) -> Any: ...
 
+    def probe(self, on_answer: Callable[[], None]) -> None: ...
+
     def announce(
         self, request: ResetEpisode.Request, on_refusal: Callable[[str], None]
     ) -> None: ...
@@ -59,7 +62,10 @@ class Messages(Protocol):
 
 
 class Outside:
-    """The Link of the node; `tell` is for operators, `asking` makes the ask of a session."""
+    """
+    The Link of the node; `tell` is for operators, `asking` makes the ask of a session from its
+    number and the topic of its answers. Each server has such a topic of its own.
+    """
 
     def __init__(
         self,
@@ -67,14 +73,16 @@ class Outside:
         robot: Robot,
         messages: Messages,
         *,
-        asking: Callable[[int], SessionAsk],
+        asking: Callable[[int, str], SessionAsk],
         settings: Callable[[], EdgeParameters],
-        publisher_count: Callable[[], int],
+        reply_topic: Callable[[str], str],
+        publisher_count: Callable[[str], int],
         tell: Callable[[str], None],
     ) -> None:
         self._clients, self._robot, self._messages = clients, robot, messages
         self._asking, self._settings = asking, settings
-        self._publisher_count, self._tell = publisher_count, tell
+        self._reply_topic, self._publisher_count = reply_topic, publisher_count
+        self._tell = tell
         self._images = ImagePool(settings().image_threads)
         self._cameras = {camera.name: camera for camera in robot.cameras}
         self._names = dict(zip(self._cameras, robot.camera_names, strict=True))
@@ -88,10 +96,10 @@ class Outside:
 
     def open_session(self, server: str, epoch: int) -> Agreement:
         """Return what the server asks of requests. Raises Refused or Unreachable."""
-        client, ask = self._clients[server], self._asking(epoch)
+        client, ask = self._clients[server], self._asking(epoch, self._reply_topic(server))
         reply = client.open(ask, OPEN_TIMEOUT_S)
         self._client, self._ask = client, ask
-        if not client.wait_until_wired(self._publisher_count, WIRING_TIMEOUT_S):
+        if not client.wait_until_wired(partial(self._publisher_count, server), WIRING_TIMEOUT_S):
             self._tell(
                 f'{server} answers, but its topics were not found within {WIRING_TIMEOUT_S:g} s; '
                 'first requests may be lost'
@@ -109,6 +117,7 @@ class Outside:
             reply.observation_stride_steps,
             reply.chunk_size,
             reply.supports_rtc,
+            reply.policy,
         )
 
     def close_session(self) -> None:
@@ -160,6 +169,10 @@ class Outside:
     def send(self, raw: bytes) -> None:
         """Publish a request."""
         self._client.send(raw)
+
+    def probe(self, on_answer: Callable[[], None]) -> None:
+        """Call the present server's status; the executor has the answer."""
+        self._client.probe(on_answer)
 
     def close(self) -> None:
         """End the image threads."""

@@ -77,6 +77,10 @@ class FakeClient:
         if self.refusal:
             on_refusal(self.refusal)
 
+    def probe(self, on_answer: Callable[[], None]) -> None:
+        self._note('probe')
+        on_answer()
+
     def send(self, raw: bytes) -> None:
         self._note('send', raw)
 
@@ -115,18 +119,19 @@ class World:
             OpenMessages(),
             asking=self.ask,
             settings=lambda: self.settings,
-            publisher_count=lambda: 1,
+            reply_topic=lambda server: f'/reply{server}',
+            publisher_count=lambda server: 1,
             tell=self.told.append,
         )
 
-    def ask(self, epoch: int) -> SessionAsk:
+    def ask(self, epoch: int, reply_topic: str) -> SessionAsk:
         return session_ask(
             self.settings,
             ROBOT,
             client_id='robot_1',
             instance=7,
             epoch=epoch,
-            reply_topic='/reply',
+            reply_topic=reply_topic,
             task='fold',
         )
 
