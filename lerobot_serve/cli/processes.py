@@ -1,4 +1,8 @@
-"""Starts the package's executables as processes of their own, and ends every one of them."""
+"""
+Starts the package's executables as processes of their own, and ends every one of them.
+
+The kernel ends them with this process, when that one is killed.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +16,7 @@ from typing import IO
 
 from ament_index_python.packages import get_package_prefix, PackageNotFoundError
 
+from lerobot_serve.cli.offspring import bound_to_us
 from lerobot_serve.ros.runtime import UserError
 from lerobot_serve.start import END_S, signals_held
 
@@ -24,7 +29,7 @@ class Fleet:
     """Processes with their logs in one folder."""
 
     def __init__(self, folder: Path, environment: dict[str, str]) -> None:
-        self._folder, self._environment = folder, environment
+        self._folder, self.environment = folder, environment
         self.processes: dict[str, subprocess.Popen] = {}
         self._logs: list[IO] = []
 
@@ -44,11 +49,11 @@ class Fleet:
         self._logs.append(log)
         with signals_held():
             self.processes[name] = subprocess.Popen(
-                command,
+                bound_to_us(command),
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
-                env=self._environment,
+                env=self.environment,
             )
         return self.processes[name]
 

@@ -97,6 +97,10 @@ class Exchange:
         """Return whether an answer is for this robot; any thread."""
         return client_id == self._client_id
 
+    def drop(self, reason: str) -> None:
+        """Count something that was dropped; any thread."""
+        self.drops[reason] += 1
+
     def left_s(self, pace: Pace) -> float:
         """Return for how long the robot can go on with what it has."""
         max_age_ns = int(pace.max_action_age_s * 1e9)

@@ -14,14 +14,15 @@ import time
 
 from diagnostic_msgs.msg import DiagnosticArray
 import numpy as np
-from rclpy.node import Node
 from std_srvs.srv import Trigger
 
-from lerobot_serve.edge import metrics, preparation, reports
+from lerobot_serve.edge import metrics, preparation, reports, rivals
 from lerobot_serve.edge.controller import Executed
+from lerobot_serve.edge.frozen import FrozenCameras
 from lerobot_serve.edge.history import History
 from lerobot_serve.edge.link import Episode
 from lerobot_serve.edge.listener import Listener
+from lerobot_serve.edge.log import ChangeLog
 from lerobot_serve.edge.operation import Operation, Say
 from lerobot_serve.edge.outside import Outside
 from lerobot_serve.edge.parameters import EdgeParameters
@@ -32,22 +33,26 @@ from lerobot_serve.edge.reports import View
 from lerobot_serve.edge.requester import Requester
 from lerobot_serve.edge.robot.commands import command_message, TYPES
 from lerobot_serve.edge.runs import Runs
-from lerobot_serve.edge.states import Connection, Event
+from lerobot_serve.edge.states import Change, Connection, Event
 from lerobot_serve.edge.ticker import Senses, Ticker
+from lerobot_serve.edge.watched import WatchedInputs
 from lerobot_serve.ros import inputs as ros_inputs
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.beat import Beat
+from lerobot_serve.ros.decoding import subscribe
 from lerobot_serve.ros.lane import Liveliness
 from lerobot_serve.ros.parameter_server import ParameterServer
+from lerobot_serve.ros.publishers import Publishers
 from lerobot_serve.ros.run_episode import RunEpisodeAction
-from lerobot_serve.ros.runtime import run, Runtime
+from lerobot_serve.ros.runtime import run, Runtime, UserError
 from lerobot_serve.ros.server_answers import ServerAnswers
 from lerobot_serve.ros.session_client import SessionClient
 from lerobot_serve.ros.share import shared_file
+from lerobot_serve.ros.steady import SteadyNode
 from lerobot_serve_interfaces.msg import EdgeState, EpisodeOutcome, ExecutedAction
 
 
-class EdgeController(Node):
+class EdgeController(SteadyNode):
     """See the module. Built in the main thread; each method says whose it is."""
 
     def __init__(self, runtime: Runtime) -> None:
@@ -69,7 +74,14 @@ class EdgeController(Node):
         )
         self._listener = recorder or Listener()
         self._actions = ActionQueue(RULES[parameters.delay_rule])
-        self._connection = Connection(time.monotonic_ns, tell=self._listener.changed)
+        logger = self.get_logger()
+        self._log = ChangeLog(
+            inform=logger.info,
+            warn=logger.warning,
+            complain=logger.error,
+            clock=time.monotonic_ns,
+        )
+        self._connection = Connection(time.monotonic_ns, tell=self._on_change)
         self._controller, diversions = preparation.controller(
             parameters,
             self.robot,
@@ -106,7 +118,7 @@ class EdgeController(Node):
     ) -> None:
         """Open the endpoint, and let everything run."""
         losses = (lambda: recorder.writer.losses) if recorder else dict
-        endpoint = metrics.serve(parameters, self._view, fps=self.robot.fps, losses=losses)
+        endpoint = metrics.serve(parameters, self._view, losses=losses)
         if endpoint:
             runtime.on_close(endpoint.close)
         ticker = self._make_ticker(parameters)
@@ -129,6 +141,15 @@ class EdgeController(Node):
             )
             for server in parameters.servers
         }
+        self._watched = WatchedInputs(
+            self.robot,
+            FrozenCameras(parameters.frozen_after_s),
+            frozen_stops=parameters.frozen_camera == 'stop',
+            stamp_ns=ros_inputs.stamp_ns,
+            now_ns=lambda: self.get_clock().now().nanoseconds,
+            mono_ns=time.monotonic_ns,
+            drop=lambda reason: self._requester.exchange.drop(reason),
+        )
         self._outside = Outside(
             clients,
             self.robot,
@@ -142,6 +163,7 @@ class EdgeController(Node):
             settings=lambda: self._settings.current,
             reply_topic=self._answers.topic,
             publisher_count=self._answers.publisher_count,
+            watched=self._watched,
             tell=self.get_logger().info,
         )
         return preparation.requester(
@@ -185,9 +207,15 @@ class EdgeController(Node):
                 **overridable,
             )
         command = self.robot.command
-        self._commands = self.create_publisher(
-            TYPES[command.type], command.topic, qos.COMMAND, **overridable
+        topic = self.resolve_topic_name(command.topic)
+        create = partial(
+            self.create_publisher, TYPES[command.type], topic, qos.COMMAND, **overridable
         )
+        self._on_commands = Publishers(self, topic, create)
+        self._commands = self._on_commands.publisher
+        if why_not := rivals.refusal(topic, self._on_commands.wait_for_edges()):
+            raise UserError(why_not)
+        self._rivalry = rivals.Rivalry(topic, self._on_commands.own)
         self._stop_client = (
             self.create_client(Trigger, parameters.stop_service)
             if parameters.stop_service
@@ -213,7 +241,14 @@ class EdgeController(Node):
             self._listener.finished,
         )
         self._action = RunEpisodeAction(self, self._runs)
-        self.create_subscription(EpisodeOutcome, 'episode_outcome', self._on_outcome, qos.OUTCOME)
+        subscribe(
+            self,
+            EpisodeOutcome,
+            'episode_outcome',
+            self._on_outcome,
+            qos.OUTCOME,
+            drop=self._requester.exchange.drop,
+        )
         for name, act, text in (
             ('reset', self._reset, 'the next episode begins'),
             ('pause', self._operation.pause, 'paused; the robot comes to rest'),
@@ -246,16 +281,31 @@ class EdgeController(Node):
     def _on_timer(self) -> None:
         self._state_publisher.publish(self._state())
         self._listener.dropped(reports.count_drops(self._view))
+        self._log.look(self._connection.standing, reports.count_troubles(self._view))
         self._action.look()
 
     def _on_slow_timer(self) -> None:
+        if self._rivalry.look(self._on_commands.edges()):
+            self._operation.pause()
+            self.get_logger().error(self._rivalry.text)
         self._diagnostics.publish(
-            reports.diagnostics(self._state(), name=self.get_fully_qualified_name())
+            reports.diagnostics(
+                self._state(),
+                name=self.get_fully_qualified_name(),
+                error=self._rivalry.text,
+                warning=self._watched.text,
+            )
         )
 
     def _change(self, parameters: EdgeParameters) -> None:
         self._requester.next_pace = preparation.pace(parameters, self.robot)
         self._listener.tuned(parameters)
+
+    # whoever brings it about, one at a time
+
+    def _on_change(self, change: Change) -> None:
+        self._listener.changed(change)
+        self._log.changed(change)
 
     # answers and request threads
 
@@ -277,6 +327,8 @@ class EdgeController(Node):
     # tick thread
 
     def _command(self, executed: Executed, tick: int) -> None:
+        if self._rivalry.is_silent:
+            return
         if executed.judgement.command is not None:
             self._send(executed.judgement.command)
         told = reports.executed_action(
@@ -288,6 +340,8 @@ class EdgeController(Node):
         self._executed_publisher.publish(told)
 
     def _send(self, command: np.ndarray) -> None:
+        if self._rivalry.is_silent:
+            return
         stamp = self.get_clock().now().to_msg()
         self._commands.publish(command_message(command, self.robot, stamp))
 
@@ -302,9 +356,9 @@ class EdgeController(Node):
     def _state(self) -> EdgeState:
         return reports.edge_state(
             self._view,
+            alarm=self._rivalry.text or self._watched.text,
             stamp=self.get_clock().now().to_msg(),
             client_id=self.client_id,
-            fps=self.robot.fps,
         )
 
 

@@ -20,6 +20,7 @@ from lerobot_serve.edge.link import Agreement
 from lerobot_serve.edge.parameters import EdgeParameters
 from lerobot_serve.edge.preparation import pace_warnings, state_inputs
 from lerobot_serve.edge.robot.description import CameraInput, Robot
+from lerobot_serve.edge.watched import WatchedInputs
 from lerobot_serve.wire.content import Image
 from lerobot_serve.wire.images import ImagePool
 from lerobot_serve.wire.schema import Codec
@@ -58,6 +59,8 @@ class Messages(Protocol):
 
     def frame(self, raw: bytes, camera: CameraInput) -> np.ndarray: ...
 
+    def stamp_ns(self, raw: bytes, topic: str) -> int: ...
+
     def jpeg(self, raw: bytes, camera: CameraInput) -> Image | None: ...
 
 
@@ -77,12 +80,13 @@ class Outside:
         settings: Callable[[], EdgeParameters],
         reply_topic: Callable[[str], str],
         publisher_count: Callable[[str], int],
+        watched: WatchedInputs,
         tell: Callable[[str], None],
     ) -> None:
         self._clients, self._robot, self._messages = clients, robot, messages
         self._asking, self._settings = asking, settings
         self._reply_topic, self._publisher_count = reply_topic, publisher_count
-        self._tell = tell
+        self._watched, self._tell = watched, tell
         self._images = ImagePool(settings().image_threads)
         self._cameras = {camera.name: camera for camera in robot.cameras}
         self._names = dict(zip(self._cameras, robot.camera_names, strict=True))
@@ -142,10 +146,12 @@ class Outside:
     def observe(self, moments: tuple[Moment, ...]) -> tuple[np.ndarray, tuple[Image, ...]]:
         """Return states and encoded images. Raises Malformed or Unencodable."""
         names, settings = state_inputs(self._robot), self._settings()
+        self._watched.check_stamps(moments[-1].snapshot.values)
         states = [
             self._messages.state([m.snapshot.values[n] for n in names], self._robot.state)
             for m in moments
         ]
+        self._watched.check_frames(moments[-1].snapshot.values, states[-1])
         images = encode_frames(
             moments,
             self._names,

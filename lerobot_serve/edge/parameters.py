@@ -145,6 +145,20 @@ class EdgeParameters:
         live=True,
     )
 
+    frozen_after_s: float = parameter(
+        2.0,
+        'a camera is frozen when its frame stays the same, byte by byte, for this long while the '
+        'robot moves; 0 for never',
+        unit='s',
+        low=0.0,
+        high=60.0,
+    )
+    frozen_camera: str = parameter(
+        'warn',
+        'what a frozen camera means: warn, or stop sending observations until it is mended',
+        choices=('warn', 'stop'),
+    )
+
     # safety
     ladder: tuple[str, ...] = parameter(
         (),

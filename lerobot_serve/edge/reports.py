@@ -64,8 +64,8 @@ def executed_action(
     return told
 
 
-def edge_state(view: View, *, stamp: Any, client_id: str, fps: float) -> EdgeState:
-    """Return what the controller is doing."""
+def edge_state(view: View, *, stamp: Any, client_id: str, alarm: str = '') -> EdgeState:
+    """Return what the controller is doing; `alarm` is what a person should know before that."""
     progress, controller = view.requester.exchange.progress, view.controller
     standing = view.requester.connection.standing
     drops = count_drops(view)
@@ -80,8 +80,8 @@ def edge_state(view: View, *, stamp: Any, client_id: str, fps: float) -> EdgeSta
         state=int(standing.state),
         rung=int(controller.rung),
         paused=view.operation.paused,
-        reason=cut(explain(view), TEXT_LIMIT),
-        queue_remaining_s=view.actions.rows_left / fps,
+        reason=cut('; '.join(text for text in (alarm, explain(view)) if text), TEXT_LIMIT),
+        queue_remaining_s=view.requester.left_s,
         action_age_s=controller.age_ns / 1e9,
         round_trip_ms=progress.round_trip_ms,
         network_ms=progress.network_ms,
@@ -106,6 +106,14 @@ def count_drops(view: View) -> Counter[str]:
     return drops
 
 
+def count_troubles(view: View) -> Counter[str]:
+    """Return what the log tells as a sum: everything that was dropped, stalls, cage trips."""
+    troubles = count_drops(view)
+    troubles['stalls'] = view.controller.stalls
+    troubles['cage_trips'] = view.controller.cage_trips
+    return troubles
+
+
 def explain(view: View) -> str:
     """Return why the state is what it is, in words."""
     standing, progress = view.requester.connection.standing, view.requester.exchange.progress
@@ -123,8 +131,16 @@ def explain(view: View) -> str:
     return '; '.join(part for part in parts if part)
 
 
-def diagnostics(state: EdgeState, *, name: str) -> DiagnosticArray:
-    """Return the state as rqt_runtime_monitor shows it."""
+def diagnostics(
+    state: EdgeState, *, name: str, error: str = '', warning: str = ''
+) -> DiagnosticArray:
+    """Return the state as rqt_runtime_monitor shows it, with what is wrong beside it."""
+    level = LEVELS[State(state.state)]
+    level = (
+        DiagnosticStatus.ERROR
+        if error
+        else max(level, DiagnosticStatus.WARN if warning else level)
+    )
     values = {
         'server': state.server,
         'policy': state.policy,
@@ -137,7 +153,7 @@ def diagnostics(state: EdgeState, *, name: str) -> DiagnosticArray:
         'ticks missed': str(state.ticks_missed),
     }
     status = DiagnosticStatus(
-        level=LEVELS[State(state.state)],
+        level=level,
         name=f'{name}: {state.client_id}',
         message=State(state.state).name + (f': {state.reason}' if state.reason else ''),
         hardware_id=state.client_id,

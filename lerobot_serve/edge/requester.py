@@ -75,6 +75,11 @@ class Requester:
 
     # called by other threads
 
+    @property
+    def left_s(self) -> float:
+        """For how long the robot can go on with what it has [s]: what else is left is too old."""
+        return self.exchange.left_s(self.pace)
+
     def on_chunk(self, raw: bytes) -> None:
         """Deposit an answer."""
         self._arrived.put((raw, self._clock()))

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from rclpy.action import ActionServer, CancelResponse, GoalResponse
+from rclpy.action import CancelResponse, GoalResponse
 from rclpy.action.server import ServerGoalHandle
 from rclpy.callback_groups import ReentrantCallbackGroup
 from rclpy.node import Node
 
 from lerobot_serve.ros.predict_action import until
 from lerobot_serve.ros.promise import Promise
+from lerobot_serve.ros.steady import SteadyActionServer
 from lerobot_serve_interfaces.action import RunEpisode
 
 REFUSED = 7
@@ -33,7 +34,7 @@ class Episodes(Protocol):
 
     def look(self) -> RunEpisode.Result | None: ...
 
-    def feedback(self, queue_remaining_s: float) -> RunEpisode.Feedback: ...
+    def feedback(self) -> RunEpisode.Feedback: ...
 
 
 class RunEpisodeAction:
@@ -42,7 +43,7 @@ class RunEpisodeAction:
     def __init__(self, node: Node, episodes: Episodes) -> None:
         self._node, self._episodes = node, episodes
         self._running: tuple[ServerGoalHandle, Promise] | None = None
-        self._server = ActionServer(
+        self._server = SteadyActionServer(
             node,
             RunEpisode,
             '~/run_episode',
@@ -76,14 +77,14 @@ class RunEpisodeAction:
         self.look()
         return CancelResponse.ACCEPT
 
-    def look(self, queue_remaining_s: float = 0.0) -> None:
+    def look(self) -> None:
         """Tell how the run is doing, and end it when it has ended."""
         if self._running is None:
             return
         goal, end = self._running
         result = self._episodes.look()
         if result is None:
-            goal.publish_feedback(self._episodes.feedback(queue_remaining_s))
+            goal.publish_feedback(self._episodes.feedback())
             return
         self._running = None
         end.set_result(result)

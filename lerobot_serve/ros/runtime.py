@@ -94,9 +94,7 @@ class Runtime:
     def add(self, node: Node) -> None:
         """Let the executor serve the node, and complain when images will be lost."""
         self.executor.add_node(node)
-        text = large_messages.complaint(
-            rclpy.get_rmw_implementation_identifier(), large_messages.read_memory_map()
-        )
+        text = large_messages.own_complaint(rclpy.get_rmw_implementation_identifier())
         if text:
             node.get_logger().warning(text)
 

@@ -12,6 +12,7 @@ import subprocess
 
 import pytest
 
+from lerobot_serve.cli.offspring import bound_to_us
 from lerobot_serve.ros import qos
 from lerobot_serve_interfaces.msg import ActionChunk, EdgeState, ServerStatus
 
@@ -35,7 +36,10 @@ def recording(folder: Path, words: tuple[str, ...]) -> Iterator[None]:
     """Record until the end of the block, as an operator does who then presses Ctrl-C."""
     with open(folder.with_suffix('.log'), 'w') as log:
         process = subprocess.Popen(
-            [*words, folder], stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
+            bound_to_us([*words, str(folder)]),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
         )
     try:
         yield

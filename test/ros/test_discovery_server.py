@@ -19,6 +19,7 @@ import sys
 from conftest import wait_until
 import pytest
 
+from lerobot_serve.cli.offspring import bound_to_us
 from lerobot_serve.cli.processes import fleet
 from lerobot_serve_interfaces.msg import EdgeState
 
@@ -45,7 +46,9 @@ def discovery_server(address, tmp_path) -> Iterator[subprocess.Popen]:
     """Somebody who tells all who ask it of the others."""
     command = [PROGRAM, '-i', '0', '-l', HOST, '-p', address.partition(':')[2]]
     with (tmp_path / 'discovery_server.log').open('w') as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+        process = subprocess.Popen(
+            bound_to_us(command), stdout=log, stderr=log, stdin=subprocess.DEVNULL
+        )
     yield process
     process.kill()
     process.wait()

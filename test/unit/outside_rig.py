@@ -10,12 +10,14 @@ import numpy as np
 import simplejpeg
 
 from lerobot_serve.cage.description import ActionLimit, Motion
+from lerobot_serve.edge.frozen import FrozenCameras
 from lerobot_serve.edge.history import Moment
 from lerobot_serve.edge.inputs import Snapshot
 from lerobot_serve.edge.outside import Outside
 from lerobot_serve.edge.parameters import EdgeParameters
 from lerobot_serve.edge.preparation import session_ask
 from lerobot_serve.edge.robot.description import CameraInput, Output, Robot, StateSource
+from lerobot_serve.edge.watched import WatchedInputs
 from lerobot_serve.wire.content import Image as WireImage
 from lerobot_serve.wire.errors import Malformed
 from lerobot_serve.wire.schema import Codec
@@ -121,6 +123,15 @@ class World:
             settings=lambda: self.settings,
             reply_topic=lambda server: f'/reply{server}',
             publisher_count=lambda server: 1,
+            watched=WatchedInputs(
+                robot,
+                FrozenCameras(0.0),
+                frozen_stops=False,
+                stamp_ns=lambda raw, topic: 0,
+                now_ns=lambda: 0,
+                mono_ns=lambda: 0,
+                drop=self.told.append,
+            ),
             tell=self.told.append,
         )
 

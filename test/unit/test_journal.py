@@ -10,6 +10,7 @@ import sys
 from journal_rig import Book, CAPACITY, lines_of, names
 import pytest
 
+from lerobot_serve.cli.offspring import bound_to_us
 from lerobot_serve.router import journal as module
 from lerobot_serve.router.decisions import read
 from lerobot_serve.router.journal import Journal, JournalInUse
@@ -105,7 +106,9 @@ def test_two_routers_cannot_have_one_file(book, path):
 
 def test_a_file_is_free_when_its_process_is_killed(path):
     command = [sys.executable, '-c', CHILD, str(path), '1', 'wait']
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+    with subprocess.Popen(
+        bound_to_us(command), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as child:
         assert child.stdout.readline() == b'placed\n'
         with pytest.raises(JournalInUse):
             Journal(path, CAPACITY, pytest.fail)
