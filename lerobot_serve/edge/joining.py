@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from lerobot_serve.edge.ledger import Pending
 from lerobot_serve.edge.link import Pace
 from lerobot_serve.edge.queue.actions import ActionQueue, Source
@@ -24,9 +26,17 @@ def replaces(chunk: Chunk, pending: Pending, pace: Pace) -> bool:
 
 
 def join(
-    actions: ActionQueue, chunk: Chunk, pending: Pending, arrived_ns: int, pace: Pace
+    actions: ActionQueue,
+    robot: np.ndarray,
+    chunk: Chunk,
+    pending: Pending,
+    arrived_ns: int,
+    pace: Pace,
 ) -> bool:
-    """Return False for a chunk of an episode that has ended meanwhile."""
+    """
+    Play the actions of a chunk, `robot` in the units of the robot; False for one of an episode
+    that has ended meanwhile.
+    """
     source = Source(
         pending.seq,
         pending.session_epoch,
@@ -37,10 +47,10 @@ def join(
         chunk.policy,
     )
     if not replaces(chunk, pending, pace):
-        return actions.append(chunk.robot, source, mark=pending.mark, model=chunk.model)
+        return actions.append(robot, source, mark=pending.mark, model=chunk.model)
     passed_s = (arrived_ns - pending.sent_ns) / 1e9
     skipped = actions.replace(
-        chunk.robot,
+        robot,
         source,
         mark=pending.mark,
         delay_rows=math.ceil(passed_s / pace.step_s),

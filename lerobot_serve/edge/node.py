@@ -39,6 +39,7 @@ from lerobot_serve.edge.watched import WatchedInputs
 from lerobot_serve.ros import inputs as ros_inputs
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.beat import Beat
+from lerobot_serve.ros.command_line import Command
 from lerobot_serve.ros.decoding import subscribe
 from lerobot_serve.ros.lane import Liveliness
 from lerobot_serve.ros.parameter_server import ParameterServer
@@ -165,6 +166,7 @@ class EdgeController(SteadyNode):
             publisher_count=self._answers.publisher_count,
             watched=self._watched,
             tell=self.get_logger().info,
+            warn=self.get_logger().warning,
         )
         return preparation.requester(
             parameters,
@@ -283,6 +285,8 @@ class EdgeController(SteadyNode):
         self._listener.dropped(reports.count_drops(self._view))
         self._log.look(self._connection.standing, reports.count_troubles(self._view))
         self._action.look()
+        if alarm := self._controller.alarm.take():
+            self.get_logger().error(alarm.text)
 
     def _on_slow_timer(self) -> None:
         if self._rivalry.look(self._on_commands.edges()):
@@ -292,8 +296,10 @@ class EdgeController(SteadyNode):
             reports.diagnostics(
                 self._state(),
                 name=self.get_fully_qualified_name(),
-                error=self._rivalry.text,
-                warning=self._watched.text,
+                latched=self._controller.latched,
+                clamped=self._controller.alarm.present is not None,
+                rival=bool(self._rivalry.text),
+                frozen=bool(self._watched.text),
             )
         )
 
@@ -364,7 +370,7 @@ class EdgeController(SteadyNode):
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the executable `edge_controller`."""
-    return run(EdgeController, arguments)
+    return run(EdgeController, arguments, Command('edge_controller', EdgeParameters))
 
 
 if __name__ == '__main__':

@@ -120,27 +120,41 @@ def explain(view: View) -> str:
     if standing.state == State.DEAD:
         return f'{standing.reason}; call ~/reset when that is mended'
     if view.controller.latched:
-        return 'the safety cage has stopped the robot; call ~/reset_cage when that is mended'
+        return (
+            f'the safety cage has stopped the robot ({view.controller.latched_by}); call '
+            '~/reset_cage when that is mended'
+        )
     if view.operation.say is Say.OPERATOR:
         return 'paused'
     if view.operation.say is Say.NOBODY:
         return 'no episode runs'
+    alarm = view.controller.alarm.present
+    clamped = alarm.text if alarm else ''
     if standing.state == State.STREAMING:
-        return progress.waiting_for
-    parts = (standing.reason, progress.waiting_for, progress.failed)
+        return '; '.join(filter(None, (clamped, progress.waiting_for)))
+    parts = (clamped, standing.reason, progress.waiting_for, progress.failed)
     return '; '.join(part for part in parts if part)
 
 
 def diagnostics(
-    state: EdgeState, *, name: str, error: str = '', warning: str = ''
+    state: EdgeState,
+    *,
+    name: str,
+    latched: bool = False,
+    clamped: bool = False,
+    rival: bool = False,
+    frozen: bool = False,
 ) -> DiagnosticArray:
-    """Return the state as rqt_runtime_monitor shows it, with what is wrong beside it."""
+    """
+    Return the state as rqt_runtime_monitor shows it: an error when the cage is `latched` or a
+    `rival` commands the robot, at least a warning when most actions are `clamped` or a camera is
+    `frozen`.
+    """
     level = LEVELS[State(state.state)]
-    level = (
-        DiagnosticStatus.ERROR
-        if error
-        else max(level, DiagnosticStatus.WARN if warning else level)
-    )
+    if latched or rival:
+        level = DiagnosticStatus.ERROR
+    elif clamped or frozen:
+        level = max(level, DiagnosticStatus.WARN)
     values = {
         'server': state.server,
         'policy': state.policy,

@@ -12,12 +12,11 @@ import threading
 from rclpy.node import Node
 
 from lerobot_serve.ros import qos
+from lerobot_serve.ros.contract import NO_SESSION
 from lerobot_serve.ros.lane import Deposit, Lanes, Liveliness
 from lerobot_serve_interfaces.msg import ActionChunk
 
 TOPIC = '~/action_chunk'
-# a server that does not know a session has no topic of its robot
-NO_SESSION = 'no_session'
 
 
 class ServerAnswers:

@@ -48,6 +48,7 @@ class FakeClient:
         self.wired = self.there = True
         self.cameras: tuple[CameraSpec, ...] = ()
         self.warnings: tuple[str, ...] = ()
+        self.extensions: tuple[SimpleNamespace, ...] = ()
 
     def is_there(self) -> bool:
         return self.there
@@ -69,6 +70,7 @@ class FakeClient:
             supports_rtc=True,
             cameras=self.cameras,
             warnings=self.warnings,
+            extensions=self.extensions,
         )
 
     def close(self, ask: SessionAsk, timeout_s: float) -> None:
@@ -113,7 +115,7 @@ class World:
     """An outside with two servers, and what was told to operators."""
 
     def __init__(self, robot: Robot = ROBOT, **parameters: object) -> None:
-        self.a, self.b, self.told = FakeClient(), FakeClient(), []
+        self.a, self.b, self.told, self.warned = FakeClient(), FakeClient(), [], []
         self.settings = EdgeParameters(**parameters)
         self.outside = Outside(
             {'/a': self.a, '/b': self.b},
@@ -133,6 +135,7 @@ class World:
                 drop=self.told.append,
             ),
             tell=self.told.append,
+            warn=self.warned.append,
         )
 
     def ask(self, epoch: int, reply_topic: str) -> SessionAsk:
