@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from lerobot_serve.policies import registry
 from lerobot_serve.policies.base import Description, Loading, PolicyError
+from lerobot_serve.policies.kinds import find_kind
 from lerobot_serve.server import schedulers
 from lerobot_serve.server.contract import Rules
 from lerobot_serve.server.mailbox import Mailbox
@@ -25,9 +26,10 @@ def worker(parameters: ServerParameters, default_path: str, statistics: Statisti
     Load, check and warm the policy; inference thread. Raises PolicyError.
     """
     path = parameters.policy_path
-    if parameters.policy_kind == 'builtin' and not path:
+    if parameters.policy_kind in ('', 'builtin') and not path:
         path = default_path
-    policy = registry.load(parameters.policy_kind, loading(parameters, path))
+    kind = parameters.policy_kind or find_kind(path)
+    policy = registry.load(kind, loading(parameters, path))
     check_texts(policy.describe())
     made = Worker(
         policy,
@@ -68,6 +70,8 @@ def loading(parameters: ServerParameters, path: str) -> Loading:
         parameters.cpu_threads,
         parameters.memory_margin_mb << 20,
         parameters.recurrent_states,
+        parameters.dtype,
+        parameters.trusted_packages,
     )
 
 

@@ -12,7 +12,7 @@ import pytest
 from robot_rig import SIM_ARM
 
 from lerobot_serve.doctor.finding import Verdict
-from lerobot_serve.doctor.kinds import find_kind
+from lerobot_serve.policies.kinds import find_kind
 from lerobot_serve.doctor.policy import examine, Examined, is_exclusive, with_names_of
 from lerobot_serve.doctor.speed import fast_enough, robots
 from lerobot_serve.edge.robot.file import load
