@@ -43,6 +43,8 @@ class LeRobot:
     get_policy_class: Callable[[str], type]
     make_processors: Callable[..., tuple[Any, Any]]
     populate_queues: Callable[..., Any]
+    create_transition: Callable[..., dict[Any, Any]]
+    transition_key: type
     rtc_config: type | None
     step_registry: Any
 
@@ -127,6 +129,7 @@ def _imported() -> LeRobot:
     from lerobot.policies.factory import get_policy_class, make_pre_post_processors
     from lerobot.policies.pretrained import PreTrainedPolicy
     from lerobot.policies.utils import populate_queues
+    from lerobot.processor import create_transition, TransitionKey
     from lerobot.processor.pipeline import ProcessorStepRegistry
 
     try:
@@ -140,6 +143,8 @@ def _imported() -> LeRobot:
         get_policy_class,
         make_pre_post_processors,
         populate_queues,
+        create_transition,
+        TransitionKey,
         RTCConfig,
         ProcessorStepRegistry,
     )

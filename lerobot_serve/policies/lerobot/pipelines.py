@@ -16,12 +16,12 @@ from typing import Any
 import torch
 
 from lerobot_serve.policies.base import PolicyError
+from lerobot_serve.policies.lerobot.anchor import Anchor, anchor_of, carries_over
 from lerobot_serve.policies.lerobot.compat import import_steps, is_trusted, lerobot
 from lerobot_serve.policies.lerobot.folder import Folder, Step
 from lerobot_serve.policies.lerobot.steps import STEPS
 
 DEVICE_STEP, NORMALIZER_STEP = 'device_processor', 'normalizer_processor'
-# a prefix in model space would have to be made anew from the state it was relative to
 RELATIVE = ('relative', 'absolute', 'delta')
 SHARED_LIBRARIES = ('transformers', 'tokenizers')
 
@@ -47,6 +47,11 @@ class Pair:
                 step._current_transition = None
         return row
 
+    @property
+    def anchor(self) -> Anchor | None:
+        """What carries a prefix over to the last observation; None where nothing known does."""
+        return anchor_of(self.pre.steps)
+
     def after(self, chunk: torch.Tensor, *, whole: bool) -> torch.Tensor:
         """Return a chunk of 1 x rows x actions in the robot's units, on the CPU."""
         with torch.no_grad():
@@ -60,11 +65,13 @@ class Pipelines:
     Makes the pairs.
 
     `remembers` tells whether a pair may hold something of its session, `relative` whether actions
-    are relative to a state, and `whole` whether a whole chunk is processed at once.
+    are relative to a state, `anchored` whether a prefix of such actions can be carried over to
+    another state, and `whole` whether a whole chunk is processed at once.
     """
 
     def __init__(self, pristine: Pair, relative: bool, whole: bool = False) -> None:
         self.relative = relative
+        self.anchored = relative and pristine.anchor is not None
         self.remembers = relative or not all(map(_is_lerobots, _steps(pristine)))
         self.whole = whole
         self._pristine = pristine
@@ -88,6 +95,13 @@ class Pipelines:
         except (RuntimeError, ValueError, IndexError):
             return False
         return rows.shape == together.shape and torch.equal(rows, together)
+
+    def carries_over(self, observation: dict[str, Any], chunk: torch.Tensor) -> bool:
+        """Return whether a prefix of relative actions comes out right at another state."""
+        pair = self.fresh()
+        pair.before(observation)
+        robot = pair.after(chunk, whole=self.whole)
+        return pair.anchor is not None and carries_over(pair.anchor, chunk[0], robot[0])
 
 
 def load_pipelines(

@@ -113,7 +113,9 @@ class LeRobotPolicy:
             memory = replace(memory, pair=self.pipelines.copy(memory.pair))
         observations = self._observations.of(request)
         history = [memory.pair.before(observation) for observation in observations]
-        guidance = guidance_of(request, self._description, self._device)
+        # relative to the present state, which the pair has just seen
+        anchor = memory.pair.anchor if self.pipelines.anchored else None
+        guidance = guidance_of(request, self._description, self._device, anchor)
         return Prepared(request, memory, begins, lost, history, guidance)
 
     def _groups(self, prepared: list[Prepared]) -> list[list[int]]:
