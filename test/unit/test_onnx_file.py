@@ -207,7 +207,7 @@ def test_memory_of_the_trial_is_bounded(tmp_path, size):
 def test_a_trial_that_ends_badly_is_said(tmp_path, monkeypatch):
     (tmp_path / 'program.onnx').write_bytes(model().SerializeToString())
     read = onnx_session.read_model(tmp_path / 'program.onnx')
-    with pytest.raises(PolicyError, match='policy.json names 2'):
+    with pytest.raises(PolicyError, match=r'policy\.json names 2'):
         onnx_session.try_model(read, [(1, 2), (1, 2)])
     monkeypatch.setattr(onnx_session, 'TRIAL_SPARE_BYTES', 1 << 20)
     with pytest.raises(PolicyError, match='cannot be run within 1 MB'):
