@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 import contextlib
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -25,7 +26,7 @@ from lerobot_serve.wire import action_range
 from lerobot_serve.wire.content import Image
 from lerobot_serve.wire.images import ImagePool
 from lerobot_serve.wire.schema import Codec, Refusal
-from lerobot_serve.wire.session import Refused, SessionAsk, Unreachable
+from lerobot_serve.wire.session import CameraSpec, Refused, SessionAsk, stretched, Unreachable
 from lerobot_serve_interfaces.srv import ResetEpisode
 
 OPEN_TIMEOUT_S = 5.0
@@ -84,6 +85,9 @@ class Outside:
         self._cameras = {camera.name: camera for camera in robot.cameras}
         self._names = dict(zip(self._cameras, robot.camera_names, strict=True))
         self._sizes: dict[str, tuple[int, int]] = {}
+        # by the policy's names: what each camera gives, and those not judged in this session
+        self._seen: dict[str, CameraSpec] = {}
+        self._unjudged: set[str] = set()
         self._client: Client | None = None
         self._ask: SessionAsk | None = None
 
@@ -94,6 +98,7 @@ class Outside:
     def open_session(self, server: str, epoch: int) -> Agreement:
         """Return what the server asks of requests. Raises Refused or Unreachable."""
         client, ask = self._clients[server], self._asking(epoch)
+        ask = replace(ask, cameras=tuple(self._seen.get(c.name, c) for c in ask.cameras))
         reply = client.open(ask, OPEN_TIMEOUT_S)
         self._client, self._ask = client, ask
         self._check_units(server, reply)
@@ -103,6 +108,8 @@ class Outside:
                 'first requests may be lost'
             )
         self._sizes = {camera.name: (camera.height, camera.width) for camera in reply.cameras}
+        # of the others the server has judged
+        self._unjudged = set(self._sizes) - set(self._seen)
         for text in (
             *reply.warnings,
             *pace_warnings(self._settings(), self._robot, reply.chunk_size),
@@ -178,8 +185,19 @@ class Outside:
         if settings.codec == 'jpeg' and size == (0, 0):
             ready = self._messages.jpeg(raw, camera)
             if ready:
+                self._note_size(self._names[name], ready.height, ready.width, ready.channels)
                 return ready
-        return fit(self._messages.frame(raw, camera), *size)
+        frame = self._messages.frame(raw, camera)
+        self._note_size(self._names[name], *frame.shape)
+        return fit(frame, *size)
+
+    def _note_size(self, name: str, height: int, width: int, channels: int) -> None:
+        """Keep what a camera gives for the next session; judge it in one that opened before."""
+        self._seen[name] = CameraSpec(name, height, width, channels)
+        if name in self._unjudged:
+            self._unjudged.discard(name)
+            if text := stretched(name, (height, width), self._sizes[name]):
+                self._tell(text)
 
     def send(self, raw: bytes) -> None:
         """Publish a request."""

@@ -21,7 +21,7 @@ from lerobot_serve.edge.ladder import Ladder
 from lerobot_serve.edge.link import Episode, Link, Pace
 from lerobot_serve.edge.listener import Listener
 from lerobot_serve.edge.operation import Diversions
-from lerobot_serve.edge.parameters import EdgeParameters
+from lerobot_serve.edge.parameters import EdgeParameters, read_tags
 from lerobot_serve.edge.queue.actions import ActionQueue
 from lerobot_serve.edge.queue.interpolation import Interpolator
 from lerobot_serve.edge.queue.latency import LatencyTracker
@@ -220,6 +220,7 @@ def session_ask(
         codec=Codec[parameters.codec.upper()],
         # later, the request was given up or the first action is too old to be played
         answer_within_s=min(parameters.request_timeout_s, parameters.max_action_age_s),
+        tags=read_tags(parameters.tags),
         extensions=shared_limits(parameters, robot),
     )
 

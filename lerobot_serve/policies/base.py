@@ -29,7 +29,9 @@ class Loading:
     Names and rate are for policies whose files do not hold them; `name` stands before the @ of the
     fingerprint, empty for the policy's own; `cpu_threads` 0 leaves them to torch;
     `memory_margin_bytes` is what the policy needs beside its weights; `state_limit` is how many
-    sessions a recurrent policy remembers.
+    sessions a recurrent policy remembers; `dtype` is the precision of its numbers, empty for the
+    policy's own; `trusted_packages` are installed packages whose types of policy and processor
+    steps LeRobot may load.
     """
 
     path: str = ''
@@ -42,6 +44,8 @@ class Loading:
     cpu_threads: int = 0
     memory_margin_bytes: int = 0
     state_limit: int = 64
+    dtype: str = ''
+    trusted_packages: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ import time
 from lifecycle_msgs.msg import State
 from rclpy.lifecycle import LifecycleState, TransitionCallbackReturn
 
-from lerobot_serve.policies import memory
+from lerobot_serve.policies import guard, memory
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.command_line import Command
 from lerobot_serve.ros.contract import ask_from_request
@@ -53,7 +53,9 @@ class PolicyServer(LifecycleNode):
 
     def __init__(self, runtime: Runtime) -> None:
         super().__init__('policy_server', runtime)
-        self._settings = ParameterServer(self, ServerParameters, self._is_unconfigured)
+        self._settings = ParameterServer(
+            self, ServerParameters, self._is_unconfigured, preparation.check_change
+        )
         self._settings.on_change(self._change)
         self._statistics, self._mailbox = Statistics(), Mailbox()
         here = Here(self.get_fully_qualified_name(), time.monotonic_ns, self.warn, self.inform)
@@ -123,7 +125,8 @@ class PolicyServer(LifecycleNode):
         """Load, verify and warm the policy. Raises PolicyError."""
         self._stand(ServerStatus.UNCONFIGURED, 'loading the policy')
         parameters = self.parameters
-        make = partial(preparation.worker, parameters, '', self._statistics)
+        reserve = partial(guard.reserve, tell=self.warn, stopped=self._runtime.stop.wait)
+        make = partial(preparation.worker, parameters, '', self._statistics, reserve)
         try:
             worker = self._mailbox.call(make)
         except Exception as error:
@@ -256,7 +259,7 @@ class PolicyServer(LifecycleNode):
 
     def _withdraw(self, key: str) -> bool:
         """Take back a request without a session; False when the policy works on it already."""
-        mail = self._mailbox.forget(key)
+        mail = self._mailbox.withdraw_one_shot(key)
         if mail:
             self._watch.lost(mail, 'withdrawn')
         return mail is not None

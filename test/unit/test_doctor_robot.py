@@ -17,7 +17,7 @@ from lerobot_serve.wire.action_range import ActionRange
 
 ROBOT = load(SIM_ARM)
 LIMITS = tuple((action.low, action.high) for action in ROBOT.actions)
-RULES = Rules(16, '', False, False, 0, 0)
+RULES = Rules(16, '', False, False, 0, 0, 4, 16)
 SERVED = Description(
     'act',
     'act@0123',

@@ -9,6 +9,7 @@ import pytest
 from serving_rig import ask, request
 from worker_rig import raises, ROWS
 
+from lerobot_serve.parameters import ParameterError
 from lerobot_serve.policies import registry
 from lerobot_serve.policies.base import Loading, PolicyError, Prediction
 from lerobot_serve.policies.fake import FakePolicy
@@ -248,3 +249,32 @@ def test_a_server_without_a_policy_says_so():
     assert chunk.status == Status.DRAINING
     assert chunk.status_text == 'not ready: no policy is loaded; configure the node'
     assert preparation.no_session('arm', 7) == "'arm' has no session of epoch 7"
+
+
+def changed_to(path: str, root: str) -> ServerParameters:
+    present = ServerParameters(policy_path='/models/v1', policy_root=root)
+    wanted = replace(present, policy_path=path)
+    preparation.check_change(present, wanted)
+    return wanted
+
+
+def test_without_a_root_the_path_is_fixed_at_start():
+    with pytest.raises(ParameterError, match=r"policy_path is fixed at start \('/models/v1'\)"):
+        changed_to('/models/v2', '')
+    assert changed_to('/models/v1', '')
+
+
+@pytest.mark.parametrize('way', ['{root}/v2', '{root}/v2/../v3', '{root}', '{root}/v2?chunk=3'])
+def test_below_the_root_the_path_may_change(way, tmp_path):
+    assert changed_to(way.format(root=tmp_path), str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    'way', ['/etc', '', 'v2', '{root}/..', '{root}/../other', '{root}2', '{root}/link/v2']
+)
+def test_no_way_leads_out_of_the_root(way, tmp_path):
+    root = tmp_path / 'models'
+    root.mkdir()
+    (root / 'link').symlink_to(tmp_path)
+    with pytest.raises(ParameterError, match='must lie below policy_root'):
+        changed_to(way.format(root=root), str(root))
