@@ -155,13 +155,16 @@ def of_policy(
         return [skipped('policy', NO_POLICY)], [], [skipped('capacity', NO_POLICY)]
     if unknown:
         return unknown, [], [skipped('capacity', 'the policy cannot be used')]
-    parameters, told = policy.with_names_of(robot, parameters)
+    parameters, taken = policy.with_names_of(robot, parameters)
     examined = policy.examine(parameters)
-    findings, pace = [*told, *examined.findings], examined.pace(robot)
+    findings = [*policy.about_training(parameters), *examined.findings]
+    pace = examined.pace(robot)
     if not (examined.served and pace):
         return findings, [], [skipped('capacity', 'the policy cannot be used')]
     agreement = (
-        robots.agreement(robot, examined.served, preparation.rules(parameters)) if robot else []
+        robots.agreement(robot, examined.served, preparation.rules(parameters), taken)
+        if robot
+        else []
     )
     capacity = speed.robots(
         pace,
