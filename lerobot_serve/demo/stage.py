@@ -7,7 +7,7 @@ from pathlib import Path
 import time
 
 from lerobot_serve.cli.processes import Fleet
-from lerobot_serve.demo import cast
+from lerobot_serve.demo import cast, moments
 from lerobot_serve.demo.node import Onlooker
 from lerobot_serve.demo.scoreboard import Scoreboard
 from lerobot_serve.demo.screen import Screen
@@ -62,7 +62,7 @@ class Stage:
         """End a process with SIGKILL; return when, in seconds since 1970."""
         process = self.fleet.processes[name]
         self._missing.add(name)
-        now_s = time.time()
+        now_s = moments.now_s()
         process.kill()
         process.wait()
         self.say(f'{name} is killed (SIGKILL)')
@@ -102,7 +102,7 @@ class Stage:
 
     def say(self, text: str) -> None:
         """Tell news."""
-        self.board.happened(time.time(), text)
+        self.board.happened(moments.now_s(), text)
         self.screen.show()
 
     def _check_processes(self) -> None:

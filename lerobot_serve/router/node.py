@@ -18,6 +18,7 @@ from lifecycle_msgs.msg import State
 from rclpy.callback_groups import ReentrantCallbackGroup
 
 from lerobot_serve.ros import qos
+from lerobot_serve.ros.command_line import Command
 from lerobot_serve.ros.contract import ask_from_request
 from lerobot_serve.ros.introspection import tell_calls
 from lerobot_serve.ros.lane import Lane
@@ -292,7 +293,7 @@ class PolicyRouter(LifecycleNode):
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the executable `policy_router`."""
-    return run(PolicyRouter, arguments)
+    return run(PolicyRouter, arguments, Command('policy_router', RouterParameters))
 
 
 if __name__ == '__main__':

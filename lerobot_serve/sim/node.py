@@ -11,16 +11,17 @@ from __future__ import annotations
 from functools import partial
 
 import numpy as np
-from rclpy.node import Node
 from sensor_msgs.msg import Image, JointState
 from std_srvs.srv import Trigger
 from trajectory_msgs.msg import JointTrajectory
 
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.beat import Beat
+from lerobot_serve.ros.command_line import Command
 from lerobot_serve.ros.conversions import image_from_frame
 from lerobot_serve.ros.parameter_server import ParameterServer
 from lerobot_serve.ros.runtime import run, Runtime
+from lerobot_serve.ros.steady import SteadyNode
 from lerobot_serve.sim.arm import Arm, JOINT_NAMES
 from lerobot_serve.sim.parameters import SimParameters
 from lerobot_serve.sim.scene import Outcome, Scene
@@ -29,7 +30,7 @@ from lerobot_serve_interfaces.msg import EdgeState, EpisodeOutcome
 CAMERAS = ('front', 'wrist')
 
 
-class SimRobot(Node):
+class SimRobot(SteadyNode):
     """See the module."""
 
     def __init__(self, runtime: Runtime) -> None:
@@ -123,7 +124,7 @@ class SimRobot(Node):
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the executable `sim_robot`."""
-    return run(SimRobot, arguments)
+    return run(SimRobot, arguments, Command('sim_robot', SimParameters))
 
 
 if __name__ == '__main__':
