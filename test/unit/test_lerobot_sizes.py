@@ -67,9 +67,7 @@ def test_a_network_that_is_not_that_of_the_file_is_never_built(copied, unbuilt, 
     assert re.search(said, refused(copied))
 
 
-@pytest.mark.parametrize(
-    'shape', CAMERAS
-)
+@pytest.mark.parametrize('shape', CAMERAS)
 def test_a_camera_without_bound_is_never_built(copied, unbuilt, shape):
     def change(held):
         held['input_features']['observation.images.front']['shape'] = shape
