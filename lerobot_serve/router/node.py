@@ -128,7 +128,8 @@ class PolicyRouter(LifecycleNode):
 
     def configure(self) -> None:
         """Meet the replicas. Raises ParameterError and StoreRefused."""
-        parameters, name = self._settings.current, self.get_fully_qualified_name()
+        name = self.get_fully_qualified_name()
+        parameters = self._settings.current.within(self.get_namespace())
         here = Here(name, time.monotonic_ns, self.stamp, self.warn)
         folder = state_folder(parameters.state_folder, name)
         stop = threading.Event()
@@ -158,7 +159,7 @@ class PolicyRouter(LifecycleNode):
                 clock=here.clock,
                 warn=here.warn,
                 set_split=lambda percent: self._settings.set(split_percent=percent),
-                given=self._given,
+                given=self._given.within(self.get_namespace()),
                 now=present,
             )
         except Exception:
@@ -246,7 +247,7 @@ class PolicyRouter(LifecycleNode):
     def _change(self, parameters: RouterParameters) -> None:
         routing = self.routing
         if routing:
-            routing.change(parameters)
+            routing.change(parameters.within(self.get_namespace()))
 
     # data path: intake
 
