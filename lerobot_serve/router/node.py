@@ -20,6 +20,7 @@ from rclpy.callback_groups import ReentrantCallbackGroup
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.command_line import Command
 from lerobot_serve.ros.contract import ask_from_request
+from lerobot_serve.ros.decoding import subscribe
 from lerobot_serve.ros.introspection import tell_calls
 from lerobot_serve.ros.lane import Lane
 from lerobot_serve.ros.lifecycle import LifecycleNode
@@ -96,11 +97,13 @@ class PolicyRouter(LifecycleNode):
             )
             if kind is OpenSession:
                 tell_calls(self, service)
-        self.create_subscription(
+        subscribe(
+            self,
             EpisodeOutcome,
             '~/outcome',
             self._offered.on_outcome,
             qos.OUTCOME,
+            drop=self._drops.add,
             qos_overriding_options=qos.OVERRIDABLE,
         )
         choose = Goals(self, self._topics.tell).choose
