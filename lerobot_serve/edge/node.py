@@ -36,6 +36,7 @@ from lerobot_serve.edge.ticker import Senses, Ticker
 from lerobot_serve.ros import inputs as ros_inputs
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.beat import Beat
+from lerobot_serve.ros.command_line import Command
 from lerobot_serve.ros.lane import Lane
 from lerobot_serve.ros.parameter_server import ParameterServer
 from lerobot_serve.ros.run_episode import RunEpisodeAction
@@ -134,6 +135,7 @@ class EdgeController(SteadyNode):
             settings=lambda: self._settings.current,
             publisher_count=self._chunks.publisher_count,
             tell=self.get_logger().info,
+            warn=self.get_logger().warning,
         )
         return preparation.requester(
             parameters,
@@ -237,10 +239,17 @@ class EdgeController(SteadyNode):
         self._state_publisher.publish(self._state())
         self._listener.dropped(reports.count_drops(self._view))
         self._action.look()
+        if alarm := self._controller.alarm.take():
+            self.get_logger().error(alarm.text)
 
     def _on_slow_timer(self) -> None:
         self._diagnostics.publish(
-            reports.diagnostics(self._state(), name=self.get_fully_qualified_name())
+            reports.diagnostics(
+                self._state(),
+                name=self.get_fully_qualified_name(),
+                latched=self._controller.latched,
+                clamped=self._controller.alarm.present is not None,
+            )
         )
 
     def _change(self, parameters: EdgeParameters) -> None:
@@ -292,7 +301,7 @@ class EdgeController(SteadyNode):
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the executable `edge_controller`."""
-    return run(EdgeController, arguments)
+    return run(EdgeController, arguments, Command('edge_controller', EdgeParameters))
 
 
 if __name__ == '__main__':

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from lerobot_serve.edge import unit_check
 from lerobot_serve.edge.fit import fit
 from lerobot_serve.edge.frames import encode_frames
 from lerobot_serve.edge.history import Moment
@@ -20,10 +21,12 @@ from lerobot_serve.edge.link import Agreement
 from lerobot_serve.edge.parameters import EdgeParameters
 from lerobot_serve.edge.preparation import pace_warnings, state_inputs
 from lerobot_serve.edge.robot.description import CameraInput, Robot
+from lerobot_serve.edge.unit_check import Fit
+from lerobot_serve.wire import action_range
 from lerobot_serve.wire.content import Image
 from lerobot_serve.wire.images import ImagePool
-from lerobot_serve.wire.schema import Codec
-from lerobot_serve.wire.session import CameraSpec, SessionAsk, stretched, Unreachable
+from lerobot_serve.wire.schema import Codec, Refusal
+from lerobot_serve.wire.session import CameraSpec, Refused, SessionAsk, stretched, Unreachable
 from lerobot_serve_interfaces.srv import ResetEpisode
 
 OPEN_TIMEOUT_S = 5.0
@@ -60,7 +63,7 @@ class Messages(Protocol):
 
 
 class Outside:
-    """The Link of the node; `tell` is for operators, `asking` makes the ask of a session."""
+    """The Link of the node; `tell` and `warn` inform operators, `asking` makes a session's ask."""
 
     def __init__(
         self,
@@ -72,10 +75,12 @@ class Outside:
         settings: Callable[[], EdgeParameters],
         publisher_count: Callable[[], int],
         tell: Callable[[str], None],
+        warn: Callable[[str], None],
     ) -> None:
         self._clients, self._robot, self._messages = clients, robot, messages
+        self._state_units = robot.state_units
         self._asking, self._settings = asking, settings
-        self._publisher_count, self._tell = publisher_count, tell
+        self._publisher_count, self._tell, self._warn = publisher_count, tell, warn
         self._images = ImagePool(settings().image_threads)
         self._cameras = {camera.name: camera for camera in robot.cameras}
         self._names = dict(zip(self._cameras, robot.camera_names, strict=True))
@@ -96,6 +101,7 @@ class Outside:
         ask = replace(ask, cameras=tuple(self._seen.get(c.name, c) for c in ask.cameras))
         reply = client.open(ask, OPEN_TIMEOUT_S)
         self._client, self._ask = client, ask
+        self._check_units(server, reply)
         if not client.wait_until_wired(self._publisher_count, WIRING_TIMEOUT_S):
             self._tell(
                 f'{server} answers, but its topics were not found within {WIRING_TIMEOUT_S:g} s; '
@@ -118,6 +124,24 @@ class Outside:
             reply.supports_rtc,
         )
 
+    def _check_units(self, server: str, reply: Any) -> None:
+        """
+        Compare the range of the policy's actions with the limits. Raises Refused, and then the
+        session is closed, for one that is far beyond them in a unit that is not declared.
+        """
+        try:
+            pairs = [(each.key, bytes(each.value)) for each in reply.extensions]
+            policy = action_range.find(pairs)
+        except ValueError as error:
+            self._tell(f'{server}: {error}; units are not compared')
+            return
+        checked = unit_check.check(self._robot, policy)
+        if checked.fit is Fit.GROSS:
+            self.close_session()
+            raise Refused(Refusal.WRONG_POLICY, f'{reply.policy}: {checked.text}')
+        if checked.text:
+            self._warn(f'{reply.policy}: {checked.text}')
+
     def close_session(self) -> None:
         """A server that is gone closes the idle session by itself."""
         client, self._client = self._client, None
@@ -138,7 +162,7 @@ class Outside:
         )
 
     def observe(self, moments: tuple[Moment, ...]) -> tuple[np.ndarray, tuple[Image, ...]]:
-        """Return states and encoded images. Raises Malformed or Unencodable."""
+        """Return states and images for the policy. Raises Malformed or Unencodable."""
         names, settings = state_inputs(self._robot), self._settings()
         states = [
             self._messages.state([m.snapshot.values[n] for n in names], self._robot.state)
@@ -152,7 +176,7 @@ class Outside:
             settings.jpeg_quality,
             opened=self._opened,
         )
-        return np.stack(states).astype(np.float32), images
+        return self._state_units.to_policy(np.stack(states)).astype(np.float32), images
 
     def _opened(self, name: str, raw: bytes) -> np.ndarray | Image:
         """Return pixels, or the JPEG of the camera where it can be sent as it is."""

@@ -159,6 +159,15 @@ class EdgeParameters:
         low=0,
         high=1_000_000,
     )
+    clamp_alarm_s: float = parameter(
+        1.0,
+        'an error is logged when half of all joint-steps of so much playing or more were clamped; '
+        'when as many were wanted outside the position limits, the safety cage stops the robot '
+        'until reset; 0 for never',
+        unit='s',
+        low=0.0,
+        high=60.0,
+    )
     teardown: str = parameter(
         'hold',
         'what is done when the state becomes DEAD, after coming to rest: hold, go to the '

@@ -12,6 +12,7 @@ from typing import Protocol
 
 import numpy as np
 
+from lerobot_serve.wire.action_range import ActionRange
 from lerobot_serve.wire.content import NO_ACTIONS
 from lerobot_serve.wire.schema import StateClass
 
@@ -66,7 +67,8 @@ class Description:
     request. A `stochastic` policy draws random numbers, all of them from the request's seed. No
     more than `batch_limit` requests are predicted together (0: any number). A chunk takes so many
     `denoise_steps`, 0 where there are none. `notes` are what an operator should know; every
-    session hears them.
+    session hears them. `action_range` is that of the training data in the units of `Prediction.
+    robot`, None where it is not known or actions are relative.
     """
 
     policy_type: str
@@ -85,6 +87,7 @@ class Description:
     batch_limit: int = 0
     denoise_steps: int = 0
     notes: tuple[str, ...] = ()
+    action_range: ActionRange | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

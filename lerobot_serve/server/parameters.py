@@ -24,8 +24,7 @@ class ServerParameters:
     )
     policy_path: str = parameter(
         '',
-        'where the policy lies, later changed only below policy_root; empty takes the small '
-        'reaching policy of config/policies',
+        'where the policy lies, for kinds that have files; later changed only below policy_root',
         on_configure=True,
     )
     policy_root: str = parameter(

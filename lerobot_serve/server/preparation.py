@@ -22,6 +22,12 @@ from lerobot_serve.wire.schema import FINGERPRINT_LIMIT, Status
 
 # as in ServerStatus.msg
 TYPE_LIMIT, DEVICE_LIMIT = 64, 32
+# kinds whose policies are files; the others may need no path
+OF_FILES = ('builtin', 'exported', 'lerobot')
+NO_POLICY = (
+    'policy_path is empty, so there is no policy to serve; give -p policy_path:=DIR, the '
+    "directory of a policy (the demo's is config/policies/reach of this package)"
+)
 UNCONFIGURED_TEXT = 'no policy is loaded; configure the node'
 
 
@@ -39,6 +45,8 @@ def worker(
     path = parameters.policy_path
     if parameters.policy_kind == 'builtin' and not path:
         path = default_path
+    if parameters.policy_kind in OF_FILES and not path:
+        raise PolicyError(NO_POLICY)
     wanted = loading(parameters, path)
     reserved = reserve(wanted)
     try:

@@ -17,6 +17,7 @@ from trajectory_msgs.msg import JointTrajectory
 
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.beat import Beat
+from lerobot_serve.ros.command_line import Command
 from lerobot_serve.ros.conversions import image_from_frame
 from lerobot_serve.ros.parameter_server import ParameterServer
 from lerobot_serve.ros.runtime import run, Runtime
@@ -123,7 +124,7 @@ class SimRobot(SteadyNode):
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the executable `sim_robot`."""
-    return run(SimRobot, arguments)
+    return run(SimRobot, arguments, Command('sim_robot', SimParameters))
 
 
 if __name__ == '__main__':

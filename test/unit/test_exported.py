@@ -35,6 +35,8 @@ def test_it_describes_itself(policy):
     assert described.policy_type == 'exported'
     assert described.fingerprint.startswith('tiny@')
     assert described.state_names == described.action_names == ('pan.pos', 'lift.pos')
+    assert described.action_range is not None
+    assert len(described.action_range.low) == 2
     assert described.cameras == (Camera(rig.CAMERA, rig.HEIGHT, rig.WIDTH),)
     assert (described.chunk_size, described.trained_fps) == (rig.ROWS, 30.0)
     assert described.state_class == StateClass.CHUNK_STATELESS

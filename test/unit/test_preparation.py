@@ -90,14 +90,19 @@ def test_all_that_the_operator_says_of_the_policy_reaches_its_loader(loaded):
     [
         ('builtin', '', 'the default'),
         ('builtin', 'mine', 'mine'),
-        ('lerobot', '', ''),
         ('lerobot', 'mine', 'mine'),
     ],
 )
-def test_only_the_builtin_policy_has_a_default_path(loaded, kind, path, expected):
+def test_a_path_that_is_given_wins_over_the_default(loaded, kind, path, expected):
     policy = FakePolicy()
     loaded(policy, replace(GIVEN, policy_kind=kind, policy_path=path))
     assert policy.asked[1].path == expected
+
+
+@pytest.mark.parametrize('kind', ['builtin', 'exported', 'lerobot'])
+def test_without_a_policy_nothing_is_served(kind):
+    with pytest.raises(PolicyError, match='policy_path is empty, so there is no policy to serve'):
+        preparation.worker(ServerParameters(policy_kind=kind), '', Statistics())
 
 
 def test_a_policy_is_warm_before_it_serves_and_nothing_of_that_is_counted(loaded):

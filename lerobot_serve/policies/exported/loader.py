@@ -12,6 +12,7 @@ ever or take all memory, so serve only those whose origin is known.
 
 from __future__ import annotations
 
+from dataclasses import replace
 import os
 from pathlib import Path
 
@@ -217,6 +218,8 @@ def load(loading: Loading) -> ExportedPolicy:
     if model:
         files += sorted({folder / each.location for each in model.external})
     description = _description(loading, sidecar, files, without)
+    if ACTION in scales:
+        description = replace(description, action_range=scales[ACTION].range())
     agree(loading, description)
     check_room(loading, model.size_bytes if model else unpacked_bytes(program), HOST_COPIES)
     use_threads(loading.cpu_threads)

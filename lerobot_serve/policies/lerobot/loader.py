@@ -28,7 +28,7 @@ from lerobot_serve.policies.lerobot.pipelines import load_pipelines
 from lerobot_serve.policies.lerobot.policy import LeRobotPolicy
 from lerobot_serve.policies.lerobot.precision import precision_of, use_dtype
 from lerobot_serve.policies.lerobot.sizes import check_sizes
-from lerobot_serve.policies.lerobot.statistics import check_statistics
+from lerobot_serve.policies.lerobot.statistics import action_range, check_statistics
 from lerobot_serve.policies.lerobot.trial import tried
 from lerobot_serve.policies.memory import check_room
 
@@ -71,6 +71,8 @@ def load(loading: Loading) -> LeRobotPolicy:
             relative=pipelines.relative and not pipelines.anchored,
             notes=notes,
         )
+        if not pipelines.relative:
+            description = replace(description, action_range=action_range(folder))
         return _part(
             folder,
             'a first prediction',
