@@ -7,13 +7,18 @@ Put together here from the parameters; no ROS. What talks to the outside is hand
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
 from lerobot_serve.parameters import ParameterError
 from lerobot_serve.router.canary.facts import Facts
-from lerobot_serve.router.canary_watch import CanaryWatch, CANDIDATE, CHAMPION, slot_facts
+from lerobot_serve.router.canary_watch import (
+    arm_events,
+    CanaryWatch,
+    CANDIDATE,
+    CHAMPION,
+    slot_facts,
+)
 from lerobot_serve.router.control import Control
 from lerobot_serve.router.dispatch import Dispatcher
 from lerobot_serve.router.drops import Drops
@@ -51,12 +56,13 @@ class Serving:
     ) -> None:
         """`set_split` changes the parameter split_percent; `tell` is for operators."""
         self.drops, self._clock = drops, clock
-        self._longest_episode_s = 0.0
         self.slots = make_slots(parameters)
         capacity = parameters.remembered_episodes
         self._journal = Journal(folder / JOURNAL, capacity, tell)
         self.sticky = StickyTable(capacity, self._journal)
-        self.tally = Tally(tuple(self.slots), capacity)
+        self.tally = Tally(
+            tuple(self.slots), capacity, verdict_within_ns=parameters.verdict_within_ns
+        )
         robots = Robots(
             grace_ns=nanoseconds(parameters.session_grace_s),
             idle_ns=nanoseconds(parameters.session_idle_s),
@@ -79,6 +85,7 @@ class Serving:
         self.qualification = Qualification(folder / SHADOW, tell)
         self.parameters = parameters
         self.canary = CanaryWatch(parameters, folder / CANARY, set_split=set_split, tell=tell)
+        self.tally.expect(self.canary.open_episodes(), clock())
 
     @property
     def replicas(self) -> dict[str, Replica]:
@@ -92,6 +99,7 @@ class Serving:
     def change(self, parameters: RouterParameters) -> None:
         """Bring in what may change live; running episodes stay where they are."""
         self.dispatcher.asking.rules = rules(parameters)
+        self.tally.verdict_within_ns = parameters.verdict_within_ns
         self.canary.change(parameters)
         self.parameters = parameters
 
@@ -134,14 +142,12 @@ class Serving:
                     f'and takes no episodes: {text}'
                 )
 
-    def outcome(self, episode_id: str, outcome: int, duration_s: float = 0.0) -> str:
+    def outcome(self, episode_id: str, outcome: int) -> str:
         """Note how an episode ended; return why that does not count. Executor."""
         with self.dispatcher.lock:
             text = self.tally.outcome(episode_id, outcome)
         if text:
             self.drops.add('outcome_unknown')
-        elif isfinite(duration_s):
-            self._longest_episode_s = max(self._longest_episode_s, duration_s)
         return text
 
     def look_at_canary(self) -> bool:
@@ -160,7 +166,7 @@ class Serving:
                 *facts,
                 seen_in_shadow.spreads_mean,
                 seen_in_shadow.spreads_count,
-                longest_episode_s=self._longest_episode_s,
+                events=arm_events(self.tally.take_events()),
             )
         return self.canary.look(self._clock(), now)
 

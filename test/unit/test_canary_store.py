@@ -35,7 +35,7 @@ def again(file, **changes) -> tuple[Canary, str]:
 def half_way() -> World:
     world = World().to_step(1)
     world.end('candidate', 9, 1)
-    world.end('champion', 27, 3)
+    world.end('champion', 27, 3, open=1)
     world.look(after_s=20)
     return world
 
@@ -223,7 +223,18 @@ MEMORY = half_way().canary.memory()
 PLACES = [
     *((name,) for name in MEMORY),
     *(('counts', slot) for slot in MEMORY['counts']),
-    ('counts', 'candidate', 'successes'),
+    ('counts', 'candidate', 'answers'),
+    *(('trial', name) for name in MEMORY['trial']),
+    ('trial', 'totals', 'candidate'),
+    ('trial', 'totals', 'candidate', 0),
+    *(('trial', 'wide', name) for name in MEMORY['trial']['wide']),
+    ('trial', 'wide', 'blocks', 0),
+    ('trial', 'narrow', 'blocks', -1, 3),
+    ('trial', 'narrow', 'wealth', 'rollback', 1),
+    ('trial', 'open', 0),
+    *(('trial', 'open', 0, place) for place in range(4)),
+    ('alarms', 'trips'),
+    ('alarms', 'trips', 2),
     ('policies', 'candidate'),
     ('history', 0),
     ('history', 0, 0),
@@ -262,6 +273,10 @@ def test_what_makes_no_sense_begins_anew(place, value):
         {'time_ns': 10**400},
         {'policies': {'candidate': '', 'champion': 'a'}},
         {'counts': {}},
+        {'trial': {}},
+        {'alarms': {}},
+        {'trial': {**MEMORY['trial'], 'open': [['e', 'champion', 10**6, 0]]}},
+        {'trial': {**MEMORY['trial'], 'totals': {'candidate': [1, 2, 0, 0, 0, 0]}}},
         {'why': None},
     ],
 )
