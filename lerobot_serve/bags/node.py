@@ -17,7 +17,6 @@ from typing import Any
 
 from ament_index_python.packages import get_package_share_directory, PackageNotFoundError
 from rclpy.duration import Duration
-from rclpy.node import Node
 from rclpy.qos import DurabilityPolicy, HistoryPolicy, QoSProfile, ReliabilityPolicy
 from rclpy.topic_endpoint_info import TopicEndpointInfo
 
@@ -29,6 +28,7 @@ from lerobot_serve.bags.recording import Heard, Recording
 from lerobot_serve.bags.service_events import is_service_event, TYPE_END
 from lerobot_serve.bags.writer import BagWriter
 from lerobot_serve.ros.runtime import Runtime
+from lerobot_serve.ros.steady import SteadyNode
 
 LOOK_S = 0.2
 # as the most that any of our publishers keeps: a recorder is behind for moments only
@@ -53,8 +53,10 @@ class Wanted:
         return self.all or is_ours(kind) or topic == DIAGNOSTICS
 
 
-class Recorder(Node):
+class Recorder(SteadyNode):
     """See the module. Built in the main thread."""
+
+    sim_time_refusal = 'a bag holds the times at which messages were sent and received'
 
     def __init__(self, runtime: Runtime, folder: Path, wanted: Wanted, **limits: Any) -> None:
         """Raises BagError; `limits` are those of Recording."""

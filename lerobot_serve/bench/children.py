@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 
+from lerobot_serve.cli.offspring import bound_to_us
 from lerobot_serve.start import signals_held
 
 END_S = 10.0
@@ -28,7 +29,7 @@ def child(
     with open(log, 'w') as output:
         with signals_held():
             process = subprocess.Popen(
-                command,
+                bound_to_us(command),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,

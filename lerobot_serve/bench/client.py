@@ -12,13 +12,12 @@ from functools import partial
 import queue
 import time
 
-from rclpy.node import Node
-
 from lerobot_serve.bench import echo
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.lane import Lane
 from lerobot_serve.ros.runtime import Runtime, UserError
 from lerobot_serve.ros.session_client import SessionClient
+from lerobot_serve.ros.steady import SteadyNode
 from lerobot_serve.wire.schema import Refusal
 from lerobot_serve.wire.session import Refused, SessionAsk, Unreachable
 from lerobot_serve_interfaces.msg import ActionChunk, Observation
@@ -85,7 +84,7 @@ class Inbox:
             self._queue.get_nowait()
 
 
-class PolicyClient(Node):
+class PolicyClient(SteadyNode):
     """
     A client of one policy server or router. Built by the main thread, which also calls everything
     but the inboxes' `deposit`. An answer is waited for `answer_s`; a request that was lost on the

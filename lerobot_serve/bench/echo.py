@@ -14,9 +14,9 @@ import sys
 
 import rclpy
 from rclpy.executors import ExternalShutdownException
-from rclpy.node import Node
 
 from lerobot_serve.ros import qos
+from lerobot_serve.ros.steady import SteadyNode
 from lerobot_serve.wire.cdr import ENCAPSULATION
 from lerobot_serve_interfaces.msg import ActionChunk, Observation
 
@@ -27,7 +27,7 @@ def main() -> int:
     """Echo until a signal."""
     reply = ENCAPSULATION + bytes(int(sys.argv[1]) - len(ENCAPSULATION))
     rclpy.init()
-    node = Node('echo')
+    node = SteadyNode('echo')
     publisher = node.create_publisher(ActionChunk, REPLIES, qos.ACTION_CHUNK)
     node.create_subscription(
         Observation,

@@ -11,14 +11,13 @@ import os
 from pathlib import Path
 import time
 
-from rclpy.node import Node
-
 from lerobot_serve.bench.children import child
 from lerobot_serve.bench.client import READY_TIMEOUT_S
 from lerobot_serve.bench.report import Case
 from lerobot_serve.cli.processes import executable_path
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.runtime import Runtime, UserError
+from lerobot_serve.ros.steady import SteadyNode
 from lerobot_serve_interfaces.msg import EdgeState
 
 ABOUT = 'CPU time of the edge controller'
@@ -33,7 +32,7 @@ def measure(rounds: int, folder: Path) -> list[Case]:
     runtime = Runtime([])
     states: list[EdgeState] = []
     try:
-        node = Node('bench_edge', context=runtime.context)
+        node = SteadyNode('bench_edge', context=runtime.context)
         node.create_subscription(
             EdgeState, f'{ROBOT}/edge_controller/state', states.append, qos.STATE
         )

@@ -18,7 +18,6 @@ from pathlib import Path
 import tempfile
 
 import numpy as np
-from rclpy.node import Node
 
 from lerobot_serve.bench.outage import Command, describe, Lived, Outage, outage
 from lerobot_serve.bench.report import Case
@@ -32,6 +31,7 @@ from lerobot_serve.demo.stage import Stage
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.runtime import Runtime
 from lerobot_serve.ros.share import shared_file
+from lerobot_serve.ros.steady import SteadyNode
 from lerobot_serve_interfaces.msg import EdgeState, ExecutedAction
 
 ABOUT = 'from the SIGKILL of a policy server to the next chunk that a robot plays'
@@ -81,7 +81,7 @@ class Quiet:
         pass
 
 
-class Witness(Node):
+class Witness(SteadyNode):
     """Notes the commands of all robots: the executor deposits, the main thread reads."""
 
     def __init__(self, runtime: Runtime, board: Scoreboard) -> None:

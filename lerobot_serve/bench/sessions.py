@@ -15,8 +15,6 @@ from functools import partial
 from pathlib import Path
 import time
 
-from rclpy.node import Node
-
 from lerobot_serve.bench.client import LIFESPAN_S, open_when_ready, SERVER
 from lerobot_serve.bench.edge_cpu import cpu_s
 from lerobot_serve.bench.real_path import ask
@@ -26,6 +24,7 @@ from lerobot_serve.bench.serving import running
 from lerobot_serve.bench.statistics import ratio, spread
 from lerobot_serve.ros.runtime import Runtime
 from lerobot_serve.ros.session_client import SessionClient
+from lerobot_serve.ros.steady import SteadyNode
 from lerobot_serve.wire.schema import Codec
 
 ABOUT = 'robots come and go: sessions opened and closed, straight and through a router'
@@ -45,7 +44,7 @@ def measure(rounds: int, folder: Path) -> list[Case]:
     with contextlib.ExitStack() as stack:
         runtime = Runtime([])
         stack.callback(runtime.close)
-        node = Node('bench_sessions', context=runtime.context)
+        node = SteadyNode('bench_sessions', context=runtime.context)
         runtime.add(node)
         runtime.spin_in_background()
         stack.enter_context(running(node, 'policy_server', SERVER, POLICY, folder))

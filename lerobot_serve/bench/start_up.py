@@ -31,6 +31,7 @@ from lerobot_serve.policies.base import PolicyError
 from lerobot_serve.ros.calls import call, CallFailed
 from lerobot_serve.ros.runtime import Runtime, UserError
 from lerobot_serve.ros.share import shared_file
+from lerobot_serve.ros.steady import SteadyNode
 from lerobot_serve_interfaces.srv import GetStatus
 
 ABOUT = 'from the start of a process to a server that is ready, and to robots that move'
@@ -117,7 +118,7 @@ def measure_servers(
     found: dict[str, Series] = {name: {} for name in policies}
     runtime = Runtime([])
     try:
-        node = Node('bench_start_up', context=runtime.context)
+        node = SteadyNode('bench_start_up', context=runtime.context)
         runtime.add(node)
         runtime.spin_in_background()
         for number in range(WARM_UP_STARTS + starts):

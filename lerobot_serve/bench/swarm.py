@@ -16,13 +16,13 @@ import threading
 import time
 
 import numpy as np
-from rclpy.node import Node
 
 from lerobot_serve.bench.client import LIFESPAN_S, open_when_ready, READY_TIMEOUT_S, SERVER
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.lane import Lanes
 from lerobot_serve.ros.runtime import Runtime, UserError
 from lerobot_serve.ros.session_client import SessionClient
+from lerobot_serve.ros.steady import SteadyNode
 from lerobot_serve.wire import chunk as wire_chunk
 from lerobot_serve.wire import images
 from lerobot_serve.wire import observation as wire_observation
@@ -77,7 +77,7 @@ class Paced:
     seconds: float = 0.0
 
 
-class Swarm(Node):
+class Swarm(SteadyNode):
     """See the module."""
 
     def __init__(self, runtime: Runtime, server: str = SERVER, topics: int = 1) -> None:

@@ -18,13 +18,13 @@ import time
 
 from builtin_interfaces.msg import Time
 import numpy as np
-from rclpy.node import Node
 from sensor_msgs.msg import JointState
 
 from lerobot_serve.bench.children import module
 from lerobot_serve.bench.report import Case
 from lerobot_serve.bench.statistics import ratio
 from lerobot_serve.cage.description import ActionLimit, Motion
+from lerobot_serve.cli.offspring import bound_to_us
 from lerobot_serve.edge import preparation
 from lerobot_serve.edge.controller import Controller, Sensed
 from lerobot_serve.edge.parameters import EdgeParameters
@@ -35,6 +35,7 @@ from lerobot_serve.edge.robot.description import Output, Robot
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.beat import Beat
 from lerobot_serve.ros.runtime import Runtime
+from lerobot_serve.ros.steady import SteadyNode
 from lerobot_serve_interfaces.msg import ExecutedAction
 
 ABOUT = 'lateness of the control tick beside a thread that only sleeps'
@@ -51,7 +52,7 @@ def measure(rounds: int, folder: Path) -> list[Case]:
 def measure_rate(rate_hz: int) -> Case:
     """Run both for SECONDS, side by side."""
     command = module('tick', rate_hz, SECONDS)
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as sleeper:
+    with subprocess.Popen(bound_to_us(command), stdout=subprocess.PIPE, text=True) as sleeper:
         late_ms, body_ms, missed = real_ticks(rate_hz)
         alone_ms = json.loads(sleeper.communicate(timeout=SECONDS + 20)[0])
     p99 = [float(np.percentile(values, 99)) for values in (late_ms, alone_ms)]
@@ -73,7 +74,7 @@ def robot(rate_hz: int) -> Robot:
     return Robot('bench', rate_hz, (), (), actions, output)
 
 
-class Ticker(Node):
+class Ticker(SteadyNode):
     """The tick thread's part of the edge, with everything else kept busy."""
 
     def __init__(self, runtime: Runtime, rate_hz: int) -> None:

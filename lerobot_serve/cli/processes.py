@@ -1,4 +1,8 @@
-"""Starts the package's executables as processes of their own, and ends every one of them."""
+"""
+Starts the package's executables as processes of their own, and ends every one of them.
+
+The kernel ends them with this process, when that one is killed.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +16,7 @@ from typing import IO
 
 from ament_index_python.packages import get_package_prefix, PackageNotFoundError
 
+from lerobot_serve.cli.offspring import bound_to_us
 from lerobot_serve.ros.runtime import UserError
 from lerobot_serve.start import END_S, signals_held
 
@@ -24,17 +29,25 @@ class Fleet:
     """Processes with their logs in one folder."""
 
     def __init__(self, folder: Path, environment: dict[str, str]) -> None:
-        self._folder, self._environment = folder, environment
+        self._folder, self.environment = folder, environment
         self.processes: dict[str, subprocess.Popen] = {}
         self._logs: list[IO] = []
 
     def start(
-        self, name: str, executable: str, *, namespace: str = '', **parameters: object
+        self,
+        name: str,
+        executable: str,
+        *,
+        namespace: str = '',
+        params_file: Path | None = None,
+        **parameters: object,
     ) -> subprocess.Popen:
-        """Start one executable; its output goes to NAME.log."""
+        """Start one executable; its output goes to NAME.log. `parameters` win over the file."""
         command = [str(executable_path(executable)), '--ros-args']
         if namespace:
             command += ['-r', f'__ns:={namespace}']
+        if params_file:
+            command += ['--params-file', str(params_file)]
         for key, value in parameters.items():
             command += ['-p', f'{key}:={value}']
         # closed in end(), with the process that writes to it
@@ -44,11 +57,11 @@ class Fleet:
         self._logs.append(log)
         with signals_held():
             self.processes[name] = subprocess.Popen(
-                command,
+                bound_to_us(command),
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
-                env=self._environment,
+                env=self.environment,
             )
         return self.processes[name]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import time
 from typing import Any
 
-from lerobot_serve.demo import cast
+from lerobot_serve.demo import cast, moments
 from lerobot_serve.demo.scoreboard import version_of
 from lerobot_serve.demo.stage import Stage
 
@@ -81,13 +81,13 @@ def kill(stage: Stage) -> Figures:
         KILL_S,
         'the router misses the server',
     )
-    missed_s = time.time() - killed_s
+    missed_s = moments.now_s() - killed_s
     stage.wait(
         lambda: all(r.chunks > before[name][1] + 1 for name, r in board.robots.items()),
         KILL_S,
         'all robots are answered again',
     )
-    stage.watch(max(0.0, AFTER_KILL_S - (time.time() - killed_s)))
+    stage.watch(max(0.0, AFTER_KILL_S - (moments.now_s() - killed_s)))
     stalled = sum(r.stalls > before[name][0] for name, r in board.robots.items())
     gap_ms = 1e3 * max(robot.gap_s for robot in board.robots.values())
     pause_ms = 1e3 * max(robot.pause_s for robot in board.robots.values())
@@ -99,7 +99,7 @@ def kill(stage: Stage) -> Figures:
     back_s = stage.wait(
         lambda: board.replica_state('a', node) == 'READY', KILL_S, f'{victim} is back'
     )
-    stage.say(f'{victim} is back after {back_s:.0f} s')
+    stage.say(f'{victim} is back after {back_s:.0f} s', mark=f'{victim} back')
     return {
         'shown': stalled == 0,
         'server': node,
@@ -114,14 +114,14 @@ def kill(stage: Stage) -> Figures:
 def canary(stage: Stage) -> Figures:
     """v2 takes over, step by step, when it has shown that it is not worse."""
     board = stage.board
-    begun_s = time.time()
+    begun_s = moments.now_s()
     stage.node.set(cast.ROUTER, **{'canary.plan': list(stage.plan)})
     seen: list[dict[str, Any]] = []
 
     def is_over() -> bool:
         now = board.canary
         if now.share_percent and (not seen or seen[-1]['share_percent'] != now.share_percent):
-            seen.append({'share_percent': now.share_percent, 'after_s': time.time() - begun_s})
+            seen.append({'share_percent': now.share_percent, 'after_s': moments.now_s() - begun_s})
         return now.state in ('promoted', 'rolled_back')
 
     took_s = stage.wait(is_over, CANARY_S, 'the canary comes to an end')
@@ -153,9 +153,9 @@ def broken(stage: Stage) -> Figures:
     stage.load(cast.CANDIDATE, 'v3')
     stage.wait(lambda: version_of(board.canary.candidate) == 'v3', BROKEN_S, 'v3 is tried')
     took_s = stage.wait(lambda: board.canary.state == 'rolled_back', BROKEN_S, 'v3 is rolled back')
-    back_s, end = time.time(), board.canary
+    back_s, end = moments.now_s(), board.canary
     first_s = board.first_placed('v3')
-    stage.say(f'v3 is {end.text[:160]}')
+    stage.say(f'v3 is rolled back: {end.reason[:160]}')
     stage.watch(AFTER_KILL_S)
     return {
         # answers to copies may already tell the router enough; then no episode is given to v3

@@ -106,6 +106,9 @@ def robot(name: str, seed: int, traces: Path) -> list[Part]:
         'task': 'reach the red target',
         'codec': 'raw',
         'profile': 'wired',
+        # the demo shows that a canary takes a broken policy away; here each robot would stop first
+        # and wait for a person
+        'clamp_alarm_s': 0.0,
         'trace_folder': traces,
         'trace_images': 'none',
     }

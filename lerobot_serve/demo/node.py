@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
+from geometry_msgs.msg import PointStamped
 from lifecycle_msgs.srv import ChangeState
 from rcl_interfaces.srv import SetParameters
-from rclpy.node import Node
 from rclpy.parameter import Parameter
+from sensor_msgs.msg import JointState
 
+from lerobot_serve.demo import moments
 from lerobot_serve.demo.cast import ROUTER
+from lerobot_serve.demo.film import Frame
 from lerobot_serve.demo.scoreboard import (
     Canary,
     Ended,
@@ -23,6 +25,8 @@ from lerobot_serve.demo.scoreboard import (
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.calls import call, CallFailed
 from lerobot_serve.ros.runtime import Runtime, UserError
+from lerobot_serve.ros.steady import SteadyNode
+from lerobot_serve.sim.arm import ELBOW, SHOULDER
 from lerobot_serve_interfaces.msg import (
     CanaryState,
     EdgeState,
@@ -54,7 +58,7 @@ SLOT_STATES = names_of(SlotState, 'HEALTHY', 'DRAINED', 'PROBING', 'DOWN')
 REPLICA_STATES = names_of(ReplicaState, 'UNKNOWN', 'READY', 'SUSPECT', 'AWAY', 'STRANGER')
 
 
-class Onlooker(Node):
+class Onlooker(SteadyNode):
     """Callbacks run in the executor thread and deposit on the scoreboard."""
 
     def __init__(self, runtime: Runtime, board: Scoreboard) -> None:
@@ -83,6 +87,18 @@ class Onlooker(Node):
             qos.EXECUTED_ACTION,
         )
         self.create_subscription(
+            PointStamped,
+            f'/{name}/target',
+            lambda message: self._on_target(name, message),
+            qos.STATE,
+        )
+        self.create_subscription(
+            JointState,
+            f'/{name}/joint_states',
+            lambda message: self._on_joints(name, message),
+            qos.SENSOR,
+        )
+        self.create_subscription(
             EpisodeOutcome,
             f'/{name}/episode_outcome',
             lambda message: self._on_outcome(name, message),
@@ -95,10 +111,10 @@ class Onlooker(Node):
         with self.board.lock:
             if message.chunks_accepted > robot.chunks:
                 line = self.board.trips_ms.setdefault(message.policy, [])
-                line.append((time.time(), message.round_trip_ms))
-            robot.state = EDGE_STATES.get(message.state, '?')
+                line.append((moments.now_s(), message.round_trip_ms))
+            robot.note_state(EDGE_STATES.get(message.state, '?'), message.stalls)
             robot.reason, robot.policy, robot.slot = message.reason, message.policy, message.slot
-            robot.server, robot.stalls = message.server, message.stalls
+            robot.server = message.server
             robot.chunks, robot.cage_trips = message.chunks_accepted, message.cage_trips
             robot.ticks, robot.ticks_missed = message.ticks, message.ticks_missed
             robot.drops = {drop.reason: drop.count for drop in message.drops}
@@ -115,6 +131,15 @@ class Onlooker(Node):
                 robot.play(now_s, message.episode_id, message.age_s)
                 self.board.ages_ms.append(1e3 * message.age_s)
 
+    def _on_target(self, name: str, message: PointStamped) -> None:
+        self.board.targets[name] = message.point.x, message.point.y
+
+    def _on_joints(self, name: str, message: JointState) -> None:
+        target = self.board.targets.get(name)
+        if target and len(message.position) > max(SHOULDER, ELBOW):
+            pose = message.position[SHOULDER], message.position[ELBOW]
+            self.board.filmed(name, Frame(moments.now_s(), *pose, target))
+
     def _on_outcome(self, name: str, message: EpisodeOutcome) -> None:
         board = self.board
         if message.outcome not in (EpisodeOutcome.SUCCESS, EpisodeOutcome.FAILURE):
@@ -125,7 +150,7 @@ class Onlooker(Node):
                 # an arm without a server: nobody had a try
                 return
             good = message.outcome == EpisodeOutcome.SUCCESS
-            board.ended.append(Ended(time.time(), name, policy, good, message.duration_s))
+            board.ended.append(Ended(moments.now_s(), name, policy, good, message.duration_s))
         board.news.set()
 
     def _on_routing(self, message: RoutingDecision) -> None:
@@ -134,14 +159,14 @@ class Onlooker(Node):
             is_new = message.episode_id not in board.placed
             board.placed[message.episode_id] = message.policy
             if is_new and not message.cached:
-                board.placements.append((time.time(), message.policy))
+                board.placements.append((moments.now_s(), message.policy))
 
     def _on_router(self, message: RouterState) -> None:
         with self.board.lock:
             self.board.verdict = message.verdict
             self.board.slots = {slot.slot: seen_slot(slot) for slot in message.slots}
             share = next((s.share_percent for s in message.slots if s.slot == 'b'), 0)
-            self.board.shares.append((time.time(), float(share)))
+            self.board.shares.append((moments.now_s(), float(share)))
         self.board.news.set()
 
     def _on_canary(self, message: CanaryState) -> None:
@@ -160,7 +185,9 @@ class Onlooker(Node):
         self.board.canary = seen
         if (before.state, before.share_percent) != (seen.state, seen.share_percent):
             share = f', {seen.share_percent} %' if seen.state in ('running', 'held') else ''
-            self.board.happened(time.time(), f'canary {seen.state.replace("_", " ")}{share}')
+            state = seen.state.replace('_', ' ')
+            mark = f'{seen.share_percent} %' if share else state
+            self.board.happened(moments.now_s(), f'canary {state}{share}', mark)
 
     def _on_shadow(self, message: ShadowSummary) -> None:
         self.board.shadow = Shadow(
@@ -177,7 +204,7 @@ class Onlooker(Node):
 
     def _on_divergence(self, message: ShadowDivergence) -> None:
         with self.board.lock:
-            self.board.divergences.append((time.time(), message.divergence))
+            self.board.divergences.append((moments.now_s(), message.divergence))
 
     # the main thread, while the executor spins
 

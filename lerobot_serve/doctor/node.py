@@ -19,7 +19,6 @@ from rcl_interfaces.srv import GetParameters, ListParameters
 import rclpy
 from rclpy.duration import Duration
 from rclpy.expand_topic_name import expand_topic_name
-from rclpy.node import Node
 from rclpy.parameter import parameter_value_to_python
 from rclpy.qos import HistoryPolicy, qos_check_compatible, QoSCompatibility, QoSProfile
 from rclpy.topic_endpoint_info import TopicEndpointInfo
@@ -33,6 +32,7 @@ from lerobot_serve.ros import inputs as ros_inputs
 from lerobot_serve.ros import large_messages, qos
 from lerobot_serve.ros.calls import call, CallFailed
 from lerobot_serve.ros.runtime import Runtime
+from lerobot_serve.ros.steady import SteadyNode
 from lerobot_serve.wire.errors import Malformed
 
 T = TypeVar('T')
@@ -46,7 +46,7 @@ ASKED_LIMIT = 64
 FOR_EVER_NS = 10**18
 
 
-class Doctor(Node):
+class Doctor(SteadyNode):
     """See the module. Built in the main thread; what it may take begins with its making."""
 
     def __init__(self, runtime: Runtime, namespace: str, wait_s: float) -> None:
@@ -66,7 +66,7 @@ class Doctor(Node):
     def middleware(self) -> Middleware:
         """Return what runs below this node."""
         name = rclpy.get_rmw_implementation_identifier()
-        return Middleware(name, large_messages.complaint(name, large_messages.read_memory_map()))
+        return Middleware(name, large_messages.own_complaint(name))
 
     def listen(self, robot: Robot) -> list[Heard]:
         """Return what comes on the inputs, until each has sent enough or time is over."""

@@ -6,12 +6,13 @@ from collections.abc import Callable
 from math import isinf, pi
 
 from lerobot_serve.cage.description import ActionLimit, Motion
-from lerobot_serve.doctor.finding import failure, Finding, ok, warning
+from lerobot_serve.doctor.finding import failure, Finding, ok, skipped, warning
 from lerobot_serve.edge import preparation
 from lerobot_serve.edge.parameters import EdgeParameters
 from lerobot_serve.edge.queue.actions import ActionQueue
 from lerobot_serve.edge.queue.delay import RULES
 from lerobot_serve.edge.robot.description import Robot
+from lerobot_serve.edge.unit_check import check, Fit
 from lerobot_serve.parameters import ParameterError
 from lerobot_serve.policies.base import Description
 from lerobot_serve.server.contract import check_cameras, check_fps, check_same_names, Rules
@@ -21,6 +22,7 @@ from lerobot_serve.wire.session import Refused, SessionAsk
 EXAMPLES = 'the files in config/robots explain every key'
 # two turns of a joint; no arm is so many metres long either
 TURNS_RAD = 4 * pi
+UNITS_PAGE = 'docs/your_robot.md has a section on units'
 AGREE = 'correct the robot file, or serve a policy that was trained for this robot'
 
 
@@ -70,8 +72,8 @@ def limits(robot: Robot) -> list[Finding]:
             warning(
                 'unit',
                 f'{", ".join(far)}: more than two turns in rad; are these degrees?',
-                'give all limits in the unit that the driver takes, rad and m in ROS; nothing '
-                'here converts units',
+                'give all limits in the unit that the driver takes, rad and m in ROS; '
+                f'{UNITS_PAGE}, where policy and driver differ',
             )
         )
     pushing = [
@@ -105,8 +107,23 @@ def agreement(robot: Robot, served: Description, rules: Rules) -> list[Finding]:
         _names('action names', Refusal.ACTION_NAMES, ask.action_names, served.action_names),
         _names('state names', Refusal.STATE_NAMES, ask.state_names, served.state_names),
         *_judged('cameras', lambda: check_cameras(ask, served), _cameras(ask, served)),
+        units(robot, served),
         *_judged('rate', lambda: check_fps(ask, served, rules), f'both at {robot.fps:g} Hz'),
     ]
+
+
+def units(robot: Robot, served: Description) -> Finding:
+    """Return whether the range of the policy's actions fits the limits, as an edge looks at it."""
+    name = 'units'
+    if served.action_range is None:
+        missing = 'the policy tells no range of its actions (relative ones, or no statistics)'
+        return skipped(name, f'not compared with the limits: {missing}')
+    checked = check(robot, served.action_range)
+    if checked.fit is Fit.GROSS:
+        return failure(name, checked.text, f'an edge refuses this policy; {UNITS_PAGE}')
+    if checked.fit is Fit.DOUBTFUL:
+        return warning(name, checked.text, f'see that it is meant; {UNITS_PAGE}')
+    return ok(name, 'the range of the actions in training fits the limits')
 
 
 def _cameras(ask: SessionAsk, served: Description) -> str:

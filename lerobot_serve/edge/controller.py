@@ -16,6 +16,7 @@ import numpy as np
 
 from lerobot_serve.cage.cage import Cage
 from lerobot_serve.cage.judgement import Judgement, Last, Verdict
+from lerobot_serve.edge.clamp_alarm import ClampAlarm
 from lerobot_serve.edge.journey import Journey
 from lerobot_serve.edge.ladder import Decision, Ladder
 from lerobot_serve.edge.queue.actions import ActionQueue, Planned
@@ -56,9 +57,11 @@ class Controller:
         step_s: float,
         max_action_age_ns: int,
         dry: Callable[[], None],
+        alarm: ClampAlarm | None = None,
     ) -> None:
         self._queue, self._ladder, self._cage = queue, ladder, cage
         self._interpolator, self._step_s = interpolator, step_s
+        self.alarm = alarm or ClampAlarm((), window_steps=0, window_s=0.0)
         self._journey = journey
         self._max_age_ns, self._dry = max_action_age_ns, dry
         self._orders: list[Callable[[], None]] = []
@@ -87,11 +90,16 @@ class Controller:
 
     def reset_cage(self) -> None:
         """Let a latched cage judge again."""
-        self._orders.append(self._cage.reset)
+        self._orders += [self._cage.reset, self.alarm.reset]
 
     @property
     def latched(self) -> bool:
         return self._cage.latched
+
+    @property
+    def latched_by(self) -> str:
+        """Why the cage is latched, empty when it is not."""
+        return self._cage.latched_by
 
     # request thread
 
@@ -211,4 +219,12 @@ class Controller:
             self.age_ns = max(0, now_ns - planned.source.captured_ns)
             self.oldest_age_ns = max(self.oldest_age_ns, self.age_ns)
             self._journey.note(planned, judgement.command, self.age_ns)
+            self._watch_clamping(decision, judgement)
         return Executed(planned, decision, judgement, self.age_ns if planned else 0)
+
+    def _watch_clamping(self, decision: Decision, judgement: Judgement) -> None:
+        """Latch the cage when most of what the policy wants is outside the position limits."""
+        if judgement.verdict in (Verdict.PASS, Verdict.CLAMPED):
+            alarm = self.alarm.note(decision.wanted, judgement.command)
+            if alarm and alarm.latches:
+                self._cage.latch(alarm.text)

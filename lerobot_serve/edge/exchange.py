@@ -22,6 +22,7 @@ from lerobot_serve.edge.link import Agreement, Episode, Link, Pace, Progress
 from lerobot_serve.edge.listener import Listener
 from lerobot_serve.edge.queue.actions import ActionQueue, Leftover, Source
 from lerobot_serve.edge.queue.latency import LatencyTracker
+from lerobot_serve.edge.robot.units import executed_for_policy, Units
 from lerobot_serve.edge.tally import Tally
 from lerobot_serve.wire import chunk as wire_chunk
 from lerobot_serve.wire import executed as wire_executed
@@ -48,6 +49,7 @@ class Outcome(Enum):
     DROPPED = auto()
 
 
+SAME_UNITS = Units()
 # the session is over, whatever the robot still has to play
 SESSION_OVER = (Status.NO_SESSION, Status.DRAINING)
 
@@ -71,11 +73,13 @@ class Exchange:
         first_epoch: int,
         clock: Callable[[], int],
         listener: Listener | None = None,
+        units: Units = SAME_UNITS,
     ) -> None:
         self._link, self.history, self._actions = link, history, actions
         self._latency, self._clock = latency, clock
         self._executed = executed
         self._client_id, self._columns = client_id, action_count
+        self._units = units
         self._listener = listener or Listener()
         self.progress, self.drops, self.tally = Progress(), Counter(), Tally()
         self._ledger = Ledger(first_epoch)
@@ -200,9 +204,9 @@ class Exchange:
             left_s,
             prefix.policy,
             prefix.model,
-            prefix.robot,
+            self._units.to_policy(prefix.robot),
             # lost if the request is: no robot plays it again
-            (wire_executed.encode(self._executed()),),
+            (wire_executed.encode(executed_for_policy(self._executed(), self._units)),),
         )
         raw = wire_observation.encode(observation)
         self._link.send(raw)
@@ -281,11 +285,12 @@ class Exchange:
             chunk.slot,
             chunk.policy,
         )
+        robot = self._units.to_robot(chunk.robot)
         if pace.append:
-            return self._actions.append(chunk.robot, source, mark=pending.mark, model=chunk.model)
+            return self._actions.append(robot, source, mark=pending.mark, model=chunk.model)
         passed_s = (arrived_ns - pending.sent_ns) / 1e9
         skipped = self._actions.replace(
-            chunk.robot,
+            robot,
             source,
             mark=pending.mark,
             delay_rows=math.ceil(passed_s / pace.step_s),

@@ -14,7 +14,6 @@ import time
 
 from diagnostic_msgs.msg import DiagnosticArray
 import numpy as np
-from rclpy.node import Node
 from std_srvs.srv import Trigger
 
 from lerobot_serve.edge import metrics, preparation, reports
@@ -37,16 +36,18 @@ from lerobot_serve.edge.ticker import Senses, Ticker
 from lerobot_serve.ros import inputs as ros_inputs
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.beat import Beat
+from lerobot_serve.ros.command_line import Command
 from lerobot_serve.ros.lane import Lane
 from lerobot_serve.ros.parameter_server import ParameterServer
 from lerobot_serve.ros.run_episode import RunEpisodeAction
 from lerobot_serve.ros.runtime import run, Runtime
 from lerobot_serve.ros.session_client import SessionClient
 from lerobot_serve.ros.share import shared_file
+from lerobot_serve.ros.steady import SteadyNode
 from lerobot_serve_interfaces.msg import ActionChunk, EdgeState, EpisodeOutcome, ExecutedAction
 
 
-class EdgeController(Node):
+class EdgeController(SteadyNode):
     """See the module. Built in the main thread; each method says whose it is."""
 
     def __init__(self, runtime: Runtime) -> None:
@@ -134,6 +135,7 @@ class EdgeController(Node):
             settings=lambda: self._settings.current,
             publisher_count=self._chunks.publisher_count,
             tell=self.get_logger().info,
+            warn=self.get_logger().warning,
         )
         return preparation.requester(
             parameters,
@@ -237,10 +239,17 @@ class EdgeController(Node):
         self._state_publisher.publish(self._state())
         self._listener.dropped(reports.count_drops(self._view))
         self._action.look()
+        if alarm := self._controller.alarm.take():
+            self.get_logger().error(alarm.text)
 
     def _on_slow_timer(self) -> None:
         self._diagnostics.publish(
-            reports.diagnostics(self._state(), name=self.get_fully_qualified_name())
+            reports.diagnostics(
+                self._state(),
+                name=self.get_fully_qualified_name(),
+                latched=self._controller.latched,
+                clamped=self._controller.alarm.present is not None,
+            )
         )
 
     def _change(self, parameters: EdgeParameters) -> None:
@@ -292,7 +301,7 @@ class EdgeController(Node):
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the executable `edge_controller`."""
-    return run(EdgeController, arguments)
+    return run(EdgeController, arguments, Command('edge_controller', EdgeParameters))
 
 
 if __name__ == '__main__':

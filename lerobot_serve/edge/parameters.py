@@ -14,8 +14,9 @@ from lerobot_serve.edge.profiles import DEFAULT_PROFILE, PROFILES, with_profile
 from lerobot_serve.parameters import parameter, ParameterError
 from lerobot_serve.telemetry import settings as endpoint_settings
 from lerobot_serve.trace import settings as trace_settings
-from lerobot_serve.wire.names import is_topic
+from lerobot_serve.wire.names import is_printable, is_topic
 from lerobot_serve.wire.schema import TASK_LIMIT
+from lerobot_serve.wire.session import TAG_KEY_LIMIT, TAG_VALUE_LIMIT, TAGS_LIMIT
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,9 @@ class EdgeParameters:
     )
 
     # requests
+    tags: tuple[str, ...] = parameter(
+        (), "labels of this robot for the servers' logs and traces, each KEY=VALUE"
+    )
     codec: str = parameter(
         'jpeg',
         'how images travel: jpeg over a network, raw on one machine',
@@ -155,6 +159,15 @@ class EdgeParameters:
         low=0,
         high=1_000_000,
     )
+    clamp_alarm_s: float = parameter(
+        1.0,
+        'an error is logged when half of all joint-steps of so much playing or more were clamped; '
+        'when as many were wanted outside the position limits, the safety cage stops the robot '
+        'until reset; 0 for never',
+        unit='s',
+        low=0.0,
+        high=60.0,
+    )
     teardown: str = parameter(
         'hold',
         'what is done when the state becomes DEAD, after coming to rest: hold, go to the '
@@ -198,10 +211,26 @@ class EdgeParameters:
             raise ParameterError(
                 f'task may have {TASK_LIMIT} bytes, got {len(self.task.encode())}'
             )
+        read_tags(self.tags)
         _check_servers(self.servers)
         _check_times(self)
         _check_chunks(self)
         _check_stop(self)
+
+
+def read_tags(texts: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+    """Return key and value of each tag. Raises ParameterError."""
+    tags = tuple(tuple(text.split('=', 1)) for text in texts)
+    for text, tag in zip(texts, tags, strict=True):
+        fits = len(tag) == 2 and tag[0] and is_printable(tag[0], TAG_KEY_LIMIT)
+        if not (fits and is_printable(tag[1], TAG_VALUE_LIMIT)):
+            raise ParameterError(
+                f'tags must be KEY=VALUE in printable text, a key of at most {TAG_KEY_LIMIT} and '
+                f'a value of at most {TAG_VALUE_LIMIT} bytes, got {text!r}'
+            )
+    if len(tags) > TAGS_LIMIT:
+        raise ParameterError(f'tags may have {TAGS_LIMIT} entries, got {len(tags)}')
+    return tags
 
 
 def _check_servers(servers: tuple[str, ...]) -> None:

@@ -11,6 +11,7 @@ import time
 
 from lerobot_serve.cage import sharing
 from lerobot_serve.cage.cage import Cage
+from lerobot_serve.edge.clamp_alarm import ClampAlarm
 from lerobot_serve.edge.controller import Controller
 from lerobot_serve.edge.exchange import Exchange
 from lerobot_serve.edge.history import History
@@ -20,7 +21,7 @@ from lerobot_serve.edge.ladder import Ladder
 from lerobot_serve.edge.link import Episode, Link, Pace
 from lerobot_serve.edge.listener import Listener
 from lerobot_serve.edge.operation import Diversions
-from lerobot_serve.edge.parameters import EdgeParameters
+from lerobot_serve.edge.parameters import EdgeParameters, read_tags
 from lerobot_serve.edge.queue.actions import ActionQueue
 from lerobot_serve.edge.queue.interpolation import Interpolator
 from lerobot_serve.edge.queue.latency import LatencyTracker
@@ -28,6 +29,7 @@ from lerobot_serve.edge.requester import Requester
 from lerobot_serve.edge.robot.description import Robot
 from lerobot_serve.edge.robot.file import load
 from lerobot_serve.edge.robot.table import RobotFileError
+from lerobot_serve.edge.robot.units import limits_for_policy
 from lerobot_serve.edge.rungs import (
     parse_ladder,
     Rung,
@@ -101,6 +103,11 @@ def controller(
         step_s=step_s,
         max_action_age_ns=int(parameters.max_action_age_s * 1e9),
         dry=dry,
+        alarm=ClampAlarm(
+            robot.actions,
+            window_steps=round(parameters.clamp_alarm_s / step_s),
+            window_s=parameters.clamp_alarm_s,
+        ),
     )
     stop = stop_and_hold(ladder.ramp_s)
     leave = (Rung(RungKind.RAMP, ladder.ramp_s), Rung(RungKind.STOP_SERVICE))
@@ -133,6 +140,7 @@ def requester(
         first_epoch=secrets.randbits(32),
         clock=time.monotonic_ns,
         listener=listener,
+        units=robot.action_units,
     )
     exchange.name_episode(Episode(parameters.task))
     servers = Servers(
@@ -212,6 +220,7 @@ def session_ask(
         codec=Codec[parameters.codec.upper()],
         # later, the request was given up or the first action is too old to be played
         answer_within_s=min(parameters.request_timeout_s, parameters.max_action_age_s),
+        tags=read_tags(parameters.tags),
         extensions=shared_limits(parameters, robot),
     )
 
@@ -224,8 +233,9 @@ def shared_limits(parameters: EdgeParameters, robot: Robot) -> tuple[tuple[str, 
 
 
 def limits(parameters: EdgeParameters, robot: Robot) -> bytes:
-    """Return what the cage keeps to, as JSON under the policy's names of the actions."""
-    named = zip(robot.actions, robot.action_names, strict=True)
+    """Return what the cage keeps to, as JSON in the policy's names and units of the actions."""
+    converted = limits_for_policy(robot.actions, robot.action_units)
+    named = zip(converted, robot.action_names, strict=True)
     actions = [replace(action, name=name) for action, name in named]
     return sharing.encode_limits(actions, tick_s(parameters, robot))
 

@@ -112,19 +112,34 @@ def explain(view: View) -> str:
     if standing.state == State.DEAD:
         return f'{standing.reason}; call ~/reset when that is mended'
     if view.controller.latched:
-        return 'the safety cage has stopped the robot; call ~/reset_cage when that is mended'
+        return (
+            f'the safety cage has stopped the robot ({view.controller.latched_by}); call '
+            '~/reset_cage when that is mended'
+        )
     if view.operation.say is Say.OPERATOR:
         return 'paused'
     if view.operation.say is Say.NOBODY:
         return 'no episode runs'
+    alarm = view.controller.alarm.present
+    clamped = alarm.text if alarm else ''
     if standing.state == State.STREAMING:
-        return progress.waiting_for
-    parts = (standing.reason, progress.waiting_for, progress.failed)
+        return '; '.join(filter(None, (clamped, progress.waiting_for)))
+    parts = (clamped, standing.reason, progress.waiting_for, progress.failed)
     return '; '.join(part for part in parts if part)
 
 
-def diagnostics(state: EdgeState, *, name: str) -> DiagnosticArray:
-    """Return the state as rqt_runtime_monitor shows it."""
+def diagnostics(
+    state: EdgeState, *, name: str, latched: bool = False, clamped: bool = False
+) -> DiagnosticArray:
+    """
+    Return the state as rqt_runtime_monitor shows it: an error when the cage is `latched`, at least
+    a warning when most actions are `clamped`.
+    """
+    level = LEVELS[State(state.state)]
+    if latched:
+        level = DiagnosticStatus.ERROR
+    elif clamped:
+        level = max(level, DiagnosticStatus.WARN)
     values = {
         'server': state.server,
         'policy': state.policy,
@@ -137,7 +152,7 @@ def diagnostics(state: EdgeState, *, name: str) -> DiagnosticArray:
         'ticks missed': str(state.ticks_missed),
     }
     status = DiagnosticStatus(
-        level=LEVELS[State(state.state)],
+        level=level,
         name=f'{name}: {state.client_id}',
         message=State(state.state).name + (f': {state.reason}' if state.reason else ''),
         hardware_id=state.client_id,

@@ -6,6 +6,7 @@ A demo must not move a real robot, and two test runs must not hear each other.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 import fcntl
 import os
 from pathlib import Path
@@ -13,11 +14,29 @@ import tempfile
 
 # above 101 the ports of a domain may be taken by the system for outgoing connections
 DOMAINS = range(1, 101)
+FIRST_PORT, DOMAIN_PORTS = 7400, 250
+TABLES = Path('/proc/net/udp'), Path('/proc/net/udp6')
 _held: list[object] = []
 
 
 class NoDomain(RuntimeError):
-    """Every domain is taken."""
+    """Every domain is taken, or a process is heard in it."""
+
+
+def ports(domain: int) -> range:
+    """Return the UDP ports of a domain, as the DDS standard numbers them."""
+    return range(FIRST_PORT + DOMAIN_PORTS * domain, FIRST_PORT + DOMAIN_PORTS * (domain + 1))
+
+
+def is_heard(domain: int, tables: Sequence[Path] = TABLES) -> bool:
+    """Return whether a process is in a domain: one of an earlier run, or not one of ours."""
+    taken = set(ports(domain))
+    for table in tables:
+        # no table, no such protocol
+        lines = table.read_text().splitlines()[1:] if table.exists() else []
+        if taken & {int(line.split()[1].rpartition(':')[2], 16) for line in lines}:
+            return True
+    return False
 
 
 def reserve() -> int:
@@ -34,6 +53,9 @@ def reserve() -> int:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
+            handle.close()
+            continue
+        if is_heard(domain):
             handle.close()
             continue
         _held.append(handle)

@@ -25,6 +25,7 @@ from rclpy.task import Future
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.promise import Promise
 from lerobot_serve.ros.runtime import Runtime
+from lerobot_serve.ros.steady import SteadyNode
 from lerobot_serve.wire.schema import Status
 from lerobot_serve_interfaces.action import PredictChunk
 from lerobot_serve_interfaces.msg import ActionChunk
@@ -72,7 +73,7 @@ class Errands:
     def __init__(self, host: Node, runtime: Runtime) -> None:
         self._host = host
         # what the command line says of names holds for the host
-        self._node = Node(
+        self._node = SteadyNode(
             f'_{host.get_name()}_goals',
             context=runtime.context,
             namespace=host.get_namespace(),

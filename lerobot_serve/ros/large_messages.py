@@ -7,6 +7,8 @@ looks at what the middleware really did, in the memory map of this process. Main
 
 from __future__ import annotations
 
+from collections.abc import Collection
+import contextlib
 import os
 from pathlib import Path
 import re
@@ -22,7 +24,11 @@ PROFILES = {
 VARIABLES = tuple(PROFILES)
 OLDER_NAMES = ('humble', 'iron', 'jazzy')
 SEGMENT_BYTES = 8 << 20
-SEGMENT = re.compile(r'^([0-9a-f]+)-([0-9a-f]+) .*/dev/shm/fast(?:rtps|dds)_[0-9a-f]+$', re.M)
+SEGMENT = re.compile(
+    r'^([0-9a-f]+)-([0-9a-f]+) .*(/dev/shm/fast(?:rtps|dds)_[0-9a-f]+)(?: \(deleted\))?$', re.M
+)
+# a participant holds this file open, and locked, as long as its segment lives
+HELD = '_el'
 LOST = (
     'images of 500 KB and more will be lost or late. Unset FASTRTPS_DEFAULT_PROFILES_FILE and '
     'FASTDDS_DEFAULT_PROFILES_FILE to use the profile of this package, or give yours a '
@@ -51,20 +57,32 @@ def use_profile() -> None:
         os.environ[variable()] = str(profile)
 
 
-def segment_bytes(memory_map: str) -> int:
-    """Return the largest shared-memory segment of Fast DDS in a /proc/PID/maps, 0 when none."""
-    sizes = [int(end, 16) - int(begin, 16) for begin, end in SEGMENT.findall(memory_map)]
+def segment_bytes(memory_map: str, open_files: Collection[str]) -> int:
+    """
+    Return the size of this process's own largest shared-memory segment of Fast DDS, 0 without one.
+
+    `memory_map` is its /proc/PID/maps, where also the segments of others are that it reads from.
+    """
+    sizes = [
+        int(end, 16) - int(begin, 16)
+        for begin, end, path in SEGMENT.findall(memory_map)
+        if path + HELD in open_files
+    ]
+    # with ROS_AUTOMATIC_DISCOVERY_RANGE=LOCALHOST a second, small one is made and not used
     return max(sizes, default=0)
 
 
-def complaint(middleware: str, memory_map: str) -> str:
-    """Return what is wrong and what it will cost, or nothing. `middleware` is the RMW in use."""
+def complaint(middleware: str, memory_map: str, open_files: Collection[str]) -> str:
+    """
+    Return what is wrong and what it will cost, or nothing. `middleware` is the RMW in use, the
+    rest as in `segment_bytes`.
+    """
     if 'fastrtps' not in middleware:
         return (
             f'{middleware} is in use; this package is tuned for rmw_fastrtps_cpp, so check '
             'yourself that images arrive (ros2 topic hz)'
         )
-    size = segment_bytes(memory_map)
+    size = segment_bytes(memory_map, open_files)
     if size < SEGMENT_BYTES:
         return (
             f'the shared-memory segment of Fast DDS has {size >> 10} KiB, '
@@ -73,9 +91,24 @@ def complaint(middleware: str, memory_map: str) -> str:
     return ''
 
 
+def list_open_files() -> set[str]:
+    """Return the paths of the files that this process has open; none where the system hides it."""
+    paths = set()
+    for link in Path('/proc/self/fd').glob('*'):
+        # a file may be closed meanwhile, by any thread
+        with contextlib.suppress(OSError):
+            paths.add(os.readlink(link).removesuffix(' (deleted)'))
+    return paths
+
+
 def read_memory_map() -> str:
     """Return the memory map of this process; empty where the system has none."""
     try:
         return Path('/proc/self/maps').read_text()
     except OSError:
         return ''
+
+
+def own_complaint(middleware: str) -> str:
+    """Return the complaint about this process."""
+    return complaint(middleware, read_memory_map(), list_open_files())

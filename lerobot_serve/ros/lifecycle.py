@@ -20,11 +20,11 @@ from rclpy.callback_groups import ReentrantCallbackGroup
 from rclpy.impl.implementation_singleton import rclpy_implementation
 from rclpy.lifecycle import LifecycleState, TransitionCallbackReturn
 from rclpy.lifecycle.node import LifecycleNodeMixin
-from rclpy.node import Node
 
 from lerobot_serve.ros.mistakes import readable
 from lerobot_serve.ros.promise import Promise
 from lerobot_serve.ros.runtime import Runtime
+from lerobot_serve.ros.steady import SteadyNode
 
 SUCCESS = TransitionCallbackReturn.SUCCESS
 FAILURE = TransitionCallbackReturn.FAILURE
@@ -47,7 +47,7 @@ class TransitionRefused(Exception):
     """The present state does not allow the transition, or another one goes on."""
 
 
-class LifecycleNode(LifecycleNodeMixin, Node):
+class LifecycleNode(LifecycleNodeMixin, SteadyNode):
     """
     Subclasses define `configure`, `activate`, `deactivate` and `cleanup`: they return when done
     and raise when it cannot be done. One transition at a time, in the thread that calls `step` or
@@ -55,7 +55,7 @@ class LifecycleNode(LifecycleNodeMixin, Node):
     """
 
     def __init__(self, name: str, runtime: Runtime) -> None:
-        Node.__init__(self, name, context=runtime.context)
+        SteadyNode.__init__(self, name, context=runtime.context)
         self._runtime = runtime
         self._transition = threading.Lock()
         self.failure = ''

@@ -12,7 +12,7 @@ import math
 import threading
 import time
 
-from rclpy.action import ActionServer, CancelResponse, GoalResponse
+from rclpy.action import CancelResponse, GoalResponse
 from rclpy.action.server import ServerGoalHandle
 from rclpy.callback_groups import ReentrantCallbackGroup
 from rclpy.node import Node
@@ -20,6 +20,7 @@ from rclpy.node import Node
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.conversions import message_from_chunk, observation_from_message
 from lerobot_serve.ros.promise import Promise
+from lerobot_serve.ros.steady import SteadyActionServer
 from lerobot_serve.wire import observation as wire_observation
 from lerobot_serve.wire.chunk import Chunk
 from lerobot_serve.wire.errors import Malformed, Unencodable
@@ -51,7 +52,7 @@ class PredictAction:
         self._told = threading.Condition()
         self._last_told_s = -math.inf
         self._numbers = count(1)
-        self._server = ActionServer(
+        self._server = SteadyActionServer(
             node,
             PredictChunk,
             '~/predict_chunk',

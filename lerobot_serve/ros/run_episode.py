@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from rclpy.action import ActionServer, CancelResponse, GoalResponse
+from rclpy.action import CancelResponse, GoalResponse
 from rclpy.action.server import ServerGoalHandle
 from rclpy.callback_groups import ReentrantCallbackGroup
 from rclpy.node import Node
 
 from lerobot_serve.ros.predict_action import until
 from lerobot_serve.ros.promise import Promise
+from lerobot_serve.ros.steady import SteadyActionServer
 from lerobot_serve_interfaces.action import RunEpisode
 
 REFUSED = 7
@@ -42,7 +43,7 @@ class RunEpisodeAction:
     def __init__(self, node: Node, episodes: Episodes) -> None:
         self._node, self._episodes = node, episodes
         self._running: tuple[ServerGoalHandle, Promise] | None = None
-        self._server = ActionServer(
+        self._server = SteadyActionServer(
             node,
             RunEpisode,
             '~/run_episode',

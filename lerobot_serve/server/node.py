@@ -13,8 +13,9 @@ import time
 from lifecycle_msgs.msg import State
 from rclpy.lifecycle import LifecycleState, TransitionCallbackReturn
 
-from lerobot_serve.policies import memory
+from lerobot_serve.policies import guard, memory
 from lerobot_serve.ros import qos
+from lerobot_serve.ros.command_line import Command
 from lerobot_serve.ros.contract import ask_from_request
 from lerobot_serve.ros.introspection import tell_calls
 from lerobot_serve.ros.lane import Lane
@@ -23,7 +24,6 @@ from lerobot_serve.ros.parameter_server import ParameterServer
 from lerobot_serve.ros.predict_action import PredictAction
 from lerobot_serve.ros.replies import Replies
 from lerobot_serve.ros.runtime import run, Runtime, UserError
-from lerobot_serve.ros.share import shared_file
 from lerobot_serve.server import metrics, preparation
 from lerobot_serve.server.mailbox import Mail, Mailbox
 from lerobot_serve.server.one_shots import OneShots
@@ -53,7 +53,9 @@ class PolicyServer(LifecycleNode):
 
     def __init__(self, runtime: Runtime) -> None:
         super().__init__('policy_server', runtime)
-        self._settings = ParameterServer(self, ServerParameters, self._is_unconfigured)
+        self._settings = ParameterServer(
+            self, ServerParameters, self._is_unconfigured, preparation.check_change
+        )
         self._settings.on_change(self._change)
         self._statistics, self._mailbox = Statistics(), Mailbox()
         here = Here(self.get_fully_qualified_name(), time.monotonic_ns, self.warn, self.inform)
@@ -123,8 +125,8 @@ class PolicyServer(LifecycleNode):
         """Load, verify and warm the policy. Raises PolicyError."""
         self._stand(ServerStatus.UNCONFIGURED, 'loading the policy')
         parameters = self.parameters
-        default = str(shared_file('config/policies/reach'))
-        make = partial(preparation.worker, parameters, default, self._statistics)
+        reserve = partial(guard.reserve, tell=self.warn, stopped=self._runtime.stop.wait)
+        make = partial(preparation.worker, parameters, '', self._statistics, reserve)
         try:
             worker = self._mailbox.call(make)
         except Exception as error:
@@ -257,7 +259,7 @@ class PolicyServer(LifecycleNode):
 
     def _withdraw(self, key: str) -> bool:
         """Take back a request without a session; False when the policy works on it already."""
-        mail = self._mailbox.forget(key)
+        mail = self._mailbox.withdraw_one_shot(key)
         if mail:
             self._watch.lost(mail, 'withdrawn')
         return mail is not None
@@ -289,7 +291,7 @@ class PolicyServer(LifecycleNode):
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the executable `policy_server`."""
-    return run(PolicyServer, arguments)
+    return run(PolicyServer, arguments, Command('policy_server', ServerParameters))
 
 
 if __name__ == '__main__':

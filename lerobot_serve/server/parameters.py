@@ -24,8 +24,12 @@ class ServerParameters:
     )
     policy_path: str = parameter(
         '',
-        'where the policy lies; empty takes the small reaching policy of config/policies',
+        'where the policy lies, for kinds that have files; later changed only below policy_root',
         on_configure=True,
+    )
+    policy_root: str = parameter(
+        '',
+        'folder below which policy_path may change while the node runs; empty for no change',
     )
     policy_name: str = parameter(
         '',
@@ -109,6 +113,21 @@ class ServerParameters:
     )
     max_sessions: int = parameter(
         16, 'robots served at once; the next one is refused', low=1, high=4096, live=True
+    )
+    sessions_per_process: int = parameter(
+        4,
+        'sessions of one client process (one `instance` of OpenSession), so that none takes all',
+        low=1,
+        high=4096,
+        live=True,
+    )
+    one_shots_waiting: int = parameter(
+        16,
+        'calls of ~/predict_chunk that wait; they share one place in the line of the robots, and '
+        'the next one is refused',
+        low=1,
+        high=4096,
+        live=True,
     )
     network_ms: float = parameter(
         10.0,

@@ -25,7 +25,7 @@ from lerobot_serve.server.sessions import Session
 from lerobot_serve.server.statistics import Statistics
 from lerobot_serve.server.watch import Watch
 from lerobot_serve.wire.schema import Refusal
-from lerobot_serve.wire.session import Refused, SessionAsk
+from lerobot_serve.wire.session import Refused, SessionAsk, tags_in_words
 from lerobot_serve_interfaces.msg import ServerStatus
 from lerobot_serve_interfaces.srv import CloseSession, GetStatus, OpenSession, ResetEpisode
 
@@ -53,6 +53,12 @@ class ReplyTopics(Protocol):
     def keep(self, topics: set[str]) -> None: ...
 
     def has_listener(self, topic: str) -> bool: ...
+
+
+def described(ask: SessionAsk) -> str:
+    """Return what a robot says of itself, for the log."""
+    tags = tags_in_words(ask)
+    return (ask.robot_type or '?') + (f' ({tags})' if tags else '')
 
 
 class Services:
@@ -100,7 +106,7 @@ class Services:
             return describe_load(response, serving, ask)
         # asked twice is answered twice, and nothing that waits is lost
         self.end(serving, [old] if old else [], 'opened again')
-        self._host.inform(f'opened {session.session_id} for {session.ask.robot_type or "?"}')
+        self._host.inform(f'opened {session.session_id} for {described(session.ask)}')
         accept(response, session, serving.served, self._observation_topic)
         return describe_load(response, serving, ask)
 

@@ -25,6 +25,7 @@ from lerobot_serve.wire.schema import MsgType, Refusal, SCHEMA_VERSION, StateCla
 from lerobot_serve.wire.session import Refused, SessionAsk
 
 LONGEST_QUEUE_S = 60.0
+ONE_SHOT_PATIENCE_NS = 1_000_000_000
 NOBODY = Watch()
 
 
@@ -115,8 +116,17 @@ class Serving:
             self.worker.reset(key)
             use(chunk)
 
-        dry_ns = now_ns + clamped_ns(queue_remaining_s)
-        self._mailbox.put(Mail(session, raw, start.header, now_ns, dry_ns, use=answer))
+        # no robot stands still for want of it: those that run dry sooner go first
+        dry_ns = now_ns + max(ONE_SHOT_PATIENCE_NS, clamped_ns(queue_remaining_s))
+        limit = self.sessions.rules.one_shots
+        mail = Mail(session, raw, start.header, now_ns, dry_ns, use=answer)
+        if not self._mailbox.put_one_shot(mail, limit):
+            self._statistics.drop('one_shots_full')
+            text = (
+                f'{limit} calls of predict_chunk wait already, which is the bound '
+                '(one_shots_waiting); call again later, or open a session'
+            )
+            return self._failure(raw, Status.TOO_LATE, text)
         self._statistics.arrived(now_ns, superseded=False)
         return None
 
@@ -132,7 +142,11 @@ class Serving:
     def change(self, rules: Rules, admitted: Admission, scheduler: Scheduler) -> None:
         """Bring in what may change live: bounds, times, admission and the order of service."""
         self.sessions.change_rules(
-            max_sessions=rules.max_sessions, grace_ns=rules.grace_ns, idle_ns=rules.idle_ns
+            max_sessions=rules.max_sessions,
+            grace_ns=rules.grace_ns,
+            idle_ns=rules.idle_ns,
+            process_sessions=rules.process_sessions,
+            one_shots=rules.one_shots,
         )
         self.admission = admitted
         self._mailbox.schedule(scheduler, self.sessions.__len__)

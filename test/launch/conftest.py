@@ -12,6 +12,8 @@ import time
 
 import pytest
 
+from lerobot_serve.cli.offspring import bound_to_us
+
 START_S = 90.0
 END_S = 30.0
 
@@ -24,7 +26,7 @@ class Launched:
         environment = {**os.environ, 'ROS_LOG_DIR': str(folder)}
         with self._log.open('w') as log:
             self.process = subprocess.Popen(
-                ['ros2', 'launch', 'lerobot_serve', *words],
+                bound_to_us(['ros2', 'launch', 'lerobot_serve', *words]),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,

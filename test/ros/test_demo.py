@@ -13,6 +13,7 @@ import leaks
 import pytest
 from rich.console import Console
 
+from lerobot_serve.cli.offspring import bound_to_us
 from lerobot_serve.cli.processes import executable_path
 from lerobot_serve.demo.scoreboard import Scoreboard
 from lerobot_serve.demo.screen import Screen
@@ -49,7 +50,7 @@ def test_every_act_shows_its_point_and_the_audit_holds(tmp_path):
     assert len(codes) == PROCESSES
     logs = {name: (folder / f'{name}.log').read_text() for name in codes if codes[name]}
     assert not logs, (codes, logs)
-    assert (folder / 'report.html').read_text().count('<svg') == 4
+    assert (folder / 'report.html').read_text().count('<svg') == 5
     assert 'all robots move' in result.stdout
 
 
@@ -92,7 +93,7 @@ def test_sigterm_ends_the_demo_and_all_it_started(tmp_path, wait_until):
     pytest.importorskip('torch', reason='torch is not installed (TORCH=none)')
     command = [str(executable_path('lerobot-serve')), 'demo']
     with (tmp_path / 'log').open('w') as log:
-        running = subprocess.Popen(command, cwd=tmp_path, stdout=log, stderr=log)
+        running = subprocess.Popen(bound_to_us(command), cwd=tmp_path, stdout=log, stderr=log)
     try:
         wait_until(lambda: len(leaks.children(running.pid)) >= 3, 'three processes')
         started = leaks.children(running.pid)

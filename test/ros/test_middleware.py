@@ -17,13 +17,23 @@ PROFILES = {name: value for name, value in vars(qos).items() if isinstance(value
     'OBSERVATION_OUT': qos.observation_out(3.0)
 }
 REPORT = """
-from lerobot_serve.ros.large_messages import complaint, read_memory_map
+from lerobot_serve.ros.large_messages import own_complaint
 from lerobot_serve.ros.runtime import Runtime
 import rclpy
 runtime = Runtime([])
 runtime.add(rclpy.create_node('looks', context=runtime.context))
-print(complaint(rclpy.get_rmw_implementation_identifier(), read_memory_map()))
+print(own_complaint(rclpy.get_rmw_implementation_identifier()))
 runtime.close()
+"""
+WAIT = """
+import time
+from lerobot_serve.ros import large_messages
+limit_s = time.monotonic() + 30.0
+mapped = []
+while len(mapped) < 2 and time.monotonic() < limit_s:
+    mapped = large_messages.SEGMENT.findall(large_messages.read_memory_map())
+    time.sleep(0.01)
+assert len(mapped) > 1, mapped
 """
 SMALL = """<?xml version="1.0"?>
 <dds xmlns="http://www.eprosima.com/XMLSchemas/fastRTPS_Profiles"><profiles>
@@ -61,11 +71,11 @@ def test_every_publisher_and_subscription_names_a_profile(repository):
                 assert not numbers, f'{file}:{call.lineno}'
 
 
-def report(**variables: str) -> tuple[str, str]:
+def report(script: str = REPORT, **variables: str) -> tuple[str, str]:
     """Return what a process with these variables complains about, and what it logs."""
     environment = {k: v for k, v in os.environ.items() if k not in large_messages.VARIABLES}
     result = subprocess.run(
-        [sys.executable, '-c', REPORT],
+        [sys.executable, '-c', script],
         env=environment | variables,
         capture_output=True,
         text=True,
@@ -95,8 +105,18 @@ def test_a_smaller_segment_is_warned_about_with_the_remedy(tmp_path):
     assert complaint in log
 
 
+def test_a_small_segment_is_seen_beside_a_large_one_of_another_node(node, tmp_path):
+    """It maps what it reads from: the segment of the node of this test, which is large."""
+    file = tmp_path / 'small.xml'
+    file.write_text(SMALL)
+    variables = {large_messages.variable(): str(file)}
+    script = REPORT.replace('print(own', WAIT + 'print(own')
+    complaint, _ = report(script, **variables)
+    assert 'KiB' in complaint
+
+
 def test_another_middleware_is_warned_about():
-    assert 'rmw_cyclonedds_cpp' in large_messages.complaint('rmw_cyclonedds_cpp', '')
+    assert 'rmw_cyclonedds_cpp' in large_messages.complaint('rmw_cyclonedds_cpp', '', ())
 
 
 @pytest.mark.parametrize(
@@ -109,4 +129,7 @@ def test_another_middleware_is_warned_about():
     ],
 )
 def test_segments_are_read_from_the_memory_map(line, size):
-    assert large_messages.segment_bytes(line) == size
+    held = {'/dev/shm/fastrtps_0a1b_el', '/dev/shm/fastdds_0a1b_el'}
+    assert large_messages.segment_bytes(line, held) == size
+    # a segment of another participant, from which this one reads
+    assert large_messages.segment_bytes(line, {'/dev/shm/fastrtps_77_el'}) == 0

@@ -15,6 +15,7 @@ import pytest
 
 from lerobot_serve.bags.message import CHUNK
 from lerobot_serve.bags.reader import Bag
+from lerobot_serve.cli.offspring import bound_to_us
 from lerobot_serve.server.node import LISTENER_LACKS
 from lerobot_serve.wire.schema import Refusal, Status
 from lerobot_serve_interfaces.msg import Observation
@@ -168,7 +169,7 @@ def test_a_listener_that_hangs_is_told_from_an_answer_that_is_due(rig, log_of_ri
     assert client.round_trip().status == Status.OK
     bag = tmp_path / 'bag'
     command = ['lerobot-serve', 'record', bag, '--topic', client.ask.reply_topic]
-    recorder = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    recorder = subprocess.Popen(bound_to_us(command), stdout=subprocess.DEVNULL)
     try:
         rig.wait(partial(hears, bag, client), 'the recorder hears')
         halt(recorder)

@@ -10,6 +10,7 @@ import sys
 import numpy as np
 import pytest
 
+from lerobot_serve.cli.offspring import bound_to_us
 from lerobot_serve.wire.schema import Refusal, Status
 
 PERSON = Path(__file__).with_name('client_process.py')
@@ -126,7 +127,9 @@ def person(rig):
     """A robot in a process of its own, with an open session and one answer."""
     rig.start(policy_kind='steered', session_grace_s=0.5)
     command = [sys.executable, str(PERSON), rig.name, 'victim']
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+    with subprocess.Popen(
+        bound_to_us(command), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
         assert process.stdout.readline() == b'answered\n'
         yield process
         process.kill()

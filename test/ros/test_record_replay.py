@@ -24,6 +24,7 @@ from lerobot_serve.bags.reader import Bag
 from lerobot_serve.bags.service_events import OPEN_SESSION as OPENED
 from lerobot_serve.bags.writer import BagWriter
 from lerobot_serve.cli.main import main
+from lerobot_serve.cli.offspring import bound_to_us
 from lerobot_serve.ros import qos
 from lerobot_serve.wire import chunk as wire_chunk
 from lerobot_serve.wire.header import peek
@@ -106,7 +107,9 @@ def recorder(bag: Path) -> Iterator[subprocess.Popen]:
     """Give the process that records; it is ended whatever happens."""
     with open(bag.with_suffix('.log'), 'w') as log:
         process = subprocess.Popen(
-            ['lerobot-serve', 'record', bag], stdout=log, stderr=subprocess.STDOUT
+            bound_to_us(['lerobot-serve', 'record', str(bag)]),
+            stdout=log,
+            stderr=subprocess.STDOUT,
         )
     try:
         yield process

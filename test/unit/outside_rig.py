@@ -46,6 +46,7 @@ class FakeClient:
         self.wired = self.there = True
         self.cameras: tuple[CameraSpec, ...] = ()
         self.warnings: tuple[str, ...] = ()
+        self.extensions: tuple[SimpleNamespace, ...] = ()
 
     def is_there(self) -> bool:
         return self.there
@@ -67,6 +68,7 @@ class FakeClient:
             supports_rtc=True,
             cameras=self.cameras,
             warnings=self.warnings,
+            extensions=self.extensions,
         )
 
     def close(self, ask: SessionAsk, timeout_s: float) -> None:
@@ -107,7 +109,7 @@ class World:
     """An outside with two servers, and what was told to operators."""
 
     def __init__(self, robot: Robot = ROBOT, **parameters: object) -> None:
-        self.a, self.b, self.told = FakeClient(), FakeClient(), []
+        self.a, self.b, self.told, self.warned = FakeClient(), FakeClient(), [], []
         self.settings = EdgeParameters(**parameters)
         self.outside = Outside(
             {'/a': self.a, '/b': self.b},
@@ -117,6 +119,7 @@ class World:
             settings=lambda: self.settings,
             publisher_count=lambda: 1,
             tell=self.told.append,
+            warn=self.warned.append,
         )
 
     def ask(self, epoch: int) -> SessionAsk:

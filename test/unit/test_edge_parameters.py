@@ -36,6 +36,10 @@ def test_the_rules_of_delay_are_those_there_are():
 @pytest.mark.parametrize(
     ('values', 'error'),
     [
+        ({'tags': ['night']}, "tags must be KEY=VALUE in printable text, .* got 'night'"),
+        ({'tags': ['=night']}, 'tags must be KEY=VALUE'),
+        ({'tags': ['shift=a\nb']}, 'tags must be KEY=VALUE'),
+        ({'tags': ['a=b'] * 17}, 'tags may have 16 entries, got 17'),
         ({'servers': []}, 'servers must name at least one, like /policy_server, got none'),
         ({'servers': ['policy_server']}, "full names of nodes .*, got 'policy_server'"),
         ({'servers': ['/a', '']}, "full names of nodes .*, got ''"),

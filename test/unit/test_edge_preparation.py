@@ -46,7 +46,8 @@ def ask(robot: Robot, **changes: object) -> SessionAsk:
 
 
 def test_it_asks_for_what_the_robot_is(robot):
-    asked = ask(robot, codec='raw', rtc=True, execution_horizon=8)
+    asked = ask(robot, codec='raw', rtc=True, execution_horizon=8, tags=('lab=B=3', 'shift='))
+    assert asked.tags == (('lab', 'B=3'), ('shift', ''))
     assert (asked.client_id, asked.instance, asked.session_epoch) == ('robot_1', 7, 3)
     assert (asked.reply_topic, asked.robot_type, asked.fps) == ('/reply', 'sim_arm', 30.0)
     assert (asked.task, asked.policy, asked.codec) == ('reach', 'act', Codec.RAW)

@@ -155,7 +155,10 @@ def test_a_latched_cage_is_told_before_all_but_the_end():
     robot.tick.plan(float('nan'))
     robot.tick.step()
     robot.operation.pause()
-    reason = 'the safety cage has stopped the robot; call ~/reset_cage when that is mended'
+    why = 'latched after 1 trips in a row, the last: j0.pos is not finite; to be reset'
+    reason = (
+        f'the safety cage has stopped the robot ({why}); call ~/reset_cage when that is mended'
+    )
     assert robot.state().reason == reason
     robot.be(State.DEAD)
     assert robot.state().reason.endswith('call ~/reset when that is mended')

@@ -17,6 +17,7 @@ from lerobot_serve.bench.children import child, end, module
 from lerobot_serve.bench.link.pipe import Conditions
 from lerobot_serve.bench.peers.packages import LeftOut
 from lerobot_serve.bench.peers.processes import accepted, Peer
+from lerobot_serve.cli.offspring import bound_to_us
 from lerobot_serve.start import signals_held, UserError
 
 ANSWER_S, SETTLE_S, POLL_S = 20.0, 10.0, 0.02
@@ -77,7 +78,9 @@ def laid(conditions: Conditions, seed: int) -> Iterator[Link]:
     """Give a link while it is needed. Raises NoLink and UserError."""
     command = module('link.relay', json.dumps(asdict(conditions)), seed)
     with signals_held():
-        relay = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        relay = subprocess.Popen(
+            bound_to_us(command), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
     try:
         yield Link(relay)
     finally:

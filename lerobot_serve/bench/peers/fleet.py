@@ -12,7 +12,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 import threading
-import time
 
 import numpy as np
 
@@ -72,7 +71,7 @@ def orders(open_robot: Open, loop: asyncio.AbstractEventLoop) -> Orders:
 
 async def pace(robots: Sequence[Robot], seconds: float, rate_hz: float) -> list[Lived]:
     """Let every robot ask so many times a second, and wait for what is under way."""
-    begin_s = time.monotonic()
+    begin_s = asyncio.get_running_loop().time()
     turns = due_s(len(robots), seconds, rate_hz)
     return await asyncio.gather(
         *(live(robot, begin_s + own) for robot, own in zip(robots, turns, strict=True))
@@ -89,7 +88,7 @@ async def live(robot: Robot, turns: np.ndarray) -> Lived:
     """Ask at each turn, but for those that come while it waits."""
     lived = Lived()
     for turn_s in turns:
-        left_s = turn_s - time.monotonic()
+        left_s = turn_s - asyncio.get_running_loop().time()
         # the turns of a robot that does not wait are ahead
         if lived.sent and left_s < 0:
             lived.passed_over += 1

@@ -17,9 +17,10 @@ from lerobot_serve.cage.description import ActionLimit, Interlock, Motion
 from lerobot_serve.edge.robot import checks, urdf
 from lerobot_serve.edge.robot.description import CameraInput, Output, Robot, StateSource
 from lerobot_serve.edge.robot.table import named, number, read, RobotFileError, Table, text
+from lerobot_serve.edge.robot.units import between, Unit, UNITS
 from lerobot_serve.edge.robot.urdf import JointLimit
 
-KEYS = 'name fps state cameras actions command interlocks safe_pose rename_map urdf limits'
+KEYS = 'name fps state cameras actions command interlocks safe_pose rename_map units urdf limits'
 JOINT_STATE = 'sensor_msgs/JointState'
 STATE_KEYS = {
     JOINT_STATE: 'topic type joints field names max_age_s',
@@ -71,6 +72,7 @@ def parse(content: Any, place: str, folder: Path = Path()) -> Robot:
         tuple(_interlock(*item) for item in _optional(top, 'interlocks')),
         _safe_pose(top),
         _rename_map(top),
+        {name: _unit(content, where) for name, content, where in _optional(top, 'units')},
     )
     checks.check(robot, place)
     return robot
@@ -238,6 +240,25 @@ def _values(content: Any, place: str) -> dict[str, float]:
 
 def _rename_map(top: Table) -> dict[str, str]:
     return {name: text(new, place) for name, new, place in _optional(top, 'rename_map')}
+
+
+def _unit(content: Any, place: str) -> Unit:
+    """Return the units of one state or action."""
+    table = Table(content, place, 'robot policy calibrated')
+    for key in ('robot', 'policy'):
+        table.need(key)
+    robot, policy = (table.choice(key, list(UNITS), '') for key in ('robot', 'policy'))
+    calibrated = None
+    if 'calibrated' in table:
+        ends = table.need('calibrated')
+        if not isinstance(ends, list) or len(ends) != 2:
+            raise RobotFileError(f'{place}: calibrated must be two numbers, got {ends!r}')
+        low, high = (number(end, -FAR, FAR, f'{place}: calibrated') for end in ends)
+        calibrated = low, high
+    try:
+        return between(robot, policy, calibrated)
+    except ValueError as error:
+        raise RobotFileError(f'{place}: {error}') from None
 
 
 def _optional(top: Table, key: str) -> list[tuple[str, Any, str]]:

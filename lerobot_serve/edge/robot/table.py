@@ -11,6 +11,11 @@ import yaml
 from lerobot_serve.wire.schema import ID_LIMIT
 
 TOPIC = re.compile(r'(/|~/)?[A-Za-z_][A-Za-z0-9_]*(/[A-Za-z_][A-Za-z0-9_]*)*')
+# a plain number reads the same in every YAML; 030, 0x1e, 1:30 and 1_000 do not
+PLAIN_NUMBER = re.compile(
+    r'[-+]?(((0|[1-9]\d*)(\.\d*)?|\.\d+)([eE][-+]?\d+)?|\.(inf|Inf|INF))|\.(nan|NaN|NAN)'
+)
+NUMBERS = ('tag:yaml.org,2002:int', 'tag:yaml.org,2002:float')
 EXPONENT = re.compile(r'[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$')
 
 
@@ -142,7 +147,20 @@ def read(path: Path) -> Any:
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML in which a key that is there twice is a mistake: of two limits one would be ignored."""
+    """
+    YAML in which a key that is there twice is a mistake, of two limits one would be ignored, and a
+    number that is not plainly decimal: YAML 1.1 takes 030 for 24 and 1:30 for 90.
+    """
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        is_number = isinstance(node, yaml.ScalarNode) and node.tag in NUMBERS
+        if is_number and not PLAIN_NUMBER.fullmatch(node.value):
+            value = super().construct_object(node, deep)
+            text = (
+                f'{node.value} is ambiguous (YAML 1.1 reads {value}); write it as a plain decimal'
+            )
+            raise yaml.constructor.ConstructorError(problem=text, problem_mark=node.start_mark)
+        return super().construct_object(node, deep)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
         seen = set()

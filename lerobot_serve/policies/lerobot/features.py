@@ -12,10 +12,12 @@ from typing import Any
 
 from lerobot_serve.policies.base import Camera, Loading, PolicyError
 from lerobot_serve.policies.lerobot.folder import CONFIG_FILE, Folder
+from lerobot_serve.policies.settings import SIZE_LIMIT
 
 STATE, ACTION = 'observation.state', 'action'
 EMPTY_CAMERA = 'observation.images.empty_camera_'
 ACTION_NAMES = 'action_feature_names'
+FEATURE_LIMIT, CHANNEL_LIMIT, PIXEL_LIMIT = 32, 4, 1 << 25
 DATASET_FEATURES = {'state_names': f'"{STATE}"', 'action_names': ACTION}
 
 
@@ -71,7 +73,9 @@ def _features(where: str, config: dict[str, Any], name: str) -> dict[str, Featur
             f'{where} has no {name}, so it does not say what the policy takes and gives; give the '
             "directory that LeRobot's training wrote"
         )
-    return {key: _feature(f'{where}: {name}: {key}', entry) for key, entry in entries.items()}
+    if len(entries) > FEATURE_LIMIT:
+        raise PolicyError(f'{where}: {name} has {len(entries)} entries, at most {FEATURE_LIMIT}')
+    return {key: _feature(f'{where}: {name}: {key:.80}', entry) for key, entry in entries.items()}
 
 
 def _feature(where: str, entry: object) -> Feature:
@@ -80,7 +84,9 @@ def _feature(where: str, entry: object) -> Feature:
         sizes = isinstance(shape, list) and all(type(size) is int and size > 0 for size in shape)
         if isinstance(kind, str) and sizes:
             return Feature(kind, tuple(shape))
-    raise PolicyError(f"{where} must have a 'type' and a 'shape' of sizes above 0, got {entry!r}")
+    raise PolicyError(
+        f"{where} must have a 'type' and a 'shape' of sizes above 0, got {entry!r:.80}"
+    )
 
 
 def _unserved(where: str, key: str, kind: str) -> PolicyError:
@@ -92,6 +98,8 @@ def _unserved(where: str, key: str, kind: str) -> PolicyError:
 
 def _count(where: str, features: dict[str, Feature], key: str) -> int:
     shape = features[key].shape
+    if shape and shape[0] > SIZE_LIMIT:
+        raise PolicyError(f'{where}: {key!r} has {shape[0]} values, served are {SIZE_LIMIT}')
     if len(shape) != 1:
         raise PolicyError(f'{where}: {key!r} must be a list of values, got the shape {shape}')
     return shape[0]
@@ -109,7 +117,18 @@ def _cameras(where: str, config: dict[str, Any], inputs: dict[str, Feature]) -> 
                 f'got the shape {feature.shape}'
             )
         channels, height, width = feature.shape
+        if channels > CHANNEL_LIMIT or max(height, width) > SIZE_LIMIT:
+            raise PolicyError(
+                f'{where}: the camera {key!r} is {feature.shape}; served are at most '
+                f'{CHANNEL_LIMIT} x {SIZE_LIMIT} x {SIZE_LIMIT}'
+            )
         cameras.append(Camera(key, height, width, channels))
+    pixels = config.get('n_obs_steps', 1) * sum(each.height * each.width for each in cameras)
+    if pixels > PIXEL_LIMIT:
+        raise PolicyError(
+            f'{where}: an observation has {pixels} pixels, over all cameras and n_obs_steps; '
+            f'served are at most {PIXEL_LIMIT}'
+        )
     return tuple(cameras)
 
 

@@ -19,8 +19,7 @@ WORDS = {
 WHOLE = {
     Outcome.HOLDS: 'All that was to be judged holds.',
     Outcome.HOLDS_AS_RECORDED: 'What was judged holds; not everything could be judged.',
-    Outcome.INCOMPLETE: 'Incomplete: what was judged holds, but records are missing that should be '
-    'there; see above.',
+    Outcome.INCOMPLETE: 'Incomplete: what was judged holds, but records are missing; see above.',
     Outcome.VIOLATED: 'VIOLATED: see above.',
     Outcome.NOT_JUDGED: 'Nothing could be judged: the traces tell nothing of the driving.',
 }

@@ -38,8 +38,8 @@ class Violation:
 
 class Tally:
     """
-    `judged` counts what could be looked at, `gaps` what is missing; `why_not` says why it may be nothing, `partly` what of
-    the check was left out.
+    `judged` counts what could be looked at, `gaps` what is missing; `why_not` says why it may be
+    nothing, `partly` what of the check was left out.
     """
 
     def __init__(self, check: str, run: Run, why_not: str = '', *, show: int) -> None:

@@ -1,9 +1,9 @@
 """
 The trace itself: no damage, all parts and footers there, nothing lost, and the losses add up.
 
-Damage and wrong counts are violations. What is missing (the end of a process that was killed, a part, a
-record that the trace lost) contradicts nothing: the trace is incomplete. Either is noted in the
-run, so that the other checks hold for what was recorded only. One thread.
+Damage and wrong counts are violations. What is missing (the end of a process that was killed, a
+part, a record that the trace lost) contradicts nothing: the trace is incomplete. Either is noted
+in the run, so that the other checks hold for what was recorded only. One thread.
 """
 
 from __future__ import annotations

@@ -1,0 +1,108 @@
+"""What bounds anything runs on the monotonic clock: read from the source of all nodes."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).resolve().parents[2] / 'lerobot_serve'
+FILES = {str(file.relative_to(PACKAGE)): file for file in sorted(PACKAGE.rglob('*.py'))}
+STEADY = 'ros/steady.py'
+# file -> why it may read the system clock
+STAMPS = {
+    'bags/node.py': 'when a message was received, where the middleware does not say so',
+    'bench/machine.py': 'when a measurement was made',
+    'bench/peers/lerobot.py': 'a field of the other library',
+    'bench/scale.py': 'compared with the stamp of a message of the same machine',
+    'bench/trace_stats.py': 'the header of a trace',
+    'cli/record.py': 'the name of a folder',
+    'demo/moments.py': 'the origin of times in a report',
+    'doctor/clocks.py': 'whether the system clock steps is what it measures',
+    'trace/begin.py': 'the header of a trace, and its name',
+}
+# file -> what it does with a node's ROS clock besides a stamp
+ROS_CLOCK = {
+    STEADY: 'its own class has a method of this name',
+    'ros/introspection.py': 'rcl stamps service events with it',
+    'ros/simulated_time.py': 'it is compared with the steady clock',
+}
+WALL = {'time', 'time_ns', 'now', 'utcnow', 'today'}
+
+
+def calls(source: str) -> Iterator[str]:
+    """Yield what is called, as it is written."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Call):
+            yield ast.unparse(node.func)
+
+
+def reads_system_clock(source: str) -> bool:
+    for call in calls(source):
+        owner, _, name = call.rpartition('.')
+        is_wall = owner in ('time', 'datetime', 'datetime.datetime', 'date') and name in WALL
+        if is_wall or 'CLOCK_REALTIME' in call:
+            return True
+    imported = (n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.ImportFrom))
+    return any(n.module == 'time' and {a.name for a in n.names} & WALL for n in imported)
+
+
+def uses_ros_clock(source: str) -> bool:
+    """Return whether a node's clock is used for more than a stamp."""
+    found = [call for call in calls(source) if call.endswith('get_clock')]
+    stamps = [call for call in calls(source) if call.endswith('get_clock().now().to_msg')]
+    return len(found) > len(stamps)
+
+
+def builds_other_nodes(source: str) -> bool:
+    """Return whether a node or an action server of rclpy itself is derived from or made."""
+    theirs = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ImportFrom) and (node.module or '').startswith('rclpy'):
+            theirs |= {a.asname or a.name for a in node.names} & {'Node', 'ActionServer'}
+    bases = {
+        ast.unparse(base)
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.ClassDef)
+        for base in node.bases
+    }
+    made = {*calls(source), *bases}
+    return bool(theirs & made or {'rclpy.create_node', 'rclpy.node.Node'} & made)
+
+
+def test_only_stamps_read_the_system_clock():
+    reading = {name for name, file in FILES.items() if reads_system_clock(file.read_text())}
+    assert reading == set(STAMPS)
+
+
+def test_the_ros_clock_is_for_stamps():
+    using = {name for name, file in FILES.items() if uses_ros_clock(file.read_text())}
+    assert using - set(ROS_CLOCK) == set()
+
+
+def test_every_node_has_steady_timers():
+    others = {name for name, file in FILES.items() if builds_other_nodes(file.read_text())}
+    assert others == {STEADY}
+
+
+@pytest.mark.parametrize(
+    ('judge', 'source'),
+    [
+        (reads_system_clock, 'import time\nlate = time.time() > 3'),
+        (reads_system_clock, 'from time import time\nlate = time() > 3'),
+        (reads_system_clock, 'from datetime import datetime\nx = datetime.now()'),
+        (uses_ros_clock, 'x = self.get_clock().now().nanoseconds'),
+        (builds_other_nodes, 'from rclpy.node import Node\nclass A(Node): pass'),
+        (builds_other_nodes, 'from rclpy.node import Node\nx = Node("x")'),
+        (builds_other_nodes, 'from rclpy.action import ActionServer as A\nx = 1'),
+        (builds_other_nodes, 'from rclpy.action import ActionServer\nx = ActionServer(1)'),
+    ],
+)
+def test_what_is_forbidden_is_seen(judge, source):
+    assert judge(source) is ('as A' not in source)
+
+
+def test_stamps_are_allowed():
+    assert not uses_ros_clock('x = self.get_clock().now().to_msg()')
