@@ -23,6 +23,17 @@ EXAMPLES = 'the files in config/robots explain every key'
 # two turns of a joint; no arm is so many metres long either
 TURNS_RAD = 4 * pi
 UNITS_PAGE = 'docs/your_robot.md has a section on units'
+# parameter of a server -> the finding that compares it
+COMPARED = {
+    'state_names': 'state names',
+    'action_names': 'action names',
+    'trained_fps': 'rate',
+}
+EXAMPLES_OF = {
+    'state_names': "'state_names=a, b'",
+    'action_names': "'action_names=a, b'",
+    'trained_fps': 'trained_fps=30',
+}
 AGREE = 'correct the robot file, or serve a policy that was trained for this robot'
 
 
@@ -92,8 +103,13 @@ def _is_wide(action: ActionLimit) -> bool:
     return action.max_step >= action.high - action.low
 
 
-def agreement(robot: Robot, served: Description, rules: Rules) -> list[Finding]:
-    """Return what a server of this policy would say to this robot."""
+def agreement(
+    robot: Robot, served: Description, rules: Rules, taken: tuple[str, ...] = ()
+) -> list[Finding]:
+    """
+    Return what a server of this policy would say to this robot. What was `taken` from the robot
+    file, by the names of parameters, cannot be compared with it.
+    """
     ask = preparation.session_ask(
         EdgeParameters(),
         robot,
@@ -103,13 +119,25 @@ def agreement(robot: Robot, served: Description, rules: Rules) -> list[Finding]:
         reply_topic='/doctor',
         task='',
     )
-    return [
+    skip = {COMPARED[name]: _not_known(name) for name in taken}
+    found = [
         _names('action names', Refusal.ACTION_NAMES, ask.action_names, served.action_names),
         _names('state names', Refusal.STATE_NAMES, ask.state_names, served.state_names),
         *_judged('cameras', lambda: check_cameras(ask, served), _cameras(ask, served)),
         units(robot, served),
         *_judged('rate', lambda: check_fps(ask, served, rules), f'both at {robot.fps:g} Hz'),
     ]
+    return [skip.get(finding.name, finding) for finding in found]
+
+
+def _not_known(parameter: str) -> Finding:
+    """Return that a parameter is missing, and where to get it."""
+    return skipped(
+        COMPARED[parameter],
+        f'not compared: no file of the policy or of its training holds {parameter}; give it from '
+        f'meta/info.json of the data set: --parameter {EXAMPLES_OF[parameter]}, or put that file '
+        'into the directory of the policy as meta/info.json',
+    )
 
 
 def units(robot: Robot, served: Description) -> Finding:

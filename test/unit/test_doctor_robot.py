@@ -9,7 +9,7 @@ from robot_rig import ARM, BASE, changed, FRONT_PATH, PAN_PATH, REMOVED, ROBOTS,
 import yaml
 
 from lerobot_serve.doctor.finding import Verdict
-from lerobot_serve.doctor.robot import agreement, limits, read
+from lerobot_serve.doctor.robot import agreement, EXAMPLES_OF, limits, read
 from lerobot_serve.edge.robot.file import load, parse
 from lerobot_serve.policies.base import Camera, Description
 from lerobot_serve.server.contract import Rules
@@ -175,6 +175,17 @@ def test_what_a_server_would_refuse_or_warn_of_is_found(changes, expected, text)
     (found,) = (finding for finding in findings if finding.name in expected)
     assert text in found.found
     assert 'robot file' in found.remedy
+
+
+@pytest.mark.parametrize(
+    ('parameter', 'name'),
+    [('state_names', 'state names'), ('action_names', 'action names'), ('trained_fps', 'rate')],
+)
+def test_a_robot_file_is_not_compared_with_itself(parameter, name):
+    findings = agreement(ROBOT, SERVED, RULES, (parameter,))
+    assert wrong(findings) == {name: Verdict.SKIPPED}
+    (found,) = (finding for finding in findings if finding.name == name)
+    assert f'--parameter {EXAMPLES_OF[parameter]}' in found.found
 
 
 def test_everything_that_differs_is_told_at_once():
