@@ -16,11 +16,13 @@ from diagnostic_msgs.msg import DiagnosticArray
 import numpy as np
 from std_srvs.srv import Trigger
 
-from lerobot_serve.edge import metrics, preparation, reports
+from lerobot_serve.edge import metrics, preparation, reports, rivals
 from lerobot_serve.edge.controller import Executed
+from lerobot_serve.edge.frozen import FrozenCameras
 from lerobot_serve.edge.history import History
 from lerobot_serve.edge.link import Episode
 from lerobot_serve.edge.listener import Listener
+from lerobot_serve.edge.log import ChangeLog
 from lerobot_serve.edge.operation import Operation, Say
 from lerobot_serve.edge.outside import Outside
 from lerobot_serve.edge.parameters import EdgeParameters
@@ -31,20 +33,24 @@ from lerobot_serve.edge.reports import View
 from lerobot_serve.edge.requester import Requester
 from lerobot_serve.edge.robot.commands import command_message, TYPES
 from lerobot_serve.edge.runs import Runs
-from lerobot_serve.edge.states import Connection, Event
+from lerobot_serve.edge.states import Change, Connection, Event
 from lerobot_serve.edge.ticker import Senses, Ticker
+from lerobot_serve.edge.watched import WatchedInputs
 from lerobot_serve.ros import inputs as ros_inputs
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.beat import Beat
 from lerobot_serve.ros.command_line import Command
-from lerobot_serve.ros.lane import Lane
+from lerobot_serve.ros.decoding import subscribe
+from lerobot_serve.ros.lane import Liveliness
 from lerobot_serve.ros.parameter_server import ParameterServer
+from lerobot_serve.ros.publishers import Publishers
 from lerobot_serve.ros.run_episode import RunEpisodeAction
-from lerobot_serve.ros.runtime import run, Runtime
+from lerobot_serve.ros.runtime import run, Runtime, UserError
+from lerobot_serve.ros.server_answers import ServerAnswers
 from lerobot_serve.ros.session_client import SessionClient
 from lerobot_serve.ros.share import shared_file
 from lerobot_serve.ros.steady import SteadyNode
-from lerobot_serve_interfaces.msg import ActionChunk, EdgeState, EpisodeOutcome, ExecutedAction
+from lerobot_serve_interfaces.msg import EdgeState, EpisodeOutcome, ExecutedAction
 
 
 class EdgeController(SteadyNode):
@@ -69,7 +75,15 @@ class EdgeController(SteadyNode):
         )
         self._listener = recorder or Listener()
         self._actions = ActionQueue(RULES[parameters.delay_rule])
-        self._connection = Connection(time.monotonic_ns, tell=self._listener.changed)
+        logger = self.get_logger()
+        self._log = ChangeLog(
+            # rclpy wants one severity for each place that logs
+            inform=lambda text: logger.info(text),
+            warn=lambda text: logger.warning(text),
+            complain=lambda text: logger.error(text),
+            clock=time.monotonic_ns,
+        )
+        self._connection = Connection(time.monotonic_ns, tell=self._on_change)
         self._controller, diversions = preparation.controller(
             parameters,
             self.robot,
@@ -78,7 +92,13 @@ class EdgeController(SteadyNode):
         )
         self._inputs = preparation.newest(self.robot, self.resolve_topic_name)
         self._history = History(self._inputs)
-        self._chunks = Lane(self, ActionChunk, '~/action_chunk', qos.ACTION_CHUNK, self._on_chunk)
+        self._answers = ServerAnswers(
+            self,
+            parameters.servers,
+            on_chunk=self._on_chunk,
+            on_no_session=self._on_no_session,
+            on_liveliness=self._on_liveliness,
+        )
         self._requester = self._make_requester(runtime, parameters)
         self._operation = Operation(
             self._controller, self._requester, diversions, runs_by_itself=parameters.runs_by_itself
@@ -100,13 +120,15 @@ class EdgeController(SteadyNode):
     ) -> None:
         """Open the endpoint, and let everything run."""
         losses = (lambda: recorder.writer.losses) if recorder else dict
-        endpoint = metrics.serve(parameters, self._view, fps=self.robot.fps, losses=losses)
+        endpoint = metrics.serve(parameters, self._view, losses=losses)
         if endpoint:
             runtime.on_close(endpoint.close)
         ticker = self._make_ticker(parameters)
         threads = [
             runtime.thread('request', self._run_requests, self._requester.close),
-            runtime.thread('answers', partial(self._chunks.run, runtime.stop), self._chunks.wake),
+            runtime.thread(
+                'answers', partial(self._answers.run, runtime.stop), self._answers.wake
+            ),
             runtime.thread('tick', partial(ticker.run, runtime.stop)),
         ]
         if recorder:
@@ -121,6 +143,15 @@ class EdgeController(SteadyNode):
             )
             for server in parameters.servers
         }
+        self._watched = WatchedInputs(
+            self.robot,
+            FrozenCameras(parameters.frozen_after_s),
+            frozen_stops=parameters.frozen_camera == 'stop',
+            stamp_ns=ros_inputs.stamp_ns,
+            now_ns=lambda: self.get_clock().now().nanoseconds,
+            mono_ns=time.monotonic_ns,
+            drop=lambda reason: self._requester.exchange.drop(reason),
+        )
         self._outside = Outside(
             clients,
             self.robot,
@@ -129,11 +160,12 @@ class EdgeController(SteadyNode):
                 lambda: self._settings.current,
                 self.robot,
                 client_id=self.client_id,
-                reply_topic=self._chunks.topic_name,
                 task=lambda: self._requester.exchange.progress.task,
             ),
             settings=lambda: self._settings.current,
-            publisher_count=self._chunks.publisher_count,
+            reply_topic=self._answers.topic,
+            publisher_count=self._answers.publisher_count,
+            watched=self._watched,
             tell=self.get_logger().info,
             warn=self.get_logger().warning,
         )
@@ -147,6 +179,7 @@ class EdgeController(SteadyNode):
             self._controller.report,
             client_id=self.client_id,
             listener=self._listener,
+            presence_lease_s=qos.LIVELINESS_LEASE_S,
         )
 
     def _make_ticker(self, parameters: EdgeParameters) -> Ticker:
@@ -177,9 +210,15 @@ class EdgeController(SteadyNode):
                 **overridable,
             )
         command = self.robot.command
-        self._commands = self.create_publisher(
-            TYPES[command.type], command.topic, qos.COMMAND, **overridable
+        topic = self.resolve_topic_name(command.topic)
+        create = partial(
+            self.create_publisher, TYPES[command.type], topic, qos.COMMAND, **overridable
         )
+        self._on_commands = Publishers(self, topic, create)
+        self._commands = self._on_commands.publisher
+        if why_not := rivals.refusal(topic, self._on_commands.wait_for_edges()):
+            raise UserError(why_not)
+        self._rivalry = rivals.Rivalry(topic, self._on_commands.own)
         self._stop_client = (
             self.create_client(Trigger, parameters.stop_service)
             if parameters.stop_service
@@ -205,7 +244,14 @@ class EdgeController(SteadyNode):
             self._listener.finished,
         )
         self._action = RunEpisodeAction(self, self._runs)
-        self.create_subscription(EpisodeOutcome, 'episode_outcome', self._on_outcome, qos.OUTCOME)
+        subscribe(
+            self,
+            EpisodeOutcome,
+            'episode_outcome',
+            self._on_outcome,
+            qos.OUTCOME,
+            drop=self._requester.exchange.drop,
+        )
         for name, act, text in (
             ('reset', self._reset, 'the next episode begins'),
             ('pause', self._operation.pause, 'paused; the robot comes to rest'),
@@ -238,17 +284,23 @@ class EdgeController(SteadyNode):
     def _on_timer(self) -> None:
         self._state_publisher.publish(self._state())
         self._listener.dropped(reports.count_drops(self._view))
+        self._log.look(self._connection.standing, reports.count_troubles(self._view))
         self._action.look()
         if alarm := self._controller.alarm.take():
             self.get_logger().error(alarm.text)
 
     def _on_slow_timer(self) -> None:
+        if self._rivalry.look(self._on_commands.edges()):
+            self._operation.pause()
+            self.get_logger().error(self._rivalry.text)
         self._diagnostics.publish(
             reports.diagnostics(
                 self._state(),
                 name=self.get_fully_qualified_name(),
                 latched=self._controller.latched,
                 clamped=self._controller.alarm.present is not None,
+                rival=bool(self._rivalry.text),
+                frozen=bool(self._watched.text),
             )
         )
 
@@ -256,10 +308,24 @@ class EdgeController(SteadyNode):
         self._requester.next_pace = preparation.pace(parameters, self.robot)
         self._listener.tuned(parameters)
 
+    # whoever brings it about, one at a time
+
+    def _on_change(self, change: Change) -> None:
+        self._listener.changed(change)
+        self._log.changed(change)
+
     # answers and request threads
 
     def _on_chunk(self, raw: bytes) -> None:
         self._requester.on_chunk(raw)
+
+    def _on_no_session(self, raw: bytes) -> None:
+        self._requester.on_no_session(raw)
+
+    def _on_liveliness(self, server: str, now: Liveliness) -> None:
+        self._requester.on_liveliness(
+            server, alive=now.alive, change=now.alive_change, is_silent=now.silent_change > 0
+        )
 
     def _run_requests(self) -> None:
         self._requester.run()
@@ -268,6 +334,8 @@ class EdgeController(SteadyNode):
     # tick thread
 
     def _command(self, executed: Executed, tick: int) -> None:
+        if self._rivalry.is_silent:
+            return
         if executed.judgement.command is not None:
             self._send(executed.judgement.command)
         told = reports.executed_action(
@@ -279,6 +347,8 @@ class EdgeController(SteadyNode):
         self._executed_publisher.publish(told)
 
     def _send(self, command: np.ndarray) -> None:
+        if self._rivalry.is_silent:
+            return
         stamp = self.get_clock().now().to_msg()
         self._commands.publish(command_message(command, self.robot, stamp))
 
@@ -293,9 +363,9 @@ class EdgeController(SteadyNode):
     def _state(self) -> EdgeState:
         return reports.edge_state(
             self._view,
+            alarm=self._rivalry.text or self._watched.text,
             stamp=self.get_clock().now().to_msg(),
             client_id=self.client_id,
-            fps=self.robot.fps,
         )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 import contextlib
 from dataclasses import replace
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -22,6 +23,7 @@ from lerobot_serve.edge.parameters import EdgeParameters
 from lerobot_serve.edge.preparation import pace_warnings, state_inputs
 from lerobot_serve.edge.robot.description import CameraInput, Robot
 from lerobot_serve.edge.unit_check import Fit
+from lerobot_serve.edge.watched import WatchedInputs
 from lerobot_serve.wire import action_range
 from lerobot_serve.wire.content import Image
 from lerobot_serve.wire.images import ImagePool
@@ -43,6 +45,8 @@ class Client(Protocol):
 
     def close(self, ask: SessionAsk, timeout_s: float) -> Any: ...
 
+    def probe(self, on_answer: Callable[[], None]) -> None: ...
+
     def announce(
         self, request: ResetEpisode.Request, on_refusal: Callable[[str], None]
     ) -> None: ...
@@ -59,11 +63,16 @@ class Messages(Protocol):
 
     def frame(self, raw: bytes, camera: CameraInput) -> np.ndarray: ...
 
+    def stamp_ns(self, raw: bytes, topic: str) -> int: ...
+
     def jpeg(self, raw: bytes, camera: CameraInput) -> Image | None: ...
 
 
 class Outside:
-    """The Link of the node; `tell` and `warn` inform operators, `asking` makes a session's ask."""
+    """
+    The Link of the node; `tell` and `warn` inform operators, `asking` makes the ask of a session
+    from its number and the topic of its answers. Each server has such a topic of its own.
+    """
 
     def __init__(
         self,
@@ -71,16 +80,19 @@ class Outside:
         robot: Robot,
         messages: Messages,
         *,
-        asking: Callable[[int], SessionAsk],
+        asking: Callable[[int, str], SessionAsk],
         settings: Callable[[], EdgeParameters],
-        publisher_count: Callable[[], int],
+        reply_topic: Callable[[str], str],
+        publisher_count: Callable[[str], int],
+        watched: WatchedInputs,
         tell: Callable[[str], None],
         warn: Callable[[str], None],
     ) -> None:
         self._clients, self._robot, self._messages = clients, robot, messages
         self._state_units = robot.state_units
         self._asking, self._settings = asking, settings
-        self._publisher_count, self._tell, self._warn = publisher_count, tell, warn
+        self._reply_topic, self._publisher_count = reply_topic, publisher_count
+        self._watched, self._tell, self._warn = watched, tell, warn
         self._images = ImagePool(settings().image_threads)
         self._cameras = {camera.name: camera for camera in robot.cameras}
         self._names = dict(zip(self._cameras, robot.camera_names, strict=True))
@@ -97,12 +109,12 @@ class Outside:
 
     def open_session(self, server: str, epoch: int) -> Agreement:
         """Return what the server asks of requests. Raises Refused or Unreachable."""
-        client, ask = self._clients[server], self._asking(epoch)
+        client, ask = self._clients[server], self._asking(epoch, self._reply_topic(server))
         ask = replace(ask, cameras=tuple(self._seen.get(c.name, c) for c in ask.cameras))
         reply = client.open(ask, OPEN_TIMEOUT_S)
         self._client, self._ask = client, ask
         self._check_units(server, reply)
-        if not client.wait_until_wired(self._publisher_count, WIRING_TIMEOUT_S):
+        if not client.wait_until_wired(partial(self._publisher_count, server), WIRING_TIMEOUT_S):
             self._tell(
                 f'{server} answers, but its topics were not found within {WIRING_TIMEOUT_S:g} s; '
                 'first requests may be lost'
@@ -122,6 +134,7 @@ class Outside:
             reply.observation_stride_steps,
             reply.chunk_size,
             reply.supports_rtc,
+            reply.policy,
         )
 
     def _check_units(self, server: str, reply: Any) -> None:
@@ -164,10 +177,12 @@ class Outside:
     def observe(self, moments: tuple[Moment, ...]) -> tuple[np.ndarray, tuple[Image, ...]]:
         """Return states and images for the policy. Raises Malformed or Unencodable."""
         names, settings = state_inputs(self._robot), self._settings()
+        self._watched.check_stamps(moments[-1].snapshot.values)
         states = [
             self._messages.state([m.snapshot.values[n] for n in names], self._robot.state)
             for m in moments
         ]
+        self._watched.check_frames(moments[-1].snapshot.values, states[-1])
         images = encode_frames(
             moments,
             self._names,
@@ -202,6 +217,10 @@ class Outside:
     def send(self, raw: bytes) -> None:
         """Publish a request."""
         self._client.send(raw)
+
+    def probe(self, on_answer: Callable[[], None]) -> None:
+        """Call the present server's status; the executor has the answer."""
+        self._client.probe(on_answer)
 
     def close(self) -> None:
         """End the image threads."""

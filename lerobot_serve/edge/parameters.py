@@ -68,23 +68,32 @@ class EdgeParameters:
         0.5,
         'ask for the next chunk when so much or less is left to play',
         unit='s',
-        low=0.0,
+        low=0.1,
         high=60.0,
         live=True,
     )
     request_timeout_s: float = parameter(
         5.0, 'a request without an answer is given up after this', unit='s', low=0.05, high=60.0
     )
+    request_timeouts: int = parameter(
+        2,
+        'requests without an answer, one after the other, that end a session; a server whose '
+        'process is lost is left without waiting for them',
+        low=1,
+        high=10,
+    )
 
     # the queue
     merge: str = parameter(
-        'replace',
-        'what a new chunk does to actions not yet played: replace them, or append to them',
-        choices=('replace', 'append'),
+        'append',
+        'what a new chunk does to actions not yet played where it does not continue them: append '
+        'to them, or replace them, which is a jump from one plan into another; with rtc a chunk '
+        'continues them and replaces them',
+        choices=('append', 'replace'),
     )
     delay_rule: str = parameter(
         'lived',
-        'rows of a new chunk that are skipped when it replaces: lived what the clock says but no '
+        'rows of a new chunk that are skipped where it replaces: lived what the clock says but no '
         'row in whose time the robot stood still, clamped what the clock says, raw the same as '
         'LeRobot 0.4 has it',
         choices=('lived', 'clamped', 'raw'),
@@ -92,7 +101,7 @@ class EdgeParameters:
     rtc: bool = parameter(
         False,
         'send with each request what is left to play, so that the next chunk continues it; for '
-        'policies with real-time chunking',
+        'policies with real-time chunking; a server without it is asked as without rtc',
     )
     execution_horizon: int = parameter(
         0,
@@ -112,8 +121,9 @@ class EdgeParameters:
 
     # the connection
     degraded_after_s: float = parameter(
-        1.0,
-        'the state is DEGRADED when a chunk is wanted and none has come for this long',
+        0.35,
+        'the state is DEGRADED when a chunk is wanted and none has come for this long, or a '
+        'request has failed, while actions are left; below buffer_time_s',
         unit='s',
         low=0.05,
         high=60.0,
@@ -131,11 +141,26 @@ class EdgeParameters:
     )
     max_offline_s: float = parameter(
         60.0,
-        'the state is DEAD after so long without a session, when there was one before',
+        'the state is DEAD after so long without a session, when there was one before or every '
+        'server refuses this robot for good',
         unit='s',
         low=1.0,
         high=86400.0,
         live=True,
+    )
+
+    frozen_after_s: float = parameter(
+        2.0,
+        'a camera is frozen when its frame stays the same, byte by byte, for this long while the '
+        'robot moves; 0 for never',
+        unit='s',
+        low=0.0,
+        high=60.0,
+    )
+    frozen_camera: str = parameter(
+        'warn',
+        'what a frozen camera means: warn, or stop sending observations until it is mended',
+        choices=('warn', 'stop'),
     )
 
     # safety
@@ -251,6 +276,11 @@ def _check_times(given: EdgeParameters) -> None:
             f'buffer_time_s must be below max_action_age_s ({given.max_action_age_s:g}), got '
             f'{given.buffer_time_s:g}: chunks would grow stale before they are played'
         )
+    if given.degraded_after_s >= given.buffer_time_s:
+        raise ParameterError(
+            f'degraded_after_s must be below buffer_time_s ({given.buffer_time_s:g}), got '
+            f'{given.degraded_after_s:g}: nothing would be left to play before the alarm'
+        )
     if given.resume_s >= given.max_action_age_s:
         raise ParameterError(
             f'resume_s must be below max_action_age_s ({given.max_action_age_s:g}), got '
@@ -269,12 +299,10 @@ def _check_times(given: EdgeParameters) -> None:
 
 
 def _check_chunks(given: EdgeParameters) -> None:
-    if given.merge == 'append' and given.rtc:
-        raise ParameterError("rtc needs merge 'replace': a continued chunk replaces what is left")
-    if given.merge == 'append' and given.delay_rule != 'lived':
+    if given.merge == 'append' and not given.rtc and given.delay_rule != 'lived':
         raise ParameterError(
-            f"delay_rule {given.delay_rule!r} does nothing with merge 'append', where no row is "
-            "skipped; leave it out or take merge 'replace'"
+            f"delay_rule {given.delay_rule!r} does nothing with merge 'append' and without rtc, "
+            "where no row is skipped; leave it out, set rtc, or take merge 'replace'"
         )
     if given.execution_horizon and not given.rtc:
         raise ParameterError(

@@ -22,6 +22,7 @@ from lerobot_serve.edge.link import Episode, Link, Pace
 from lerobot_serve.edge.listener import Listener
 from lerobot_serve.edge.operation import Diversions
 from lerobot_serve.edge.parameters import EdgeParameters, read_tags
+from lerobot_serve.edge.presence import Presence
 from lerobot_serve.edge.queue.actions import ActionQueue
 from lerobot_serve.edge.queue.interpolation import Interpolator
 from lerobot_serve.edge.queue.latency import LatencyTracker
@@ -65,6 +66,7 @@ def pace(parameters: EdgeParameters, robot: Robot) -> Pace:
         parameters.merge == 'append',
         parameters.rtc,
         parameters.execution_horizon,
+        parameters.request_timeouts,
     )
 
 
@@ -127,6 +129,7 @@ def requester(
     *,
     client_id: str,
     listener: Listener,
+    presence_lease_s: float,
 ) -> Requester:
     """Return what asks for chunks; its first episode is that of the parameters."""
     exchange = Exchange(
@@ -155,6 +158,7 @@ def requester(
         actions,
         connection,
         servers,
+        Presence(presence_lease_s),
         pace=pace(parameters, robot),
         clock=time.monotonic_ns,
     )
@@ -175,13 +179,12 @@ def asking(
     robot: Robot,
     *,
     client_id: str,
-    reply_topic: str,
     task: Callable[[], str],
-) -> Callable[[int], SessionAsk]:
-    """Return what makes the ask of a session from its number, as everything is by then."""
+) -> Callable[[int, str], SessionAsk]:
+    """Return what makes the ask of a session of this number and reply topic."""
     # tells this process from another one of the same name
     instance = secrets.randbits(63)
-    return lambda epoch: session_ask(
+    return lambda epoch, reply_topic: session_ask(
         settings(),
         robot,
         client_id=client_id,

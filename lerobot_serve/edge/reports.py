@@ -64,8 +64,8 @@ def executed_action(
     return told
 
 
-def edge_state(view: View, *, stamp: Any, client_id: str, fps: float) -> EdgeState:
-    """Return what the controller is doing."""
+def edge_state(view: View, *, stamp: Any, client_id: str, alarm: str = '') -> EdgeState:
+    """Return what the controller is doing; `alarm` is what a person should know before that."""
     progress, controller = view.requester.exchange.progress, view.controller
     standing = view.requester.connection.standing
     drops = count_drops(view)
@@ -80,8 +80,8 @@ def edge_state(view: View, *, stamp: Any, client_id: str, fps: float) -> EdgeSta
         state=int(standing.state),
         rung=int(controller.rung),
         paused=view.operation.paused,
-        reason=cut(explain(view), TEXT_LIMIT),
-        queue_remaining_s=view.actions.rows_left / fps,
+        reason=cut('; '.join(text for text in (alarm, explain(view)) if text), TEXT_LIMIT),
+        queue_remaining_s=view.requester.left_s,
         action_age_s=controller.age_ns / 1e9,
         round_trip_ms=progress.round_trip_ms,
         network_ms=progress.network_ms,
@@ -104,6 +104,14 @@ def count_drops(view: View) -> Counter[str]:
     drops['refused_chunk'] = view.actions.chunks_refused
     drops['history_gap'] = view.requester.exchange.history.gaps
     return drops
+
+
+def count_troubles(view: View) -> Counter[str]:
+    """Return what the log tells as a sum: everything that was dropped, stalls, cage trips."""
+    troubles = count_drops(view)
+    troubles['stalls'] = view.controller.stalls
+    troubles['cage_trips'] = view.controller.cage_trips
+    return troubles
 
 
 def explain(view: View) -> str:
@@ -129,16 +137,23 @@ def explain(view: View) -> str:
 
 
 def diagnostics(
-    state: EdgeState, *, name: str, latched: bool = False, clamped: bool = False
+    state: EdgeState,
+    *,
+    name: str,
+    latched: bool = False,
+    clamped: bool = False,
+    rival: bool = False,
+    frozen: bool = False,
 ) -> DiagnosticArray:
     """
-    Return the state as rqt_runtime_monitor shows it: an error when the cage is `latched`, at least
-    a warning when most actions are `clamped`.
+    Return the state as rqt_runtime_monitor shows it: an error when the cage is `latched` or a
+    `rival` commands the robot, at least a warning when most actions are `clamped` or a camera is
+    `frozen`.
     """
     level = LEVELS[State(state.state)]
-    if latched:
+    if latched or rival:
         level = DiagnosticStatus.ERROR
-    elif clamped:
+    elif clamped or frozen:
         level = max(level, DiagnosticStatus.WARN)
     values = {
         'server': state.server,

@@ -37,6 +37,8 @@ TEXT_LIMITS = {
     'task': TASK_LIMIT,
 }
 CHUNK_TYPE = 'lerobot_serve_interfaces/msg/ActionChunk'
+# where a server answers robots whose session it does not know; they have no topic there
+NO_SESSION = 'no_session'
 NO_EVENTS = PublisherEventCallbacks(use_default_callbacks=False)
 
 

@@ -16,7 +16,7 @@ from rclpy.lifecycle import LifecycleState, TransitionCallbackReturn
 from lerobot_serve.policies import guard, memory
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.command_line import Command
-from lerobot_serve.ros.contract import ask_from_request
+from lerobot_serve.ros.contract import ask_from_request, NO_EVENTS, NO_SESSION
 from lerobot_serve.ros.introspection import tell_calls
 from lerobot_serve.ros.lane import Lane
 from lerobot_serve.ros.lifecycle import LifecycleNode
@@ -38,7 +38,7 @@ from lerobot_serve.wire.chunk import Chunk
 from lerobot_serve.wire.errors import Unencodable
 from lerobot_serve.wire.schema import Refusal, Status
 from lerobot_serve.wire.session import Refused
-from lerobot_serve_interfaces.msg import Observation, ServerStatus
+from lerobot_serve_interfaces.msg import ActionChunk, Observation, ServerStatus
 from lerobot_serve_interfaces.srv import OpenSession
 
 CLEANUP_S = 5.0
@@ -79,6 +79,10 @@ class PolicyServer(LifecycleNode):
         """Create everything that the outside sees."""
         self._status_publisher = self.create_publisher(
             ServerStatus, '~/status', qos.STATE, qos_overriding_options=qos.OVERRIDABLE
+        )
+        # a robot whose session is not known has no topic of its own here
+        self._no_session = self.create_publisher(
+            ActionChunk, f'~/{NO_SESSION}', qos.NO_SESSION, event_callbacks=NO_EVENTS
         )
         self._inbox = Lane(
             self, Observation, '~/observation', qos.OBSERVATION_INBOX, self._on_observation
@@ -135,6 +139,7 @@ class PolicyServer(LifecycleNode):
         self.serving = preparation.serving(
             worker, self._mailbox, self._statistics, parameters, self._watch
         )
+        self.serving.to_strangers = self._answer_stranger
         self._watch.serves(self.serving.served)
         # loading took its time: what may change live may have changed
         self._change(self.parameters)
@@ -213,6 +218,9 @@ class PolicyServer(LifecycleNode):
         refused = serving.deposit(raw, time.monotonic_ns())
         if refused:
             self._send(serving, *refused)
+
+    def _answer_stranger(self, chunk: Chunk) -> None:
+        self._no_session.publish(wire_chunk.encode(chunk))
 
     def _run_inference(self) -> None:
         while mails := self._mailbox.take():

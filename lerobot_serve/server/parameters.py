@@ -18,8 +18,9 @@ class ServerParameters:
         True, 'configure and activate at start; false waits for a lifecycle manager'
     )
     policy_kind: str = parameter(
-        'builtin',
-        'kind of policy: builtin, exported, lerobot, null, recurrent, or one of another package',
+        '',
+        'kind of policy: builtin, exported, lerobot, null, recurrent, or one of another package; '
+        'empty finds it out from the files of policy_path',
         on_configure=True,
     )
     policy_path: str = parameter(
@@ -38,6 +39,18 @@ class ServerParameters:
     )
     device: str = parameter(
         'cpu', 'where the policy runs, for example cpu or cuda:0', on_configure=True
+    )
+    dtype: str = parameter(
+        '',
+        'precision that a policy of LeRobot computes in; empty for its own',
+        choices=('', 'float32', 'bfloat16', 'float16'),
+        on_configure=True,
+    )
+    trusted_packages: tuple[str, ...] = parameter(
+        (),
+        'installed Python packages whose policy types and processor steps LeRobot may load; '
+        'those of others are refused',
+        on_configure=True,
     )
     cpu_threads: int = parameter(
         0,

@@ -9,6 +9,7 @@ from lerobot_serve.parameters import ParameterError
 from lerobot_serve.policies import guard, registry
 from lerobot_serve.policies.base import Description, Loading, PolicyError
 from lerobot_serve.policies.guard import Reserved
+from lerobot_serve.policies.kinds import find_kind
 from lerobot_serve.server import schedulers
 from lerobot_serve.server.contract import Rules
 from lerobot_serve.server.mailbox import Mailbox
@@ -23,7 +24,7 @@ from lerobot_serve.wire.schema import FINGERPRINT_LIMIT, Status
 # as in ServerStatus.msg
 TYPE_LIMIT, DEVICE_LIMIT = 64, 32
 # kinds whose policies are files; the others may need no path
-OF_FILES = ('builtin', 'exported', 'lerobot')
+OF_FILES = ('', 'builtin', 'exported', 'lerobot')
 NO_POLICY = (
     'policy_path is empty, so there is no policy to serve; give -p policy_path:=DIR, the '
     "directory of a policy (the demo's is config/policies/reach of this package)"
@@ -43,14 +44,15 @@ def worker(
     Raises PolicyError.
     """
     path = parameters.policy_path
-    if parameters.policy_kind == 'builtin' and not path:
+    if parameters.policy_kind in ('', 'builtin') and not path:
         path = default_path
     if parameters.policy_kind in OF_FILES and not path:
         raise PolicyError(NO_POLICY)
+    kind = parameters.policy_kind or find_kind(path)
     wanted = loading(parameters, path)
     reserved = reserve(wanted)
     try:
-        made = _loaded(parameters, wanted, statistics, reserved)
+        made = _loaded(kind, parameters, wanted, statistics, reserved)
     except BaseException:
         reserved.release()
         raise
@@ -59,9 +61,13 @@ def worker(
 
 
 def _loaded(
-    parameters: ServerParameters, wanted: Loading, statistics: Statistics, reserved: Reserved
+    kind: str,
+    parameters: ServerParameters,
+    wanted: Loading,
+    statistics: Statistics,
+    reserved: Reserved,
 ) -> Worker:
-    policy = registry.load(parameters.policy_kind, wanted)
+    policy = registry.load(kind, wanted)
     check_texts(policy.describe())
     made = Worker(
         policy,
@@ -121,6 +127,8 @@ def loading(parameters: ServerParameters, path: str) -> Loading:
         parameters.cpu_threads,
         parameters.memory_margin_mb << 20,
         parameters.recurrent_states,
+        parameters.dtype,
+        parameters.trusted_packages,
     )
 
 

@@ -24,6 +24,7 @@ from lerobot_serve.server.serving import Serving
 from lerobot_serve.server.sessions import Session
 from lerobot_serve.server.statistics import Statistics
 from lerobot_serve.server.watch import Watch
+from lerobot_serve.telemetry.throttle import Throttle
 from lerobot_serve.wire.schema import Refusal
 from lerobot_serve.wire.session import Refused, SessionAsk, tags_in_words
 from lerobot_serve_interfaces.msg import ServerStatus
@@ -76,6 +77,7 @@ class Services:
         self._host, self._replies = host, replies
         self._statistics, self._watch = statistics, watch
         self._read_ask, self._observation_topic = read_ask, observation_topic
+        self._throttle = Throttle(time.monotonic_ns)
 
     def table(self) -> tuple[tuple[type, str, Callable[..., Any]], ...]:
         """Return type, name and callback of each service."""
@@ -100,7 +102,9 @@ class Services:
             session, old = serving.open(ask, time.monotonic_ns())
         except Refused as refused:
             self._statistics.drop(f'refused_{refused.code.name.lower()}')
-            self._host.warn(f'refused {request.client_id!r}: {refused}')
+            # a robot asks again and again, and is refused as often
+            text = f'refused {request.client_id!r}: {refused}'
+            self._throttle.say(self._host.warn, (request.client_id, refused.code), text)
             self.end(serving, [])
             refuse(response, refused.code, str(refused))
             return describe_load(response, serving, ask)
@@ -152,7 +156,8 @@ class Services:
         return response
 
     def sweep(self, serving: Serving) -> None:
-        """Close the sessions of robots that are gone; now and then."""
+        """Close the sessions of robots that are gone, and tell repeats; now and then."""
+        self._throttle.flush()
         ended = serving.sessions.sweep(time.monotonic_ns(), self._replies.has_listener)
         for session, reason in ended:
             self._statistics.drop(reason)

@@ -80,6 +80,10 @@ class Onnx:
 def as_onnx(network: nn.Module | None = None, *, dynamic: bool = True) -> Onnx:
     """Return the network as it is written as ONNX."""
     pytest.importorskip('onnxscript', reason='onnxscript is not installed')
+    # its progress bar would leave a thread behind
+    import tqdm
+
+    tqdm.tqdm.monitor_interval = 0
     return Onnx(exported(network, dynamic=dynamic))
 
 

@@ -66,7 +66,7 @@ def test_the_table_has_every_parameter(parameters):
         (EdgeParameters, {'buffer_time_s': 3}, r'buffer_time_s must be below .* \(3\), got 3'),
         (
             RouterParameters,
-            {'slot_b': ['/slot_a/policy_server']},
+            {'slot_b': ['slot_a/policy_server']},
             'in slot_b and in slot_a',
         ),
         (SimParameters, {'outcome_topic': 'outcome'}, "full name of a topic, .*, got 'outcome'"),

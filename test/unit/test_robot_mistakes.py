@@ -96,7 +96,11 @@ MISTAKES = [
     ('state/0/field', 'velocity', f'{PAN}: which value of the state tells where shoulder_pan is?'),
     # cameras
     ('cameras', ['front'], "f: cameras: expected names with their settings, got ['front']"),
-    (FRONT_PATH, 'front/image', f"{FRONT}: expected topic, type, max_age_s, got 'front/image'"),
+    (
+        FRONT_PATH,
+        'front/image',
+        f"{FRONT}: expected topic, type, max_age_s, max_stamp_age_s, got 'front/image'",
+    ),
     (f'{FRONT_PATH}/topic', '/a//b', f'{FRONT}: topic must be the name of a topic'),
     (
         f'{FRONT_PATH}/type',

@@ -129,3 +129,18 @@ def test_with_one_slot_the_split_means_nothing(tmp_path):
     rig.away('/one')
     split(rig, 0)
     rig.close()
+
+
+def test_servers_without_a_leading_slash_are_in_the_routers_namespace():
+    given = RouterParameters(slot_b=('/far/policy_server',), shadow_policy='shadow/policy_server')
+    for namespace, slot_a in (('/', '/slot_a'), ('/cell_1', '/cell_1/slot_a')):
+        named = given.within(namespace)
+        assert named.slot_a == (f'{slot_a}/policy_server',)
+        assert named.slot_b == ('/far/policy_server',)
+        assert named.shadow_policy == f'{slot_a[:-7]}/shadow/policy_server'
+        assert named.within('/elsewhere') == named
+    one = RouterParameters(slot_a=('x/policy_server',), slot_b=('/cell/x/policy_server',))
+    with pytest.raises(ParameterError, match='in slot_b and in slot_a'):
+        one.within('/cell')
+    with pytest.raises(ParameterError, match='must name nodes, like'):
+        RouterParameters(slot_a=('x//y',)).check()

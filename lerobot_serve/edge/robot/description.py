@@ -32,6 +32,8 @@ class StateSource:
     field: str
     names: tuple[str, ...]
     max_age_s: float
+    # by the stamp of the message; 0 where it is not looked at
+    max_stamp_age_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,8 @@ class CameraInput:
     topic: str
     type: str
     max_age_s: float
+    # by the stamp of the message; 0 where it is not looked at
+    max_stamp_age_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,8 +23,9 @@ from lerobot_serve.edge.robot.urdf import JointLimit
 KEYS = 'name fps state cameras actions command interlocks safe_pose rename_map units urdf limits'
 JOINT_STATE = 'sensor_msgs/JointState'
 STATE_KEYS = {
-    JOINT_STATE: 'topic type joints field names max_age_s',
-    'nav_msgs/Odometry': 'topic type fields names max_age_s',
+    JOINT_STATE: 'topic type joints field names max_age_s max_stamp_age_s',
+    'nav_msgs/Odometry': 'topic type fields names max_age_s max_stamp_age_s',
+    # without a stamp
     'std_msgs/Float64MultiArray': 'topic type names max_age_s',
 }
 # field of a JointState -> how LeRobot ends the names of such values
@@ -85,7 +86,7 @@ def _state(content: Any, place: str) -> tuple[StateSource, ...]:
 
 
 def _source(content: Any, place: str) -> StateSource:
-    every_key = 'topic type joints fields field names max_age_s'
+    every_key = 'topic type joints fields field names max_age_s max_stamp_age_s'
     kind = Table(content, place, every_key).message_type(list(STATE_KEYS), JOINT_STATE)
     table = Table(content, place, STATE_KEYS[kind])
     field = ''
@@ -103,17 +104,20 @@ def _source(content: Any, place: str) -> StateSource:
         raise RobotFileError(
             f'{place}: names must be {len(fields)}, one for each value, got {len(names)}'
         )
-    return StateSource(table.topic('topic'), kind, fields, field, names, _max_age_s(table))
+    topic, ages_s = table.topic('topic'), _max_ages_s(table)
+    return StateSource(topic, kind, fields, field, names, *ages_s)
 
 
 def _camera(name: str, content: Any, place: str) -> CameraInput:
-    table = Table(content, place, 'topic type max_age_s')
+    table = Table(content, place, 'topic type max_age_s max_stamp_age_s')
     kind = table.message_type(CAMERA_TYPES, CAMERA_TYPES[0])
-    return CameraInput(name, table.topic('topic'), kind, _max_age_s(table))
+    return CameraInput(name, table.topic('topic'), kind, *_max_ages_s(table))
 
 
-def _max_age_s(table: Table) -> float:
-    return table.number('max_age_s', 0.001, 60)
+def _max_ages_s(table: Table) -> tuple[float, float]:
+    """Return the bounds of the age since arrival and by the stamp; 0 for no bound of the stamp."""
+    by_stamp_s = table.number('max_stamp_age_s', 0.001, 60, 0.0)
+    return table.number('max_age_s', 0.001, 60), by_stamp_s
 
 
 @dataclass(frozen=True, slots=True)
