@@ -26,7 +26,7 @@ KEYS = {
     'argcomplete': 'python3-argcomplete',
     'rich': 'python3-rich',
     'mcap': None,
-    'simplejpeg': None,
+    'simplejpeg': 'python3-simplejpeg-pip',
     'torch': None,
     'safetensors': None,
     'lerobot': None,
