@@ -29,6 +29,7 @@ KEYS = {
     'simplejpeg': None,
     'torch': None,
     'safetensors': None,
+    'onnxruntime': None,
     'lerobot': None,
     'tokenizers': None,
     'torchvision': None,

@@ -12,6 +12,7 @@ from lerobot_serve.policies.lerobot.rules import (
     check_keys,
     DEVICE,
     FEATURES,
+    FLAG,
     is_text,
     mapping,
     NAME,
@@ -55,13 +56,22 @@ STEPS: dict[str, Rules] = {
         'max_state_dim': SIZE,
         'task_key': one_of('task'),
     },
+    # of a LeRobot after 0.4.4
+    'relative_actions_processor': {
+        'enabled': FLAG,
+        'exclude_joints': optional(NAMES),
+        'action_names': optional(NAMES),
+    },
+    'absolute_actions_processor': {'enabled': FLAG},
 }
+LATER = ('relative_actions_processor', 'absolute_actions_processor')
 COMMON = (
     'rename_observations_processor',
     'to_batch_processor',
     'device_processor',
     'normalizer_processor',
     'unnormalizer_processor',
+    *LATER,
 )
 # what a type of policy has beside the common steps
 STEPS_OF: dict[str, tuple[str, ...]] = {
