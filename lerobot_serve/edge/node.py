@@ -77,9 +77,10 @@ class EdgeController(SteadyNode):
         self._actions = ActionQueue(RULES[parameters.delay_rule])
         logger = self.get_logger()
         self._log = ChangeLog(
-            inform=logger.info,
-            warn=logger.warning,
-            complain=logger.error,
+            # rclpy wants one severity for each place that logs
+            inform=lambda text: logger.info(text),
+            warn=lambda text: logger.warning(text),
+            complain=lambda text: logger.error(text),
             clock=time.monotonic_ns,
         )
         self._connection = Connection(time.monotonic_ns, tell=self._on_change)

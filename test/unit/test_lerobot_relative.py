@@ -10,13 +10,8 @@ import pytest
 torch = pytest.importorskip('torch', reason='torch is not installed (TORCH=none)')
 pytest.importorskip('lerobot', reason='LeRobot is not installed')
 
-from lerobot_serve.policies.lerobot.compat import lerobot  # noqa: E402
-
-lerobot()
-
-from lerobot.processor import ProcessorStep, ProcessorStepRegistry  # noqa: E402
 from lerobot_rig import folder_of, loading, Oracle, requests_for  # noqa: E402
-from relative_rig import ACTION, reanchored, relative_folder  # noqa: E402
+from relative_rig import ACTION, reanchored, relative_folder, Steps  # noqa: E402
 
 from lerobot_serve.policies.lerobot.loader import load  # noqa: E402
 
@@ -24,8 +19,8 @@ ROWS, DELAY, HORIZON = 9, 3, 8
 EXCLUDED = ('joint_5',)
 
 
-@ProcessorStepRegistry.register('test_doubled_action')
-class Doubled(ProcessorStep):
+@Steps.register('test_doubled_action')
+class Doubled(Steps.base):
     """Does to actions what the way in does not undo."""
 
     def __call__(self, transition):

@@ -48,7 +48,8 @@ TABLE: dict[str, tuple[object, Callable[[Serving], object], object]] = {
     'canary_margin': (0.25, lambda s: s.canary.canary.terms.margin, 0.25),
     'canary_false_promotion': (0.125, lambda s: s.canary.canary.terms.false_promotion, 0.125),
     'canary_false_rollback': (0.125, lambda s: s.canary.canary.terms.false_rollback, 0.125),
-    'canary_settle_s': (1.0, lambda s: s.canary.canary.terms.settle_s, 1.0),
+    'canary_block_episodes': (7, lambda s: s.canary.canary.terms.block_episodes, 7),
+    'canary_verdict_within_h': (2.0, lambda s: s.tally.verdict_within_ns, 7200 * 10**9),
     'canary_max_failed_percent': (
         9.0,
         lambda s: s.canary.canary.limits.failed_answers_percent,
@@ -64,11 +65,6 @@ TABLE: dict[str, tuple[object, Callable[[Serving], object], object]] = {
         9.0,
     ),
     'canary_max_divergence': (9.0, lambda s: s.canary.canary.limits.divergence, 9.0),
-    'canary_minimum_reported_percent': (
-        9.0,
-        lambda s: s.canary.canary.limits.minimum_reported_percent,
-        9.0,
-    ),
 }
 
 

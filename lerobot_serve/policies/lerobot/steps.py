@@ -56,32 +56,36 @@ STEPS: dict[str, Rules] = {
         'max_state_dim': SIZE,
         'task_key': one_of('task'),
     },
-    # of a LeRobot after 0.4.4
+    # of LeRobot 0.5 and later: they add and take away the state
     'relative_actions_processor': {
         'enabled': FLAG,
-        'exclude_joints': optional(NAMES),
+        'exclude_joints': NAMES,
         'action_names': optional(NAMES),
     },
     'absolute_actions_processor': {'enabled': FLAG},
 }
-LATER = ('relative_actions_processor', 'absolute_actions_processor')
 COMMON = (
     'rename_observations_processor',
     'to_batch_processor',
     'device_processor',
     'normalizer_processor',
     'unnormalizer_processor',
-    *LATER,
 )
+RELATIVE = ('relative_actions_processor', 'absolute_actions_processor')
 # what a type of policy has beside the common steps
 STEPS_OF: dict[str, tuple[str, ...]] = {
     'act': COMMON,
     'diffusion': COMMON,
     'vqbet': COMMON,
     'tdmpc': COMMON,
-    'smolvla': (*COMMON, 'smolvla_new_line_processor', 'tokenizer_processor'),
-    'pi0': (*COMMON, 'pi0_new_line_processor', 'tokenizer_processor'),
-    'pi05': (*COMMON, 'pi05_prepare_state_tokenizer_processor_step', 'tokenizer_processor'),
+    'smolvla': (*COMMON, 'smolvla_new_line_processor', 'tokenizer_processor', *RELATIVE),
+    'pi0': (*COMMON, 'pi0_new_line_processor', 'tokenizer_processor', *RELATIVE),
+    'pi05': (
+        *COMMON,
+        'pi05_prepare_state_tokenizer_processor_step',
+        'tokenizer_processor',
+        *RELATIVE,
+    ),
 }
 REMOTE_CODE = 'it loads a tokenizer or a model that runs Python from its folder'
 TELEOPERATION = 'it belongs to teleoperation or training, and has no part in serving'
