@@ -29,6 +29,7 @@ KEYS = {
     'simplejpeg': 'python3-simplejpeg-pip',
     'torch': None,
     'safetensors': None,
+    'onnxruntime': None,
     'lerobot': None,
     'tokenizers': None,
     'torchvision': None,
