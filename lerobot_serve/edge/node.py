@@ -8,22 +8,19 @@ torch, so that nothing but these competes for the interpreter.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 import time
 
 from diagnostic_msgs.msg import DiagnosticArray
 import numpy as np
-from std_srvs.srv import Trigger
 
 from lerobot_serve.edge import metrics, preparation, reports, rivals
-from lerobot_serve.edge.controller import Executed
 from lerobot_serve.edge.frozen import FrozenCameras
 from lerobot_serve.edge.history import History
 from lerobot_serve.edge.link import Episode
 from lerobot_serve.edge.listener import Listener
 from lerobot_serve.edge.log import ChangeLog
-from lerobot_serve.edge.operation import Operation, Say
+from lerobot_serve.edge.operation import Answer, Operation
 from lerobot_serve.edge.outside import Outside
 from lerobot_serve.edge.parameters import EdgeParameters
 from lerobot_serve.edge.queue.actions import ActionQueue
@@ -34,7 +31,9 @@ from lerobot_serve.edge.requester import Requester
 from lerobot_serve.edge.robot.commands import command_message, TYPES
 from lerobot_serve.edge.runs import Runs
 from lerobot_serve.edge.states import Change, Connection, Event
+from lerobot_serve.edge.step import Executed
 from lerobot_serve.edge.ticker import Senses, Ticker
+from lerobot_serve.edge.waiting import Waiting
 from lerobot_serve.edge.watched import WatchedInputs
 from lerobot_serve.ros import inputs as ros_inputs
 from lerobot_serve.ros import qos
@@ -50,6 +49,8 @@ from lerobot_serve.ros.server_answers import ServerAnswers
 from lerobot_serve.ros.session_client import SessionClient
 from lerobot_serve.ros.share import shared_file
 from lerobot_serve.ros.steady import SteadyNode
+from lerobot_serve.ros.stop import StopService
+from lerobot_serve.ros.triggers import offer_triggers
 from lerobot_serve_interfaces.msg import EdgeState, EpisodeOutcome, ExecutedAction
 
 
@@ -77,13 +78,14 @@ class EdgeController(SteadyNode):
         self._actions = ActionQueue(RULES[parameters.delay_rule])
         logger = self.get_logger()
         self._log = ChangeLog(
-            inform=logger.info,
-            warn=logger.warning,
-            complain=logger.error,
+            # rclpy wants one severity for each place that logs
+            inform=lambda text: logger.info(text),
+            warn=lambda text: logger.warning(text),
+            complain=lambda text: logger.error(text),
             clock=time.monotonic_ns,
         )
         self._connection = Connection(time.monotonic_ns, tell=self._on_change)
-        self._controller, diversions = preparation.controller(
+        self._controller = preparation.controller(
             parameters,
             self.robot,
             self._actions,
@@ -100,12 +102,14 @@ class EdgeController(SteadyNode):
         )
         self._requester = self._make_requester(runtime, parameters)
         self._operation = Operation(
-            self._controller, self._requester, diversions, runs_by_itself=parameters.runs_by_itself
+            self._controller, self._requester, runs_by_itself=parameters.runs_by_itself
         )
-        self._beat = Beat(int(1e9 * preparation.tick_s(parameters, self.robot)))
+        self._step_s = preparation.tick_s(parameters, self.robot)
+        self._beat = Beat(int(1e9 * self._step_s))
         self._view = View(
             self._requester, self._controller, self._operation, self._actions, self._beat
         )
+        self._waiting = Waiting(self.get_logger().error)
         self._connect_robot(parameters)
         self._offer(parameters)
         self._start(runtime, parameters, recorder)
@@ -209,20 +213,14 @@ class EdgeController(SteadyNode):
                 **overridable,
             )
         command = self.robot.command
-        topic = self.resolve_topic_name(command.topic)
-        create = partial(
-            self.create_publisher, TYPES[command.type], topic, qos.COMMAND, **overridable
-        )
+        topic, profile = self.resolve_topic_name(command.topic), qos.command(self._step_s)
+        create = partial(self.create_publisher, TYPES[command.type], topic, profile, **overridable)
         self._on_commands = Publishers(self, topic, create)
         self._commands = self._on_commands.publisher
         if why_not := rivals.refusal(topic, self._on_commands.wait_for_edges()):
             raise UserError(why_not)
         self._rivalry = rivals.Rivalry(topic, self._on_commands.own)
-        self._stop_client = (
-            self.create_client(Trigger, parameters.stop_service)
-            if parameters.stop_service
-            else None
-        )
+        self._stop_service = StopService(self, parameters.stop_service)
 
     def _offer(self, parameters: EdgeParameters) -> None:
         """Create what operators and recorders see."""
@@ -251,13 +249,15 @@ class EdgeController(SteadyNode):
             qos.OUTCOME,
             drop=self._requester.exchange.drop,
         )
-        for name, act, text in (
-            ('reset', self._reset, 'the next episode begins'),
-            ('pause', self._operation.pause, 'paused; the robot comes to rest'),
-            ('resume', self._operation.resume, 'it goes on with what is not too old'),
-            ('reset_cage', self._controller.reset_cage, 'the safety cage judges again'),
-        ):
-            self.create_service(Trigger, f'~/{name}', partial(self._on_trigger, act, text))
+        offer_triggers(
+            self,
+            {
+                'reset': self._reset,
+                'pause': self._operation.pause,
+                'resume': self._operation.resume,
+                'reset_cage': self._operation.reset_cage,
+            },
+        )
         self.create_timer(parameters.status_period_s, self._on_timer)
         self.create_timer(1.0, self._on_slow_timer)
 
@@ -266,15 +266,8 @@ class EdgeController(SteadyNode):
     def _on_input(self, name: str, raw: bytes) -> None:
         self._inputs.deposit(name, raw, time.monotonic_ns())
 
-    def _reset(self) -> None:
-        self._operation.begin(Episode(self._settings.current.task))
-
-    def _on_trigger(
-        self, act: Callable[[], None], text: str, _: Trigger.Request, response: Trigger.Response
-    ) -> Trigger.Response:
-        act()
-        response.success, response.message = True, text
-        return response
+    def _reset(self) -> Answer:
+        return self._operation.reset(Episode(self._settings.current.task))
 
     def _on_outcome(self, message: EpisodeOutcome) -> None:
         self._listener.judged(message.episode_id, message.outcome, message.text)
@@ -284,6 +277,7 @@ class EdgeController(SteadyNode):
         self._state_publisher.publish(self._state())
         self._listener.dropped(reports.count_drops(self._view))
         self._log.look(self._connection.standing, reports.count_troubles(self._view))
+        self._waiting.look(self._controller.waits_for, self._controller.actions_executed)
         self._action.look()
         if alarm := self._controller.alarm.take():
             self.get_logger().error(alarm.text)
@@ -349,13 +343,10 @@ class EdgeController(SteadyNode):
         if self._rivalry.is_silent:
             return
         stamp = self.get_clock().now().to_msg()
-        self._commands.publish(command_message(command, self.robot, stamp))
+        self._commands.publish(command_message(command, self.robot, stamp, self._step_s))
 
     def _call_stop(self) -> None:
-        """Ask for the stop; nobody waits for the answer."""
-        if self._stop_client and self._operation.say is not Say.OPERATOR:
-            self._stop_client.call_async(Trigger.Request())
-            self.get_logger().error(f'called {self._stop_client.srv_name}: the robot is given up')
+        self._stop_service.call(self._controller.rung_reason)
 
     # executor thread
 

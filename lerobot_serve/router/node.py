@@ -165,8 +165,8 @@ class PolicyRouter(LifecycleNode):
         except Exception:
             replicas.close()
             raise
-        # what was set live before holds again
-        self._settings.set(**difference(parameters, serving.parameters))
+        if before := difference(parameters, serving.parameters):
+            self._settings.set(**before)
         self.routing = Routing(
             serving,
             wiring,

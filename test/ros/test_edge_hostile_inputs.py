@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from edge_rig import EdgeRig, LIMIT_S
 from played_robot import ROBOT
-import pytest
 from sensor_msgs.msg import JointState
-from std_msgs.msg import Float64MultiArray
+from trajectory_msgs.msg import JointTrajectory
 
 from lerobot_serve.ros import qos
-from lerobot_serve_interfaces.msg import EdgeState, EpisodeOutcome
+from lerobot_serve_interfaces.msg import EdgeState, EpisodeOutcome, ExecutedAction
 
-NO_MESSAGES = (b'\x00\x01\x00\x00', b'\x00\x01\x00\x00\x01\x00\x00\x00\x02', b'\x00\x01\x00\x00' + 40 * b'\xff')
+NO_MESSAGES = (
+    b'\x00\x01\x00\x00',
+    b'\x00\x01\x00\x00\x01\x00\x00\x00\x02',
+    b'\x00\x01\x00\x00' + 40 * b'\xff',
+)
 
 
 def test_what_is_no_message_is_counted_and_the_edge_lives(edge_rig):
@@ -77,13 +80,10 @@ def test_a_rival_that_appears_later_pauses_the_robot_and_is_named(edge_rig):
         for name, kinds in edge_rig.node.get_topic_names_and_types()
         if name.startswith(f'{ROBOT}/') and 'command' in name
     }
-    kind = edge_rig.body_kind(topic) if hasattr(edge_rig, 'body_kind') else Float64MultiArray
     # an edge controller is known by what it publishes beside its commands
     name = edge_rig.node.get_fully_qualified_name()
-    from lerobot_serve_interfaces.msg import ExecutedAction
-
     edge_rig.node.create_publisher(ExecutedAction, f'{name}/executed_action', qos.EXECUTED_ACTION)
-    edge_rig.node.create_publisher(kind, topic, qos.COMMAND)
+    edge_rig.node.create_publisher(JointTrajectory, topic, qos.COMMAND)
     state = edge_rig.wait_for_state(
         EdgeState.STREAMING, EdgeState.DEGRADED, EdgeState.STALLED, reason='commands'
     )
@@ -91,8 +91,7 @@ def test_a_rival_that_appears_later_pauses_the_robot_and_is_named(edge_rig):
     edge_rig.wait(lambda: edge_rig.seen.last.paused, 'it is paused')
 
 
-@pytest.mark.parametrize('count', [1])
-def test_the_feedback_of_a_run_goes_through_the_real_wiring(edge_rig, count):
+def test_the_feedback_of_a_run_goes_through_the_real_wiring(edge_rig):
     edge_rig.start_server()
     edge_rig.start(runs_by_itself=False)
     first = edge_rig.run(episode_id='ep-1')

@@ -30,7 +30,7 @@ def pair(node, rig, tmp_path, monkeypatch):
 
 def start(rig: ServerRig, **more: object):
     """Start a server that needs two thirds of what is free while it loads."""
-    (rig.steering.folder / 'weights').write_bytes(bytes(1000))
+    (rig.steering.folder / 'program.onnx').write_bytes(bytes(1000))
     margin_mb = int(host_room().free_bytes * 2 / 3 / MB)
     path = str(rig.steering.folder)
     return rig.start(
@@ -84,11 +84,11 @@ def test_a_policy_for_which_there_is_no_room_is_refused_with_the_figures(pair):
         autostart=False,
     )
     # 4 KB on disk, more than the machine has
-    with (first.steering.folder / 'weights').open('wb') as file:
+    with (first.steering.folder / 'program.onnx').open('wb') as file:
         file.truncate(1 << 42)
     assert not first.change_state('configure')
     assert 'declares 4194304 MB' in first.status().text
     assert '70% of' in first.status().text
     assert not first.steering.events('load')
-    (first.steering.folder / 'weights').unlink()
+    (first.steering.folder / 'program.onnx').unlink()
     assert first.change_state('configure')

@@ -12,11 +12,13 @@ import json
 from pathlib import Path
 import shutil
 
-from lerobot.processor import ProcessorStep, ProcessorStepRegistry
 from lerobot_rig import folder_of, LEROBOT, ROOT
 import torch
 
 ACTION, OBSERVATION = LEROBOT.transition_key.ACTION, LEROBOT.transition_key.OBSERVATION
+
+from lerobot.processor import ProcessorStep, ProcessorStepRegistry  # noqa: E402
+
 STATE = 'observation.state'
 RELATIVE, ABSOLUTE = 'relative_actions_processor', 'absolute_actions_processor'
 NAMES = [f'joint_{number}.pos' for number in range(6)]
@@ -26,6 +28,12 @@ def shifted(action: torch.Tensor, state: torch.Tensor, mask: list[bool], sign: i
     """Return actions with the state added or taken away where the mask says so."""
     offset = sign * state * torch.tensor(mask, dtype=action.dtype)
     return action + (offset.unsqueeze(-2) if action.ndim == 3 else offset)
+
+
+class Steps:
+    """What a test needs to bring a step of its own."""
+
+    base, register = ProcessorStep, staticmethod(ProcessorStepRegistry.register)
 
 
 @dataclass

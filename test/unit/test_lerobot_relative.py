@@ -10,9 +10,8 @@ import pytest
 torch = pytest.importorskip('torch', reason='torch is not installed (TORCH=none)')
 pytest.importorskip('lerobot', reason='LeRobot is not installed')
 
-from lerobot.processor import ProcessorStep, ProcessorStepRegistry  # noqa: E402
 from lerobot_rig import folder_of, loading, Oracle, requests_for  # noqa: E402
-from relative_rig import ACTION, reanchored, relative_folder  # noqa: E402
+from relative_rig import ACTION, reanchored, relative_folder, Steps  # noqa: E402
 
 from lerobot_serve.policies.lerobot.loader import load  # noqa: E402
 
@@ -20,8 +19,8 @@ ROWS, DELAY, HORIZON = 9, 3, 8
 EXCLUDED = ('joint_5',)
 
 
-@ProcessorStepRegistry.register('test_doubled_action')
-class Doubled(ProcessorStep):
+@Steps.register('test_doubled_action')
+class Doubled(Steps.base):
     """Does to actions what the way in does not undo."""
 
     def __call__(self, transition):
@@ -111,7 +110,8 @@ def test_eight_sessions_are_each_anchored_at_their_own_state():
 
 
 def test_steps_that_a_prefix_cannot_be_carried_through_turn_it_off():
-    policy = load(loading(relative_folder(after='test_doubled_action')))
+    folder = relative_folder(after='test_doubled_action')
+    policy = load(loading(folder, trusted_packages=(__name__,)))
     described = policy.describe()
     assert not described.supports_rtc
     assert any('real-time chunking is off' in note for note in described.notes)

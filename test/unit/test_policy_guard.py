@@ -93,7 +93,7 @@ def test_the_refusal_by_the_share_names_who_holds_what():
 
 def policy(folder: Path, size_bytes: int = 4) -> Loading:
     folder.mkdir()
-    (folder / 'weights').write_bytes(bytes(size_bytes))
+    (folder / 'program.onnx').write_bytes(bytes(size_bytes))
     return Loading(str(folder), memory_margin_bytes=600 * MB)
 
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 import pytest
 from requester_rig import ABC, Simulation
 
+from lerobot_serve.edge.fake_link import answer
 from lerobot_serve.edge.presence import Presence
+from lerobot_serve.wire.content import NO_ACTIONS
+from lerobot_serve.wire.schema import Status
 from lerobot_serve.wire.session import Unreachable
 
 CHUNK_S = 0.2
@@ -175,3 +178,23 @@ def test_the_others_are_named_in_turn():
     assert bench.servers.untried == ('/c',)
     bench.servers.failed('x')
     assert bench.servers.untried == ()
+
+
+def test_a_server_that_does_not_know_the_session_is_asked_for_another_one():
+    bench = streaming(servers=('/a',), request_timeout_s=5.0)
+    bench.answers['/a'] = None
+
+    def tell_all() -> None:
+        request = bench.requests[-1][2]
+        bench.answers.clear()
+        for client_id in ('robot_2', 'robot_1'):
+            raw = answer(request, NO_ACTIONS, client_id=client_id, status=Status.NO_SESSION)
+            bench.requester.on_no_session(raw)
+
+    bench.at(0.1, tell_all)
+    bench.run(2.0)
+    # at once, and what is for other robots is no concern of it
+    assert bench.drops == {'no_session': 1}
+    assert 'request_timeout' not in bench.drops
+    assert len(bench.link.asked) == 2
+    assert bench.states[-1] == 'STREAMING'

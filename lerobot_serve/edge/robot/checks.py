@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+
 from lerobot_serve.cage.description import ActionLimit, Interlock, Motion
 from lerobot_serve.edge.robot.description import Robot
 from lerobot_serve.edge.robot.measured import measuring
@@ -114,6 +116,18 @@ def _check_interlock(interlock: Interlock, robot: Robot, place: str) -> None:
                 f'{place}: then: no action {name!r}; there are {", ".join(actions)}'
             )
         _check_within(actions[name], value, f'{place}: then')
+        if interlock.immediate:
+            _check_immediate(actions[name], robot.fps, f'{place}: immediate')
+
+
+def _check_immediate(action: ActionLimit, fps: float, place: str) -> None:
+    steps_alone = action.max_acceleration == inf and action.max_lead == inf
+    no_faster = action.max_velocity / fps <= action.max_step * (1 + 1e-9)
+    if action.motion is Motion.POSITION and steps_alone and no_faster:
+        raise RobotFileError(
+            f'{place} changes nothing for {action.name}, whose max_velocity is one max_step a '
+            'control step; give a higher max_velocity, or leave it out'
+        )
 
 
 def _check_safe_pose(robot: Robot, place: str) -> None:

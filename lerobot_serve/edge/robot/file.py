@@ -16,7 +16,15 @@ from typing import Any
 from lerobot_serve.cage.description import ActionLimit, Interlock, Motion
 from lerobot_serve.edge.robot import checks, urdf
 from lerobot_serve.edge.robot.description import CameraInput, Output, Robot, StateSource
-from lerobot_serve.edge.robot.table import named, number, read, RobotFileError, Table, text
+from lerobot_serve.edge.robot.table import (
+    named,
+    number,
+    read,
+    RobotFileError,
+    shown,
+    Table,
+    text,
+)
 from lerobot_serve.edge.robot.units import between, Unit, UNITS
 from lerobot_serve.edge.robot.urdf import JointLimit
 
@@ -81,7 +89,7 @@ def parse(content: Any, place: str, folder: Path = Path()) -> Robot:
 
 def _state(content: Any, place: str) -> tuple[StateSource, ...]:
     if not isinstance(content, list) or not content:
-        raise RobotFileError(f'{place}: expected a list of topics, got {content!r}')
+        raise RobotFileError(f'{place}: expected a list of topics, got {shown(content)}')
     return tuple(_source(item, f'{place}: {i + 1}') for i, item in enumerate(content))
 
 
@@ -204,7 +212,7 @@ def _command(content: Any, place: str) -> Output:
 
 
 def _interlock(name: str, content: Any, place: str) -> Interlock:
-    table = Table(content, place, 'state below above then')
+    table = Table(content, place, 'state below above then immediate')
     if 'below' not in table and 'above' not in table:
         raise RobotFileError(f'{place}: below or above is missing')
     below, above = (
@@ -216,7 +224,12 @@ def _interlock(name: str, content: Any, place: str) -> Interlock:
             'always be on'
         )
     return Interlock(
-        name, table.text('state'), below, above, _values(table.need('then'), f'{place}: then')
+        name,
+        table.text('state'),
+        below,
+        above,
+        _values(table.need('then'), f'{place}: then'),
+        table.flag('immediate'),
     )
 
 
@@ -238,7 +251,7 @@ def _safe_pose(top: Table) -> tuple[float, ...] | None:
 def _values(content: Any, place: str) -> dict[str, float]:
     """Return a value for each of some actions."""
     if not content:
-        raise RobotFileError(f'{place}: expected actions with their values, got {content!r}')
+        raise RobotFileError(f'{place}: expected actions with their values, got {shown(content)}')
     return {name: number(value, -FAR, FAR, what) for name, value, what in named(content, place)}
 
 
@@ -256,7 +269,7 @@ def _unit(content: Any, place: str) -> Unit:
     if 'calibrated' in table:
         ends = table.need('calibrated')
         if not isinstance(ends, list) or len(ends) != 2:
-            raise RobotFileError(f'{place}: calibrated must be two numbers, got {ends!r}')
+            raise RobotFileError(f'{place}: calibrated must be two numbers, got {shown(ends)}')
         low, high = (number(end, -FAR, FAR, f'{place}: calibrated') for end in ends)
         calibrated = low, high
     try:

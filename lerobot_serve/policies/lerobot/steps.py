@@ -12,6 +12,7 @@ from lerobot_serve.policies.lerobot.rules import (
     check_keys,
     DEVICE,
     FEATURES,
+    FLAG,
     is_text,
     mapping,
     NAME,
@@ -55,6 +56,13 @@ STEPS: dict[str, Rules] = {
         'max_state_dim': SIZE,
         'task_key': one_of('task'),
     },
+    # of LeRobot 0.5 and later: they add and take away the state
+    'relative_actions_processor': {
+        'enabled': FLAG,
+        'exclude_joints': NAMES,
+        'action_names': optional(NAMES),
+    },
+    'absolute_actions_processor': {'enabled': FLAG},
 }
 COMMON = (
     'rename_observations_processor',
@@ -63,15 +71,21 @@ COMMON = (
     'normalizer_processor',
     'unnormalizer_processor',
 )
+RELATIVE = ('relative_actions_processor', 'absolute_actions_processor')
 # what a type of policy has beside the common steps
 STEPS_OF: dict[str, tuple[str, ...]] = {
     'act': COMMON,
     'diffusion': COMMON,
     'vqbet': COMMON,
     'tdmpc': COMMON,
-    'smolvla': (*COMMON, 'smolvla_new_line_processor', 'tokenizer_processor'),
-    'pi0': (*COMMON, 'pi0_new_line_processor', 'tokenizer_processor'),
-    'pi05': (*COMMON, 'pi05_prepare_state_tokenizer_processor_step', 'tokenizer_processor'),
+    'smolvla': (*COMMON, 'smolvla_new_line_processor', 'tokenizer_processor', *RELATIVE),
+    'pi0': (*COMMON, 'pi0_new_line_processor', 'tokenizer_processor', *RELATIVE),
+    'pi05': (
+        *COMMON,
+        'pi05_prepare_state_tokenizer_processor_step',
+        'tokenizer_processor',
+        *RELATIVE,
+    ),
 }
 REMOTE_CODE = 'it loads a tokenizer or a model that runs Python from its folder'
 TELEOPERATION = 'it belongs to teleoperation or training, and has no part in serving'
