@@ -51,7 +51,7 @@ class Spec:
     def allowed(self) -> str:
         """The bound in words, for errors and documentation."""
         if self.choices:
-            return 'one of ' + ', '.join(self.choices)
+            return 'one of ' + ', '.join(choice or "''" for choice in self.choices)
         if self.low is not None and self.high is not None:
             return f'in [{self.low:g}, {self.high:g}]'
         if self.low is not None:

@@ -72,10 +72,10 @@ class RouterParameters(RoutingParameters):
         high=1000,
         live=True,
     )
-    canary_verdict_within_h: float = parameter(
+    canary_verdict_within_hours: float = parameter(
         24.0,
         'how long after its end the outcome of an episode may be reported',
-        name='canary.verdict_within_h',
+        name='canary.verdict_within_hours',
         unit='h',
         low=0.001,
         high=720.0,
@@ -166,7 +166,7 @@ class RouterParameters(RoutingParameters):
 
     @property
     def verdict_within_ns(self) -> int:
-        return int(self.canary_verdict_within_h * HOUR_NS)
+        return int(self.canary_verdict_within_hours * HOUR_NS)
 
     @property
     def limits(self) -> Limits:

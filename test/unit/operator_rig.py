@@ -33,8 +33,8 @@ TOPICS = {
     ),
 }
 SERVICES = {
-    f'{EDGE}/pause': ('std_srvs/Trigger', 'edge/node.py', "('pause', self._operation.pause"),
-    f'{EDGE}/resume': ('std_srvs/Trigger', 'edge/node.py', "('resume', self._operation.resume"),
+    f'{EDGE}/pause': ('std_srvs/Trigger', 'edge/node.py', "'pause': self._operation.pause,"),
+    f'{EDGE}/resume': ('std_srvs/Trigger', 'edge/node.py', "'resume': self._operation.resume,"),
     f'{ROUTER}/control_slot': (
         'ControlSlot',
         'router/services.py',

@@ -49,7 +49,7 @@ TABLE: dict[str, tuple[object, Callable[[Serving], object], object]] = {
     'canary_false_promotion': (0.125, lambda s: s.canary.canary.terms.false_promotion, 0.125),
     'canary_false_rollback': (0.125, lambda s: s.canary.canary.terms.false_rollback, 0.125),
     'canary_block_episodes': (7, lambda s: s.canary.canary.terms.block_episodes, 7),
-    'canary_verdict_within_h': (2.0, lambda s: s.tally.verdict_within_ns, 7200 * 10**9),
+    'canary_verdict_within_hours': (2.0, lambda s: s.tally.verdict_within_ns, 7200 * 10**9),
     'canary_max_failed_percent': (
         9.0,
         lambda s: s.canary.canary.limits.failed_answers_percent,
