@@ -30,7 +30,7 @@ from lerobot_serve.router.canary.plan import parse_plan
 
 EXAMPLE = 'example: lerobot-serve demo --acts kill  | ends with 0 when every act showed its point'
 OUT = Path('out/demo')
-PLAN = '5:2,25:4,50:6,100'
+PLAN = '25:2,50:4,100'
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -72,6 +72,8 @@ def server(name: str, version: str, folder: Path, traces: Path) -> Part:
         'slot': SLOTS[name],
         'cpu_threads': 1,
         'status_period_s': 0.2,
+        # another version is loaded while it runs
+        'policy_root': str(folder),
         **policy(version, folder),
     }
     # the shadow drives no robot: nothing of it has to be proved
