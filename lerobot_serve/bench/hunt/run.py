@@ -1,8 +1,8 @@
 """
 A seeded random driver for the models of the hunt, and what it found.
 
-A run is one robot or one fleet with the choices that its seed draws, driven for so many steps. What
-happens between two steps is a script, drawn beforehand: so a violation can be replayed, and its
+A run is one robot or one fleet with the choices that its seed draws, driven for so many
+steps. What happens between two steps is a script, drawn beforehand: so a violation can be replayed, and its
 script made shorter as long as the same rule is still broken.
 """
 

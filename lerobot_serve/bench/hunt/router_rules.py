@@ -1,0 +1,36 @@
+"""What may happen to a hunted router between two steps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lerobot_serve.bench.hunt.router_model import (
+    CANARY_COMMANDS,
+    PLANS,
+    RouterModel,
+    SLOT_COMMANDS,
+)
+from lerobot_serve.bench.hunt.router_servers import HALTED, MOODS, WELL
+from lerobot_serve.bench.hunt.run import hunt, Hunted, Rule, Rules
+
+SERVERS = '/a1', '/a2', '/b1'
+SLOTS = 'a', 'b'
+# a robot has its turn in one of three
+RUN_STEPS = 1200
+
+RULES: Rules = {
+    'mood': Rule(8, RouterModel.set_mood, (SERVERS, MOODS)),
+    'slot well': Rule(8, RouterModel.slot_mood, (SLOTS, (WELL,))),
+    'slot halted': Rule(3, RouterModel.slot_mood, (SLOTS, (HALTED,))),
+    'load': Rule(1, RouterModel.load, (SLOTS, (1, 2))),
+    'slot word': Rule(4, RouterModel.slot_word, (tuple(SLOT_COMMANDS), SLOTS)),
+    'canary word': Rule(4, RouterModel.canary_word, (tuple(CANARY_COMMANDS),)),
+    'split': Rule(4, RouterModel.set_split, ((0, 20, 50, 100),)),
+    'plan': Rule(1, RouterModel.set_plan, (tuple(PLANS),)),
+    'restart': Rule(3, RouterModel.restart, ((True, True, False),)),
+}
+
+
+def hunt_router(steps: int, seed: int, **how: Any) -> Hunted:
+    """Hunt in routers; `how` as for `hunt`."""
+    return hunt(RouterModel, RULES, steps=steps, seed=seed, **{'run_steps': RUN_STEPS, **how})
