@@ -15,19 +15,19 @@ import time
 
 import numpy as np
 
-from lerobot_serve.bench.placements import microseconds
+from lerobot_serve.bench.placements import microseconds, writing
 from lerobot_serve.bench.report import Case
 from lerobot_serve.bench.statistics import spread
 from lerobot_serve.router.dispatch import Dispatcher
 from lerobot_serve.router.drops import Drops
 from lerobot_serve.router.fake_outside import FakeOutside
 from lerobot_serve.router.health import HealthRules
-from lerobot_serve.router.journal import Journal
 from lerobot_serve.router.replicas import Seen
 from lerobot_serve.router.robots import Robot, Robots
 from lerobot_serve.router.rules import Rules
 from lerobot_serve.router.slots import Slot
 from lerobot_serve.router.sticky import StickyTable
+from lerobot_serve.router.storage.writer import Writer
 from lerobot_serve.router.tally import Tally
 from lerobot_serve.wire import chunk as wire_chunk
 from lerobot_serve.wire import executed as wire_executed
@@ -57,18 +57,14 @@ PARAMETERS = {
 
 def measure(rounds: int, folder: Path) -> list[Case]:
     """Return one case. Main thread."""
-    with tempfile.TemporaryDirectory(dir=folder) as scratch:
-        journal = Journal(Path(scratch) / 'placements.jsonl', CAPACITY, print)
-        try:
-            return [measure_round_trips(rounds * REQUESTS_A_ROUND, journal)]
-        finally:
-            journal.close()
+    with tempfile.TemporaryDirectory(dir=folder) as scratch, writing(Path(scratch)) as writer:
+        return [measure_round_trips(rounds * REQUESTS_A_ROUND, writer)]
 
 
-def measure_round_trips(count: int, journal: Journal) -> Case:
+def measure_round_trips(count: int, writer: Writer) -> Case:
     """Let the robots ask in turn; each is answered at once."""
     outside, tally = FakeOutside(capacity=1), Tally(tuple(SLOTS), CAPACITY)
-    dispatcher = make(outside, journal, tally)
+    dispatcher = make(outside, writer, tally)
     series_ms: dict[str, list[float]] = {'request': [], 'answer': [], 'both, CPU': []}
     size = 0
     for number in range(count):
@@ -103,7 +99,7 @@ def timed(act: Callable[..., None], *arguments: object) -> tuple[float, float]:
     return wall_ns / 1e6, cpu_ns / 1e6
 
 
-def make(outside: FakeOutside, journal: Journal, tally: Tally) -> Dispatcher:
+def make(outside: FakeOutside, writer: Writer, tally: Tally) -> Dispatcher:
     """Return a dispatcher with replicas that are there and robots that have their sessions."""
     health = HealthRules(5)
     slots = {name: Slot(name, servers, health, health) for name, servers in SLOTS.items()}
@@ -116,7 +112,7 @@ def make(outside: FakeOutside, journal: Journal, tally: Tally) -> Dispatcher:
         name = f'robot-{number}'
         ask = SessionAsk(name, 1, 1, f'/{name}/chunk', (), (), (), 30.0)
         robots.add(Robot(ask, dict(SLOTS), time.monotonic_ns()))
-    sticky = StickyTable(CAPACITY, journal)
+    sticky = StickyTable(CAPACITY, writer=writer)
     rules = Rules(50, SECOND, hedge_factor=2.0, hedge_percent=10.0)
     return Dispatcher(slots, robots, sticky, rules, outside, tally, Drops())
 

@@ -8,16 +8,20 @@ counted, too: neither memory nor file may grow, and the split has to be what was
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 import os
 from pathlib import Path
 import tempfile
+import threading
 import time
 
 from lerobot_serve.bench.report import Case
 from lerobot_serve.bench.serving import memory_mb
 from lerobot_serve.bench.statistics import spread
-from lerobot_serve.router.journal import Journal
 from lerobot_serve.router.sticky import StickyTable
+from lerobot_serve.router.storage.store import FILE, Store
+from lerobot_serve.router.storage.writer import Writer
 from lerobot_serve.router.tally import Tally
 
 ABOUT = 'one episode placed, and what is left of millions of them'
@@ -43,9 +47,13 @@ def measure(rounds: int, folder: Path) -> list[Case]:
 
 
 def measure_cost(rounds: int, folder: Path) -> Case:
-    """Place known and new episodes in full tables with and without a journal."""
-    journal = Journal(folder / 'cost.jsonl', CAPACITY, print)
-    tables = {'': StickyTable(CAPACITY), ', journal': StickyTable(CAPACITY, journal)}
+    """Place known and new episodes in full tables with and without a store."""
+    with writing(folder) as writer:
+        return _measure_cost(rounds, writer)
+
+
+def _measure_cost(rounds: int, writer: Writer) -> Case:
+    tables = {'': StickyTable(CAPACITY), ', store': StickyTable(CAPACITY, writer=writer)}
     for table in tables.values():
         for number in range(CAPACITY):
             table.place(f'episode_{number}', 'request', SPLIT_PERCENT)
@@ -56,7 +64,6 @@ def measure_cost(rounds: int, folder: Path) -> Case:
             for kind in ('new', 'known'):
                 cost_ms = place_ms(table, f'episode_{number}')
                 series_ms.setdefault(kind + suffix, []).append(cost_ms)
-    journal.close()
     worst = max(spread(values)['p99'] for values in series_ms.values())
     return Case(
         'cost',
@@ -64,6 +71,22 @@ def measure_cost(rounds: int, folder: Path) -> Case:
         series_ms=series_ms,
         goals={f'p99 of every kind under {GOAL_MS * 1000:g} us': worst < GOAL_MS},
     )
+
+
+@contextmanager
+def writing(folder: Path) -> Iterator[Writer]:
+    """Give the writer of a new store, whose thread runs meanwhile."""
+    (folder / FILE).unlink(missing_ok=True)
+    writer, stop = Writer(Store(folder, CAPACITY, 'now'), print), threading.Event()
+    thread = threading.Thread(target=writer.run, args=[stop], name='store')
+    thread.start()
+    try:
+        yield writer
+    finally:
+        stop.set()
+        writer.wake()
+        thread.join()
+        writer.close()
 
 
 def place_ms(table: StickyTable, name: str) -> float:
@@ -80,9 +103,13 @@ def microseconds(values_ms: list[float]) -> str:
 
 def measure_growth(rounds: int, folder: Path) -> Case:
     """Place millions of episodes in one table and count them."""
-    path, episodes = folder / 'growth.jsonl', rounds * EPISODES_A_ROUND
-    journal = Journal(path, CAPACITY, print)
-    table, tally = StickyTable(CAPACITY, journal), Tally(('a', 'b'), CAPACITY)
+    with writing(folder) as writer:
+        return _measure_growth(rounds, folder, writer)
+
+
+def _measure_growth(rounds: int, folder: Path, writer: Writer) -> Case:
+    path, episodes = folder / FILE, rounds * EPISODES_A_ROUND
+    table, tally = StickyTable(CAPACITY, writer=writer), Tally(('a', 'b'), CAPACITY)
     largest_mb, grown_mb = 0.0, 0.0
     for number in range(episodes):
         robot = f'robot_{number % ROBOTS}'
@@ -92,7 +119,7 @@ def measure_growth(rounds: int, folder: Path) -> Case:
             largest_mb = max(largest_mb, path.stat().st_size / 2**20)
         if number == GROWN_AFTER:
             grown_mb = memory_mb(os.getpid())
-    journal.close()
+    writer.flush()
     more_mb = memory_mb(os.getpid()) - grown_mb
     error_points = abs(tally.slot('a').requests / episodes * 100 - SPLIT_PERCENT)
     return Case(

@@ -10,14 +10,16 @@ from functools import partial
 from math import isnan
 
 from lerobot_serve.router.drops import Drops
+from lerobot_serve.router.eligibility import Grade, Path
 from lerobot_serve.router.flights import Asked, Flight, Flights, Purpose
 from lerobot_serve.router.outside import Outside
 from lerobot_serve.router.places import (
+    may,
     must_leave,
+    NoSlot,
     Places,
     put_first,
     suspects,
-    takes,
     usable,
 )
 from lerobot_serve.router.replicas import Replica
@@ -28,6 +30,8 @@ from lerobot_serve.wire.schema import Flag, Status
 
 # failures that need not be those of a slot's other replicas
 OF_THE_REPLICA = ('timeout', 'wrong_policy', 'policy_error')
+# the slot's running episodes leave; no failure of it
+LEAVES = 'slot_left'
 # what is done once the lock is free, in order
 Acts = list[Callable[[], None]]
 
@@ -45,12 +49,24 @@ class Asking:
         drops: Drops,
         rules: Rules,
     ) -> None:
-        self.slots, self.flights, self.rules = slots, flights, rules
+        self.slots, self.flights = slots, flights
+        self.rules = rules
         self._places, self._outside = places, outside
         self._tally, self._drops = tally, drops
         # a slot that is slow must not use up what the other one needs
         self._budgets = {name: HedgeBudget() for name in slots}
         self.hedges = 0
+
+    @property
+    def rules(self) -> Rules:
+        return self._rules
+
+    @rules.setter
+    def rules(self, rules: Rules) -> None:
+        self._rules = rules
+        for slot in self.slots.values():
+            slot.has_share = rules.share_percent(slot.name) > 0
+            slot.is_spare = slot.name in rules.spare
 
     def send(self, flight: Flight, acts: Acts, now_ns: int) -> bool:
         """Ask the first replica of the slot that was not asked yet; False when there is none."""
@@ -105,8 +121,9 @@ class Asking:
 
     def hedge(self, flight: Flight, acts: Acts, now_ns: int) -> None:
         """Ask one more replica, as often as the budget allows."""
-        ready = usable(flight.robot, self.slots[flight.slot])
-        untried = _untried(flight, ready)
+        slot = self.slots[flight.slot]
+        is_allowed = may(Path.HEDGE, flight.robot, slot, now_ns) is not Grade.NO
+        untried = _untried(flight, usable(flight.robot, slot)) if is_allowed else []
         # a share of 0 is none at all, whatever is left of the budget
         if untried and self.rules.hedge_percent and self._budgets[flight.slot].spend():
             self.hedges += 1
@@ -136,15 +153,17 @@ class Asking:
         Ask another replica of the slot or, where the episode cannot stay, of the other slot;
         False when nobody is left. Without `same_slot` the slot's answer is known to be the same.
         """
+        robot, slot = flight.robot, self.slots[flight.slot]
+        same_slot &= may(Path.FAIL_OVER, robot, slot, now_ns) is not Grade.NO
         if same_slot and self.send(flight, acts, now_ns):
             self._drops.add('failed_over')
             return True
-        robot, slot = flight.robot, self.slots[flight.slot]
-        self._note_failure(flight, slot, reason, now_ns)
-        may_leave = reason == 'timeout' or must_leave(robot, slot)
-        if not (may_leave and self._is_welcome_elsewhere(flight)):
+        if reason != LEAVES:
+            self._note_failure(flight, slot, reason, now_ns)
+        may_leave = reason == 'timeout' or must_leave(robot, slot, now_ns)
+        if not (may_leave and self._is_welcome_elsewhere(flight, now_ns)):
             return False
-        placement = self._places.move(flight, slot.name)
+        placement = self._places.move(flight, slot.name, now_ns)
         flight.is_new = True
         acts.append(partial(self._outside.decided, robot, flight, placement))
         return self.send(flight, acts, now_ns)
@@ -173,27 +192,44 @@ class Asking:
             if name in slot.replicas:
                 slot.replicas[name].health.failed('policy_error', now_ns)
 
-    def has_others(self, flight: Flight) -> bool:
-        """Return whether anybody is left to be asked."""
-        ready = usable(flight.robot, self.slots[flight.slot])
-        return bool(_untried(flight, ready)) or self._is_welcome_elsewhere(flight)
+    def has_others(self, flight: Flight, now_ns: int) -> bool:
+        """Return whether another replica or slot is left to be asked."""
+        slot = self.slots[flight.slot]
+        here = may(Path.FAIL_OVER, flight.robot, slot, now_ns) is not Grade.NO
+        if here and _untried(flight, usable(flight.robot, slot)):
+            return True
+        return self._is_welcome_elsewhere(flight, now_ns)
 
-    def _is_welcome_elsewhere(self, flight: Flight) -> bool:
+    def _is_welcome_elsewhere(self, flight: Flight, now_ns: int) -> bool:
         """Return whether the episode may leave for a slot that was not asked yet."""
         robot = flight.robot
         others = [slot for slot in self.slots.values() if slot.name != flight.slot]
         return bool(flight.episode_id) and any(
-            takes(robot, slot) and _untried(flight, usable(robot, slot)) for slot in others
+            may(Path.MOVE_IN, robot, slot, now_ns) is Grade.YES
+            and _untried(flight, usable(robot, slot))
+            for slot in others
         )
 
     def give_up(self, flight: Flight, acts: Acts) -> None:
-        """Tell the robot at once that nobody can answer."""
+        """Answer the robot at once that no replica can: with a new session one may."""
         slot = self.slots[flight.slot]
         text = f'slot {slot.name} cannot answer: {slot.text or "no replica has this session"}'
         self._drops.add('unanswered')
         acts.append(partial(self._outside.fail, flight, Status.NO_SESSION, text))
         flight.end()
 
+    def refuse(self, flight: Flight, nowhere: NoSlot, acts: Acts) -> None:
+        """Answer the robot at once that no slot may: its own ladder takes over."""
+        status = Status.NO_SESSION if nowhere.is_gone else Status.NO_SLOT
+        self._drops.add('unanswered' if nowhere.is_gone else 'no_slot')
+        acts.append(partial(self._outside.fail, flight, status, str(nowhere)))
+        flight.end()
+
 
 def _untried(flight: Flight, replicas: list[Replica]) -> list[Replica]:
     return [replica for replica in replicas if replica.name not in flight.tried]
+
+
+def carry_out(acts: Acts) -> None:
+    for act in acts:
+        act()

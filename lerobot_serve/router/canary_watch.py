@@ -1,14 +1,15 @@
 """
-The canary at work: what the slots did goes in, the split comes out. The executor thread.
+The canary at work: what the slots did goes in, the split and verdicts come out. The executor
+thread.
 
 Slot b is the candidate, slot a the champion. While the canary goes on the split is its own; before
-and after it is the operator's.
+and after it is the operator's. What it decides goes into the store in one transaction: state,
+verdict and split.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from lerobot_serve.parameters import ParameterError
@@ -16,9 +17,10 @@ from lerobot_serve.router.canary.canary import Canary, NotAllowed
 from lerobot_serve.router.canary.facts import Facts, SlotFacts
 from lerobot_serve.router.canary.forecast import episodes_to_decide
 from lerobot_serve.router.canary.record import Happening
-from lerobot_serve.router.canary.states import State
-from lerobot_serve.router.canary.store import CanaryFile
+from lerobot_serve.router.canary.states import ON_TRIAL, State
 from lerobot_serve.router.canary.words import counts
+from lerobot_serve.router.eligibility import BARRING
+from lerobot_serve.router.intent import Intent, LIFT
 from lerobot_serve.router.parameters import RouterParameters
 from lerobot_serve.router.slots import Slot
 from lerobot_serve.router.tally import SlotTally
@@ -37,50 +39,91 @@ STATES = {
 LOG10_E = 0.4342944819032518
 
 
+# what is lost with the process; of the episodes of both policies alike
+SAVE_PERIOD_NS = 5 * 10**9
+
+
 class CanaryWatch:
-    """`set_split` changes the parameter split_percent, `tell` is for operators."""
+    """
+    See the module. `slot` is the candidate's, None in a router of one slot. `set_split` changes
+    the parameter split_percent, `warn` is for operators.
+    """
 
     def __init__(
         self,
         parameters: RouterParameters,
-        file: Path,
+        slot: Slot | None,
+        intent: Intent,
         *,
         set_split: Callable[[int], None],
-        tell: Callable[[str], None],
+        warn: Callable[[str], None],
     ) -> None:
         self.canary = Canary(parameters.plan, parameters.terms, parameters.limits)
-        self._file = CanaryFile(file)
-        self._set_split, self._tell = set_split, tell
+        self._slot, self._intent = slot, intent
+        self._set_split, self._warn = set_split, warn
+        self._leave_at_once = parameters.rollback_now
         self._share: int | None = None
+        self._saved_ns: int | None = None
         self._pending: tuple[Happening, ...] = ()
         self.happened: Callable[[Happening, int | None], None] = lambda happening, share: None
-        warning = self._file.load(self.canary)
-        if warning:
-            tell(warning)
+        self._restore()
+
+    def _restore(self) -> None:
+        memory = self._intent.canary_memory
+        problem = self.canary.restore(memory) if memory else ''
+        if problem:
+            self._warn(problem)
+        if self.canary.is_over:
+            # since then the split was the operator's
+            self._share = self.canary.share_percent
+        self._note_trial()
+
+    def _note_trial(self) -> None:
+        if self._slot:
+            self._slot.is_on_trial = self.canary.state in ON_TRIAL
 
     def look(self, now_ns: int, facts: Facts) -> bool:
         """Look at the facts and act on them; return whether anything happened."""
         happenings = (*self._pending, *self.canary.look(now_ns, facts))
         self._pending = ()
-        self._follow(now_ns, happenings)
+        self._follow(now_ns, happenings, at_once=self._leave_at_once)
         return bool(happenings)
 
-    def _follow(self, now_ns: int, happenings: tuple[Happening, ...]) -> None:
-        share = self.canary.share_percent
-        if share is not None and share != self._share:
-            # first of all: new episodes go elsewhere from now on
-            self._set_split(100 - share)
-        self._share = share
+    def _follow(self, now_ns: int, happenings: tuple[Happening, ...], *, at_once: bool) -> None:
+        share, before = self.canary.share_percent, self._share
+        with self._intent.by_canary():
+            # first of all: what is barred gets no episode from now on
+            for happening in happenings:
+                self._decide(happening, at_once=at_once)
+            if share is not None and share != before:
+                self._set_split(100 - share)
+            self._share = share
+            self._note_trial()
+            self._save(now_ns, is_decision=bool(happenings))
         for happening in happenings:
-            self._tell(f'canary {happening.what}: {happening.why}')
+            self._warn(f'canary {happening.what}: {happening.why}')
             self.happened(happening, share)
-        warning = self._file.save(now_ns, self.canary, at_once=bool(happenings))
-        if warning:
-            self._tell(warning)
+
+    def _decide(self, happening: Happening, *, at_once: bool) -> None:
+        policy = self.canary.record.policies['candidate']
+        if happening.what == 'rolled_back' and self._slot:
+            self._intent.bar(self._slot, policy, happening.why, at_once=at_once)
+        elif self.canary.state is State.PROMOTED and happening.what == 'promoted':
+            self._intent.promote(policy)
+
+    def _save(self, now_ns: int, *, is_decision: bool) -> None:
+        is_due = self._saved_ns is None or now_ns - self._saved_ns >= SAVE_PERIOD_NS
+        memory = self.canary.memory() if is_decision or is_due else None
+        if memory is None:
+            return
+        self._saved_ns = now_ns
+        if memory != self._intent.canary_memory:
+            self._intent.canary(memory, is_decision=is_decision)
 
     def change(self, parameters: RouterParameters) -> None:
         """Take other limits; another plan begins anew, with the next look."""
         self.canary.limits = parameters.limits
+        self._leave_at_once = parameters.rollback_now
         before = self.canary.history
         self.canary.replan(parameters.plan, parameters.terms)
         if self.canary.history != before:
@@ -94,12 +137,20 @@ class CanaryWatch:
                 'plan away (canary.plan: []), or promote it or roll it back with control_slot'
             )
 
-    def control(self, word: str, reason: str, now_ns: int) -> str:
-        """Follow an operator's word and return what was done. Raises NotAllowed."""
+    def control(self, word: str, reason: str, now_ns: int, *, at_once: bool = False) -> str:
+        """
+        Follow an operator's word and return what was done. Raises NotAllowed and, where a policy
+        would drive by it that a verdict bars, NotDurable.
+        """
         if self.canary.state is State.OFF:
             raise NotAllowed('there is no canary; give it a plan with the parameter canary.plan')
+        if word == 'resume' and self.canary.state is State.ROLLED_BACK and self._slot:
+            self._intent.lift(self._slot, self.canary.record.policies['candidate'])
+        elif word == 'promote' and self._slot and self._slot.bar.verdict in BARRING:
+            raise NotAllowed(f'not promoted: {self._slot.bar.text}; {LIFT}')
         text = getattr(self.canary, word)(reason)
-        self._follow(now_ns, self.canary.history[-1:])
+        at_once = at_once or (word == 'rollback' and self._leave_at_once)
+        self._follow(now_ns, self.canary.history[-1:], at_once=at_once)
         return text
 
     def report(self, stamp: Any) -> CanaryState:

@@ -11,11 +11,12 @@ from __future__ import annotations
 from functools import partial
 import threading
 
-from lerobot_serve.router.asking import Acts, Asking
+from lerobot_serve.router.asking import Acts, Asking, carry_out, LEAVES
 from lerobot_serve.router.drops import Drops
+from lerobot_serve.router.eligibility import Grade, judge, Path, Reach
 from lerobot_serve.router.flights import Asked, Flight, Flights, Purpose
 from lerobot_serve.router.outside import Outside
-from lerobot_serve.router.places import Places
+from lerobot_serve.router.places import no_slot, NoSlot, Places
 from lerobot_serve.router.replicas import Replica
 from lerobot_serve.router.robots import Robot, Robots
 from lerobot_serve.router.rules import Rules
@@ -92,7 +93,14 @@ class Dispatcher:
         superseded = self.flights.begin(flight)
         request_id = f'{robot.ask.client_id}:{robot.ask.session_epoch}:{flight.seq}'
         split_percent = self.asking.rules.split_percent
-        placement = self._places.place(flight, request_id, split_percent)
+        try:
+            placement = self._places.place(flight, request_id, split_percent)
+        except NoSlot as nowhere:
+            # a slot that is probed meanwhile may answer later
+            self.asking.try_others(flight, acts, now_ns)
+            self.asking.refuse(flight, nowhere, acts)
+            acts.append(partial(self.leave_unanswered, superseded, 'superseded'))
+            return
         flight.is_new = not placement.cached
         send, send_to_suspect = self.asking.send, self.asking.send_to_suspect
         is_sent = send(flight, acts, now_ns) or send_to_suspect(flight, acts, now_ns)
@@ -154,6 +162,11 @@ class Dispatcher:
         if flight.done:
             self._drops.add('late_answer')
             return
+        # it answers: only a drain or a verdict can keep its answer from the robot
+        stay = judge(Path.STAY, self.slots[flight.slot].conditions(now_ns, Reach.HEALTHY))
+        if stay.grade is Grade.NO:
+            self._on_left(flight, stay.reason, acts, now_ns)
+            return
         self.hedges_won += asked.purpose is Purpose.HEDGE
         self._tally.answered(flight.slot, (now_ns - flight.began_ns) / 1e6)
         self.asking.blame(flight, self.slots[replica.slot], now_ns)
@@ -165,6 +178,12 @@ class Dispatcher:
         acts.append(partial(self._outside.reply, robot, raw))
         acts.append(partial(self._outside.served, flight, replica.name, raw, answer))
         flight.end()
+
+    def _on_left(self, flight: Flight, why: str, acts: Acts, now_ns: int) -> None:
+        """An answer comes from a slot that its episodes have left meanwhile: no robot gets it."""
+        self._drops.add(LEAVES)
+        if not self.asking.try_again(flight, LEAVES, acts, now_ns, same_slot=False):
+            self.asking.refuse(flight, no_slot(self.slots.values(), why), acts)
 
     def _on_failure(
         self,
@@ -237,7 +256,7 @@ class Dispatcher:
         """The answer is later than nearly all of the recent ones."""
         replica = self._replicas[asked.server]
         if replica.is_late(now_ns - asked.sent_ns, now_ns) and replica.health.is_healthy:
-            replica.health.drain('it has fallen silent', now_ns)
+            replica.health.suspend('it has fallen silent', now_ns)
             self._leave(replica, acts, now_ns)
         elif not asked.flight.done:
             self.asking.hedge(asked.flight, acts, now_ns)
@@ -248,7 +267,7 @@ class Dispatcher:
             flight = owed.flight
             if flight.done or self.flights.asked_of(flight) != [replica.name]:
                 continue
-            if self.asking.has_others(flight):
+            if self.asking.has_others(flight, now_ns):
                 self.asking.try_again(flight, 'timeout', acts, now_ns)
 
     def _on_overdue(self, asked: Asked, acts: Acts, now_ns: int) -> None:
@@ -279,8 +298,3 @@ class Dispatcher:
     def _fail_trial(self, replica: Replica, now_ns: int) -> None:
         slot = self.slots[replica.slot]
         (slot.health if replica.is_ready else replica.health).trial_failed(now_ns)
-
-
-def carry_out(acts: Acts) -> None:
-    for act in acts:
-        act()

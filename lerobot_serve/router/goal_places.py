@@ -1,26 +1,20 @@
 """
 Requests without a session: slot and replica of each. Plain; the dispatcher's lock.
 
-They follow the split, and the placement of an episode, as those of robots do. How they are
-answered is held against nobody and counts in no slot: whoever sends them may send anything.
+They follow the split, the placement of an episode and eligibility.py, as those of robots do. How
+they are answered is held against no slot and counts in none: their sender may send anything.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from functools import partial
 
+from lerobot_serve.router.eligibility import Grade, judge, new_episode, Path
+from lerobot_serve.router.places import no_slot
 from lerobot_serve.router.replicas import Replica
 from lerobot_serve.router.slots import Slot
 from lerobot_serve.router.sticky import Placement, StickyTable
 from lerobot_serve.router.tally import Tally
-
-
-class NobodyReady(Exception):
-    """No slot can answer; the text says why, and what to do."""
-
-    def __init__(self, slots: Iterable[Slot]) -> None:
-        why = '; '.join(f'slot {slot.name}: {slot.text}' for slot in slots)
-        super().__init__(f'no slot can answer; mend one and send the goal again ({why})')
 
 
 class GoalPlaces:
@@ -30,41 +24,34 @@ class GoalPlaces:
         self._slots, self._sticky, self._tally = slots, sticky, tally
 
     def place(
-        self, episode_id: str, request_id: str, split_percent: int
+        self, episode_id: str, request_id: str, split_percent: int, now_ns: int
     ) -> tuple[Placement, Replica]:
-        """Decide on slot and replica. Raises NobodyReady; nothing is remembered then."""
+        """Decide on slot and replica. Raises NoSlot; nothing is remembered then."""
         percent = split_percent if len(self._slots) > 1 else None
-        placement = self._sticky.place(episode_id, request_id, percent, self._choose)
+        choose = partial(self._choose, now_ns)
+        placement = self._sticky.place(episode_id, request_id, percent, choose)
         slot = self._slots[placement.slot]
-        if not slot.can_answer:
-            # only an episode that began there when somebody could
-            placement = self._move(episode_id, slot)
+        stay = judge(Path.STAY, slot.conditions(now_ns))
+        if placement.cached and (stay.grade is Grade.NO or not slot.can_answer):
+            placement = self._move(episode_id, slot, stay.reason, now_ns) or placement
+            if stay.grade is Grade.NO and placement.slot == slot.name:
+                raise no_slot(self._slots.values(), f'slot {slot.name}: {stay.reason}')
         return placement, self._slots[placement.slot].choose()
 
-    def _choose(self, wanted: str) -> tuple[str, str]:
+    def _choose(self, now_ns: int, wanted: str) -> tuple[str, str]:
         """Return where a new episode goes, and why it is not `wanted`; no reason: it is."""
-        slot = self._slots[wanted]
-        if slot.is_healthy:
-            return wanted, ''
-        others = self._others(slot)
-        for other in others:
-            if other.is_healthy:
-                return other.name, f'slot {wanted} takes no episodes: {slot.text}'
-        if slot.can_answer:
-            return wanted, f'no slot is healthy; slot {wanted}: {slot.text}'
-        for other in others:
-            if other.can_answer:
-                return other.name, f'slot {wanted} cannot answer: {slot.text}'
-        raise NobodyReady(self._slots.values())
+        conditions = {name: slot.conditions(now_ns) for name, slot in self._slots.items()}
+        choice = new_episode(wanted, conditions)
+        if not choice.slot:
+            raise no_slot(self._slots.values(), choice.reason)
+        return choice
 
-    def _move(self, episode_id: str, slot: Slot) -> Placement:
-        """Take a running episode to another slot."""
-        others = [other for other in self._others(slot) if other.is_healthy]
-        if not others:
-            raise NobodyReady(self._slots.values())
-        self._tally.moved(episode_id, others[0].name)
-        reason = f'slot {slot.name} cannot answer: {slot.text}'
-        return self._sticky.move(episode_id, others[0].name, reason)
-
-    def _others(self, slot: Slot) -> list[Slot]:
-        return [other for other in self._slots.values() if other is not slot]
+    def _move(self, episode_id: str, slot: Slot, why: str, now_ns: int) -> Placement | None:
+        """Take a running episode to another slot, if one may have it."""
+        for other in self._slots.values():
+            answer = judge(Path.MOVE_IN, other.conditions(now_ns))
+            if other is not slot and answer.grade is Grade.YES:
+                self._tally.moved(episode_id, other.name)
+                reason = f'slot {slot.name} cannot answer: {why}'
+                return self._sticky.move(episode_id, other.name, reason)
+        return None

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from lerobot_serve.router.goal_places import NobodyReady
 from lerobot_serve.router.messages import routing_decision
+from lerobot_serve.router.places import NoSlot
 from lerobot_serve.router.routing import Routing
 from lerobot_serve.trace.records import Ids
 from lerobot_serve.wire.header import Peek
@@ -51,8 +51,9 @@ class Goals:
         request_id = f'{client_id}:{header.session_epoch}:{header.seq}'
         try:
             placement, replica = routing.serving.place_goal(episode_id, request_id)
-        except NobodyReady as nobody:
-            return Choice(status=Status.NO_SESSION, text=str(nobody))
+        except NoSlot as nowhere:
+            status = Status.NO_SESSION if nowhere.is_gone else Status.NO_SLOT
+            return Choice(status=status, text=str(nowhere))
         if placement.cached:
             return Choice(replica.name, placement.slot)
         if routing.recorder:

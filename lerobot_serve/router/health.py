@@ -1,9 +1,9 @@
 """
 Whether a slot, or one replica of it, answers.
 
-Failures in a row drain it, clean answers in a row bring it back. Who is drained is asked by trial:
-a copy of a robot's request, whose answer goes to no robot. What an operator has drained only an
-operator restores. Plain; the dispatcher's lock.
+Failures in a row make it unhealthy, clean answers in a row bring it back. Meanwhile it is probed
+with copies of robots' requests, whose answers go to no robot. What an operator drains is no matter
+of health (see slots.py). Plain; the dispatcher's lock.
 """
 
 from __future__ import annotations
@@ -13,17 +13,16 @@ from enum import Enum
 
 
 class State(Enum):
-    """HEALTHY takes new episodes; DRAINED by its failures, CLOSED by an operator."""
+    """UNHEALTHY by its failures."""
 
     HEALTHY = 'healthy'
-    DRAINED = 'drained'
-    CLOSED = 'closed'
+    UNHEALTHY = 'unhealthy'
 
 
 @dataclass(frozen=True, slots=True)
 class HealthRules:
     """
-    threshold  failures in a row that drain
+    threshold  failures in a row that make it unhealthy
     trials     clean answers in a row that bring back
     retry_ns   time to the first trial; doubles with each that fails, up to `retry_max_ns`
     """
@@ -53,7 +52,7 @@ class Health:
     def answered(self) -> bool:
         """Note a clean answer; return whether that brought it back."""
         self.failures = 0
-        if self.state is not State.DRAINED:
+        if self.state is not State.UNHEALTHY:
             return False
         self._clean += 1
         if self._clean < self.rules.trials:
@@ -64,24 +63,23 @@ class Health:
         return True
 
     def failed(self, reason: str, now_ns: int) -> bool:
-        """Note an answer that is none, or one that did not come; return whether that drained."""
+        """
+        Note an answer that is none, or one that did not come; return whether that made it
+        unhealthy.
+        """
         self.failures += 1
         self._clean = 0
         if self.state is not State.HEALTHY or self.failures < self.rules.threshold:
             return False
         times = 'time' if self.failures == 1 else 'times in a row'
-        self.drain(f'failed {self.failures} {times}, the last: {reason}', now_ns)
+        self.suspend(f'failed {self.failures} {times}, the last: {reason}', now_ns)
         return True
 
-    def drain(self, reason: str, now_ns: int) -> None:
+    def suspend(self, reason: str, now_ns: int) -> None:
         """Take no part until trials are answered."""
-        self.state, self.reason = State.DRAINED, reason
+        self.state, self.reason = State.UNHEALTHY, reason
         self._clean, self._wait_ns = 0, self.rules.retry_ns
         self._trial_due_ns = now_ns + self._wait_ns
-
-    def close(self, reason: str) -> None:
-        """An operator wants no new episodes there."""
-        self.state, self.reason = State.CLOSED, reason
 
     def restore(self) -> None:
         """Take part again, with nothing held against it."""
@@ -94,7 +92,7 @@ class Health:
         self._trial_due_ns = 0
 
     def wants_trial(self, now_ns: int) -> bool:
-        return self.state is State.DRAINED and now_ns >= self._trial_due_ns
+        return self.state is State.UNHEALTHY and now_ns >= self._trial_due_ns
 
     def trial_failed(self, now_ns: int) -> None:
         """Wait longer until the next."""

@@ -13,7 +13,6 @@ from typing import Protocol
 
 from prometheus_client.core import Metric
 
-from lerobot_serve.router import reports
 from lerobot_serve.router.drops import Drops
 from lerobot_serve.router.parameters import RouterParameters
 from lerobot_serve.router.replicas import Standing
@@ -111,6 +110,7 @@ def slot_metrics(serving: Serving) -> list[Metric]:
     share = gauge('share_ratio', 'share of new episodes now', ['policy_slot'])
     healthy = gauge('slot_healthy', '1 when it takes new episodes', ['policy_slot'])
     in_flight = gauge('in_flight_requests', 'requests under way', ['policy_slot'])
+    shares = serving.shares()
     flying = serving.dispatcher.flights.count_by_slot()
     for slot in serving.slots.values():
         name, tally = [slot.name], serving.tally.slot(slot.name)
@@ -121,8 +121,7 @@ def slot_metrics(serving: Serving) -> list[Metric]:
             failed.add_metric([*name, reason], count)
         for outcome, count in tally.ended.items():
             ended.add_metric([*name, outcome], count)
-        split = serving.parameters.split_percent
-        share.add_metric(name, reports.share(serving, slot, split) / 100)
+        share.add_metric(name, shares[slot.name] / 100)
         healthy.add_metric(name, slot.is_healthy)
         in_flight.add_metric(name, flying.get(slot.name, 0))
     return [latency, *families.values(), failed, ended, share, healthy, in_flight]

@@ -24,6 +24,7 @@ from lerobot_serve.ros.lane import Lane
 from lerobot_serve.ros.lifecycle import LifecycleNode
 from lerobot_serve.ros.parameter_server import ParameterServer
 from lerobot_serve.ros.predict_forward import PredictForward
+from lerobot_serve.ros.present import present
 from lerobot_serve.ros.promise import Promise
 from lerobot_serve.ros.replica_clients import ReplicaClients
 from lerobot_serve.ros.replies import Replies
@@ -34,6 +35,7 @@ from lerobot_serve.router import metrics, reports
 from lerobot_serve.router.drops import Drops
 from lerobot_serve.router.folder import state_folder
 from lerobot_serve.router.goals import Goals
+from lerobot_serve.router.intent import difference
 from lerobot_serve.router.lookout import Here
 from lerobot_serve.router.parameters import RouterParameters
 from lerobot_serve.router.recorder import make_recorder
@@ -63,6 +65,8 @@ class PolicyRouter(LifecycleNode):
             self, RouterParameters, self._is_unconfigured, check=self._check_change
         )
         self._settings.on_change(self._change)
+        # of file and command line; what is set live is kept beside
+        self._given = self._settings.current
         self._drops = Drops()
         self.routing: Routing | None = None
         self.standing = ServerStatus.UNCONFIGURED, UNCONFIGURED_TEXT
@@ -119,7 +123,7 @@ class PolicyRouter(LifecycleNode):
             self.routing.close(FAREWELL_S)
 
     def configure(self) -> None:
-        """Meet the replicas. Raises ParameterError and JournalInUse."""
+        """Meet the replicas. Raises ParameterError and StoreRefused."""
         parameters, name = self._settings.current, self.get_fully_qualified_name()
         here = Here(name, time.monotonic_ns, self.stamp, self.warn)
         folder = state_folder(parameters.state_folder, name)
@@ -148,12 +152,16 @@ class PolicyRouter(LifecycleNode):
                 wiring,
                 self._drops,
                 clock=here.clock,
-                tell=here.warn,
+                warn=here.warn,
                 set_split=lambda percent: self._settings.set(split_percent=percent),
+                given=self._given,
+                now=present,
             )
         except Exception:
             replicas.close()
             raise
+        # what was set live before holds again
+        self._settings.set(**difference(parameters, serving.parameters))
         self.routing = Routing(
             serving,
             wiring,
@@ -192,7 +200,7 @@ class PolicyRouter(LifecycleNode):
                 break
         routing.begin()
         self._stand(ServerStatus.ACTIVE)
-        for line in reports.in_words(routing.serving, self._settings.current.split_percent):
+        for line in reports.in_words(routing.serving):
             self.get_logger().info(line)
 
     def deactivate(self) -> None:

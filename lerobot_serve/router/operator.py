@@ -6,11 +6,12 @@ from collections.abc import Callable
 
 from lerobot_serve.router.canary.canary import NotAllowed
 from lerobot_serve.router.health import State
+from lerobot_serve.router.intent import NotDurable
 from lerobot_serve.router.serving import Serving
 from lerobot_serve.router.slots import Slot
 
 # ControlSlot.command
-DRAIN, RESTORE, PROBE = 1, 2, 3
+DRAIN, RESTORE, PROBE, LIFT_VERDICT = 1, 2, 3, 8
 CANARY_PAUSE, CANARY_RESUME, CANARY_PROMOTE, CANARY_ROLLBACK = 4, 5, 6, 7
 CANARY = {
     CANARY_PAUSE: 'pause',
@@ -24,56 +25,93 @@ class NotDone(Exception):
     """What was asked for cannot be done; says why and what to do."""
 
 
-def operate(serving: Serving, command: int, slot_name: str, reason: str) -> str:
-    """Do it and return what was done, in words. Raises NotDone."""
+def operate(
+    serving: Serving, command: int, slot_name: str, reason: str, *, at_once: bool = False
+) -> str:
+    """
+    Do it and return what was done, in words. Raises NotDone.
+
+    What keeps a policy from robots always acts; what lets one drive is refused where it cannot be
+    made durable.
+    """
     reason = reason or 'no reason given'
-    if command in CANARY:
-        if slot_name:
-            raise NotDone('slot is for slots; leave it empty to talk to the canary')
-        try:
-            return serving.control_canary(CANARY[command], reason)
-        except NotAllowed as error:
-            raise NotDone(str(error)) from error
-    act = SLOT_COMMANDS.get(command)
-    if act is None:
-        known = ', '.join(map(str, [*SLOT_COMMANDS, *CANARY]))
+    if at_once and command not in (DRAIN, CANARY_ROLLBACK):
+        raise NotDone('now is for DRAIN and CANARY_ROLLBACK; leave it false for other commands')
+    try:
+        if command in CANARY:
+            text = _of_canary(serving, command, slot_name, reason, at_once)
+        else:
+            text = _of_slot(serving, command, slot_name, reason, at_once)
+    except (NotAllowed, NotDurable) as error:
+        raise NotDone(str(error)) from error
+    problem = serving.writer.text
+    if problem:
+        text += f'; NOT DURABLE, a router that starts again does not know it: {problem}'
+    return text
+
+
+def _of_canary(serving: Serving, command: int, slot_name: str, reason: str, at_once: bool) -> str:
+    if slot_name:
+        raise NotDone('slot is for slots; leave it empty for the canary')
+    return serving.control_canary(CANARY[command], reason, at_once=at_once)
+
+
+def _of_slot(serving: Serving, command: int, slot_name: str, reason: str, at_once: bool) -> str:
+    if command not in (DRAIN, *SLOT_COMMANDS):
+        known = ', '.join(map(str, [DRAIN, *SLOT_COMMANDS, *CANARY]))
         raise NotDone(f'there is no command {command}; there are {known} (see ControlSlot)')
     slot = serving.slots.get(slot_name)
     if slot is None:
         raise NotDone(f'there is no slot {slot_name!r}; there are {", ".join(serving.slots)}')
-    with serving.dispatcher.lock:
-        text = act(slot, reason)
-        if command == DRAIN and not any(each.is_healthy for each in serving.slots.values()):
-            text += '; no other slot takes any, so new ones begin there all the same'
+    if command == DRAIN:
+        return _drain(serving, slot, reason, at_once)
+    return SLOT_COMMANDS[command](serving, slot)
+
+
+def _drain(serving: Serving, slot: Slot, reason: str, at_once: bool) -> str:
+    serving.intent.drain(slot, reason, at_once=at_once)
+    left = serving.parameters.leave_within_s
+    leave = 'with their next request' if at_once else f'at their end, within {left:g} s'
+    text = f'slot {slot.name} gets no new episodes; running ones leave {leave}'
+    if not any(serving.shares().values()):
+        text += '; no other slot may have any: robots that begin one are refused'
     return text
 
 
-def _drain(slot: Slot, reason: str) -> str:
-    slot.health.close(f'by an operator: {reason}')
-    return f'slot {slot.name} gets no new episodes; running ones end there'
-
-
-def _restore(slot: Slot, reason: str) -> str:
-    slot.health.restore()
-    for replica in slot:
-        replica.health.restore()
+def _restore(serving: Serving, slot: Slot) -> str:
+    serving.intent.end_drain(slot)
+    with serving.dispatcher.lock:
+        slot.health.restore()
+        for replica in slot:
+            replica.health.restore()
     if slot.text:
-        return f'nothing is held against slot {slot.name} any more, but: {slot.text}'
+        return f'slot {slot.name} is drained no more, but takes no episodes: {slot.text}'
     return f'slot {slot.name} gets episodes again'
 
 
-def _probe(slot: Slot, reason: str) -> str:
-    on_trial = [h for h in (slot.health, *(r.health for r in slot)) if h.state is State.DRAINED]
-    if not on_trial:
+def _probe(serving: Serving, slot: Slot) -> str:
+    with serving.dispatcher.lock:
+        healths = (slot.health, *(replica.health for replica in slot))
+        failing = [health for health in healths if health.state is State.UNHEALTHY]
+        for health in failing:
+            health.hurry()
+    if not failing:
         why = slot.text or 'it is healthy'
-        raise NotDone(f'there is nothing to try in slot {slot.name}: {why}')
-    for health in on_trial:
-        health.hurry()
+        raise NotDone(f'there is nothing to probe in slot {slot.name}: {why}')
     return f'a copy of the next request goes to slot {slot.name}, its answer to no robot'
 
 
-SLOT_COMMANDS: dict[int, Callable[[Slot, str], str]] = {
-    DRAIN: _drain,
+def _lift(serving: Serving, slot: Slot) -> str:
+    lifted = serving.intent.lift(slot)
+    if not lifted:
+        raise NotDone(f'no verdict bars slot {slot.name} ({slot.policy or "no policy yet"})')
+    if slot.text:
+        return f'the verdict on {lifted} is lifted, but slot {slot.name} takes none: {slot.text}'
+    return f'the verdict on {lifted} is lifted; slot {slot.name} may get episodes'
+
+
+SLOT_COMMANDS: dict[int, Callable[[Serving, Slot], str]] = {
     RESTORE: _restore,
     PROBE: _probe,
+    LIFT_VERDICT: _lift,
 }

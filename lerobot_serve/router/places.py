@@ -2,13 +2,16 @@
 Where an episode goes, and whether it has to leave. Plain; the dispatcher's lock.
 
 A new episode goes where the split says, unless that slot takes none. A running one stays to its
-end, and leaves only a slot that cannot answer it: then its next chunk says so.
+end, and leaves only a slot that cannot answer it, or that a drain or a verdict empties: then its
+next chunk says so. Which slot may be used is eligibility.py's to say.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
 
+from lerobot_serve.router.eligibility import Grade, judge, new_episode, Path, Reach
 from lerobot_serve.router.flights import Flight
 from lerobot_serve.router.replicas import Replica
 from lerobot_serve.router.robots import Robot
@@ -19,6 +22,17 @@ from lerobot_serve.wire.schema import Flag
 
 # which of two equally loaded replicas a robot had before decides
 HABIT = 1e-3
+
+
+class NoSlot(Exception):
+    """
+    No slot may answer; the text says why of each. `is_gone`: none of them can be reached, so that
+    another server than this router may be of use.
+    """
+
+    def __init__(self, text: str, *, is_gone: bool) -> None:
+        super().__init__(f'no slot may answer: {text}')
+        self.is_gone = is_gone
 
 
 def usable(robot: Robot, slot: Slot) -> list[Replica]:
@@ -34,16 +48,24 @@ def suspects(robot: Robot, slot: Slot) -> list[Replica]:
     return [replica for replica in found if replica.is_reachable and not replica.is_ready]
 
 
-def takes(robot: Robot, slot: Slot) -> bool:
-    """Return whether a new episode of this robot may begin there."""
-    return slot.is_healthy and bool(usable(robot, slot))
+def reach(robot: Robot, slot: Slot) -> Reach:
+    """Return how a slot answers this robot."""
+    if usable(robot, slot):
+        return Reach.HEALTHY if slot.health.is_healthy else Reach.SUSPECT
+    return Reach.SUSPECT if suspects(robot, slot) else Reach.ABSENT
 
 
-def must_leave(robot: Robot, slot: Slot) -> bool:
-    """Return whether a running episode cannot go on there."""
-    if not usable(robot, slot):
-        return True
-    return robot.failed_in == slot.name and not slot.health.is_healthy
+def may(path: Path, robot: Robot, slot: Slot, now_ns: int) -> Grade:
+    """Return whether a slot may be used for a robot's request."""
+    return judge(path, slot.conditions(now_ns, reach(robot, slot))).grade
+
+
+def must_leave(robot: Robot, slot: Slot, now_ns: int) -> bool:
+    """Return whether a running episode has to go elsewhere, if that is possible."""
+    grade = may(Path.STAY, robot, slot, now_ns)
+    if grade is not Grade.IN_NEED:
+        return grade is Grade.NO
+    return robot.failed_in == slot.name or not usable(robot, slot)
 
 
 def put_first(robot: Robot, slot: Slot, replica: Replica) -> None:
@@ -57,6 +79,10 @@ def put_first(robot: Robot, slot: Slot, replica: Replica) -> None:
     robot.places = {**robot.places, slot.name: (replica.name, *others)}
 
 
+def no_slot(slots: Iterable[Slot], text: str) -> NoSlot:
+    return NoSlot(text, is_gone=all(slot.reach is Reach.ABSENT for slot in slots))
+
+
 class Places:
     """See the module."""
 
@@ -64,25 +90,43 @@ class Places:
         self._slots, self._sticky, self._tally = slots, sticky, tally
 
     def place(self, flight: Flight, request_id: str, split_percent: int) -> Placement:
-        """Decide on the slot of a request, and set it."""
-        robot = flight.robot
+        """
+        Decide on the slot of a request, and set it. Raises NoSlot when none may answer; a new
+        episode is not remembered then, and a running one keeps its slot.
+        """
+        robot, now_ns = flight.robot, flight.began_ns
         if robot.episode_id != flight.episode_id:
             robot.begin(flight.episode_id)
         placement = self._sticky.place(
             flight.episode_id,
             request_id,
             split_percent if len(self._slots) > 1 else None,
-            partial(self._choose, robot),
+            partial(self._choose, robot, now_ns),
         )
         slot = self._slots[placement.slot]
         runs = placement.cached or (robot.slot and not placement.degraded)
-        if runs and must_leave(robot, slot):
-            placement = self.move(flight, slot.name) or placement
+        if runs and must_leave(robot, slot, now_ns):
+            placement = self.move(flight, slot.name, now_ns) or placement
+            self._check_may_stay(robot, placement, now_ns)
         elif not runs:
             self._begin_at_the_least_busy(robot, slot)
         self._go(flight, placement)
         self._tally.requested(robot.ask.client_id, placement, flight.began_ns)
         return placement
+
+    def _check_may_stay(self, robot: Robot, placement: Placement, now_ns: int) -> None:
+        """Raise NoSlot for an episode that must not go on where it is, and cannot leave."""
+        slot = self._slots[placement.slot]
+        stay = judge(Path.STAY, slot.conditions(now_ns, reach(robot, slot)))
+        if stay.grade is Grade.NO:
+            # the texts of all: what would have to change so that it can go on
+            others = [s for s in self._slots.values() if s is not slot]
+            answers = [
+                (s, judge(Path.MOVE_IN, s.conditions(now_ns, reach(robot, s)))) for s in others
+            ]
+            texts = [f'slot {slot.name}: {stay.reason}']
+            texts += [f'slot {s.name}: {answer.reason}' for s, answer in answers if answer.reason]
+            raise no_slot(self._slots.values(), '; '.join(texts))
 
     def _go(self, flight: Flight, placement: Placement) -> None:
         robot = flight.robot
@@ -94,37 +138,35 @@ class Places:
             robot.flags |= Flag.POLICY_CHANGED
         flight.slot = robot.slot = placement.slot
 
-    def move(self, flight: Flight, slot_name: str) -> Placement | None:
-        """Take an episode to another slot; None when none can answer it, or it has no name."""
+    def move(self, flight: Flight, slot_name: str, now_ns: int) -> Placement | None:
+        """Take an episode to another slot; None when none may have it, or it has no name."""
         robot, slot = flight.robot, self._slots[slot_name]
-        others = [s for s in self._slots.values() if s is not slot and takes(robot, s)]
+        others = [s for s in self._slots.values() if s is not slot]
+        others = [s for s in others if may(Path.MOVE_IN, robot, s, now_ns) is Grade.YES]
         if not others or not flight.episode_id:
             return None
+        stay = judge(Path.STAY, slot.conditions(now_ns, reach(robot, slot)))
         robot.failed_in = ''
         self._tally.moved(flight.episode_id, others[0].name)
-        reason = f'slot {slot.name} cannot answer: {slot.text or "its last answer failed"}'
+        reason = f'slot {slot.name} cannot answer: {stay.reason or "its last answer failed"}'
         placement = self._sticky.move(flight.episode_id, others[0].name, reason)
         self._go(flight, placement)
         return placement
 
-    def _choose(self, robot: Robot, wanted: str) -> tuple[str, str]:
-        """Return where a new episode goes, and why it is not `wanted`; no reason: it is."""
+    def _choose(self, robot: Robot, now_ns: int, wanted: str) -> tuple[str, str]:
+        """
+        Return where a new episode goes, and why it is not `wanted`; no reason: it is. Raises
+        NoSlot.
+        """
         if robot.slot and robot.episode_id:
             return robot.slot, '' if robot.slot == wanted else 'it runs there'
-        slot = self._slots[wanted]
-        if takes(robot, slot):
-            return wanted, ''
-        why = slot.text or f'it has no session of {robot.ask.client_id!r}'
-        others = [s for s in self._slots.values() if s is not slot]
-        for other in others:
-            if takes(robot, other):
-                return other.name, f'slot {wanted} takes no episodes: {why}'
-        if not usable(robot, slot):
-            able = [s for s in others if usable(robot, s)]
-            able += [s for s in others if suspects(robot, s) and not suspects(robot, slot)]
-            for other in able:
-                return other.name, f'slot {wanted} cannot answer: {why}'
-        return wanted, f'no slot is healthy; slot {wanted}: {why}'
+        conditions = {
+            name: slot.conditions(now_ns, reach(robot, slot)) for name, slot in self._slots.items()
+        }
+        choice = new_episode(wanted, conditions)
+        if not choice.slot:
+            raise no_slot(self._slots.values(), choice.reason)
+        return choice
 
     def _begin_at_the_least_busy(self, robot: Robot, slot: Slot) -> None:
         """A new episode needs nothing of the old: any replica with the session will do."""

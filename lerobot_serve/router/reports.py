@@ -7,7 +7,7 @@ from typing import Any
 
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
 
-from lerobot_serve.router.health import State
+from lerobot_serve.router.eligibility import BARRING
 from lerobot_serve.router.replicas import Replica
 from lerobot_serve.router.serving import Serving
 from lerobot_serve.router.slots import Slot
@@ -30,8 +30,11 @@ def router_state(
     """Return how everything behind the router is doing."""
     dispatcher = serving.dispatcher
     with dispatcher.lock:
-        slots = [slot_state(serving, slot, split_percent) for slot in serving.slots.values()]
+        shares = serving.shares()
+        slots = [slot_state(serving, slot, shares[name]) for name, slot in serving.slots.items()]
     bad = [f'slot {slot.slot}: {slot.text}' for slot in slots if slot.state != SlotState.HEALTHY]
+    if serving.writer.text:
+        bad.append(f'decisions are not durable: {serving.writer.text}')
     return RouterState(
         stamp=stamp,
         server=server,
@@ -47,14 +50,14 @@ def router_state(
     )
 
 
-def slot_state(serving: Serving, slot: Slot, split_percent: int) -> SlotState:
+def slot_state(serving: Serving, slot: Slot, share_percent: int) -> SlotState:
     tally = serving.tally.slot(slot.name)
     return SlotState(
         slot=slot.name,
         policy=slot.policy,
         state=state_of(slot),
         text=slot.text[:TEXT_LIMIT],
-        share_percent=share(serving, slot, split_percent),
+        share_percent=share_percent,
         consecutive_failures=slot.health.failures,
         episodes=tally.episodes,
         requests=tally.requests,
@@ -70,31 +73,23 @@ def slot_state(serving: Serving, slot: Slot, split_percent: int) -> SlotState:
 
 
 def state_of(slot: Slot) -> int:
-    if slot.health.state is State.CLOSED:
+    if slot.bar.verdict in BARRING:
+        return SlotState.BARRED
+    if slot.drain:
         return SlotState.DRAINED
+    if slot.misfit or slot.unproven:
+        return SlotState.UNQUALIFIED
     if not slot.can_answer:
         return SlotState.DOWN
     return SlotState.HEALTHY if slot.is_healthy else SlotState.PROBING
 
 
-def share(serving: Serving, slot: Slot, split_percent: int) -> int:
-    """Return the share of new episodes that a slot really gets now [%]."""
-    slots = serving.slots.values()
-    # where none is healthy, new episodes go to who answers
-    taking = [s for s in slots if s.is_healthy] or [s for s in slots if s.can_answer]
-    if slot not in taking:
-        return 0
-    if len(taking) == 1:
-        return 100
-    return split_percent if slot.name == 'a' else 100 - split_percent
-
-
-def in_words(serving: Serving, split_percent: int) -> list[str]:
+def in_words(serving: Serving) -> list[str]:
     """Return what is routed where, for the log."""
-    lines = []
+    lines, shares = [], serving.shares()
     for slot in serving.slots.values():
         policy, servers = slot.policy or 'no policy yet', ', '.join(slot.replicas)
-        percent = share(serving, slot, split_percent)
+        percent = shares[slot.name]
         line = f'slot {slot.name} ({servers}): {policy}, {percent} % of the episodes'
         lines.append(f'{line}; {slot.text}' if slot.text else line)
     return lines

@@ -117,6 +117,8 @@ class Routing:
         yield start('answers', run, partial(set_and_wake, stop, self._replicas.wake))
         yield start('alarm', self._run_alarm, self._wiring.wake)
         yield start('control', jobs.run, jobs.end)
+        store = self.serving.writer
+        yield start('store', partial(store.run, stop), partial(set_and_wake, stop, store.wake))
         if self._shadow:
             self._shadow.listen(self.feed.on_shadow_chunk, self.feed.on_again)
             yield start('shadow', partial(self.feed.run, stop), self.feed.wake)
@@ -190,6 +192,7 @@ class Routing:
         self._wiring.wake()
         self._wiring.jobs.end()
         self._replicas.wake()
+        self.serving.writer.wake()
         if self._shadow:
             self._shadow.wake()
             self.feed.wake()

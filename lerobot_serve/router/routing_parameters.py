@@ -40,6 +40,28 @@ class RoutingParameters:
         high=100,
         live=True,
     )
+    spare: str = parameter(
+        '',
+        'slot that takes over from the other one though its share is 0 or its policy on trial: a, '
+        'b or both; empty for none. A policy that a verdict bars never takes over',
+        choices=('', 'a', 'b', 'both'),
+        live=True,
+    )
+    rollback_now: bool = parameter(
+        False,
+        'whether running episodes leave a policy that is rolled back with their next request; '
+        'otherwise at their end, after leave_within_s at the latest',
+        live=True,
+    )
+    leave_within_s: float = parameter(
+        60.0,
+        'running episodes leave a slot that is drained, or whose policy is rolled back, after '
+        'this time at the latest; with POLICY_CHANGED where another slot may have them',
+        unit='s',
+        low=0.0,
+        high=1e6,
+        live=True,
+    )
     remembered_episodes: int = parameter(
         10000,
         'episodes whose slot is remembered, also by a router that is started again',
@@ -209,6 +231,11 @@ class RoutingParameters:
     )
     trace_limit_mb: int = trace_settings.limit_mb(on_configure=True)
     trace_files: int = trace_settings.files(on_configure=True)
+
+    @property
+    def spare_slots(self) -> frozenset[str]:
+        """The slots that take over."""
+        return frozenset('ab') if self.spare == 'both' else frozenset(self.spare)
 
     @property
     def slots(self) -> dict[str, tuple[str, ...]]:

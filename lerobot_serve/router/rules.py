@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from lerobot_serve.router.split import SINGLE
+
 
 @dataclass(frozen=True, slots=True)
 class Rules:
@@ -12,12 +14,20 @@ class Rules:
     timeout_ns     an answer that is later counts as a failure, and another replica is asked
     hedge_factor   a second replica is asked after so many times the recent p95; 0 for never
     hedge_percent  at most so many of the requests are asked twice
+    spare          slots that take over though their share is 0 or their policy on trial
     """
 
     split_percent: int
     timeout_ns: int
     hedge_factor: float
     hedge_percent: float
+    spare: frozenset[str] = frozenset()
+
+    def share_percent(self, slot_name: str) -> int:
+        """Return the share of new episodes that is meant for a slot; the only one has all."""
+        if slot_name == SINGLE:
+            return 100
+        return self.split_percent if slot_name == 'a' else 100 - self.split_percent
 
 
 @dataclass(frozen=True, slots=True)

@@ -173,7 +173,13 @@ class Services:
         try:
             if routing is None:
                 raise NotDone(NOT_CONFIGURED)
-            text = operate(routing.serving, request.command, request.slot, request.reason)
+            text = operate(
+                routing.serving,
+                request.command,
+                request.slot,
+                request.reason,
+                at_once=request.now,
+            )
         except NotDone as error:
             response.text = str(error)[:1024]
         else:

@@ -17,9 +17,10 @@ from lerobot_serve.router.canary_watch import CanaryWatch, CANDIDATE, CHAMPION, 
 from lerobot_serve.router.control import Control
 from lerobot_serve.router.dispatch import Dispatcher
 from lerobot_serve.router.drops import Drops
+from lerobot_serve.router.eligibility import real_shares
 from lerobot_serve.router.goal_places import GoalPlaces
 from lerobot_serve.router.health import HealthRules
-from lerobot_serve.router.journal import Journal
+from lerobot_serve.router.intent import Intent
 from lerobot_serve.router.opening import Callers, Client
 from lerobot_serve.router.outside import Outside
 from lerobot_serve.router.parameters import RouterParameters
@@ -27,15 +28,20 @@ from lerobot_serve.router.replicas import Replica, Seen
 from lerobot_serve.router.robots import Robots
 from lerobot_serve.router.rules import Rules, ShadowRules
 from lerobot_serve.router.shadow.qualification import Qualification
-from lerobot_serve.router.slots import Slot, verdict
+from lerobot_serve.router.slots import Bars, Slot, verdict
 from lerobot_serve.router.sticky import Placement, StickyTable
+from lerobot_serve.router.storage.store import Store
+from lerobot_serve.router.storage.writer import Writer
 from lerobot_serve.router.tally import Tally
-
-JOURNAL, CANARY, SHADOW = 'placements.jsonl', 'canary.json', 'shadow.json'
 
 
 class Serving:
-    """Raises JournalInUse when another router has the folder."""
+    """
+    See the module. Until `writer.run` has a thread, what is decided is written by its caller.
+
+    `parameters` are those that hold: what was set live before wins over what is given; `origins`
+    say in words what does, and where it comes from.
+    """
 
     def __init__(
         self,
@@ -46,23 +52,55 @@ class Serving:
         drops: Drops,
         *,
         clock: Callable[[], int],
-        tell: Callable[[str], None],
+        warn: Callable[[str], None],
         set_split: Callable[[int], None],
+        given: RouterParameters | None = None,
+        now: Callable[[], str] = lambda: 'before',
     ) -> None:
-        """`set_split` changes the parameter split_percent; `tell` is for operators."""
+        """
+        `given` are the parameters of file and command line, where they are others; `now` is the
+        present in words. `set_split` changes the parameter split_percent; `warn` is for operators.
+        Raises StoreRefused when another router has the folder, or its store is none of ours.
+        """
         self.drops, self._clock = drops, clock
         self._longest_episode_s = 0.0
-        self.slots = make_slots(parameters)
+        store = Store(folder, parameters.remembered_episodes, now())
+        if store.damage:
+            warn(f'the store was damaged: {store.damage.text}')
+        self.writer = Writer(store, warn)
+        if self.writer.text:
+            warn(f'{self.writer.text}: routing goes on, decisions are not durable')
+        self.intent = Intent(self.writer, clock=clock, now=now, warn=warn)
+        self.given = given or parameters
+        try:
+            self.parameters, self.origins = self.intent.parameters(parameters, self.given)
+            self._build(clients, outside, warn, set_split)
+        except BaseException:
+            self.writer.close()
+            raise
+        for line in self.origins:
+            warn(line)
+
+    def _build(
+        self,
+        clients: dict[str, Client],
+        outside: Outside,
+        warn: Callable[[str], None],
+        set_split: Callable[[int], None],
+    ) -> None:
+        parameters, content, clock = self.parameters, self.writer.content, self._clock
+        self.intent.leave_within_ns = nanoseconds(parameters.leave_within_s)
+        self.slots = make_slots(parameters, self.intent.bars)
+        self.origins += self.intent.restore(self.slots)
         capacity = parameters.remembered_episodes
-        self._journal = Journal(folder / JOURNAL, capacity, tell)
-        self.sticky = StickyTable(capacity, self._journal)
+        self.sticky = StickyTable(capacity, content.placements, self.writer)
         self.tally = Tally(tuple(self.slots), capacity)
         robots = Robots(
             grace_ns=nanoseconds(parameters.session_grace_s),
             idle_ns=nanoseconds(parameters.session_idle_s),
         )
         self.dispatcher = Dispatcher(
-            self.slots, robots, self.sticky, rules(parameters), outside, self.tally, drops
+            self.slots, robots, self.sticky, rules(parameters), outside, self.tally, self.drops
         )
         self._goal_places = GoalPlaces(self.slots, self.sticky, self.tally)
         self._callers = Callers(clients)
@@ -70,15 +108,16 @@ class Serving:
             self.dispatcher,
             self._callers,
             self.tally,
-            drops,
+            self.drops,
             standby=parameters.standby_replicas,
             open_timeout_s=parameters.open_timeout_s,
             clock=clock,
-            tell=tell,
+            tell=warn,
         )
-        self.qualification = Qualification(folder / SHADOW, tell)
-        self.parameters = parameters
-        self.canary = CanaryWatch(parameters, folder / CANARY, set_split=set_split, tell=tell)
+        self.qualification = Qualification(content.shadow, self.writer.learn, warn)
+        self.canary = CanaryWatch(
+            parameters, self.slots.get(CANDIDATE), self.intent, set_split=set_split, warn=warn
+        )
 
     @property
     def replicas(self) -> dict[str, Replica]:
@@ -90,10 +129,13 @@ class Serving:
         return verdict(self.slots)
 
     def change(self, parameters: RouterParameters) -> None:
-        """Bring in what may change live; running episodes stay where they are."""
-        self.dispatcher.asking.rules = rules(parameters)
+        """Bring in what may change live; running episodes stay where they are. Executor."""
+        before, self.parameters = self.parameters, parameters
+        self.intent.leave_within_ns = nanoseconds(parameters.leave_within_s)
+        with self.dispatcher.lock:
+            self.dispatcher.asking.rules = rules(parameters)
+        self.intent.note_parameters(before, parameters, self.given)
         self.canary.change(parameters)
-        self.parameters = parameters
 
     def learn(self, server: str, seen: Seen) -> str:
         """Note what a replica says of itself; return what changed, in words. Executor."""
@@ -107,10 +149,16 @@ class Serving:
             self.replicas[server].note_there(is_there=is_there)
 
     def place_goal(self, episode_id: str, request_id: str) -> tuple[Placement, Replica]:
-        """Choose who answers a request without a session. Raises NobodyReady. Executor."""
+        """Choose who answers a request without a session. Raises NoSlot. Executor."""
         split_percent = self.dispatcher.asking.rules.split_percent
         with self.dispatcher.lock:
-            return self._goal_places.place(episode_id, request_id, split_percent)
+            return self._goal_places.place(episode_id, request_id, split_percent, self._clock())
+
+    def shares(self) -> dict[str, int]:
+        """Return the share of new episodes [%] that each slot really gets now."""
+        meant = {name: self.dispatcher.asking.rules.share_percent(name) for name in self.slots}
+        now_ns = self._clock()
+        return real_shares(meant, {n: s.conditions(now_ns) for n, s in self.slots.items()})
 
     def all_heard(self) -> bool:
         """Whether every replica has told of itself."""
@@ -169,9 +217,9 @@ class Serving:
         least = self.parameters.shadow_minimum_hours, self.parameters.shadow_minimum_episodes
         return self.qualification.lacking(policy, *least) if any(least) else ''
 
-    def control_canary(self, word: str, reason: str) -> str:
-        """Follow an operator's word and return what was done. Raises NotAllowed."""
-        return self.canary.control(word, reason, self._clock())
+    def control_canary(self, word: str, reason: str, *, at_once: bool = False) -> str:
+        """Follow an operator's word, return what was done. Raises NotAllowed and NotDurable."""
+        return self.canary.control(word, reason, self._clock(), at_once=at_once)
 
     def look(self) -> None:
         """Once a second; executor."""
@@ -181,10 +229,10 @@ class Serving:
     def close(self) -> None:
         """End the calls and let go of the folder."""
         self._callers.close()
-        self._journal.close()
+        self.writer.close()
 
 
-def make_slots(parameters: RouterParameters) -> dict[str, Slot]:
+def make_slots(parameters: RouterParameters, bars: Bars | None = None) -> dict[str, Slot]:
     """Return the slots by name."""
     of_slot, of_replica = (
         HealthRules(
@@ -196,7 +244,7 @@ def make_slots(parameters: RouterParameters) -> dict[str, Slot]:
         for threshold in (parameters.failures_to_drain, parameters.replica_failures)
     )
     return {
-        name: Slot(name, servers, of_slot, of_replica)
+        name: Slot(name, servers, of_slot, of_replica, bars)
         for name, servers in parameters.slots.items()
     }
 
@@ -207,6 +255,7 @@ def rules(parameters: RouterParameters) -> Rules:
         nanoseconds(parameters.answer_timeout_s),
         parameters.hedge_factor,
         parameters.hedge_percent,
+        parameters.spare_slots,
     )
 
 

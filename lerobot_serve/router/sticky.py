@@ -9,11 +9,11 @@ dispatcher's lock.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 from lerobot_serve.router.decisions import Decision, decision
-from lerobot_serve.router.journal import Journal
 from lerobot_serve.router.split import bucket, SINGLE, slot
 
 # slot that the split says -> slot that it is to be, and why it is another one
@@ -49,12 +49,23 @@ def as_split(slot_name: str) -> tuple[str, str]:
     return slot_name, ''
 
 
-class StickyTable:
-    """Remembers up to `capacity` episodes; with a journal, those that it holds too."""
+class Writer(Protocol):
+    """Writes placements down without waiting for the disk, as storage.writer does."""
 
-    def __init__(self, capacity: int, journal: Journal | None = None) -> None:
-        self._capacity, self._journal = capacity, journal
-        self._placed: OrderedDict[str, Decision] = OrderedDict(journal.load() if journal else ())
+    def place(self, episode_id: str, decided: Decision | None) -> None: ...
+
+
+class StickyTable:
+    """Remembers up to `capacity` episodes, first of all those that were `known` before."""
+
+    def __init__(
+        self,
+        capacity: int,
+        known: Mapping[str, Decision] | None = None,
+        writer: Writer | None = None,
+    ) -> None:
+        self._capacity, self._writer = capacity, writer
+        self._placed: OrderedDict[str, Decision] = OrderedDict(known or {})
         self._split_percent: int | None = None
 
     def __len__(self) -> int:
@@ -108,10 +119,12 @@ class StickyTable:
     def _remember(self, episode_id: str, decided: Decision) -> None:
         self._placed[episode_id] = decided
         self._placed.move_to_end(episode_id)
+        if self._writer:
+            self._writer.place(episode_id, decided)
         while len(self._placed) > self._capacity:
-            self._placed.popitem(last=False)
-        if self._journal:
-            self._journal.add(episode_id, decided, self._placed)
+            forgotten, _ = self._placed.popitem(last=False)
+            if self._writer:
+                self._writer.place(forgotten, None)
 
 
 def told(key: str, known: Decision, *, cached: bool = False, degraded: bool = False) -> Placement:

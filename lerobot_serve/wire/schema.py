@@ -56,6 +56,7 @@ class Status(IntEnum):
     NOT_FINITE = 4
     TOO_LATE = 5
     DRAINING = 6
+    NO_SLOT = 7
 
 
 class StateClass(IntEnum):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from dataclasses import replace
 from pathlib import Path
 import resource
@@ -13,8 +12,10 @@ from log_lines import ours
 from router_manager import assert_well_ended, Manager
 
 from lerobot_serve.router.decisions import decision
-from lerobot_serve.router.journal import Journal
 from lerobot_serve.router.split import bucket
+from lerobot_serve.router.storage.store import FILE, Store
+from lerobot_serve.router.storage.writing import Batch
+from lerobot_serve_interfaces.srv import ControlSlot
 
 LOADED = 2000
 
@@ -62,33 +63,34 @@ def test_a_folder_that_cannot_be_made_is_refused_in_one_line(router_rig, tmp_pat
 
 
 def write_placements(folder: Path, count: int) -> list[str]:
-    """Fill the file of placements, as a router before would have; return the episodes."""
-    folder.mkdir()
-    journal = Journal(folder / 'placements.jsonl', count, print)
-    journal.load()
-    placed = OrderedDict()
-    for number in range(count):
-        name = f'before-{number}'
-        # wherever the split would put it
-        placed[name] = decision(bucket(name), 'b', 50, False, 'a test')
-        journal.add(name, placed[name], placed)
-    journal.close()
-    return list(placed)
+    """Fill the store, as a router before would have; return the episodes."""
+    # wherever the split would put it
+    placed = {
+        f'before-{n}': decision(bucket(f'before-{n}'), 'b', 50, False, 'a test')
+        for n in range(count)
+    }
+    store = Store(folder, count, 'before')
+    store.write(Batch(placements=dict(placed)))
+    store.close()
+    return names
 
 
-def tear(file: Path, line: int) -> None:
-    """Damage one line, and take away the end of the last one."""
-    lines = file.read_bytes().splitlines(keepends=True)
-    lines[line] = lines[line][:7] + b'\xff\n'
-    file.write_bytes(b''.join(lines)[:-9])
+def damage(file: Path) -> None:
+    """Change one placement and nothing else."""
+    data = file.read_bytes()
+    at = data.index(b'before-10b')
+    file.write_bytes(data[:at] + b'B' + data[at + 1 :])
 
 
-def test_a_torn_file_and_a_full_disk_are_said_once_and_robots_go_on(router_rig, tmp_path):
+def test_a_damaged_store_and_a_full_disk_are_said_once_and_robots_go_on(router_rig, tmp_path):
     names = write_placements(tmp_path / 'kept', LOADED)
-    file = tmp_path / 'kept' / 'placements.jsonl'
-    tear(file, 10)
+    file = tmp_path / 'kept' / FILE
+    damage(file)
     router_rig.slots(state_folder=tmp_path / 'kept')
-    assert router_rig.log('router').count('placements.jsonl was damaged') == 1
+    log = router_rig.log('router')
+    assert log.count('the store was damaged') == 1
+    assert '1 placements were changed and are forgotten' in log
+    # no decision was damaged: both slots take episodes
     client, pid = router_rig.robot(), router_rig.fleet.processes['router'].pid
     in_a = next(name for name in names[20:] if bucket(name) < 50)
     assert client.round_trip(episode_id=in_a).slot == 'b'
@@ -98,19 +100,24 @@ def test_a_torn_file_and_a_full_disk_are_said_once_and_robots_go_on(router_rig, 
     resource.prlimit(pid, resource.RLIMIT_FSIZE, (file.stat().st_size // 2, whole[1]))
     lost = [router_rig.episode('b', salt=f'full{number}') for number in range(20)]
     assert {client.round_trip(episode_id=name).slot for name in lost} == {'b'}
-    router_rig.wait(lambda: 'cannot be written' in router_rig.log('router'), 'it is said')
-    assert router_rig.log('router').count('cannot be written') == 1
+    # what keeps a policy from robots acts, and says that it is not durable
+    answer = router_rig.control(ControlSlot.Request.DRAIN, 'b')
+    assert answer.done and 'NOT DURABLE' in answer.text
+    answer = router_rig.control(ControlSlot.Request.RESTORE, 'b')
+    assert not answer.done and 'stays drained' in answer.text
+    assert client.round_trip(episode_id=router_rig.episode('b', salt='x')).slot == 'a'
+    router_rig.wait(lambda: 'not durable' in router_rig.state.text, 'the state says it')
+    assert router_rig.log('router').count('routing goes on') == 1
 
     resource.prlimit(pid, resource.RLIMIT_FSIZE, whole)
-    # the file is written anew, some lines with each new episode
-    after = [router_rig.episode('b', salt=f'room{number}') for number in range(4)]
-    assert {client.round_trip(episode_id=name).slot for name in after} == {'b'}
+    router_rig.wait(lambda: 'not durable' not in router_rig.state.text, 'it is written again')
     router_rig.kill('router')
     router_rig.router(
         slot_a=['a'], slot_b=['b'], state_folder=tmp_path / 'kept', split_percent=100
     )
     client.ask = replace(client.ask, session_epoch=2)
     client.open()
-    for name in (in_a, lost[0], lost[-1], after[-1]):
+    assert 'slot b is drained: a test' in router_rig.log('router')
+    for name in (in_a, lost[0], lost[-1]):
         assert client.round_trip(episode_id=name).slot == 'b'
     assert client.round_trip(episode_id='new').slot == 'a'

@@ -18,7 +18,7 @@ from lerobot_serve.router.health import HealthRules
 from lerobot_serve.router.replicas import Replica, Seen
 from lerobot_serve.router.robots import Robot, Robots
 from lerobot_serve.router.rules import Rules
-from lerobot_serve.router.slots import Slot
+from lerobot_serve.router.slots import Hold, Slot
 from lerobot_serve.router.split import bucket
 from lerobot_serve.router.sticky import StickyTable
 from lerobot_serve.router.tally import Tally
@@ -151,6 +151,10 @@ class Rig:
                 self.slots[slot_name].replicas[server].sessions += 1
             self.slots[slot_name].replicas[servers[0]].robots += 1
         return robot
+
+    def drain(self, slot: str, *, after_s: float = 60.0) -> None:
+        """An operator drains a slot."""
+        self.slots[slot].drain = Hold('maintenance', self.now_ns + int(after_s * SECOND))
 
     def rules(self, **changes: float) -> None:
         known = self.dispatcher.asking.rules

@@ -36,7 +36,7 @@ class RoutingRig:
             self.outside,
             self.drops,
             clock=lambda: self.now_ns,
-            tell=self.told.append,
+            warn=self.told.append,
             set_split=self.splits.append,
         )
         self.slots, self.replicas = self.serving.slots, self.serving.replicas

@@ -78,7 +78,7 @@ class FeedRig:
         self.has_room = True
         self.published: list[tuple[Comparison, tuple[str, ...]]] = []
         self.told: list[str] = []
-        self.book = ShadowBook(Qualification(folder / 'shadow.json', self.told.append))
+        self.book = ShadowBook(Qualification(warn=self.told.append))
         self.feed = ShadowFeed(
             self.book,
             self.shadow,

@@ -80,16 +80,16 @@ def ask(
 
 
 class World:
-    """A book with its file in `folder`, and a clock that a test moves."""
+    """A book, what it has kept, and a clock that a test moves."""
 
     def __init__(self, folder: Path, *, limits: bool = True) -> None:
-        self.file, self.said = folder / 'shadow.json', []
+        self.kept, self.said = {}, []
         self.now_ns = 1000 * S
         self.book = self.open()
         self.book.on_session(ask(limits=b'' if limits else None))
 
     def open(self) -> ShadowBook:
-        return ShadowBook(Qualification(self.file, self.said.append))
+        return ShadowBook(Qualification(self.kept, self.kept.__setitem__, self.said.append))
 
     @property
     def drops(self) -> dict[str, int]:

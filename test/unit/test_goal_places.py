@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 import pytest
 
-from lerobot_serve.router.goal_places import GoalPlaces, NobodyReady
+from lerobot_serve.router.goal_places import GoalPlaces
+from lerobot_serve.router.places import NoSlot
 from lerobot_serve.router.split import bucket
 
 SERVERS = ('/a1', '/a2', '/b1', '/b2')
@@ -43,7 +44,7 @@ def test_whoever_is_chosen_is_ready_and_an_episode_stays_while_it_can(happenings
                 rig.note_there(server, value)
         elif what == 'drain':
             health = rig.slots[name].health
-            health.drain('a test', rig.now_ns) if value else health.restore()
+            health.suspend('a test', rig.now_ns) if value else health.restore()
         else:
             check_one(rig, places, homes, name, value)
 
@@ -53,8 +54,8 @@ def check_one(rig: Rig, places: GoalPlaces, homes: dict, name: str, percent: int
     able = {slot.name for slot in rig.slots.values() if slot.can_answer}
     healthy = {slot.name for slot in rig.slots.values() if slot.is_healthy}
     try:
-        placement, replica = places.place(name, 'request', percent)
-    except NobodyReady:
+        placement, replica = places.place(name, 'request', percent, rig.now_ns)
+    except NoSlot:
         assert not healthy
         assert home not in able
         assert rig.sticky.find(name) is None or home
@@ -77,34 +78,34 @@ def check_one(rig: Rig, places: GoalPlaces, homes: dict, name: str, percent: int
 def test_the_least_loaded_replica_is_asked():
     rig = Rig()
     rig.replicas['/a1'].robots = 3
-    _, replica = goal_places(rig).place(episode_in('a'), '', 50)
+    _, replica = goal_places(rig).place(episode_in('a'), '', 50, rig.now_ns)
     assert replica.name == '/a2'
 
 
 def test_an_episode_that_has_to_leave_says_why_and_counts_as_moved():
     rig, episode = Rig(), episode_in('b')
     places = goal_places(rig)
-    assert places.place(episode, '', 50)[0].slot == 'b'
+    assert places.place(episode, '', 50, rig.now_ns)[0].slot == 'b'
     down(rig, '/b1', '/b2')
-    placement, replica = places.place(episode, '', 50)
+    placement, replica = places.place(episode, '', 50, rig.now_ns)
     assert (placement.slot, placement.moved, placement.cached) == ('a', True, False)
     assert 'slot b cannot answer: /b1: it has gone' in placement.reason
     assert replica.slot == 'a'
     # and stays
     rig.note_there('/b1', True)
-    again, _ = places.place(episode, '', 50)
+    again, _ = places.place(episode, '', 50, rig.now_ns)
     assert (again.slot, again.cached) == ('a', True)
 
 
 def test_nobody_ready_says_whom_to_start_and_remembers_nothing():
     rig = Rig()
     down(rig, *SERVERS)
-    with pytest.raises(NobodyReady, match=r'slot a: /a1: it has gone.*slot b: /b1: it has gone'):
-        goal_places(rig).place('episode', '', 50)
+    with pytest.raises(NoSlot, match=r'slot b: /b1: it has gone.*slot a: /a1: it has gone'):
+        goal_places(rig).place('episode', '', 50, rig.now_ns)
     assert rig.sticky.find('episode') is None
 
 
 def test_one_slot_needs_no_split():
     rig = Rig({'prod': ('/one',)})
-    placement, replica = goal_places(rig).place('episode', '', 50)
+    placement, replica = goal_places(rig).place('episode', '', 50, rig.now_ns)
     assert (placement.slot, placement.split_percent, replica.name) == ('prod', None, '/one')

@@ -47,7 +47,7 @@ def test_a_new_session_takes_the_place_of_the_old_one(make):
     rig = make(THREE, standby=0)
     rig.control.open(ask_of())
     (old,) = places_of(rig)['prod']
-    rig.replicas[old].health.drain('x', rig.now_ns)
+    rig.replicas[old].health.suspend('x', rig.now_ns)
     rig.request()
     rig.control.open(ask_of(epoch=2))
     assert rig.drop('session_over') == 1
@@ -265,7 +265,7 @@ def test_one_that_nobody_has_a_session_with_is_tried_by_a_call(make):
     rig = make(THREE)
     rig.control.open(ask_of())
     alone = next(r for r in rig.replicas.values() if not r.sessions)
-    alone.health.drain('it has fallen silent', rig.now_ns)
+    alone.health.suspend('it has fallen silent', rig.now_ns)
     rig.clients[alone.name].hangs = True
     rig.advance(3 * SECOND)
     rig.look()

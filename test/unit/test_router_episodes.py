@@ -40,7 +40,7 @@ def test_a_split_that_changes_moves_nothing_that_runs(rig):
 
 def test_an_operators_drain_moves_nothing_that_runs(rig):
     got(rig)
-    rig.slots['b'].health.close('by an operator')
+    rig.drain('b')
     assert got(rig) == ('b', 0)
     assert got(rig, episode_in('b', 1)) == ('a', 0)
 
@@ -86,7 +86,7 @@ def test_a_request_that_nobody_answers_in_time_goes_to_the_other_slot_at_once(ri
 
 def test_an_episode_stays_where_the_other_slot_takes_none(rig):
     got(rig)
-    rig.slots['a'].health.close('by an operator')
+    rig.drain('a')
     rig.note_there('/b1', False)
     rig.request(episode=IN_B)
     assert len(rig.texts) == 1
@@ -97,7 +97,7 @@ def test_an_episode_stays_where_the_other_slot_takes_none(rig):
 
 def test_a_request_that_nobody_answers_in_time_goes_to_no_slot_that_takes_none(rig):
     got(rig)
-    rig.slots['a'].health.close('by an operator')
+    rig.drain('a')
     rig.request(episode=IN_B)
     rig.forget()
     rig.advance(TIMEOUT_NS)
@@ -182,7 +182,7 @@ def test_a_failure_of_the_episode_before_moves_no_new_one(rig):
     rig.forget()
     # drained by others before the first answer of the new one
     rig.request(episode=episode_in('b', 1))
-    rig.slots['b'].health.drain('x', rig.now_ns)
+    rig.slots['b'].health.suspend('x', rig.now_ns)
     raw = rig.request(episode=episode_in('b', 1))
     assert rig.servers[-1] == '/b1'
 
@@ -198,13 +198,13 @@ def test_requests_without_an_episode_are_placed_one_by_one_and_never_moved(rig):
 
 
 def test_where_nothing_is_healthy_somebody_is_asked_all_the_same(rig):
-    rig.slots['a'].health.drain('x', rig.now_ns)
-    rig.slots['b'].health.drain('x', rig.now_ns)
+    rig.slots['a'].health.suspend('x', rig.now_ns)
+    rig.slots['b'].health.suspend('x', rig.now_ns)
     assert got(rig)[0] == 'b'
     rig.note_there('/b1', False)
     assert got(rig, episode_in('b', 1))[0] == 'a'
     # nobody is ready any more: one that failed lately is better than nobody
-    rig.replicas['/a1'].health.drain('x', rig.now_ns)
+    rig.replicas['/a1'].health.suspend('x', rig.now_ns)
     assert got(rig, episode_in('b', 2))[0] == 'a'
 
 
@@ -213,7 +213,7 @@ def test_a_robot_without_a_session_in_a_slot_has_its_episodes_in_the_other():
     rig.robot(places={'a': ('/a1',)})
     assert got(rig) == ('a', 0)
     ((_, _, placement),) = rig.outside.decisions
-    assert placement.reason == "slot b takes no episodes: it has no session of 'robot'"
+    assert placement.reason == 'slot b takes no episodes: it has no session of this robot'
     assert not placement.moved
 
 

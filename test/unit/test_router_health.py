@@ -21,7 +21,7 @@ SEEN = Seen('a@1', 'a', StateClass.CHUNK_STATELESS, True)
 
 def drained(now_ns: int = 0) -> Health:
     health = Health(RULES)
-    health.drain('it failed', now_ns)
+    health.suspend('it failed', now_ns)
     return health
 
 
@@ -30,7 +30,7 @@ def test_failures_in_a_row_drain_and_the_last_one_is_named():
     assert not health.failed('timeout', 0)
     assert not health.failed('timeout', 0)
     assert health.failed('not_finite', 0)
-    assert health.state is State.DRAINED
+    assert health.state is State.UNHEALTHY
     assert health.reason == 'failed 3 times in a row, the last: not_finite'
 
 
@@ -83,21 +83,8 @@ def test_the_wait_doubles_with_failing_trials_only_and_is_bounded():
         health.trial_failed(0)
         waits.append(next(s for s in range(20) if health.wants_trial(s * SECOND)))
     assert waits == [4, 8, 10, 10, 10]
-    health.drain('again', 0)
+    health.suspend('again', 0)
     assert health.wants_trial(2 * SECOND)
-
-
-def test_what_an_operator_closed_only_an_operator_restores():
-    health = Health(RULES)
-    health.close('by an operator')
-    for _ in range(10):
-        assert not health.failed('timeout', 0)
-        assert not health.answered()
-        assert not health.wants_trial(10**18)
-        health.trial_failed(0)
-    assert (health.state, health.reason) == (State.CLOSED, 'by an operator')
-    health.restore()
-    assert health.is_healthy
 
 
 def test_an_operator_hurries_a_trial():
@@ -113,7 +100,6 @@ class Script(RuleBasedStateMachine):
         super().__init__()
         self.health, self.now_ns = Health(RULES), 0
         self.failures = self.clean = self.failed_trials = 0
-        self.closed = False
 
     @rule(ns=st.integers(0, 20 * SECOND))
     def time_passes(self, ns):
@@ -121,7 +107,7 @@ class Script(RuleBasedStateMachine):
 
     @rule()
     def answered(self):
-        was_drained = self.health.state is State.DRAINED
+        was_drained = self.health.state is State.UNHEALTHY
         self.clean += 1
         self.failures = 0
         returned = self.health.answered()
@@ -148,27 +134,21 @@ class Script(RuleBasedStateMachine):
     def trial_failed(self):
         self.clean = 0
         self.health.trial_failed(self.now_ns)
-        if self.health.state is State.DRAINED:
+        if self.health.state is State.UNHEALTHY:
             self.failed_trials += 1
             wait_ns = min(RULES.retry_ns << self.failed_trials, RULES.retry_max_ns)
             assert not self.health.wants_trial(self.now_ns + wait_ns - 1)
             assert self.health.wants_trial(self.now_ns + wait_ns)
 
-    @rule(what=st.sampled_from(('close', 'restore')))
-    def operator(self, what):
-        self.closed = what == 'close'
-        self.clean = 0
-        if what == 'close':
-            self.health.close('by an operator')
-        else:
-            self.failures = 0
-            self.health.restore()
+    @rule()
+    def restore(self):
+        self.clean = self.failures = 0
+        self.health.restore()
 
     @invariant()
-    def the_operators_word_holds(self):
-        assert (self.health.state is State.CLOSED) == self.closed
+    def it_is_probed_while_it_is_unhealthy(self):
         assert self.health.wants_trial(self.now_ns + 10**12) == (
-            self.health.state is State.DRAINED
+            self.health.state is State.UNHEALTHY
         )
         assert bool(self.health.reason) == (not self.health.is_healthy)
 
@@ -222,7 +202,7 @@ def test_a_replica_says_in_words_why_it_is_not_ready():
     ready.is_there = False
     assert (ready.standing, ready.text) == (Standing.AWAY, 'it has gone')
     suspect, stranger = replica(load=0.0), replica(load=0.0)
-    suspect.health.drain('it has fallen silent', 0)
+    suspect.health.suspend('it has fallen silent', 0)
     assert (suspect.standing, suspect.text) == (Standing.SUSPECT, 'it has fallen silent')
     stranger.stranger = 'another policy'
     assert (stranger.standing, stranger.text) == (Standing.STRANGER, 'another policy')

@@ -153,11 +153,11 @@ def test_a_hanging_replica_delays_the_end_of_sessions_by_its_timeout_once(rig):
 
 def test_one_that_failed_lately_gets_a_session_only_where_there_is_no_other(make):
     rig = make(THREE)
-    rig.replicas['/p1'].health.drain('x', rig.now_ns)
+    rig.replicas['/p1'].health.suspend('x', rig.now_ns)
     rig.control.open(ask_of())
     assert places_of(rig) == {'prod': ('/p2', '/p3')}
     alone = make({'prod': ('/p1',)})
-    alone.replicas['/p1'].health.drain('x', alone.now_ns)
+    alone.replicas['/p1'].health.suspend('x', alone.now_ns)
     alone.control.open(ask_of())
     assert places_of(alone) == {'prod': ('/p1',)}
 

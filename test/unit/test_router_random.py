@@ -22,6 +22,7 @@ from script_rig import (
 )
 
 from lerobot_serve.router.rules import HEDGE_BURST
+from lerobot_serve.router.slots import Hold
 from lerobot_serve.wire.schema import Refusal, StateClass, Status
 from lerobot_serve.wire.session import Refused
 
@@ -168,8 +169,10 @@ class Router(RuleBasedStateMachine):
     def operate(self, slot, what, count):
         slot = self.world.rig.slots[slot]
         if what == 'close':
-            slot.health.close('by an operator')
+            rig = self.world.rig
+            slot.drain = Hold('by an operator', rig.now_ns + 5 * SECOND)
         else:
+            slot.drain = slot.drain if what == 'hurry' else None
             for health in (slot.health, *(replica.health for replica in slot)):
                 getattr(health, what)()
         self.world.work(count)
@@ -182,7 +185,7 @@ class Router(RuleBasedStateMachine):
         ended = sum(rig.drop(reason) for reason in ENDS)
         open_ones = len(rig.dispatcher.flights)
         assert len(book.accepted) == sum(book.concluded.values()) + ended + open_ones
-        assert rig.drop('unanswered') == book.failed
+        assert rig.drop('unanswered') + rig.drop('no_slot') == book.failed
         told = Counter(reason for _, reason in rig.outside.ended)
         assert all(told[reason] == rig.drop(reason) for reason in ENDS)
         assert all(flight.is_new for _, flight, _ in rig.outside.decisions)

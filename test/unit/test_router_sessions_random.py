@@ -70,7 +70,7 @@ class Sessions(RuleBasedStateMachine):
 
     @rule(server=servers)
     def is_suspect(self, server):
-        self.rig.replicas[server].health.drain('x', self.rig.now_ns)
+        self.rig.replicas[server].health.suspend('x', self.rig.now_ns)
 
     @rule(ns=st.sampled_from((MS, SECOND, 20 * SECOND)))
     def time_passes(self, ns):

@@ -85,7 +85,7 @@ def test_one_that_is_only_slow_is_not_silent():
 def test_one_that_is_back_is_used_again():
     rig = warm()
     dead = rig.round_trip()
-    rig.replicas[dead].health.drain('it has fallen silent', rig.now_ns)
+    rig.replicas[dead].health.suspend('it has fallen silent', rig.now_ns)
     for _ in range(20):
         raw = rig.request()
         rig.advance(200 * MS)

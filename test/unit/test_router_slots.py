@@ -7,9 +7,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import invariant, rule, RuleBasedStateMachine
 import pytest
 
+from lerobot_serve.router.eligibility import Verdict
 from lerobot_serve.router.health import HealthRules
 from lerobot_serve.router.replicas import Seen, Standing
-from lerobot_serve.router.slots import Slot, verdict
+from lerobot_serve.router.slots import Bar, Hold, Slot, verdict
 from lerobot_serve.wire.schema import StateClass
 
 RULES, REPLICA_RULES = HealthRules(5), HealthRules(2)
@@ -97,7 +98,7 @@ def test_the_least_loaded_is_taken_and_one_that_failed_only_where_there_is_no_ot
         slot.learn(server, seen('p', load=load))
     assert slot.choose().name == '/3'
     assert slot.choose({'/3'}).name == '/2'
-    slot.replicas['/3'].health.drain('x', 0)
+    slot.replicas['/3'].health.suspend('x', 0)
     assert slot.choose().name == '/2'
     assert slot.choose({'/1', '/2'}).name == '/3'
     assert slot.choose(set(slot.replicas)) is None
@@ -119,7 +120,7 @@ def test_the_verdict(a, b, expected):
     for name, well in zip('ab', (a, b), strict=True):
         slots[name].learn('/1', seen('p', slot=name))
         if not well:
-            slots[name].health.drain('x', 0)
+            slots[name].health.suspend('x', 0)
     assert verdict(slots) == expected
 
 
@@ -128,8 +129,10 @@ def test_a_slot_that_does_not_fit_takes_nothing_and_says_why():
     slot.learn('/1', seen('p'))
     slot.misfit = 'it does not fit slot a: actions'
     assert (slot.is_healthy, slot.can_answer, slot.text) == (False, True, slot.misfit)
-    slot.health.close('by an operator')
-    assert slot.text == 'closed: by an operator'
+    slot.drain = Hold('maintenance', 0)
+    assert slot.text == 'drained by an operator: maintenance'
+    slot.bars['p'] = Bar(Verdict.ROLLED_BACK, 'rolled back: it hit the table')
+    assert slot.text == 'rolled back: it hit the table'
 
 
 class Pinning(RuleBasedStateMachine):

@@ -111,7 +111,7 @@ class Stress:
             for server in self.rig.replicas:
                 self.rig.learn(server)
             with self.rig.dispatcher.lock:
-                self.rig.slots['b'].health.close('by an operator')
+                self.rig.drain('b')
             with self.rig.dispatcher.lock:
                 self.rig.slots['b'].health.restore()
                 len(self.rig.dispatcher.flights)

@@ -1,4 +1,4 @@
-"""The canary's hand on the split, and what operators and the disk hear of it."""
+"""The canary at work: the split and verdicts that it sets, what is logged and what is kept."""
 
 from __future__ import annotations
 
@@ -12,9 +12,13 @@ import pytest
 from lerobot_serve.parameters import ParameterError
 from lerobot_serve.router.canary.canary import NotAllowed
 from lerobot_serve.router.canary_watch import CanaryWatch, slot_facts
+from lerobot_serve.router.eligibility import Verdict
 from lerobot_serve.router.health import HealthRules
+from lerobot_serve.router.intent import Intent
 from lerobot_serve.router.parameters import RouterParameters
 from lerobot_serve.router.slots import Slot
+from lerobot_serve.router.storage.store import Store
+from lerobot_serve.router.storage.writer import Writer
 from lerobot_serve.router.tally import SlotTally
 from lerobot_serve_interfaces.msg import CanaryState
 
@@ -30,10 +34,11 @@ STEPS = replace(
 
 
 class Rig:
-    """A watch, and both slots as a world plays them."""
+    """A watch with its store, and both slots as a world plays them."""
 
     def __init__(self, folder: Path, parameters: RouterParameters = STEPS) -> None:
-        self.file = folder / 'canary.json'
+        self.folder = folder
+        self.intent: Intent | None = None
         self.splits: list[int] = []
         self.told: list[str] = []
         self.happened: list[tuple[str, int | None]] = []
@@ -41,8 +46,22 @@ class Rig:
         self.watch = self.begin(parameters)
 
     def begin(self, parameters: RouterParameters = STEPS) -> CanaryWatch:
+        """A router starts; what the one before knew is in the store."""
+        if self.intent:
+            self.intent.writer.close()
+        writer = Writer(Store(self.folder, 10, 'now'), self.told.append)
+        self.intent = Intent(
+            writer, clock=lambda: self.world.now_ns, now=lambda: 'now', warn=self.told.append
+        )
+        self.slot = Slot('b', ('/b',), HealthRules(5), HealthRules(2), self.intent.bars)
+        self.slot.policy = NEW
+        self.intent.restore({'b': self.slot})
         self.watch = CanaryWatch(
-            parameters, self.file, set_split=self.splits.append, tell=self.told.append
+            parameters,
+            self.slot,
+            self.intent,
+            set_split=self.splits.append,
+            warn=self.told.append,
         )
         self.watch.happened = lambda what, share: self.happened.append((what.what, share))
         return self.watch
@@ -61,8 +80,10 @@ class Rig:
 
 
 @pytest.fixture
-def rig(tmp_path) -> Rig:
-    return Rig(tmp_path)
+def rig(tmp_path):
+    built = Rig(tmp_path)
+    yield built
+    built.intent.writer.close()
 
 
 def test_without_a_plan_it_leaves_the_split_alone(tmp_path):
@@ -93,12 +114,12 @@ def test_the_split_follows_each_step_and_is_set_once(rig):
 
 def test_a_slot_that_fails_takes_the_share_away_at_once(rig):
     rig.look()
-    rig.world.change('candidate', healthy=False, health_text='drained: timeout')
+    rig.world.change('candidate', healthy=False, health_text='unhealthy: timeout')
     assert rig.look()
     assert rig.splits == [95, 100]
     state = rig.state()
     assert state.state == CanaryState.ROLLED_BACK
-    assert 'drained: timeout' in state.text
+    assert 'unhealthy: timeout' in state.text
 
 
 def test_the_report_tells_all_that_was_seen(rig):
@@ -174,30 +195,39 @@ def test_it_goes_on_where_it_was(rig):
     assert rig.state().step == 1
 
 
-@pytest.mark.parametrize('content', [b'', b'{', b'\xff' * 100, b'{"format": 1}'])
-def test_a_file_that_is_damaged_is_set_aside(tmp_path, content):
-    file = tmp_path / 'canary.json'
-    file.write_bytes(content)
-    rig = Rig(tmp_path)
-    (text,) = rig.told
-    assert 'the canary begins anew' in text
-    assert (tmp_path / 'canary.json.damaged').read_bytes() == content
+def test_a_verdict_is_there_at_once_and_after_a_restart(rig):
     rig.look()
-    assert rig.splits == [95]
+    assert rig.slot.conditions().verdict is Verdict.ON_TRIAL
+    rig.watch.control('rollback', 'arm hit the table', rig.world.now_ns)
+    assert rig.slot.bar.verdict is Verdict.ROLLED_BACK
+    rig.begin(TWO)
+    assert rig.slot.bar.verdict is Verdict.ROLLED_BACK
+    assert 'arm hit the table' in rig.slot.bar.text
+    # another policy in the slot is another matter
+    rig.slot.policy = OLD
+    assert rig.slot.bar.verdict is Verdict.NONE
 
 
-def test_a_disk_that_is_full_is_told_once_and_stops_nothing(tmp_path):
-    # what cannot be replaced is as good as full
-    (tmp_path / 'canary.json.new').mkdir()
-    rig = Rig(tmp_path)
+def test_after_a_promotion_the_split_is_the_operators_also_after_a_restart(rig):
     rig.look()
-    rig.watch.control('pause', 'a', rig.world.now_ns)
-    rig.watch.control('resume', 'b', rig.world.now_ns)
-    assert rig.splits == [95]
-    assert len([text for text in rig.told if 'is not remembered' in text]) == 1
-    (tmp_path / 'canary.json.new').rmdir()
-    rig.watch.control('pause', 'c', rig.world.now_ns)
-    assert rig.file.exists()
+    for _ in range(2):
+        rig.pass_a_step()
+    assert rig.state().state == CanaryState.PROMOTED
+    assert rig.slot.bar.verdict is Verdict.PROMOTED
+    rig.splits.clear()
+    rig.begin()
+    rig.look()
+    assert rig.state().state == CanaryState.PROMOTED
+    assert rig.splits == []
+
+
+def test_a_rollback_before_the_policy_is_known_bars_whatever_comes(rig):
+    rig.world.change('candidate', policy='', healthy=False)
+    rig.look()
+    rig.watch.control('rollback', 'not that one', rig.world.now_ns)
+    assert rig.slot.bar.verdict is Verdict.ROLLED_BACK
+    rig.slot.policy = OLD
+    assert rig.slot.bar.verdict is Verdict.ROLLED_BACK
 
 
 def test_what_is_seen_of_a_slot():

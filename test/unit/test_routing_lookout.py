@@ -152,10 +152,10 @@ def test_a_verdict_is_said_when_it_changes(rig):
     for _ in range(3):
         lookout.look(rig.parameters, is_open=True)
     assert rig.warned == ['healthy']
-    rig.slots['b'].health.drain('timeout', rig.now_ns)
+    rig.slots['b'].health.suspend('timeout', rig.now_ns)
     for _ in range(3):
         lookout.look(rig.parameters, is_open=True)
-    assert rig.warned == ['healthy', 'drain-b: slot b: drained: timeout']
+    assert rig.warned == ['healthy', 'drain-b: slot b: unhealthy: timeout']
     assert [state.verdict for state in rig.published(RouterState)] == ['healthy', 'drain-b']
     rig.behind.there = False
     lookout.look(rig.parameters, is_open=True)
@@ -206,7 +206,12 @@ def test_its_threads_end_and_everything_is_let_go(rig):
     assert routing.is_open
     routing.close()
     assert not any(thread.is_alive() for thread in rig.threads)
-    assert sorted(thread.name for thread in rig.threads) == ['alarm', 'answers', 'control']
+    assert sorted(thread.name for thread in rig.threads) == [
+        'alarm',
+        'answers',
+        'control',
+        'store',
+    ]
     assert rig.behind.closed
     assert rig.serving.dispatcher.robots.current('robot') is None
     for name in robot.places['a'] + robot.places['b']:

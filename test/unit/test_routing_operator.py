@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from routing_rig import RoutingRig, TWO_SLOTS
+from routing_rig import RoutingRig, SECOND, TWO_SLOTS
 
-from lerobot_serve.router.health import State
 from lerobot_serve.router.operator import NotDone, operate
 from lerobot_serve_interfaces.srv import ControlSlot
 
@@ -36,10 +35,10 @@ def failing(rig: RoutingRig, slot: str) -> None:
 
 def test_drain_keeps_new_episodes_away_until_restore(rig):
     text = operate(rig.serving, R.DRAIN, 'b', 'maintenance')
-    assert text == 'slot b gets no new episodes; running ones end there'
+    assert text == 'slot b gets no new episodes; running ones leave at their end, within 60 s'
     slot = rig.slots['b']
-    assert (slot.health.state, slot.is_healthy) == (State.CLOSED, False)
-    assert 'by an operator: maintenance' in slot.text
+    assert not slot.is_healthy
+    assert slot.text == 'drained by an operator: maintenance'
     # clean answers do not bring back what an operator has drained
     for _ in range(10):
         slot.health.answered()
@@ -48,10 +47,26 @@ def test_drain_keeps_new_episodes_away_until_restore(rig):
     assert slot.is_healthy
 
 
-def test_drain_of_the_last_slot_says_that_it_changes_little(rig):
-    operate(rig.serving, R.DRAIN, 'b', '')
+def leaves(rig: RoutingRig, slot: str, after_s: float) -> bool:
+    return rig.slots[slot].conditions(rig.now_ns + int(after_s * SECOND)).leaving
+
+
+def test_running_episodes_leave_at_their_end_or_now(rig):
+    operate(rig.serving, R.DRAIN, 'b', 'maintenance')
+    assert [leaves(rig, 'b', after_s) for after_s in (0, 59, 60)] == [False, False, True]
+    text = operate(rig.serving, R.DRAIN, 'b', 'smoke', at_once=True)
+    assert 'running ones leave with their next request' in text
+    assert leaves(rig, 'b', 0)
+    operate(rig.serving, R.RESTORE, 'b', '')
+    assert not leaves(rig, 'b', 1000)
+    with pytest.raises(NotDone, match='now is for DRAIN and CANARY_ROLLBACK'):
+        operate(rig.serving, R.RESTORE, 'b', '', at_once=True)
+
+
+def test_drain_of_the_last_slot_says_that_robots_are_refused(rig):
+    assert 'refused' not in operate(rig.serving, R.DRAIN, 'b', '')
     text = operate(rig.serving, R.DRAIN, 'a', '')
-    assert 'no other slot takes any, so new ones begin there all the same' in text
+    assert 'no other slot may have any: robots that begin one are refused' in text
     assert 'no reason given' in rig.slots['a'].text
 
 
@@ -59,13 +74,13 @@ def test_restore_says_what_still_keeps_episodes_away(rig):
     failing(rig, 'b')
     rig.away('/b1')
     text = operate(rig.serving, R.RESTORE, 'b', 'try it')
-    assert text.startswith('nothing is held against slot b any more, but: ')
+    assert text.startswith('slot b is drained no more, but takes no episodes: ')
     assert '/b1: it has gone' in text
 
 
 def test_restore_brings_back_replicas_too(rig):
     replica = rig.replicas['/a1']
-    replica.health.drain('timeout', rig.now_ns)
+    replica.health.suspend('timeout', rig.now_ns)
     assert not replica.is_ready
     operate(rig.serving, R.RESTORE, 'a', '')
     assert replica.is_ready
@@ -81,21 +96,21 @@ def test_probe_makes_a_trial_due_now(rig):
 
 def test_probe_tries_a_replica_of_a_slot_that_is_well(rig):
     replica = rig.replicas['/a2']
-    replica.health.drain('timeout', rig.now_ns)
+    replica.health.suspend('timeout', rig.now_ns)
     operate(rig.serving, R.PROBE, 'a', '')
     assert replica.health.wants_trial(rig.now_ns)
 
 
 def test_probe_has_nothing_to_try_where_all_is_well_or_an_operator_has_drained(rig):
-    with pytest.raises(NotDone, match='nothing to try in slot a: it is healthy'):
+    with pytest.raises(NotDone, match='nothing to probe in slot a: it is healthy'):
         operate(rig.serving, R.PROBE, 'a', '')
     operate(rig.serving, R.DRAIN, 'b', 'mine')
-    with pytest.raises(NotDone, match='nothing to try in slot b: closed: by an operator: mine'):
+    with pytest.raises(NotDone, match='nothing to probe in slot b: drained by an operator: mine'):
         operate(rig.serving, R.PROBE, 'b', '')
     assert not rig.slots['b'].health.wants_trial(rig.now_ns)
 
 
-@pytest.mark.parametrize('command', [R.DRAIN, R.RESTORE, R.PROBE])
+@pytest.mark.parametrize('command', [R.DRAIN, R.RESTORE, R.PROBE, R.LIFT_VERDICT])
 @pytest.mark.parametrize('name', ['', 'c', 'A', 'prod'])
 def test_a_slot_that_is_not_there_is_refused_with_those_that_are(rig, command, name):
     with pytest.raises(NotDone, match=rf"there is no slot '{name}'; there are a, b"):
@@ -103,9 +118,9 @@ def test_a_slot_that_is_not_there_is_refused_with_those_that_are(rig, command, n
     assert rig.serving.verdict == 'healthy'
 
 
-@pytest.mark.parametrize('command', [0, 8, 255])
+@pytest.mark.parametrize('command', [0, 9, 255])
 def test_an_unknown_command_is_refused_with_those_that_are_known(rig, command):
-    with pytest.raises(NotDone, match=rf'no command {command}; there are 1, 2, 3, 4, 5, 6, 7'):
+    with pytest.raises(NotDone, match=rf'no command {command}; there are 1, 2, 3, 8, 4, 5, 6, 7'):
         operate(rig.serving, command, 'a', '')
 
 
@@ -121,7 +136,7 @@ def test_without_a_plan_there_is_no_canary_to_talk_to(rig, command):
 
 @pytest.mark.parametrize('command', CANARY)
 def test_the_canary_is_not_a_slots(canary, command):
-    with pytest.raises(NotDone, match='leave it empty to talk to the canary'):
+    with pytest.raises(NotDone, match='leave it empty for the canary'):
         operate(canary.serving, command, 'b', '')
 
 
@@ -135,6 +150,30 @@ def test_the_canary_is_paused_resumed_promoted_and_rolled_back(canary):
     assert canary.splits == [95, 0, 100]
     with pytest.raises(NotDone, match='it was not'):
         operate(canary.serving, R.CANARY_PAUSE, '', '')
+
+
+def test_a_verdict_stays_until_a_person_lifts_it(canary):
+    operate(canary.serving, R.CANARY_ROLLBACK, '', 'arm hit the table')
+    slot = canary.slots['b']
+    assert 'arm hit the table' in slot.text
+    # to end a drain is not to lift a verdict
+    text = operate(canary.serving, R.RESTORE, 'b', '')
+    assert text.startswith('slot b is drained no more, but takes no episodes: rolled back')
+    lifted = operate(canary.serving, R.LIFT_VERDICT, 'b', 'it was the gripper')
+    assert lifted == 'the verdict on act@b is lifted; slot b may get episodes'
+    assert slot.is_healthy
+    with pytest.raises(NotDone, match='no verdict bars slot b'):
+        operate(canary.serving, R.LIFT_VERDICT, 'b', '')
+
+
+def test_to_resume_a_canary_that_was_rolled_back_lifts_its_verdict(canary):
+    operate(canary.serving, R.CANARY_ROLLBACK, '', 'arm hit the table')
+    canary.serving.look_at_canary()
+    assert not canary.slots['b'].is_healthy
+    operate(canary.serving, R.CANARY_RESUME, '', 'try again')
+    canary.serving.look_at_canary()
+    assert canary.slots['b'].is_healthy
+    assert canary.splits == [95, 100, 95]
 
 
 def test_a_reason_may_have_many_lines(canary):

@@ -30,6 +30,9 @@ def lacks(serving: Serving) -> str:
 # field -> another value, and what is to be seen of it where it acts
 TABLE: dict[str, tuple[object, Callable[[Serving], object], object]] = {
     'split_percent': (20, lambda s: s.dispatcher.asking.rules.split_percent, 20),
+    'spare': ('both', lambda s: s.slots['b'].is_spare and s.slots['a'].is_spare, True),
+    'rollback_now': (True, lambda s: s.canary._leave_at_once, True),
+    'leave_within_s': (5.0, lambda s: s.intent.leave_within_ns, 5_000_000_000),
     'answer_timeout_s': (0.25, lambda s: s.dispatcher.asking.rules.timeout_ns, 250_000_000),
     'hedge_factor': (3.5, lambda s: s.dispatcher.asking.rules.hedge_factor, 3.5),
     'hedge_percent': (50.0, lambda s: s.dispatcher.asking.rules.hedge_percent, 50.0),
@@ -102,6 +105,10 @@ def test_the_split_is_the_canarys_while_it_goes_on(rig):
     # everything else may change
     rig.serving.check_change(rig.parameters, replace(rig.parameters, hedge_percent=1.0))
     rig.serving.control_canary('rollback', 'a test')
+    split(rig, 100)
+    with pytest.raises(ParameterError, match=r'slot b would get 60 %.*rolled back.*a test'):
+        split(rig, 40)
+    rig.serving.intent.lift(rig.slots['b'])
     split(rig, 40)
 
 

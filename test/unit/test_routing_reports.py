@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 from builtin_interfaces.msg import Time
@@ -10,6 +11,7 @@ import pytest
 from routing_rig import RoutingRig, TWO_SLOTS
 
 from lerobot_serve.router import metrics, reports
+from lerobot_serve.router.slots import Hold
 from lerobot_serve_interfaces.msg import ReplicaState, ServerStatus, SlotState
 from lerobot_serve_interfaces.srv import GetStatus
 
@@ -36,6 +38,7 @@ def rig(make):
 
 
 def state(rig: RoutingRig, split_percent: int = 50, drops: dict[str, int] | None = None):
+    rig.serving.change(replace(rig.serving.parameters, split_percent=split_percent))
     return reports.router_state(
         rig.serving,
         stamp=STAMP,
@@ -54,7 +57,7 @@ def states(rig: RoutingRig) -> list[int]:
 
 
 def drain(rig: RoutingRig, slot: str) -> None:
-    rig.slots[slot].health.drain('timeout', rig.now_ns)
+    rig.slots[slot].health.suspend('timeout', rig.now_ns)
 
 
 def test_both_slots_are_healthy_and_get_what_the_split_says(rig):
@@ -78,21 +81,23 @@ def test_both_slots_are_healthy_and_get_what_the_split_says(rig):
 def test_a_slot_that_is_not_healthy_gives_its_share_to_the_other(rig, split_percent):
     drain(rig, 'b')
     assert states(rig) == [SlotState.HEALTHY, SlotState.PROBING]
-    assert shares(rig, split_percent) == [100, 0]
+    # one without a share takes over where it is declared to: see spare
+    assert shares(rig, split_percent) == ([100, 0] if split_percent else [0, 100])
     told = state(rig)
     assert told.verdict == 'drain-b'
-    assert told.text == 'slot b: drained: timeout'
+    assert told.text == 'slot b: unhealthy: timeout'
     rig.slots['b'].health.restore()
     assert shares(rig, split_percent) == [split_percent, 100 - split_percent]
 
 
 def test_where_no_slot_is_healthy_new_episodes_go_to_who_answers(rig):
     drain(rig, 'a')
-    rig.slots['b'].health.close('by an operator: mine')
-    assert states(rig) == [SlotState.PROBING, SlotState.DRAINED]
+    drain(rig, 'b')
+    assert states(rig) == [SlotState.PROBING, SlotState.PROBING]
     assert state(rig).verdict == 'degraded'
     assert shares(rig, 30) == [30, 70]
-    rig.away('/b1')
+    # a drained slot gets none, whatever happens to the other one
+    rig.slots['b'].drain = Hold('mine', rig.now_ns)
     assert states(rig) == [SlotState.PROBING, SlotState.DRAINED]
     assert shares(rig, 30) == [100, 0]
     rig.away('/a1', '/a2')
@@ -112,9 +117,11 @@ def test_a_slot_nobody_was_heard_of_is_down_and_says_what_to_look_at(make):
 def test_one_slot_gets_everything_while_it_is_healthy(make):
     rig = make(slot_prod=('/one',))
     assert shares(rig, 0) == [100]
-    rig.slots['prod'].health.close('mine')
+    drain(rig, 'prod')
     # there is no other: episodes begin there all the same
     assert shares(rig) == [100]
+    rig.slots['prod'].drain = Hold('mine', rig.now_ns)
+    assert shares(rig) == [0]
     assert state(rig).verdict == 'degraded'
 
 
@@ -137,7 +144,7 @@ def test_replicas_tell_their_state_and_counts(rig):
     rig.hear('/a2', active=False, text='loading the policy')
     assert state(rig).slots[0].replicas[1].state == ReplicaState.AWAY
     assert state(rig).slots[0].replicas[1].text == 'loading the policy'
-    rig.replicas['/a1'].health.drain('timeout', rig.now_ns)
+    rig.replicas['/a1'].health.suspend('timeout', rig.now_ns)
     assert state(rig).slots[0].replicas[0].state == ReplicaState.SUSPECT
 
 
@@ -247,15 +254,15 @@ def test_diagnostics_have_a_status_for_the_router_and_one_a_slot(rig, bad, level
     assert slots[0]['replica /a1'] == 'ready'
     assert slots[1]['policy'] == 'act@b'
     if bad == 'b':
-        assert told.status[0].message == 'drain-b: slot b: drained: timeout'
+        assert told.status[0].message == 'drain-b: slot b: unhealthy: timeout'
         assert told.status[1].message == 'act@a, 100 % of new episodes'
-        assert told.status[2].message == 'drained: timeout'
+        assert told.status[2].message == 'unhealthy: timeout'
 
 
 def test_the_log_says_what_goes_where(make):
     rig = make(heard=False, **TWO_SLOTS)
     rig.hear('/b1')
-    lines = reports.in_words(rig.serving, 50)
+    lines = reports.in_words(rig.serving)
     assert lines[0].startswith('slot a (/a1, /a2): no policy yet, 0 % of the episodes; /a1: not')
     assert lines[1] == 'slot b (/b1): act@b, 100 % of the episodes'
 

@@ -232,7 +232,8 @@ def test_an_operators_word_is_done_said_and_looked_at(rig):
     answer = control(rig, ControlSlot.Request.DRAIN, 'b', 'it smells')
     assert answer.done
     assert rig.host.warned == [
-        'slot b gets no new episodes; running ones end there (an operator: it smells)'
+        'slot b gets no new episodes; running ones leave at their end, within 60 s '
+        '(an operator: it smells)'
     ]
     assert rig.host.looks == 1
     answer = control(rig, 77, 'b')

@@ -234,7 +234,7 @@ def test_what_was_learned_is_there_after_a_restart(world):
 def test_it_is_saved_while_it_runs(world):
     world.sample(1, CALM, CALM)
     world.poll(11)
-    assert world.file.exists()
+    assert world.kept
 
 
 steps = st.tuples(

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, rule, RuleBasedStateMachine
 import pytest
 
-from lerobot_serve.router.journal import FEW_LINES, Journal
 from lerobot_serve.router.split import bucket, slot
 from lerobot_serve.router.sticky import Placement, REASON_LIMIT, StickyTable
+from lerobot_serve.router.storage.store import FILE, Store
+from lerobot_serve.router.storage.writer import Writer
 
 EPISODES = ('a', 'b', 'c', 'd', 'e')
 REASONS = ('', 'slot a takes no episodes: drained')
@@ -196,7 +200,7 @@ TestLife = Life.TestCase
 TestLife.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
 
 
-# with a journal
+# with a store
 
 steps = st.tuples(
     st.sampled_from(EPISODES),
@@ -205,54 +209,70 @@ steps = st.tuples(
 )
 
 
+@contextmanager
+def writing(folder: Path, capacity: int) -> Iterator[Writer]:
+    writer = Writer(Store(folder, capacity, 'now'), pytest.fail)
+    yield writer
+    writer.close()
+
+
 @settings(max_examples=60, deadline=None)
 @given(script=st.lists(steps, max_size=40), capacity=st.integers(1, 6))
 def test_a_table_that_is_made_again_places_no_episode_elsewhere(
     tmp_path_factory, script, capacity
 ):
-    path = tmp_path_factory.mktemp('journal') / 'placements.jsonl'
-    journal = Journal(path, 10, pytest.fail)
-    table = StickyTable(capacity, journal)
-    for episode, where, reason in script:
-        if isinstance(where, str):
-            table.move(episode, where, reason)
-        else:
-            table.place(episode, '', where, lambda s, reason=reason: (s, reason))
-    journal.close()
-    # a larger one, since the order in which they were used is not written down
-    again = StickyTable(10, Journal(path, 10, pytest.fail))
+    folder = tmp_path_factory.mktemp('store')
+    with writing(folder, capacity) as writer:
+        table = StickyTable(capacity, writer=writer)
+        for number, (episode, where, reason) in enumerate(script):
+            if isinstance(where, str):
+                table.move(episode, where, reason)
+            else:
+                table.place(episode, '', where, lambda s, reason=reason: (s, reason))
+            if number % 7 == 6:
+                writer.flush()
+    with writing(folder, capacity) as writer:
+        again = StickyTable(capacity, writer.content.placements)
     for episode in EPISODES:
-        known = table.find(episode)
-        assert known is None or again.find(episode) == known
+        assert again.find(episode) == table.find(episode)
 
 
-def test_only_what_is_new_is_written(tmp_path):
-    path = tmp_path / 'placements.jsonl'
-    table = StickyTable(4, Journal(path, 4, pytest.fail))
+def test_only_what_is_new_is_written():
+    written = []
+
+    class Notes:
+        def place(self, episode_id, decided):
+            written.append((episode_id, decided and decided.slot))
+
+    table = StickyTable(2, writer=Notes())
     table.place('ep_42', 'request', 30)
-    size = path.stat().st_size
+    before = list(written)
     for _ in range(10):
         table.place('ep_42', 'request', 0)
         table.place('', 'request', 30)
         table.find('ep_42')
-    assert path.stat().st_size == size
+    assert written == before
     table.move('ep_42', 'b', '')
-    assert path.stat().st_size > size
+    assert written[1:] == [('ep_42', 'b')]
+    table.move('ep_43', 'b', '')
+    table.move('ep_44', 'b', '')
+    assert written[3:] == [('ep_44', 'b'), ('ep_42', None)]
 
 
-def test_neither_table_nor_file_grow_with_the_episodes_that_were_seen(tmp_path):
-    path = tmp_path / 'placements.jsonl'
-    journal = Journal(path, 100, pytest.fail)
-    table = StickyTable(100, journal)
-    longest = 0
-    for number in range(4 * FEW_LINES):
-        table.place(f'episode {number}', 'request', 50)
-        longest = max(longest, path.stat().st_size)
-    assert len(table) == 100
-    assert longest < 2 * FEW_LINES * 90
-    journal.close()
-    again = StickyTable(100, Journal(path, 100, pytest.fail))
-    newest = [f'episode {4 * FEW_LINES - n}' for n in range(1, 101)]
+def test_neither_table_nor_store_grow_with_the_episodes_that_were_seen(tmp_path):
+    sizes = []
+    with writing(tmp_path, 100) as writer:
+        table = StickyTable(100, writer=writer)
+        for number in range(6000):
+            table.place(f'episode {number}', 'request', 50)
+            if number % 50 == 0:
+                writer.flush()
+                sizes.append((tmp_path / FILE).stat().st_size)
+        assert len(table) == 100
+    assert sizes[-1] < 200_000
+    with writing(tmp_path, 100) as writer:
+        again = StickyTable(100, writer.content.placements)
+    newest = [f'episode {6000 - n}' for n in range(1, 101)]
     assert [again.find(name) for name in newest] == [table.find(name) for name in newest]
 
 

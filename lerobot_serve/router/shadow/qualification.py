@@ -9,13 +9,11 @@ and `of` any thread.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import floor, inf, isfinite, nan
-from pathlib import Path
 from typing import Any
 
-from lerobot_serve.router.shadow.store import Store
 from lerobot_serve.wire.schema import FINGERPRINT_LIMIT, ID_LIMIT
 
 GAP_LIMIT_NS = 10_000_000_000
@@ -71,21 +69,28 @@ class Record:
 
 class Qualification:
     """
-    The records of the last POLICIES_LIMIT policies, loaded from a file when built. `tell` is for
-    operators.
+    The records of the last POLICIES_LIMIT policies; `known` are those of before, and `keep` has
+    one written down. `warn` is for operators.
     """
 
-    def __init__(self, path: Path, tell: Callable[[str], None]) -> None:
-        self._store = Store(path, tell)
+    def __init__(
+        self,
+        known: Mapping[str, Any] | None = None,
+        keep: Callable[[str, Any], None] = lambda policy, record: None,
+        warn: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        self._keep = keep
         self._records: OrderedDict[str, Record] = OrderedDict()
         self._sampled_ns: dict[str, int] = {}
         self._saved_ns: int | None = None
-        self._is_changed = False
-        self._load()
-
-    @property
-    def save_failures(self) -> int:
-        return self._store.failures
+        self._changed: set[str] = set()
+        for policy, row in (known or {}).items():
+            try:
+                self._records[_text(policy, FINGERPRINT_LIMIT)] = _record(row)
+            except (ValueError, TypeError, KeyError) as error:
+                warn(
+                    f'what the shadow learned of {policy!r} makes no sense ({error!r}): forgotten'
+                )
 
     def of(self, policy: str) -> Record:
         """Return what is known of a policy."""
@@ -118,10 +123,11 @@ class Qualification:
         if isfinite(in_spreads):
             record.spreads_sum += in_spreads
             record.spreads_count += 1
-        self._is_changed = True
+        self._changed.add(policy)
         if len(self._records) > POLICIES_LIMIT:
             forgotten, _ = self._records.popitem(last=False)
             self._sampled_ns.pop(forgotten, None)
+            self._changed.add(forgotten)
 
     def lacking(self, policy: str, minimum_hours: float, minimum_episodes: int) -> str:
         """Return what a policy lacks, in words; empty when it lacks nothing."""
@@ -135,42 +141,25 @@ class Qualification:
         return f'{policy or "the policy"} was in shadow for {" and ".join(lacks)}' if lacks else ''
 
     def save_now_and_then(self, now_ns: int) -> None:
-        """Write what has changed, at most every SAVE_PERIOD_NS."""
+        """Have written what has changed, at most every SAVE_PERIOD_NS."""
         if self._saved_ns is None:
             self._saved_ns = now_ns
-        if self._is_changed and now_ns - self._saved_ns >= SAVE_PERIOD_NS:
+        if self._changed and now_ns - self._saved_ns >= SAVE_PERIOD_NS:
             self._saved_ns = now_ns
             self.save()
 
     def save(self) -> None:
-        """Write it now, for the end of the thread."""
-        if self._is_changed:
-            content = {name: to_json(record) for name, record in self._records.items()}
-            # until it is written it is still to be written
-            self._is_changed = not self._store.save({'version': 1, 'policies': content})
-
-    def _load(self) -> None:
-        content = self._store.load()
-        if content is None:
-            return
-        try:
-            self._records = from_json(content)
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            self._store.set_aside(f'{type(error).__name__}: {error}')
+        """Have it written now, for the end of the thread."""
+        for policy in self._changed:
+            record = self._records.get(policy)
+            self._keep(policy, to_json(record) if record else None)
+        self._changed.clear()
 
 
 def to_json(record: Record) -> dict[str, Any]:
-    """Return what `from_json` reads."""
+    """Return what a store keeps."""
     numbers = {name: getattr(record, name) for name in (*COUNTS, *SUMS)}
     return {**numbers, 'recent': list(record.recent)}
-
-
-def from_json(content: Any) -> OrderedDict[str, Record]:
-    """Return the records of a file. Raises ValueError, TypeError, KeyError or AttributeError."""
-    if content['version'] != 1:
-        raise ValueError(f'version must be 1, got {content["version"]!r}')
-    policies = list(content['policies'].items())[-POLICIES_LIMIT:]
-    return OrderedDict((_text(name, FINGERPRINT_LIMIT), _record(row)) for name, row in policies)
 
 
 def _record(row: Any) -> Record:

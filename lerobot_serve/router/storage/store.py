@@ -1,0 +1,245 @@
+"""
+The file: opened and checked, read, written in transactions. One thread at a time.
+
+A decision is on the disk when `write` returns (WAL, synchronous FULL, checkpoint). Placements
+alone are with the operating system: a killed process loses none of them, a power cut the last
+seconds.
+The file is locked for others as long as it is open.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+import os
+from pathlib import Path
+import sqlite3
+
+from lerobot_serve.router.storage.content import Content, Damage, fail_closed
+from lerobot_serve.router.storage.reading import Reading
+from lerobot_serve.router.storage.schema import APPLICATION_ID, MIGRATIONS, VERSION
+from lerobot_serve.router.storage.writing import Batch, transaction, whole, write
+
+FILE = 'router.sqlite'
+# of the disk and its rights; every other error of SQLite is one of the file's content
+OF_THE_DISK = (
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_PERM,
+    sqlite3.SQLITE_READONLY,
+)
+
+
+class StoreRefused(Exception):
+    """The file cannot be used as it is; says why and what to do. Nothing was changed."""
+
+
+class _Damaged(Exception):
+    """Nothing of the file can be read."""
+
+
+class Store:
+    """
+    See the module. `content` is what was found, `damage` what was lost, and `failure` why nothing
+    can be written now; empty when it can.
+    """
+
+    def __init__(self, folder: Path, capacity: int, when: str) -> None:
+        """
+        Open the store of a folder, or make it; what is damaged is mended, and the damaged file
+        kept beside. `when` is the present in words. Raises StoreRefused.
+        """
+        self.path, self._capacity = folder / FILE, capacity
+        self.damage, self.content = Damage(), Content()
+        self.failure, self._is_damaged = '', False
+        self._connection: sqlite3.Connection | None = None
+        try:
+            if self.path.exists():
+                self._load(when)
+            self._begin()
+        except (OSError, sqlite3.Error) as error:
+            self.failure = str(error)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Let others have the file."""
+        if self._connection:
+            with suppress(sqlite3.Error):
+                self._connection.close()
+            self._connection = None
+
+    def write(self, batch: Batch) -> None:
+        """Write all of it, or raise OSError or sqlite3.Error and write nothing."""
+        try:
+            self._begin()
+            connection = self._connection
+            connection.execute(f'PRAGMA synchronous = {"FULL" if batch.decisions else "NORMAL"}')
+            with transaction(connection):
+                write(connection, batch)
+        except (OSError, sqlite3.Error) as error:
+            self.failure = str(error)
+            raise
+        self.failure = ''
+        self._note(batch)
+        if batch.decisions:
+            # what stands in the log alone is lost with one bad byte of it
+            with suppress(sqlite3.Error):
+                connection.execute('PRAGMA wal_checkpoint(TRUNCATE)')
+
+    def _note(self, batch: Batch) -> None:
+        """Know what the file holds but for placements, should it have to be made again."""
+        self.content.placements.clear()
+        for known, written in (
+            (self.content.decisions, batch.decisions),
+            (self.content.shadow, batch.shadow),
+        ):
+            known.update(written)
+            for key in [key for key, value in written.items() if value is None]:
+                known.pop(key, None)
+
+    def _load(self, when: str) -> None:
+        """Learn what the file holds. Raises StoreRefused."""
+        try:
+            self._open()
+        except _Damaged as damaged:
+            self.damage = Damage([str(damaged)], unsealed=True)
+            self.content = Content(decisions={})
+        else:
+            reading = Reading(self._connection, self._capacity)
+            self.content, self.damage = reading.content, reading.damage
+        if self.damage:
+            self._is_damaged = True
+            fail_closed(self.content, self.damage, when)
+            self.close()
+
+    def _open(self) -> None:
+        """Raises StoreRefused and _Damaged."""
+        try:
+            if self.path.stat().st_size == 0:
+                raise _Damaged(f'{self.path} is empty')
+            self._connection = connect(self.path)
+            self._check_kind(self._connection)
+            keep_log(self._connection)
+        except OSError as error:
+            raise StoreRefused(f'{self.path} cannot be read: {error}; mend its rights') from error
+        except sqlite3.Error as error:
+            self.close()
+            code = error.sqlite_errorcode & 0xFF
+            if code == sqlite3.SQLITE_BUSY:
+                raise StoreRefused(
+                    f'{self.path} is in use by another router; give each a state_folder of its own'
+                ) from None
+            if code not in OF_THE_DISK:
+                raise _Damaged(f'{self.path}: {error}') from error
+            self._open_to_read(error)
+
+    def _check_kind(self, connection: sqlite3.Connection) -> None:
+        """Raises StoreRefused and sqlite3.Error."""
+        found, version = _value(connection, 'application_id'), _value(connection, 'user_version')
+        if found != APPLICATION_ID:
+            raise StoreRefused(
+                f'{self.path} is no store of a router (application id {found:#x}); move it away, '
+                'or give another state_folder'
+            )
+        if version > VERSION:
+            raise StoreRefused(
+                f'{self.path} has schema {version}, written by a newer lerobot_serve; this one '
+                f'knows {VERSION}: run the newer one, or give another state_folder'
+            )
+        migrate(connection, version)
+
+    def _open_to_read(self, error: sqlite3.Error) -> None:
+        """A disk that cannot be written holds decisions all the same. Raises StoreRefused."""
+        uri = f'{self.path.absolute().as_uri()}?mode=ro&immutable=1'
+        try:
+            self._connection = sqlite3.connect(uri, uri=True, check_same_thread=False)
+            self._connection.execute('SELECT count(*) FROM decisions').fetchone()
+        except sqlite3.Error:
+            self.close()
+            raise StoreRefused(f'{self.path} cannot be read: {error}; mend its rights') from error
+        self.failure = str(error)
+
+    def _begin(self) -> None:
+        """Have a file that can be written. Raises OSError and sqlite3.Error."""
+        if self.failure or not self.path.exists():
+            # opened to be read only, of unknown state, or of a file that is gone
+            self.close()
+        if self._connection:
+            return
+        if self._is_damaged or not self.path.exists():
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._replace()
+        self._connection = connect(self.path)
+        keep_log(self._connection)
+
+    def _replace(self) -> None:
+        """Write a whole new file and put it in place; a damaged one is kept beside."""
+        new, log = self.path.with_name(f'{FILE}.new'), self.path.with_name(f'{FILE}-wal')
+        new.unlink(missing_ok=True)
+        connection = sqlite3.connect(new, isolation_level=None, timeout=0)
+        try:
+            connection.execute('PRAGMA synchronous = FULL')
+            connection.execute(f'PRAGMA application_id = {APPLICATION_ID}')
+            migrate(connection, 0)
+            with transaction(connection):
+                write(connection, whole(self.content))
+        finally:
+            connection.close()
+        if self.path.exists():
+            aside = free_name(self.path)
+            with suppress(OSError):
+                os.link(self.path, aside)
+                self.damage.texts.append(f'the damaged file is kept as {aside.name}')
+        # the log of the old file must not be played into the new one
+        log.unlink(missing_ok=True)
+        os.replace(new, self.path)
+        _sync_folder(self.path.parent)
+        self._is_damaged = False
+
+
+def connect(path: Path) -> sqlite3.Connection:
+    """Open it, locked for others. Raises sqlite3.Error."""
+    connection = sqlite3.connect(path, isolation_level=None, timeout=0, check_same_thread=False)
+    try:
+        connection.execute('PRAGMA locking_mode = EXCLUSIVE')
+        # the lock is taken with the first read
+        connection.execute('SELECT count(*) FROM sqlite_master').fetchone()
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def keep_log(connection: sqlite3.Connection) -> None:
+    """Write to a log first: a commit is one write, and no reader is kept waiting."""
+    connection.execute('PRAGMA journal_mode = WAL')
+
+
+def migrate(connection: sqlite3.Connection, version: int) -> None:
+    """Bring the schema from `version` to the present one, a transaction for each step."""
+    for number, statements in enumerate(MIGRATIONS[version:], start=version + 1):
+        with transaction(connection):
+            for statement in statements:
+                connection.execute(statement)
+            connection.execute(f'PRAGMA user_version = {number}')
+
+
+def free_name(path: Path) -> Path:
+    """Return the first PATH.damaged-N that is not there."""
+    number = 1
+    while os.path.lexists(path.with_name(f'{path.name}.damaged-{number}')):
+        number += 1
+    return path.with_name(f'{path.name}.damaged-{number}')
+
+
+def _value(connection: sqlite3.Connection, pragma: str) -> int:
+    return connection.execute(f'PRAGMA {pragma}').fetchone()[0]
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

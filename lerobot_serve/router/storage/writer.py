@@ -1,0 +1,195 @@
+"""
+The thread that writes the store. Any thread deposits and goes on; a decision waits, with a bound,
+until it is durable.
+
+Placements are written together, every few milliseconds: that is what a killed process can lose.
+While the disk cannot be written, what was deposited is kept and tried again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+import sqlite3
+import threading
+from typing import Any
+
+from lerobot_serve.router.decisions import Decision
+from lerobot_serve.router.storage.content import Content, Key
+from lerobot_serve.router.storage.store import Store
+from lerobot_serve.router.storage.writing import Batch
+
+# placements that come within this time are written together
+GROUP_S = 0.003
+RETRY_S = 1.0
+# a disk that takes longer to write one decision does not work
+DECISION_S = 3.0
+# placements that wait for a disk; the oldest are given up
+WAITING_LIMIT = 200_000
+
+
+@dataclass(slots=True, eq=False)
+class _Waiting:
+    """Decisions whose caller waits; `error` is why they were not written."""
+
+    decisions: dict[Key, Any]
+    done: threading.Event = field(default_factory=threading.Event)
+    error: str = ''
+
+
+class Writer:
+    """See the module. Until `run` has begun, and after it has ended, the caller writes."""
+
+    def __init__(self, store: Store, warn: Callable[[str], None]) -> None:
+        self._store, self._warn = store, warn
+        self._lock, self._writing = threading.Lock(), threading.Lock()
+        self._work = threading.Event()
+        self._next, self._queue = Batch(), []
+        self._is_running = self._is_failing = False
+        # decisions as they were asked for last; owned by the executor thread
+        self.decisions: dict[Key, Any] = dict(store.content.decisions)
+        self.failures = self.given_up = 0
+
+    @property
+    def content(self) -> Content:
+        return self._store.content
+
+    @property
+    def text(self) -> str:
+        """Why nothing can be written now; empty when it can."""
+        if not self._store.failure:
+            return ''
+        return f'{self._store.path} cannot be written ({self._store.failure})'
+
+    # any thread; never waits for the disk
+
+    def place(self, episode_id: str, decided: Decision | None) -> None:
+        """Have a placement written; None: it is forgotten."""
+        with self._lock:
+            waiting = self._next.placements
+            waiting.pop(episode_id, None)
+            waiting[episode_id] = decided
+            if len(waiting) > WAITING_LIMIT:
+                del waiting[next(iter(waiting))]
+                self.given_up += 1
+        self._work.set()
+
+    def learn(self, policy: str, record: Any) -> None:
+        """Have what the shadow learned of a policy written; None: it is forgotten."""
+        with self._lock:
+            self._next.shadow[policy] = record
+        self._work.set()
+
+    # executor
+
+    def later(self, decisions: dict[Key, Any]) -> None:
+        """Have decisions written without waiting for it."""
+        self._note(decisions)
+        with self._lock:
+            self._next.decisions.update(decisions)
+        self._work.set()
+
+    def decide(self, decisions: dict[Key, Any], *, keep: bool) -> str:
+        """
+        Write decisions in one transaction; return why they are not durable, empty when they are.
+
+        With `keep` they hold all the same, and are written as soon as that is possible; otherwise
+        it stays as it was.
+        """
+        before = {key: self.decisions.get(key) for key in decisions}
+        self._note(decisions)
+        waiting = _Waiting(dict(decisions))
+        with self._lock:
+            self._queue.append(waiting)
+        self._work.set()
+        if not self._is_running:
+            self.flush()
+        if not waiting.done.wait(DECISION_S):
+            waiting.error = f'the disk did not answer within {DECISION_S:g} s'
+            with self._lock:
+                if waiting in self._queue:
+                    self._queue.remove(waiting)
+        if waiting.error:
+            # also where the disk may still write it: what comes last counts
+            self.later(decisions if keep else before)
+        return waiting.error
+
+    def _note(self, decisions: dict[Key, Any]) -> None:
+        self.decisions.update(decisions)
+        for key in [key for key, value in decisions.items() if value is None]:
+            del self.decisions[key]
+
+    # the writer's thread
+
+    def run(self, stop: threading.Event) -> None:
+        """Write what is deposited until `stop` is set, and that, too."""
+        self._is_running = True
+        try:
+            while not stop.is_set():
+                self._work.wait()
+                # others may come meanwhile; a decision does not wait for them
+                if not self._queue:
+                    stop.wait(GROUP_S)
+                self._work.clear()
+                if not self.flush():
+                    stop.wait(RETRY_S)
+                    self._work.set()
+        finally:
+            self._is_running = False
+            self.flush()
+
+    def wake(self) -> None:
+        self._work.set()
+
+    def flush(self) -> bool:
+        """Write all that was deposited; return whether that was possible."""
+        with self._writing:
+            with self._lock:
+                batch, self._next = self._next, Batch()
+                queue, self._queue = self._queue, []
+            for waiting in queue:
+                batch.decisions.update(waiting.decisions)
+            error = self._write(batch) if batch else ''
+            for waiting in queue:
+                waiting.error = error
+                waiting.done.set()
+            if error:
+                for waiting in queue:
+                    for key in waiting.decisions:
+                        batch.decisions.pop(key, None)
+                self._put_back(batch)
+            return not error
+
+    def _write(self, batch: Batch) -> str:
+        try:
+            self._store.write(batch)
+        except (OSError, sqlite3.Error) as error:
+            self.failures += 1
+            if not self._is_failing:
+                self._is_failing = True
+                self._warn(
+                    f'{self._store.path} cannot be written ({error}): routing goes on; what is '
+                    'decided now is forgotten if the router ends before it can be'
+                )
+            return f'{self._store.path} cannot be written ({error})'
+        if self._is_failing:
+            self._is_failing = False
+            self._warn(f'{self._store.path} is written again')
+        return ''
+
+    def _put_back(self, batch: Batch) -> None:
+        """Keep what was not written; what was deposited meanwhile is newer."""
+        with self._lock:
+            newer = self._next
+            for old, new in (
+                (batch.decisions, newer.decisions),
+                (batch.shadow, newer.shadow),
+                (batch.placements, newer.placements),
+            ):
+                old.update(new)
+            self._next = batch
+
+    def close(self) -> None:
+        """Write what is left and let go of the file."""
+        self.flush()
+        self._store.close()
