@@ -26,7 +26,10 @@ STATE = f'{INTERFACES}/EdgeState'
 DECISION = f'{INTERFACES}/RoutingDecision'
 
 VERDICTS = ('pass', 'clamped', 'held', 'stopped')
-RUNGS = ('play', 'ramp', 'hold', 'repeat_last', 'zero', 'safe_pose', 'stop_service')
+RUNGS = (
+    *('play', 'ramp', 'hold', 'repeat_last', 'zero', 'safe_pose', 'stop_service'),
+    *('nothing', 'initial_pose'),
+)
 STATES = ('', 'connecting', 'streaming', 'degraded', 'stalled', 'reconnecting', 'dead')
 
 # sec, nanosec, tick, seq, session_epoch, episode, chunk_row, age_s, verdict, rung

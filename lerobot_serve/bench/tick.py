@@ -26,12 +26,13 @@ from lerobot_serve.bench.statistics import ratio
 from lerobot_serve.cage.description import ActionLimit, Motion
 from lerobot_serve.cli.offspring import bound_to_us
 from lerobot_serve.edge import preparation
-from lerobot_serve.edge.controller import Controller, Sensed
+from lerobot_serve.edge.controller import Controller
 from lerobot_serve.edge.parameters import EdgeParameters
 from lerobot_serve.edge.queue.actions import ActionQueue, Source
 from lerobot_serve.edge.reports import executed_action
 from lerobot_serve.edge.robot.commands import command_message, TYPES
 from lerobot_serve.edge.robot.description import Output, Robot
+from lerobot_serve.edge.step import Sensed
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.beat import Beat
 from lerobot_serve.ros.runtime import Runtime
@@ -82,9 +83,9 @@ class Ticker(SteadyNode):
         self._robot, self._actions = robot(rate_hz), ActionQueue()
         self._controller: Controller = preparation.controller(
             EdgeParameters(), self._robot, self._actions, lambda: None
-        )[0]
+        )
         self._commands = self.create_publisher(
-            TYPES[self._robot.command.type], 'bench/command', qos.COMMAND
+            TYPES[self._robot.command.type], 'bench/command', qos.command(1 / rate_hz)
         )
         self._records = self.create_publisher(
             ExecutedAction, 'bench/executed', qos.EXECUTED_ACTION
@@ -108,7 +109,11 @@ class Ticker(SteadyNode):
         executed, _ = self._controller.step(time.monotonic_ns(), lambda: self._sensed)
         if executed:
             stamp: Time = self.get_clock().now().to_msg()
-            self._commands.publish(command_message(executed.judgement.command, self._robot, stamp))
+            self._commands.publish(
+                command_message(
+                    executed.judgement.command, self._robot, stamp, 1 / self._robot.fps
+                )
+            )
             self._records.publish(
                 executed_action(executed, stamp=stamp, tick=number, client_id='bench')
             )

@@ -22,18 +22,18 @@ from lerobot_serve.bench.report import Case
 from lerobot_serve.bench.statistics import spread
 from lerobot_serve.cage.description import ActionLimit, Motion
 from lerobot_serve.edge import preparation
-from lerobot_serve.edge.controller import Sensed
-from lerobot_serve.edge.operation import Say
+from lerobot_serve.edge.authority import Commander
 from lerobot_serve.edge.parameters import EdgeParameters
 from lerobot_serve.edge.queue.actions import ActionQueue, Source
 from lerobot_serve.edge.robot.description import Output, Robot
+from lerobot_serve.edge.step import Sensed
 from lerobot_serve.edge.step_recorder import StepRecorder
 from lerobot_serve.trace import records
 from lerobot_serve.trace.records import Ids, Record
 from lerobot_serve.trace.writer import TraceWriter
 
 ABOUT = 'one record deposited by a busy thread, and written by the thread of the trace'
-JOINTS = 14
+JOINTS, STEP_NS = 14, 20_000_000
 RECORDS_A_ROUND, WARM_UP_ROUNDS = 50, 5
 LIMIT_BYTES, KEEP_FILES = 16 << 20, 2
 GOAL_MS = {'made': 0.03, 'deposited': 0.005}
@@ -137,18 +137,20 @@ def measure_steps(rounds: int, folder: Path) -> Case:
     )
     robot = Robot('bench', 50.0, (), (), actions, Output('std_msgs/Float64MultiArray', 'command'))
     queue, sensed = ActionQueue(), Sensed(None, np.zeros(JOINTS))
-    controller, _ = preparation.controller(EdgeParameters(), robot, queue, lambda: None)
+    controller = preparation.controller(EdgeParameters(), robot, queue, lambda: None)
+    now_ns = time.monotonic_ns()
     chunk, told_ms = np.zeros((RECORDS_A_ROUND, JOINTS), np.float32), []
     with running(folder) as writer:
         recorder = StepRecorder(writer, 'robot_1')
         for done in range(WARM_UP_ROUNDS + rounds):
-            source = Source(done, 77, 1, 'episode-1', time.monotonic_ns(), 'a', POLICY)
+            source = Source(done, 77, 1, 'episode-1', now_ns, 'a', POLICY)
             queue.append(chunk, source, mark=queue.mark())
             for number in range(RECORDS_A_ROUND):
-                now_ns = time.monotonic_ns()
+                # as far apart as control steps are
+                now_ns += STEP_NS
                 executed, _ = controller.step(now_ns, lambda: sensed)
                 begin_ns = time.perf_counter_ns()
-                recorder.ticked(now_ns, number, executed, controller, Say.POLICY)
+                recorder.ticked(now_ns, number, executed, controller, Commander.POLICY)
                 if done >= WARM_UP_ROUNDS:
                     told_ms.append((time.perf_counter_ns() - begin_ns) / 1e6)
             writer.drain()

@@ -11,15 +11,18 @@ comes to rest as its acceleration allows, which without that limit is at once, a
 becomes zero the same way. An interlock forces its actions then too, as far as its own state is
 known: a policy that fails must not take the reflex away.
 
-STOPPED sends nothing: joints stay at the position that they were told last. Two exceptions. A
-latched cage first brings to rest what moves. A robot with velocities is told to slow down and
-then to rest, again and again, since silence would let it drive on; if the limits themselves fail
-that is at once, and if also the last command is not known it is done only for a robot that has
-nothing but velocities.
+STOPPED sends nothing: joints stay at the position that was commanded last. Exceptions: a latched
+cage first brings to rest what moves, within the lead as always, and forces what interlocks force.
+A robot with velocities is commanded to slow down and then to rest, again and again, since silence
+would let it drive on; if the limits themselves fail that is at once, and if also the last command
+is not known it is done only for a robot that has nothing but velocities.
+
+Interlocks act in every state, as soon as there is a last command to bound them from: no latch, no
+pause and no wanted value that makes no sense takes them away.
 
 After `latch_after_trips` judgements in a row other than PASS the latch closes, and only `reset`
-opens it: who drives into the limits all the time is not to be trusted. An interlock counts like
-every other reason, and a latched cage forces nothing. Tick thread.
+opens it: a policy that drives into the limits all the time is not to be trusted. An interlock and
+values that are not measured are no sign of that; they neither count nor end the row. Tick thread.
 """
 
 from __future__ import annotations
@@ -29,9 +32,13 @@ from collections import Counter
 import numpy as np
 
 from lerobot_serve.cage.description import ActionLimit, Interlock
-from lerobot_serve.cage.interlocks import Interlocks
+from lerobot_serve.cage.interlocks import Interlocks, Rule
 from lerobot_serve.cage.judgement import Judgement, Last, Verdict
 from lerobot_serve.cage.limits import Limits
+
+NOT_AN_ACTION = 'not_an_action', 'what is wanted is not one action'
+# says nothing of the policy
+NOT_ITS_FAULT = ('interlock', 'state_unknown', 'position_unknown')
 
 
 class Cage:
@@ -46,8 +53,8 @@ class Cage:
         step_s: float,
         latch_after_trips: int,
     ) -> None:
-        self._limits = Limits(actions, step_s)
-        self._interlocks = Interlocks(interlocks, state_names, self._limits.names)
+        self.limits = Limits(actions, step_s)
+        self._interlocks = Interlocks(interlocks, state_names, self.limits.names)
         self._latch_after = latch_after_trips
         self._in_a_row = 0
         self._latched_by = ''
@@ -57,16 +64,16 @@ class Cage:
     def latched(self) -> bool:
         return bool(self._latched_by)
 
-    def start(self, measured: np.ndarray | None) -> Last | None:
-        """Return the last command of a robot that was not commanded yet; None when unknown."""
-        return self._limits.start(measured)
+    def force(self, state: np.ndarray | None) -> bool:
+        """Return whether an interlock forces something now."""
+        return self._interlocks.force(state)
 
     def rest(self, last: Last | None) -> np.ndarray | None:
         """
         Return the command after which nobody commands: velocities at rest, positions where they
         are. None where silence does the same: without velocities, or before the first command.
         """
-        limits = self._limits
+        limits = self.limits
         if not limits.is_velocity.any() or not limits.is_known(last):
             return None
         return limits.held(last)
@@ -82,18 +89,24 @@ class Cage:
         *,
         measured: np.ndarray | None,
         state: np.ndarray | None,
+        lead_back: bool = True,
+        blind: str = '',
     ) -> Judgement:
         """
         Return what may be commanded instead of `wanted`. Never raises.
 
-        Without a `last` command it is bounded from the `measured` position, a velocity from rest.
+        Without a `last` command nothing is, but to velocities, which begin at rest: one measured
+        sample is no place to begin from. Without `lead_back` no joint that is outside its limits
+        or too far ahead is moved for it. `blind` is why the robot must not move on for want of
+        measurements, empty when it may.
         """
         try:
             with np.errstate(all='ignore'):
+                last = self.limits.start(None) if last is None else last
                 if self.latched:
-                    judgement = self._come_to_rest(last)
+                    judgement = self._come_to_rest(last, measured, state)
                 else:
-                    judgement = self._judge(wanted, last, measured, state)
+                    judgement = self._judge(wanted, last, measured, state, lead_back, blind)
         except Exception as error:
             # a cage that cannot judge must not let through
             judgement = self._stop(last, 'failed', f'the cage failed: {error}')
@@ -106,25 +119,23 @@ class Cage:
         last: Last | None,
         measured: np.ndarray | None,
         state: np.ndarray | None,
+        lead_back: bool,
+        blind: str,
     ) -> Judgement:
-        limits = self._limits
-        if not limits.is_action(wanted):
-            return self._stop(last, 'not_an_action', 'what is wanted is not one action')
-        if last is None:
-            last = self.start(measured)
+        limits = self.limits
+        rules, unknown = self._interlocks.check(state)
+        is_action = limits.is_action(wanted)
+        if not (is_action or rules):
+            return self._stop(last, *NOT_AN_ACTION)
         if not limits.is_known(last):
             return self._stop(None, 'position_unknown', 'where the robot is is not known')
-        wanted = wanted.astype(np.float64)
+        wanted = wanted.astype(np.float64) if is_action else np.full(limits.rest.shape, np.nan)
         unmeasured = limits.unmeasured(measured)
-        rules, unknown = self._interlocks.check(state)
-        cause, reason = self._why_hold(wanted, unmeasured, unknown)
-        target = limits.held(last) if cause else wanted
-        if rules:
-            target = target.copy()
-            for rule in rules:
-                target[rule.actions] = rule.values
+        cause, reason = self._why_hold(wanted, blind, unmeasured, unknown)
+        cause, reason = (cause, reason) if is_action else NOT_AN_ACTION
         known = None if unmeasured else measured
-        command = self._nearest(target, last, known, lead_back=not cause)
+        target = _forced(limits.held(last) if cause else wanted, rules)
+        command = self._command(target, last, known, rules, lead_back=lead_back and not cause)
         if cause:
             return Judgement(Verdict.HELD, command, reason, cause)
         changed = command != wanted
@@ -140,28 +151,57 @@ class Cage:
         cause = limits.cause(joint, float(wanted[joint]), last, measured)
         return Judgement(Verdict.CLAMPED, command, f'{limits.names[joint]}: {cause}', cause)
 
-    def _why_hold(self, wanted: np.ndarray, unmeasured: str, unknown: str) -> tuple[str, str]:
+    def _why_hold(
+        self, wanted: np.ndarray, blind: str, unmeasured: str, unknown: str
+    ) -> tuple[str, str]:
         """Return cause and reason why nothing may move on, both empty when it may."""
         finite = np.isfinite(wanted)
         if not finite.all():
-            return 'not_finite', f'{self._limits.names[int(finite.argmin())]} is not finite'
+            return 'not_finite', f'{self.limits.names[int(finite.argmin())]} is not finite'
         if unknown:
             return 'state_unknown', unknown
+        if blind:
+            return 'position_unknown', blind
         if unmeasured:
             return 'position_unknown', f'{unmeasured}: its measured position is not known'
         return '', ''
 
-    def _come_to_rest(self, last: Last | None) -> Judgement:
+    def _come_to_rest(
+        self, last: Last | None, measured: np.ndarray | None, state: np.ndarray | None
+    ) -> Judgement:
         """Return what a latched cage says."""
-        if self._limits.is_known(last):
-            command = self._slowed(last)
-            if (command != last.position).any():
-                return Judgement(Verdict.STOPPED, command, self._latched_by, 'latched')
+        limits = self.limits
+        if limits.is_known(last):
+            rules, _ = self._interlocks.check(state)
+            known = None if limits.unmeasured(measured) else measured
+            target = _forced(limits.held(last), rules)
+            command = self._command(target, last, known, rules, lead_back=False)
+            if rules or (command != last.position).any():
+                forcing = ''.join(f'{rule.name} forces its actions; ' for rule in rules)
+                return Judgement(Verdict.STOPPED, command, forcing + self._latched_by, 'latched')
         return self._stop(last, 'latched', self._latched_by)
+
+    def _command(
+        self,
+        target: np.ndarray,
+        last: Last,
+        measured: np.ndarray | None,
+        rules: list[Rule],
+        *,
+        lead_back: bool,
+    ) -> np.ndarray:
+        """Return what is nearest to a target in which the rules have forced their actions."""
+        command = self._nearest(target, last, measured, lead_back=lead_back)
+        for rule in rules:
+            if rule.immediate:
+                # where no later rule forces something else
+                mine = rule.actions[target[rule.actions] == rule.values]
+                command[mine] = self.limits.at_once(target[mine], mine, last)
+        return command
 
     def _stop(self, last: object, cause: str, reason: str) -> Judgement:
         """Return that nothing is sent, to velocities that they are to rest. Never raises."""
-        limits, command = self._limits, None
+        limits, command = self.limits, None
         if limits.is_velocity.any() and limits.is_known(last):
             try:
                 command = self._slowed(last)
@@ -172,12 +212,12 @@ class Cage:
         return Judgement(Verdict.STOPPED, command, reason, cause)
 
     def _slowed(self, last: Last) -> np.ndarray:
-        return self._nearest(self._limits.held(last), last, None, lead_back=False)
+        return self._nearest(self.limits.held(last), last, None, lead_back=False)
 
     def _nearest(
         self, target: np.ndarray, last: Last, measured: np.ndarray | None, *, lead_back: bool
     ) -> np.ndarray:
-        command = self._limits.nearest(target, last, measured, lead_back=lead_back)
+        command = self.limits.nearest(target, last, measured, lead_back=lead_back)
         if not np.isfinite(command).all():
             raise ArithmeticError('a command would not be finite')
         return command
@@ -187,9 +227,20 @@ class Cage:
             self._in_a_row = 0
             return
         self.trips[judgement.cause] += 1
+        if judgement.cause in NOT_ITS_FAULT:
+            return
         self._in_a_row += 1
         if self._in_a_row == self._latch_after and not self.latched:
             self._latched_by = (
                 f'latched after {self._in_a_row} trips in a row, the last: {judgement.reason}; '
                 'to be reset'
             )
+
+
+def _forced(target: np.ndarray, rules: list[Rule]) -> np.ndarray:
+    """Return the target with what the rules force, in their order; the target is not changed."""
+    if rules:
+        target = target.copy()
+        for rule in rules:
+            target[rule.actions] = rule.values
+    return target

@@ -38,10 +38,16 @@ class ActionLimit:
 
 @dataclass(frozen=True, slots=True)
 class Interlock:
-    """While a value of the state is below or above a bound, these actions are forced."""
+    """
+    While a value of the state is below or above a bound, these actions are forced.
+
+    `immediate` frees what is forced from max_step, max_acceleration and max_lead; positions and
+    velocities stay bounded.
+    """
 
     name: str
     state: str
     below: float | None
     above: float | None
     then: dict[str, float]
+    immediate: bool = False

@@ -2,8 +2,9 @@
 Interlocks: below or above a bound of a value of the state, actions are forced.
 
 They apply in the order of the file, so of two that force the same action the later one wins. What
-is forced is still kept within the limits. A bound itself is allowed; an interlock with both bounds
-forces outside of them. Plain; any thread.
+is forced is still kept within the limits, of an immediate one within those of position and
+velocity alone. A bound itself is allowed; an interlock with both bounds forces outside of them.
+Plain; any thread.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ class Rule:
     high: float
     actions: np.ndarray
     values: np.ndarray
+    immediate: bool
 
 
 class Interlocks:
@@ -41,6 +43,10 @@ class Interlocks:
     ) -> None:
         self._rules = [_rule(one, state_names, action_names) for one in interlocks]
         self._shape = (len(state_names),)
+
+    def force(self, state: np.ndarray | None) -> bool:
+        """Return whether a rule forces now."""
+        return bool(self._rules) and bool(self.check(state)[0])
 
     def check(self, state: np.ndarray | None) -> tuple[list[Rule], str]:
         """
@@ -85,4 +91,5 @@ def _rule(
         inf if high is None else high,
         np.array([action_names.index(action) for action in interlock.then]),
         np.array(list(interlock.then.values()), float),
+        interlock.immediate,
     )

@@ -34,6 +34,8 @@ from lerobot_serve.cage.judgement import is_numbers, Last
 ROUNDING = 1 + 1e-9
 # stands in for what has no limit where 0 * inf or inf / inf would come up
 HUGE = 1e300
+# a change in one step that is less, as a share of the largest, is rounding and no motion
+REST_SHARE = 1e-6
 # downwards and upwards
 DIRECTIONS = np.array(((-1.0,), (1.0,)))
 
@@ -62,19 +64,22 @@ class Limits:
 
         fastest = np.where(self.is_velocity, column('max_velocity'), inf)
         low, high = np.maximum(column('low'), -fastest), np.minimum(column('high'), fastest)
+        self.low, self.high, self.max_step = low, high, column('max_step')
         self.rest = np.clip(0.0, low, high)
         self._bounds = np.array((-low, high))
         self._finite_bounds = np.minimum(self._bounds, HUGE)
         change = np.where(self.is_velocity, column('max_acceleration'), column('max_velocity'))
-        self._max_step = column('max_step')
-        self._pace = _both(np.minimum(self._max_step, change * step_s) * ROUNDING)
+        self._pace = _both(np.minimum(self.max_step, change * step_s) * ROUNDING)
         brake = of_positions(column('max_acceleration') * step_s**2)
         self._accelerates = bool(np.isfinite(brake).any())
         self._change = _both(brake * ROUNDING)
         self._half_brake = _both(np.minimum(brake, HUGE) / 2)
         self._two_over_brake = 1 / self._half_brake
         self.step_s = step_s
+        self._fastest_step = of_positions(column('max_velocity') * step_s * ROUNDING)
+        self._at_rest = REST_SHARE * np.minimum(self.max_step, HUGE)
         self._lead = _both(of_positions(column('max_lead')))
+        self.max_lead = self._lead[1]
         self._leads = np.isfinite(self._lead[1])
         self._any_leads = bool(self._leads.any())
 
@@ -120,6 +125,24 @@ class Limits:
         To hold a velocity would be to drive on. Where zero is not allowed it is what is nearest.
         """
         return np.where(self.is_velocity, self.rest, last.position)
+
+    def moves(self, last: Last) -> bool:
+        """Tell whether a robot that was commanded like this is in motion; `last` is known."""
+        still = last.velocity * self.step_s
+        if self.is_velocity.any():
+            still = np.where(self.is_velocity, last.position - self.rest, still)
+        return bool((abs(still) > self._at_rest).any())
+
+    def at_once(self, values: np.ndarray, joints: np.ndarray, last: Last) -> np.ndarray:
+        """
+        Return the commands of some joints that are nearest to `values`, bounded in position and
+        velocity alone.
+        """
+        here, fastest = last.position[joints], self._fastest_step[joints]
+        low = np.minimum(-self._bounds[0, joints], np.where(self.is_velocity[joints], inf, here))
+        high = np.maximum(self._bounds[1, joints], np.where(self.is_velocity[joints], -inf, here))
+        low, high = np.maximum(low, here - fastest), np.minimum(high, here + fastest)
+        return np.clip(values, low, high)
 
     def nearest(
         self, wanted: np.ndarray, last: Last, measured: np.ndarray | None, *, lead_back: bool
@@ -179,7 +202,7 @@ class Limits:
         return 'limit'
 
     def _cause_of_pace(self, joint: int) -> str:
-        if self._pace[1, joint] >= self._max_step[joint]:
+        if self._pace[1, joint] >= self.max_step[joint]:
             return 'max_step'
         return 'max_acceleration' if self.is_velocity[joint] else 'max_velocity'
 

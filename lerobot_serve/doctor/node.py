@@ -100,7 +100,7 @@ class Doctor(SteadyNode):
         return Told(
             topic,
             command.type,
-            tuple(end(info, qos.COMMAND, info.qos_profile) for info in takers),
+            tuple(end(info, qos.command(1 / robot.fps), info.qos_profile) for info in takers),
             tuple(full_name(info) for info in givers),
         )
 

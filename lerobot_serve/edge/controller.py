@@ -1,5 +1,6 @@
 """
-One control step: what is played or, when there is nothing, what the ladder says; through the cage.
+One control step: ask the authority who commands, take what is played or what the ladder says, and
+bring it through the cage.
 
 Plain and without a clock. The tick thread calls `step`, any thread the orders below it, which the
 next step follows.
@@ -9,41 +10,48 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 
 from lerobot_serve.cage.cage import Cage
-from lerobot_serve.cage.judgement import Judgement, Last, Verdict
+from lerobot_serve.cage.judgement import Last, Verdict
+from lerobot_serve.cage.start import Start
+from lerobot_serve.edge.authority import (
+    Allowed,
+    Commander,
+    decide,
+    Grant,
+    Joints,
+    Orders,
+    Situation,
+    Supply,
+    Teardown,
+)
+from lerobot_serve.edge.holding import Holding
 from lerobot_serve.edge.journey import Journey
 from lerobot_serve.edge.ladder import Decision, Ladder
-from lerobot_serve.edge.queue.actions import ActionQueue, Planned
+from lerobot_serve.edge.pacing import Pacing
+from lerobot_serve.edge.playing import Playing
+from lerobot_serve.edge.queue.actions import ActionQueue
 from lerobot_serve.edge.queue.interpolation import Interpolator
-from lerobot_serve.edge.rungs import Rung, RungKind
+from lerobot_serve.edge.rungs import RungKind
+from lerobot_serve.edge.states import State
+from lerobot_serve.edge.step import Executed, Sensed, Timing
 from lerobot_serve.wire import executed as wire_executed
 
-
-@dataclass(frozen=True, slots=True)
-class Sensed:
-    """What the inputs say of the robot now, and of what its actions move; None: not known."""
-
-    state: np.ndarray | None = None
-    measured: np.ndarray | None = None
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Executed:
-    """What one step commands and why; `planned` is None where a rung of the ladder commands."""
-
-    planned: Planned | None
-    decision: Decision
-    judgement: Judgement
-    age_ns: int
+ORDERS = Orders()
+# whose motion takes joints back that stand outside their limits or too far ahead; in any other
+# state that would be a motion that began by itself
+TAKES_BACK = (Allowed.PLAY, Allowed.FALL_BACK, Allowed.TEARDOWN)
+# what begins from silence
+BEGINS = (Allowed.PLAY, Allowed.INTERLOCK)
 
 
 class Controller:
-    """Owns the last command. `dry` is told when there is nothing left to play."""
+    """
+    Owns the last command. `dry` is called when there is nothing left to play. `releases`: a robot
+    that is paused commands nothing.
+    """
 
     def __init__(
         self,
@@ -52,38 +60,40 @@ class Controller:
         cage: Cage,
         interpolator: Interpolator,
         journey: Journey,
+        start: Start,
+        timing: Timing,
         *,
-        step_s: float,
-        max_action_age_ns: int,
         dry: Callable[[], None],
+        releases: bool = False,
     ) -> None:
-        self._queue, self._ladder, self._cage = queue, ladder, cage
-        self._interpolator, self._step_s = interpolator, step_s
-        self._journey = journey
-        self._max_age_ns, self._dry = max_action_age_ns, dry
+        self._ladder, self._cage, self._journey = ladder, cage, journey
+        self._playing = Playing(queue, ladder, interpolator, timing.max_action_age_ns)
+        self._start, self._holding = start, Holding(cage.limits)
+        self._pacing, self._timing = Pacing(timing.step_ns), timing
+        self._dry, self._releases = dry, releases
         self._orders: list[Callable[[], None]] = []
         self._last: Last | None = None
-        self._planned: Planned | None = None
-        self._epoch = queue.epoch
-        self._was_playing = self._cleared = self._diverted = False
-        self._is_told_dry = True
+        self._seen_ns: int | None = None
+        self._begins_episode = True
+        self._was_playing = False
+        self._said_dry = True
+        self.grant = Grant(Commander.LADDER, Allowed.NONE, '')
         self.rung = RungKind.PLAY
         self.rung_reason = ''
-        self.drops: Counter[str] = Counter()
+        # why it does not begin though it may, empty when it does
+        self.waits_for = ''
+        self.drops: Counter[str] = self._playing.drops
         self.actions_executed = self.fallbacks = self.cage_trips = self.stalls = 0
+        self.ticks_skipped = 0
         # by number: of commands that were sent, and of everything that was judged
         self.commands, self.verdicts = [0] * len(RungKind), [0] * len(Verdict)
         self.age_ns = self.oldest_age_ns = 0
 
     # any thread; followed at the next step
 
-    def divert(self, rungs: tuple[Rung, ...], cause: str) -> None:
-        """Play no more; go down these rungs."""
-        self._orders.append(partial(self._divert, rungs, cause))
-
-    def release(self) -> None:
-        """Play again."""
-        self._orders.append(self._release)
+    def lift_stop(self) -> None:
+        """Lift a stop by service: what led to it is over."""
+        self._orders.append(self._ladder.lift_stop)
 
     def reset_cage(self) -> None:
         """Let a latched cage judge again."""
@@ -92,6 +102,15 @@ class Controller:
     @property
     def latched(self) -> bool:
         return self._cage.latched
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the stop service was called, and no reset lifted that."""
+        return self._ladder.stopped
+
+    @property
+    def teardown(self) -> Teardown:
+        return self._ladder.teardown
 
     # request thread
 
@@ -110,105 +129,165 @@ class Controller:
 
     # tick thread
 
-    def step(self, now_ns: int, sensed: Callable[[], Sensed]) -> tuple[Executed | None, bool]:
+    def step(
+        self, now_ns: int, sense: Callable[[], Sensed], orders: Orders = ORDERS
+    ) -> tuple[Executed | None, bool]:
         """
         Return the command of this step, None when there is nothing to command, and whether the
-        stop service is to be called. `sensed` is asked only when something may be commanded.
+        stop service is to be called.
         """
         while self._orders:
             self._orders.pop(0)()
-        wanted = self._next(now_ns)
-        decision = self._ladder.step(
-            wanted, self._rows_left(), now_ns, self._last, cleared=self._cleared
-        )
+        if not self._pacing.is_due(now_ns):
+            self.ticks_skipped += 1
+            return None, False
+        sensed = sense()
+        self._note_sensed(sensed, now_ns, orders)
+        if self._was_moved_by_hand():
+            # silent for a step: the next one holds where the robot now is
+            return None, False
+        decision = self._decide(now_ns, sensed, orders)
         self.rung, self.rung_reason = decision.kind, decision.reason
         self._note_play(decision)
         if decision.wanted is None:
-            # nobody moves it: when it is moved again, that begins where it then is
-            self._last = None
+            self._fall_silent()
             return None, decision.call_stop
-        return self._judge(decision, now_ns, sensed()), decision.call_stop
+        return self._judge(decision, now_ns, sensed), decision.call_stop
 
     def rest(self) -> np.ndarray | None:
         """Return what to command last of all, None for nothing; the tick thread as it ends."""
         return self._cage.rest(self._last)
 
+    def _decide(self, now_ns: int, sensed: Sensed, orders: Orders) -> Decision:
+        self._playing.follow_queue()
+        self._begins_episode |= self._playing.cleared
+        joints = self._joints()
+        given = Situation(
+            orders,
+            self._cage.latched,
+            self._ladder.stopped,
+            self._cage.force(sensed.state),
+            self._releases,
+            self._ladder.teardown,
+            joints,
+            Supply.FRESH,
+        )
+        grant, wanted, self.waits_for = decide(given), None, ''
+        if grant.commander is Commander.POLICY:
+            wanted = self._next(now_ns)
+        if wanted is None and grant.commander is not Commander.PERSON:
+            grant = decide(given._replace(supply=self._ladder.supply))
+        self.grant = grant
+        if self._last is None and grant.allowed in BEGINS:
+            self.waits_for = self._start.why_not()
+            self._last = None if self.waits_for else self._start.last()
+        return self._ladder.step(
+            grant,
+            wanted,
+            self._playing.rows_left(),
+            now_ns,
+            self._last,
+            cleared=self._playing.cleared,
+        )
+
     def _next(self, now_ns: int) -> np.ndarray | None:
-        """Return what is to be played in this step, between two actions or at the next."""
-        self._cleared = self._epoch != self._queue.epoch
-        if self._cleared:
-            self._epoch = self._queue.epoch
-            self._forget()
-        oldest_ns = now_ns - self._max_age_ns
-        if self._planned and self._planned.source.captured_ns < oldest_ns:
-            if not self._interpolator.wants_action:
-                self.drops['stale_action'] += 1
-            self._forget()
-        if self._interpolator.wants_action:
-            self._planned = self._fresh(oldest_ns)
-            if self._planned is None:
+        """Return what is played, None for nothing or while it is not known where to begin from."""
+        if self._last is None and self._playing.has_rows():
+            self.waits_for = self._start.why_not()
+            if self.waits_for:
                 return None
-            self._interpolator.feed(self._planned.action.astype(np.float64))
-        return self._interpolator.take()
+        return self._playing.next(now_ns)
 
-    def _fresh(self, oldest_ns: int) -> Planned | None:
-        """Return the next action whose observation is not too old, dropping those that are."""
-        if not self._ladder.plays(self._queue.rows_left):
-            return None
-        planned, dropped = self._queue.take_fresh(oldest_ns)
-        if dropped:
-            self.drops['stale_action'] += dropped
-        return planned
+    def _joints(self) -> Joints:
+        if self._last is None:
+            return Joints.SILENT
+        return Joints.MOVING if self._cage.limits.moves(self._last) else Joints.AT_REST
 
-    def _rows_left(self) -> int:
-        """Return the rows that are buffered, with the one that is being played."""
-        return self._queue.rows_left + (self._planned is not None)
+    def _note_sensed(self, sensed: Sensed, now_ns: int, orders: Orders) -> None:
+        if orders.state is not State.DEAD:
+            self._ladder.revive()
+        self._start.see(sensed.measured, sensed.arrived_ns)
+        if sensed.measured is not None and np.isfinite(sensed.measured).all():
+            self._seen_ns = now_ns
 
-    def _forget(self) -> None:
-        self._planned = None
-        self._interpolator.reset()
+    def _was_moved_by_hand(self) -> bool:
+        """Return whether a robot that holds stands elsewhere; it then begins from there."""
+        if self.rung is not RungKind.HOLD or self._joints() is not Joints.AT_REST:
+            self._holding.end()
+            return False
+        if not self._holding.was_moved(self._last.position, self._start.agreed):
+            return False
+        self._holding.end()
+        self._last = self._start.last()
+        return True
+
+    def _fall_silent(self) -> None:
+        """Command nothing: the next command is bounded from where the robot is by then."""
+        self._last = None
+        self._ladder.forget()
+
+    def _blind(self, now_ns: int) -> str:
+        """Return why the robot must not move on for want of measurements."""
+        if self._seen_ns is not None and now_ns - self._seen_ns <= self._timing.max_blind_ns:
+            return ''
+        return 'its state is missing or too old'
 
     def _note_play(self, decision: Decision) -> None:
         playing = decision.kind is RungKind.PLAY and decision.wanted is not None
         if not playing:
             # nor is what was taken and not played where the next steps begin
-            self._forget()
+            self._playing.forget()
             self._journey.pause()
+        diverted = self._is_diverted()
         if self._was_playing and not playing:
-            # what somebody cleared or stopped is no stall
-            self.stalls += not (self._cleared or self._diverted)
+            # what a person cleared or stopped is no stall
+            self.stalls += not (self._playing.cleared or diverted)
         if playing:
-            self._is_told_dry = False
-        elif not (self._is_told_dry or self._diverted):
-            self._is_told_dry = True
+            self._said_dry = False
+        elif not (self._said_dry or diverted or self.waits_for):
+            self._said_dry = True
             self._dry()
         self._was_playing = playing
 
-    def _divert(self, rungs: tuple[Rung, ...], cause: str) -> None:
-        self._diverted = True
-        self._ladder.divert(rungs, cause)
-
-    def _release(self) -> None:
-        self._diverted = False
-        self._ladder.release()
+    def _is_diverted(self) -> bool:
+        return self.grant.cause not in ('play', 'nothing_to_play', 'nothing_played_yet')
 
     def _judge(self, decision: Decision, now_ns: int, sensed: Sensed) -> Executed:
-        last = self._last or self._cage.start(sensed.measured)
+        last = self._last
         judgement = self._cage.judge(
-            decision.wanted, last, measured=sensed.measured, state=sensed.state
+            decision.wanted,
+            last,
+            measured=sensed.measured,
+            state=sensed.state,
+            lead_back=self.grant.allowed in TAKES_BACK,
+            blind=self._blind(now_ns),
         )
         self.verdicts[judgement.verdict] += 1
         self.cage_trips += judgement.verdict != Verdict.PASS
-        self._last = last.after(judgement.command, self._step_s) if last else None
-        planned = self._planned if decision.kind is RungKind.PLAY else None
-        if judgement.command is not None:
+        planned = self._playing.planned if decision.kind is RungKind.PLAY else None
+        age_ns = self._playing.age_ns(now_ns) if planned else 0
+        if judgement.command is None:
+            self._fall_silent()
+        else:
+            self._last = last.after(judgement.command, self._timing.step_ns / 1e9)
             self.actions_executed += 1
             self.commands[decision.kind] += 1
-            # what somebody stopped is not what the policy failed to say
-            self.fallbacks += planned is None and not self._diverted
+            # what a person stopped is not what the policy failed to say
+            self.fallbacks += planned is None and not self._is_diverted()
         if planned:
-            # a step that was held up may play what was seen after it began
-            self.age_ns = max(0, now_ns - planned.source.captured_ns)
-            self.oldest_age_ns = max(self.oldest_age_ns, self.age_ns)
-            self._journey.note(planned, judgement.command, self.age_ns)
-        return Executed(planned, decision, judgement, self.age_ns if planned else 0)
+            self._note_age(age_ns)
+            self._journey.note(planned, judgement.command, age_ns)
+            self._remember_begin(last)
+        return Executed(planned, decision, judgement, age_ns)
+
+    def _note_age(self, age_ns: int) -> None:
+        self.age_ns = age_ns
+        self.oldest_age_ns = max(self.oldest_age_ns, age_ns)
+
+    def _remember_begin(self, before: Last) -> None:
+        """Note where the robot stood as the episode began, for a teardown that returns there."""
+        if self._begins_episode:
+            self._begins_episode = False
+            here, limits = self._start.agreed, self._cage.limits
+            pose = before.position if here is None else here
+            self._ladder.initial_pose = np.clip(pose, limits.low, limits.high)

@@ -38,11 +38,11 @@ class Inputs:
         with self._lock:
             self._slots[name] = (value, now_ns)
 
-    def newest(self, name: str, now_ns: int) -> Any:
-        """Return the newest value of one input. Raises NotReady."""
+    def newest(self, name: str, now_ns: int) -> tuple[Any, int]:
+        """Return the newest value of one input and when it arrived. Raises NotReady."""
         with self._lock:
             slot = self._slots.get(name)
-        return self._checked(name, slot, now_ns)[0]
+        return self._checked(name, slot, now_ns)
 
     def snapshot(self, now_ns: int) -> Snapshot:
         """Return the newest of everything. Raises NotReady."""

@@ -1,14 +1,14 @@
 """
-What the robot is made to do when there is nothing to play: rung after rung, by the clock.
+What the robot is made to do where no action is played: as `authority` allows it.
 
-Down: the first step without an action begins the first rung; each rung hands over to the next at
-its deadline. Up: it is played again when `resume_rows` are buffered or when there was something
-buffered for as many steps, so that single rows do not make the robot twitch, nor a chunk that is
-shorter than that make it wait for ever.
+When there is nothing to play it goes rung after rung, by the clock: the first step without an
+action begins the first rung; each rung hands over to the next at its deadline. Up: it is played
+again when `resume_rows` are buffered or when there was something buffered for as many steps, so
+that single rows do not make the robot twitch, nor a chunk that is shorter than that make it wait
+for ever. A teardown has rungs of its own.
 
-With nothing ever played nothing is commanded: the robot stands where somebody put it. After
-STOP_SERVICE nothing is commanded either, until `release`: who was stopped must not start by
-itself. Tick thread; it reads no clock.
+The rung stop_service asks once for the stop; `stopped` then holds until `lift_stop`, whatever else
+happens. Tick thread; it reads no clock.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from lerobot_serve.cage.judgement import Last
+from lerobot_serve.edge.authority import Allowed, Commander, Grant, Supply, Teardown
 from lerobot_serve.edge.ramp import Ramp
 from lerobot_serve.edge.robot.description import Robot
 from lerobot_serve.edge.rungs import check_order, ramp_s, Rung, RungKind
 
-DRY = 'nothing_to_play'
-# somebody threw away what was buffered: the episode is over
+# what was buffered was thrown away: the episode is over
 CLEARED = 'cleared'
+DRY = 'nothing_to_play'
 FEW_ROWS = 'too_few_rows_to_resume'
-NOTHING_YET = 'nothing_played_yet'
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,36 +45,61 @@ class Decision:
 
 
 class Ladder:
-    """Owns where on the ladder the robot is. Raises ParameterError for rungs in a wrong order."""
+    """
+    Owns where on the ladder the robot is. `teardown` has no rungs where a robot that is given up
+    only holds; `calls_stop` says that there is a stop service. Raises ParameterError for rungs in
+    a wrong order.
+    """
 
     def __init__(
-        self, rungs: tuple[Rung, ...], robot: Robot, *, step_s: float, resume_rows: int
+        self,
+        rungs: tuple[Rung, ...],
+        robot: Robot,
+        *,
+        step_s: float,
+        resume_rows: int,
+        teardown: tuple[Rung, ...] = (),
+        calls_stop: bool = True,
     ) -> None:
-        check_order(rungs)
-        self._own, self._rungs = rungs, rungs
+        for each in (rungs, teardown) if teardown else (rungs,):
+            check_order(each)
+        self._rungs = {Commander.LADDER: rungs, Commander.TEARDOWN: teardown}
         self.ramp_s = ramp_s(rungs, robot, step_s)
         self._ramp = Ramp(robot.actions, step_s=step_s, stop_s=self.ramp_s)
         self._pose = None if robot.safe_pose is None else np.array(robot.safe_pose)
-        self._resume_rows = resume_rows
-        self._diverted_by = ''
-        self._played = self._falling = self._stopped = False
+        # where the episode began; None until that is known
+        self.initial_pose: np.ndarray | None = None
+        self._resume_rows, self._calls_stop = resume_rows, calls_stop
+        self._commander = Commander.LADDER
+        self._played = self._falling = self.stopped = self._is_torn_down = False
         self._index = 0
         self._dry = DRY
         self._entered_ns: int | None = None
         self._steps_with_rows = 0
 
+    @property
+    def teardown(self) -> Teardown:
+        """What a teardown would do now."""
+        if not self._rungs[Commander.TEARDOWN]:
+            return Teardown.HOLD
+        return Teardown.FINISHED if self._is_torn_down else Teardown.PENDING
+
+    @property
+    def supply(self) -> Supply:
+        """What a step has to play that was given nothing."""
+        return Supply.DRY if self._played else Supply.NEVER
+
     def plays(self, rows_left: int) -> bool:
         """
-        Tell whether a step plays when so many fresh rows are buffered. Ask before taking one: a
-        row that is taken and not played is lost.
+        Tell whether a step that may play does when so many fresh rows are buffered. Ask before
+        taking one: a row that is taken and not played is lost.
         """
-        if self._stopped or self._diverted_by:
-            return False
         enough = max(rows_left, self._steps_with_rows) >= self._resume_rows
         return rows_left > 0 and (enough or not self._falling)
 
     def step(
         self,
+        grant: Grant,
         planned: np.ndarray | None,
         rows_left: int,
         now_ns: int,
@@ -84,63 +109,76 @@ class Ladder:
     ) -> Decision:
         """
         Return what to want. `rows_left` are the fresh rows that are buffered, with `planned`, the
-        first of them; `cleared` says that somebody threw away those of the step before.
+        first of them; `cleared` says that those of the step before were thrown away.
         """
-        if planned is not None and self.plays(rows_left):
+        commander, allowed, cause = grant
+        if allowed is Allowed.PLAY and planned is not None:
             return self._play(planned)
+        self._follow(commander)
         if cleared and not self._falling:
             self._dry = CLEARED
         self._steps_with_rows = self._steps_with_rows + 1 if rows_left > 0 else 0
-        cause = self._diverted_by or (FEW_ROWS if rows_left > 0 else self._dry)
-        if self._stopped:
-            return _decision(RungKind.STOP_SERVICE, None, cause)
-        if not self._played or last is None:
-            return _decision(RungKind.PLAY, None, NOTHING_YET)
-        self._falling = True
-        kind = self._rung(now_ns)
-        if kind is RungKind.STOP_SERVICE:
-            self._stopped = True
-            return _decision(kind, None, cause, call_stop=True)
+        self._falling |= self._played
+        if commander is Commander.LADDER and self._played:
+            cause = FEW_ROWS if rows_left > 0 else self._dry
+        if allowed is Allowed.NONE or last is None:
+            return _decision(self._silence(grant), None, cause)
+        if allowed in (Allowed.FALL_BACK, Allowed.TEARDOWN):
+            return self._go_down(now_ns, last, cause)
+        kind = RungKind.HOLD if allowed in (Allowed.HOLD, Allowed.INTERLOCK) else RungKind.RAMP
         return _decision(kind, self._wanted(kind, last), cause)
 
-    def divert(self, rungs: tuple[Rung, ...], cause: str) -> None:
-        """
-        Play no more: go down these rungs instead, from the first. For a pause and for a robot that
-        is given up. Raises ParameterError.
-        """
-        check_order(rungs)
-        self._rungs, self._diverted_by = rungs, cause
-        self._falling, self._entered_ns = self._played, None
+    def revive(self) -> None:
+        """The robot is not given up, or not any more: the next teardown begins at its top."""
+        self._is_torn_down = False
 
-    def release(self) -> None:
-        """Somebody says to go on: what stopped or diverted is over."""
-        if self._stopped:
-            self.forget()
-        elif self._diverted_by:
-            self._entered_ns = None
-        self._rungs, self._diverted_by, self._stopped = self._own, '', False
+    def lift_stop(self) -> None:
+        """A person says that what the stop was for is over."""
+        self.stopped = False
 
     def forget(self) -> None:
         """
-        The robot may be elsewhere by now: command nothing until something is played, which then
-        begins at once.
+        The robot is silent and may be elsewhere by now: nothing is commanded until something is
+        played, which then begins at once.
         """
         self._played = self._falling = False
         self._entered_ns, self._steps_with_rows = None, 0
         self._ramp.reset()
 
+    def _follow(self, commander: Commander) -> None:
+        """Begin at the top where another one commands than in the step before."""
+        if commander is not self._commander:
+            self._commander, self._entered_ns = commander, None
+
     def _play(self, planned: np.ndarray) -> Decision:
+        self._commander = Commander.POLICY
         self._played, self._falling, self._dry = True, False, DRY
         self._entered_ns, self._steps_with_rows = None, 0
         self._ramp.reset()
         return Decision(RungKind.PLAY, planned, 'play')
 
-    def _rung(self, now_ns: int) -> RungKind:
+    def _silence(self, grant: Grant) -> RungKind:
+        """Return how it is called that nothing is commanded."""
+        if self.stopped:
+            return RungKind.STOP_SERVICE
+        return RungKind.PLAY if grant.commander is Commander.LADDER else RungKind.NOTHING
+
+    def _go_down(self, now_ns: int, last: Last, cause: str) -> Decision:
+        kind = self._rung(self._rungs[self._commander], now_ns)
+        if kind is not RungKind.STOP_SERVICE:
+            return _decision(kind, self._wanted(kind, last), cause)
+        self._is_torn_down = self._commander is Commander.TEARDOWN
+        self.stopped = self._calls_stop
+        # what still moves is brought to rest, since silence would let velocities go on
+        kind = kind if self._calls_stop else RungKind.NOTHING
+        return _decision(kind, self._ramp.stop(last), cause, call_stop=self._calls_stop)
+
+    def _rung(self, rungs: tuple[Rung, ...], now_ns: int) -> RungKind:
         """Return the present rung; deadlines that have passed are behind it for good."""
         if self._entered_ns is None:
             self._index, self._entered_ns = 0, now_ns
         while True:
-            rung = self._rungs[self._index]
+            rung = rungs[self._index]
             if rung.for_s is None or now_ns - self._entered_ns < rung.for_s * 1e9:
                 return rung.kind
             self._entered_ns += int(rung.for_s * 1e9)
@@ -151,6 +189,8 @@ class Ladder:
             return self._ramp.stop(last)
         if kind is RungKind.SAFE_POSE:
             return self._ramp.approach(last, self._pose)
+        if kind is RungKind.INITIAL_POSE and self.initial_pose is not None:
+            return self._ramp.approach(last, self.initial_pose)
         if kind is RungKind.REPEAT_LAST:
             return last.position.copy()
         if kind is RungKind.ZERO:

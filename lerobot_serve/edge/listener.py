@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections import Counter
 from enum import Enum
 
-from lerobot_serve.edge.controller import Controller, Executed
+from lerobot_serve.edge.controller import Controller
 from lerobot_serve.edge.episodes import Outcome
 from lerobot_serve.edge.ledger import End
 from lerobot_serve.edge.parameters import EdgeParameters
 from lerobot_serve.edge.states import Change
+from lerobot_serve.edge.step import Executed
 from lerobot_serve.wire.observation import Observation
 
 

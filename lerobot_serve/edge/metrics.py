@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable
 from prometheus_client.core import Metric
 
 from lerobot_serve.cage.judgement import Verdict
+from lerobot_serve.edge.authority import Commander
 from lerobot_serve.edge.controller import Controller
-from lerobot_serve.edge.operation import Say
 from lerobot_serve.edge.parameters import EdgeParameters
-from lerobot_serve.edge.reports import count_drops, explain, View
+from lerobot_serve.edge.reports import count_drops, explain, ticks_missed, View
 from lerobot_serve.edge.rungs import RungKind
 from lerobot_serve.edge.states import State
 from lerobot_serve.edge.tally import Tally
@@ -46,9 +46,11 @@ def why_not_ready(view: View) -> str:
     What is buffered counts: a server that is late changes nothing for the robot yet.
     """
     state, say = view.requester.connection.state, view.operation.say
-    if state is State.DEAD or view.controller.latched or say is Say.OPERATOR:
+    controller = view.controller
+    stopped = state is State.DEAD or controller.latched or controller.stopped
+    if stopped or controller.waits_for or say is Commander.OPERATOR:
         return explain(view)
-    if say is Say.NOBODY or state in DRIVEN:
+    if say is Commander.NOBODY or state in DRIVEN:
         return ''
     return ': '.join(filter(None, (state.name, explain(view))))
 
@@ -117,7 +119,7 @@ def of_commands(controller: Controller) -> list[Metric]:
 def of_ticks(view: View, fps: float) -> list[Metric]:
     return [
         counter('ticks', 'control steps', value=view.beat.beats),
-        counter('ticks_missed', 'control steps that came too late', value=view.beat.missed),
+        counter('ticks_missed', 'control steps that came too late', value=ticks_missed(view)),
         gauge(
             'queue_remaining_seconds', 'what is left to play', value=view.actions.rows_left / fps
         ),

@@ -8,7 +8,6 @@ torch, so that nothing but these competes for the interpreter.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 import time
 
@@ -17,11 +16,10 @@ import numpy as np
 from std_srvs.srv import Trigger
 
 from lerobot_serve.edge import metrics, preparation, reports
-from lerobot_serve.edge.controller import Executed
 from lerobot_serve.edge.history import History
 from lerobot_serve.edge.link import Episode
 from lerobot_serve.edge.listener import Listener
-from lerobot_serve.edge.operation import Operation, Say
+from lerobot_serve.edge.operation import Answer, Operation
 from lerobot_serve.edge.outside import Outside
 from lerobot_serve.edge.parameters import EdgeParameters
 from lerobot_serve.edge.queue.actions import ActionQueue
@@ -32,7 +30,9 @@ from lerobot_serve.edge.requester import Requester
 from lerobot_serve.edge.robot.commands import command_message, TYPES
 from lerobot_serve.edge.runs import Runs
 from lerobot_serve.edge.states import Connection, Event
+from lerobot_serve.edge.step import Executed
 from lerobot_serve.edge.ticker import Senses, Ticker
+from lerobot_serve.edge.waiting import Waiting
 from lerobot_serve.ros import inputs as ros_inputs
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.beat import Beat
@@ -43,6 +43,7 @@ from lerobot_serve.ros.runtime import run, Runtime
 from lerobot_serve.ros.session_client import SessionClient
 from lerobot_serve.ros.share import shared_file
 from lerobot_serve.ros.steady import SteadyNode
+from lerobot_serve.ros.triggers import offer_triggers
 from lerobot_serve_interfaces.msg import ActionChunk, EdgeState, EpisodeOutcome, ExecutedAction
 
 
@@ -69,7 +70,7 @@ class EdgeController(SteadyNode):
         self._listener = recorder or Listener()
         self._actions = ActionQueue(RULES[parameters.delay_rule])
         self._connection = Connection(time.monotonic_ns, tell=self._listener.changed)
-        self._controller, diversions = preparation.controller(
+        self._controller = preparation.controller(
             parameters,
             self.robot,
             self._actions,
@@ -80,12 +81,14 @@ class EdgeController(SteadyNode):
         self._chunks = Lane(self, ActionChunk, '~/action_chunk', qos.ACTION_CHUNK, self._on_chunk)
         self._requester = self._make_requester(runtime, parameters)
         self._operation = Operation(
-            self._controller, self._requester, diversions, runs_by_itself=parameters.runs_by_itself
+            self._controller, self._requester, runs_by_itself=parameters.runs_by_itself
         )
-        self._beat = Beat(int(1e9 * preparation.tick_s(parameters, self.robot)))
+        self._step_s = preparation.tick_s(parameters, self.robot)
+        self._beat = Beat(int(1e9 * self._step_s))
         self._view = View(
             self._requester, self._controller, self._operation, self._actions, self._beat
         )
+        self._waiting = Waiting(self.get_logger().error)
         self._connect_robot(parameters)
         self._offer(parameters)
         self._start(runtime, parameters, recorder)
@@ -176,7 +179,7 @@ class EdgeController(SteadyNode):
             )
         command = self.robot.command
         self._commands = self.create_publisher(
-            TYPES[command.type], command.topic, qos.COMMAND, **overridable
+            TYPES[command.type], command.topic, qos.command(self._step_s), **overridable
         )
         self._stop_client = (
             self.create_client(Trigger, parameters.stop_service)
@@ -204,13 +207,15 @@ class EdgeController(SteadyNode):
         )
         self._action = RunEpisodeAction(self, self._runs)
         self.create_subscription(EpisodeOutcome, 'episode_outcome', self._on_outcome, qos.OUTCOME)
-        for name, act, text in (
-            ('reset', self._reset, 'the next episode begins'),
-            ('pause', self._operation.pause, 'paused; the robot comes to rest'),
-            ('resume', self._operation.resume, 'it goes on with what is not too old'),
-            ('reset_cage', self._controller.reset_cage, 'the safety cage judges again'),
-        ):
-            self.create_service(Trigger, f'~/{name}', partial(self._on_trigger, act, text))
+        offer_triggers(
+            self,
+            {
+                'reset': self._reset,
+                'pause': self._operation.pause,
+                'resume': self._operation.resume,
+                'reset_cage': self._operation.reset_cage,
+            },
+        )
         self.create_timer(parameters.status_period_s, self._on_timer)
         self.create_timer(1.0, self._on_slow_timer)
 
@@ -219,15 +224,8 @@ class EdgeController(SteadyNode):
     def _on_input(self, name: str, raw: bytes) -> None:
         self._inputs.deposit(name, raw, time.monotonic_ns())
 
-    def _reset(self) -> None:
-        self._operation.begin(Episode(self._settings.current.task))
-
-    def _on_trigger(
-        self, act: Callable[[], None], text: str, _: Trigger.Request, response: Trigger.Response
-    ) -> Trigger.Response:
-        act()
-        response.success, response.message = True, text
-        return response
+    def _reset(self) -> Answer:
+        return self._operation.reset(Episode(self._settings.current.task))
 
     def _on_outcome(self, message: EpisodeOutcome) -> None:
         self._listener.judged(message.episode_id, message.outcome, message.text)
@@ -236,6 +234,7 @@ class EdgeController(SteadyNode):
     def _on_timer(self) -> None:
         self._state_publisher.publish(self._state())
         self._listener.dropped(reports.count_drops(self._view))
+        self._waiting.look(self._controller.waits_for)
         self._action.look()
 
     def _on_slow_timer(self) -> None:
@@ -271,13 +270,16 @@ class EdgeController(SteadyNode):
 
     def _send(self, command: np.ndarray) -> None:
         stamp = self.get_clock().now().to_msg()
-        self._commands.publish(command_message(command, self.robot, stamp))
+        self._commands.publish(command_message(command, self.robot, stamp, self._step_s))
 
     def _call_stop(self) -> None:
         """Ask for the stop; nobody waits for the answer."""
-        if self._stop_client and self._operation.say is not Say.OPERATOR:
+        if self._stop_client:
             self._stop_client.call_async(Trigger.Request())
-            self.get_logger().error(f'called {self._stop_client.srv_name}: the robot is given up')
+            self.get_logger().error(
+                f'called {self._stop_client.srv_name}: {self._controller.rung_reason}; nothing is '
+                'commanded until ~/reset is called'
+            )
 
     # executor thread
 

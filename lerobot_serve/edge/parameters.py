@@ -138,8 +138,9 @@ class EdgeParameters:
     ladder: tuple[str, ...] = parameter(
         (),
         'what is done when there is nothing to play, in turn, each with its seconds but the last: '
-        'ramp, hold, repeat_last, zero, safe_pose, stop_service; empty takes ramp 0.5 (or as long '
-        'as the robot needs to stop) and hold, for a robot that has nothing but velocities zero',
+        'ramp, hold, repeat_last, zero, safe_pose, initial_pose, stop_service; empty takes ramp '
+        '0.5 (or as long as the robot needs to stop) and hold, for a robot that has nothing but '
+        'velocities zero',
     )
     resume_s: float = parameter(
         0.1,
@@ -149,18 +150,33 @@ class EdgeParameters:
         high=10.0,
     )
     latch_after_trips: int = parameter(
-        0,
-        'actions in a row that the safety cage changes before it stops the robot until reset; 0 '
-        'for never',
+        150,
+        'actions in a row that the safety cage changes before it stops the robot until '
+        '~/reset_cage; 0 for never',
         low=0,
         high=1_000_000,
     )
+    start_tolerance: float = parameter(
+        0.05,
+        'how far outside its limits a joint may stand when it is commanded first, as a share of '
+        'its range',
+        low=0.0,
+        high=10.0,
+    )
+    max_blind_s: float = parameter(
+        0.5,
+        'the robot holds when its state is missing or older than max_age_s for longer than this',
+        unit='s',
+        low=0.0,
+        high=10.0,
+    )
     teardown: str = parameter(
         'hold',
-        'what is done when the state becomes DEAD, after coming to rest: hold, go to the '
-        'safe_pose and then command nothing, or command nothing at once; the stop service is '
-        'called before the latter two command nothing',
-        choices=('hold', 'safe_pose', 'stop_service'),
+        'what is done when the state becomes DEAD in an episode that is not paused, after coming '
+        'to rest: hold, go to the safe_pose or to the initial_pose, in which the episode began, '
+        'and then command nothing, or command nothing at once; before nothing is commanded the '
+        'stop service is called, where there is one',
+        choices=('hold', 'safe_pose', 'initial_pose', 'stop_service'),
     )
     stop_service: str = parameter(
         '',
@@ -263,7 +279,7 @@ def _check_stop(given: EdgeParameters) -> None:
     if given.stop_service and not in_ladder and given.teardown == 'hold':
         raise ParameterError(
             f'stop_service {given.stop_service!r} would never be called: neither the ladder has '
-            "the rung stop_service nor is teardown 'safe_pose' or 'stop_service'"
+            "the rung stop_service nor does teardown end with it, as all but 'hold' do"
         )
     if not given.stop_service and (in_ladder or given.teardown == 'stop_service'):
         where = 'the ladder' if in_ladder else 'teardown'

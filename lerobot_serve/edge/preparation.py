@@ -11,6 +11,7 @@ import time
 
 from lerobot_serve.cage import sharing
 from lerobot_serve.cage.cage import Cage
+from lerobot_serve.cage.start import Start
 from lerobot_serve.edge.controller import Controller
 from lerobot_serve.edge.exchange import Exchange
 from lerobot_serve.edge.history import History
@@ -19,7 +20,6 @@ from lerobot_serve.edge.journey import Journey
 from lerobot_serve.edge.ladder import Ladder
 from lerobot_serve.edge.link import Episode, Link, Pace
 from lerobot_serve.edge.listener import Listener
-from lerobot_serve.edge.operation import Diversions
 from lerobot_serve.edge.parameters import EdgeParameters
 from lerobot_serve.edge.queue.actions import ActionQueue
 from lerobot_serve.edge.queue.interpolation import Interpolator
@@ -30,17 +30,20 @@ from lerobot_serve.edge.robot.file import load
 from lerobot_serve.edge.robot.table import RobotFileError
 from lerobot_serve.edge.rungs import (
     parse_ladder,
-    Rung,
-    RungKind,
-    stop_and_hold,
+    ramp_s,
     teardown_rungs,
 )
 from lerobot_serve.edge.servers import Servers
 from lerobot_serve.edge.states import Connection
+from lerobot_serve.edge.step import Timing
 from lerobot_serve.parameters import ParameterError
 from lerobot_serve.wire.executed import Executed
 from lerobot_serve.wire.schema import Codec, ID_LIMIT
 from lerobot_serve.wire.session import ASK_EXTENSION_BYTES_LIMIT, CameraSpec, SessionAsk
+
+# one sample may be misread, two may be one misread twice on their way; three cost a tenth of a
+# second at 30 Hz
+START_SAMPLES = 3
 
 
 def load_robot(path: str | Path) -> Robot:
@@ -73,40 +76,52 @@ def tick_s(parameters: EdgeParameters, robot: Robot) -> float:
 
 def controller(
     parameters: EdgeParameters, robot: Robot, actions: ActionQueue, dry: Callable[[], None]
-) -> tuple[Controller, Diversions]:
-    """Return what commands the robot, and what it does instead. Raises ParameterError."""
+) -> Controller:
+    """Return what commands the robot. Raises ParameterError."""
     step_s = tick_s(parameters, robot)
-    ladder = Ladder(
-        parse_ladder(parameters.ladder, robot, step_s=step_s),
+    cage = _cage(parameters, robot, step_s)
+    return Controller(
+        actions,
+        _ladder(parameters, robot, step_s),
+        cage,
+        Interpolator(parameters.interpolation),
+        Journey(len(robot.actions)),
+        Start(cage.limits, samples=START_SAMPLES, outside_share=parameters.start_tolerance),
+        Timing(
+            int(1e9 * step_s),
+            int(1e9 * parameters.max_action_age_s),
+            int(1e9 * parameters.max_blind_s),
+        ),
+        dry=dry,
+        releases=parameters.while_paused == 'nothing',
+    )
+
+
+def _ladder(parameters: EdgeParameters, robot: Robot, step_s: float) -> Ladder:
+    rungs = parse_ladder(parameters.ladder, robot, step_s=step_s)
+    stop_s = ramp_s(rungs, robot, step_s)
+    return Ladder(
+        rungs,
         robot,
         step_s=step_s,
         resume_rows=max(1, round(parameters.resume_s * robot.fps)),
+        teardown=teardown_rungs(parameters.teardown, robot, stop_s, step_s=step_s),
+        calls_stop=bool(parameters.stop_service),
     )
+
+
+def _cage(parameters: EdgeParameters, robot: Robot, step_s: float) -> Cage:
     try:
-        cage = Cage(
+        return Cage(
             robot.actions,
             robot.interlocks,
             robot.own_state_names,
             step_s=step_s,
-            latch_after_trips=parameters.latch_after_trips,
+            # several commands are one action
+            latch_after_trips=parameters.latch_after_trips * parameters.interpolation,
         )
     except ValueError as error:
         raise ParameterError(f'robot_file: {error}') from error
-    made = Controller(
-        actions,
-        ladder,
-        cage,
-        Interpolator(parameters.interpolation),
-        Journey(len(robot.actions)),
-        step_s=step_s,
-        max_action_age_ns=int(parameters.max_action_age_s * 1e9),
-        dry=dry,
-    )
-    stop = stop_and_hold(ladder.ramp_s)
-    leave = (Rung(RungKind.RAMP, ladder.ramp_s), Rung(RungKind.STOP_SERVICE))
-    teardown = teardown_rungs(parameters.teardown, robot, ladder.ramp_s, step_s=step_s)
-    paused = stop if parameters.while_paused == 'hold' else leave
-    return made, Diversions(stop, paused, teardown)
 
 
 def requester(

@@ -15,7 +15,7 @@ import threading
 from typing import Any
 
 from lerobot_serve.edge import preparation
-from lerobot_serve.edge.controller import Controller, Executed
+from lerobot_serve.edge.controller import Controller
 from lerobot_serve.edge.episodes import Outcome
 from lerobot_serve.edge.ledger import End, OK
 from lerobot_serve.edge.listener import Listener
@@ -23,6 +23,7 @@ from lerobot_serve.edge.outcomes import Episode, Outcomes
 from lerobot_serve.edge.parameters import EdgeParameters
 from lerobot_serve.edge.robot.description import Robot
 from lerobot_serve.edge.states import Change, State
+from lerobot_serve.edge.step import Executed
 from lerobot_serve.edge.step_recorder import NOT_FINITE, StepRecorder
 from lerobot_serve.trace import records
 from lerobot_serve.trace.begin import begin

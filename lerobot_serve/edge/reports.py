@@ -8,11 +8,13 @@ from typing import Any
 
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
 
-from lerobot_serve.edge.controller import Controller, Executed
-from lerobot_serve.edge.operation import Operation, Say
+from lerobot_serve.edge.authority import Commander
+from lerobot_serve.edge.controller import Controller
+from lerobot_serve.edge.operation import LATCHED, Operation, STOPPED
 from lerobot_serve.edge.queue.actions import ActionQueue
 from lerobot_serve.edge.requester import Requester
 from lerobot_serve.edge.states import State
+from lerobot_serve.edge.step import Executed
 from lerobot_serve.wire.schema import TASK_LIMIT, TEXT_LIMIT
 from lerobot_serve_interfaces.msg import DropCount, EdgeState, ExecutedAction
 
@@ -86,7 +88,7 @@ def edge_state(view: View, *, stamp: Any, client_id: str, fps: float) -> EdgeSta
         round_trip_ms=progress.round_trip_ms,
         network_ms=progress.network_ms,
         ticks=view.beat.beats,
-        ticks_missed=view.beat.missed,
+        ticks_missed=ticks_missed(view),
         actions_executed=controller.actions_executed,
         requests_sent=progress.requests_sent,
         chunks_accepted=progress.chunks_accepted,
@@ -94,6 +96,11 @@ def edge_state(view: View, *, stamp: Any, client_id: str, fps: float) -> EdgeSta
         cage_trips=controller.cage_trips,
         drops=[DropCount(reason=name, count=n) for name, n in sorted(drops.items()) if n],
     )
+
+
+def ticks_missed(view: View) -> int:
+    """Return the control steps without a command: those not woken for, and those too close."""
+    return view.beat.missed + view.controller.ticks_skipped
 
 
 def count_drops(view: View) -> Counter[str]:
@@ -110,13 +117,18 @@ def explain(view: View) -> str:
     """Return why the state is what it is, in words."""
     standing, progress = view.requester.connection.standing, view.requester.exchange.progress
     if standing.state == State.DEAD:
-        return f'{standing.reason}; call ~/reset when that is mended'
+        held = ' paused, so that no teardown begins;' if view.operation.paused else ''
+        return f'{standing.reason};{held} call ~/reset when that is mended'
     if view.controller.latched:
-        return 'the safety cage has stopped the robot; call ~/reset_cage when that is mended'
-    if view.operation.say is Say.OPERATOR:
+        return f'{LATCHED}; call ~/reset_cage when that is mended'
+    if view.controller.stopped:
+        return f'{STOPPED}; call ~/reset when what led to it is mended'
+    if view.operation.say is Commander.OPERATOR:
         return 'paused'
-    if view.operation.say is Say.NOBODY:
+    if view.operation.say is Commander.NOBODY:
         return 'no episode runs'
+    if view.controller.waits_for:
+        return f'it does not begin: {view.controller.waits_for}'
     if standing.state == State.STREAMING:
         return progress.waiting_for
     parts = (standing.reason, progress.waiting_for, progress.failed)

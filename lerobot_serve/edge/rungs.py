@@ -14,7 +14,7 @@ import re
 
 import numpy as np
 
-from lerobot_serve.cage.description import Motion
+from lerobot_serve.cage.description import ActionLimit, Motion
 from lerobot_serve.edge.ramp import stop_time_s, travel_time_s
 from lerobot_serve.edge.robot.description import Robot
 from lerobot_serve.parameters import ParameterError
@@ -39,8 +39,16 @@ class RungKind(IntEnum):
     ZERO = 4
     # slowly to the pose of the robot file
     SAFE_POSE = 5
-    # a service is called, and nothing is commanded until somebody resets
+    # a service is called, and nothing is commanded until a reset
     STOP_SERVICE = 6
+    # nothing is commanded; no rung of a ladder, but where a pause or a teardown may end
+    NOTHING = 7
+    # slowly to the pose in which the episode began
+    INITIAL_POSE = 8
+
+
+# what no ladder may name
+NO_RUNGS = (RungKind.PLAY, RungKind.NOTHING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,32 +96,32 @@ def ramp_s(rungs: tuple[Rung, ...], robot: Robot, step_s: float) -> float:
     return ramps[0] if ramps else default_ladder(robot, step_s)[0].for_s
 
 
-def stop_and_hold(stop_s: float) -> tuple[Rung, ...]:
-    """Return the rungs of a pause: come to rest and stay there."""
-    return Rung(RungKind.RAMP, stop_s), Rung(RungKind.HOLD)
-
-
 def teardown_rungs(
     teardown: str, robot: Robot, stop_s: float, *, step_s: float | None = None
 ) -> tuple[Rung, ...]:
     """
-    Return the rungs of a robot that is given up. Raises ParameterError.
+    Return the rungs of a robot that is given up, none for `hold`. Raises ParameterError.
 
-    At the end of `safe_pose` nothing is commanded any more, as with `stop_service`.
+    At the end of a pose nothing is commanded any more, as with `stop_service`.
     """
     step_s = step_s or 1 / robot.fps
     ramp, end = Rung(RungKind.RAMP, stop_s), Rung(RungKind.STOP_SERVICE)
     if teardown == 'hold':
-        return stop_and_hold(stop_s)
+        return ()
     if teardown == 'stop_service':
         return ramp, end
+    if teardown == 'initial_pose':
+        # it may be anywhere in the limits
+        farthest = [(limit, goal) for limit in robot.actions for goal in (limit.low, limit.high)]
+        return ramp, Rung(RungKind.INITIAL_POSE, _way_s(farthest, stop_s, step_s)), end
     if robot.safe_pose is None:
         raise ParameterError(f"teardown 'safe_pose' {_NO_POSE}")
-    way_s = max(
-        travel_time_s(limit, goal, stop_s, step_s)
-        for limit, goal in zip(robot.actions, robot.safe_pose, strict=True)
-    )
-    return ramp, Rung(RungKind.SAFE_POSE, way_s), end
+    goals = list(zip(robot.actions, robot.safe_pose, strict=True))
+    return ramp, Rung(RungKind.SAFE_POSE, _way_s(goals, stop_s, step_s)), end
+
+
+def _way_s(goals: list[tuple[ActionLimit, float]], stop_s: float, step_s: float) -> float:
+    return max(travel_time_s(limit, goal, stop_s, step_s) for limit, goal in goals)
 
 
 def check_order(rungs: tuple[Rung, ...]) -> None:
@@ -149,7 +157,7 @@ _NO_POSE = 'needs a safe_pose in the robot file, which has none'
 
 
 def _parse(text: str) -> Rung:
-    kinds = {kind.name.lower(): kind for kind in RungKind if kind is not RungKind.PLAY}
+    kinds = {kind.name.lower(): kind for kind in RungKind if kind not in NO_RUNGS}
     match = TEXT.fullmatch(text)
     if not match or match[1] not in kinds:
         raise ParameterError(

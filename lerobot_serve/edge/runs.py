@@ -41,6 +41,8 @@ class Runs:
         """Return why this goal is not begun; empty when it may be."""
         if self.present:
             return 'another episode runs; cancel it first'
+        if why_not := self._operation.refusal():
+            return why_not
         if len(goal.task.encode()) > TASK_LIMIT or len(goal.episode_id.encode()) > ID_LIMIT:
             return f'task may have {TASK_LIMIT} bytes and episode_id {ID_LIMIT}'
         if not goal.max_duration_s >= 0:
@@ -81,7 +83,9 @@ class Runs:
         if ended is None:
             return None
         self.present = None
-        self._operation.end()
+        if ended[0] is not Outcome.DEAD:
+            # the teardown of a robot that is given up belongs to its episode
+            self._operation.end()
         self._tell(run.episode_id, *ended)
         return self._result(run, *ended)
 

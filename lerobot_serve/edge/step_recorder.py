@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from enum import Enum
 
 from lerobot_serve.cage.judgement import Verdict
-from lerobot_serve.edge.controller import Controller, Executed
+from lerobot_serve.edge.controller import Controller
 from lerobot_serve.edge.queue.actions import Source
 from lerobot_serve.edge.rungs import RungKind
+from lerobot_serve.edge.step import Executed
 from lerobot_serve.trace import records
 from lerobot_serve.trace.records import Ids, Record
 from lerobot_serve.trace.writer import TraceWriter

@@ -13,7 +13,7 @@ from typing import Protocol
 
 import numpy as np
 
-from lerobot_serve.edge.controller import Controller, Executed, Sensed
+from lerobot_serve.edge.controller import Controller
 from lerobot_serve.edge.history import History
 from lerobot_serve.edge.inputs import Inputs, NotReady
 from lerobot_serve.edge.listener import Listener
@@ -22,6 +22,7 @@ from lerobot_serve.edge.outside import Messages
 from lerobot_serve.edge.preparation import state_inputs
 from lerobot_serve.edge.robot.description import Robot
 from lerobot_serve.edge.robot.measured import measured, measuring
+from lerobot_serve.edge.step import Executed, Sensed
 from lerobot_serve.wire.errors import Malformed
 
 
@@ -43,11 +44,12 @@ class Senses:
 
     def __call__(self, now_ns: int) -> Sensed:
         try:
-            raws = [self._inputs.newest(name, now_ns) for name in self._names]
-            state = self._messages.state(raws, self._sources)
+            newest = [self._inputs.newest(name, now_ns) for name in self._names]
+            state = self._messages.state([raw for raw, _ in newest], self._sources)
         except (NotReady, Malformed):
             return Sensed()
-        return Sensed(state, measured(state, self._measuring))
+        arrived_ns = tuple(at_ns for _, at_ns in newest)
+        return Sensed(state, measured(state, self._measuring), arrived_ns)
 
 
 class Ticker:
@@ -94,8 +96,8 @@ class Ticker:
         if number % self._ticks_a_step == 0:
             # a policy's steps are those of its rate, however often the robot is commanded
             self._history.tick(number // self._ticks_a_step, now_ns)
-        self._operation.look()
-        executed, call_stop = self._controller.step(now_ns, partial(self._senses, now_ns))
+        orders = self._operation.look()
+        executed, call_stop = self._controller.step(now_ns, partial(self._senses, now_ns), orders)
         if executed:
             self._command(executed, self._beat.beats)
         if call_stop:

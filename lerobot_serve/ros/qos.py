@@ -77,6 +77,26 @@ SENSOR = _profile(ReliabilityPolicy.BEST_EFFORT, 1)
 
 # the newest command replaces the one before
 COMMAND = _profile(ReliabilityPolicy.RELIABLE, 1)
+# what a driver may rely on: three commands in a row that did not come, and no less than a busy
+# machine may hold one up
+COMMANDS_MISSED, COMMAND_DEADLINE_S = 3, 0.1
+
+
+def command(step_s: float) -> QoSProfile:
+    """
+    Return the writer of commands.
+
+    It offers a deadline and a lease, so that a driver may ask for them and see that commands have
+    ended; a driver that asks for none gets the same commands as before.
+    """
+    return _profile(
+        ReliabilityPolicy.RELIABLE,
+        1,
+        deadline=Duration(seconds=max(COMMANDS_MISSED * step_s, COMMAND_DEADLINE_S)),
+        liveliness=LivelinessPolicy.AUTOMATIC,
+        liveliness_lease_duration=Duration(seconds=LIVELINESS_LEASE_S),
+    )
+
 
 # what rqt_runtime_monitor and every other reader of /diagnostics expects
 DIAGNOSTICS = _profile(ReliabilityPolicy.RELIABLE, 10)

@@ -9,15 +9,17 @@ import numpy as np
 from lerobot_serve.cage.cage import Cage
 from lerobot_serve.cage.description import ActionLimit, Interlock, Motion
 from lerobot_serve.cage.judgement import Judgement, Last
-from lerobot_serve.edge.controller import Controller, Executed, Sensed
+from lerobot_serve.cage.start import Start
+from lerobot_serve.edge.authority import Orders
+from lerobot_serve.edge.controller import Controller
 from lerobot_serve.edge.journey import Journey
 from lerobot_serve.edge.ladder import Ladder
-from lerobot_serve.edge.operation import Diversions
 from lerobot_serve.edge.queue.actions import ActionQueue, Source
 from lerobot_serve.edge.queue.interpolation import Interpolator
 from lerobot_serve.edge.robot.description import Output, Robot
 from lerobot_serve.edge.rungs import Rung, RungKind
 from lerobot_serve.edge.states import Event, State
+from lerobot_serve.edge.step import Executed, Sensed, Timing
 
 STEP_S = 0.02
 STEP_NS = 20_000_000
@@ -68,10 +70,23 @@ class Bench:
         latch_after_trips: int = 0,
         interlocks: tuple[Interlock, ...] = (),
         ladder: tuple[Rung, ...] = LADDER,
+        teardown: tuple[Rung, ...] = GIVING_UP,
+        calls_stop: bool = True,
+        releases: bool = False,
+        start_samples: int = 1,
+        outside_share: float = inf,
+        max_blind_s: float = inf,
     ) -> None:
         self.robot = robot or arm()
         self.queue, self.dries = ActionQueue(), 0
-        self.ladder = Ladder(ladder, self.robot, step_s=STEP_S, resume_rows=resume_rows)
+        self.ladder = Ladder(
+            ladder,
+            self.robot,
+            step_s=STEP_S,
+            resume_rows=resume_rows,
+            teardown=teardown,
+            calls_stop=calls_stop,
+        )
         self.cage = Spy(
             self.robot.actions,
             interlocks,
@@ -85,11 +100,12 @@ class Bench:
             self.cage,
             Interpolator(interpolation),
             Journey(len(self.robot.actions)),
-            step_s=STEP_S,
-            max_action_age_ns=MAX_AGE_NS,
+            Start(self.cage.limits, samples=start_samples, outside_share=outside_share),
+            Timing(STEP_NS, MAX_AGE_NS, int(min(1e9 * max_blind_s, 1e18))),
             dry=self._on_dry,
+            releases=releases,
         )
-        self.diversions = Diversions(LADDER, LADDER, GIVING_UP)
+        self.orders = Orders()
         self.measured: np.ndarray | None = np.zeros(len(self.robot.actions))
         self.level = inf
         self.now_ns, self.asked = 1_000_000_000, 0
@@ -109,10 +125,14 @@ class Bench:
         self.queue.append(chunk, source, mark=self.queue.mark())
 
     def step(self) -> Executed | None:
-        executed, call_stop = self.controller.step(self.now_ns, self.sense)
+        executed, call_stop = self.controller.step(self.now_ns, self.sense, self.orders)
         self.stops += call_stop
         self.now_ns += STEP_NS
         return executed
+
+    def be(self, **orders: object) -> None:
+        """Change what is decided outside of the control step."""
+        self.orders = self.orders._replace(**orders)
 
     def commands(self, steps: int) -> list[float | None]:
         """Return what the first joint is told in so many steps."""

@@ -10,9 +10,19 @@ import numpy as np
 
 from lerobot_serve.cage.description import ActionLimit, Motion
 from lerobot_serve.cage.judgement import Last
+from lerobot_serve.edge.authority import (
+    Allowed,
+    decide,
+    Grant,
+    Joints,
+    Orders,
+    Situation,
+    Supply,
+)
 from lerobot_serve.edge.ladder import Decision, Ladder
 from lerobot_serve.edge.robot.description import Output, Robot
 from lerobot_serve.edge.rungs import Rung, RungKind
+from lerobot_serve.edge.states import State
 
 S = 1_000_000_000
 STEP_S = 0.02
@@ -51,17 +61,45 @@ class World:
     now_ns: int = 5 * S
     last: Last | None = None
     seen: list[Decision] = field(default_factory=list)
+    orders: Orders = field(default_factory=Orders)
+    releases: bool = False
+    is_velocity: np.ndarray | None = None
 
     def step(self, action: np.ndarray | None = None, rows_left: int | None = None) -> Decision:
         """Take one step with so many rows buffered; one row when there is an action."""
         rows = rows_left if rows_left is not None else int(action is not None)
-        decision = self.ladder.step(action, rows, self.now_ns, self.last)
-        if decision.wanted is not None:
+        fresh = action is not None and self.ladder.plays(rows)
+        grant = self.granted(fresh=fresh)
+        planned = action if grant.allowed is Allowed.PLAY else None
+        decision = self.ladder.step(grant, planned, rows, self.now_ns, self.last)
+        if decision.wanted is None:
+            self.last = None
+            self.ladder.forget()
+        else:
             before = self.last or Last(decision.wanted, np.zeros(self.columns))
             self.last = before.after(decision.wanted, STEP_S)
         self.now_ns += STEP_NS
         self.seen.append(decision)
         return decision
+
+    def granted(self, *, fresh: bool) -> Grant:
+        """Return what the table says."""
+        ladder = self.ladder
+        given = Situation(
+            self.orders,
+            stopped=ladder.stopped,
+            releases=self.releases,
+            teardown=ladder.teardown,
+            joints=joints_of(self.last, self.is_velocity),
+            supply=Supply.FRESH if fresh else ladder.supply,
+        )
+        return decide(given)
+
+    def be(self, **orders: object) -> None:
+        """Change what is decided outside of the control step."""
+        self.orders = self.orders._replace(**orders)
+        if self.orders.state is not State.DEAD:
+            self.ladder.revive()
 
     def play(self, *values: float) -> None:
         """Play actions that move all joints alike."""
@@ -72,9 +110,34 @@ class World:
         return [self.step() for _ in range(round(seconds / STEP_S))]
 
 
-def world(text: str, robot: Robot = ARM, resume_rows: int = 3) -> World:
-    ladder = Ladder(rungs(text), robot, step_s=STEP_S, resume_rows=resume_rows)
-    return World(ladder, len(robot.actions))
+def is_velocity(robot: Robot) -> np.ndarray:
+    return np.array([action.motion is VELOCITY for action in robot.actions])
+
+
+def joints_of(last: Last | None, velocities: np.ndarray) -> Joints:
+    if last is None:
+        return Joints.SILENT
+    speed = np.where(velocities, last.position, last.velocity)
+    return Joints.MOVING if (abs(speed) > 1e-9).any() else Joints.AT_REST
+
+
+def world(
+    text: str,
+    robot: Robot = ARM,
+    resume_rows: int = 3,
+    *,
+    teardown: str = '',
+    calls_stop: bool = True,
+) -> World:
+    ladder = Ladder(
+        rungs(text),
+        robot,
+        step_s=STEP_S,
+        resume_rows=resume_rows,
+        teardown=rungs(teardown) if teardown else (),
+        calls_stop=calls_stop,
+    )
+    return World(ladder, len(robot.actions), is_velocity=is_velocity(robot))
 
 
 def kinds(decisions):

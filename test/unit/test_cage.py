@@ -114,12 +114,18 @@ def test_the_reason_names_a_lead():
 
 
 def test_the_first_command_is_bounded_from_where_the_robot_is():
-    judgement = judge(cage(ARM), HERE + 1, None, measured=HERE)
-    assert judgement.command == pytest.approx(np.array([0.04, 1.04, 0.55]))
-    assert judgement.verdict == Verdict.CLAMPED
-    begun = cage(ARM).start(HERE)
+    begun = cage(ARM).limits.start(HERE)
     assert begun.position.tobytes() == HERE.tobytes()
     assert not begun.velocity.any()
+    judgement = judge(cage(ARM), HERE + 1, begun, measured=HERE)
+    assert judgement.command == pytest.approx(np.array([0.04, 1.04, 0.55]))
+    assert judgement.verdict == Verdict.CLAMPED
+
+
+def test_one_measured_sample_is_no_place_to_begin_from():
+    judgement = judge(cage(ARM), HERE, None, measured=HERE)
+    assert (judgement.verdict, judgement.command) == (Verdict.STOPPED, None)
+    assert judgement.cause == 'position_unknown'
 
 
 @pytest.mark.parametrize(
@@ -130,7 +136,7 @@ def test_without_knowing_where_the_robot_is_nothing_moves(measured):
     judgement = judge(cage(ARM), HERE, None, measured=measured)
     assert (judgement.verdict, judgement.command) == (Verdict.STOPPED, None)
     assert judgement.reason == 'where the robot is is not known'
-    assert cage(ARM).start(measured) is None
+    assert cage(ARM).limits.start(measured) is None
 
 
 @pytest.mark.parametrize('position', [HERE * np.nan, HERE[:2], HERE + inf, list(HERE)])
@@ -230,6 +236,44 @@ def test_a_latched_cage_brings_to_rest_what_moves_and_then_sends_nothing():
         commands.append(judgement.command)
     assert [command[1] for command in commands[:2]] == pytest.approx([1.06, 1.08])
     assert commands[2:] == [None, None]
+
+
+def test_a_latched_cage_brakes_within_the_lead():
+    """The measured position stays behind: what brakes is not driven further ahead of it."""
+    coasting = ActionLimit(
+        'pan.pos', 'pan', POSITION, -9.0, 9.0, 0.1, max_acceleration=5.0, max_lead=0.1
+    )
+    guard = cage((coasting,), latch_after_trips=1)
+    last, measured = Last(np.array([0.09]), np.array([4.0])), np.array([0.0])
+    judge(guard, np.array([np.nan]), last, measured)
+    assert guard.latched
+    for _ in range(40):
+        judgement = judge(guard, np.array([9.0]), last, measured)
+        if judgement.command is None:
+            break
+        last = last.after(judgement.command, STEP_S)
+        assert last.position[0] <= 0.1 + 1e-9
+    assert judgement.command is None
+
+
+def test_what_is_not_measured_neither_closes_the_latch_nor_keeps_it_open():
+    guard = cage(ARM, latch_after_trips=2)
+    for _ in range(9):
+        assert judge(guard, HERE, at_rest(*HERE), None).cause == 'position_unknown'
+    assert not guard.latched
+    judge(guard, HERE * np.nan, at_rest(*HERE), HERE)
+    judge(guard, HERE, at_rest(*HERE), None)
+    judge(guard, HERE * np.nan, at_rest(*HERE), HERE)
+    assert guard.latched
+
+
+def test_a_robot_that_must_not_move_on_blindly_holds():
+    guard = cage(SIMPLE)
+    judgement = guard.judge(
+        np.array([0.05]), at_rest(0.0), measured=None, state=None, blind='its state is too old'
+    )
+    assert (judgement.verdict, judgement.command) == (Verdict.HELD, [0.0])
+    assert (judgement.cause, judgement.reason) == ('position_unknown', 'its state is too old')
 
 
 def test_trips_are_counted_by_cause():

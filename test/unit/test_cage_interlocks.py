@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from cage_rig import at_rest, cage, judge, moderate, wild
 from hypothesis import given
 from hypothesis import strategies as st
@@ -109,12 +111,77 @@ def test_a_state_that_is_none_holds(state):
     assert judge(cage(DRONE), WANTED, at_rest(*CRUISE), state=state).verdict == Verdict.PASS
 
 
-def test_a_latched_cage_forces_nothing():
+def test_a_latched_cage_goes_on_to_force():
     guard = cage(DRONE, (LOW,), STATES, latch_after_trips=1)
-    low = np.array([1.0, 1.0])
-    assert judge(guard, WANTED, at_rest(*CRUISE), state=low).verdict == Verdict.CLAMPED
-    judgement = judge(guard, WANTED, at_rest(*CRUISE), state=low)
+    low, fine = np.array([1.0, 1.0]), np.array([50.0, 1.0])
+    judge(guard, WANTED * np.nan, at_rest(*CRUISE), state=fine)
+    assert guard.latched
+    last = at_rest(*CRUISE)
+    for _ in range(9):
+        judgement = judge(guard, WANTED, last, state=low)
+        assert judgement.verdict == Verdict.STOPPED
+        assert judgement.reason.startswith('low forces its actions; latched')
+        last = last.after(judgement.command, 0.02)
+    # as an open one would, and nothing else moves
+    assert last.position == pytest.approx([0.9, 0.0, 0.0])
+    judgement = judge(guard, WANTED, last, state=fine)
     assert (judgement.verdict, judgement.command) == (Verdict.STOPPED, None)
+
+
+def test_an_interlock_that_forces_for_ever_does_not_close_the_latch():
+    guard = cage(DRONE, (LOW,), STATES, latch_after_trips=3)
+    low = np.array([1.0, 1.0])
+    for _ in range(20):
+        assert judge(guard, WANTED, at_rest(*CRUISE), state=low).cause == 'interlock'
+    assert not guard.latched
+
+
+@pytest.mark.parametrize('wanted', [None, 'up', np.zeros(7)])
+def test_what_is_no_action_does_not_take_the_reflex_away(wanted):
+    judgement = fly(1.0, wanted=wanted)
+    assert (judgement.verdict, judgement.cause) == (Verdict.HELD, 'not_an_action')
+    assert judgement.command == pytest.approx([0.75, 0.2, 0.0])
+
+
+BRAKE = ActionLimit('drive', 'drive', Motion.VELOCITY, -2.0, 2.0, 0.1, 1.5, 1.0)
+REACH = ActionLimit('reach', 'reach', Motion.POSITION, -1.0, 1.0, 0.01, 5.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ('forced', 'last', 'expected'),
+    [
+        # at once, which max_step and max_acceleration would spread over seconds
+        ({'drive': 0.0}, (1.5, 0.0), (0.0, 0.0)),
+        # within position and velocity still
+        ({'drive': -9.0}, (1.5, 0.0), (-1.5, 0.0)),
+        ({'reach': 0.05}, (0.0, 0.0), (0.0, 0.05)),
+        ({'reach': 0.9}, (0.0, 0.0), (0.0, 0.1)),
+        ({'reach': 3.0}, (0.0, 0.98), (0.0, 1.0)),
+        # outside already: no further out
+        ({'reach': 3.0}, (0.0, 1.2), (0.0, 1.2)),
+    ],
+)
+def test_an_immediate_interlock_is_bounded_in_position_and_velocity_alone(forced, last, expected):
+    slow = Interlock('now', 'near', 0.5, None, forced)
+    fast = replace(slow, immediate=True)
+    near, here = np.array([0.1]), at_rest(*last)
+    wanted = here.position
+    commands = [
+        judge(cage((BRAKE, REACH), (one,), ('near',)), wanted, here, state=near).command
+        for one in (slow, fast)
+    ]
+    assert commands[1] == pytest.approx(np.array(expected))
+    # what is not immediate is a step at most
+    assert (abs(commands[0] - wanted) <= np.array([0.02, 0.01]) * (1 + 1e-6)).all()
+
+
+def test_of_two_that_force_one_action_the_later_decides_whether_at_once():
+    fast = Interlock('fast', 'near', 0.5, None, {'drive': 0.0}, immediate=True)
+    slow = Interlock('slow', 'near', 0.5, None, {'drive': 1.4})
+    guard = cage((BRAKE, REACH), (fast, slow), ('near',))
+    here = at_rest(1.5, 0.0)
+    command = judge(guard, here.position, here, state=np.array([0.1])).command
+    assert command[0] == pytest.approx(1.48)
 
 
 @pytest.mark.parametrize(

@@ -90,11 +90,14 @@ class Life(RuleBasedStateMachine):
     def tick(self, wanted) -> None:
         measured = np.full(4, np.nan) if self.blind else self.robot
         state = np.array([self.state[name] for name in STATES])
-        judgement = judge(self.guard, wanted, self.last, measured, state)
+        # from where it is measured, as the control step has it after several samples
+        last = self.last or (None if self.blind else at_rest(*self.robot[:DRIVE], 0.0))
+        was_latched = self.latched
+        judgement = judge(self.guard, wanted, last, measured, state)
         self.check_latch(judgement)
         if judgement.command is not None:
-            last = self.last or at_rest(*self.robot[:DRIVE], 0.0)
-            sees = None if self.blind or judgement.verdict == Verdict.STOPPED else measured
+            stopped = judgement.verdict == Verdict.STOPPED and not was_latched
+            sees = None if self.blind or stopped else measured
             check_command(ROBOT, last, judgement.command, sees)
             self.check_interlocks(judgement, last, state)
             self.check_verdict(judgement, wanted, state)
@@ -107,13 +110,16 @@ class Life(RuleBasedStateMachine):
         if self.latched:
             assert judgement.verdict == Verdict.STOPPED
             assert judgement.cause == 'latched'
-        self.in_a_row = 0 if judgement.verdict == Verdict.PASS else self.in_a_row + 1
+        if judgement.verdict == Verdict.PASS:
+            self.in_a_row = 0
+        elif judgement.cause not in ('interlock', 'state_unknown', 'position_unknown'):
+            self.in_a_row += 1
         self.latched = self.latched or self.in_a_row >= LATCH
         assert self.guard.latched == self.latched
 
     def check_interlocks(self, judgement, last, state) -> None:
         """Assert that what is forced goes towards it."""
-        if judgement.verdict == Verdict.STOPPED:
+        if judgement.verdict == Verdict.STOPPED and judgement.cause != 'latched':
             return
         near, hot = state
         drive, lift, grip = judgement.command[[DRIVE, 1, 2]]
@@ -136,8 +142,11 @@ class Life(RuleBasedStateMachine):
                 assert judgement.verdict == (Verdict.PASS if same else Verdict.CLAMPED)
             elif judgement.verdict != Verdict.STOPPED:
                 assert judgement.verdict == Verdict.HELD
-        else:
-            assert judgement.verdict == Verdict.STOPPED
+        elif judgement.verdict != Verdict.STOPPED:
+            # only for what an interlock forces
+            assert judgement.verdict == Verdict.HELD
+            near, hot = state
+            assert near < 0.5 or (hot > 80 and np.isfinite(hot))
 
     def follow(self, command) -> None:
         if not self.blocked:

@@ -87,17 +87,17 @@ def test_a_first_velocity_is_bounded_from_rest_whatever_is_measured(measured):
 
 def test_beside_positions_a_first_velocity_needs_only_those_measured():
     measured = np.array([np.nan, 7.0, 0.5])
-    judgement = judge(cage(MIXED), np.array([0.5, 0.5, 0.5]), None, measured)
+    begun = cage(MIXED).limits.start(measured)
+    judgement = judge(cage(MIXED), np.array([0.5, 0.5, 0.5]), begun, measured)
     assert judgement.command == pytest.approx([0.04, 0.1, 0.5])
-    judgement = judge(cage(MIXED), np.array([0.5, 0.5, 0.5]), None, measured[::-1] * np.nan)
-    assert (judgement.verdict, judgement.command) == (Verdict.STOPPED, None)
+    assert cage(MIXED).limits.start(measured[::-1] * np.nan) is None
 
 
 def test_what_has_no_zero_comes_to_rest_as_near_to_it_as_it_may():
     pump = ActionLimit('pump', 'pump', Motion.VELOCITY, 0.2, 1.0, 0.5)
     commands = play(cage((pump,)), at_rest(1.0), np.array([np.nan]), 3)
     assert [float(c[0]) for c in commands] == pytest.approx([0.5, 0.2, 0.2])
-    assert cage((pump,)).start(None).position == 0.2
+    assert cage((pump,)).limits.start(None).position == 0.2
 
 
 def test_stopped_a_velocity_is_told_to_slow_down_and_a_position_to_stay():

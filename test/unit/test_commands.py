@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from builtin_interfaces.msg import Time
+from builtin_interfaces.msg import Duration, Time
 from hypothesis import given
 from hypothesis import strategies as st
 import numpy as np
@@ -57,6 +57,14 @@ def test_a_trajectory_is_due_at_the_next_step_or_when_the_file_says(
     assert not point.velocities
     due = point.time_from_start
     assert (due.sec, due.nanosec) == (seconds, nanoseconds)
+    # a robot that is commanded more often gets there sooner
+    told = command_message(
+        np.arange(6) / 8, replace(arm, fps=fps, command=command), STAMP, 1 / (2 * fps)
+    )
+    due_s = given_s or 1 / (2 * fps)
+    assert told.points[0].time_from_start == Duration(
+        sec=int(due_s), nanosec=int(1e9 * due_s) - 10**9 * int(due_s)
+    )
     # with a stamp, a controller on another clock would take it for late
     assert told.header.stamp == Time()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from controller_rig import Bench, LADDER, MAX_AGE_NS, STEP_NS
+from controller_rig import Bench, MAX_AGE_NS, STEP_NS
 import numpy as np
 import pytest
 
@@ -12,10 +12,10 @@ from lerobot_serve.edge.rungs import RungKind
 STEP = 0.125
 
 
-def test_nothing_received_means_nothing_commanded_nothing_asked_and_nothing_told():
+def test_nothing_received_means_nothing_commanded_and_nothing_told():
     bench = Bench()
     assert bench.commands(50) == [None] * 50
-    assert (bench.asked, bench.dries) == (0, 0)
+    assert bench.dries == 0
     assert (bench.controller.actions_executed, bench.controller.stalls) == (0, 0)
     assert bench.controller.rung is RungKind.PLAY
 
@@ -156,11 +156,11 @@ def test_what_somebody_stops_is_no_stall_and_is_told_dry_only_when_he_is_done():
     bench = Bench()
     bench.plan(1.0, 2.0, 3.0)
     bench.step()
-    bench.controller.divert(LADDER, 'paused')
+    bench.be(paused=True)
     bench.commands(20)
     assert (bench.controller.stalls, bench.dries) == (0, 0)
     bench.queue.clear()
-    bench.controller.release()
+    bench.be(paused=False)
     bench.commands(3)
     assert (bench.controller.stalls, bench.dries) == (0, 1)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import inf, nan
 
-from controller_rig import arm, Bench, GIVING_UP, LADDER
+from controller_rig import arm, Bench, GIVING_UP
 import numpy as np
 import pytest
 
@@ -63,18 +63,19 @@ def test_what_stays_few_is_played_after_a_while():
     assert bench.controller.stalls == 1
 
 
-def test_at_the_end_of_a_ladder_nothing_is_commanded_until_somebody_releases():
+def test_at_the_end_of_a_ladder_nothing_is_commanded_until_the_stop_is_lifted():
     bench = Bench(arm(STEP), ladder=GIVING_UP)
     bench.plan(0.0)
     bench.step()
     falling = bench.commands(10)
-    assert falling == [0.0] * 5 + [None] * 5
+    # the last with the call of the stop
+    assert falling == [0.0] * 6 + [None] * 4
     assert bench.stops == 1
     bench.plan(1.0, 1.0)
     assert bench.commands(3) == [None] * 3
-    # somebody has moved the arm meanwhile
+    # the arm was moved meanwhile
     bench.measured = np.array([50.0])
-    bench.controller.release()
+    bench.controller.lift_stop()
     assert bench.commands(2) == pytest.approx([50.0 - STEP, 50.0 - 2 * STEP])
     assert bench.stops == 1
 
@@ -85,13 +86,13 @@ def test_at_the_end_of_a_ladder_nothing_is_commanded_until_somebody_releases():
 def test_an_order_is_followed_at_the_next_step():
     bench = Bench()
     bench.plan(*np.arange(20.0))
-    assert bench.step().planned
-    bench.controller.divert(LADDER, 'paused')
+    assert [bench.step().planned is None for _ in range(2)] == [False, False]
+    bench.be(paused=True)
     executed = bench.step()
     assert (executed.planned, executed.decision.reason) == (None, 'ramp: paused')
     bench.commands(2)
     left = bench.queue.rows_left
-    bench.controller.release()
+    bench.be(paused=False)
     assert bench.step().planned
     assert bench.queue.rows_left == left - 1
 
@@ -100,19 +101,11 @@ def test_diverted_in_mid_step_the_step_is_not_finished():
     bench = Bench(interpolation=3)
     bench.plan(0.0, 3.0, 6.0)
     bench.commands(2)
-    bench.controller.divert(LADDER, 'paused')
+    bench.be(paused=True)
     assert bench.step().decision.kind is RungKind.RAMP
-    bench.controller.release()
+    bench.be(paused=False)
     # begins with an action, not on the way from the one before
     assert bench.step().decision.wanted[0] == 6.0
-
-
-def test_orders_are_followed_in_their_order():
-    bench = Bench()
-    bench.plan(1.0, 2.0)
-    bench.controller.divert(LADDER, 'paused')
-    bench.controller.release()
-    assert bench.step().planned
 
 
 def test_a_latched_cage_judges_again_when_it_is_told_to():
@@ -150,11 +143,13 @@ def test_a_robot_that_is_nowhere_known_is_not_commanded_until_it_is():
     bench = Bench(arm(STEP))
     bench.measured = None
     bench.plan(0.9, 0.9)
-    executed = bench.step()
-    assert (executed.judgement.verdict, executed.judgement.command) == (Verdict.STOPPED, None)
-    assert (bench.controller.actions_executed, bench.controller.cage_trips) == (0, 1)
+    assert bench.commands(3) == [None] * 3
+    assert bench.controller.waits_for == 'where the robot is is not known'
+    assert (bench.controller.actions_executed, bench.controller.cage_trips) == (0, 0)
+    assert (bench.queue.rows_left, bench.dries) == (2, 0)
     bench.measured = np.array([0.5])
     assert bench.commands(1) == pytest.approx([0.5 + STEP])
+    assert bench.controller.waits_for == ''
 
 
 @pytest.mark.parametrize('bad', [nan, inf, -inf])

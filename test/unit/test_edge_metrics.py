@@ -34,9 +34,7 @@ class Robot:
     def __init__(self, *, runs_by_itself: bool = True, **tick: object) -> None:
         self.tick, self.requests = Tick(arm(0.5), **tick), Requests()
         requester, controller = self.requests.requester, self.tick.controller
-        self.operation = Operation(
-            controller, requester, self.tick.diversions, runs_by_itself=runs_by_itself
-        )
+        self.operation = Operation(controller, requester, runs_by_itself=runs_by_itself)
         self.beat = SimpleNamespace(beats=0, missed=0)
         self.view = View(requester, controller, self.operation, self.requests.actions, self.beat)
         self.losses: dict[str, int] = {}

@@ -60,7 +60,7 @@ def test_the_rules_of_delay_are_those_there_are():
         ({'teardown': 'stop_service'}, 'stop_service is empty, and teardown calls it'),
         ({'ladder': ['stop_service']}, 'stop_service is empty, and the ladder calls it'),
         ({'delay_rule': 'min'}, 'delay_rule must be one of lived, clamped, raw'),
-        ({'teardown': 'park'}, 'teardown must be one of hold, safe_pose, stop_service'),
+        ({'teardown': 'park'}, 'teardown must be one of hold, safe_pose, initial_pose, '),
         ({'while_paused': 'play'}, 'while_paused must be one of hold, nothing'),
         ({'server': '/policy_server'}, 'server is not a parameter; there are .* servers'),
         ({'task': 'ä' * 2049}, 'task may have 4096 bytes, got 4098'),

@@ -9,15 +9,18 @@ import numpy as np
 import pytest
 
 from lerobot_serve.cage.description import Interlock
+from lerobot_serve.cage.judgement import Verdict
 from lerobot_serve.cage.sharing import decode_limits
 from lerobot_serve.edge import preparation
-from lerobot_serve.edge.controller import Sensed
+from lerobot_serve.edge.authority import Orders
 from lerobot_serve.edge.parameters import EdgeParameters
 from lerobot_serve.edge.preparation import name_client, pace, pace_warnings, session_ask, tick_s
 from lerobot_serve.edge.queue.actions import ActionQueue, Source
 from lerobot_serve.edge.robot.description import Robot, StateSource
 from lerobot_serve.edge.robot.file import load
 from lerobot_serve.edge.rungs import RungKind
+from lerobot_serve.edge.states import State
+from lerobot_serve.edge.step import Sensed
 from lerobot_serve.parameters import ParameterError
 from lerobot_serve.wire.schema import Codec
 from lerobot_serve.wire.session import CameraSpec, SessionAsk
@@ -127,11 +130,15 @@ class Made:
     def __init__(self, robot: Robot, **parameters: object) -> None:
         self.parameters = EdgeParameters(**parameters)
         self.queue, self.dries = ActionQueue(), []
-        self.controller, self.diversions = preparation.controller(
+        self.controller = preparation.controller(
             self.parameters, robot, self.queue, lambda: self.dries.append(1)
         )
         self.step_ns = int(1e9 * tick_s(self.parameters, robot))
         self.columns, self.now_ns = len(robot.actions), 0
+        self.orders = Orders()
+        # until enough samples agree where it stands
+        for _ in range(preparation.START_SAMPLES - 1):
+            assert self.step() == (None, False)
 
     def plan(self, *values: float) -> None:
         rows = np.repeat(np.array(values, np.float32)[:, None], self.columns, 1)
@@ -141,7 +148,13 @@ class Made:
     def step(self):
         self.now_ns += self.step_ns
         stands = np.zeros(self.columns)
-        return self.controller.step(self.now_ns, lambda: Sensed(stands, stands))
+        return self.controller.step(self.now_ns, lambda: Sensed(stands, stands), self.orders)
+
+    def rungs(self, seconds: float) -> list[RungKind]:
+        """Return the rungs of so much time, each once."""
+        steps = round(seconds * 1e9 / self.step_ns)
+        kinds = [self.step() and self.controller.rung for _ in range(steps)]
+        return list(dict.fromkeys(kinds))
 
     def commands(self, steps: int) -> list[float]:
         return [self.step()[0].judgement.command[0] for _ in range(steps)]
@@ -165,7 +178,7 @@ def test_the_bounds_of_a_step_are_those_of_the_robot(robot):
 def test_no_action_is_played_that_is_older_than_allowed(robot):
     made = Made(robot, buffer_time_s=0.2, max_action_age_s=0.25)
     made.plan(*[0.01] * 20)
-    made.now_ns = 240_000_000 - made.step_ns
+    made.now_ns += 240_000_000 - made.step_ns
     assert made.step()[0].planned
     assert made.step()[0].planned is None
 
@@ -200,8 +213,9 @@ def test_the_cage_latches_after_as_many_trips_as_told(robot):
 
 
 TEARDOWNS = [
-    ('hold', [RungKind.RAMP, RungKind.HOLD]),
+    ('hold', [RungKind.HOLD]),
     ('safe_pose', [RungKind.RAMP, RungKind.SAFE_POSE, RungKind.STOP_SERVICE]),
+    ('initial_pose', [RungKind.RAMP, RungKind.INITIAL_POSE, RungKind.STOP_SERVICE]),
     ('stop_service', [RungKind.RAMP, RungKind.STOP_SERVICE]),
 ]
 
@@ -209,17 +223,48 @@ TEARDOWNS = [
 @pytest.mark.parametrize(('teardown', 'kinds'), TEARDOWNS)
 def test_what_is_done_with_a_robot_that_is_given_up(robot, teardown, kinds):
     made = Made(robot, teardown=teardown, stop_service='/arm/stop' * (teardown != 'hold'))
-    assert [rung.kind for rung in made.diversions.teardown] == kinds
+    made.plan(0.0, 0.0)
+    made.rungs(0.1)
+    made.orders = Orders(state=State.DEAD)
+    assert made.rungs(60) == kinds
 
 
 @pytest.mark.parametrize(
-    ('while_paused', 'last'), [('hold', RungKind.HOLD), ('nothing', RungKind.STOP_SERVICE)]
+    ('while_paused', 'last'), [('hold', RungKind.HOLD), ('nothing', RungKind.NOTHING)]
 )
 def test_what_is_done_while_paused_and_between_episodes(robot, while_paused, last):
-    diversions = Made(robot, while_paused=while_paused).diversions
-    assert [rung.kind for rung in diversions.paused] == [RungKind.RAMP, last]
-    between = [rung.kind for rung in diversions.between_episodes]
-    assert between == [RungKind.RAMP, RungKind.HOLD]
+    for orders, end in ((Orders(paused=True), last), (Orders(running=False), RungKind.HOLD)):
+        made = Made(robot, while_paused=while_paused)
+        made.plan(0.0, 0.1, 0.2)
+        made.step(), made.step()
+        made.orders = orders
+        assert made.rungs(1) == [RungKind.RAMP, end]
+
+
+def test_a_joint_may_stand_a_share_of_its_range_outside_its_limits(robot):
+    for share, begins in ((0.05, False), (0.2, True)):
+        made = Made(robot, start_tolerance=share)
+        here = np.zeros(made.columns)
+        here[0] = 2.1
+        made.plan(*[0.0] * 9)
+        for _ in range(4):
+            made.now_ns += made.step_ns
+            executed, _ = made.controller.step(made.now_ns, lambda: Sensed(here, here))  # noqa: B023
+        assert (executed is not None) == begins
+
+
+def test_a_robot_that_is_not_measured_holds_after_a_while(robot):
+    made = Made(robot, max_blind_s=0.2, max_action_age_s=3.0)
+    made.plan(*[0.01] * 30)
+    made.step()
+    verdicts = []
+    for _ in range(10):
+        made.now_ns += made.step_ns
+        executed, _ = made.controller.step(made.now_ns, Sensed)
+        verdicts.append(executed.judgement.verdict)
+    assert verdicts == [Verdict.PASS] * 6 + [Verdict.HELD] * 4
+    assert executed.judgement.reason == 'its state is missing or too old'
+    assert executed.judgement.command[0] == pytest.approx(0.01)
 
 
 def test_a_robot_without_a_pose_cannot_be_torn_down_to_one(robot):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from controller_rig import arm, Bench, GIVING_UP, STEP_NS, STEP_S
+from controller_rig import arm, Bench, STEP_NS, STEP_S
 from edge_recorder_rig import audited, CLIENT, Notes
 import numpy as np
 import pytest
 
 from lerobot_serve.cage.sharing import encode_limits
-from lerobot_serve.edge.operation import Say
+from lerobot_serve.edge.authority import Commander
 from lerobot_serve.edge.step_recorder import StepRecorder
 from lerobot_serve.trace.audit.audit import Outcome
 
@@ -21,7 +21,7 @@ class Driven:
     def __init__(self, *, max_step: float = 10.0, **bench: object) -> None:
         self.bench, self.notes = Bench(arm(max_step), **bench), Notes()
         self.recorder = StepRecorder(self.notes, CLIENT)
-        self.say, self.tick = Say.POLICY, 0
+        self.say, self.tick = Commander.POLICY, 0
 
     def drive(self, steps: int = 1) -> list[dict]:
         """Return the commands of so many steps as they were told."""
@@ -124,7 +124,13 @@ def test_a_cage_that_latches_and_is_reset_is_told():
 
 def test_who_has_the_say_is_told():
     driven = Driven()
-    for say in (Say.POLICY, Say.OPERATOR, Say.OPERATOR, Say.POLICY, Say.TEARDOWN):
+    for say in (
+        Commander.POLICY,
+        Commander.OPERATOR,
+        Commander.OPERATOR,
+        Commander.POLICY,
+        Commander.TEARDOWN,
+    ):
         driven.say = say
         driven.drive()
     assert [step[:2] for step in driven.states('operation')] == [
@@ -139,10 +145,10 @@ def test_a_pause_is_no_stall():
     driven = Driven()
     driven.bench.plan(*[0.1] * 5)
     driven.drive(2)
-    driven.bench.controller.divert(GIVING_UP, 'paused')
+    driven.bench.be(paused=True)
     driven.drive(3)
     assert driven.incidents == []
-    assert driven.commands[-1]['reason'] == 'ramp: paused'
+    assert driven.commands[-1]['reason'] == 'hold: paused'
 
 
 def test_what_is_told_holds_what_is_audited():

@@ -12,10 +12,12 @@ from outside_rig import ROBOT, STATE
 import pytest
 
 from lerobot_serve.cage.description import Motion
-from lerobot_serve.edge.controller import Controller, Executed
+from lerobot_serve.edge.authority import Commander, Orders
+from lerobot_serve.edge.controller import Controller
 from lerobot_serve.edge.inputs import Inputs
 from lerobot_serve.edge.listener import Listener
-from lerobot_serve.edge.operation import Say
+from lerobot_serve.edge.states import State
+from lerobot_serve.edge.step import Executed
 from lerobot_serve.edge.ticker import Senses, Ticker
 from lerobot_serve.wire.errors import Malformed
 
@@ -39,7 +41,7 @@ class Arm(Listener):
     def __init__(self, bench: Bench, beats: int, *, ticks_a_step: int = 1) -> None:
         self.calls: list[tuple] = []
         self.bench, self.beat = bench, Beat(beats)
-        self.operation = SimpleNamespace(look=lambda: self._note('look'), say=Say.POLICY)
+        self.operation = SimpleNamespace(look=self._look, say=Commander.POLICY)
         history = SimpleNamespace(tick=lambda step, now_ns: self._note('history', step))
         self.ticker = Ticker(
             self.beat,
@@ -55,11 +57,20 @@ class Arm(Listener):
             clock=lambda: bench.now_ns,
         )
 
+    def _look(self) -> Orders:
+        self._note('look')
+        return self.bench.orders
+
     def _note(self, *call: object) -> None:
         self.calls.append(call)
 
     def ticked(
-        self, now_ns: int, tick: int, executed: Executed | None, controller: Controller, say: Say
+        self,
+        now_ns: int,
+        tick: int,
+        executed: Executed | None,
+        controller: Controller,
+        say: Commander,
     ) -> None:
         self._note('told', tick, executed is not None)
 
@@ -92,12 +103,12 @@ def test_the_history_has_the_steps_of_the_policy():
 
 
 def test_the_stop_service_is_called_before_anybody_is_told():
-    bench = Bench(ladder=GIVING_UP)
+    bench = Bench(teardown=GIVING_UP[1:])
     bench.plan(0.5)
     robot = Arm(bench, 1)
     robot.run()
     robot.beat._left, bench.now_ns = 1, bench.now_ns + 10**9
-    bench.controller.divert(GIVING_UP[1:], 'given_up')
+    bench.be(state=State.DEAD)
     robot.calls.clear()
     assert [call[0] for call in robot.run()][-2:] == ['stop', 'told']
 
@@ -130,6 +141,7 @@ def senses(state: object) -> Senses:
 def test_the_robot_is_where_the_newest_inputs_say():
     sensed = senses(np.array([0.25, 0.5]))(10)
     assert sensed.state.tolist() == [0.25, 0.5]
+    assert sensed.arrived_ns == (0,)
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ def test_only_the_newest_counts():
     made = inputs(joints=0, front=0, wrist=0)
     made.deposit('front', 'newer', 5)
     assert made.snapshot(6).values['front'] == 'newer'
-    assert made.newest('front', 6) == 'newer'
+    assert made.newest('front', 6)[0] == 'newer'
 
 
 @pytest.mark.parametrize('stale', BOUNDS_NS)
@@ -55,7 +55,7 @@ def test_each_input_has_its_own_bound(stale):
 
 def test_a_stale_camera_does_not_hide_where_the_robot_is():
     made = inputs(joints=10 * S, front=0, wrist=0)
-    assert made.newest('joints', 10 * S) == f'joints at {10 * S}'
+    assert made.newest('joints', 10 * S) == (f'joints at {10 * S}', 10 * S)
 
 
 def test_what_arrives_while_the_clock_is_read_is_fresh():

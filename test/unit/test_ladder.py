@@ -9,6 +9,7 @@ import pytest
 from lerobot_serve.cage.judgement import Last
 from lerobot_serve.edge.ladder import Ladder
 from lerobot_serve.edge.rungs import RungKind
+from lerobot_serve.edge.states import State
 from lerobot_serve.parameters import ParameterError
 from lerobot_serve_interfaces.msg import EdgeState
 
@@ -19,7 +20,7 @@ ONE = np.ones(2)
 def test_the_rungs_are_those_of_the_message():
     for kind in RungKind:
         assert getattr(EdgeState, f'RUNG_{kind.name}') == kind
-    assert len(RungKind) == 7
+    assert len(RungKind) == 9
 
 
 def test_the_rungs_come_in_their_order_each_until_its_deadline():
@@ -37,11 +38,18 @@ def test_the_rungs_come_in_their_order_each_until_its_deadline():
 @pytest.mark.parametrize('text', ['hold', 'ramp 0.5, hold', 'safe_pose', 'stop_service', ALL])
 def test_with_nothing_ever_played_nothing_is_commanded(text):
     there = world(text)
-    there.last = Last(ONE, ONE)
+    there.last = Last(ONE, 0 * ONE)
     for decision in there.dry(5):
         assert (decision.kind, decision.wanted) == (RungKind.PLAY, None)
         assert decision.reason == 'play: nothing_played_yet'
         assert not decision.call_stop
+
+
+def test_what_moved_though_nothing_was_played_comes_to_rest_and_is_then_silent():
+    there = world('safe_pose')
+    there.last = Last(ONE, ONE)
+    assert [name for name, _ in kinds(there.dry(2))] == ['ramp', 'play']
+    assert there.last is None
 
 
 def test_without_a_command_to_start_from_nothing_is_commanded():
@@ -67,7 +75,7 @@ def test_every_step_says_why():
     for decision in there.seen[2:]:
         kind, cause = decision.reason.split(': ')
         assert kind == decision.kind.name.lower()
-        assert cause in ('nothing_to_play', 'too_few_rows_to_resume')
+        assert cause in ('nothing_to_play', 'too_few_rows_to_resume', 'stopped')
     assert there.seen[7].reason == 'ramp: too_few_rows_to_resume'
 
 
@@ -170,27 +178,38 @@ def test_the_stop_service_is_called_once_and_then_nothing_is_commanded():
     there.play()
     there.dry(0.5)
     first = there.step()
-    assert (first.kind, first.wanted, first.call_stop) == (RungKind.STOP_SERVICE, None, True)
+    assert (first.kind, first.call_stop) == (RungKind.STOP_SERVICE, True)
+    assert (first.wanted == there.last.position).all()
     for rows in (0, 1, 99) * 20:
         decision = there.step(ONE if rows else None, rows)
         assert (decision.wanted, decision.call_stop) == (None, False)
         assert decision.kind is RungKind.STOP_SERVICE
-        assert not there.ladder.plays(99)
 
 
-def test_a_robot_that_was_stopped_is_not_diverted_into_motion():
-    there = world('stop_service')
-    there.play()
+def test_a_robot_that_was_stopped_is_not_torn_down():
+    there = world('stop_service', teardown='ramp 0.1, safe_pose 1, stop_service')
+    there.play(0.0, 0.0)
     there.step()
-    there.ladder.divert(rungs('safe_pose'), 'dead')
+    there.be(state=State.DEAD)
     assert {d.wanted for d in there.dry(1)} == {None}
 
 
-def test_after_a_stop_and_a_release_nothing_moves_until_something_is_played():
+def test_what_still_moves_when_the_stop_is_called_is_brought_to_rest():
+    there = world('stop_service', MIXED)
+    there.play(0.3, 0.35, 0.4)
+    assert [name for name, _ in kinds(there.dry(2))] == ['stop_service', 'ramp', 'stop_service']
+    assert [d.call_stop for d in there.seen].index(True) == 3
+    assert sum(d.call_stop for d in there.seen) == 1
+    speeds = [d.wanted[1] for d in there.seen[2:] if d.wanted is not None]
+    assert speeds == sorted(speeds, reverse=True)
+    assert speeds[-1] == 0.0
+
+
+def test_after_a_stop_that_is_lifted_nothing_moves_until_something_is_played():
     there = world('ramp 0.5, stop_service')
     there.play()
     there.dry(1)
-    there.ladder.release()
+    there.ladder.lift_stop()
     assert {(d.wanted, d.call_stop) for d in there.dry(1)} == {(None, False)}
     assert there.step(ONE, 1).kind is RungKind.PLAY
     assert there.step().kind is RungKind.RAMP
@@ -201,11 +220,10 @@ def test_after_a_stop_and_a_release_nothing_moves_until_something_is_played():
 def test_rungs_in_a_wrong_order_are_refused():
     with pytest.raises(ParameterError, match='the last rung is for ever'):
         Ladder(rungs('hold 3'), ARM, step_s=STEP_S, resume_rows=1)
-    ladder = Ladder(rungs('hold'), ARM, step_s=STEP_S, resume_rows=1)
+    with pytest.raises(ParameterError, match='the last rung is for ever'):
+        Ladder(rungs('hold'), ARM, step_s=STEP_S, resume_rows=1, teardown=rungs('hold 3'))
     with pytest.raises(ParameterError, match='ladder must have a rung'):
-        ladder.divert((), 'dead')
-    # and the refusal changed nothing
-    assert ladder.plays(1)
+        Ladder((), ARM, step_s=STEP_S, resume_rows=1)
 
 
 def test_the_step_of_the_rig_is_the_step_of_the_ladder():

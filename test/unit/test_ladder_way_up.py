@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from ladder_rig import kinds, MIXED, rungs, world
+from ladder_rig import kinds, world
 import numpy as np
 import pytest
 
-from lerobot_serve.cage.judgement import Last
+from lerobot_serve.edge.authority import Teardown
 from lerobot_serve.edge.rungs import RungKind
+from lerobot_serve.edge.states import State
 
 ONE = np.ones(2)
 
@@ -79,61 +80,114 @@ def test_each_fall_begins_without_deceleration():
     assert there.step().wanted[0] - 0.02 == pytest.approx(first)
 
 
-# other rungs in its place
+# where another one commands
 
 
-def test_a_diversion_goes_down_its_own_rungs_whatever_is_buffered():
+def test_a_pause_comes_to_rest_whatever_is_buffered():
     there = world('ramp 0.5, stop_service')
     there.play()
-    there.ladder.divert(rungs('ramp 0.2, hold'), 'paused')
+    there.be(paused=True)
     seen = [there.step(ONE, 50) for _ in range(100)]
-    assert kinds(seen) == [('ramp', 10), ('hold', 90)]
+    assert [name for name, _ in kinds(seen)] == ['ramp', 'hold']
     assert {d.reason for d in seen} == {'ramp: paused', 'hold: paused'}
-    assert not there.ladder.plays(50)
 
 
-def test_a_diversion_in_the_middle_of_a_fall_begins_at_its_own_top():
+def test_a_pause_that_releases_comes_to_rest_and_then_commands_nothing():
     there = world('ramp 0.5, hold')
+    there.releases = True
+    there.play()
+    there.be(paused=True)
+    seen = [there.step(ONE, 50) for _ in range(100)]
+    assert [name for name, _ in kinds(seen)] == ['ramp', 'nothing']
+    assert seen[-1].wanted is None
+    there.be(paused=False)
+    assert {d.wanted for d in there.dry(1)} == {None}
+    assert there.step(ONE, 1).kind is RungKind.PLAY
+
+
+def test_a_teardown_in_the_middle_of_a_fall_begins_at_its_own_top():
+    there = world('ramp 0.5, hold', teardown='ramp 0.2, stop_service')
     there.play()
     there.dry(2)
-    there.ladder.divert(rungs('ramp 0.2, stop_service'), 'dead')
+    there.be(state=State.DEAD)
     assert kinds(there.dry(0.4)) == [('ramp', 10), ('stop_service', 10)]
+    assert sum(d.call_stop for d in there.seen) == 1
 
 
-def test_after_a_release_it_is_played_when_enough_is_buffered():
+def test_a_teardown_waits_while_paused_and_then_begins_at_its_top():
+    there = world('ramp 0.5, hold', teardown='ramp 0.2, safe_pose 1, stop_service')
+    there.play()
+    there.be(paused=True, state=State.DEAD)
+    assert [name for name, _ in kinds(there.dry(9))] == ['ramp', 'hold']
+    there.be(paused=False)
+    assert kinds(there.dry(0.6)) == [('ramp', 10), ('safe_pose', 20)]
+    there.be(paused=True)
+    assert [name for name, _ in kinds(there.dry(9))] == ['ramp', 'hold']
+    there.be(paused=False)
+    assert kinds(there.dry(0.6)) == [('ramp', 10), ('safe_pose', 20)]
+
+
+def test_a_teardown_without_a_stop_service_ends_in_silence():
+    there = world('hold', teardown='ramp 0.2, safe_pose 4, stop_service', calls_stop=False)
+    there.play()
+    there.be(state=State.DEAD)
+    seen = there.dry(6)
+    assert [name for name, _ in kinds(seen)] == ['ramp', 'safe_pose', 'nothing']
+    assert seen[-1].wanted is None
+    assert not there.ladder.stopped
+    assert not any(d.call_stop for d in seen)
+    there.be(state=State.CONNECTING)
+    assert there.step(ONE, 1).kind is RungKind.PLAY
+    assert there.ladder.teardown is Teardown.PENDING
+
+
+def test_the_initial_pose_is_approached_slowly_where_it_is_known():
+    there = world('hold', teardown='ramp 0.2, initial_pose 20, stop_service')
+    there.ladder.initial_pose = np.array([-0.5, 0.5])
+    there.play(0.0, 0.0)
+    there.be(state=State.DEAD)
+    seen = there.dry(20)
+    steps = abs(np.diff([d.wanted for d in seen if d.wanted is not None], axis=0))
+    assert seen[-1].wanted == pytest.approx(np.array([-0.5, 0.5]))
+    # a quarter of what the limits allow
+    assert 0.01 < steps.max() <= 0.05 / 4 + 1e-9
+
+
+def test_an_initial_pose_that_is_not_known_is_none_to_go_to():
+    there = world('hold', teardown='ramp 0.2, initial_pose 2, stop_service')
+    there.play(0.25, 0.25)
+    there.be(state=State.DEAD)
+    assert {tuple(d.wanted) for d in there.dry(2)} == {(0.25, 0.25)}
+
+
+def test_after_a_pause_it_is_played_when_enough_is_buffered():
     there = world('ramp 0.5, hold')
     there.play()
-    there.ladder.divert(rungs('hold'), 'paused')
+    there.be(paused=True)
     there.dry(0.1)
-    there.ladder.release()
+    there.be(paused=False)
     assert there.step(ONE, 2).kind is RungKind.RAMP
     assert there.step(ONE, 3).kind is RungKind.PLAY
 
 
-def test_after_a_release_with_nothing_to_play_its_own_ladder_begins_at_the_top():
+def test_after_a_pause_with_nothing_to_play_its_own_ladder_begins_at_the_top():
     there = world('ramp 0.5, hold')
     there.play()
     there.dry(3)
-    there.ladder.divert(rungs('hold'), 'paused')
+    there.be(paused=True)
     there.dry(1)
-    there.ladder.release()
+    there.be(paused=False)
     assert kinds(there.dry(1)) == [('ramp', 25), ('hold', 25)]
 
 
-def test_a_release_of_what_was_not_diverted_changes_nothing():
-    there = world('repeat_last 0.2, hold', MIXED)
-    there.play()
-    there.dry(0.1)
-    there.ladder.release()
-    assert kinds(there.dry(0.2)) == [('repeat_last', 5), ('hold', 5)]
-
-
-def test_a_diversion_before_anything_was_played_commands_nothing():
-    there = world('hold')
-    there.ladder.divert(rungs('safe_pose, stop_service'.replace('pose', 'pose 1')), 'dead')
-    there.last = Last(ONE, ONE)
+@pytest.mark.parametrize(
+    'orders', [{'paused': True}, {'running': False}, {'state': State.DEAD}, {}]
+)
+def test_before_anything_was_played_nothing_is_commanded(orders):
+    there = world('hold', teardown='safe_pose 1, stop_service')
+    there.be(**orders)
     assert {(d.wanted, d.call_stop) for d in there.dry(2)} == {(None, False)}
-    there.ladder.release()
+    there.be(paused=False, running=True, state=State.STREAMING)
     assert there.step(ONE, 1).kind is RungKind.PLAY
 
 

@@ -1,21 +1,21 @@
-"""Who has the say over the robot, and what each of them means for the tick and the requests."""
+"""What people and episodes decide, what follows for the robot, and what the services answer."""
 
 from __future__ import annotations
 
 from controller_rig import Bench as Tick
-from controller_rig import GIVING_UP, LADDER
+from controller_rig import GIVING_UP
 import pytest
 from requester_rig import Bench as Requests
 from requester_rig import Simulation
 
+from lerobot_serve.edge.authority import Commander
 from lerobot_serve.edge.link import Episode
-from lerobot_serve.edge.operation import Diversions, Operation, Say
+from lerobot_serve.edge.operation import Operation
 from lerobot_serve.edge.rungs import Rung, RungKind
 from lerobot_serve.edge.states import Event, State
 
-PAUSE = (Rung(RungKind.HOLD),)
-DIVERSIONS = Diversions(LADDER, PAUSE, GIVING_UP)
 DEAD = (Event.MERGED, Event.LOST, Event.VIOLATION)
+POSE = (Rung(RungKind.REPEAT_LAST, 1.0), Rung(RungKind.STOP_SERVICE))
 
 
 class Robot:
@@ -23,15 +23,22 @@ class Robot:
 
     def __init__(self, *, runs_by_itself: bool = True, **tick: object) -> None:
         self.tick, self.requests = Tick(**tick), Requests()
-        self.orders, self.rests = [], []
+        self.rests: list[bool] = []
         controller, requester = self.tick.controller, self.requests.requester
-        divert, release, rest = controller.divert, controller.release, requester.rest
-        controller.divert = lambda *given: (self.orders.append(given), divert(*given))
-        controller.release = lambda: (self.orders.append('release'), release())
+        rest = requester.rest
         requester.rest = lambda *, resting: (self.rests.append(resting), rest(resting=resting))
-        self.operation = Operation(
-            controller, requester, DIVERSIONS, runs_by_itself=runs_by_itself
-        )
+        begin = requester.begin
+        # of a robot the two have one queue
+        requester.begin = lambda episode: (self.tick.queue.clear(), begin(episode))
+        self.operation = Operation(controller, requester, runs_by_itself=runs_by_itself)
+
+    def live(self, steps: int = 1) -> list[float | None]:
+        """Return what is commanded in so many control steps."""
+        commands = []
+        for _ in range(steps):
+            self.tick.orders = self.operation.look()
+            commands += self.tick.commands(1)
+        return commands
 
     def lives_through(self, *events: Event) -> None:
         for event in events:
@@ -41,39 +48,38 @@ class Robot:
 
 def test_by_default_the_policy_has_the_say_from_the_start():
     robot = Robot()
-    robot.operation.look()
-    assert robot.operation.say is Say.POLICY
-    assert (robot.orders, robot.rests) == ([], [])
     robot.tick.plan(1.0, 2.0)
-    assert robot.tick.commands(2) == [1.0, 2.0]
+    assert robot.live(2) == [1.0, 2.0]
+    assert robot.operation.say is Commander.POLICY
+    assert robot.rests == []
 
 
 def test_a_robot_that_does_not_run_by_itself_waits_for_an_episode():
     robot = Robot(runs_by_itself=False)
-    assert robot.operation.say is Say.NOBODY
-    assert (robot.orders, robot.rests) == ([(LADDER, 'no_episode')], [True])
+    assert robot.operation.say is Commander.NOBODY
+    assert robot.rests == [True]
     robot.tick.plan(1.0, 2.0)
-    assert robot.tick.commands(2) == [None, None]
+    assert robot.live(2) == [None, None]
     robot.operation.begin(Episode())
-    assert (robot.operation.say, robot.rests) == (Say.POLICY, [True, False])
+    assert (robot.operation.say, robot.rests) == (Commander.POLICY, [True, False])
     robot.operation.end()
-    assert (robot.operation.say, robot.rests) == (Say.NOBODY, [True, False, True])
-    assert robot.orders[-2:] == ['release', (LADDER, 'no_episode')]
+    assert (robot.operation.say, robot.rests) == (Commander.NOBODY, [True, False, True])
 
 
 def test_a_pause_comes_to_rest_and_what_is_left_is_played_afterwards():
     robot = Robot()
-    robot.tick.plan(1.0, 2.0, 3.0)
-    robot.tick.step()
-    robot.operation.pause()
+    robot.tick.plan(1.0, 1.0, 2.0, 3.0)
+    robot.live(2)
+    assert robot.operation.pause() == (True, 'paused; the robot comes to rest')
     assert robot.operation.paused
-    assert (robot.operation.say, robot.rests) == (Say.OPERATOR, [True])
-    executed = robot.tick.step()
-    assert executed.decision.reason == 'hold: paused'
-    robot.operation.resume()
+    assert (robot.operation.say, robot.rests) == (Commander.OPERATOR, [True])
+    assert robot.live(3) == [1.0] * 3
+    assert robot.tick.controller.rung_reason == 'hold: paused'
+    told = (True, 'the pause is lifted; it goes on with what is not too old')
+    assert robot.operation.resume() == told
     assert not robot.operation.paused
-    assert (robot.operation.say, robot.rests) == (Say.POLICY, [True, False])
-    assert robot.tick.commands(2) == [2.0, 3.0]
+    assert (robot.operation.say, robot.rests) == (Commander.POLICY, [True, False])
+    assert robot.live(2) == [2.0, 3.0]
 
 
 def test_each_is_told_once():
@@ -81,55 +87,158 @@ def test_each_is_told_once():
     for _ in range(3):
         robot.operation.pause()
         robot.operation.look()
-    assert (robot.orders, robot.rests) == ([(PAUSE, 'paused')], [True])
+    assert robot.rests == [True]
     for _ in range(3):
         robot.operation.resume()
-    assert (robot.orders, robot.rests) == ([(PAUSE, 'paused'), 'release'], [True, False])
+    assert robot.rests == [True, False]
 
 
-def test_a_robot_that_is_given_up_is_torn_down_once_until_somebody_begins():
-    robot = Robot()
-    robot.tick.plan(0.0)
-    robot.tick.step()
+def test_a_robot_that_is_given_up_is_torn_down_once_until_an_episode_begins():
+    robot = Robot(calls_stop=False)
+    robot.tick.plan(0.0, 0.0)
+    robot.live(2)
     robot.lives_through(*DEAD)
-    for _ in range(30):
-        robot.operation.look()
-        robot.tick.step()
-    assert robot.operation.say is Say.TEARDOWN
-    assert (robot.orders, robot.tick.stops) == ([(GIVING_UP, 'given_up')], 1)
+    assert robot.operation.say is Commander.TEARDOWN
+    assert robot.live(30)[6:] == [None] * 24
     robot.tick.plan(5.0, 6.0)
-    assert robot.tick.commands(1) == [None]
+    assert robot.live() == [None]
     # what was left ends with the episode
     robot.operation.begin(Episode())
     assert robot.requests.connection.state == State.CONNECTING
-    assert robot.operation.say is Say.POLICY
-    assert set(robot.orders[1:]) == {'release'}
+    assert robot.operation.say is Commander.POLICY
     robot.tick.plan(7.0)
-    assert robot.tick.commands(1)[0] == 5.0
+    assert robot.live() == [7.0]
 
 
-def test_an_episode_also_ends_a_stop_that_the_ladder_came_to_by_itself():
-    robot = Robot(ladder=GIVING_UP)
-    robot.tick.plan(0.0)
-    robot.tick.commands(20)
+# a robot that is given up while it is paused
+
+
+def test_a_teardown_waits_for_the_operator():
+    """Server dies, operator pauses to have a look, connection is given up: nothing moves."""
+    robot = Robot(teardown=POSE)
+    robot.tick.plan(0.0, 0.0)
+    robot.live(2)
+    robot.lives_through(*DEAD[:2])
+    robot.operation.pause()
+    robot.live(5)
+    robot.lives_through(DEAD[2])
+    assert robot.requests.connection.state is State.DEAD
+    assert robot.operation.say is Commander.OPERATOR
+    assert robot.live(500) == [0.0] * 500
+    assert robot.tick.stops == 0
+    done, text = robot.operation.resume()
+    assert done
+    assert 'given up (told so) and no policy drives it: the teardown begins now' in text
+    assert robot.live(60)[:50] == [0.0] * 50
     assert robot.tick.stops == 1
-    robot.tick.plan(1.0)
-    assert robot.tick.commands(1) == [None]
+
+
+def test_between_episodes_a_robot_that_is_given_up_is_not_torn_down():
+    robot = Robot(teardown=POSE)
+    robot.tick.plan(0.0, 0.0)
+    robot.live(2)
+    robot.operation.end()
+    robot.lives_through(*DEAD)
+    assert robot.operation.say is Commander.NOBODY
+    assert robot.live(500) == [0.0] * 500
+    assert robot.tick.stops == 0
+
+
+def test_a_resume_of_a_robot_that_is_given_up_says_so():
+    robot = Robot(teardown=())
+    robot.tick.plan(0.0, 0.0)
+    robot.live(2)
+    robot.operation.pause()
+    robot.lives_through(*DEAD)
+    done, text = robot.operation.resume()
+    assert not done
+    assert 'given up (told so) and no policy drives it: it does not move' in text
+    assert '~/reset' in text
+
+
+# a stop by service
+
+
+def stopped() -> Robot:
+    robot = Robot(ladder=GIVING_UP)
+    robot.tick.plan(0.0, 0.0)
+    robot.live(20)
+    assert robot.tick.stops == 1
+    return robot
+
+
+def test_a_stop_by_service_is_lifted_by_a_reset_alone():
+    robot = stopped()
+    assert 'call ~/reset' in robot.operation.refusal()
+    robot.tick.plan(1.0, 1.0)
+    assert robot.operation.resume() == (
+        False,
+        'it is not paused; the stop service was called and that stays so; call ~/reset when what '
+        'led to it is mended',
+    )
+    robot.operation.pause()
+    assert robot.live(3) == [None] * 3
+    done, text = robot.operation.resume()
+    assert not done
+    assert 'the stop service was called and that stays so' in text
+    # as a RunEpisode that was asked for just before the stop
     robot.operation.begin(Episode())
-    robot.tick.plan(2.0)
-    assert None not in robot.tick.commands(2)
+    robot.tick.plan(1.0, 1.0)
+    assert robot.live(3) == [None] * 3
+    assert robot.operation.say is Commander.NOBODY
+    told = (True, 'the stop by service is lifted; the next episode begins')
+    assert robot.operation.reset(Episode()) == told
+    robot.tick.plan(2.0, 2.0)
+    robot.live()
+    assert robot.operation.refusal() == ''
+    assert robot.live() == [2.0]
+
+
+def test_a_reset_while_paused_waits_for_the_resume():
+    robot = stopped()
+    robot.operation.pause()
+    done, text = robot.operation.reset(Episode())
+    assert (done, 'when ~/resume is called' in text) == (True, True)
+    robot.tick.plan(1.0, 1.0)
+    assert robot.live(3) == [None] * 3
+    robot.operation.resume()
+    assert robot.live(1) == [1.0]
+
+
+def test_a_reset_says_what_it_does_not_lift():
+    robot = Robot(latch_after_trips=1)
+    robot.tick.plan(float('nan'), float('nan'))
+    robot.live(2)
+    assert robot.tick.controller.latched
+    assert 'call ~/reset_cage' in robot.operation.refusal()
+    done, text = robot.operation.reset(Episode())
+    assert (done, '~/reset_cage' in text) == (False, True)
+    robot.tick.plan(1.0)
+    assert robot.live() == [None]
+    assert robot.operation.reset_cage() == (True, 'the safety cage judges again')
+    robot.live(2)
+    assert robot.operation.reset_cage() == (False, 'the safety cage is not latched')
+    assert robot.operation.say is Commander.POLICY
+
+
+def test_a_resume_without_a_pause_says_that_nothing_was_done():
+    robot = Robot(runs_by_itself=False)
+    told = 'it is not paused; no episode runs; send a goal to ~/run_episode or call ~/reset'
+    assert robot.operation.resume() == (False, told)
+    assert robot.operation.pause()[0]
+    assert robot.operation.pause() == (True, 'it was paused before')
 
 
 TABLE = [
     # dead, paused, an episode runs -> who has it
-    (False, False, True, Say.POLICY),
-    (False, False, False, Say.NOBODY),
-    (False, True, True, Say.OPERATOR),
-    (False, True, False, Say.OPERATOR),
-    (True, False, True, Say.TEARDOWN),
-    (True, False, False, Say.TEARDOWN),
-    (True, True, True, Say.TEARDOWN),
-    (True, True, False, Say.TEARDOWN),
+    (False, False, True, Commander.POLICY),
+    (False, False, False, Commander.NOBODY),
+    (False, True, True, Commander.OPERATOR),
+    (False, True, False, Commander.OPERATOR),
+    (True, False, True, Commander.TEARDOWN),
+    (True, False, False, Commander.NOBODY),
+    (True, True, True, Commander.OPERATOR),
+    (True, True, False, Commander.OPERATOR),
 ]
 
 
@@ -141,21 +250,21 @@ def test_who_has_the_say(dead, paused, runs, say):
     if dead:
         robot.lives_through(*DEAD)
     assert robot.operation.say is say
-    assert robot.requests.requester._resting.is_set() == (say is not Say.POLICY)
+    assert robot.requests.requester._resting.is_set() == (say is not Commander.POLICY)
 
 
-def test_who_begins_while_paused_waits_until_somebody_resumes():
+def test_what_begins_while_paused_waits_for_the_resume():
     robot = Robot(runs_by_itself=False)
     robot.operation.pause()
     robot.operation.begin(Episode())
-    assert robot.operation.say is Say.OPERATOR
+    assert robot.operation.say is Commander.OPERATOR
     robot.operation.resume()
-    assert robot.operation.say is Say.POLICY
+    assert robot.operation.say is Commander.POLICY
 
 
 def test_between_two_episodes_nothing_is_asked():
     bench = Simulation(servers=('/a',))
-    operation = Operation(Tick().controller, bench.requester, DIVERSIONS, runs_by_itself=False)
+    operation = Operation(Tick().controller, bench.requester, runs_by_itself=False)
     bench.at(2.0, lambda: operation.begin(Episode('', 'one')))
     bench.at(4.0, operation.end)
     bench.at(8.0, lambda: operation.begin(Episode('', 'two')))

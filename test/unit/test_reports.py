@@ -14,7 +14,6 @@ from requester_rig import Bench as Requests
 from requester_rig import CHUNK
 
 from lerobot_serve.cage.judgement import Judgement, Verdict
-from lerobot_serve.edge.controller import Executed
 from lerobot_serve.edge.fake_link import answer
 from lerobot_serve.edge.ladder import Decision
 from lerobot_serve.edge.operation import Operation
@@ -22,6 +21,7 @@ from lerobot_serve.edge.queue.actions import Planned, Source
 from lerobot_serve.edge.reports import diagnostics, edge_state, executed_action, View
 from lerobot_serve.edge.rungs import RungKind
 from lerobot_serve.edge.states import State
+from lerobot_serve.edge.step import Executed
 from lerobot_serve_interfaces.msg import EdgeState, ExecutedAction
 
 SOURCE = Source(3, 7, 2, 'episode', 100, 'b', 'act@0')
@@ -34,9 +34,7 @@ class Robot:
     def __init__(self, *, runs_by_itself: bool = True, **tick: object) -> None:
         self.tick, self.requests = Tick(**tick), Requests()
         requester, controller = self.requests.requester, self.tick.controller
-        self.operation = Operation(
-            controller, requester, self.tick.diversions, runs_by_itself=runs_by_itself
-        )
+        self.operation = Operation(controller, requester, runs_by_itself=runs_by_itself)
         self.view = View(
             requester,
             controller,
@@ -231,7 +229,7 @@ def test_each_step_of_a_robot_makes_a_record():
     tick = Tick(ladder=GIVING_UP)
     tick.plan(1.0, float('nan'), 1e30)
     records = [told_of(executed) for executed in iter(tick.step, None)]
-    assert [record.seq for record in records] == [1, 1, 1, 0, 0, 0, 0, 0]
+    assert [record.seq for record in records] == [1, 1, 1, *[0] * 6]
     assert [record.verdict for record in records[:3]] == [
         ExecutedAction.PASS,
         ExecutedAction.HELD,

@@ -17,7 +17,6 @@ from lerobot_serve.edge.rungs import (
     ramp_s,
     Rung,
     RungKind,
-    stop_and_hold,
     teardown_rungs,
 )
 from lerobot_serve.parameters import ParameterError
@@ -172,12 +171,8 @@ def test_how_long_a_stop_takes_is_what_the_first_ramp_says():
     assert Ladder(rungs('ramp 0.7, hold'), ARM, step_s=STEP_S, resume_rows=1).ramp_s == 0.7
 
 
-def test_a_pause_comes_to_rest_and_stays():
-    assert stop_and_hold(0.7) == rungs('ramp 0.7, hold')
-
-
 def test_a_teardown_comes_to_rest_first_and_commands_nothing_at_its_end():
-    assert teardown_rungs('hold', ARM, 0.5) == rungs('ramp 0.5, hold')
+    assert teardown_rungs('hold', ARM, 0.5) == ()
     assert teardown_rungs('stop_service', ARM, 0.5) == rungs('ramp 0.5, stop_service')
     ramp, pose, end = teardown_rungs('safe_pose', ARM, 0.5)
     assert (ramp, end) == rungs('ramp 0.5, stop_service')
@@ -187,6 +182,12 @@ def test_a_teardown_comes_to_rest_first_and_commands_nothing_at_its_end():
     lopsided = replace(ARM, safe_pose=(-2.0, 0.0))
     assert teardown_rungs('safe_pose', lopsided, 0.5)[1].for_s == pytest.approx(7.4)
     assert teardown_rungs('safe_pose', ARM, 0.5, step_s=STEP_S / 2)[1].for_s == pytest.approx(3.0)
+
+
+def test_the_way_to_the_initial_pose_may_be_the_whole_range():
+    ramp, pose, end = teardown_rungs('initial_pose', robot_of(POSITION), 0.5)
+    assert (ramp, end) == rungs('ramp 0.5, stop_service')
+    assert pose == Rung(RungKind.INITIAL_POSE, pytest.approx(4 / 0.625 + 1.0))
 
 
 def test_a_teardown_to_a_pose_needs_one():

@@ -8,9 +8,10 @@ import pytest
 from requester_rig import Bench as Requests
 from requester_rig import CHUNK
 
+from lerobot_serve.edge.authority import Commander
 from lerobot_serve.edge.episodes import Outcome
 from lerobot_serve.edge.fake_link import answer
-from lerobot_serve.edge.operation import Operation, Say
+from lerobot_serve.edge.operation import Operation
 from lerobot_serve.edge.rungs import RungKind
 from lerobot_serve.edge.runs import Runs
 from lerobot_serve.edge.states import Event, State
@@ -25,9 +26,7 @@ class Robot:
         self.tick, self.requests = Tick(arm(0.5), **robot), Requests()
         self.requests.now_ns = self.tick.now_ns
         controller, requester = self.tick.controller, self.requests.requester
-        self.operation = Operation(
-            controller, requester, self.tick.diversions, runs_by_itself=False
-        )
+        self.operation = Operation(controller, requester, runs_by_itself=False)
         self.runs = Runs(controller, self.operation, requester, lambda: self.tick.now_ns)
 
     def begin(self, **goal: object) -> None:
@@ -37,7 +36,7 @@ class Robot:
 
     def live(self, steps: int = 1) -> None:
         for _ in range(steps):
-            self.operation.look()
+            self.tick.orders = self.operation.look()
             self.tick.step()
 
     def judge(self, outcome: int, episode_id: str, text: str = '') -> None:
@@ -92,7 +91,7 @@ def test_one_runs_at_a_time(robot):
 
 def test_a_run_is_an_episode_with_its_task_and_name(robot):
     robot.begin(task='fold', episode_id='fold-1')
-    assert robot.operation.say is Say.POLICY
+    assert robot.operation.say is Commander.POLICY
     progress = robot.requests.exchange.progress
     assert (progress.task, progress.episode_id) == ('fold', 'fold-1')
     assert robot.runs.look() is None
@@ -112,7 +111,7 @@ def test_whoever_judges_ends_it(robot, verdict, outcome):
     result = robot.runs.look()
     assert (result.outcome, result.text) == (outcome, 'the towel is folded')
     assert result.episode_id == 'fold-1'
-    assert robot.operation.say is Say.NOBODY
+    assert robot.operation.say is Commander.NOBODY
     assert robot.runs.present is None
     assert robot.runs.look() is None
 
@@ -140,7 +139,7 @@ def test_who_cancels_stops_the_robot_at_the_next_step(robot):
     robot.tick.plan(0.25, 0.5, 0.75)
     robot.live()
     robot.runs.cancel()
-    assert robot.operation.say is Say.NOBODY
+    assert robot.operation.say is Commander.NOBODY
     robot.live()
     assert robot.tick.controller.rung is RungKind.RAMP
     result = robot.runs.look()

@@ -11,9 +11,9 @@ from requester_rig import Bench
 from shadow_rig import LIVE, SHADOW, World
 
 from lerobot_serve.edge import preparation
-from lerobot_serve.edge.controller import Sensed
 from lerobot_serve.edge.fake_link import answer
 from lerobot_serve.edge.parameters import EdgeParameters
+from lerobot_serve.edge.step import Sensed
 from lerobot_serve.router.shadow.comparison import Comparison
 from lerobot_serve.wire import chunk as wire_chunk
 from lerobot_serve.wire import observation as wire_observation
@@ -33,10 +33,13 @@ class Fleet:
         self.robot, self.delay_steps = arm(joints=JOINTS), delay_steps
         self.parameters = EdgeParameters(interpolation=interpolation)
         self.requests = Bench(step_s=STEP_S, append=False, buffer_time_s=6 * STEP_S)
-        self.controller, _ = preparation.controller(
+        self.controller = preparation.controller(
             self.parameters, self.robot, self.requests.actions, lambda: None
         )
         self.requests.link.send = self.on_request
+        for late in range(preparation.START_SAMPLES, 0, -1):
+            # where it stands is known by the time that it is asked for
+            self.controller.step(self.requests.now_ns - late * STEP_NS, self.sense)
         self.world = World(folder)
         self.world.book.on_session(self.ask())
         self.due: list[tuple[int, bytes]] = []

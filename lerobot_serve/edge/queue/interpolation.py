@@ -35,6 +35,15 @@ class Interpolator:
         self._start, self._end = self._end, action
         self._steps_left = 1 if self._start is None else self._multiplier
 
+    @property
+    def is_between(self) -> bool:
+        """Tell whether the step to be taken next is a mixture of two actions."""
+        return self._steps_left > 1
+
+    def drop_start(self) -> None:
+        """Let each step that is left be the action itself, whatever it began from."""
+        self._start = self._end
+
     def take(self) -> np.ndarray | None:
         """
         Return the next step, None when an action is wanted.

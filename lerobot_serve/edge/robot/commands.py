@@ -24,14 +24,19 @@ TYPES: dict[str, type] = {
 }
 
 
-def command_message(command: np.ndarray, robot: Robot, stamp: Time) -> Any:
-    """Return the message of robot.command.type for one value of each action, in their order."""
+def command_message(command: np.ndarray, robot: Robot, stamp: Time, step_s: float = 0.0) -> Any:
+    """
+    Return the message of robot.command.type for one value of each action, in their order;
+    `step_s` is the time to the next command, one row of the policy where it is 0.
+    """
+    if robot.command.type == 'trajectory_msgs/JointTrajectory':
+        return joint_trajectory(command, robot, step_s or 1 / robot.fps)
     return MAKERS[robot.command.type](command, robot, stamp)
 
 
-def joint_trajectory(command: np.ndarray, robot: Robot, _: Time) -> JointTrajectory:
+def joint_trajectory(command: np.ndarray, robot: Robot, step_s: float) -> JointTrajectory:
     """Its empty stamp means that it begins as soon as it arrives, whatever the robot's clock."""
-    due_s = robot.command.time_from_start_s or 1 / robot.fps
+    due_s = robot.command.time_from_start_s or step_s
     seconds, nanoseconds = divmod(int(1e9 * due_s), 10**9)
     point = JointTrajectoryPoint(positions=command.tolist())
     point.time_from_start = Duration(sec=seconds, nanosec=nanoseconds)
@@ -69,7 +74,6 @@ def twist_stamped(command: np.ndarray, robot: Robot, stamp: Time) -> TwistStampe
 
 
 MAKERS = {
-    'trajectory_msgs/JointTrajectory': joint_trajectory,
     'std_msgs/Float64MultiArray': float64_multi_array,
     'sensor_msgs/JointState': joint_state,
     'geometry_msgs/Twist': twist,

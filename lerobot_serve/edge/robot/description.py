@@ -48,7 +48,7 @@ class Output:
     Where commands go and as what message: trajectory_msgs/JointTrajectory,
     std_msgs/Float64MultiArray, sensor_msgs/JointState, geometry_msgs/Twist or TwistStamped.
 
-    A `time_from_start_s` of 0 is one control step.
+    A `time_from_start_s` of 0 is the time to the next command.
     """
 
     type: str
