@@ -32,6 +32,8 @@ class Bounds:
     request_timeout_ns: int
     # the longest that coming to rest may take
     rest_ns: int
+    # how long it may move on without being measured
+    blind_ns: int
     runs_by_itself: bool = True
     interpolated: bool = False
 
@@ -71,7 +73,8 @@ class EdgeChecker:
         """The process began, again: nothing of the one before counts."""
         self._paused, self._running = False, self.bounds.runs_by_itself
         self._quiet_since_ns = None if self._running else now_ns
-        self._stopped = False
+        self._stopped_ns: int | None = None
+        self._sensed_ns = now_ns
         self._episode, self._played_marks = 0, set()
         self._last: Command | None = None
         self._last_ns, self._speeds = 0, (0.0,)
@@ -86,7 +89,7 @@ class EdgeChecker:
             self._episode += 1
             self._running = True
         if word == 'reset':
-            self._stopped = False
+            self._stopped_ns = None
         if word == 'end':
             self._running = False
         self._paused = {'pause': True, 'resume': False}.get(word, self._paused)
@@ -96,9 +99,14 @@ class EdgeChecker:
         elif not is_quiet:
             self._quiet_since_ns = None
 
-    def stop_called(self) -> None:
-        """The stop service was called: nothing is commanded until a reset."""
-        self._stopped = True
+    def stop_called(self, now_ns: int) -> None:
+        """The stop service was called: it comes to rest, and is silent until a reset."""
+        if self._stopped_ns is None:
+            self._stopped_ns = now_ns
+
+    def sensed(self, now_ns: int) -> None:
+        """The robot was measured."""
+        self._sensed_ns = now_ns
 
     # requests and chunks
 
@@ -145,13 +153,19 @@ class EdgeChecker:
             self._last = None
             return
         self._check_numbers(command)
-        if self._stopped:
-            raise Violation('stop', f'{command} is commanded after a stop by service')
-        speeds = self._speeds_to(command, now_ns, where)
+        speeds = self._speeds_to(command, where)
+        if self._stopped_ns is not None:
+            what = 'stop', 'after a stop by service', self._stopped_ns
+            self._check_quiet(*what, command, now_ns, speeds, plays=plays)
+            if self._last is None:
+                raise Violation('stop', f'{command} begins after a stop by service')
         if self._quiet_since_ns is not None:
-            self._check_quiet(command, now_ns, speeds, where, plays=plays)
+            why = 'paused' if self._paused else 'no episode runs'
+            what = 'authority', why, self._quiet_since_ns
+            self._check_quiet(*what, command, now_ns, speeds, plays=plays)
         if plays and free:
             self._check_row(command, now_ns)
+            self._check_seen(now_ns, speeds)
         self._last, self._last_ns, self._speeds = command, now_ns, speeds
 
     def _check_numbers(self, command: Command) -> None:
@@ -162,7 +176,12 @@ class EdgeChecker:
             if not low[i] - TINY <= value <= high[i] + TINY:
                 raise Violation('position', f'{value} is not in [{low[i]}, {high[i]}], action {i}')
 
-    def _speeds_to(self, command: Command, now_ns: int, where: Command) -> Command:
+    def _check_seen(self, now_ns: int, speeds: Command) -> None:
+        blind_ns = now_ns - self._sensed_ns
+        if blind_ns > self.bounds.blind_ns and max(speeds[:MARK]) > TINY:
+            raise Violation('blind', f'a policy moves it, {blind_ns / S:.2f} s after it was seen')
+
+    def _speeds_to(self, command: Command, where: Command) -> Command:
         """Return how far each action goes in this step, within its limit."""
         begin = where if self._last is None else self._last
         speeds = tuple(abs(to - at) for to, at in zip(command, begin, strict=True))
@@ -176,27 +195,31 @@ class EdgeChecker:
         return speeds
 
     def _check_quiet(
-        self, command: Command, now_ns: int, speeds: Command, where: Command, *, plays: bool
+        self,
+        rule: str,
+        why: str,
+        since_ns: int,
+        command: Command,
+        now_ns: int,
+        speeds: Command,
+        *,
+        plays: bool,
     ) -> None:
-        """Paused, or no episode runs: what moves comes to rest, and nothing begins."""
-        why = 'paused' if self._paused else 'no episode runs'
+        """What moves comes to rest, and nothing begins."""
         if plays:
-            raise Violation('authority', f'{why}, and a policy commands')
+            raise Violation(rule, f'{why}, and a policy commands')
         if self._last is None:
-            begins = max(abs(to - at) for to, at in zip(command[:MARK], where, strict=False))
-            if begins > TINY:
-                raise Violation('authority', f'{why}, and a motion of {begins:.4f} begins')
+            if max(speeds[:MARK]) > TINY:
+                raise Violation(rule, f'{why}, and a motion of {max(speeds[:MARK]):.4f} begins')
             return
         for i, speed in enumerate(speeds[:MARK]):
             before = self._speeds[i] if i < len(self._speeds) else 0.0
             if speed > before + TINY:
                 raise Violation(
-                    'authority',
-                    f'{why}, and action {i} goes from {before:.4f} to {speed:.4f} a step',
+                    rule, f'{why}, and action {i} goes from {before:.4f} to {speed:.4f} a step'
                 )
-        is_late = now_ns - self._quiet_since_ns > self.bounds.rest_ns
-        if is_late and max(speeds[:MARK]) > TINY:
-            raise Violation('authority', f'{why} for long, and it moves by {max(speeds[:MARK])}')
+        if now_ns - since_ns > self.bounds.rest_ns and max(speeds[:MARK]) > TINY:
+            raise Violation(rule, f'{why} for long, and it moves by {max(speeds[:MARK])}')
 
     def _row(self, mark: float, what: str) -> Row:
         row = self.rows.get(round(mark)) if abs(mark - round(mark)) < TINY else None

@@ -32,7 +32,7 @@ from lerobot_serve.edge import preparation
 from lerobot_serve.edge.history import History
 from lerobot_serve.edge.link import Episode
 from lerobot_serve.edge.listener import Listener
-from lerobot_serve.edge.operation import Operation, Say
+from lerobot_serve.edge.operation import Operation
 from lerobot_serve.edge.parameters import EdgeParameters
 from lerobot_serve.edge.queue.actions import ActionQueue
 from lerobot_serve.edge.queue.delay import RULES
@@ -48,6 +48,8 @@ from lerobot_serve_interfaces.action import RunEpisode
 
 FPS = 10
 CLIENT = 'hunted'
+# max_age_s of the joints, max_blind_s, and a step
+BLIND_NS = int(0.35 * S) + S // 2 + S // FPS
 SERVERS = '/near', '/far'
 # the last action carries the marks: it may go anywhere in a step
 ROBOT = """
@@ -68,12 +70,12 @@ MAX_STEP = (0.2, 0.1, 1e6)
 # what a hunt varies from run to run
 CHOICES: dict[str, tuple[object, ...]] = {
     'runs_by_itself': (True, False),
-    'teardown': ('hold', 'safe_pose', 'stop_service'),
+    'teardown': ('hold', 'safe_pose', 'initial_pose', 'stop_service'),
     'while_paused': ('hold', 'nothing'),
     'merge': ('replace', 'append'),
     'rtc': (False, True),
     'interpolation': (1, 1, 1, 2),
-    'latch_after_trips': (0, 0, 8),
+    'latch_after_trips': (0, 150, 8),
     'ladder': ((), ('repeat_last 0.2', 'ramp 1', 'safe_pose 1', 'stop_service'), ('hold',)),
     'delay_rule': tuple(RULES),
     'servers': (SERVERS, SERVERS[:1]),
@@ -144,7 +146,7 @@ class EdgeModel:
         self.now_ns = 1000 * S
         self.period_ns = int(S * preparation.tick_s(self.parameters, self.robot))
         self.where = np.array([0.3, -0.2, 0.0])
-        self.sensing = True
+        self.sensing, self._misread = True, np.zeros(3)
         self._sensed_ns = self.now_ns
         self.checker = EdgeChecker(self._bounds())
         self.servers = Servers(
@@ -177,6 +179,7 @@ class EdgeModel:
             int(self.parameters.max_action_age_s * S),
             int(self.parameters.request_timeout_s * S),
             rest_ns=3 * S,
+            blind_ns=BLIND_NS,
             runs_by_itself=self.parameters.runs_by_itself,
             interpolated=parts > 1,
         )
@@ -193,7 +196,7 @@ class EdgeModel:
         parameters, robot = self.parameters, self.robot
         actions = ActionQueue(RULES[parameters.delay_rule])
         self.connection = Connection(self.clock)
-        self.controller, diversions = preparation.controller(
+        self.controller = preparation.controller(
             parameters,
             robot,
             actions,
@@ -204,7 +207,6 @@ class EdgeModel:
         self.operation = Operation(
             self.controller,
             self.requester,
-            diversions,
             runs_by_itself=parameters.runs_by_itself,
         )
         self.beat = Beat()
@@ -307,13 +309,15 @@ class EdgeModel:
         self._executed = executed
 
     def _on_stop(self) -> None:
-        # as the node: a pause that commands nothing is no stop
-        self._stop_called = self.operation.say is not Say.OPERATOR
+        self._stop_called = True
 
     def _sense(self) -> None:
         if self.sensing:
-            self.inputs.deposit('state from joint_states', self.where.copy(), self.now_ns)
+            read = self.where + self._misread
+            self._misread = np.zeros(len(read))
+            self.inputs.deposit('state from joint_states', read, self.now_ns)
             self._sensed_ns = self.now_ns
+            self.checker.sensed(self.now_ns)
 
     # rules
 
@@ -334,7 +338,7 @@ class EdgeModel:
         self.checker.commanded(told, self.now_ns, where, plays=free, free=free)
         if self._stop_called:
             self._stop_called = False
-            self.checker.stop_called()
+            self.checker.stop_called(self.now_ns)
         self._look()
         if self.beat.beats % 100 == 0:
             self.checker.forget(self.now_ns - 60 * S)
@@ -357,7 +361,7 @@ class EdgeModel:
     def reset(self) -> None:
         """The service ~/reset."""
         self.checker.operator('reset', self.now_ns)
-        self.operation.begin(Episode('reach'))
+        self.operation.reset(Episode('reach'))
 
     def run(self, max_duration_s: float = 0.0) -> None:
         """A goal of RunEpisode, which may be refused."""
@@ -382,7 +386,7 @@ class EdgeModel:
             )
 
     def reset_cage(self) -> None:
-        self.controller.reset_cage()
+        self.operation.reset_cage()
 
     def set_mood(self, server: str, mood: str) -> None:
         if server in self.servers.all:
@@ -395,6 +399,10 @@ class EdgeModel:
     def set_sensing(self, is_on: bool) -> None:
         """Joint states come, or do not."""
         self.sensing = is_on
+
+    def misread(self, by: float) -> None:
+        """One sample of the joints is wrong."""
+        self._misread = np.array([by, -by / 2, 0.0])
 
     def restart(self) -> None:
         """The process is killed and started again; the robot stays where it is."""

@@ -29,6 +29,7 @@ RULES: Rules = {
     'all gone': _all(AWAY),
     'swap policy': Rule(3, EdgeModel.swap_policy, (SERVERS, POLICIES)),
     'sensing': Rule(5, EdgeModel.set_sensing, ((True, True, False),)),
+    'misread': Rule(4, EdgeModel.misread, ((0.3, 1.5, 6.28, -6.28),)),
     'late step': Rule(4, EdgeModel.step, ((30 * MS, 150 * MS, 900 * MS),)),
     'restart': Rule(1, EdgeModel.restart),
 }

@@ -47,6 +47,7 @@ class RouterChecker:
     well_since_ns: dict[str, int | None] = field(default_factory=dict)
     told: dict[str, Told] = field(default_factory=dict)
     placed: dict[str, str] = field(default_factory=dict)
+    unflagged: set[str] = field(default_factory=set)
     placements: int = 0
     replies: int = 0
 
@@ -75,8 +76,9 @@ class RouterChecker:
                 f'split_percent was set to {self.split_percent}, and is {split_percent} after a '
                 'restart',
             )
-        # what was under way went with the process
+        # what was under way went with the process, and which policy each robot had
         self.waiting.clear()
+        self.unflagged = set(self.told)
 
     def slot_is(self, slot: str, now_ns: int, *, well: bool) -> None:
         """How all servers of a slot are, and whether every robot has its session there."""
@@ -136,7 +138,9 @@ class RouterChecker:
         if ending is not None and episode not in ending:
             raise Violation('barred', f'{episode} is driven by {policy}, which was rolled back')
         before, self.told[episode] = self.told.get(episode), Told(slot, policy)
-        if before and before.policy != policy and not flagged:
+        is_known = episode not in self.unflagged
+        self.unflagged.discard(episode)
+        if before and before.policy != policy and is_known and not flagged:
             raise Violation(
                 'flag', f'{episode} goes from {before.policy} to {policy}, and is not told'
             )

@@ -53,7 +53,12 @@ SLOTS = {'a': ('/a1', '/a2'), 'b': ('/b1',)}
 STATE = np.zeros((1, 2), np.float32)
 # a robot asks again when nothing came for so long
 PATIENCE_NS = 2 * S
-SLOT_COMMANDS = {'drain': operator.DRAIN, 'restore': operator.RESTORE, 'probe': operator.PROBE}
+SLOT_COMMANDS = {
+    'drain': operator.DRAIN,
+    'restore': operator.RESTORE,
+    'probe': operator.PROBE,
+    'lift': operator.LIFT_VERDICT,
+}
 CANARY_COMMANDS = {
     'pause': operator.CANARY_PAUSE,
     'resume': operator.CANARY_RESUME,
@@ -65,6 +70,8 @@ CHOICES: dict[str, tuple[object, ...]] = {
     'split_percent': (50, 100, 0, 80),
     'canary.plan': tuple(PLANS.values()),
     'hedge_factor': (0.0, 2.0),
+    'spare': ('', '', 'b'),
+    'rollback_now': (False, True),
     'standby_replicas': (0, 1),
 }
 FIXED = {
@@ -138,6 +145,7 @@ class RouterModel:
         self._future: list[tuple[int, int, Callable[[], None]]] = []
         self._numbers = count()
         self.steps = 0
+        self._rolled_back = ''
         self._begin()
 
     # the process
@@ -168,8 +176,10 @@ class RouterModel:
             self,
             self._drops,
             clock=lambda: self.now_ns,
-            tell=lambda text: None,
+            warn=lambda text: None,
             set_split=self._set_split,
+            given=self._given,
+            now=lambda: f'at {self.wall_s:.0f}',
         )
 
     def _set_split(self, percent: int) -> None:
@@ -291,8 +301,10 @@ class RouterModel:
             self.checker.slot_is(slot, self.now_ns, well=well)
         self.checker.look(self.now_ns)
         now = self.serving.canary.report(None)
-        if now.state == CanaryState.ROLLED_BACK:
-            self.checker.verdict(now.candidate_policy)
+        rolled_back = now.candidate_policy if now.state == CanaryState.ROLLED_BACK else ''
+        if rolled_back and rolled_back != self._rolled_back:
+            self.checker.verdict(rolled_back)
+        self._rolled_back = rolled_back
         if self.steps % 600 == 0:
             self.checker.forget(500)
 
@@ -361,8 +373,11 @@ class RouterModel:
     def slot_word(self, word: str, slot: str) -> None:
         """An operator's word on a slot."""
         with contextlib.suppress(NotDone):
+            policy = self.serving.slots[slot].policy
             operate(self.serving, SLOT_COMMANDS[word], slot, 'hunted')
-            if word != 'probe':
+            if word == 'lift':
+                self.checker.lifted(policy)
+            elif word != 'probe':
                 self.checker.drain(slot, is_drained=word == 'drain')
 
     def canary_word(self, word: str) -> None:
@@ -389,6 +404,10 @@ class RouterModel:
         with contextlib.suppress(ParameterError):
             self.serving.check_change(self.parameters, wanted)
             self._apply(wanted)
+
+    def step_wall_clock(self, by_s: float) -> None:
+        """The system clock is set."""
+        self.wall_s += by_s
 
     def restart(self, is_killed: bool) -> None:
         """The process ends, by a signal or without a word, and is started again."""

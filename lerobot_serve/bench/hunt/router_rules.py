@@ -27,6 +27,7 @@ RULES: Rules = {
     'canary word': Rule(4, RouterModel.canary_word, (tuple(CANARY_COMMANDS),)),
     'split': Rule(4, RouterModel.set_split, ((0, 20, 50, 100),)),
     'plan': Rule(1, RouterModel.set_plan, (tuple(PLANS),)),
+    'clock': Rule(1, RouterModel.step_wall_clock, ((-15.0, 3600.0, -3600.0),)),
     'restart': Rule(3, RouterModel.restart, ((True, True, False),)),
 }
 
