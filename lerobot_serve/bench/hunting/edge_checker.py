@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from math import isfinite
 
-from lerobot_serve.bench.hunt.violation import Violation
+from lerobot_serve.bench.hunting.violation import Violation
 
 S = 1_000_000_000
 TINY = 1e-6
@@ -64,7 +64,8 @@ class EdgeChecker:
     bounds: Bounds
     rows: dict[int, Row] = field(default_factory=dict)
     requests: dict[Key, Asked] = field(default_factory=dict)
-    played: int = 0
+    # actions of policies that were commanded
+    witnessed: int = 0
 
     def __post_init__(self) -> None:
         self.restarted(0)
@@ -228,7 +229,7 @@ class EdgeChecker:
         return row
 
     def _check_row(self, command: Command, now_ns: int) -> None:
-        self.played += 1
+        self.witnessed += 1
         if self.bounds.interpolated:
             # between two rows no mark is whole
             return

@@ -24,8 +24,8 @@ from unittest import mock
 
 import numpy as np
 
-from lerobot_serve.bench.hunt.router_checker import RouterChecker, S
-from lerobot_serve.bench.hunt.router_servers import Client, NAMES, Server, WELL
+from lerobot_serve.bench.hunting.router_checker import RouterChecker, S
+from lerobot_serve.bench.hunting.router_servers import Client, NAMES, Server, WELL
 from lerobot_serve.parameters import build, ParameterError
 from lerobot_serve.router import opening, operator
 from lerobot_serve.router.drops import Drops

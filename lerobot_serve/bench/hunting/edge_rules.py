@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from lerobot_serve.bench.hunt.edge_model import EdgeModel, SERVERS
-from lerobot_serve.bench.hunt.edge_servers import AWAY, MOODS, WELL
-from lerobot_serve.bench.hunt.run import hunt, Hunted, Rule, Rules
+from lerobot_serve.bench.hunting.edge_model import EdgeModel, SERVERS
+from lerobot_serve.bench.hunting.edge_servers import AWAY, MOODS, WELL
+from lerobot_serve.bench.hunting.run import Rule, Rules, Subject
 
 MS = 1_000_000
 POLICIES = 'reach@1', 'reach@2'
@@ -34,7 +32,4 @@ RULES: Rules = {
     'restart': Rule(1, EdgeModel.restart),
 }
 
-
-def hunt_edge(steps: int, seed: int, **how: Any) -> Hunted:
-    """Hunt in edges; `how` as for `hunt`."""
-    return hunt(EdgeModel, RULES, steps=steps, seed=seed, **how)
+SUBJECT = Subject(EdgeModel, RULES, run_steps=400)

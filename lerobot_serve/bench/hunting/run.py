@@ -1,9 +1,9 @@
 """
 A seeded random driver for the models of the hunt, and what it found.
 
-A run is one robot or one fleet with the choices that its seed draws, driven for so many
-steps. What happens between two steps is a script, drawn beforehand: so a violation can be replayed, and its
-script made shorter as long as the same rule is still broken.
+A run is one robot or one fleet with the choices that its seed draws, driven for so many steps.
+What happens between two steps is a script, drawn beforehand: so a violation can be replayed, and
+its script made shorter as long as the same rule is still broken.
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ from random import Random
 import time
 from typing import NamedTuple, Protocol
 
-from lerobot_serve.bench.hunt.violation import Violation
+from lerobot_serve.bench.hunting.violation import Violation
 
-RUN_STEPS = 400
 # one step in so many has something else happen before it
 EVERY = 6
 SHRINK_RUNS = 300
@@ -118,7 +117,7 @@ def hunt(
     *,
     steps: int,
     seed: int,
-    run_steps: int = RUN_STEPS,
+    run_steps: int,
     findings: int = 1,
 ) -> Hunted:
     """Drive models for so many steps in all, until there are so many findings."""
@@ -150,3 +149,27 @@ def shrink(model_of: Callable[[int], Model], rules: Rules, finding: Finding) -> 
                 begin += size
         size //= 2
     return finding
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What is hunted in: a model for each seed, what may happen to it, and how long a run is."""
+
+    model_of: Callable[[int], Model]
+    rules: Rules
+    run_steps: int
+
+    def hunt(self, steps: int, seed: int, *, findings: int = 1) -> Hunted:
+        """Drive models for so many steps in all, from this seed on."""
+        return hunt(
+            self.model_of,
+            self.rules,
+            steps=steps,
+            seed=seed,
+            run_steps=self.run_steps,
+            findings=findings,
+        )
+
+    def shrink(self, finding: Finding) -> Finding:
+        """Return the finding with a script that is no longer than it needs to be, about."""
+        return shrink(self.model_of, self.rules, finding)

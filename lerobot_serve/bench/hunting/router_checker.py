@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from lerobot_serve.bench.hunt.violation import Violation
+from lerobot_serve.bench.hunting.violation import Violation
 
 S = 1_000_000_000
 Key = tuple[str, int, int]
@@ -48,8 +48,8 @@ class RouterChecker:
     told: dict[str, Told] = field(default_factory=dict)
     placed: dict[str, str] = field(default_factory=dict)
     unflagged: set[str] = field(default_factory=set)
-    placements: int = 0
-    replies: int = 0
+    # chunks with actions that robots got
+    witnessed: int = 0
 
     # what operators and verdicts said
 
@@ -98,7 +98,6 @@ class RouterChecker:
 
     def decided(self, episode: str, slot: str, policy: str, now_ns: int, *, is_new: bool) -> None:
         """A placement was published; `is_new` where the episode was placed nowhere before."""
-        self.placements += 1
         ending = self.barred.get(policy)
         if ending is not None and episode not in ending:
             raise Violation(
@@ -133,7 +132,7 @@ class RouterChecker:
     def replied(self, key: Key, episode: str, slot: str, policy: str, *, flagged: bool) -> None:
         """A robot got a chunk with actions."""
         self._end(key)
-        self.replies += 1
+        self.witnessed += 1
         ending = self.barred.get(policy)
         if ending is not None and episode not in ending:
             raise Violation('barred', f'{episode} is driven by {policy}, which was rolled back')

@@ -25,9 +25,9 @@ from unittest import mock
 
 import numpy as np
 
-from lerobot_serve.bench.hunt.edge_checker import Bounds, EdgeChecker, S
-from lerobot_serve.bench.hunt.edge_servers import Servers
-from lerobot_serve.bench.hunt.turns import Turns
+from lerobot_serve.bench.hunting.edge_checker import Bounds, EdgeChecker, S
+from lerobot_serve.bench.hunting.edge_servers import Servers
+from lerobot_serve.bench.hunting.turns import Turns
 from lerobot_serve.edge import preparation
 from lerobot_serve.edge.history import History
 from lerobot_serve.edge.link import Episode

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from lerobot_serve.bench.hunt.router_model import (
+from lerobot_serve.bench.hunting.router_model import (
     CANARY_COMMANDS,
     PLANS,
     RouterModel,
     SLOT_COMMANDS,
 )
-from lerobot_serve.bench.hunt.router_servers import HALTED, MOODS, WELL
-from lerobot_serve.bench.hunt.run import hunt, Hunted, Rule, Rules
+from lerobot_serve.bench.hunting.router_servers import HALTED, MOODS, WELL
+from lerobot_serve.bench.hunting.run import Rule, Rules, Subject
 
 SERVERS = '/a1', '/a2', '/b1'
 SLOTS = 'a', 'b'
-# a robot has its turn in one of three
-RUN_STEPS = 1200
 
 RULES: Rules = {
     'mood': Rule(8, RouterModel.set_mood, (SERVERS, MOODS)),
@@ -31,7 +27,4 @@ RULES: Rules = {
     'restart': Rule(3, RouterModel.restart, ((True, True, False),)),
 }
 
-
-def hunt_router(steps: int, seed: int, **how: Any) -> Hunted:
-    """Hunt in routers; `how` as for `hunt`."""
-    return hunt(RouterModel, RULES, steps=steps, seed=seed, **{'run_steps': RUN_STEPS, **how})
+SUBJECT = Subject(RouterModel, RULES, run_steps=1200)

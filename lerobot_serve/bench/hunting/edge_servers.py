@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from lerobot_serve.bench.hunt.edge_checker import EdgeChecker, MARK, Row
+from lerobot_serve.bench.hunting.edge_checker import EdgeChecker, MARK, Row
 from lerobot_serve.edge.link import Agreement
 from lerobot_serve.wire import chunk as wire_chunk
 from lerobot_serve.wire import observation as wire_observation
@@ -46,7 +46,6 @@ class Server:
     name: str
     mood: str = WELL
     policy: str = 'reach@1'
-    rtc: bool = False
 
 
 class Servers:
@@ -87,7 +86,7 @@ class Servers:
         if mood in (REFUSING, MISFIT):
             code = Refusal.CAPACITY if mood == REFUSING else Refusal.ACTION_NAMES
             raise Refused(code, 'hunted')
-        return Agreement(SCHEMA_VERSION, chunk_size=CHUNK_ROWS, supports_rtc=self._present.rtc)
+        return Agreement(SCHEMA_VERSION, chunk_size=CHUNK_ROWS, supports_rtc=True)
 
     def close_session(self) -> None:
         pass
