@@ -216,7 +216,7 @@ class EdgeModel:
         self._stop_called = False
         self._sense()
         self._turns = Turns(self.requester.run)
-        self._turns.go()
+        # what it does first, it does in the first step
 
     def _make_requester(self, actions: ActionQueue, history: History) -> Any:
         self._history = history

@@ -80,15 +80,16 @@ class RouterChecker:
         self.waiting.clear()
         self.unflagged = set(self.told)
 
-    def slot_is(self, slot: str, now_ns: int, *, well: bool) -> None:
+    def slot_is(self, slot: str, now_ns: int, *, well: bool, open: bool) -> None:
         """How all servers of a slot are, and whether every robot has its session there."""
-        if not well:
-            self.well_since_ns[slot] = None
-        elif self.well_since_ns.get(slot) is None:
-            self.well_since_ns[slot] = now_ns
+        for what, holds in ((f'servers {slot}', well), (slot, well and open)):
+            if not holds:
+                self.well_since_ns[what] = None
+            elif self.well_since_ns.get(what) is None:
+                self.well_since_ns[what] = now_ns
 
-    def _is_calm(self, slot: str, now_ns: int) -> bool:
-        since_ns = self.well_since_ns.get(slot)
+    def _is_calm(self, what: str, now_ns: int) -> bool:
+        since_ns = self.well_since_ns.get(what)
         return since_ns is not None and now_ns - since_ns >= self.calm_ns
 
     # requests, placements and replies
@@ -124,7 +125,8 @@ class RouterChecker:
             )
 
     def _check_move(self, episode: str, before: str, slot: str, now_ns: int) -> None:
-        if self._is_calm(before, now_ns) and before not in self.drained:
+        # also across a restart
+        if self._is_calm(f'servers {before}', now_ns) and before not in self.drained:
             raise Violation(
                 'sticky', f'{episode} leaves slot {before}, which is well, for slot {slot}'
             )

@@ -52,7 +52,7 @@ ROBOTS = 'r1', 'r2', 'r3'
 SLOTS = {'a': ('/a1', '/a2'), 'b': ('/b1',)}
 STATE = np.zeros((1, 2), np.float32)
 # a robot asks again when nothing came for so long
-PATIENCE_NS = 2 * S
+PATIENCE_NS = 4 * S
 SLOT_COMMANDS = {
     'drain': operator.DRAIN,
     'restore': operator.RESTORE,
@@ -140,7 +140,7 @@ class RouterModel:
             name: Server(name, slot, f'{slot}@1') for slot in SLOTS for name in SLOTS[slot]
         }
         self.people = {name: Person(name) for name in ROBOTS}
-        self.checker = RouterChecker(end_ns=4 * S, calm_ns=8 * S)
+        self.checker = RouterChecker(end_ns=3 * S, calm_ns=8 * S)
         self.checker.split(self._given.split_percent)
         self._future: list[tuple[int, int, Callable[[], None]]] = []
         self._numbers = count()
@@ -164,7 +164,7 @@ class RouterModel:
         self.serving.control.look_at_replicas()
         self.checker.started(self.parameters.split_percent)
         for slot in SLOTS:
-            self._disturbed(slot)
+            self.checker.slot_is(slot, self.now_ns, well=self._is_well(slot), open=False)
         for person in self.people.values():
             person.is_open = False
 
@@ -291,14 +291,13 @@ class RouterModel:
 
     def _look(self) -> None:
         for slot, names in SLOTS.items():
-            well = all(self.servers[name].mood == WELL for name in names)
-            well &= all(person.is_open for person in self.people.values())
-            well &= all(
+            is_open = all(person.is_open for person in self.people.values())
+            is_open &= all(
                 name in robot.places.get(slot, ())
                 for robot in self.serving.dispatcher.robots
                 for name in names[:1]
             )
-            self.checker.slot_is(slot, self.now_ns, well=well)
+            self.checker.slot_is(slot, self.now_ns, well=self._is_well(slot), open=is_open)
         self.checker.look(self.now_ns)
         now = self.serving.canary.report(None)
         rolled_back = now.candidate_policy if now.state == CanaryState.ROLLED_BACK else ''
@@ -352,8 +351,11 @@ class RouterModel:
 
     # what happens between two steps
 
+    def _is_well(self, slot: str) -> bool:
+        return all(self.servers[name].mood == WELL for name in SLOTS[slot])
+
     def _disturbed(self, slot: str) -> None:
-        self.checker.slot_is(slot, self.now_ns, well=False)
+        self.checker.slot_is(slot, self.now_ns, well=False, open=False)
 
     def set_mood(self, server: str, mood: str) -> None:
         self.servers[server].mood = mood

@@ -95,8 +95,9 @@ def play(
     model_of: Callable[[int], Model], rules: Rules, seed: int, script: Script, steps: int
 ) -> tuple[int, Finding | None]:
     """Drive the model of a seed through a script; return the steps, and the first violation."""
-    lines, step, model = list(reversed(script)), 0, model_of(seed)
+    lines, step, model = list(reversed(script)), 0, None
     try:
+        model = model_of(seed)
         for step in range(steps):
             while lines and lines[-1].step <= step:
                 line = lines.pop()
@@ -104,10 +105,11 @@ def play(
             model.step()
     except Violation as found:
         done = tuple(line for line in script if line.step <= step)
-        choices = dict(model.choices)
+        choices = dict(model.choices) if model else {}
         return step + 1, Finding(seed, step, found.rule, str(found), choices, done)
     finally:
-        model.close()
+        if model:
+            model.close()
     return steps, None
 
 
