@@ -1,7 +1,8 @@
 """
-Two policies side by side: the servers /slot_a/policy_server and /slot_b/policy_server, or several
-of each (/slot_a_1/policy_server, ...), one more in shadow if wanted, and a router before them.
-Point robots at /policy_router.
+Two policies side by side: the servers slot_a/policy_server and slot_b/policy_server, or several
+of each (slot_a_1/policy_server, ...), one more in shadow if wanted, and a router before them. All
+names are relative to `namespace`, so that a domain has room for several such groups. Point robots
+at NAMESPACE/policy_router.
 """
 
 from launch import LaunchDescription
@@ -30,7 +31,7 @@ def generate_launch_description() -> LaunchDescription:
         *launching.options('replicas'),
         launching.params_file('router.yaml', 'policy_router'),
         launching.params_file('server.yaml', 'all policy servers', SERVERS),
-        *launching.options('respawn', 'log_level'),
+        *launching.options('namespace', 'respawn', 'log_level'),
     ]
     return launching.description('ab.launch.py', arguments, start)
 
@@ -46,10 +47,11 @@ def start(given: dict) -> list[Action]:
     slots = {slot: namespaces(slot, given['replicas']) for slot in ('a', 'b')}
     servers = [server('a', name, given) for name in slots['a']]
     servers += [server('b', name, given) for name in slots['b']]
-    told = {f'slot_{slot}': [in_full(name) for name in names] for slot, names in slots.items()}
+    # relative: the router finds them in its own namespace
+    told = {f'slot_{slot}': [server_in(name) for name in names] for slot, names in slots.items()}
     if given['shadow_policy_kind'] or given['shadow_policy_path']:
         servers.append(server('shadow', 'shadow', given))
-        told['shadow_policy'] = in_full('shadow')
+        told['shadow_policy'] = server_in('shadow')
     router = launching.node(
         'policy_router',
         file=given['params_file'],
@@ -59,6 +61,7 @@ def start(given: dict) -> list[Action]:
             **told,
         },
         log_level=given['log_level'],
+        namespace=given['namespace'],
         respawn=given['respawn'] == 'true',
     )
     return [*servers, router]
@@ -71,8 +74,8 @@ def namespaces(slot: str, replicas: int) -> list[str]:
     return [f'slot_{slot}_{number + 1}' for number in range(replicas)]
 
 
-def in_full(namespace: str) -> str:
-    return f'/{namespace}/policy_server'
+def server_in(namespace: str) -> str:
+    return f'{namespace}/policy_server'
 
 
 def server(policy: str, namespace: str, given: dict) -> Node:
@@ -87,6 +90,6 @@ def server(policy: str, namespace: str, given: dict) -> Node:
             'slot': policy if policy in ('a', 'b') else 'prod',
         },
         log_level=given['log_level'],
-        namespace=namespace,
+        namespace=launching.below(given['namespace'], namespace),
         respawn=given['respawn'] == 'true',
     )

@@ -1,6 +1,7 @@
 """
 Simulated robots, to try a policy server or a router with more than one: robot_1, robot_2, ...
-Each is a sim_robot and an edge_controller in a namespace of its own.
+Each is a sim_robot and an edge_controller in a namespace of its own, below `namespace` if one is
+given.
 """
 
 from launch import LaunchDescription
@@ -21,7 +22,7 @@ def generate_launch_description() -> LaunchDescription:
         *launching.overrides(SimParameters, *OF_SIM),
         *launching.options('seed'),
         launching.params_file('fleet.yaml', 'edge_controller and sim_robot'),
-        *launching.options('log_level'),
+        *launching.options('namespace', 'log_level'),
     ]
     return launching.description('fleet.launch.py', arguments, start)
 
@@ -33,7 +34,7 @@ def start(given: dict) -> list[Action]:
 def robot(index: int, given: dict) -> list[Action]:
     """Return one robot. It lives and dies alone: no end of a process is the end of another."""
     everywhere = {
-        'namespace': f'robot_{index + 1}',
+        'namespace': launching.below(given['namespace'], f'robot_{index + 1}'),
         'file': given['params_file'],
         'log_level': given['log_level'],
     }

@@ -8,7 +8,9 @@ docs/parameters.md. Plain Python, no thread of its own.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, Field, field, fields, MISSING
+import difflib
 import math
 from typing import Any, get_type_hints, TypeVar
 
@@ -142,13 +144,25 @@ def build(parameters: type[T], values: dict[str, Any]) -> T:
     known = {spec.name: spec for spec in specs(parameters)}
     for name in values:
         if name not in known:
-            raise ParameterError(f'{name} is not a parameter; there are {", ".join(known)}')
+            raise ParameterError(_unknown(name, known))
     values = complete(values)
     built = parameters(**{known[n].field: known[n].check(value) for n, value in values.items()})
     check = getattr(built, 'check', None)
     if check:
         check()
     return built
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return the known name that `name` was probably meant to be, empty when none is close."""
+    found = difflib.get_close_matches(name, list(known), 1)
+    return found[0] if found else ''
+
+
+def _unknown(name: str, known: Iterable[str]) -> str:
+    near = nearest(name, known)
+    hint = f'did you mean {near}? ' if near else ''
+    return f'{name} is not a parameter; {hint}there are {", ".join(known)}'
 
 
 def changed(current: T, values: dict[str, Any], *, unconfigured: bool = False) -> T:

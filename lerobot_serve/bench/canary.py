@@ -9,6 +9,7 @@ hardly ever be promoted, one that is as good as the champion hardly ever be roll
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 import time
 
@@ -16,11 +17,11 @@ import numpy as np
 
 from lerobot_serve.bench.report import Case
 from lerobot_serve.router.canary.comparison import Comparison
-from lerobot_serve.router.canary.evidence import Counts
 from lerobot_serve.router.canary.forecast import episodes_to_decide
 from lerobot_serve.router.canary.plan import parse_plan, Terms
 from lerobot_serve.router.canary.simulation import Rates, Result, rollout
 from lerobot_serve.router.canary.states import State
+from lerobot_serve.router.canary.trial import BEGUN, EpisodeEvent, Trial
 
 ABOUT = 'how often a canary is wrong, and how many episodes it takes'
 STEPS, MINIMUM_EPISODES = ('5', '25', '50', '100'), 20
@@ -102,14 +103,24 @@ def measure_look(rounds: int) -> Case:
     """Time what an episode costs the executor thread: weighing it, and forecasting."""
     series_ms: dict[str, list[float]] = {'comparison': [], 'forecast': []}
     for i in range(rounds):
-        champion, candidate = Counts(800 + i, 200), Counts(40, 10)
+        rng = np.random.default_rng(i)
+        trial = Trial(TERMS.margin, TERMS.block_episodes)
+        trial.take(list(episodes(rng, 1000)))
         begin_ns = time.perf_counter_ns()
-        Comparison().look(champion, candidate, TERMS)
+        trial.take(list(episodes(rng, 1, first=1000)))
+        Comparison().look(trial, TERMS)
         middle_ns = time.perf_counter_ns()
-        episodes_to_decide(
-            champion, candidate, share_percent=5, terms=TERMS, trials=len(STEPS) - 1
-        )
+        episodes_to_decide(trial, share_percent=5, terms=TERMS, trials=len(STEPS) - 1)
         end_ns = time.perf_counter_ns()
         series_ms['comparison'].append((middle_ns - begin_ns) / 1e6)
         series_ms['forecast'].append((end_ns - middle_ns) / 1e6)
     return Case('one look with a new outcome', series_ms=series_ms)
+
+
+def episodes(rng: np.random.Generator, count: int, *, first: int = 0) -> Iterator[EpisodeEvent]:
+    """Return episodes at 5 %, of which one in fifty has no verdict yet."""
+    for number in range(first, first + count):
+        name, arm = str(number), 'candidate' if rng.random() < 0.05 else 'champion'
+        yield EpisodeEvent(name, BEGUN, arm)
+        if rng.random() < 0.98:
+            yield EpisodeEvent(name, 'success' if rng.random() < 0.8 else 'failure', arm)

@@ -82,12 +82,12 @@ def make_serving(frames: dict[str, np.ndarray]) -> tuple[Mailbox, Serving]:
     worker = Worker(
         null.load(Loading(path)), slot='prod', statistics=statistics, image_threads=THREADS
     )
-    rules = Rules(16, '', False, False, 0, 0)
+    rules = Rules(16, '', False, False, 0, 0, 1, 1)
     serving = Serving(worker, mailbox, statistics, rules, Admission(False, 0.0))
     serving.begin()
     names = worker.served.action_names
     specs = tuple(CameraSpec(name, *frame.shape) for name, frame in frames.items())
-    ask = SessionAsk('bench', 1, 1, '/bench/chunk', names, names, specs, 30.0)
+    ask = SessionAsk('bench', 1, 1, '/bench/action_chunk', names, names, specs, 30.0)
     serving.open(ask, time.monotonic_ns())
     return mailbox, serving
 

@@ -78,6 +78,15 @@ class Cage:
             return None
         return limits.held(last)
 
+    @property
+    def latched_by(self) -> str:
+        """Why it is latched, empty when it is not."""
+        return self._latched_by
+
+    def latch(self, reason: str) -> None:
+        """Stop until `reset`, for a reason that its own rules do not see; the first one counts."""
+        self._latched_by = self._latched_by or reason
+
     def reset(self) -> None:
         """Open the latch; what was counted stays counted."""
         self._in_a_row, self._latched_by = 0, ''

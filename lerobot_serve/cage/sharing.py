@@ -35,8 +35,13 @@ NOTHING = {
 }
 
 
-def encode_limits(actions: Sequence[ActionLimit], step_s: float) -> bytes:
-    """Return the bytes; each action has the name that it is to have there."""
+def encode_limits(
+    actions: Sequence[ActionLimit], step_s: float, immediate: Sequence[str] = ()
+) -> bytes:
+    """
+    Return the bytes; each action has the name that it is to have there, also those that an
+    `immediate` interlock may force.
+    """
     rows = [
         {
             'name': action.name,
@@ -45,7 +50,10 @@ def encode_limits(actions: Sequence[ActionLimit], step_s: float) -> bytes:
         }
         for action in actions
     ]
-    return json.dumps({'step_s': step_s, 'actions': rows}, ensure_ascii=False).encode()
+    content = {'step_s': step_s, 'actions': rows}
+    if immediate:
+        content['immediate'] = list(immediate)
+    return json.dumps(content, ensure_ascii=False).encode()
 
 
 def decode_limits(data: bytes) -> Limits:

@@ -59,6 +59,10 @@ class Start:
             self._agreed = 1
         self._newest, self._arrived_ns = known.position, arrived_ns
 
+    def forget(self) -> None:
+        """Count samples from the next one on."""
+        self._newest, self._agreed = None, 0
+
     @property
     def agreed(self) -> np.ndarray | None:
         """Where the robot stands, as far as enough samples agree."""

@@ -22,13 +22,14 @@ from lerobot_serve.trace.schema import TraceError
 EXAMPLE = (
     'example: lerobot-serve audit traces/  | ends with 0 when all that was judged holds, 1 for '
     'files that cannot be read, 2 for a wrong command line, 3 for a violation, 4 when nothing '
-    'could be judged'
+    'could be judged, 5 when what was judged holds but a trace is incomplete'
 )
 STATUS = {
     Outcome.HOLDS: 0,
     Outcome.HOLDS_AS_RECORDED: 0,
     Outcome.VIOLATED: 3,
     Outcome.NOT_JUDGED: 4,
+    Outcome.INCOMPLETE: 5,
 }
 SHOWN_LIMIT = 10_000
 

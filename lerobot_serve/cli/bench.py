@@ -26,6 +26,7 @@ NAMES = (
     'start_up',
     'gpu',
     'codec',
+    'rtc_parity',
     'cage',
     'tick',
     'edge_cpu',

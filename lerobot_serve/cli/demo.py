@@ -17,7 +17,7 @@ from lerobot_serve.demo import cast
 from lerobot_serve.demo.acts import PLAY
 from lerobot_serve.demo.node import Onlooker
 from lerobot_serve.demo.proof import proof
-from lerobot_serve.demo.report import report
+from lerobot_serve.demo.report import arms, report
 from lerobot_serve.demo.scoreboard import Scoreboard
 from lerobot_serve.demo.screen import Screen
 from lerobot_serve.demo.stage import Stage
@@ -67,6 +67,7 @@ def main(options: argparse.Namespace) -> int:
     found = summary(board, figures, proof(OUT / 'traces'), codes, seconds, error)
     (OUT / 'summary.json').write_text(json.dumps(found, indent=2) + '\n')
     (OUT / 'report.html').write_text(report(board, found), errors='replace')
+    (OUT / 'arms.svg').write_text(arms(board))
     print(f'\n{describe(found)}\nAll figures: {OUT}/summary.json; pictures: {OUT}/report.html')
     return 0 if found['ok'] else 1
 

@@ -19,11 +19,11 @@ from lerobot_serve.doctor import clocks, control, environment, machine, policy, 
 from lerobot_serve.doctor import robot as robots
 from lerobot_serve.doctor.environment import Middleware
 from lerobot_serve.doctor.finding import failure, Finding, Group, skipped, Verdict, worst
-from lerobot_serve.doctor.kinds import find_kind
 from lerobot_serve.doctor.node import Doctor
 from lerobot_serve.doctor.report import as_json, as_text
 from lerobot_serve.edge.robot.description import Robot
 from lerobot_serve.policies.base import PolicyError
+from lerobot_serve.policies.kinds import find_kind
 from lerobot_serve.ros.runtime import Runtime, UserError
 from lerobot_serve.server import preparation
 from lerobot_serve.server.parameters import ServerParameters
@@ -155,13 +155,16 @@ def of_policy(
         return [skipped('policy', NO_POLICY)], [], [skipped('capacity', NO_POLICY)]
     if unknown:
         return unknown, [], [skipped('capacity', 'the policy cannot be used')]
-    parameters, told = policy.with_names_of(robot, parameters)
+    parameters, taken = policy.with_names_of(robot, parameters)
     examined = policy.examine(parameters)
-    findings, pace = [*told, *examined.findings], examined.pace(robot)
+    findings = [*policy.about_training(parameters), *examined.findings]
+    pace = examined.pace(robot)
     if not (examined.served and pace):
         return findings, [], [skipped('capacity', 'the policy cannot be used')]
     agreement = (
-        robots.agreement(robot, examined.served, preparation.rules(parameters)) if robot else []
+        robots.agreement(robot, examined.served, preparation.rules(parameters), taken)
+        if robot
+        else []
     )
     capacity = speed.robots(
         pace,

@@ -34,12 +34,20 @@ class Fleet:
         self._logs: list[IO] = []
 
     def start(
-        self, name: str, executable: str, *, namespace: str = '', **parameters: object
+        self,
+        name: str,
+        executable: str,
+        *,
+        namespace: str = '',
+        params_file: Path | None = None,
+        **parameters: object,
     ) -> subprocess.Popen:
-        """Start one executable; its output goes to NAME.log."""
+        """Start one executable; its output goes to NAME.log. `parameters` win over the file."""
         command = [str(executable_path(executable)), '--ros-args']
         if namespace:
             command += ['-r', f'__ns:={namespace}']
+        if params_file:
+            command += ['--params-file', str(params_file)]
         for key, value in parameters.items():
             command += ['-p', f'{key}:={value}']
         # closed in end(), with the process that writes to it

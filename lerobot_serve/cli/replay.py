@@ -13,6 +13,7 @@ from lerobot_serve.cli.progress import counted
 from lerobot_serve.parameters import build, ParameterError, Spec, specs
 from lerobot_serve.policies.base import PolicyError
 from lerobot_serve.replay.compare import TOLERANCE
+from lerobot_serve.replay.names import with_any_names
 from lerobot_serve.replay.replay import Replay, Result
 from lerobot_serve.replay.replayer import Replayer
 from lerobot_serve.replay.report import as_json, table
@@ -103,7 +104,7 @@ def replay(options: argparse.Namespace) -> Result:
     """Raises BagError, IncidentError, TraceError, ReplayError, PolicyError, ParameterError."""
     source = open_source(options.path)
     replayer = Replayer(
-        server_parameters(options),
+        with_any_names(server_parameters(options)),
         str(shared_file('config/policies/reach')),
         robot_type=options.robot_type,
         execution_horizon=options.execution_horizon,
@@ -125,6 +126,7 @@ def server_parameters(options: argparse.Namespace) -> ServerParameters:
         'policy_path': options.policy,
         'device': options.device,
         'max_sessions': SESSIONS,
+        'sessions_per_process': SESSIONS,
     }
     for given in options.parameters:
         name, equals, text = given.partition('=')

@@ -99,7 +99,7 @@ def kill(stage: Stage) -> Figures:
     back_s = stage.wait(
         lambda: board.replica_state('a', node) == 'READY', KILL_S, f'{victim} is back'
     )
-    stage.say(f'{victim} is back after {back_s:.0f} s')
+    stage.say(f'{victim} is back after {back_s:.0f} s', mark=f'{victim} back')
     return {
         'shown': stalled == 0,
         'server': node,
@@ -155,7 +155,7 @@ def broken(stage: Stage) -> Figures:
     took_s = stage.wait(lambda: board.canary.state == 'rolled_back', BROKEN_S, 'v3 is rolled back')
     back_s, end = moments.now_s(), board.canary
     first_s = board.first_placed('v3')
-    stage.say(f'v3 is {end.text[:160]}')
+    stage.say(f'v3 is rolled back: {end.reason[:160]}')
     stage.watch(AFTER_KILL_S)
     return {
         # answers to copies may already tell the router enough; then no episode is given to v3

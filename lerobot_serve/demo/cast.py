@@ -13,7 +13,7 @@ VERSIONS = {'v1': 'reach_v1', 'v2': 'reach', 'v3': 'reach_v3'}
 CHAMPIONS = ('a1', 'a2')
 CANDIDATE, SHADOW = 'b1', 'shadow'
 SLOTS = {'a1': 'a', 'a2': 'a', 'b1': 'b', 'shadow': 'prod'}
-# an attempt of the simulated arm; a canary leaves out so much of the begin of each step
+# an attempt of the simulated arm
 ATTEMPT_S = 3.0
 SHADOW_EPISODES = 5
 # A small fleet and little time: a wider margin, and guards that can tell from less than the
@@ -21,7 +21,8 @@ SHADOW_EPISODES = 5
 CANARY = {
     'canary.margin': 0.4,
     'canary.minimum_s': 0.0,
-    'canary.settle_s': 4.0,
+    # attempts of a simulated arm do not depend on each other
+    'canary.block_episodes': 1,
     'canary.minimum_answers': 20,
     'canary.minimum_commands': 150,
     # one slow moment of a laptop is no slow policy
@@ -105,6 +106,9 @@ def robot(name: str, seed: int, traces: Path) -> list[Part]:
         'task': 'reach the red target',
         'codec': 'raw',
         'profile': 'wired',
+        # the demo shows that a canary takes a broken policy away; here each robot would stop first
+        # and wait for a person
+        'clamp_alarm_s': 0.0,
         'trace_folder': traces,
         'trace_images': 'none',
     }

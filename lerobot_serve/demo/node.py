@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from geometry_msgs.msg import PointStamped
 from lifecycle_msgs.srv import ChangeState
 from rcl_interfaces.srv import SetParameters
 from rclpy.parameter import Parameter
+from sensor_msgs.msg import JointState
 
 from lerobot_serve.demo import moments
 from lerobot_serve.demo.cast import ROUTER
+from lerobot_serve.demo.film import Frame
 from lerobot_serve.demo.scoreboard import (
     Canary,
     Ended,
@@ -23,6 +26,7 @@ from lerobot_serve.ros import qos
 from lerobot_serve.ros.calls import call, CallFailed
 from lerobot_serve.ros.runtime import Runtime, UserError
 from lerobot_serve.ros.steady import SteadyNode
+from lerobot_serve.sim.arm import ELBOW, SHOULDER
 from lerobot_serve_interfaces.msg import (
     CanaryState,
     EdgeState,
@@ -83,6 +87,18 @@ class Onlooker(SteadyNode):
             qos.EXECUTED_ACTION,
         )
         self.create_subscription(
+            PointStamped,
+            f'/{name}/target',
+            lambda message: self._on_target(name, message),
+            qos.STATE,
+        )
+        self.create_subscription(
+            JointState,
+            f'/{name}/joint_states',
+            lambda message: self._on_joints(name, message),
+            qos.SENSOR,
+        )
+        self.create_subscription(
             EpisodeOutcome,
             f'/{name}/episode_outcome',
             lambda message: self._on_outcome(name, message),
@@ -96,9 +112,9 @@ class Onlooker(SteadyNode):
             if message.chunks_accepted > robot.chunks:
                 line = self.board.trips_ms.setdefault(message.policy, [])
                 line.append((moments.now_s(), message.round_trip_ms))
-            robot.state = EDGE_STATES.get(message.state, '?')
+            robot.note_state(EDGE_STATES.get(message.state, '?'), message.stalls)
             robot.reason, robot.policy, robot.slot = message.reason, message.policy, message.slot
-            robot.server, robot.stalls = message.server, message.stalls
+            robot.server = message.server
             robot.chunks, robot.cage_trips = message.chunks_accepted, message.cage_trips
             robot.ticks, robot.ticks_missed = message.ticks, message.ticks_missed
             robot.drops = {drop.reason: drop.count for drop in message.drops}
@@ -114,6 +130,15 @@ class Onlooker(SteadyNode):
             if message.rung == EdgeState.RUNG_PLAY:
                 robot.play(now_s, message.episode_id, message.age_s)
                 self.board.ages_ms.append(1e3 * message.age_s)
+
+    def _on_target(self, name: str, message: PointStamped) -> None:
+        self.board.targets[name] = message.point.x, message.point.y
+
+    def _on_joints(self, name: str, message: JointState) -> None:
+        target = self.board.targets.get(name)
+        if target and len(message.position) > max(SHOULDER, ELBOW):
+            pose = message.position[SHOULDER], message.position[ELBOW]
+            self.board.filmed(name, Frame(moments.now_s(), *pose, target))
 
     def _on_outcome(self, name: str, message: EpisodeOutcome) -> None:
         board = self.board
@@ -160,7 +185,9 @@ class Onlooker(SteadyNode):
         self.board.canary = seen
         if (before.state, before.share_percent) != (seen.state, seen.share_percent):
             share = f', {seen.share_percent} %' if seen.state in ('running', 'held') else ''
-            self.board.happened(moments.now_s(), f'canary {seen.state.replace("_", " ")}{share}')
+            state = seen.state.replace('_', ' ')
+            mark = f'{seen.share_percent} %' if share else state
+            self.board.happened(moments.now_s(), f'canary {state}{share}', mark)
 
     def _on_shadow(self, message: ShadowSummary) -> None:
         self.board.shadow = Shadow(

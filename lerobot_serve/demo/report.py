@@ -5,9 +5,11 @@ from __future__ import annotations
 from html import escape
 from typing import Any
 
+from lerobot_serve.demo.cast import VERSIONS
+from lerobot_serve.demo.film import film
 from lerobot_serve.demo.scoreboard import Scoreboard, version_of
 from lerobot_serve.demo.summary import describe
-from lerobot_serve.trace.stats.charts import chart, Series
+from lerobot_serve.trace.stats.charts import chart, Series, time_of_day
 from lerobot_serve.trace.stats.page import STYLE
 
 # success is the share among so many episodes of a version
@@ -16,22 +18,39 @@ WINDOW = 20
 
 def report(board: Scoreboard, figures: dict[str, Any]) -> str:
     """Return the whole file."""
-    marks = kill_mark(figures)
+    how = {'marks': marks(board), 'span_s': span_s(board)}
     pictures = [
-        chart(f'Targets reached among the last {WINDOW} episodes [%]', success(board), high=100.0),
-        chart('Share of new episodes that slot b gets [%]', {'slot b': board.shares}, high=100.0),
-        chart('Round trip [ms]', trips(board), marks=marks),
-        chart('v2 in shadow: how far from what was executed [rad]', {'rms': board.divergences}),
+        chart(
+            f'Targets reached among the last {WINDOW} episodes [%]',
+            success(board),
+            high=100.0,
+            **how,
+        ),
+        chart(
+            'Share of new episodes that slot b gets [%]',
+            {'slot b': board.shares},
+            high=100.0,
+            **how,
+        ),
+        chart('Round trip [ms]', trips(board), **how),
+        chart(
+            'v2 in shadow: how far from what was executed [rad]',
+            {'rms': board.divergences},
+            **how,
+        ),
     ]
     news = ''.join(
-        f'<tr><td>{m.time_s:.1f}</td><td>{escape(m.text)}</td></tr>' for m in board.moments
+        f'<tr><td>{time_of_day(m.time_s)}</td><td>{escape(m.text)}</td></tr>'
+        for m in board.moments
     )
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width">'
         f'<title>lerobot_serve demo</title><style>{STYLE}</style></head><body>'
         f'<h1>lerobot_serve demo</h1><pre>{escape(describe(figures))}</pre>'
-        f'{"".join(pictures)}<h2>What happened</h2><table>{news}</table></body></html>\n'
+        f'<h2>The arm under each version</h2><figure>{arms(board)}</figure>'
+        f'{"".join(pictures)}<p>Times are UTC.</p><h2>What happened</h2><table>{news}</table>'
+        '</body></html>\n'
     )
 
 
@@ -53,7 +72,19 @@ def trips(board: Scoreboard) -> dict[str, Series]:
     return {version_of(policy): line for policy, line in board.trips_ms.items() if policy}
 
 
-def kill_mark(figures: dict[str, Any]) -> dict[str, float]:
-    """Return when a server was killed."""
-    found = figures['acts'].get('kill')
-    return {'server killed': found['at_s']} if found else {}
+def arms(board: Scoreboard) -> str:
+    """Return the animation of the arm under each version."""
+    return film({version: board.film(version) for version in VERSIONS})
+
+
+def marks(board: Scoreboard) -> list[tuple[float, str]]:
+    """Return what is marked in every plot: promotions, roll-backs, deaths, other policies."""
+    return [(moment.time_s, moment.mark) for moment in board.moments if moment.mark]
+
+
+def span_s(board: Scoreboard) -> tuple[float, float] | None:
+    """Return the stretch of time that every plot shows, None where nothing was seen."""
+    times = [time_s for line in (board.shares, board.divergences) for time_s, _ in line]
+    times += [time_s for line in board.trips_ms.values() for time_s, _ in line]
+    times += [each.time_s for each in (*board.ended, *board.moments)]
+    return (min(times), max(times)) if times else None

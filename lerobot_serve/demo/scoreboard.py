@@ -11,6 +11,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 import threading
 
+from lerobot_serve.demo.film import Clip, Frame
+
 
 @dataclass(frozen=True, slots=True)
 class Ended:
@@ -25,10 +27,11 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """Something that happened once, for the pictures and for the list of news."""
+    """Something that happened once: for the list of news and, with a short `mark`, in plots."""
 
     time_s: float
     text: str
+    mark: str = ''
 
 
 @dataclass(slots=True)
@@ -39,6 +42,8 @@ class Robot:
     """
 
     state: str = '?'
+    # stalls that had been counted when it last had something to play
+    stalls_before: int = 0
     reason: str = ''
     policy: str = ''
     slot: str = ''
@@ -57,6 +62,16 @@ class Robot:
     played_in: str = ''
     gap_s: float = 0.0
     pause_s: float = 0.0
+
+    def note_state(self, state: str, stalls: int) -> None:
+        """
+        Note the state; IDLE where nothing is to be played and the edge counts no stall: between
+        two episodes, or paused.
+        """
+        is_idle = state == 'STALLED' and stalls == self.stalls_before
+        if state != 'STALLED':
+            self.stalls_before = stalls
+        self.state, self.stalls = ('IDLE' if is_idle else state), stalls
 
     def play(self, now_s: float, episode_id: str, age_s: float) -> None:
         """Note an action of a policy."""
@@ -82,6 +97,11 @@ class Canary:
     champion: str = ''
     successes: int = 0
     failures: int = 0
+
+    @property
+    def reason(self) -> str:
+        """The text without the state that it begins with."""
+        return self.text.removeprefix(f'{self.state.replace("_", " ")}: ')
 
 
 @dataclass(slots=True)
@@ -140,12 +160,29 @@ class Scoreboard:
         self.shares: list[tuple[float, float]] = []
         self.trips_ms: dict[str, list[tuple[float, float]]] = {}
         self.divergences: list[tuple[float, float]] = []
+        # robot -> where its target lies; (robot, version) -> how the arm moved
+        self.targets: dict[str, tuple[float, float]] = {}
+        self.clips: dict[tuple[str, str], Clip] = {}
 
-    def happened(self, time_s: float, text: str) -> None:
-        """Note something for the pictures and the list of news. Any thread."""
+    def happened(self, time_s: float, text: str, mark: str = '') -> None:
+        """Note something for the list of news and, with a mark, for plots. Any thread."""
         with self.lock:
-            self.moments.append(Moment(time_s, text))
+            self.moments.append(Moment(time_s, text, mark))
         self.news.set()
+
+    def filmed(self, robot: str, frame: Frame) -> None:
+        """Note how an arm stands, under the policy that drives it. Executor."""
+        with self.lock:
+            version = version_of(self.robots[robot].policy)
+            if version:
+                self.clips.setdefault((robot, version), Clip()).add(frame)
+
+    def film(self, version: str) -> list[Frame]:
+        """Return the longest clip of a version, empty when it drove nothing."""
+        with self.lock:
+            clips = [clip for (_, of), clip in self.clips.items() if of == version]
+            longest = max(clips, key=lambda clip: clip.length_s, default=Clip())
+            return list(longest.frames)
 
     def slot(self, name: str) -> Slot:
         """Return what the router told of a slot, a blank before it told."""

@@ -90,6 +90,7 @@ class Screen:
             Panel(acts, title='lerobot_serve demo', title_align='left'),
             robots_table(self._board),
             slots_table(self._board),
+            Panel(candidates(self._board), title='candidates', title_align='left'),
             Panel(told, title='news', title_align='left', height=NEWS + 2),
         )
 
@@ -123,7 +124,7 @@ def robots_table(board: Scoreboard) -> Table:
 
 
 def slots_table(board: Scoreboard) -> Table:
-    """Return a row for each slot, and the shadow."""
+    """Return a row for each slot."""
     table = Table(expand=True, title='policies', title_justify='left')
     for head in ('slot', 'policy', 'state', 'new episodes', 'success', 'servers'):
         table.add_column(head, no_wrap=True)
@@ -139,12 +140,20 @@ def slots_table(board: Scoreboard) -> Table:
             f'{good} of {of}',
             servers,
         )
-    shadow, canary = board.shadow, board.canary
-    told = f'{shadow.samples} compared, {shadow.divergence:.3f} rad apart'
-    table.add_row('shadow', version_of(shadow.policy) or '-', '', '0 %', '', told)
-    state = canary.state.replace('_', ' ')
-    table.add_row('canary', version_of(canary.candidate) or '-', coloured(state), canary.text[:60])
     return table
+
+
+def candidates(board: Scoreboard) -> Text:
+    """Return what is known of the policy in shadow and of the one on its way."""
+    shadow, canary = board.shadow, board.canary
+    state = canary.state.replace('_', ' ')
+    return Text.assemble(
+        f'shadow {version_of(shadow.policy) or "-"}: {shadow.samples} requests compared, '
+        f'{shadow.divergence:.3f} rad apart\n',
+        f'canary {version_of(canary.candidate) or "-"}: ',
+        coloured(state),
+        f'; {canary.reason}' if canary.reason else '',
+    )
 
 
 def in_one_line(board: Scoreboard) -> str:

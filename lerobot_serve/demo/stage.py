@@ -65,7 +65,7 @@ class Stage:
         now_s = moments.now_s()
         process.kill()
         process.wait()
-        self.say(f'{name} is killed (SIGKILL)')
+        self.say(f'{name} is killed (SIGKILL)', mark=f'{name} killed')
         return now_s
 
     def load(self, name: str, version: str) -> None:
@@ -76,7 +76,7 @@ class Stage:
         self.node.set(node, **cast.policy(version, self._policies))
         for transition in ('configure', 'activate'):
             self.node.change_state(node, transition)
-        self.say(f'{name} serves {version}')
+        self.say(f'{name} serves {version}', mark=f'{name}: {version}')
 
     def _start(self, part: cast.Part) -> None:
         self.fleet.start(part.name, part.executable, namespace=part.namespace, **part.parameters)
@@ -100,9 +100,9 @@ class Stage:
         end_s = time.monotonic() + seconds
         self.wait(lambda: time.monotonic() >= end_s, seconds + 60.0, 'time')
 
-    def say(self, text: str) -> None:
-        """Tell news."""
-        self.board.happened(moments.now_s(), text)
+    def say(self, text: str, mark: str = '') -> None:
+        """Add to the news and, with a mark, to the plots."""
+        self.board.happened(moments.now_s(), text, mark)
         self.screen.show()
 
     def _check_processes(self) -> None:

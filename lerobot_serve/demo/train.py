@@ -21,10 +21,11 @@ import numpy as np
 from safetensors.torch import save_file
 import torch
 
-from lerobot_serve.policies.base import Loading, Policy, PolicyRequest
+from lerobot_serve.policies.base import Loading, Policy, PolicyError, PolicyRequest
 from lerobot_serve.policies.builtin.network import ReachNetwork, Sizes
 from lerobot_serve.policies.builtin.policy import load, small, WEIGHTS_FILE
 from lerobot_serve.policies.builtin.settings import KIND
+from lerobot_serve.policies.output import new_folder
 from lerobot_serve.policies.settings import FORMAT_VERSION, SETTINGS_FILE
 from lerobot_serve.sim import cameras
 from lerobot_serve.sim.arm import Arm, HIGH_RAD, JOINT_NAMES, LOW_RAD
@@ -152,7 +153,8 @@ def spoil(network: ReachNetwork, samples: Samples) -> None:
 
 
 def write(network: ReachNetwork, folder: Path) -> None:
-    """Write the policy's two files."""
+    """Write the policy's two files into a new or empty folder. Raises PolicyError."""
+    new_folder(folder)
     names = [f'{name}.pos' for name in JOINT_NAMES]
     settings = {
         'format_version': FORMAT_VERSION,
@@ -172,7 +174,6 @@ def write(network: ReachNetwork, folder: Path) -> None:
             'hidden': network.sizes.hidden,
         },
     }
-    folder.mkdir(parents=True, exist_ok=True)
     (folder / SETTINGS_FILE).write_text(json.dumps(settings, indent=2) + '\n')
     save_file(network.state_dict(), folder / WEIGHTS_FILE)
     # save_file makes it readable to its owner alone
@@ -212,6 +213,11 @@ def main() -> None:
     parser.add_argument('folder', type=Path, metavar='OUT_DIR')
     options = parser.parse_args()
     recipe, folder = RECIPES[options.version], options.folder
+    try:
+        # before minutes of training
+        new_folder(folder)
+    except PolicyError as error:
+        parser.error(str(error))
     torch.set_num_threads(2)
     torch.manual_seed(SEED)
     start_s = time.perf_counter()

@@ -14,13 +14,19 @@ from lerobot_serve.edge.robot.description import Robot
 ENFORCE = 'enforce_command_limits'
 # after which a controller stops when no command comes; which one depends on the controller
 TIMEOUTS = ('cmd_timeout', 'command_timeout', 'cmd_vel_timeout', 'reference_timeout')
+# of a JointTrajectoryController, where each new trajectory begins
+INTERPOLATE = 'interpolate_from_desired_state'
+JOINTS = 'joints'
+# what a doctor asks a controller for
+ASKED = (*TIMEOUTS, INTERPOLATE, JOINTS)
+TRAJECTORY, ARRAY = 'trajectory_msgs/JointTrajectory', 'std_msgs/Float64MultiArray'
 # a robot that goes on for longer without commands has left the place where it was safe
 LONG_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Controller:
-    """One controller: its parameters of TIMEOUTS, or why it did not tell them."""
+    """One controller: its parameters of ASKED, or why it did not tell them."""
 
     name: str
     parameters: Mapping[str, Any] = field(default_factory=dict)
@@ -49,7 +55,49 @@ def judge(managers: list[Manager], robot: Robot | None) -> list[Finding]:
         found.append(_manager(manager))
         for controller in manager.controllers:
             found += _controller(controller, manager, known=robot is not None, rolls=rolls)
+            if robot is not None and controller.takes_commands:
+                found += [*_interpolation(controller, robot), *_joints(controller, robot)]
     return found
+
+
+def _interpolation(controller: Controller, robot: Robot) -> list[Finding]:
+    """Return where a controller begins each of the trajectories that an edge sends every step."""
+    begins = controller.parameters.get(INTERPOLATE)
+    if robot.command.type != TRAJECTORY or type(begins) is not bool:
+        return []
+    name = f'{controller.name} {INTERPOLATE}'
+    if begins:
+        return [ok(name, 'true: each command continues the one before')]
+    return [
+        warning(
+            name,
+            'false, the default: each command begins at the measured position, so that the arm '
+            'lags behind and sags under its load',
+            f'set {INTERPOLATE}: true in the ros__parameters of {controller.name} and start it '
+            'again; max_lead in the robot file still bounds how far a command is ahead',
+        )
+    ]
+
+
+def _joints(controller: Controller, robot: Robot) -> list[Finding]:
+    """Return whether a controller moves the joints of the robot file, in its order if need be."""
+    joints, ours = controller.parameters.get(JOINTS), list(robot.action_joints)
+    if not isinstance(joints, list | tuple) or robot.command.type not in (TRAJECTORY, ARRAY):
+        return []
+    name, theirs = f'{controller.name} {JOINTS}', [str(joint) for joint in joints]
+    if robot.command.type == ARRAY and theirs == ours:
+        return [ok(name, 'the joints of the robot file, in its order')]
+    if robot.command.type == TRAJECTORY and sorted(theirs) == sorted(ours):
+        return [ok(name, 'the joints of the robot file')]
+    order = ' in this order, as an array has no names' if robot.command.type == ARRAY else ''
+    return [
+        failure(
+            name,
+            f'{", ".join(theirs)}; the robot file commands {", ".join(ours)}',
+            f'both must be the same joints{order}: correct joint of the actions, or {JOINTS} of '
+            f'{controller.name}',
+        )
+    ]
 
 
 def _manager(manager: Manager) -> Finding:

@@ -23,11 +23,12 @@ from rclpy.parameter import parameter_value_to_python
 from rclpy.qos import HistoryPolicy, qos_check_compatible, QoSCompatibility, QoSProfile
 from rclpy.topic_endpoint_info import TopicEndpointInfo
 
-from lerobot_serve.doctor.control import Controller, ENFORCE, Manager, TIMEOUTS
+from lerobot_serve.doctor.control import ASKED, Controller, ENFORCE, Manager
 from lerobot_serve.doctor.environment import Middleware
 from lerobot_serve.doctor.topics import EDGE, End, Heard, Told
 from lerobot_serve.edge import preparation
 from lerobot_serve.edge.robot.description import Robot
+from lerobot_serve.edge.robot.file import COMMAND_KEYS
 from lerobot_serve.ros import inputs as ros_inputs
 from lerobot_serve.ros import large_messages, qos
 from lerobot_serve.ros.calls import call, CallFailed
@@ -42,7 +43,7 @@ CONTROLLER = re.compile(r'([^.]+)\.(type|params_file)')
 # so many messages tell a rate
 ENOUGH = 20
 LOOK_S, SETTLE_S, CALL_S = 0.05, 0.5, 1.0
-ASKED_LIMIT = 64
+ASKED_LIMIT, SHOWN_LIMIT = 64, 8
 FOR_EVER_NS = 10**18
 
 
@@ -102,7 +103,21 @@ class Doctor(SteadyNode):
             command.type,
             tuple(end(info, qos.command(1 / robot.fps), info.qos_profile) for info in takers),
             tuple(full_name(info) for info in givers),
+            () if takers else self._taken_elsewhere(robot),
         )
+
+    def _taken_elsewhere(self, robot: Robot) -> tuple[tuple[str, str], ...]:
+        """Return topics and types of commands that some node in our namespace takes."""
+        prefix = self.get_namespace().rstrip('/') + '/'
+        inputs = {self._full(topic) for topic, _, _ in preparation.inputs(robot).values()}
+        found = []
+        for topic, kinds in self.get_topic_names_and_types():
+            told = [kind.replace('/msg/', '/') for kind in kinds]
+            commands = [kind for kind in told if kind in COMMAND_KEYS]
+            mine = topic.startswith(prefix) and topic not in inputs
+            if mine and commands and self.count_subscribers(topic):
+                found.append((topic, commands[0]))
+        return tuple(sorted(found)[:SHOWN_LIMIT])
 
     def managers(self, takers: Iterable[str]) -> list[Manager]:
         """Return what controller_managers tell; `takers` are nodes that take commands."""
@@ -203,7 +218,7 @@ class Doctor(SteadyNode):
 
     def _controller(self, name: str, takes_commands: bool) -> Controller:
         try:
-            wanted = [each for each in self._parameter_names(name) if each in TIMEOUTS]
+            wanted = [each for each in self._parameter_names(name) if each in ASKED]
             return Controller(name, self._values(name, wanted), takes_commands)
         except CallFailed as error:
             return Controller(name, {}, takes_commands, str(error))

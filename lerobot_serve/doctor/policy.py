@@ -17,6 +17,9 @@ from lerobot_serve.doctor.speed import Pace
 from lerobot_serve.edge.robot.description import Robot
 from lerobot_serve.policies.base import Description, PolicyError
 from lerobot_serve.policies.failure import in_one_line
+from lerobot_serve.policies.lerobot.features import lacking
+from lerobot_serve.policies.lerobot.folder import read_folder
+from lerobot_serve.policies.lerobot.training import read_training
 from lerobot_serve.policies.memory import host_room
 from lerobot_serve.server import preparation
 from lerobot_serve.server.parameters import ServerParameters
@@ -57,30 +60,35 @@ class Examined:
 
 def with_names_of(
     robot: Robot | None, parameters: ServerParameters
-) -> tuple[ServerParameters, list[Finding]]:
+) -> tuple[ServerParameters, tuple[str, ...]]:
     """
-    Return parameters in which what LeRobot's files do not hold is taken from the robot file, and
-    what that means.
+    Return parameters in which what no file of LeRobot holds is taken from the robot file, so that
+    the policy loads, and the names of these: no robot file is compared with itself.
     """
     if robot is None or parameters.policy_kind != 'lerobot':
-        return parameters, []
+        return parameters, ()
     own = {
         'state_names': robot.state_names,
         'action_names': robot.action_names,
         'trained_fps': robot.fps,
     }
-    taken = {name: value for name, value in own.items() if not getattr(parameters, name)}
-    if not taken:
-        return parameters, []
-    return replace(parameters, **taken), [
-        warning(
-            'names',
-            f'{", ".join(taken)} are in no file of LeRobot and were taken from the robot file, so '
-            'only their number can be compared',
-            "give them from meta/info.json of the data set: --parameter 'state_names=a, b', "
-            "--parameter 'action_names=a, b', --parameter trained_fps=30",
-        )
-    ]
+    try:
+        folder = read_folder(parameters.policy_path)
+        missing = lacking(folder, preparation.loading(parameters, parameters.policy_path))
+    except PolicyError:
+        # told when it is loaded
+        return parameters, ()
+    return replace(parameters, **{name: own[name] for name in missing}), missing
+
+
+def about_training(parameters: ServerParameters) -> list[Finding]:
+    """Return where names and rate come from, where that is a file of the training."""
+    if parameters.policy_kind != 'lerobot':
+        return []
+    training = read_training(Path(parameters.policy_path))
+    if not training.file:
+        return []
+    return [ok('training', f'{training.file} tells names and rate that are not given')]
 
 
 def examine(

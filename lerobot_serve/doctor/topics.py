@@ -8,6 +8,7 @@ from itertools import pairwise
 from lerobot_serve.doctor.finding import failure, Finding, ok, warning
 
 EDGE = 'edge_controller'
+PAGE = 'docs/your_robot.md has a section on each controller'
 LOOK = 'see `ros2 topic list -t` and `ros2 topic info -v`'
 
 
@@ -38,12 +39,16 @@ class Heard:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """The topic of commands: who takes them, and who else publishes there."""
+    """
+    The topic of commands: who takes them, and who else publishes there. `elsewhere` are topics and
+    types of commands that are taken, where nobody takes these.
+    """
 
     topic: str
     type: str
     takers: tuple[End, ...]
     others: tuple[str, ...]
+    elsewhere: tuple[tuple[str, str], ...] = ()
 
 
 def judge(heard: Heard) -> Finding:
@@ -124,13 +129,28 @@ def judge_commands(told: Told) -> list[Finding]:
     elif told.takers:
         kinds = ', '.join(sorted({end.type for end in told.takers}))
         text = f'{told.topic} is taken as {kinds}, the robot file says {told.type}'
-        found = [failure(name, text, 'correct type of command in the robot file, or its topic')]
+        first = told.takers[0].type
+        how = f'set `type: {first}` of command in the robot file, or correct its topic; {PAGE}'
+        found = [failure(name, text, how)]
     else:
-        how = f'start the driver or controller; or correct topic of command; {LOOK}'
-        found = [failure(name, f'nobody takes {told.topic} ({told.type})', how)]
+        found = [_not_taken(name, told)]
     strangers = [node for node in told.others if node.rpartition('/')[2] != EDGE]
     if strangers:
         text = f'{", ".join(strangers)} also publishes {told.topic}'
         how = 'end it before the edge_controller starts: two would pull at one robot'
         found.append(warning('commands of others', text, how))
     return found
+
+
+def _not_taken(name: str, told: Told) -> Finding:
+    """Return that nobody takes the commands, and which topics of controllers there are."""
+    text = f'nobody takes {told.topic} ({told.type})'
+    if not told.elsewhere:
+        how = f'start the driver or controller; or correct topic of command; {LOOK}'
+        return failure(name, text, how)
+    taken = ', '.join(f'{topic} ({kind})' for topic, kind in told.elsewhere)
+    topic, kind = next(
+        (each for each in told.elsewhere if each[1] == told.type), told.elsewhere[0]
+    )
+    how = f'set `topic: {topic}` and `type: {kind}` of command if that is the controller; {PAGE}'
+    return failure(name, f'{text}; commands are taken on {taken}', how)

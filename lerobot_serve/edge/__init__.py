@@ -8,10 +8,12 @@ The half of the work that touches the robot. Carries no weights and never import
     states, servers           the connection as a table; whom to ask next
     queue/        what is left to play; delays, interpolation, latency
     ladder, rungs, ramp       what is done when there is nothing to play
-    controller    one control step: queue, ladder, cage
+    controller, playing       one control step: authority, queue, ladder, cage
+    whereabouts, holding, pacing  where the robot is, moved by hand, and no two steps at once
     ticker        the thread that commands: one control step after the other
     journey       what was commanded, row by row, for the next request to tell
-    operation, episodes, runs who has the say: policy, operator, teardown; runs of one task
+    authority     who commands in a control step, and which motion is allowed: one table
+    operation, episodes, runs what people and episodes decide; runs of one task
     link, outside what the requester needs of the outside, and the real one
     listener, recorder        what the others tell of themselves, and the trace of it
     step_recorder, outcomes   of each control step; how episodes ended

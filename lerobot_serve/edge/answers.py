@@ -8,11 +8,15 @@ from lerobot_serve.edge.ledger import Dropped
 from lerobot_serve.edge.link import Agreement
 from lerobot_serve.wire.chunk import Chunk
 from lerobot_serve.wire.errors import Malformed
-from lerobot_serve.wire.schema import ID_LIMIT, Refusal, Status
+from lerobot_serve.wire.schema import FINGERPRINT_LIMIT, Flag, ID_LIMIT, Refusal, Status
 from lerobot_serve.wire.session import Refused
 
 # half a minute at 30 Hz; what it would cost in memory is in docs/architecture.md
 REACH_LIMIT_STEPS = 1000
+# between the policies of a router's slots
+JOINT = '|'
+# where no size was agreed: longer than any policy plans
+CHUNK_LIMIT = 1000
 
 
 def check_agreement(agreement: Agreement) -> None:
@@ -34,13 +38,22 @@ def check_agreement(agreement: Agreement) -> None:
         )
 
 
-def check_actions(chunk: Chunk, columns: int) -> None:
+def check_actions(chunk: Chunk, columns: int, agreement: Agreement) -> None:
     """Raise Dropped or Malformed for an answer that holds no usable actions."""
     if chunk.status != Status.OK:
         known = chunk.status in tuple(Status)
         raise Dropped(Status(chunk.status).name.lower() if known else 'unknown_status')
     if chunk.robot.shape[1] != columns or not len(chunk.robot):
         raise Malformed('wrong_shape', f'{chunk.robot.shape} is no chunk of this robot')
+    most = longest_chunk(agreement)
+    if len(chunk.robot) > most:
+        raise Malformed(
+            'too_long', f'the chunk holds {len(chunk.robot)} actions, {most} were agreed'
+        )
+    if not is_agreed(chunk, agreement):
+        raise Malformed(
+            'foreign_policy', f'{chunk.policy!r} answered, {agreement.policy!r} was agreed'
+        )
     if len(chunk.model) not in (0, len(chunk.robot)):
         raise Malformed(
             'wrong_shape',
@@ -49,6 +62,22 @@ def check_actions(chunk: Chunk, columns: int) -> None:
     # the policy's own rows are the prefix of the next request
     if not (np.isfinite(chunk.robot).all() and np.isfinite(chunk.model).all()):
         raise Malformed('not_finite', 'the chunk holds NaN or infinity')
+
+
+def longest_chunk(agreement: Agreement) -> int:
+    """A router of several policies gives the size of the smallest chunk only."""
+    is_exact = agreement.chunk_size > 0 and JOINT not in agreement.policy
+    return agreement.chunk_size if is_exact else CHUNK_LIMIT
+
+
+def is_agreed(chunk: Chunk, agreement: Agreement) -> bool:
+    """Return whether a policy of the agreement answered, or the server declared another one."""
+    if not agreement.policy or chunk.header.flags & Flag.POLICY_CHANGED:
+        return True
+    *others, last = agreement.policy.split(JOINT)
+    # several long names are cut
+    is_cut = len(agreement.policy) >= FINGERPRINT_LIMIT
+    return chunk.policy in (*others, last) or (is_cut and chunk.policy.startswith(last))
 
 
 def name_episode(client_id: str, session_epoch: int, number: int) -> str:

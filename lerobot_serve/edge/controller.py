@@ -14,7 +14,7 @@ from collections.abc import Callable
 import numpy as np
 
 from lerobot_serve.cage.cage import Cage
-from lerobot_serve.cage.judgement import Last, Verdict
+from lerobot_serve.cage.judgement import Judgement, Last, Verdict
 from lerobot_serve.cage.start import Start
 from lerobot_serve.edge.authority import (
     Allowed,
@@ -27,6 +27,7 @@ from lerobot_serve.edge.authority import (
     Supply,
     Teardown,
 )
+from lerobot_serve.edge.clamp_alarm import ClampAlarm
 from lerobot_serve.edge.holding import Holding
 from lerobot_serve.edge.journey import Journey
 from lerobot_serve.edge.ladder import Decision, Ladder
@@ -37,6 +38,7 @@ from lerobot_serve.edge.queue.interpolation import Interpolator
 from lerobot_serve.edge.rungs import RungKind
 from lerobot_serve.edge.states import State
 from lerobot_serve.edge.step import Executed, Sensed, Timing
+from lerobot_serve.edge.whereabouts import Whereabouts
 from lerobot_serve.wire import executed as wire_executed
 
 ORDERS = Orders()
@@ -65,15 +67,16 @@ class Controller:
         *,
         dry: Callable[[], None],
         releases: bool = False,
+        alarm: ClampAlarm | None = None,
     ) -> None:
         self._ladder, self._cage, self._journey = ladder, cage, journey
+        self.alarm = alarm or ClampAlarm((), window_steps=0, window_s=0.0)
         self._playing = Playing(queue, ladder, interpolator, timing.max_action_age_ns)
-        self._start, self._holding = start, Holding(cage.limits)
+        self._where = Whereabouts(start, Holding(cage.limits), timing.max_blind_ns)
         self._pacing, self._timing = Pacing(timing.step_ns), timing
         self._dry, self._releases = dry, releases
         self._orders: list[Callable[[], None]] = []
         self._last: Last | None = None
-        self._seen_ns: int | None = None
         self._begins_episode = True
         self._was_playing = False
         self._said_dry = True
@@ -97,11 +100,16 @@ class Controller:
 
     def reset_cage(self) -> None:
         """Let a latched cage judge again."""
-        self._orders.append(self._cage.reset)
+        self._orders += [self._cage.reset, self.alarm.reset]
 
     @property
     def latched(self) -> bool:
         return self._cage.latched
+
+    @property
+    def latched_by(self) -> str:
+        """Why the cage is latched, empty when it is not."""
+        return self._cage.latched_by
 
     @property
     def stopped(self) -> bool:
@@ -142,7 +150,9 @@ class Controller:
             self.ticks_skipped += 1
             return None, False
         sensed = sense()
-        self._note_sensed(sensed, now_ns, orders)
+        self._where.see(sensed, now_ns, plays=self._was_playing and self._last is not None)
+        if orders.state is not State.DEAD:
+            self._ladder.revive()
         if self._was_moved_by_hand():
             # silent for a step: the next one holds where the robot now is
             return None, False
@@ -179,8 +189,8 @@ class Controller:
             grant = decide(given._replace(supply=self._ladder.supply))
         self.grant = grant
         if self._last is None and grant.allowed in BEGINS:
-            self.waits_for = self._start.why_not()
-            self._last = None if self.waits_for else self._start.last()
+            self.waits_for = self._where.why_no_start()
+            self._last = None if self.waits_for else self._where.begin()
         return self._ladder.step(
             grant,
             wanted,
@@ -193,7 +203,7 @@ class Controller:
     def _next(self, now_ns: int) -> np.ndarray | None:
         """Return what is played, None for nothing or while it is not known where to begin from."""
         if self._last is None and self._playing.has_rows():
-            self.waits_for = self._start.why_not()
+            self.waits_for = self._where.why_no_start()
             if self.waits_for:
                 return None
         return self._playing.next(now_ns)
@@ -203,34 +213,17 @@ class Controller:
             return Joints.SILENT
         return Joints.MOVING if self._cage.limits.moves(self._last) else Joints.AT_REST
 
-    def _note_sensed(self, sensed: Sensed, now_ns: int, orders: Orders) -> None:
-        if orders.state is not State.DEAD:
-            self._ladder.revive()
-        self._start.see(sensed.measured, sensed.arrived_ns)
-        if sensed.measured is not None and np.isfinite(sensed.measured).all():
-            self._seen_ns = now_ns
-
     def _was_moved_by_hand(self) -> bool:
         """Return whether a robot that holds stands elsewhere; it then begins from there."""
-        if self.rung is not RungKind.HOLD or self._joints() is not Joints.AT_REST:
-            self._holding.end()
-            return False
-        if not self._holding.was_moved(self._last.position, self._start.agreed):
-            return False
-        self._holding.end()
-        self._last = self._start.last()
-        return True
+        holds = self.rung is RungKind.HOLD and self._joints() is Joints.AT_REST
+        moved = self._where.moved_to(self._last, holds=holds)
+        self._last = moved or self._last
+        return moved is not None
 
     def _fall_silent(self) -> None:
         """Command nothing: the next command is bounded from where the robot is by then."""
         self._last = None
         self._ladder.forget()
-
-    def _blind(self, now_ns: int) -> str:
-        """Return why the robot must not move on for want of measurements."""
-        if self._seen_ns is not None and now_ns - self._seen_ns <= self._timing.max_blind_ns:
-            return ''
-        return 'its state is missing or too old'
 
     def _note_play(self, decision: Decision) -> None:
         playing = decision.kind is RungKind.PLAY and decision.wanted is not None
@@ -260,7 +253,7 @@ class Controller:
             measured=sensed.measured,
             state=sensed.state,
             lead_back=self.grant.allowed in TAKES_BACK,
-            blind=self._blind(now_ns),
+            blind=self._where.blind(now_ns),
         )
         self.verdicts[judgement.verdict] += 1
         self.cage_trips += judgement.verdict != Verdict.PASS
@@ -278,6 +271,7 @@ class Controller:
             self._note_age(age_ns)
             self._journey.note(planned, judgement.command, age_ns)
             self._remember_begin(last)
+            self._watch_clamping(decision, judgement)
         return Executed(planned, decision, judgement, age_ns)
 
     def _note_age(self, age_ns: int) -> None:
@@ -288,6 +282,12 @@ class Controller:
         """Note where the robot stood as the episode began, for a teardown that returns there."""
         if self._begins_episode:
             self._begins_episode = False
-            here, limits = self._start.agreed, self._cage.limits
-            pose = before.position if here is None else here
+            pose, limits = self._where.pose(before.position), self._cage.limits
             self._ladder.initial_pose = np.clip(pose, limits.low, limits.high)
+
+    def _watch_clamping(self, decision: Decision, judgement: Judgement) -> None:
+        """Latch the cage when most of what the policy wants is outside the position limits."""
+        if judgement.verdict in (Verdict.PASS, Verdict.CLAMPED):
+            alarm = self.alarm.note(decision.wanted, judgement.command)
+            if alarm and alarm.latches:
+                self._cage.latch(alarm.text)

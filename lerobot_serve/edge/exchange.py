@@ -10,18 +10,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from enum import auto, Enum
-import math
 
 import numpy as np
 
 from lerobot_serve.edge.answers import check_actions, name_episode
 from lerobot_serve.edge.history import History
 from lerobot_serve.edge.inputs import NotReady
+from lerobot_serve.edge.joining import join
 from lerobot_serve.edge.ledger import Dropped, End, GIVEN_UP, Ledger, OK, Pending, TIMED_OUT
 from lerobot_serve.edge.link import Agreement, Episode, Link, Pace, Progress
 from lerobot_serve.edge.listener import Listener
-from lerobot_serve.edge.queue.actions import ActionQueue, Leftover, Source
+from lerobot_serve.edge.queue.actions import ActionQueue, Leftover
 from lerobot_serve.edge.queue.latency import LatencyTracker
+from lerobot_serve.edge.robot.units import executed_for_policy, Units
 from lerobot_serve.edge.tally import Tally
 from lerobot_serve.wire import chunk as wire_chunk
 from lerobot_serve.wire import executed as wire_executed
@@ -48,8 +49,11 @@ class Outcome(Enum):
     DROPPED = auto()
 
 
+SAME_UNITS = Units()
 # the session is over, whatever the robot still has to play
 SESSION_OVER = (Status.NO_SESSION, Status.DRAINING)
+# another policy than agreed: a new session agrees again
+FOREIGN_POLICY = 'foreign_policy'
 
 
 class Exchange:
@@ -71,14 +75,18 @@ class Exchange:
         first_epoch: int,
         clock: Callable[[], int],
         listener: Listener | None = None,
+        units: Units = SAME_UNITS,
     ) -> None:
         self._link, self.history, self._actions = link, history, actions
         self._latency, self._clock = latency, clock
         self._executed = executed
         self._client_id, self._columns = client_id, action_count
+        self._units = units
         self._listener = listener or Listener()
         self.progress, self.drops, self.tally = Progress(), Counter(), Tally()
         self._ledger = Ledger(first_epoch)
+        # the latest that was asked for; the ledger's is the one that is open
+        self._asked_epoch = first_epoch
         self._agreement = Agreement(0)
         self._server = ''
         self._episodes = 0
@@ -89,19 +97,32 @@ class Exchange:
         """The request in flight."""
         return self._ledger.pending
 
+    def is_mine(self, client_id: str) -> bool:
+        """Return whether an answer is for this robot; any thread."""
+        return client_id == self._client_id
+
+    def drop(self, reason: str) -> None:
+        """Count something that was dropped; any thread."""
+        self.drops[reason] += 1
+
     def left_s(self, pace: Pace) -> float:
         """Return for how long the robot can go on with what it has."""
         max_age_ns = int(pace.max_action_age_s * 1e9)
         return self._actions.playable_s(self._clock(), pace.step_s, max_age_ns)
 
     def next_epoch(self) -> int:
-        """Return the number of the session that is about to be asked for; older answers end."""
-        self._abandon('session_lost')
-        self._ledger = Ledger((self._ledger.session_epoch + 1) % 2**32)
-        return self._ledger.session_epoch
+        """
+        Return the number of a session that is about to be asked for.
+
+        Until that one is open, the answer to the request in flight counts.
+        """
+        self._asked_epoch = (self._asked_epoch + 1) % 2**32
+        return self._asked_epoch
 
     def begin_session(self, server: str, agreement: Agreement) -> None:
-        """A session is open: ask in its way."""
+        """The session that was asked for last is open: answers of older ones do not count."""
+        self._abandon('session_lost')
+        self._ledger = Ledger(self._asked_epoch)
         self._server, self._agreement = server, agreement
         self._latency.begin_session(server)
         self.tally.begin_session()
@@ -127,9 +148,9 @@ class Exchange:
         )
 
     def time_out(self) -> None:
-        """Wait for no answer any more; one that comes does not count."""
+        """Wait no longer; an answer that comes before the next request still counts."""
         self.drops['request_timeout'] += 1
-        self._abandon('request_timeout', TIMED_OUT)
+        self._ledger.time_out()
 
     def leave(self) -> None:
         """Nothing is asked any more."""
@@ -137,6 +158,8 @@ class Exchange:
 
     def _abandon(self, reason: str, status: str = GIVEN_UP) -> None:
         """Let the request in flight, if there is one, have ended without an answer."""
+        if self._ledger.overdue:
+            reason, status = 'request_timeout', TIMED_OUT
         pending = self._ledger.give_up()
         if pending:
             self._listener.ended(End(pending, self._clock(), status, reason))
@@ -156,8 +179,9 @@ class Exchange:
         except (Malformed, Unencodable) as error:
             reason = getattr(error, 'reason', 'unencodable')
             self.drops[reason] += 1
-            # it may have got a number
-            self._abandon(reason)
+            # it may have got a number; the one before may still be answered
+            if not self._ledger.overdue:
+                self._abandon(reason)
             self.progress.waiting_for = str(error)
             return None
         self.progress.waiting_for = ''
@@ -171,6 +195,8 @@ class Exchange:
         state: np.ndarray,
         images: tuple[Image, ...],
     ) -> Pending:
+        if self._ledger.overdue:
+            self._abandon('request_timeout', TIMED_OUT)
         now_ns = self._clock()
         left_s = self.left_s(pace)
         pending = self._ledger.begin(
@@ -178,6 +204,7 @@ class Exchange:
             captured_ns=captured_ns,
             mark=prefix.mark,
             episode_id=self.progress.episode_id,
+            guided=self._is_guided(pace, prefix),
         )
         header = Header(
             pending.seq,
@@ -200,9 +227,9 @@ class Exchange:
             left_s,
             prefix.policy,
             prefix.model,
-            prefix.robot,
+            self._units.to_policy(prefix.robot),
             # lost if the request is: no robot plays it again
-            (wire_executed.encode(self._executed()),),
+            (wire_executed.encode(executed_for_policy(self._executed(), self._units)),),
         )
         raw = wire_observation.encode(observation)
         self._link.send(raw)
@@ -218,11 +245,16 @@ class Exchange:
         most = self._agreement.chunk_size
         return self._actions.leftover(min(pace.execution_horizon or most, most))
 
+    def _is_guided(self, pace: Pace, prefix: Leftover) -> bool:
+        """Where nothing is left there is nothing to continue, and nothing to cut into."""
+        has_rtc = pace.rtc and self._agreement.supports_rtc
+        return has_rtc and bool(len(prefix.robot) or not self._actions.rows_left)
+
     def on_answer(self, raw: bytes, arrived_ns: int, pace: Pace) -> Outcome:
         """Let what arrived count, or drop it with a reason."""
         try:
             chunk = wire_chunk.decode(raw)
-            if chunk.client_id != self._client_id:
+            if not self.is_mine(chunk.client_id):
                 raise Dropped('other_client')
             pending = self._ledger.accept(chunk.header)
         except Malformed as error:
@@ -243,13 +275,15 @@ class Exchange:
         requester, and the status and the reason of the request's end.
         """
         try:
-            check_actions(chunk, self._columns)
+            check_actions(chunk, self._columns, self._agreement)
         except (Malformed, Dropped) as error:
             self.drops[error.reason] += 1
-            self.progress.failed = f'the server says: {chunk.status_text or error.reason}'
-            outcome = Outcome.SESSION_OVER if chunk.status in SESSION_OVER else Outcome.FAILED
-            return outcome, error.reason, chunk.status_text or str(error)
-        if not self._merge(chunk, pending, arrived_ns, pace):
+            text = chunk.status_text or str(error)
+            self.progress.failed = f'the server says: {text}' if chunk.status else text
+            is_over = chunk.status in SESSION_OVER or error.reason == FOREIGN_POLICY
+            return Outcome.SESSION_OVER if is_over else Outcome.FAILED, error.reason, text
+        robot = self._units.to_robot(chunk.robot)
+        if not join(self._actions, robot, chunk, pending, arrived_ns, pace):
             return Outcome.DROPPED, GIVEN_UP, 'refused_chunk'
         self._accept(chunk, pending, arrived_ns)
         return Outcome.MERGED, OK, ''
@@ -269,26 +303,3 @@ class Exchange:
             round_trip_s=round_trip_s,
             network_s=self.progress.network_ms / 1e3,
         )
-
-    def _merge(self, chunk: Chunk, pending: Pending, arrived_ns: int, pace: Pace) -> bool:
-        """Return False for a chunk of an episode that has ended meanwhile."""
-        source = Source(
-            pending.seq,
-            pending.session_epoch,
-            pending.episode,
-            pending.episode_id,
-            pending.captured_ns,
-            chunk.slot,
-            chunk.policy,
-        )
-        if pace.append:
-            return self._actions.append(chunk.robot, source, mark=pending.mark, model=chunk.model)
-        passed_s = (arrived_ns - pending.sent_ns) / 1e9
-        skipped = self._actions.replace(
-            chunk.robot,
-            source,
-            mark=pending.mark,
-            delay_rows=math.ceil(passed_s / pace.step_s),
-            model=chunk.model,
-        )
-        return skipped is not None

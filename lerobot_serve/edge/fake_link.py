@@ -36,6 +36,9 @@ class FakeLink:
     def __init__(self, *open_errors: Exception) -> None:
         self.open_errors = deque(open_errors)
         self.away: set[str] = set()
+        # servers that give no sign of life
+        self.mute: set[str] = set()
+        self.probed: list[str] = []
         self.refusals: dict[str, Exception] = {}
         self.observe_errors: deque[Exception] = deque()
         self.images: tuple[Image, ...] = ()
@@ -82,6 +85,11 @@ class FakeLink:
 
     def send(self, raw: bytes) -> None:
         self.heard(wire_observation.decode(raw))
+
+    def probe(self, on_answer: Callable[[], None]) -> None:
+        self.probed.append(self.servers[-1])
+        if self.servers[-1] not in self.mute:
+            on_answer()
 
     def request(self, timeout_s: float = WAIT_S) -> Observation:
         """Wait for the next request. Raises queue.Empty."""

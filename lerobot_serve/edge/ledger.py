@@ -2,7 +2,8 @@
 The one request in flight, and which answer counts.
 
 An answer counts when it answers the latest outstanding seq of the current epoch and episode;
-everything else is dropped with a reason. Owned by the requester thread.
+everything else is dropped with a reason. A request whose time is over stays the latest until the
+next one is sent: an answer that comes meanwhile counts. Owned by the requester thread.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ class Pending:
     session_epoch: int
     episode: int
     episode_id: str
+    # whether the chunk continues what is left to play, so that it may take its place
+    guided: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,15 +66,26 @@ class Ledger:
         self.session_epoch = session_epoch
         self.episode = 0
         self.pending: Pending | None = None
+        # whether the time of the pending one is over
+        self.overdue = False
         self._seq = 0
 
-    def begin(self, *, sent_ns: int, captured_ns: int, mark: Mark, episode_id: str) -> Pending:
+    def begin(
+        self,
+        *,
+        sent_ns: int,
+        captured_ns: int,
+        mark: Mark,
+        episode_id: str,
+        guided: bool = False,
+    ) -> Pending:
         """Note a request as sent. Raises RuntimeError while another one is in flight."""
         if self.pending:
             raise RuntimeError(f'request {self.pending.seq} is still in flight')
         self._seq += 1
         where = self.session_epoch, self.episode, episode_id
-        self.pending = Pending(self._seq, sent_ns, captured_ns, mark, *where)
+        self.pending = Pending(self._seq, sent_ns, captured_ns, mark, *where, guided)
+        self.overdue = False
         return self.pending
 
     def accept(self, header: Header) -> Pending:
@@ -84,16 +98,19 @@ class Ledger:
             raise Dropped('stale_episode')
         if self.pending is None or header.seq != self.pending.seq:
             raise Dropped('late_chunk')
-        pending, self.pending = self.pending, None
-        return pending
+        return self.give_up()
 
     def give_up(self) -> Pending | None:
         """Stop waiting, and return for what; an answer that comes later does not count."""
-        pending, self.pending = self.pending, None
+        pending, self.pending, self.overdue = self.pending, None, False
         return pending
+
+    def time_out(self) -> None:
+        """Note that the time of the pending request is over; a late answer still counts."""
+        self.overdue = self.pending is not None
 
     def new_episode(self) -> int:
         """Begin the next episode and return its number."""
-        self.pending = None
+        self.give_up()
         self.episode += 1
         return self.episode

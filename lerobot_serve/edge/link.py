@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -14,13 +15,19 @@ from lerobot_serve.wire.content import Image
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """What a server asks of the requests of a session, and what it gives."""
+    """
+    What a server asks of the requests of a session, and what it gives.
+
+    chunk_size  the most actions of a chunk; of several policies the smallest of these, 0 unknown
+    policy      fingerprint of what answers; a router joins those of its slots with |, '' unknown
+    """
 
     schema_version: int
     observation_steps: int = 1
     observation_stride_steps: int = 1
-    chunk_size: int = 1
+    chunk_size: int = 0
     supports_rtc: bool = False
+    policy: str = ''
 
 
 class Link(Protocol):
@@ -46,10 +53,20 @@ class Link(Protocol):
     def send(self, raw: bytes) -> None:
         """Publish a request to the present server."""
 
+    def probe(self, on_answer: Callable[[], None]) -> None:
+        """
+        Ask the present server for a sign of life and wait for nothing; `on_answer` is called by
+        another thread when it comes.
+        """
+
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """When to ask, when to give up, and how a chunk is joined to what is left of the last."""
+    """
+    When to ask, when to give up, and how a chunk is joined to what is left of the last.
+
+    append  a chunk that does not continue what is left comes behind it, instead of in its place
+    """
 
     step_s: float
     buffer_time_s: float
@@ -57,9 +74,11 @@ class Pace:
     degraded_after_s: float = 1.0
     max_offline_s: float = 60.0
     max_action_age_s: float = 3.0
-    append: bool = False
+    append: bool = True
     rtc: bool = False
     execution_horizon: int = 0
+    # requests without an answer, one after the other, that end a session
+    timeouts_limit: int = 2
 
 
 @dataclass(frozen=True, slots=True)

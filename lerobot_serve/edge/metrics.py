@@ -27,16 +27,12 @@ DRIVEN = (State.STREAMING, State.DEGRADED)
 Losses = Callable[[], dict[str, int]]
 
 
-def serve(
-    parameters: EdgeParameters, view: View, *, fps: float, losses: Losses
-) -> Endpoint | None:
+def serve(parameters: EdgeParameters, view: View, *, losses: Losses) -> Endpoint | None:
     """
     Return the endpoint, None when none is wanted. `losses` is what the trace itself lost, by
     reason. Raises ParameterError.
     """
-    return endpoint.serve(
-        parameters, lambda: collect(view, losses(), fps=fps), lambda: why_not_ready(view)
-    )
+    return endpoint.serve(parameters, lambda: collect(view, losses()), lambda: why_not_ready(view))
 
 
 def why_not_ready(view: View) -> str:
@@ -55,12 +51,12 @@ def why_not_ready(view: View) -> str:
     return ': '.join(filter(None, (state.name, explain(view))))
 
 
-def collect(view: View, losses: dict[str, int], *, fps: float) -> Iterable[Metric]:
+def collect(view: View, losses: dict[str, int]) -> Iterable[Metric]:
     """Return all metrics."""
     yield from of_requests(view)
     yield from of_answers(view.requester.exchange.tally)
     yield from of_commands(view.controller)
-    yield from of_ticks(view, fps)
+    yield from of_ticks(view)
     yield dropped(dict(count_drops(view)) | losses)
     yield connection_state(view.requester.connection.state)
 
@@ -116,12 +112,14 @@ def of_commands(controller: Controller) -> list[Metric]:
     ]
 
 
-def of_ticks(view: View, fps: float) -> list[Metric]:
+def of_ticks(view: View) -> list[Metric]:
     return [
-        counter('ticks', 'control steps', value=view.beat.beats),
+        counter('ticks', 'control steps', value=view.beat.beats - view.controller.ticks_skipped),
         counter('ticks_missed', 'control steps that came too late', value=ticks_missed(view)),
         gauge(
-            'queue_remaining_seconds', 'what is left to play', value=view.actions.rows_left / fps
+            'queue_remaining_seconds',
+            'how long the robot can go on with what it has',
+            value=view.requester.left_s,
         ),
     ]
 

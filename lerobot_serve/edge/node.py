@@ -13,12 +13,13 @@ import time
 
 from diagnostic_msgs.msg import DiagnosticArray
 import numpy as np
-from std_srvs.srv import Trigger
 
-from lerobot_serve.edge import metrics, preparation, reports
+from lerobot_serve.edge import metrics, preparation, reports, rivals
+from lerobot_serve.edge.frozen import FrozenCameras
 from lerobot_serve.edge.history import History
 from lerobot_serve.edge.link import Episode
 from lerobot_serve.edge.listener import Listener
+from lerobot_serve.edge.log import ChangeLog
 from lerobot_serve.edge.operation import Answer, Operation
 from lerobot_serve.edge.outside import Outside
 from lerobot_serve.edge.parameters import EdgeParameters
@@ -29,22 +30,28 @@ from lerobot_serve.edge.reports import View
 from lerobot_serve.edge.requester import Requester
 from lerobot_serve.edge.robot.commands import command_message, TYPES
 from lerobot_serve.edge.runs import Runs
-from lerobot_serve.edge.states import Connection, Event
+from lerobot_serve.edge.states import Change, Connection, Event
 from lerobot_serve.edge.step import Executed
 from lerobot_serve.edge.ticker import Senses, Ticker
 from lerobot_serve.edge.waiting import Waiting
+from lerobot_serve.edge.watched import WatchedInputs
 from lerobot_serve.ros import inputs as ros_inputs
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.beat import Beat
-from lerobot_serve.ros.lane import Lane
+from lerobot_serve.ros.command_line import Command
+from lerobot_serve.ros.decoding import subscribe
+from lerobot_serve.ros.lane import Liveliness
 from lerobot_serve.ros.parameter_server import ParameterServer
+from lerobot_serve.ros.publishers import Publishers
 from lerobot_serve.ros.run_episode import RunEpisodeAction
-from lerobot_serve.ros.runtime import run, Runtime
+from lerobot_serve.ros.runtime import run, Runtime, UserError
+from lerobot_serve.ros.server_answers import ServerAnswers
 from lerobot_serve.ros.session_client import SessionClient
 from lerobot_serve.ros.share import shared_file
 from lerobot_serve.ros.steady import SteadyNode
+from lerobot_serve.ros.stop import StopService
 from lerobot_serve.ros.triggers import offer_triggers
-from lerobot_serve_interfaces.msg import ActionChunk, EdgeState, EpisodeOutcome, ExecutedAction
+from lerobot_serve_interfaces.msg import EdgeState, EpisodeOutcome, ExecutedAction
 
 
 class EdgeController(SteadyNode):
@@ -69,7 +76,15 @@ class EdgeController(SteadyNode):
         )
         self._listener = recorder or Listener()
         self._actions = ActionQueue(RULES[parameters.delay_rule])
-        self._connection = Connection(time.monotonic_ns, tell=self._listener.changed)
+        logger = self.get_logger()
+        self._log = ChangeLog(
+            # rclpy wants one severity for each place that logs
+            inform=lambda text: logger.info(text),
+            warn=lambda text: logger.warning(text),
+            complain=lambda text: logger.error(text),
+            clock=time.monotonic_ns,
+        )
+        self._connection = Connection(time.monotonic_ns, tell=self._on_change)
         self._controller = preparation.controller(
             parameters,
             self.robot,
@@ -78,7 +93,13 @@ class EdgeController(SteadyNode):
         )
         self._inputs = preparation.newest(self.robot, self.resolve_topic_name)
         self._history = History(self._inputs)
-        self._chunks = Lane(self, ActionChunk, '~/action_chunk', qos.ACTION_CHUNK, self._on_chunk)
+        self._answers = ServerAnswers(
+            self,
+            parameters.servers,
+            on_chunk=self._on_chunk,
+            on_no_session=self._on_no_session,
+            on_liveliness=self._on_liveliness,
+        )
         self._requester = self._make_requester(runtime, parameters)
         self._operation = Operation(
             self._controller, self._requester, runs_by_itself=parameters.runs_by_itself
@@ -102,13 +123,15 @@ class EdgeController(SteadyNode):
     ) -> None:
         """Open the endpoint, and let everything run."""
         losses = (lambda: recorder.writer.losses) if recorder else dict
-        endpoint = metrics.serve(parameters, self._view, fps=self.robot.fps, losses=losses)
+        endpoint = metrics.serve(parameters, self._view, losses=losses)
         if endpoint:
             runtime.on_close(endpoint.close)
         ticker = self._make_ticker(parameters)
         threads = [
             runtime.thread('request', self._run_requests, self._requester.close),
-            runtime.thread('answers', partial(self._chunks.run, runtime.stop), self._chunks.wake),
+            runtime.thread(
+                'answers', partial(self._answers.run, runtime.stop), self._answers.wake
+            ),
             runtime.thread('tick', partial(ticker.run, runtime.stop)),
         ]
         if recorder:
@@ -123,6 +146,15 @@ class EdgeController(SteadyNode):
             )
             for server in parameters.servers
         }
+        self._watched = WatchedInputs(
+            self.robot,
+            FrozenCameras(parameters.frozen_after_s),
+            frozen_stops=parameters.frozen_camera == 'stop',
+            stamp_ns=ros_inputs.stamp_ns,
+            now_ns=lambda: self.get_clock().now().nanoseconds,
+            mono_ns=time.monotonic_ns,
+            drop=lambda reason: self._requester.exchange.drop(reason),
+        )
         self._outside = Outside(
             clients,
             self.robot,
@@ -131,12 +163,14 @@ class EdgeController(SteadyNode):
                 lambda: self._settings.current,
                 self.robot,
                 client_id=self.client_id,
-                reply_topic=self._chunks.topic_name,
                 task=lambda: self._requester.exchange.progress.task,
             ),
             settings=lambda: self._settings.current,
-            publisher_count=self._chunks.publisher_count,
+            reply_topic=self._answers.topic,
+            publisher_count=self._answers.publisher_count,
+            watched=self._watched,
             tell=self.get_logger().info,
+            warn=self.get_logger().warning,
         )
         return preparation.requester(
             parameters,
@@ -148,6 +182,7 @@ class EdgeController(SteadyNode):
             self._controller.report,
             client_id=self.client_id,
             listener=self._listener,
+            presence_lease_s=qos.LIVELINESS_LEASE_S,
         )
 
     def _make_ticker(self, parameters: EdgeParameters) -> Ticker:
@@ -178,14 +213,14 @@ class EdgeController(SteadyNode):
                 **overridable,
             )
         command = self.robot.command
-        self._commands = self.create_publisher(
-            TYPES[command.type], command.topic, qos.command(self._step_s), **overridable
-        )
-        self._stop_client = (
-            self.create_client(Trigger, parameters.stop_service)
-            if parameters.stop_service
-            else None
-        )
+        topic, profile = self.resolve_topic_name(command.topic), qos.command(self._step_s)
+        create = partial(self.create_publisher, TYPES[command.type], topic, profile, **overridable)
+        self._on_commands = Publishers(self, topic, create)
+        self._commands = self._on_commands.publisher
+        if why_not := rivals.refusal(topic, self._on_commands.wait_for_edges()):
+            raise UserError(why_not)
+        self._rivalry = rivals.Rivalry(topic, self._on_commands.own)
+        self._stop_service = StopService(self, parameters.stop_service)
 
     def _offer(self, parameters: EdgeParameters) -> None:
         """Create what operators and recorders see."""
@@ -206,7 +241,14 @@ class EdgeController(SteadyNode):
             self._listener.finished,
         )
         self._action = RunEpisodeAction(self, self._runs)
-        self.create_subscription(EpisodeOutcome, 'episode_outcome', self._on_outcome, qos.OUTCOME)
+        subscribe(
+            self,
+            EpisodeOutcome,
+            'episode_outcome',
+            self._on_outcome,
+            qos.OUTCOME,
+            drop=self._requester.exchange.drop,
+        )
         offer_triggers(
             self,
             {
@@ -234,22 +276,49 @@ class EdgeController(SteadyNode):
     def _on_timer(self) -> None:
         self._state_publisher.publish(self._state())
         self._listener.dropped(reports.count_drops(self._view))
-        self._waiting.look(self._controller.waits_for)
+        self._log.look(self._connection.standing, reports.count_troubles(self._view))
+        self._waiting.look(self._controller.waits_for, self._controller.actions_executed)
         self._action.look()
+        if alarm := self._controller.alarm.take():
+            self.get_logger().error(alarm.text)
 
     def _on_slow_timer(self) -> None:
+        if self._rivalry.look(self._on_commands.edges()):
+            self._operation.pause()
+            self.get_logger().error(self._rivalry.text)
         self._diagnostics.publish(
-            reports.diagnostics(self._state(), name=self.get_fully_qualified_name())
+            reports.diagnostics(
+                self._state(),
+                name=self.get_fully_qualified_name(),
+                latched=self._controller.latched,
+                clamped=self._controller.alarm.present is not None,
+                rival=bool(self._rivalry.text),
+                frozen=bool(self._watched.text),
+            )
         )
 
     def _change(self, parameters: EdgeParameters) -> None:
         self._requester.next_pace = preparation.pace(parameters, self.robot)
         self._listener.tuned(parameters)
 
+    # whoever brings it about, one at a time
+
+    def _on_change(self, change: Change) -> None:
+        self._listener.changed(change)
+        self._log.changed(change)
+
     # answers and request threads
 
     def _on_chunk(self, raw: bytes) -> None:
         self._requester.on_chunk(raw)
+
+    def _on_no_session(self, raw: bytes) -> None:
+        self._requester.on_no_session(raw)
+
+    def _on_liveliness(self, server: str, now: Liveliness) -> None:
+        self._requester.on_liveliness(
+            server, alive=now.alive, change=now.alive_change, is_silent=now.silent_change > 0
+        )
 
     def _run_requests(self) -> None:
         self._requester.run()
@@ -258,6 +327,8 @@ class EdgeController(SteadyNode):
     # tick thread
 
     def _command(self, executed: Executed, tick: int) -> None:
+        if self._rivalry.is_silent:
+            return
         if executed.judgement.command is not None:
             self._send(executed.judgement.command)
         told = reports.executed_action(
@@ -269,32 +340,28 @@ class EdgeController(SteadyNode):
         self._executed_publisher.publish(told)
 
     def _send(self, command: np.ndarray) -> None:
+        if self._rivalry.is_silent:
+            return
         stamp = self.get_clock().now().to_msg()
         self._commands.publish(command_message(command, self.robot, stamp, self._step_s))
 
     def _call_stop(self) -> None:
-        """Ask for the stop; nobody waits for the answer."""
-        if self._stop_client:
-            self._stop_client.call_async(Trigger.Request())
-            self.get_logger().error(
-                f'called {self._stop_client.srv_name}: {self._controller.rung_reason}; nothing is '
-                'commanded until ~/reset is called'
-            )
+        self._stop_service.call(self._controller.rung_reason)
 
     # executor thread
 
     def _state(self) -> EdgeState:
         return reports.edge_state(
             self._view,
+            alarm=self._rivalry.text or self._watched.text,
             stamp=self.get_clock().now().to_msg(),
             client_id=self.client_id,
-            fps=self.robot.fps,
         )
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the executable `edge_controller`."""
-    return run(EdgeController, arguments)
+    return run(EdgeController, arguments, Command('edge_controller', EdgeParameters))
 
 
 if __name__ == '__main__':

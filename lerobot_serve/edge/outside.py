@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 import contextlib
+from dataclasses import replace
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
 
+from lerobot_serve.edge import unit_check
 from lerobot_serve.edge.fit import fit
 from lerobot_serve.edge.frames import encode_frames
 from lerobot_serve.edge.history import Moment
@@ -19,10 +22,13 @@ from lerobot_serve.edge.link import Agreement
 from lerobot_serve.edge.parameters import EdgeParameters
 from lerobot_serve.edge.preparation import pace_warnings, state_inputs
 from lerobot_serve.edge.robot.description import CameraInput, Robot
+from lerobot_serve.edge.unit_check import Fit
+from lerobot_serve.edge.watched import WatchedInputs
+from lerobot_serve.wire import action_range
 from lerobot_serve.wire.content import Image
 from lerobot_serve.wire.images import ImagePool
-from lerobot_serve.wire.schema import Codec
-from lerobot_serve.wire.session import SessionAsk, Unreachable
+from lerobot_serve.wire.schema import Codec, Refusal
+from lerobot_serve.wire.session import CameraSpec, Refused, SessionAsk, stretched, Unreachable
 from lerobot_serve_interfaces.srv import ResetEpisode
 
 OPEN_TIMEOUT_S = 5.0
@@ -38,6 +44,8 @@ class Client(Protocol):
     def open(self, ask: SessionAsk, timeout_s: float) -> Any: ...
 
     def close(self, ask: SessionAsk, timeout_s: float) -> Any: ...
+
+    def probe(self, on_answer: Callable[[], None]) -> None: ...
 
     def announce(
         self, request: ResetEpisode.Request, on_refusal: Callable[[str], None]
@@ -55,11 +63,16 @@ class Messages(Protocol):
 
     def frame(self, raw: bytes, camera: CameraInput) -> np.ndarray: ...
 
+    def stamp_ns(self, raw: bytes, topic: str) -> int: ...
+
     def jpeg(self, raw: bytes, camera: CameraInput) -> Image | None: ...
 
 
 class Outside:
-    """The Link of the node; `tell` is for operators, `asking` makes the ask of a session."""
+    """
+    The Link of the node; `tell` and `warn` inform operators, `asking` makes the ask of a session
+    from its number and the topic of its answers. Each server has such a topic of its own.
+    """
 
     def __init__(
         self,
@@ -67,18 +80,26 @@ class Outside:
         robot: Robot,
         messages: Messages,
         *,
-        asking: Callable[[int], SessionAsk],
+        asking: Callable[[int, str], SessionAsk],
         settings: Callable[[], EdgeParameters],
-        publisher_count: Callable[[], int],
+        reply_topic: Callable[[str], str],
+        publisher_count: Callable[[str], int],
+        watched: WatchedInputs,
         tell: Callable[[str], None],
+        warn: Callable[[str], None],
     ) -> None:
         self._clients, self._robot, self._messages = clients, robot, messages
+        self._state_units = robot.state_units
         self._asking, self._settings = asking, settings
-        self._publisher_count, self._tell = publisher_count, tell
+        self._reply_topic, self._publisher_count = reply_topic, publisher_count
+        self._watched, self._tell, self._warn = watched, tell, warn
         self._images = ImagePool(settings().image_threads)
         self._cameras = {camera.name: camera for camera in robot.cameras}
         self._names = dict(zip(self._cameras, robot.camera_names, strict=True))
         self._sizes: dict[str, tuple[int, int]] = {}
+        # by the policy's names: what each camera gives, and those not judged in this session
+        self._seen: dict[str, CameraSpec] = {}
+        self._unjudged: set[str] = set()
         self._client: Client | None = None
         self._ask: SessionAsk | None = None
 
@@ -88,15 +109,19 @@ class Outside:
 
     def open_session(self, server: str, epoch: int) -> Agreement:
         """Return what the server asks of requests. Raises Refused or Unreachable."""
-        client, ask = self._clients[server], self._asking(epoch)
+        client, ask = self._clients[server], self._asking(epoch, self._reply_topic(server))
+        ask = replace(ask, cameras=tuple(self._seen.get(c.name, c) for c in ask.cameras))
         reply = client.open(ask, OPEN_TIMEOUT_S)
         self._client, self._ask = client, ask
-        if not client.wait_until_wired(self._publisher_count, WIRING_TIMEOUT_S):
+        self._check_units(server, reply)
+        if not client.wait_until_wired(partial(self._publisher_count, server), WIRING_TIMEOUT_S):
             self._tell(
                 f'{server} answers, but its topics were not found within {WIRING_TIMEOUT_S:g} s; '
                 'first requests may be lost'
             )
         self._sizes = {camera.name: (camera.height, camera.width) for camera in reply.cameras}
+        # of the others the server has judged
+        self._unjudged = set(self._sizes) - set(self._seen)
         for text in (
             *reply.warnings,
             *pace_warnings(self._settings(), self._robot, reply.chunk_size),
@@ -109,7 +134,26 @@ class Outside:
             reply.observation_stride_steps,
             reply.chunk_size,
             reply.supports_rtc,
+            reply.policy,
         )
+
+    def _check_units(self, server: str, reply: Any) -> None:
+        """
+        Compare the range of the policy's actions with the limits. Raises Refused, and then the
+        session is closed, for one that is far beyond them in a unit that is not declared.
+        """
+        try:
+            pairs = [(each.key, bytes(each.value)) for each in reply.extensions]
+            policy = action_range.find(pairs)
+        except ValueError as error:
+            self._tell(f'{server}: {error}; units are not compared')
+            return
+        checked = unit_check.check(self._robot, policy)
+        if checked.fit is Fit.GROSS:
+            self.close_session()
+            raise Refused(Refusal.WRONG_POLICY, f'{reply.policy}: {checked.text}')
+        if checked.text:
+            self._warn(f'{reply.policy}: {checked.text}')
 
     def close_session(self) -> None:
         """A server that is gone closes the idle session by itself."""
@@ -131,12 +175,14 @@ class Outside:
         )
 
     def observe(self, moments: tuple[Moment, ...]) -> tuple[np.ndarray, tuple[Image, ...]]:
-        """Return states and encoded images. Raises Malformed or Unencodable."""
+        """Return states and images for the policy. Raises Malformed or Unencodable."""
         names, settings = state_inputs(self._robot), self._settings()
+        self._watched.check_stamps(moments[-1].snapshot.values)
         states = [
             self._messages.state([m.snapshot.values[n] for n in names], self._robot.state)
             for m in moments
         ]
+        self._watched.check_frames(moments[-1].snapshot.values, states[-1])
         images = encode_frames(
             moments,
             self._names,
@@ -145,7 +191,7 @@ class Outside:
             settings.jpeg_quality,
             opened=self._opened,
         )
-        return np.stack(states).astype(np.float32), images
+        return self._state_units.to_policy(np.stack(states)).astype(np.float32), images
 
     def _opened(self, name: str, raw: bytes) -> np.ndarray | Image:
         """Return pixels, or the JPEG of the camera where it can be sent as it is."""
@@ -154,12 +200,27 @@ class Outside:
         if settings.codec == 'jpeg' and size == (0, 0):
             ready = self._messages.jpeg(raw, camera)
             if ready:
+                self._note_size(self._names[name], ready.height, ready.width, ready.channels)
                 return ready
-        return fit(self._messages.frame(raw, camera), *size)
+        frame = self._messages.frame(raw, camera)
+        self._note_size(self._names[name], *frame.shape)
+        return fit(frame, *size)
+
+    def _note_size(self, name: str, height: int, width: int, channels: int) -> None:
+        """Keep what a camera gives for the next session; judge it in one that opened before."""
+        self._seen[name] = CameraSpec(name, height, width, channels)
+        if name in self._unjudged:
+            self._unjudged.discard(name)
+            if text := stretched(name, (height, width), self._sizes[name]):
+                self._tell(text)
 
     def send(self, raw: bytes) -> None:
         """Publish a request."""
         self._client.send(raw)
+
+    def probe(self, on_answer: Callable[[], None]) -> None:
+        """Call the present server's status; the executor has the answer."""
+        self._client.probe(on_answer)
 
     def close(self) -> None:
         """End the image threads."""

@@ -10,12 +10,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from lerobot_serve.edge.parameter_checks import check_stop
 from lerobot_serve.edge.profiles import DEFAULT_PROFILE, PROFILES, with_profile
 from lerobot_serve.parameters import parameter, ParameterError
 from lerobot_serve.telemetry import settings as endpoint_settings
 from lerobot_serve.trace import settings as trace_settings
-from lerobot_serve.wire.names import is_topic
+from lerobot_serve.wire.names import is_printable, is_topic
 from lerobot_serve.wire.schema import TASK_LIMIT
+from lerobot_serve.wire.session import TAG_KEY_LIMIT, TAG_VALUE_LIMIT, TAGS_LIMIT
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,9 @@ class EdgeParameters:
     )
 
     # requests
+    tags: tuple[str, ...] = parameter(
+        (), "labels of this robot for the servers' logs and traces, each KEY=VALUE"
+    )
     codec: str = parameter(
         'jpeg',
         'how images travel: jpeg over a network, raw on one machine',
@@ -64,23 +69,32 @@ class EdgeParameters:
         0.5,
         'ask for the next chunk when so much or less is left to play',
         unit='s',
-        low=0.0,
+        low=0.1,
         high=60.0,
         live=True,
     )
     request_timeout_s: float = parameter(
         5.0, 'a request without an answer is given up after this', unit='s', low=0.05, high=60.0
     )
+    request_timeouts: int = parameter(
+        2,
+        'requests without an answer, one after the other, that end a session; a server whose '
+        'process is lost is left without waiting for them',
+        low=1,
+        high=10,
+    )
 
     # the queue
     merge: str = parameter(
-        'replace',
-        'what a new chunk does to actions not yet played: replace them, or append to them',
-        choices=('replace', 'append'),
+        'append',
+        'what a new chunk does to actions not yet played where it does not continue them: append '
+        'to them, or replace them, which is a jump from one plan into another; with rtc a chunk '
+        'continues them and replaces them',
+        choices=('append', 'replace'),
     )
     delay_rule: str = parameter(
         'lived',
-        'rows of a new chunk that are skipped when it replaces: lived what the clock says but no '
+        'rows of a new chunk that are skipped where it replaces: lived what the clock says but no '
         'row in whose time the robot stood still, clamped what the clock says, raw the same as '
         'LeRobot 0.4 has it',
         choices=('lived', 'clamped', 'raw'),
@@ -88,7 +102,7 @@ class EdgeParameters:
     rtc: bool = parameter(
         False,
         'send with each request what is left to play, so that the next chunk continues it; for '
-        'policies with real-time chunking',
+        'policies with real-time chunking; a server without it is asked as without rtc',
     )
     execution_horizon: int = parameter(
         0,
@@ -108,8 +122,9 @@ class EdgeParameters:
 
     # the connection
     degraded_after_s: float = parameter(
-        1.0,
-        'the state is DEGRADED when a chunk is wanted and none has come for this long',
+        0.35,
+        'the state is DEGRADED when a chunk is wanted and none has come for this long, or a '
+        'request has failed, while actions are left; below buffer_time_s',
         unit='s',
         low=0.05,
         high=60.0,
@@ -127,11 +142,26 @@ class EdgeParameters:
     )
     max_offline_s: float = parameter(
         60.0,
-        'the state is DEAD after so long without a session, when there was one before',
+        'the state is DEAD after so long without a session, when there was one before or every '
+        'server refuses this robot for good',
         unit='s',
         low=1.0,
         high=86400.0,
         live=True,
+    )
+
+    frozen_after_s: float = parameter(
+        2.0,
+        'a camera is frozen when its frame stays the same, byte by byte, for this long while the '
+        'robot moves; 0 for never',
+        unit='s',
+        low=0.0,
+        high=60.0,
+    )
+    frozen_camera: str = parameter(
+        'warn',
+        'what a frozen camera means: warn, or stop sending observations until it is mended',
+        choices=('warn', 'stop'),
     )
 
     # safety
@@ -169,6 +199,15 @@ class EdgeParameters:
         unit='s',
         low=0.0,
         high=10.0,
+    )
+    clamp_alarm_s: float = parameter(
+        1.0,
+        'an error is logged when half of all joint-steps of so much playing or more were clamped; '
+        'when as many were wanted outside the position limits, the safety cage stops the robot '
+        'until reset; 0 for never',
+        unit='s',
+        low=0.0,
+        high=60.0,
     )
     teardown: str = parameter(
         'hold',
@@ -214,10 +253,26 @@ class EdgeParameters:
             raise ParameterError(
                 f'task may have {TASK_LIMIT} bytes, got {len(self.task.encode())}'
             )
+        read_tags(self.tags)
         _check_servers(self.servers)
         _check_times(self)
         _check_chunks(self)
-        _check_stop(self)
+        check_stop(self.stop_service, self.ladder, self.teardown)
+
+
+def read_tags(texts: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+    """Return key and value of each tag. Raises ParameterError."""
+    tags = tuple(tuple(text.split('=', 1)) for text in texts)
+    for text, tag in zip(texts, tags, strict=True):
+        fits = len(tag) == 2 and tag[0] and is_printable(tag[0], TAG_KEY_LIMIT)
+        if not (fits and is_printable(tag[1], TAG_VALUE_LIMIT)):
+            raise ParameterError(
+                f'tags must be KEY=VALUE in printable text, a key of at most {TAG_KEY_LIMIT} and '
+                f'a value of at most {TAG_VALUE_LIMIT} bytes, got {text!r}'
+            )
+    if len(tags) > TAGS_LIMIT:
+        raise ParameterError(f'tags may have {TAGS_LIMIT} entries, got {len(tags)}')
+    return tags
 
 
 def _check_servers(servers: tuple[str, ...]) -> None:
@@ -238,6 +293,11 @@ def _check_times(given: EdgeParameters) -> None:
             f'buffer_time_s must be below max_action_age_s ({given.max_action_age_s:g}), got '
             f'{given.buffer_time_s:g}: chunks would grow stale before they are played'
         )
+    if given.degraded_after_s >= given.buffer_time_s:
+        raise ParameterError(
+            f'degraded_after_s must be below buffer_time_s ({given.buffer_time_s:g}), got '
+            f'{given.degraded_after_s:g}: nothing would be left to play before the alarm'
+        )
     if given.resume_s >= given.max_action_age_s:
         raise ParameterError(
             f'resume_s must be below max_action_age_s ({given.max_action_age_s:g}), got '
@@ -256,31 +316,12 @@ def _check_times(given: EdgeParameters) -> None:
 
 
 def _check_chunks(given: EdgeParameters) -> None:
-    if given.merge == 'append' and given.rtc:
-        raise ParameterError("rtc needs merge 'replace': a continued chunk replaces what is left")
-    if given.merge == 'append' and given.delay_rule != 'lived':
+    if given.merge == 'append' and not given.rtc and given.delay_rule != 'lived':
         raise ParameterError(
-            f"delay_rule {given.delay_rule!r} does nothing with merge 'append', where no row is "
-            "skipped; leave it out or take merge 'replace'"
+            f"delay_rule {given.delay_rule!r} does nothing with merge 'append' and without rtc, "
+            "where no row is skipped; leave it out, set rtc, or take merge 'replace'"
         )
     if given.execution_horizon and not given.rtc:
         raise ParameterError(
             f'execution_horizon must be 0 without rtc, got {given.execution_horizon}'
         )
-
-
-def _check_stop(given: EdgeParameters) -> None:
-    in_ladder = any(rung.split(' ')[0] == 'stop_service' for rung in given.ladder)
-    if given.stop_service and not is_topic(given.stop_service):
-        raise ParameterError(
-            f'stop_service must be the full name of a service like /arm/stop, got '
-            f'{given.stop_service!r}'
-        )
-    if given.stop_service and not in_ladder and given.teardown == 'hold':
-        raise ParameterError(
-            f'stop_service {given.stop_service!r} would never be called: neither the ladder has '
-            "the rung stop_service nor does teardown end with it, as all but 'hold' do"
-        )
-    if not given.stop_service and (in_ladder or given.teardown == 'stop_service'):
-        where = 'the ladder' if in_ladder else 'teardown'
-        raise ParameterError(f'stop_service is empty, and {where} calls it; name a service')

@@ -12,6 +12,7 @@ import time
 from lerobot_serve.cage import sharing
 from lerobot_serve.cage.cage import Cage
 from lerobot_serve.cage.start import Start
+from lerobot_serve.edge.clamp_alarm import ClampAlarm
 from lerobot_serve.edge.controller import Controller
 from lerobot_serve.edge.exchange import Exchange
 from lerobot_serve.edge.history import History
@@ -20,7 +21,8 @@ from lerobot_serve.edge.journey import Journey
 from lerobot_serve.edge.ladder import Ladder
 from lerobot_serve.edge.link import Episode, Link, Pace
 from lerobot_serve.edge.listener import Listener
-from lerobot_serve.edge.parameters import EdgeParameters
+from lerobot_serve.edge.parameters import EdgeParameters, read_tags
+from lerobot_serve.edge.presence import Presence
 from lerobot_serve.edge.queue.actions import ActionQueue
 from lerobot_serve.edge.queue.interpolation import Interpolator
 from lerobot_serve.edge.queue.latency import LatencyTracker
@@ -28,6 +30,7 @@ from lerobot_serve.edge.requester import Requester
 from lerobot_serve.edge.robot.description import Robot
 from lerobot_serve.edge.robot.file import load
 from lerobot_serve.edge.robot.table import RobotFileError
+from lerobot_serve.edge.robot.units import limits_for_policy
 from lerobot_serve.edge.rungs import (
     parse_ladder,
     ramp_s,
@@ -66,6 +69,7 @@ def pace(parameters: EdgeParameters, robot: Robot) -> Pace:
         parameters.merge == 'append',
         parameters.rtc,
         parameters.execution_horizon,
+        parameters.request_timeouts,
     )
 
 
@@ -94,6 +98,11 @@ def controller(
         ),
         dry=dry,
         releases=parameters.while_paused == 'nothing',
+        alarm=ClampAlarm(
+            robot.actions,
+            window_steps=round(parameters.clamp_alarm_s / step_s),
+            window_s=parameters.clamp_alarm_s,
+        ),
     )
 
 
@@ -135,6 +144,7 @@ def requester(
     *,
     client_id: str,
     listener: Listener,
+    presence_lease_s: float,
 ) -> Requester:
     """Return what asks for chunks; its first episode is that of the parameters."""
     exchange = Exchange(
@@ -148,6 +158,7 @@ def requester(
         first_epoch=secrets.randbits(32),
         clock=time.monotonic_ns,
         listener=listener,
+        units=robot.action_units,
     )
     exchange.name_episode(Episode(parameters.task))
     servers = Servers(
@@ -162,6 +173,7 @@ def requester(
         actions,
         connection,
         servers,
+        Presence(presence_lease_s),
         pace=pace(parameters, robot),
         clock=time.monotonic_ns,
     )
@@ -182,13 +194,12 @@ def asking(
     robot: Robot,
     *,
     client_id: str,
-    reply_topic: str,
     task: Callable[[], str],
-) -> Callable[[int], SessionAsk]:
-    """Return what makes the ask of a session from its number, as everything is by then."""
+) -> Callable[[int, str], SessionAsk]:
+    """Return what makes the ask of a session of this number and reply topic."""
     # tells this process from another one of the same name
     instance = secrets.randbits(63)
-    return lambda epoch: session_ask(
+    return lambda epoch, reply_topic: session_ask(
         settings(),
         robot,
         client_id=client_id,
@@ -227,6 +238,7 @@ def session_ask(
         codec=Codec[parameters.codec.upper()],
         # later, the request was given up or the first action is too old to be played
         answer_within_s=min(parameters.request_timeout_s, parameters.max_action_age_s),
+        tags=read_tags(parameters.tags),
         extensions=shared_limits(parameters, robot),
     )
 
@@ -239,10 +251,13 @@ def shared_limits(parameters: EdgeParameters, robot: Robot) -> tuple[tuple[str, 
 
 
 def limits(parameters: EdgeParameters, robot: Robot) -> bytes:
-    """Return what the cage keeps to, as JSON under the policy's names of the actions."""
-    named = zip(robot.actions, robot.action_names, strict=True)
+    """Return what the cage keeps to, as JSON in the policy's names and units of the actions."""
+    converted = limits_for_policy(robot.actions, robot.action_units)
+    named = zip(converted, robot.action_names, strict=True)
     actions = [replace(action, name=name) for action, name in named]
-    return sharing.encode_limits(actions, tick_s(parameters, robot))
+    at_once = {name for lock in robot.interlocks if lock.immediate for name in lock.then}
+    immediate = [robot.rename_map.get(name, name) for name in sorted(at_once)]
+    return sharing.encode_limits(actions, tick_s(parameters, robot), immediate)
 
 
 def state_inputs(robot: Robot) -> tuple[str, ...]:

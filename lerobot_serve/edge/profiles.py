@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 DEFAULT_PROFILE = 'wifi'
+# share of buffer_time_s after which a missing chunk is an alarm
+ALARM_AT = 0.7
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +36,9 @@ ROWS = (
         'a wire loses nothing, so silence means a server that hangs; a radio repeats what it lost',
     ),
     Row(
-        'degraded_after_s', 0.5, 1.0, 2.0,
-        'an alarm below the usual gap of the network would cry wolf',
+        'degraded_after_s', 0.2, 0.35, 0.7,
+        'above the usual gap of the network, or the alarm would cry wolf; below buffer_time_s, or '
+        'it would come after the stall',
     ),
     Row(
         'max_action_age_s', 2.0, 3.0, 3.5,
@@ -68,12 +71,18 @@ PROFILES: dict[str, dict[str, float]] = {
 
 def with_profile(values: dict[str, Any]) -> dict[str, Any]:
     """
-    Return `values` above those of the profile that they name.
+    Return `values` above those of the profile that they name. A shorter buffer_time_s alone brings
+    a shorter degraded_after_s with it.
 
     A profile that does not exist sets nothing: the check of the parameter refuses it.
     """
     name = values.get('profile', DEFAULT_PROFILE)
-    below = PROFILES.get(name, {}) if isinstance(name, str) else {}
+    below = dict(PROFILES.get(name, {})) if isinstance(name, str) else {}
+    buffer_s = values.get('buffer_time_s')
+    if below and isinstance(buffer_s, int | float):
+        # an alarm after the stall would be none
+        reachable_s = round(ALARM_AT * buffer_s, 3)
+        below['degraded_after_s'] = min(below['degraded_after_s'], reachable_s)
     return {**below, **values}
 
 

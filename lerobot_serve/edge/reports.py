@@ -66,8 +66,8 @@ def executed_action(
     return told
 
 
-def edge_state(view: View, *, stamp: Any, client_id: str, fps: float) -> EdgeState:
-    """Return what the controller is doing."""
+def edge_state(view: View, *, stamp: Any, client_id: str, alarm: str = '') -> EdgeState:
+    """Return what the controller is doing; `alarm` is what a person should know before that."""
     progress, controller = view.requester.exchange.progress, view.controller
     standing = view.requester.connection.standing
     drops = count_drops(view)
@@ -82,12 +82,12 @@ def edge_state(view: View, *, stamp: Any, client_id: str, fps: float) -> EdgeSta
         state=int(standing.state),
         rung=int(controller.rung),
         paused=view.operation.paused,
-        reason=cut(explain(view), TEXT_LIMIT),
-        queue_remaining_s=view.actions.rows_left / fps,
+        reason=cut('; '.join(text for text in (alarm, explain(view)) if text), TEXT_LIMIT),
+        queue_remaining_s=view.requester.left_s,
         action_age_s=controller.age_ns / 1e9,
         round_trip_ms=progress.round_trip_ms,
         network_ms=progress.network_ms,
-        ticks=view.beat.beats,
+        ticks=view.beat.beats - controller.ticks_skipped,
         ticks_missed=ticks_missed(view),
         actions_executed=controller.actions_executed,
         requests_sent=progress.requests_sent,
@@ -113,6 +113,14 @@ def count_drops(view: View) -> Counter[str]:
     return drops
 
 
+def count_troubles(view: View) -> Counter[str]:
+    """Return what the log tells as a sum: everything that was dropped, stalls, cage trips."""
+    troubles = count_drops(view)
+    troubles['stalls'] = view.controller.stalls
+    troubles['cage_trips'] = view.controller.cage_trips
+    return troubles
+
+
 def explain(view: View) -> str:
     """Return why the state is what it is, in words."""
     standing, progress = view.requester.connection.standing, view.requester.exchange.progress
@@ -120,7 +128,7 @@ def explain(view: View) -> str:
         held = ' paused, so that no teardown begins;' if view.operation.paused else ''
         return f'{standing.reason};{held} call ~/reset when that is mended'
     if view.controller.latched:
-        return f'{LATCHED}; call ~/reset_cage when that is mended'
+        return f'{LATCHED} ({view.controller.latched_by}); call ~/reset_cage when that is mended'
     if view.controller.stopped:
         return f'{STOPPED}; call ~/reset when what led to it is mended'
     if view.operation.say is Commander.OPERATOR:
@@ -129,14 +137,33 @@ def explain(view: View) -> str:
         return 'no episode runs'
     if view.controller.waits_for:
         return f'it does not begin: {view.controller.waits_for}'
+    alarm = view.controller.alarm.present
+    clamped = alarm.text if alarm else ''
     if standing.state == State.STREAMING:
-        return progress.waiting_for
-    parts = (standing.reason, progress.waiting_for, progress.failed)
+        return '; '.join(filter(None, (clamped, progress.waiting_for)))
+    parts = (clamped, standing.reason, progress.waiting_for, progress.failed)
     return '; '.join(part for part in parts if part)
 
 
-def diagnostics(state: EdgeState, *, name: str) -> DiagnosticArray:
-    """Return the state as rqt_runtime_monitor shows it."""
+def diagnostics(
+    state: EdgeState,
+    *,
+    name: str,
+    latched: bool = False,
+    clamped: bool = False,
+    rival: bool = False,
+    frozen: bool = False,
+) -> DiagnosticArray:
+    """
+    Return the state as rqt_runtime_monitor shows it: an error when the cage is `latched` or a
+    `rival` commands the robot, at least a warning when most actions are `clamped` or a camera is
+    `frozen`.
+    """
+    level = LEVELS[State(state.state)]
+    if latched or rival:
+        level = DiagnosticStatus.ERROR
+    elif clamped or frozen:
+        level = max(level, DiagnosticStatus.WARN)
     values = {
         'server': state.server,
         'policy': state.policy,
@@ -149,7 +176,7 @@ def diagnostics(state: EdgeState, *, name: str) -> DiagnosticArray:
         'ticks missed': str(state.ticks_missed),
     }
     status = DiagnosticStatus(
-        level=LEVELS[State(state.state)],
+        level=level,
         name=f'{name}: {state.client_id}',
         message=State(state.state).name + (f': {state.reason}' if state.reason else ''),
         hardware_id=state.client_id,

@@ -2,14 +2,17 @@
 The thread that opens sessions and asks for chunks, one at a time.
 
 It talks to the world through a `Link`, so that it can be tried without ROS. What it decides, step
-by step: whom to ask; wait until little is left to play; ask; wait for the answer; go to the next
-server when there is none. What it lives through it tells the connection.
+by step: whom to ask; wait until little is left to play; ask; wait for the answer; go to the
+next server when this one is lost. Lost is a server whose writer to this robot is not alive, one
+that gives no sign of life while another one is there, one that left several requests unanswered,
+and one that says so. What happens is an event for the connection.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+import contextlib
 import queue
 import threading
 
@@ -17,9 +20,13 @@ from lerobot_serve.edge.answers import check_agreement
 from lerobot_serve.edge.exchange import Exchange, Outcome
 from lerobot_serve.edge.ledger import Pending
 from lerobot_serve.edge.link import Episode, Link, Pace
+from lerobot_serve.edge.presence import Presence
 from lerobot_serve.edge.queue.actions import ActionQueue
 from lerobot_serve.edge.servers import Servers
 from lerobot_serve.edge.states import Connection, Event, MEANS, State
+from lerobot_serve.edge.vigil import Vigil
+from lerobot_serve.wire.errors import Malformed
+from lerobot_serve.wire.header import peek
 from lerobot_serve.wire.session import Refused, Unreachable
 
 INPUT_RETRY_S = 0.02
@@ -27,15 +34,14 @@ INPUT_RETRY_S = 0.02
 LOOK_S = 0.1
 # rounding may leave less than nothing to wait for
 SHORTEST_WAIT_S = 0.001
-# a session in which nothing was asked for so long is opened anew
-FORGOTTEN_AFTER_S = 10.0
 # answers without actions, one after the other, until another server is asked
 FAILURES_LIMIT = 5
 
 
 class Requester:
     """
-    `run` is the body of the thread; `on_chunk`, `begin`, `rest` and `close` are any thread's.
+    `run` is the body of the thread; `on_chunk`, `on_liveliness`, `begin`, `rest` and `close` are
+    any thread's.
     """
 
     def __init__(
@@ -45,21 +51,22 @@ class Requester:
         actions: ActionQueue,
         connection: Connection,
         servers: Servers,
+        presence: Presence,
         *,
         pace: Pace,
         clock: Callable[[], int],
     ) -> None:
         self._link, self.exchange, self._actions = link, exchange, actions
         self.connection, self.servers = connection, servers
-        self._clock = clock
+        self._presence, self._vigil, self._clock = presence, Vigil(link, servers), clock
         # a change holds from the next episode on
         self.pace = self.next_pace = pace
         self._open = False
-        self._failures = 0
+        self._failures = self._timeouts = 0
         # of the servers asked in this round
         self._none_fits = True
         self._wanted_since_ns: int | None = None
-        self._resting_since_ns: int | None = None
+        self._refused_since_ns: int | None = None
         self._arrived: queue.SimpleQueue[tuple[bytes, int] | None] = queue.SimpleQueue()
         self._stop = threading.Event()
         self._resting = threading.Event()
@@ -68,9 +75,27 @@ class Requester:
 
     # called by other threads
 
+    @property
+    def left_s(self) -> float:
+        """For how long the robot can go on with what it has [s]: what else is left is too old."""
+        return self.exchange.left_s(self.pace)
+
     def on_chunk(self, raw: bytes) -> None:
         """Deposit an answer."""
         self._arrived.put((raw, self._clock()))
+
+    def on_no_session(self, raw: bytes) -> None:
+        """Deposit what a server publishes to all whose session it does not know."""
+        with contextlib.suppress(Malformed):
+            if not self.exchange.is_mine(peek(raw).client_id):
+                return
+        # what cannot be read is counted as any answer is
+        self.on_chunk(raw)
+
+    def on_liveliness(self, server: str, *, alive: int, change: int, is_silent: bool) -> None:
+        """Note how many writers of a server are alive; one that is back is asked at once."""
+        if self._presence.note(server, alive=alive, change=change, is_silent=is_silent):
+            self._arrived.put(None)
 
     def begin(self, episode: Episode) -> None:
         """
@@ -101,8 +126,8 @@ class Requester:
             elif self._is_idle():
                 self._rest()
             else:
-                self._wake_up()
                 (self._step if self._open else self._connect)()
+            self._check_presence()
             self._look_at_the_clock()
         self.exchange.leave()
         if self._open:
@@ -118,26 +143,19 @@ class Requester:
 
     def _rest(self) -> None:
         self._wanted_since_ns = None
-        if self._resting_since_ns is None:
-            self._resting_since_ns = self._clock()
         self._take(LOOK_S)
-
-    def _wake_up(self) -> None:
-        """A server may have closed a session in which nobody asked: open it again."""
-        since_ns, self._resting_since_ns = self._resting_since_ns, None
-        if since_ns is not None and self._clock() - since_ns > FORGOTTEN_AFTER_S * 1e9:
-            self._open = False
 
     def _look_at_the_clock(self) -> None:
         self.connection.check_timers(
             wanted_since_ns=self._wanted_since_ns,
+            refused_since_ns=self._refused_since_ns,
             degraded_after_s=self.pace.degraded_after_s,
             max_offline_s=self.pace.max_offline_s,
         )
 
     def _begin_episode(self, episode: Episode) -> None:
         self.pace = self.next_pace
-        self._wanted_since_ns = None
+        self._wanted_since_ns = self._refused_since_ns = None
         home = self.servers.preferred
         if self._open and self._link.is_there(home) and self.servers.go_home():
             self._link.close_session()
@@ -151,6 +169,7 @@ class Requester:
             self._fail(Event.LOST, 'it is not there')
             return
         epoch = self.exchange.next_epoch()
+        self._presence.begin(server)
         try:
             agreement = self._link.open_session(server, epoch)
             check_agreement(agreement)
@@ -160,19 +179,27 @@ class Requester:
             # a refusal without a reason may be another one later
             self._fail(MEANS.get(refused.code, Event.LOST), str(refused))
         else:
+            # what is still answered in the session before counts
+            while self._take(0.0) is not None:
+                pass
             self._open = True
+            self._refused_since_ns = None
             self.exchange.progress.server = server
             self.exchange.begin_session(server, agreement)
             self.connection.on(Event.OPENED, f'a session with {server} is open')
 
     def _fail(self, event: Event, reason: str) -> None:
         """Go to the next server; after the last of them, wait."""
-        self._open, self._failures = False, 0
+        self._open, self._failures, self._timeouts = False, 0, 0
         self.exchange.progress.server = ''
         wait_s = self.servers.failed(reason)
         self._none_fits &= event is Event.VIOLATION
         # as long as one of them may still fit, none is a reason to give up
         final = self._none_fits and not self.servers.has_untried
+        if final and self._refused_since_ns is None:
+            self._refused_since_ns = self._clock()
+        if event is Event.LOST:
+            self._refused_since_ns = None
         self.connection.on(Event.VIOLATION if final else Event.LOST, self.servers.text)
         if not self.servers.has_untried:
             self._none_fits = True
@@ -197,26 +224,58 @@ class Requester:
             self._on_failed_answer()
 
     def _on_failed_answer(self) -> None:
-        self._failures += 1
-        if self._failures >= FAILURES_LIMIT:
+        self._failures, self._timeouts = self._failures + 1, 0
+        if self._failures < FAILURES_LIMIT:
+            self.connection.on(Event.LATE, self.exchange.progress.failed)
+        else:
             self._fail(Event.LOST, self.exchange.progress.failed)
         # a server that refuses at once must not be asked as fast as it can refuse
         self._stop.wait(self.pace.step_s)
 
     def _wait_for_answer(self, pending: Pending) -> Outcome | None:
-        """Take answers until the pending one came, or its time is over."""
+        """Take answers until the pending one came, its time is over, or its server is lost."""
         deadline_ns = pending.sent_ns + int(self.pace.request_timeout_s * 1e9)
-        while self.exchange.pending and not self._stop.is_set() and not self._begun:
-            left_s = (deadline_ns - self._clock()) / 1e9
-            if left_s <= 0:
-                self.exchange.time_out()
-                self._fail(Event.LOST, f'no answer within {self.pace.request_timeout_s:g} s')
+        self._vigil.begin(pending, self.pace.buffer_time_s)
+        while self._is_waiting():
+            now_ns = self._clock()
+            if now_ns >= deadline_ns:
+                self._on_timeout()
                 return None
-            outcome = self._take(min(left_s, LOOK_S))
+            if reason := self._vigil.look(pending, now_ns):
+                self._fail(Event.LOST, reason)
+                return None
+            wait_s = (self._vigil.next_ns(now_ns, deadline_ns) - now_ns) / 1e9
+            outcome = self._take(min(wait_s, LOOK_S))
             if outcome not in (None, Outcome.DROPPED):
                 return outcome
+            self._check_presence()
             self._look_at_the_clock()
         return None
+
+    def _is_waiting(self) -> bool:
+        has_pending = self._open and self.exchange.pending
+        return bool(has_pending) and not self._stop.is_set() and not self._begun
+
+    def _on_timeout(self) -> None:
+        """One lost request is no lost server; several are."""
+        self.exchange.time_out()
+        self._timeouts += 1
+        text = f'no answer within {self.pace.request_timeout_s:g} s'
+        if self._timeouts < self.pace.timeouts_limit:
+            self.connection.on(Event.LATE, text)
+        else:
+            times = f', {self._timeouts} times' if self._timeouts > 1 else ''
+            self._fail(Event.LOST, text + times)
+
+    def _check_presence(self) -> None:
+        """Leave a server that is lost."""
+        reason = self._presence.loss() if self._open else ''
+        is_there = not self._presence.is_silent and self._link.is_there(self.servers.present)
+        if reason and self._resting.is_set() and is_there:
+            # it closed a session in which nothing was asked; another one is opened with a request
+            self._open = False
+        elif reason:
+            self._fail(Event.LOST, reason)
 
     def _take(self, wait_s: float) -> Outcome | None:
         """Wait for what arrives, and return what became of it."""
@@ -228,10 +287,11 @@ class Requester:
             return None
         outcome = self.exchange.on_answer(*arrived, self.pace)
         if outcome is Outcome.MERGED:
-            self._wanted_since_ns, self._failures = None, 0
-            self.servers.answered()
-            self._none_fits = True
+            self._wanted_since_ns, self._failures, self._timeouts = None, 0, 0
+            if self._open:
+                self.servers.answered()
+                self._none_fits = True
             self.connection.on(Event.MERGED, '')
-        elif outcome is Outcome.SESSION_OVER:
+        elif outcome is Outcome.SESSION_OVER and self._open:
             self._fail(Event.LOST, self.exchange.progress.failed)
         return outcome

@@ -104,14 +104,14 @@ class Runs:
             max_action_age_s=controller.oldest_age_ns / 1e9,
         )
 
-    def feedback(self, queue_remaining_s: float) -> RunEpisode.Feedback:
+    def feedback(self) -> RunEpisode.Feedback:
         """Return how the present run is doing."""
-        controller = self._controller
+        controller, run = self._controller, self.present
         return RunEpisode.Feedback(
             state=int(self._requester.connection.state),
             rung=int(controller.rung),
-            elapsed_s=self.present.elapsed_s(self._clock()) if self.present else 0.0,
-            queue_remaining_s=queue_remaining_s,
+            elapsed_s=run.elapsed_s(self._clock()) if run else 0.0,
+            queue_remaining_s=self._requester.left_s,
             action_age_s=controller.age_ns / 1e9,
-            actions_executed=controller.actions_executed,
+            actions_executed=controller.actions_executed - run.actions_executed if run else 0,
         )

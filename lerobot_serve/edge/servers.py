@@ -44,6 +44,14 @@ class Servers:
         return len(self._names) > 1
 
     @property
+    def untried(self) -> tuple[str, ...]:
+        """The others that have not failed in this round, in turn."""
+        after = self._names.index(self.present) + 1
+        in_turn = self._names[after:] + self._names[:after]
+        away = {self.present, *self._tried}
+        return tuple(name for name in in_turn if name not in away)
+
+    @property
     def has_untried(self) -> bool:
         """Whether the present one is asked because another one failed."""
         return bool(self._tried)
@@ -61,9 +69,7 @@ class Servers:
         """
         self.failures = {**self.failures, self.present: reason}
         self._tried.add(self.present)
-        after = self._names.index(self.present) + 1
-        in_turn = self._names[after:] + self._names[:after]
-        untried = [name for name in in_turn if name not in self._tried]
+        untried = self.untried
         if untried:
             self.present = untried[0]
             return 0.0

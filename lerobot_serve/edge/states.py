@@ -4,16 +4,21 @@ The connection's state machine: one table, and the object that keeps the present
 A row is a state, a column an event, a dot means that nothing changes:
 
                  OPENED   MERGED    LATE     DRY     LOST         OFFLINE VIOLATION REVIVED
-    CONNECTING   .        STREAMING .        .       .            .       .         .
+    CONNECTING   .        STREAMING .        .       .            DEAD    .         .
     STREAMING    .        .         DEGRADED STALLED RECONNECTING .       .         .
     DEGRADED     .        STREAMING .        STALLED RECONNECTING .       .         .
     STALLED      .        STREAMING .        .       RECONNECTING .       .         .
     RECONNECTING DEGRADED STREAMING .        .       .            DEAD    DEAD      .
     DEAD         .        .         .        .       .            .       .         CONNECTING
 
-CONNECTING has no way to DEAD: a robot may be switched on before its server, and a first server
-that does not fit is told to the operator and asked again. Once a session was open, a server that
-does not fit is another one than the robot began its work with. From DEAD only a person leads out.
+LATE means that requests fail while actions remain: an answer without actions, no answer in time,
+or a chunk that has been missing for degraded_after_s.
+
+A robot in CONNECTING waits for a server without limit, since it may be switched on before it. But
+when every server refuses it for a reason that no waiting changes, OFFLINE is due max_offline_s
+later: the operator may have mended it by then. Once a session was open, such a server is another
+one than the robot began its work with, and the robot is given up at once. From DEAD only a person
+leads out.
 """
 
 from __future__ import annotations
@@ -47,13 +52,13 @@ class Event(Enum):
     OPENED = auto()
     # a chunk was accepted
     MERGED = auto()
-    # a chunk was wanted and none accepted for degraded_after_s
+    # requests fail, and there are actions left
     LATE = auto()
     # nothing fresh is left to play
     DRY = auto()
     # the session or its server is gone
     LOST = auto()
-    # there was a session, and there is none for max_offline_s
+    # for max_offline_s there was no session after one, or every server refused for good
     OFFLINE = auto()
     # a server refuses what no waiting will change
     VIOLATION = auto()
@@ -65,6 +70,7 @@ Table = Mapping[tuple[State, Event], State]
 
 NEXT: Table = {
     (State.CONNECTING, Event.MERGED): State.STREAMING,
+    (State.CONNECTING, Event.OFFLINE): State.DEAD,
     (State.STREAMING, Event.LATE): State.DEGRADED,
     (State.STREAMING, Event.DRY): State.STALLED,
     (State.STREAMING, Event.LOST): State.RECONNECTING,
@@ -135,20 +141,26 @@ def due(
     now_ns: int,
     *,
     wanted_since_ns: int | None,
+    refused_since_ns: int | None = None,
     degraded_after_s: float,
     max_offline_s: float,
 ) -> tuple[Event, str] | None:
     """
     Return the event that the passing of time has brought, and its reason.
 
-    `wanted_since_ns` is when the chunk that is missing was first wanted; None while none is.
+    `wanted_since_ns` is when the chunk that is missing was first wanted, `refused_since_ns` since
+    when every server refuses this robot for good; None while that is not so.
     """
     missing_ns = 0 if wanted_since_ns is None else now_ns - wanted_since_ns
     offline_ns = now_ns - standing.since_ns
+    # a robot that was given up and revived gets the whole time again
+    refused_ns = 0 if refused_since_ns is None else min(now_ns - refused_since_ns, offline_ns)
     if standing.state == State.STREAMING and missing_ns >= degraded_after_s * 1e9:
         return Event.LATE, f'no chunk for {degraded_after_s:g} s'
     if standing.state == State.RECONNECTING and offline_ns >= max_offline_s * 1e9:
         return Event.OFFLINE, f'no session for {max_offline_s:g} s; {standing.reason}'
+    if standing.state == State.CONNECTING and refused_ns >= max_offline_s * 1e9:
+        return Event.OFFLINE, f'refused for {max_offline_s:g} s; {standing.reason}'
     return None
 
 
@@ -194,7 +206,12 @@ class Connection:
             return self._on(event, reason)
 
     def check_timers(
-        self, *, wanted_since_ns: int | None, degraded_after_s: float, max_offline_s: float
+        self,
+        *,
+        wanted_since_ns: int | None,
+        refused_since_ns: int | None = None,
+        degraded_after_s: float,
+        max_offline_s: float,
     ) -> Change | None:
         """Take the event that is due by now, if any, in one go with finding it; see `due`."""
         with self._lock:
@@ -202,6 +219,7 @@ class Connection:
                 self.standing,
                 self._clock(),
                 wanted_since_ns=wanted_since_ns,
+                refused_since_ns=refused_since_ns,
                 degraded_after_s=degraded_after_s,
                 max_offline_s=max_offline_s,
             )

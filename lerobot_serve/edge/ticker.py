@@ -98,11 +98,11 @@ class Ticker:
             self._history.tick(number // self._ticks_a_step, now_ns)
         orders = self._operation.look()
         executed, call_stop = self._controller.step(now_ns, partial(self._senses, now_ns), orders)
+        # one that was skipped is a missed one, and has no number
+        tick = self._beat.beats - self._controller.ticks_skipped
         if executed:
-            self._command(executed, self._beat.beats)
+            self._command(executed, tick)
         if call_stop:
             self._stop()
         # when the robot has its command
-        self._listener.ticked(
-            now_ns, self._beat.beats, executed, self._controller, self._operation.say
-        )
+        self._listener.ticked(now_ns, tick, executed, self._controller, self._operation.say)

@@ -11,12 +11,16 @@ class Waiting:
     def __init__(self, log: Callable[[str], object]) -> None:
         self._log = log
         self._before = self._logged = ''
+        self._commands = 0
 
-    def look(self, why: str) -> None:
-        """Take the present reason, empty when the robot is commanded."""
+    def look(self, why: str, commands: int) -> None:
+        """
+        Take the present reason, empty while there is nothing to begin with, and the commands so
+        far: after one of them the same reason is logged again.
+        """
+        if commands != self._commands:
+            self._commands, self._logged = commands, ''
         if why and why == self._before and why != self._logged:
             self._logged = why
             self._log(f'the robot is not commanded: {why}')
-        if not why:
-            self._logged = ''
         self._before = why

@@ -133,13 +133,21 @@ def of_servers(point: Point) -> list[str]:
 def verdict(plan: Plan, found: Formula) -> list[str]:
     """Return the answer, and why it is not less."""
     if plan.servers is None:
-        return [f'not enough: {reason(plan)}']
+        return [f'no number of servers meets all goals: {reason(plan)}', *while_none_dies(found)]
     lines = [f'{counted(plan.servers, "server")}, one of them spare', against(plan, found)]
     for point in plan.points:
         if point.servers == plan.servers - 1:
             lines += [f'{point.servers} {is_or_are(point.servers)} not enough:']
             lines += [f'  {miss}' for miss in misses(point)]
     return lines
+
+
+def while_none_dies(found: Formula) -> list[str]:
+    """Return what the formula's number is good for where the simulation found none."""
+    return [
+        f'the {found.servers} of the formula assume that the robots of a server that dies go on '
+        'playing until another one answers'
+    ]
 
 
 def against(plan: Plan, found: Formula) -> str:

@@ -20,8 +20,23 @@ def agree(loading: Loading, own: Description) -> None:
             )
 
 
+def own_precision(loading: Loading, kind: str) -> None:
+    """Raise PolicyError for a precision or a package, which only LeRobot's policies have."""
+    if loading.dtype:
+        raise PolicyError(
+            f'a policy of the kind {kind} computes in the precision that it was made with; leave '
+            f'dtype empty, got {loading.dtype!r}'
+        )
+    if loading.trusted_packages:
+        raise PolicyError(
+            f'trusted_packages is for policies of LeRobot, and this one is of the kind {kind}; '
+            f'leave it empty, got {list(loading.trusted_packages)}'
+        )
+
+
 def without_torch(loading: Loading, kind: str) -> None:
     """Raise PolicyError for what only torch can heed."""
+    own_precision(loading, kind)
     if loading.device != 'cpu':
         raise PolicyError(
             f"a {kind} policy runs on the device 'cpu' alone, got {loading.device!r}"

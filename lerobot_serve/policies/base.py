@@ -12,6 +12,7 @@ from typing import Protocol
 
 import numpy as np
 
+from lerobot_serve.wire.action_range import ActionRange
 from lerobot_serve.wire.content import NO_ACTIONS
 from lerobot_serve.wire.schema import StateClass
 
@@ -28,7 +29,9 @@ class Loading:
     Names and rate are for policies whose files do not hold them; `name` stands before the @ of the
     fingerprint, empty for the policy's own; `cpu_threads` 0 leaves them to torch;
     `memory_margin_bytes` is what the policy needs beside its weights; `state_limit` is how many
-    sessions a recurrent policy remembers.
+    sessions a recurrent policy remembers; `dtype` is the precision of its numbers, empty for the
+    policy's own; `trusted_packages` are installed packages whose types of policy and processor
+    steps LeRobot may load.
     """
 
     path: str = ''
@@ -41,6 +44,8 @@ class Loading:
     cpu_threads: int = 0
     memory_margin_bytes: int = 0
     state_limit: int = 64
+    dtype: str = ''
+    trusted_packages: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +67,8 @@ class Description:
     request. A `stochastic` policy draws random numbers, all of them from the request's seed. No
     more than `batch_limit` requests are predicted together (0: any number). A chunk takes so many
     `denoise_steps`, 0 where there are none. `notes` are what an operator should know; every
-    session hears them.
+    session hears them. `action_range` is that of the training data in the units of `Prediction.
+    robot`, None where it is not known or actions are relative.
     """
 
     policy_type: str
@@ -81,6 +87,7 @@ class Description:
     batch_limit: int = 0
     denoise_steps: int = 0
     notes: tuple[str, ...] = ()
+    action_range: ActionRange | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

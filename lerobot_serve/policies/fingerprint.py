@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 import hashlib
 from pathlib import Path
 
@@ -9,12 +10,31 @@ BLOCK_BYTES = 1 << 20
 SHOWN_DIGITS = 16
 
 
-def fingerprint(policy_id: str, files: list[Path]) -> str:
-    """Return id@hash over the contents of `files`, whatever folder they lie in. Raises OSError."""
+def fingerprint(
+    policy_id: str,
+    files: Sequence[Path],
+    assets: Mapping[str, Path] | None = None,
+    settings: Mapping[str, str] | None = None,
+) -> str:
+    """
+    Return id@hash over the contents of `files`, whatever folder they are in.
+
+    `assets` are files from elsewhere, each under a name of its own, since two tokenizers have
+    files of one name. `settings` are what the operator chose that changes the answers. Raises
+    OSError.
+    """
     digest = hashlib.sha256()
     for file in sorted(files, key=lambda path: path.name):
-        digest.update(f'{file.name}\0{file.stat().st_size}\0'.encode())
-        with open(file, 'rb') as handle:
-            while block := handle.read(BLOCK_BYTES):
-                digest.update(block)
+        _add(digest, file.name, file)
+    for name, file in sorted((assets or {}).items()):
+        _add(digest, f'asset {name}', file)
+    for name, value in sorted((settings or {}).items()):
+        digest.update(f'setting {name}\0{value}\0'.encode())
     return f'{policy_id}@{digest.hexdigest()[:SHOWN_DIGITS]}'
+
+
+def _add(digest: hashlib._Hash, name: str, file: Path) -> None:
+    digest.update(f'{name}\0{file.stat().st_size}\0'.encode())
+    with open(file, 'rb') as handle:
+        while block := handle.read(BLOCK_BYTES):
+            digest.update(block)

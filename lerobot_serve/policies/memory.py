@@ -1,7 +1,7 @@
 """
 Whether there is room for a policy, asked before its weights are read; and giving room back.
 
-Called by whoever loads a policy. Nothing is set aside: two that load at once both see the room.
+Called by whoever loads a policy. What others are about to take is the guard's to know.
 """
 
 from __future__ import annotations
@@ -62,6 +62,14 @@ def cuda_room(device: str) -> Room:
     import torch  # here, so that a policy without torch does not load it
 
     return Room(f'the memory of {device}', *torch.cuda.mem_get_info(torch.device(device)))
+
+
+def cuda_key(device: str) -> str:
+    """Return what identifies a device in every process, whichever number it has there."""
+    import torch
+
+    properties = torch.cuda.get_device_properties(torch.device(device))
+    return f'cuda-{getattr(properties, "uuid", properties.name)}'
 
 
 def host_room() -> Room:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-import json
 from pathlib import Path
 import re
 from typing import Any
 
 from lerobot_serve.policies.base import Camera, PolicyError
+from lerobot_serve.policies.headers import read_json
 
 SETTINGS_FILE = 'policy.json'
 FORMAT_VERSION = 1
@@ -81,15 +81,21 @@ FIELDS = {
 }
 
 
-def read_fields(file: Path, rules: dict[str, Rule]) -> dict[str, Any]:
-    """Return the fields of a JSON file, its cameras checked too. Raises PolicyError."""
-    try:
-        values = json.loads(file.read_text(encoding='utf-8'))
-    except (OSError, ValueError, RecursionError) as error:
-        raise PolicyError(
-            f'{file} is not readable JSON ({error}); copy the folder again'
-        ) from error
-    check_fields(values, rules, str(file))
+def read_fields(
+    file: Path, rules: dict[str, Rule], optional: dict[str, Rule] | None = None
+) -> dict[str, Any]:
+    """
+    Return the fields of a JSON file, its cameras checked too; `optional` ones may be missing.
+
+    Raises PolicyError.
+    """
+    values = read_json(file)
+    given = {
+        name: rule
+        for name, rule in (optional or {}).items()
+        if isinstance(values, dict) and name in values
+    }
+    check_fields(values, rules | given, str(file))
     for number, camera in enumerate(values['cameras']):
         check_fields(camera, CAMERA, f'{file}: cameras[{number}]')
     names = [camera['name'] for camera in values['cameras']]

@@ -20,7 +20,7 @@ from lerobot_serve.wire.header import Peek, peek
 from lerobot_serve.wire.schema import StateClass
 from lerobot_serve.wire.session import CameraSpec, Refused, SessionAsk
 
-NOWHERE = '/replay'
+NOWHERE = '/replay/answers/none'
 # what the sessions of requests without one are called
 ONE_SHOT = 'predict_chunk#'
 

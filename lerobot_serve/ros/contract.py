@@ -5,12 +5,13 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable
 
+from diagnostic_msgs.msg import KeyValue
 from rclpy.event_handler import PublisherEventCallbacks
 from rclpy.node import Node
 from rclpy.publisher import Publisher
 
 from lerobot_serve.ros import qos
-from lerobot_serve.wire.names import is_topic
+from lerobot_serve.wire.names import is_printable, is_reply_topic, REPLY_TOPIC_FORMS
 from lerobot_serve.wire.schema import ID_LIMIT, KEY_LIMIT, Refusal, TASK_LIMIT
 from lerobot_serve.wire.session import (
     ASK_EXTENSION_BYTES_LIMIT,
@@ -18,11 +19,26 @@ from lerobot_serve.wire.session import (
     CameraSpec,
     Refused,
     SessionAsk,
+    TAG_KEY_LIMIT,
+    TAG_VALUE_LIMIT,
+    TAGS_LIMIT,
 )
 from lerobot_serve_interfaces.msg import ActionChunk, DropCount, Extension
 from lerobot_serve_interfaces.msg import CameraSpec as CameraMessage
 from lerobot_serve_interfaces.srv import OpenSession
 
+# names of values, of actions or of cameras; each has at most ID_LIMIT bytes
+NAMES_LIMIT = 1024
+TEXT_LIMITS = {
+    'client_id': ID_LIMIT,
+    'robot_type': ID_LIMIT,
+    'reply_topic': 256,
+    'policy': 256,
+    'task': TASK_LIMIT,
+}
+CHUNK_TYPE = 'lerobot_serve_interfaces/msg/ActionChunk'
+# where a server answers robots whose session it does not know; they have no topic there
+NO_SESSION = 'no_session'
 NO_EVENTS = PublisherEventCallbacks(use_default_callbacks=False)
 
 
@@ -33,15 +49,21 @@ def ask_from_request(request: OpenSession.Request) -> SessionAsk:
     Checks what the middleware does not: bounds, and bytes that were no UTF-8 (rclpy turns them
     into replacement characters, under which two names could become one).
     """
-    named = {'client_id': ID_LIMIT, 'reply_topic': 256, 'policy': 256, 'task': TASK_LIMIT}
-    for field, limit in named.items():
-        text = getattr(request, field)
-        if len(text.encode('utf-8', 'replace')) > limit:
+    for field, limit in TEXT_LIMITS.items():
+        check_text(field, getattr(request, field), limit)
+    names = {
+        'state_names': request.state_names,
+        'action_names': request.action_names,
+        'cameras': [camera.name for camera in request.cameras],
+    }
+    for field, texts in names.items():
+        if len(texts) > NAMES_LIMIT:
             raise Refused(
-                Refusal.BAD_NAME, f'{field} has {len(text)} characters, {limit} are allowed'
+                Refusal.BAD_NAME,
+                f'{field} has {len(texts)} entries, {NAMES_LIMIT} are allowed; send fewer',
             )
-        if '\ufffd' in text:
-            raise Refused(Refusal.BAD_NAME, f'{field} is not UTF-8')
+        for text in texts:
+            check_text(field, text, ID_LIMIT)
     return SessionAsk(
         request.client_id,
         request.instance,
@@ -59,8 +81,34 @@ def ask_from_request(request: OpenSession.Request) -> SessionAsk:
         request.rtc_execution_horizon,
         request.codec,
         request.answer_within_s,
+        read_tags(request.tags),
         read_extensions(request.extensions),
     )
+
+
+def check_text(field: str, text: str, limit: int) -> None:
+    """Raise Refused for a text over its bound, or that was no UTF-8."""
+    if len(text.encode('utf-8', 'replace')) > limit:
+        raise Refused(Refusal.BAD_NAME, f'{field} has {len(text)} characters, {limit} are allowed')
+    if '\ufffd' in text:
+        raise Refused(Refusal.BAD_NAME, f'{field} is not UTF-8')
+
+
+def read_tags(messages: list[KeyValue]) -> tuple[tuple[str, str], ...]:
+    """Return key and value of each label. Raises Refused for what a log line cannot hold."""
+    tags = tuple((message.key, message.value) for message in messages)
+    if len(tags) > TAGS_LIMIT:
+        raise Refused(
+            Refusal.BAD_REQUEST, f'tags has {len(tags)} entries, {TAGS_LIMIT} are allowed'
+        )
+    for key, value in tags:
+        if not (is_printable(key, TAG_KEY_LIMIT) and is_printable(value, TAG_VALUE_LIMIT)):
+            raise Refused(
+                Refusal.BAD_REQUEST,
+                f'a tag must be printable, its key at most {TAG_KEY_LIMIT} bytes and its value '
+                f'{TAG_VALUE_LIMIT}, got {key[:80]!r}: {value[:80]!r}',
+            )
+    return tags
 
 
 def read_extensions(messages: list[Extension]) -> tuple[tuple[str, bytes], ...]:
@@ -106,8 +154,24 @@ def request_from_ask(ask: SessionAsk) -> OpenSession.Request:
         rtc_execution_horizon=ask.rtc_execution_horizon,
         codec=int(ask.codec),
         answer_within_s=float(ask.answer_within_s),
+        tags=[KeyValue(key=key, value=value) for key, value in ask.tags],
         extensions=[Extension(key=key, value=array('B', value)) for key, value in ask.extensions],
     )
+
+
+def check_type(node: Node, topic: str) -> None:
+    """Raise Refused for a topic on which another process sends or awaits something else."""
+    ends = (
+        *node.get_publishers_info_by_topic(topic),
+        *node.get_subscriptions_info_by_topic(topic),
+    )
+    others = sorted({end.topic_type for end in ends} - {CHUNK_TYPE})
+    if others:
+        raise Refused(
+            Refusal.BAD_NAME,
+            f'reply_topic {topic!r} carries {", ".join(others)}; chunks are not sent there: '
+            'listen on a topic of your own',
+        )
 
 
 def camera_messages(cameras: Iterable) -> list[CameraMessage]:
@@ -130,11 +194,13 @@ def reply_publisher(node: Node, topic: str) -> Publisher:
     event each time it wakes, and a fleet has hundreds of these topics. Who does not fit is found
     to have no listener.
     """
-    if not is_topic(topic):
+    if not is_reply_topic(topic):
         raise Refused(
             Refusal.BAD_NAME,
-            f'reply_topic must be the full name of a ROS topic, got {topic[:80]!r}',
+            f'reply_topic must be the full name of a ROS topic, {REPLY_TOPIC_FORMS}; got '
+            f'{topic[:80]!r}',
         )
+    check_type(node, topic)
     try:
         return node.create_publisher(
             ActionChunk, topic, qos.ACTION_CHUNK, event_callbacks=NO_EVENTS

@@ -9,17 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 import math
+import struct
 from typing import Protocol
 
 from geometry_msgs.msg import Quaternion
 from nav_msgs.msg import Odometry
 import numpy as np
-from rclpy.serialization import deserialize_message
 from sensor_msgs.msg import CompressedImage, Image, JointState
 from std_msgs.msg import Float64MultiArray
 
 from lerobot_serve.ros.compressed_images import frame_from_compressed, jpeg_as_it_is
 from lerobot_serve.ros.conversions import frame_from_image
+from lerobot_serve.ros.decoding import decode, UNDECODABLE
 from lerobot_serve.wire.content import Image as WireImage
 from lerobot_serve.wire.errors import Malformed
 
@@ -31,6 +32,9 @@ TYPES: dict[str, type] = {
     'sensor_msgs/Image': Image,
     'sensor_msgs/CompressedImage': CompressedImage,
 }
+
+# behind the encapsulation, in which a bit says in which order the bytes are
+STAMP_AT, STAMP, STAMP_BIG_ENDIAN = 4, struct.Struct('<iI'), struct.Struct('>iI')
 
 
 class Source(Protocol):
@@ -58,7 +62,7 @@ def state(raws: Sequence[bytes], sources: Sequence[Source]) -> np.ndarray:
 
 def values(raw: bytes, source: Source) -> np.ndarray:
     """Return the values of one source in the order of its fields, all of them finite."""
-    found = READERS[source.type](deserialize_message(raw, TYPES[source.type]), source)
+    found = READERS[source.type](decode(raw, TYPES[source.type], source.topic), source)
     # they travel as float32, of which a larger number is infinite
     with np.errstate(over='ignore'):
         finite = np.isfinite(found.astype(np.float32))
@@ -68,9 +72,18 @@ def values(raw: bytes, source: Source) -> np.ndarray:
     return found
 
 
+def stamp_ns(raw: bytes, topic: str) -> int:
+    """Return the stamp of a message that begins with a header, by the clock of its sender."""
+    if len(raw) < STAMP.size + STAMP_AT:
+        raise Malformed(UNDECODABLE, f'{topic}: {len(raw)} bytes hold no stamp')
+    layout = STAMP if raw[1] & 1 else STAMP_BIG_ENDIAN
+    seconds, nanoseconds = layout.unpack_from(raw, STAMP_AT)
+    return seconds * 1_000_000_000 + nanoseconds
+
+
 def frame(raw: bytes, camera: Camera) -> np.ndarray:
     """Return height x width x channels, RGB."""
-    message = deserialize_message(raw, TYPES[camera.type])
+    message = decode(raw, TYPES[camera.type], camera.topic)
     try:
         if camera.type == 'sensor_msgs/CompressedImage':
             return frame_from_compressed(message)
@@ -87,7 +100,7 @@ def jpeg(raw: bytes, camera: Camera) -> WireImage | None:
     """
     if camera.type != 'sensor_msgs/CompressedImage':
         return None
-    return jpeg_as_it_is(deserialize_message(raw, CompressedImage))
+    return jpeg_as_it_is(decode(raw, CompressedImage, camera.topic))
 
 
 def _joint_values(message: JointState, source: Source) -> np.ndarray:

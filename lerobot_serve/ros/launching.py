@@ -37,7 +37,7 @@ EMPTY = '; empty'
 class LaunchOptions:
     """What can be said to a launch file besides parameters of its nodes."""
 
-    namespace: str = parameter('', 'namespace of the node, for example robot_1')
+    namespace: str = parameter('', 'namespace of all nodes, for example robot_1 or cell_2')
     robots: int = parameter(3, 'how many robots: robot_1, robot_2, ...', low=1, high=200)
     replicas: int = parameter(
         1,
@@ -208,6 +208,11 @@ def node(
         respawn=respawn,
         respawn_delay=RESPAWN_DELAY_S,
     )
+
+
+def below(namespace: str, name: str) -> str:
+    """Return a namespace within another one, which may be empty."""
+    return '/'.join(filter(None, [namespace.rstrip('/'), name]))
 
 
 def write(executable: str, name: str, values: dict[str, Any]) -> str:

@@ -15,6 +15,8 @@ from rcl_interfaces.msg import (
     FloatingPointRange,
     IntegerRange,
     ParameterDescriptor,
+    ParameterType,
+    ParameterValue,
     SetParametersResult,
 )
 from rclpy.node import Node
@@ -25,6 +27,7 @@ from lerobot_serve.parameters import build, changed, ParameterError, Spec, specs
 T = TypeVar('T')
 STANDARD = ('use_sim_time', 'start_type_description_service')
 INT_LIMIT = 2**31 - 1
+EMPTY_LIST = ParameterValue(type=ParameterType.PARAMETER_STRING_ARRAY)
 KINDS = {
     bool: Parameter.Type.BOOL,
     int: Parameter.Type.INTEGER,
@@ -34,10 +37,11 @@ KINDS = {
 }
 
 
-class _Own(threading.local):
-    """Whether the node changes its own parameters: what another thread does meanwhile is not."""
+class _Change(threading.local):
+    """What this thread changes: whether the node itself does, and why it must be refused."""
 
-    is_setting = False
+    is_own = False
+    refusal: ParameterError | None = None
 
 
 class ParameterServer(Generic[T]):
@@ -58,23 +62,36 @@ class ParameterServer(Generic[T]):
         nothing changes.
         """
         self._node, self._is_unconfigured, self._check = node, is_unconfigured, check
-        self._own, self._applying = _Own(), threading.Lock()
+        self._change, self._applying = _Change(), threading.Lock()
         self._specs = {spec.name: spec for spec in specs(parameters)}
         self._listeners: list[Callable[[T], None]] = []
-        given = {name: value.value for name, value in node._parameter_overrides.items()}
-        self.current: T = build(
-            parameters, {n: v for n, v in given.items() if not _is_standard(n)}
-        )
+        given = {
+            name: self._given(name, value)
+            for name, value in node._parameter_overrides.items()
+            if not _is_standard(name)
+        }
+        self.current: T = build(parameters, given)
         for spec in self._specs.values():
-            value = getattr(self.current, spec.field)
-            node.declare_parameter(
-                spec.name,
-                list(value) if spec.kind is tuple else value,
-                describe(spec),
-                ignore_override=True,
-            )
+            self._declare(spec, getattr(self.current, spec.field))
+        node.add_pre_set_parameters_callback(self._typed)
         node.add_on_set_parameters_callback(self._validate)
         node.add_post_set_parameters_callback(self._apply)
+
+    def _given(self, name: str, given: Parameter) -> object:
+        """Return a value of the command line or a file; an empty list arrives there as NOT_SET."""
+        spec = self._specs.get(name)
+        unset = given.type_ == Parameter.Type.NOT_SET
+        return () if unset and spec and spec.kind is tuple else given.value
+
+    def _declare(self, spec: Spec, value: object) -> None:
+        if value != ():
+            value = list(value) if spec.kind is tuple else value
+            self._node.declare_parameter(spec.name, value, describe(spec), ignore_override=True)
+            return
+        # of an empty list rclpy could not tell what it is a list of
+        any_type = ParameterDescriptor(dynamic_typing=True)
+        self._node.declare_parameter(spec.name, [], any_type, ignore_override=True)
+        self._node.set_descriptor(spec.name, describe(spec), EMPTY_LIST)
 
     def on_change(self, listener: Callable[[T], None]) -> None:
         """Call `listener` with the new value after each accepted change."""
@@ -87,22 +104,44 @@ class ParameterServer(Generic[T]):
         """
         named = {spec.field: spec for spec in self._specs.values()}
         wanted = [_as_parameter(named[field], value) for field, value in values.items()]
-        self._own.is_setting = True
+        self._change.is_own = True
         try:
             result = self._node.set_parameters_atomically(wanted)
         finally:
-            self._own.is_setting = False
+            self._change.is_own = False
         if not result.successful:
             raise ParameterError(result.reason)
 
     def _ours(self, wanted: list[Parameter]) -> dict[str, object]:
         return {p.name: p.value for p in wanted if p.name in self._specs}
 
+    def _typed(self, wanted: list[Parameter]) -> list[Parameter]:
+        """
+        Return what is wanted in the declared types, which never change: 2 for a double is 2.0.
+
+        A value that has no such type stands as the present one, and `_validate` refuses it with a
+        text that names the parameter; rclpy's own text would not.
+        """
+        self._change.refusal = None
+        return [self._as_declared(each) for each in wanted]
+
+    def _as_declared(self, wanted: Parameter) -> Parameter:
+        spec = self._specs.get(wanted.name)
+        if spec is None:
+            return wanted
+        try:
+            return _as_parameter(spec, wanted.value)
+        except ParameterError as error:
+            self._change.refusal = self._change.refusal or error
+            return _as_parameter(spec, getattr(self.current, spec.field))
+
     def _validate(self, wanted: list[Parameter]) -> SetParametersResult:
         ours = self._ours(wanted)
         try:
+            if self._change.refusal:
+                raise self._change.refusal
             new = changed(self.current, ours, unconfigured=self._is_unconfigured())
-            if self._check and ours and not self._own.is_setting:
+            if self._check and ours and not self._change.is_own:
                 self._check(self.current, new)
         except ParameterError as error:
             return SetParametersResult(successful=False, reason=str(error))
@@ -136,9 +175,8 @@ def describe(spec: Spec) -> ParameterDescriptor:
     descriptor = ParameterDescriptor(
         name=spec.name,
         description=f'{spec.text}{unit}',
+        type=KINDS[spec.kind].value,
         read_only=not (spec.live or spec.on_configure),
-        # so that a value of the wrong type reaches our check, whose text names the parameter
-        dynamic_typing=True,
         additional_constraints=f'must be {spec.allowed}',
     )
     low = -INT_LIMIT if spec.low is None else spec.low

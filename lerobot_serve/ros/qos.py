@@ -57,6 +57,9 @@ ACTION_CHUNK = _profile(
     liveliness_lease_duration=Duration(seconds=LIVELINESS_LEASE_S),
 )
 
+# to robots whose session a server does not know, each of which asks again by itself
+NO_SESSION = _profile(ReliabilityPolicy.RELIABLE, 32)
+
 # must never slow the live path, so nothing is sent twice; a server in shadow that falls behind
 # loses requests
 SHADOW_OBSERVATION = _profile(ReliabilityPolicy.BEST_EFFORT, 1)

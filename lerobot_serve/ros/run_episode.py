@@ -34,7 +34,7 @@ class Episodes(Protocol):
 
     def look(self) -> RunEpisode.Result | None: ...
 
-    def feedback(self, queue_remaining_s: float) -> RunEpisode.Feedback: ...
+    def feedback(self) -> RunEpisode.Feedback: ...
 
 
 class RunEpisodeAction:
@@ -77,14 +77,14 @@ class RunEpisodeAction:
         self.look()
         return CancelResponse.ACCEPT
 
-    def look(self, queue_remaining_s: float = 0.0) -> None:
+    def look(self) -> None:
         """Tell how the run is doing, and end it when it has ended."""
         if self._running is None:
             return
         goal, end = self._running
         result = self._episodes.look()
         if result is None:
-            goal.publish_feedback(self._episodes.feedback(queue_remaining_s))
+            goal.publish_feedback(self._episodes.feedback())
             return
         self._running = None
         end.set_result(result)

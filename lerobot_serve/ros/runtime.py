@@ -29,7 +29,8 @@ from rclpy.node import Node
 from rclpy.signals import SignalHandlerOptions
 
 from lerobot_serve.parameters import ParameterError
-from lerobot_serve.ros import large_messages
+from lerobot_serve.ros import command_line, large_messages
+from lerobot_serve.ros.command_line import Command
 from lerobot_serve.ros.memory import keep_freed_memory
 from lerobot_serve.ros.mistakes import readable
 from lerobot_serve.start import END_S, ends_within, SIGNALS, UserError
@@ -203,19 +204,30 @@ class Runtime:
         self.asked_to_stop.set()
 
 
-def run(create: Callable[[Runtime], Node], arguments: list[str] | None = None) -> int:
+def run(
+    create: Callable[[Runtime], Node],
+    arguments: list[str] | None = None,
+    command: Command | None = None,
+) -> int:
     """
     Run one node until SIGINT or SIGTERM; return the exit status.
 
     `create` builds the node and starts its threads. Its UserError and ParameterError become one
-    line.
+    line. With a `command`, `--help` prints its help, and a word without effect is refused.
     """
+    words = sys.argv[1:] if arguments is None else arguments
+    if command and command_line.wants_help(words):
+        print(command_line.help_text(command))
+        return 0
     # blocked before any other thread exists, so that only the thread that waits receives them
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     started = threading.Event()
     runtime = None
     try:
         runtime = Runtime(arguments)
+        if command:
+            # what rcl itself refuses was named by now
+            command_line.check(command, words)
         watcher = threading.Thread(
             target=_watch_signals,
             args=(runtime.asked_to_stop, started),

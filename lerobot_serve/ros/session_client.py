@@ -56,6 +56,7 @@ class SessionClient:
         self._reset = create(ResetEpisode, f'{server}/reset_episode')
         self._status = create(GetStatus, f'{server}/get_status')
         self._announced: Future | None = None
+        self._probed: Future | None = None
         self._requests = node.create_publisher(
             Observation, f'{server}/observation', qos.observation_out(lifespan_s, of_many=of_many)
         )
@@ -104,6 +105,22 @@ class SessionClient:
         if self._reset.service_is_ready():
             self._announced = self._reset.call_async(request)
             self._announced.add_done_callback(partial(_tell_refusal, on_refusal))
+
+    def probe(self, on_answer: Callable[[], None]) -> None:
+        """
+        Ask for a sign of life and wait for nothing; `on_answer` is called by the executor. One
+        question at a time: what was asked before is not waited for any more.
+        """
+        self._drop_probe()
+        if self._status.service_is_ready():
+            self._probed = self._status.call_async(GetStatus.Request())
+            self._probed.add_done_callback(lambda _: on_answer())
+
+    def _drop_probe(self) -> None:
+        """What nobody answered is not kept for ever."""
+        if self._probed:
+            self._status.remove_pending_request(self._probed)
+            self._probed = None
 
     def status(self, timeout_s: float) -> GetStatus.Response:
         """Return what is served and how it is doing. Raises Unreachable."""

@@ -9,7 +9,7 @@ verdict and split.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from lerobot_serve.parameters import ParameterError
@@ -18,15 +18,17 @@ from lerobot_serve.router.canary.facts import Facts, SlotFacts
 from lerobot_serve.router.canary.forecast import episodes_to_decide
 from lerobot_serve.router.canary.record import Happening
 from lerobot_serve.router.canary.states import ON_TRIAL, State
-from lerobot_serve.router.canary.words import counts
+from lerobot_serve.router.canary.trial import EpisodeEvent
 from lerobot_serve.router.eligibility import BARRING
 from lerobot_serve.router.intent import Intent, LIFT
 from lerobot_serve.router.parameters import RouterParameters
 from lerobot_serve.router.slots import Slot
-from lerobot_serve.router.tally import SlotTally
+from lerobot_serve.router.tally import Event, SlotTally
 from lerobot_serve_interfaces.msg import CanaryState
 
 CANDIDATE, CHAMPION = 'b', 'a'
+ARMS = {CANDIDATE: 'candidate', CHAMPION: 'champion'}
+SLOTS = {arm: slot for slot, arm in ARMS.items()}
 STATES = {
     State.OFF: CanaryState.OFF,
     State.WAITING: CanaryState.WAITING,
@@ -157,7 +159,7 @@ class CanaryWatch:
         """Return what operators see."""
         canary = self.canary
         record, plan = canary.record, canary.plan
-        facts = record.growth.since_begin(Facts(SlotFacts(), SlotFacts()))
+        facts = canary.seen(Facts(SlotFacts(), SlotFacts()))
         return CanaryState(
             stamp=stamp,
             state=STATES[canary.state],
@@ -168,40 +170,41 @@ class CanaryWatch:
             steps=len(plan.steps) if plan else 0,
             share_percent=canary.share_percent or 0,
             text=canary.text[:1024],
-            more_episodes=self._more_episodes(facts),
-            candidate_successes=facts.candidate.successes,
-            candidate_failures=facts.candidate.failures,
-            champion_successes=facts.champion.successes,
-            champion_failures=facts.champion.failures,
+            more_episodes=self._more_episodes(),
+            candidate_successes=facts.candidate.arm.success,
+            candidate_failures=facts.candidate.arm.failure,
+            champion_successes=facts.champion.arm.success,
+            champion_failures=facts.champion.arm.failure,
             log10_evidence_not_worse=record.comparison.not_worse * LOG10_E,
             log10_evidence_worse=record.comparison.worse * LOG10_E,
             time_at_step_s=record.time_ns / 1e9,
         )
 
-    def _more_episodes(self, facts: Facts) -> int:
+    def _more_episodes(self) -> int:
         canary = self.canary
         if canary.state not in (State.RUNNING, State.HELD) or canary.record.comparison.passed:
             return -1
         forecast = episodes_to_decide(
-            counts(facts.champion),
-            counts(facts.candidate),
+            canary.record.trial,
             share_percent=canary.share_percent,
             terms=canary.terms,
             trials=len(canary.plan.trials),
         )
         return forecast.episodes if forecast else -1
 
+    def open_episodes(self) -> list[tuple[str, str]]:
+        """Return episodes of this step whose verdict may still come, with their slot."""
+        return [(name, SLOTS[arm]) for name, arm in self.canary.open_episodes.items()]
+
+
+def arm_events(events: Sequence[Event]) -> tuple[EpisodeEvent, ...]:
+    """Return what the tally noted of episodes, by the arm in which they began."""
+    return tuple(EpisodeEvent(name, what, ARMS[slot]) for name, what, slot in events)
+
 
 def slot_facts(slot: Slot, tally: SlotTally) -> SlotFacts:
     """Return what was seen of a slot since the start; under the dispatcher's lock."""
-    ended = tally.ended
     return SlotFacts(
-        episodes=ended.total() + tally.moved,
-        successes=ended['success'],
-        failures=ended['failure'],
-        aborted=ended['aborted'],
-        unreported=ended['unreported'],
-        moved=tally.moved,
         answers=tally.answers + tally.failed.total(),
         failed_answers=tally.failed.total(),
         commands=tally.commands,

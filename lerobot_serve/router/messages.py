@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from array import array
+import contextlib
 from typing import Any
 
 from lerobot_serve.router.opening import Opened
 from lerobot_serve.router.shadow.comparison import Comparison, Summary
 from lerobot_serve.router.sticky import Placement
+from lerobot_serve.wire import action_range
+from lerobot_serve.wire.action_range import ActionRange
 from lerobot_serve.wire.schema import Refusal
 from lerobot_serve.wire.session import Refused
 from lerobot_serve_interfaces.msg import (
     DropCount,
+    Extension,
     RoutingDecision,
     ShadowDivergence,
     ShadowSummary,
@@ -79,10 +84,30 @@ def merged(opened: dict[str, Opened], observation_topic: str) -> OpenSession.Res
         first.predicted_delay_ms = max(first.predicted_delay_ms, reply.predicted_delay_ms)
         first.warmed_up = first.warmed_up and reply.warmed_up
         first.state_class = max(first.state_class, reply.state_class)
+    first.extensions = with_united_range(list(replies.values()))
     types = {reply.policy_type for reply in replies.values()}
     first.policy_type = types.pop() if len(types) == 1 else 'mixed'
     first.policy = '|'.join(reply.policy for reply in replies.values())[:POLICY_LIMIT]
     return first
+
+
+def with_united_range(replies: list[OpenSession.Response]) -> list[Extension]:
+    """
+    Return the extensions of the first reply, with a range of actions that holds in every slot: a
+    policy in another unit is found in whichever slot it is.
+    """
+    others = [each for each in replies[0].extensions if each.key != action_range.KEY]
+    united: ActionRange | None = None
+    for reply in replies:
+        pairs = [(each.key, bytes(each.value)) for each in reply.extensions]
+        # one that cannot be read, or is of other actions, is what the robot does without
+        with contextlib.suppress(ValueError):
+            found = action_range.find(pairs)
+            united = united.united(found) if united and found else united or found
+    if united is None:
+        return others
+    value = array('B', action_range.encode(united))
+    return [*others, Extension(key=action_range.KEY, value=value)]
 
 
 def check_same_history(replies: dict[str, OpenSession.Response]) -> None:

@@ -18,7 +18,9 @@ from lifecycle_msgs.msg import State
 from rclpy.callback_groups import ReentrantCallbackGroup
 
 from lerobot_serve.ros import qos
+from lerobot_serve.ros.command_line import Command
 from lerobot_serve.ros.contract import ask_from_request
+from lerobot_serve.ros.decoding import subscribe
 from lerobot_serve.ros.introspection import tell_calls
 from lerobot_serve.ros.lane import Lane
 from lerobot_serve.ros.lifecycle import LifecycleNode
@@ -95,11 +97,13 @@ class PolicyRouter(LifecycleNode):
             )
             if kind is OpenSession:
                 tell_calls(self, service)
-        self.create_subscription(
+        subscribe(
+            self,
             EpisodeOutcome,
             '~/outcome',
             self._offered.on_outcome,
             qos.OUTCOME,
+            drop=self._drops.add,
             qos_overriding_options=qos.OVERRIDABLE,
         )
         choose = Goals(self, self._topics.tell).choose
@@ -124,7 +128,8 @@ class PolicyRouter(LifecycleNode):
 
     def configure(self) -> None:
         """Meet the replicas. Raises ParameterError and StoreRefused."""
-        parameters, name = self._settings.current, self.get_fully_qualified_name()
+        name = self.get_fully_qualified_name()
+        parameters = self._settings.current.within(self.get_namespace())
         here = Here(name, time.monotonic_ns, self.stamp, self.warn)
         folder = state_folder(parameters.state_folder, name)
         stop = threading.Event()
@@ -154,14 +159,14 @@ class PolicyRouter(LifecycleNode):
                 clock=here.clock,
                 warn=here.warn,
                 set_split=lambda percent: self._settings.set(split_percent=percent),
-                given=self._given,
+                given=self._given.within(self.get_namespace()),
                 now=present,
             )
         except Exception:
             replicas.close()
             raise
-        # what was set live before holds again
-        self._settings.set(**difference(parameters, serving.parameters))
+        if before := difference(parameters, serving.parameters):
+            self._settings.set(**before)
         self.routing = Routing(
             serving,
             wiring,
@@ -242,7 +247,7 @@ class PolicyRouter(LifecycleNode):
     def _change(self, parameters: RouterParameters) -> None:
         routing = self.routing
         if routing:
-            routing.change(parameters)
+            routing.change(parameters.within(self.get_namespace()))
 
     # data path: intake
 
@@ -291,7 +296,7 @@ class PolicyRouter(LifecycleNode):
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the executable `policy_router`."""
-    return run(PolicyRouter, arguments)
+    return run(PolicyRouter, arguments, Command('policy_router', RouterParameters))
 
 
 if __name__ == '__main__':

@@ -8,6 +8,7 @@ from lerobot_serve.parameters import parameter, ParameterError
 from lerobot_serve.router.canary.guards import Limits
 from lerobot_serve.router.canary.plan import parse_plan, Plan, Terms
 from lerobot_serve.router.routing_parameters import RoutingParameters
+from lerobot_serve.router.tally import HOUR_NS
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,19 +63,27 @@ class RouterParameters(RoutingParameters):
         high=0.5,
         live=True,
     )
-    canary_settle_s: float = parameter(
-        300.0,
-        'how long a step has run before outcomes count; as long as the longest episode, because '
-        'the first ones to end are the short ones',
-        name='canary.settle_s',
-        unit='s',
-        low=0.0,
-        high=1e7,
+    canary_block_episodes: int = parameter(
+        5,
+        'so many consecutive episodes of slot b may fail for one reason; the comparison takes '
+        'them together as one observation. More is slower, and holds for longer runs of failures',
+        name='canary.block_episodes',
+        low=1,
+        high=1000,
+        live=True,
+    )
+    canary_verdict_within_h: float = parameter(
+        24.0,
+        'how long after its end the outcome of an episode may be reported',
+        name='canary.verdict_within_h',
+        unit='h',
+        low=0.001,
+        high=720.0,
         live=True,
     )
     canary_max_failed_percent: float = parameter(
         2.0,
-        'rolls back when more of the answers of slot b fail',
+        "rolls back when more of the answers of slot b fail now, and twice slot a's",
         name='canary.max_failed_percent',
         unit='%',
         low=0.0,
@@ -91,7 +100,7 @@ class RouterParameters(RoutingParameters):
     )
     canary_max_trip_percent: float = parameter(
         1.0,
-        "rolls back when the cage changes more of the commands in slot b, and twice slot a's",
+        "rolls back when the cage now changes more of the commands in slot b, and twice slot a's",
         name='canary.max_trip_percent',
         unit='%',
         low=0.0,
@@ -117,16 +126,6 @@ class RouterParameters(RoutingParameters):
         high=1e6,
         live=True,
     )
-    canary_minimum_reported_percent: float = parameter(
-        80.0,
-        'holds while fewer of the ended episodes were judged as success or failure',
-        name='canary.minimum_reported_percent',
-        unit='%',
-        low=0.0,
-        high=100.0,
-        live=True,
-    )
-
     canary_minimum_answers: int = parameter(
         100,
         'answers of each slot that a step takes at least before failures and latency can be told',
@@ -162,8 +161,12 @@ class RouterParameters(RoutingParameters):
             self.canary_margin,
             self.canary_false_promotion,
             self.canary_false_rollback,
-            self.canary_settle_s,
+            self.canary_block_episodes,
         )
+
+    @property
+    def verdict_within_ns(self) -> int:
+        return int(self.canary_verdict_within_h * HOUR_NS)
 
     @property
     def limits(self) -> Limits:
@@ -174,7 +177,6 @@ class RouterParameters(RoutingParameters):
             self.canary_max_trip_percent,
             self.canary_max_fallback_percent,
             self.canary_max_divergence,
-            self.canary_minimum_reported_percent,
             self.canary_minimum_answers,
             self.canary_minimum_commands,
         )

@@ -31,7 +31,7 @@ class NoSlot(Exception):
     """
 
     def __init__(self, text: str, *, is_gone: bool) -> None:
-        super().__init__(f'no slot may answer: {text}')
+        super().__init__(f'no slot may answer; mend one and ask again ({text})')
         self.is_gone = is_gone
 
 

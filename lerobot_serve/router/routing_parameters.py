@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 from lerobot_serve.parameters import parameter, ParameterError
+from lerobot_serve.router.server_names import check_server, full_name
 from lerobot_serve.telemetry import settings as endpoint_settings
 from lerobot_serve.trace import settings as trace_settings
-from lerobot_serve.wire.names import is_topic
 
-REPLICAS = 'full names of the policy servers of slot {}, one or more that serve the same policy'
+REPLICAS = (
+    'policy servers of slot {}, one or more of the same policy; a name without / in front is '
+    "relative to the router's namespace"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,12 +24,12 @@ class RoutingParameters:
         True, 'configure and activate at start; false waits for a lifecycle manager'
     )
     slot_a: tuple[str, ...] = parameter(
-        ('/slot_a/policy_server',),
+        ('slot_a/policy_server',),
         REPLICAS.format('a, the policy that is in use'),
         on_configure=True,
     )
     slot_b: tuple[str, ...] = parameter(
-        ('/slot_b/policy_server',), REPLICAS.format('b, the candidate'), on_configure=True
+        ('slot_b/policy_server',), REPLICAS.format('b, the candidate'), on_configure=True
     )
     slot_prod: tuple[str, ...] = parameter(
         (),
@@ -41,10 +45,10 @@ class RoutingParameters:
         live=True,
     )
     spare: str = parameter(
-        '',
-        'slot that takes over from the other one though its share is 0 or its policy on trial: a, '
-        'b or both; empty for none. A policy that a verdict bars never takes over',
-        choices=('', 'a', 'b', 'both'),
+        'none',
+        'slot that takes over from the other one though its share is 0 or its policy on trial; '
+        'a policy that a verdict bars never does',
+        choices=('none', 'a', 'b', 'both'),
         live=True,
     )
     rollback_now: bool = parameter(
@@ -188,7 +192,7 @@ class RoutingParameters:
     )
     shadow_policy: str = parameter(
         '',
-        'full name of a policy server that sees what robots see and drives none; empty for none',
+        'name of a policy server that sees what robots see and drives none; empty for none',
         on_configure=True,
     )
     shadow_percent: float = parameter(
@@ -235,7 +239,16 @@ class RoutingParameters:
     @property
     def spare_slots(self) -> frozenset[str]:
         """The slots that take over."""
-        return frozenset('ab') if self.spare == 'both' else frozenset(self.spare)
+        return frozenset({'a', 'b'} if self.spare == 'both' else {self.spare} - {'none'})
+
+    def within(self, namespace: str) -> Self:
+        """Return them with the full names of all servers. Raises ParameterError."""
+        slots = ('slot_a', 'slot_b', 'slot_prod')
+        full = {n: tuple(full_name(namespace, s) for s in getattr(self, n)) for n in slots}
+        shadow = full_name(namespace, self.shadow_policy) if self.shadow_policy else ''
+        named = replace(self, **full, shadow_policy=shadow)
+        named.check()
+        return named
 
     @property
     def slots(self) -> dict[str, tuple[str, ...]]:
@@ -273,9 +286,3 @@ class RoutingParameters:
                 f'trial_max_s must be at least trial_after_s ({self.trial_after_s:g}), '
                 f'got {self.trial_max_s:g}'
             )
-
-
-def check_server(name: str, server: str) -> None:
-    """Raise ParameterError for what cannot be a node."""
-    if not is_topic(server):
-        raise ParameterError(f'{name} must name nodes in full, like /a/policy_server: {server!r}')

@@ -200,4 +200,4 @@ class Services:
         routing = self._host.routing
         if routing is None:
             return NOT_CONFIGURED
-        return routing.serving.outcome(message.episode_id, message.outcome, message.duration_s)
+        return routing.serving.outcome(message.episode_id, message.outcome)

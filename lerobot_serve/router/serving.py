@@ -7,13 +7,18 @@ Put together here from the parameters; no ROS. What talks to the outside is hand
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
 from lerobot_serve.parameters import ParameterError
 from lerobot_serve.router.canary.facts import Facts
-from lerobot_serve.router.canary_watch import CanaryWatch, CANDIDATE, CHAMPION, slot_facts
+from lerobot_serve.router.canary_watch import (
+    arm_events,
+    CanaryWatch,
+    CANDIDATE,
+    CHAMPION,
+    slot_facts,
+)
 from lerobot_serve.router.control import Control
 from lerobot_serve.router.dispatch import Dispatcher
 from lerobot_serve.router.drops import Drops
@@ -63,7 +68,6 @@ class Serving:
         Raises StoreRefused when another router has the folder, or its store is none of ours.
         """
         self.drops, self._clock = drops, clock
-        self._longest_episode_s = 0.0
         store = Store(folder, parameters.remembered_episodes, now())
         if store.damage:
             warn(f'the store was damaged: {store.damage.text}')
@@ -94,7 +98,9 @@ class Serving:
         self.origins += self.intent.restore(self.slots)
         capacity = parameters.remembered_episodes
         self.sticky = StickyTable(capacity, content.placements, self.writer)
-        self.tally = Tally(tuple(self.slots), capacity)
+        self.tally = Tally(
+            tuple(self.slots), capacity, verdict_within_ns=parameters.verdict_within_ns
+        )
         robots = Robots(
             grace_ns=nanoseconds(parameters.session_grace_s),
             idle_ns=nanoseconds(parameters.session_idle_s),
@@ -118,6 +124,7 @@ class Serving:
         self.canary = CanaryWatch(
             parameters, self.slots.get(CANDIDATE), self.intent, set_split=set_split, warn=warn
         )
+        self.tally.expect(self.canary.open_episodes(), clock())
 
     @property
     def replicas(self) -> dict[str, Replica]:
@@ -134,6 +141,7 @@ class Serving:
         self.intent.leave_within_ns = nanoseconds(parameters.leave_within_s)
         with self.dispatcher.lock:
             self.dispatcher.asking.rules = rules(parameters)
+        self.tally.verdict_within_ns = parameters.verdict_within_ns
         self.intent.note_parameters(before, parameters, self.given)
         self.canary.change(parameters)
 
@@ -182,14 +190,12 @@ class Serving:
                     f'and takes no episodes: {text}'
                 )
 
-    def outcome(self, episode_id: str, outcome: int, duration_s: float = 0.0) -> str:
+    def outcome(self, episode_id: str, outcome: int) -> str:
         """Note how an episode ended; return why that does not count. Executor."""
         with self.dispatcher.lock:
             text = self.tally.outcome(episode_id, outcome)
         if text:
             self.drops.add('outcome_unknown')
-        elif isfinite(duration_s):
-            self._longest_episode_s = max(self._longest_episode_s, duration_s)
         return text
 
     def look_at_canary(self) -> bool:
@@ -208,7 +214,7 @@ class Serving:
                 *facts,
                 seen_in_shadow.spreads_mean,
                 seen_in_shadow.spreads_count,
-                longest_episode_s=self._longest_episode_s,
+                events=arm_events(self.tally.take_events()),
             )
         return self.canary.look(self._clock(), now)
 

@@ -2,13 +2,15 @@
 What happened in each slot: episodes and how they ended, answers, and what robots did with them.
 
 Everything is counted since the start and only rises; who wants to know of a stretch of time takes
-differences. An episode is ended when its robot begins another one or goes; one whose end nobody
-judged in time is unreported. Plain; the dispatcher's lock.
+differences. An episode is ended when its robot begins another one or goes; one that has no verdict
+`verdict_within_ns` later is unreported. Each begin and end is an event as well, for the canary,
+which compares episodes by the slot in which they began. Plain; the dispatcher's lock.
 """
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import Counter, deque, OrderedDict
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from lerobot_serve.router.latency import Latency
@@ -18,8 +20,12 @@ from lerobot_serve.wire.executed import Executed
 
 # EpisodeOutcome.outcome -> how it is counted
 OUTCOMES = {1: 'success', 2: 'failure', 3: 'aborted'}
-# whoever judges has so long after the episode's end
-JUDGE_WITHIN_NS = 30_000_000_000
+HOUR_NS = 3_600 * 10**9
+BEGUN = 'begun'
+# events wait for the next look of the canary, a fraction of a second
+EVENTS_LIMIT = 100_000
+# episode, what happened, slot in which it began
+Event = tuple[str, str, str]
 
 
 @dataclass(slots=True)
@@ -55,12 +61,20 @@ class Episode:
     ended_ns: int | None = None
     ended_as: str = ''
     has_moved: bool = False
+    slot_begun: str = ''
 
 
 class Tally:
-    """Remembers up to `capacity` episodes, whose outcomes can be told."""
+    """
+    Remembers up to `capacity` episodes, whose outcomes may be reported until `verdict_within_ns`
+    after their end; older ones beyond it are unreported at once.
+    """
 
-    def __init__(self, slots: tuple[str, ...], capacity: int) -> None:
+    def __init__(
+        self, slots: tuple[str, ...], capacity: int, *, verdict_within_ns: int = 24 * HOUR_NS
+    ) -> None:
+        self.verdict_within_ns = verdict_within_ns
+        self._events: deque[Event] = deque(maxlen=EVENTS_LIMIT)
         self._slots = {name: SlotTally() for name in slots}
         self._capacity = capacity
         self._episodes: OrderedDict[str, Episode] = OrderedDict()
@@ -69,6 +83,19 @@ class Tally:
 
     def slot(self, name: str) -> SlotTally:
         return self._slots[name]
+
+    def take_events(self) -> tuple[Event, ...]:
+        """Return what began and ended since the last call, in order."""
+        events = tuple(self._events)
+        self._events.clear()
+        return events
+
+    def expect(self, episodes: Iterable[tuple[str, str]], now_ns: int) -> None:
+        """Take (episode, slot) from the life of a router before: their verdicts may still come."""
+        for episode_id, slot in episodes:
+            if episode_id not in self._episodes:
+                self._episodes[episode_id] = Episode(slot, ended_ns=now_ns, slot_begun=slot)
+                self._waiting[episode_id] = self._episodes[episode_id]
 
     def requested(self, client_id: str, placement: Placement, now_ns: int) -> None:
         """Note a request, and with it the end of the robot's episode before."""
@@ -84,6 +111,9 @@ class Tally:
         episode = self._episodes.get(episode_id)
         if episode:
             self._resume(episode_id, episode)
+            if placement.moved and not episode.has_moved:
+                # in the last moments of the router before, which nothing remembers
+                self.moved(episode_id, placement.slot)
         elif episode_id:
             self._begin(episode_id, placement)
 
@@ -94,12 +124,15 @@ class Tally:
 
     def _begin(self, episode_id: str, placement: Placement) -> None:
         # a router that was restarted knows it, but it was counted before
-        self._episodes[episode_id] = Episode(placement.slot, has_moved=placement.moved)
-        self._slots[placement.slot].episodes += not (placement.cached or placement.moved)
+        slot, is_new = placement.slot, not (placement.cached or placement.moved)
+        self._episodes[episode_id] = Episode(slot, has_moved=placement.moved, slot_begun=slot)
+        self._slots[slot].episodes += is_new
+        if is_new:
+            self._events.append((episode_id, BEGUN, slot))
         while len(self._episodes) > self._capacity:
             forgotten, episode = self._episodes.popitem(last=False)
             if self._waiting.pop(forgotten, None):
-                self._end(episode, 'unreported')
+                self._end(forgotten, episode, 'unreported')
 
     def ended(self, client_id: str, now_ns: int) -> None:
         """A robot's episode is over: it began another one, or is gone."""
@@ -118,6 +151,7 @@ class Tally:
             return
         if not episode.has_moved:
             self._slots[episode.slot].moved += 1
+            self._events.append((episode_id, 'moved', episode.slot_begun))
         episode.has_moved, episode.slot = True, slot
 
     def answered(self, slot: str, latency_ms: float) -> None:
@@ -157,19 +191,20 @@ class Tally:
         if episode.ended_as not in ('', ended_as):
             return f'episode {episode_id!r} has counted as {episode.ended_as} already'
         self._waiting.pop(episode_id, None)
-        self._end(episode, ended_as)
+        self._end(episode_id, episode, ended_as)
         return ''
 
     def look(self, now_ns: int) -> None:
-        """Give up waiting for judges that take too long."""
+        """Give up waiting for verdicts that take too long."""
         while self._waiting:
             episode_id, episode = next(iter(self._waiting.items()))
-            if now_ns - episode.ended_ns < JUDGE_WITHIN_NS:
+            if now_ns - episode.ended_ns < self.verdict_within_ns:
                 return
             del self._waiting[episode_id]
-            self._end(episode, 'unreported')
+            self._end(episode_id, episode, 'unreported')
 
-    def _end(self, episode: Episode, ended_as: str) -> None:
+    def _end(self, episode_id: str, episode: Episode, ended_as: str) -> None:
         if not (episode.has_moved or episode.ended_as):
+            self._events.append((episode_id, ended_as, episode.slot_begun))
             self._slots[episode.slot].ended[ended_as] += 1
             episode.ended_as = ended_as

@@ -9,9 +9,11 @@ from dataclasses import dataclass
 import math
 
 from lerobot_serve.policies.base import Description
-from lerobot_serve.wire.names import is_topic
-from lerobot_serve.wire.schema import agree, Codec, Refusal, SchemaRefused
-from lerobot_serve.wire.session import Refused, SessionAsk
+from lerobot_serve.wire.names import is_printable, is_reply_topic, REPLY_TOPIC_FORMS
+from lerobot_serve.wire.schema import agree, Codec, ID_LIMIT, Refusal, SchemaRefused
+from lerobot_serve.wire.session import Refused, SessionAsk, stretched
+
+SHOWN_NAMES = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +26,9 @@ class Rules:
     strict_fps: bool
     grace_ns: int
     idle_ns: int
+    # sessions of one client process, and one-shot requests that wait
+    process_sessions: int
+    one_shots: int
 
 
 def check_version(ask: SessionAsk) -> int:
@@ -37,14 +42,18 @@ def check_version(ask: SessionAsk) -> int:
 def check_names(ask: SessionAsk) -> None:
     if not ask.client_id.strip():
         raise Refused(Refusal.BAD_NAME, 'client_id is empty; give each robot a name of its own')
-    if not ask.client_id.isprintable():
-        raise Refused(
-            Refusal.BAD_NAME, f'client_id must be printable text, got {ask.client_id[:80]!r}'
-        )
-    if not is_topic(ask.reply_topic):
+    # both stand in log lines
+    for name, text in (('client_id', ask.client_id), ('robot_type', ask.robot_type)):
+        if not is_printable(text, ID_LIMIT):
+            raise Refused(
+                Refusal.BAD_NAME,
+                f'{name} must be printable text of at most {ID_LIMIT} bytes, got {text[:80]!r}',
+            )
+    if not is_reply_topic(ask.reply_topic):
         raise Refused(
             Refusal.BAD_NAME,
-            f'reply_topic must be the full name of a ROS topic, got {ask.reply_topic[:80]!r}',
+            f'reply_topic must be the full name of a ROS topic, {REPLY_TOPIC_FORMS}; got '
+            f'{ask.reply_topic[:80]!r}',
         )
 
 
@@ -104,9 +113,15 @@ def check_same_names(code: Refusal, what: str, asked: tuple, served: tuple) -> N
     hint = 'the order differs' if same_set else 'the names differ'
     raise Refused(
         code,
-        f'{what}: {hint}; asked {list(asked)}, served {list(served)}; correct the robot file, or '
-        'serve a policy that was trained for this robot',
+        f'{what}: {hint}; asked {shown(asked)}, served {shown(served)}; correct the robot file, '
+        'or serve a policy that was trained for this robot',
     )
+
+
+def shown(names: tuple[str, ...]) -> str:
+    """Return names as a refusal lists them, which a peer cannot make as long as it likes."""
+    more = f' and {len(names) - SHOWN_NAMES} more' if len(names) > SHOWN_NAMES else ''
+    return f'{list(names[:SHOWN_NAMES])}{more}'
 
 
 def check_cameras(ask: SessionAsk, served: Description) -> list[str]:
@@ -115,8 +130,8 @@ def check_cameras(ask: SessionAsk, served: Description) -> list[str]:
     if missing:
         raise Refused(
             Refusal.CAMERAS,
-            f'the policy needs cameras {missing}, the robot has {sorted(has)}; name them so in '
-            'the robot file',
+            f'the policy needs cameras {missing}, the robot has {shown(tuple(sorted(has)))}; name '
+            'them so in the robot file',
         )
     warnings = []
     for camera in served.cameras:
@@ -127,20 +142,15 @@ def check_cameras(ask: SessionAsk, served: Description) -> list[str]:
                 f'{camera.name} must have {camera.channels} channels, the robot has '
                 f'{given.channels}; give it a camera of that kind',
             )
-        if (
-            given.height
-            and camera.height
-            and (given.height * camera.width != given.width * camera.height)
-        ):
-            warnings.append(
-                f'{camera.name} is {given.height}x{given.width} on the robot and was '
-                f'{camera.height}x{camera.width} in training: the picture will be stretched'
-            )
+        sizes = (given.height, given.width), (camera.height, camera.width)
+        if text := stretched(camera.name, *sizes):
+            warnings.append(text)
     wanted = {camera.name for camera in served.cameras}
     extra = sorted(set(has) - wanted)
     if extra:
         warnings.append(
-            f'cameras {extra} are not used by the policy; leave them out to save bandwidth'
+            f'cameras {shown(tuple(extra))} are not used by the policy; leave them out to save '
+            'bandwidth'
         )
     return warnings
 

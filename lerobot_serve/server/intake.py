@@ -18,6 +18,10 @@ from lerobot_serve.wire.images import ImagePool
 from lerobot_serve.wire.observation import Observation
 from lerobot_serve.wire.schema import Flag
 
+# an image may have so many times the pixels that the policy takes, and in any case those of a
+# full HD frame: robots send what their cameras give; to decode more would keep all others waiting
+PIXELS_FACTOR, PIXELS_FLOOR = 4, 1920 * 1080
+
 
 def policy_request(
     observation: Observation, session: Session, served: Description, images: ImagePool
@@ -43,7 +47,7 @@ def policy_request(
         observation.prefix_model if ours else NO_ACTIONS,
         observation.prefix_robot if ours else NO_ACTIONS,
         # nobody can have lived more of the old chunk than there is
-        min(observation.inference_delay_steps, len(observation.prefix_model)) if ours else 0,
+        min(observation.inference_delay_steps, rows_of_prefix(observation)) if ours else 0,
         min(session.ask.rtc_execution_horizon, served.chunk_size),
         seed(observation, session) if served.stochastic else 0,
     )
@@ -102,6 +106,11 @@ def check_prefix(prefix: np.ndarray, served: Description) -> None:
         raise Malformed('not_finite', 'the prefix holds NaN or infinity')
 
 
+def rows_of_prefix(observation: Observation) -> int:
+    """Return how long a prefix is, in whichever units it came."""
+    return max(len(observation.prefix_model), len(observation.prefix_robot))
+
+
 def decode_images(
     observation: Observation, served: Description, images: ImagePool
 ) -> dict[str, tuple[np.ndarray, ...]]:
@@ -117,11 +126,35 @@ def decode_images(
     missing = [text for text, key in zip(missing, wanted, strict=True) if key not in given]
     if missing:
         raise Malformed('missing_camera', f'cameras {missing} are not in the request')
+    for camera in served.cameras:
+        for back in steps:
+            check_size(given[camera.name, back], camera)
     frames = iter(images.decode_all(tuple(given[key] for key in wanted)))
     return {
         camera.name: tuple(check_frame(next(frames), camera) for _ in steps)
         for camera in served.cameras
     }
+
+
+def check_size(image: Image, camera: Camera) -> None:
+    """
+    Raise Malformed for an image that is too large to be decoded for this camera.
+
+    The announced size is that of the JPEG's own header, or its decoding is refused.
+    """
+    limit = pixels_limit(camera)
+    if image.height * image.width > limit:
+        raise Malformed(
+            'oversized_image',
+            f'{camera.name} is {image.height}x{image.width}, the policy takes '
+            f'{camera.height}x{camera.width} and at most {limit} pixels are decoded; send it '
+            'smaller',
+        )
+
+
+def pixels_limit(camera: Camera) -> int:
+    """Return how many pixels an image of this camera may have."""
+    return max(PIXELS_FACTOR * camera.height * camera.width, PIXELS_FLOOR)
 
 
 def by_camera_and_step(images: tuple[Image, ...]) -> dict[tuple[str, int], Image]:

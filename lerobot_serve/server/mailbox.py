@@ -1,6 +1,6 @@
 """
-What waits for the inference thread: the newest request of each client and nothing older, and
-jobs, which go first.
+What waits for the inference thread: the newest request of each client and nothing older, requests
+without a session, which share the place of one client, and jobs, which go first.
 """
 
 from __future__ import annotations
@@ -48,6 +48,10 @@ class Mail:
     read: Read = field(default_factory=Read, compare=False)
 
 
+# no session is called like this
+ONE_SHOT_PLACE = '\0'
+
+
 class Closed(Exception):
     """The inference thread has ended or is about to."""
 
@@ -62,6 +66,8 @@ class Mailbox:
         self._clock = clock
         self._changed = threading.Condition()
         self._mail: dict[str, Mail] = {}
+        # behind the one that has their place in the line
+        self._one_shots: deque[Mail] = deque()
         self._superseded: dict[str, int] = {}
         self._jobs: deque[tuple[Callable[[], object], Future]] = deque()
         self._scheduler: Scheduler = RoundRobin()
@@ -95,6 +101,22 @@ class Mailbox:
             self._mail[name] = mail
             self._changed.notify_all()
             return older
+
+    def put_one_shot(self, mail: Mail, limit: int) -> bool:
+        """
+        Deposit a request without a session; False when `limit` of them wait already.
+
+        However many there are, robots wait for one of them at a time.
+        """
+        with self._changed:
+            if ONE_SHOT_PLACE not in self._mail:
+                self._mail[ONE_SHOT_PLACE] = replace(mail, since_ns=mail.arrived_ns)
+            elif 1 + len(self._one_shots) >= limit:
+                return False
+            else:
+                self._one_shots.append(mail)
+            self._changed.notify_all()
+            return True
 
     def take(self) -> list[Mail] | None:
         """
@@ -132,8 +154,16 @@ class Mailbox:
 
     def _withdraw(self, name: str) -> Mail:
         mail = self._mail.pop(name)
+        if name == ONE_SHOT_PLACE:
+            self._let_next_one_shot_in()
         count = self._superseded.get(name, 0)
         return replace(mail, superseded=count)
+
+    def _let_next_one_shot_in(self) -> None:
+        """Put the next one at the end of the line, where a client would be that asks again."""
+        if self._one_shots:
+            mail = self._one_shots.popleft()
+            self._mail[ONE_SHOT_PLACE] = replace(mail, since_ns=self._clock())
 
     def post(self, job: Callable[[], T]) -> Future[T]:
         """Let the inference thread run `job` before its next request."""
@@ -167,6 +197,18 @@ class Mailbox:
             self._superseded.pop(session_id, None)
             return self._mail.pop(session_id, None)
 
+    def withdraw_one_shot(self, key: str) -> Mail | None:
+        """Drop a request without a session that still waits, and return it."""
+        with self._changed:
+            first = self._mail.get(ONE_SHOT_PLACE)
+            if first and first.session.session_id == key:
+                return self._withdraw(ONE_SHOT_PLACE)
+            for mail in self._one_shots:
+                if mail.session.session_id == key:
+                    self._one_shots.remove(mail)
+                    return mail
+            return None
+
     def forget_episodes_before(self, session_id: str, episode: int) -> Mail | None:
         """
         Drop a waiting request of an episode that has ended, and return it.
@@ -182,8 +224,9 @@ class Mailbox:
     def clear(self) -> list[Mail]:
         """Drop and return all that waits."""
         with self._changed:
-            dropped = list(self._mail.values())
+            dropped = [*self._mail.values(), *self._one_shots]
             self._mail.clear()
+            self._one_shots.clear()
             self._superseded.clear()
             return dropped
 
@@ -204,7 +247,7 @@ class Mailbox:
             self._changed.notify_all()
 
     def __len__(self) -> int:
-        return len(self._mail)
+        return len(self._mail) + len(self._one_shots)
 
 
 def run_job(job: Callable[[], object], future: Future) -> None:

@@ -13,9 +13,10 @@ import time
 from lifecycle_msgs.msg import State
 from rclpy.lifecycle import LifecycleState, TransitionCallbackReturn
 
-from lerobot_serve.policies import memory
+from lerobot_serve.policies import guard, memory
 from lerobot_serve.ros import qos
-from lerobot_serve.ros.contract import ask_from_request
+from lerobot_serve.ros.command_line import Command
+from lerobot_serve.ros.contract import ask_from_request, NO_EVENTS, NO_SESSION
 from lerobot_serve.ros.introspection import tell_calls
 from lerobot_serve.ros.lane import Lane
 from lerobot_serve.ros.lifecycle import LifecycleNode
@@ -23,7 +24,6 @@ from lerobot_serve.ros.parameter_server import ParameterServer
 from lerobot_serve.ros.predict_action import PredictAction
 from lerobot_serve.ros.replies import Replies
 from lerobot_serve.ros.runtime import run, Runtime, UserError
-from lerobot_serve.ros.share import shared_file
 from lerobot_serve.server import metrics, preparation
 from lerobot_serve.server.mailbox import Mail, Mailbox
 from lerobot_serve.server.one_shots import OneShots
@@ -38,7 +38,7 @@ from lerobot_serve.wire.chunk import Chunk
 from lerobot_serve.wire.errors import Unencodable
 from lerobot_serve.wire.schema import Refusal, Status
 from lerobot_serve.wire.session import Refused
-from lerobot_serve_interfaces.msg import Observation, ServerStatus
+from lerobot_serve_interfaces.msg import ActionChunk, Observation, ServerStatus
 from lerobot_serve_interfaces.srv import OpenSession
 
 CLEANUP_S = 5.0
@@ -53,7 +53,9 @@ class PolicyServer(LifecycleNode):
 
     def __init__(self, runtime: Runtime) -> None:
         super().__init__('policy_server', runtime)
-        self._settings = ParameterServer(self, ServerParameters, self._is_unconfigured)
+        self._settings = ParameterServer(
+            self, ServerParameters, self._is_unconfigured, preparation.check_change
+        )
         self._settings.on_change(self._change)
         self._statistics, self._mailbox = Statistics(), Mailbox()
         here = Here(self.get_fully_qualified_name(), time.monotonic_ns, self.warn, self.inform)
@@ -77,6 +79,10 @@ class PolicyServer(LifecycleNode):
         """Create everything that the outside sees."""
         self._status_publisher = self.create_publisher(
             ServerStatus, '~/status', qos.STATE, qos_overriding_options=qos.OVERRIDABLE
+        )
+        # a robot whose session is not known has no topic of its own here
+        self._no_session = self.create_publisher(
+            ActionChunk, f'~/{NO_SESSION}', qos.NO_SESSION, event_callbacks=NO_EVENTS
         )
         self._inbox = Lane(
             self, Observation, '~/observation', qos.OBSERVATION_INBOX, self._on_observation
@@ -123,8 +129,8 @@ class PolicyServer(LifecycleNode):
         """Load, verify and warm the policy. Raises PolicyError."""
         self._stand(ServerStatus.UNCONFIGURED, 'loading the policy')
         parameters = self.parameters
-        default = str(shared_file('config/policies/reach'))
-        make = partial(preparation.worker, parameters, default, self._statistics)
+        reserve = partial(guard.reserve, tell=self.warn, stopped=self._runtime.stop.wait)
+        make = partial(preparation.worker, parameters, '', self._statistics, reserve)
         try:
             worker = self._mailbox.call(make)
         except Exception as error:
@@ -133,6 +139,7 @@ class PolicyServer(LifecycleNode):
         self.serving = preparation.serving(
             worker, self._mailbox, self._statistics, parameters, self._watch
         )
+        self.serving.to_strangers = self._answer_stranger
         self._watch.serves(self.serving.served)
         # loading took its time: what may change live may have changed
         self._change(self.parameters)
@@ -212,6 +219,9 @@ class PolicyServer(LifecycleNode):
         if refused:
             self._send(serving, *refused)
 
+    def _answer_stranger(self, chunk: Chunk) -> None:
+        self._no_session.publish(wire_chunk.encode(chunk))
+
     def _run_inference(self) -> None:
         while mails := self._mailbox.take():
             self._answer(mails)
@@ -257,7 +267,7 @@ class PolicyServer(LifecycleNode):
 
     def _withdraw(self, key: str) -> bool:
         """Take back a request without a session; False when the policy works on it already."""
-        mail = self._mailbox.forget(key)
+        mail = self._mailbox.withdraw_one_shot(key)
         if mail:
             self._watch.lost(mail, 'withdrawn')
         return mail is not None
@@ -289,7 +299,7 @@ class PolicyServer(LifecycleNode):
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the executable `policy_server`."""
-    return run(PolicyServer, arguments)
+    return run(PolicyServer, arguments, Command('policy_server', ServerParameters))
 
 
 if __name__ == '__main__':

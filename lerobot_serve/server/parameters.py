@@ -18,14 +18,19 @@ class ServerParameters:
         True, 'configure and activate at start; false waits for a lifecycle manager'
     )
     policy_kind: str = parameter(
-        'builtin',
-        'kind of policy: builtin, exported, lerobot, null, recurrent, or one of another package',
+        '',
+        'kind of policy: builtin, exported, lerobot, null, recurrent, or one of another package; '
+        'empty finds it out from the files of policy_path',
         on_configure=True,
     )
     policy_path: str = parameter(
         '',
-        'where the policy lies; empty takes the small reaching policy of config/policies',
+        'where the policy lies, for kinds that have files; later changed only below policy_root',
         on_configure=True,
+    )
+    policy_root: str = parameter(
+        '',
+        'folder below which policy_path may change while the node runs; empty for no change',
     )
     policy_name: str = parameter(
         '',
@@ -34,6 +39,18 @@ class ServerParameters:
     )
     device: str = parameter(
         'cpu', 'where the policy runs, for example cpu or cuda:0', on_configure=True
+    )
+    dtype: str = parameter(
+        '',
+        'precision that a policy of LeRobot computes in; empty for its own',
+        choices=('', 'float32', 'bfloat16', 'float16'),
+        on_configure=True,
+    )
+    trusted_packages: tuple[str, ...] = parameter(
+        (),
+        'installed Python packages whose policy types and processor steps LeRobot may load; '
+        'those of others are refused',
+        on_configure=True,
     )
     cpu_threads: int = parameter(
         0,
@@ -109,6 +126,21 @@ class ServerParameters:
     )
     max_sessions: int = parameter(
         16, 'robots served at once; the next one is refused', low=1, high=4096, live=True
+    )
+    sessions_per_process: int = parameter(
+        4,
+        'sessions of one client process (one `instance` of OpenSession), so that none takes all',
+        low=1,
+        high=4096,
+        live=True,
+    )
+    one_shots_waiting: int = parameter(
+        16,
+        'calls of ~/predict_chunk that wait; they share one place in the line of the robots, and '
+        'the next one is refused',
+        low=1,
+        high=4096,
+        live=True,
     )
     network_ms: float = parameter(
         10.0,

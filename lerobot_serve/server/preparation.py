@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from lerobot_serve.policies import registry
+from collections.abc import Callable
+from pathlib import Path
+
+from lerobot_serve.parameters import ParameterError
+from lerobot_serve.policies import guard, registry
 from lerobot_serve.policies.base import Description, Loading, PolicyError
+from lerobot_serve.policies.guard import Reserved
+from lerobot_serve.policies.kinds import find_kind
 from lerobot_serve.server import schedulers
 from lerobot_serve.server.contract import Rules
 from lerobot_serve.server.mailbox import Mailbox
@@ -17,23 +23,58 @@ from lerobot_serve.wire.schema import FINGERPRINT_LIMIT, Status
 
 # as in ServerStatus.msg
 TYPE_LIMIT, DEVICE_LIMIT = 64, 32
+# kinds whose policies are files; the others may need no path
+OF_FILES = ('', 'builtin', 'exported', 'lerobot')
+NO_POLICY = (
+    'policy_path is empty, so there is no policy to serve; give -p policy_path:=DIR, the '
+    "directory of a policy (the demo's is config/policies/reach of this package)"
+)
 UNCONFIGURED_TEXT = 'no policy is loaded; configure the node'
 
 
-def worker(parameters: ServerParameters, default_path: str, statistics: Statistics) -> Worker:
+def worker(
+    parameters: ServerParameters,
+    default_path: str,
+    statistics: Statistics,
+    reserve: Callable[[Loading], Reserved] = guard.reserve,
+) -> Worker:
     """
-    Load, check and warm the policy; inference thread. Raises PolicyError.
+    Load, check and warm the policy, once `reserve` has found room; inference thread.
+
+    Raises PolicyError.
     """
     path = parameters.policy_path
-    if parameters.policy_kind == 'builtin' and not path:
+    if parameters.policy_kind in ('', 'builtin') and not path:
         path = default_path
-    policy = registry.load(parameters.policy_kind, loading(parameters, path))
+    if parameters.policy_kind in OF_FILES and not path:
+        raise PolicyError(NO_POLICY)
+    kind = parameters.policy_kind or find_kind(path)
+    wanted = loading(parameters, path)
+    reserved = reserve(wanted)
+    try:
+        made = _loaded(kind, parameters, wanted, statistics, reserved)
+    except BaseException:
+        reserved.release()
+        raise
+    reserved.loaded()
+    return made
+
+
+def _loaded(
+    kind: str,
+    parameters: ServerParameters,
+    wanted: Loading,
+    statistics: Statistics,
+    reserved: Reserved,
+) -> Worker:
+    policy = registry.load(kind, wanted)
     check_texts(policy.describe())
     made = Worker(
         policy,
         slot=parameters.slot,
         statistics=statistics,
         image_threads=parameters.image_threads,
+        let_go=reserved.release,
     )
     try:
         service_s = made.warm_up(parameters.warmup_inferences)
@@ -42,6 +83,24 @@ def worker(parameters: ServerParameters, default_path: str, statistics: Statisti
         raise PolicyError(f'the policy fails on an empty observation: {error}') from error
     statistics.new_policy(service_s)
     return made
+
+
+def check_change(present: ServerParameters, wanted: ServerParameters) -> None:
+    """Raise ParameterError for a path that nobody allowed when the node was started."""
+    if wanted.policy_path == present.policy_path:
+        return
+    root = present.policy_root
+    if not root:
+        raise ParameterError(
+            f'policy_path is fixed at start ({present.policy_path!r}); restart the node with the '
+            'new value, or with policy_root, the folder below which it may be changed'
+        )
+    # with all links followed: one that leads out of the folder is refused
+    if not Path(wanted.policy_path).resolve().is_relative_to(Path(root).resolve()):
+        raise ParameterError(
+            f'policy_path must lie below policy_root ({root!r}), got {wanted.policy_path!r}; copy '
+            'the policy there'
+        )
 
 
 def check_texts(served: Description) -> None:
@@ -68,6 +127,8 @@ def loading(parameters: ServerParameters, path: str) -> Loading:
         parameters.cpu_threads,
         parameters.memory_margin_mb << 20,
         parameters.recurrent_states,
+        parameters.dtype,
+        parameters.trusted_packages,
     )
 
 
@@ -79,6 +140,8 @@ def rules(parameters: ServerParameters) -> Rules:
         parameters.strict_fps,
         int(parameters.session_grace_s * 1e9),
         int(parameters.session_idle_s * 1e9),
+        parameters.sessions_per_process,
+        parameters.one_shots_waiting,
     )
 
 

@@ -29,6 +29,7 @@ from lerobot_serve.wire.content import Image
 from lerobot_serve.wire.header import peek
 from lerobot_serve.wire.observation import Observation
 from lerobot_serve.wire.schema import Flag, Status
+from lerobot_serve.wire.session import tags_in_words
 
 STATUSES = {int(status): status.name.lower() for status in Status}
 INCIDENTS = (Status.POLICY_ERROR, Status.NOT_FINITE)
@@ -174,7 +175,7 @@ class Recorder:
     # sessions
 
     def opened(self, session: Session) -> None:
-        self._session(session, 'closed', 'open', '')
+        self._session(session, 'closed', 'open', tags_in_words(session.ask))
 
     def closed(self, session: Session, why: str) -> None:
         self._session(session, 'open', 'closed', why)

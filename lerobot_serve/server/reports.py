@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,9 +11,10 @@ from lerobot_serve.server.serving import Serving
 from lerobot_serve.server.sessions import Session
 from lerobot_serve.server.statistics import Statistics
 from lerobot_serve.server.worker import sendable
+from lerobot_serve.wire import action_range
 from lerobot_serve.wire.schema import Refusal, SCHEMA_VERSION, SCHEMA_VERSION_MIN
 from lerobot_serve.wire.session import SessionAsk
-from lerobot_serve_interfaces.msg import CameraSpec, DropCount, ServerStatus
+from lerobot_serve_interfaces.msg import CameraSpec, DropCount, Extension, ServerStatus
 from lerobot_serve_interfaces.srv import GetStatus, OpenSession
 
 # as in OpenSession.srv
@@ -87,6 +89,9 @@ def accept(
     response.observation_topic = observation_topic
     response.policy_type, response.state_class = served.policy_type, int(served.state_class)
     response.warmed_up, response.codec = True, session.ask.codec
+    if served.action_range:
+        value = array('B', action_range.encode(served.action_range))
+        response.extensions = [Extension(key=action_range.KEY, value=value)]
     describe_policy(response, served)
 
 

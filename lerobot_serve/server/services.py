@@ -24,8 +24,9 @@ from lerobot_serve.server.serving import Serving
 from lerobot_serve.server.sessions import Session
 from lerobot_serve.server.statistics import Statistics
 from lerobot_serve.server.watch import Watch
+from lerobot_serve.telemetry.throttle import Throttle
 from lerobot_serve.wire.schema import Refusal
-from lerobot_serve.wire.session import Refused, SessionAsk
+from lerobot_serve.wire.session import Refused, SessionAsk, tags_in_words
 from lerobot_serve_interfaces.msg import ServerStatus
 from lerobot_serve_interfaces.srv import CloseSession, GetStatus, OpenSession, ResetEpisode
 
@@ -55,6 +56,12 @@ class ReplyTopics(Protocol):
     def has_listener(self, topic: str) -> bool: ...
 
 
+def described(ask: SessionAsk) -> str:
+    """Return what a robot says of itself, for the log."""
+    tags = tags_in_words(ask)
+    return (ask.robot_type or '?') + (f' ({tags})' if tags else '')
+
+
 class Services:
     """`read_ask` makes an ask of a request; it raises Refused."""
 
@@ -70,6 +77,7 @@ class Services:
         self._host, self._replies = host, replies
         self._statistics, self._watch = statistics, watch
         self._read_ask, self._observation_topic = read_ask, observation_topic
+        self._throttle = Throttle(time.monotonic_ns)
 
     def table(self) -> tuple[tuple[type, str, Callable[..., Any]], ...]:
         """Return type, name and callback of each service."""
@@ -94,13 +102,15 @@ class Services:
             session, old = serving.open(ask, time.monotonic_ns())
         except Refused as refused:
             self._statistics.drop(f'refused_{refused.code.name.lower()}')
-            self._host.warn(f'refused {request.client_id!r}: {refused}')
+            # a robot asks again and again, and is refused as often
+            text = f'refused {request.client_id!r}: {refused}'
+            self._throttle.say(self._host.warn, (request.client_id, refused.code), text)
             self.end(serving, [])
             refuse(response, refused.code, str(refused))
             return describe_load(response, serving, ask)
         # asked twice is answered twice, and nothing that waits is lost
         self.end(serving, [old] if old else [], 'opened again')
-        self._host.inform(f'opened {session.session_id} for {session.ask.robot_type or "?"}')
+        self._host.inform(f'opened {session.session_id} for {described(session.ask)}')
         accept(response, session, serving.served, self._observation_topic)
         return describe_load(response, serving, ask)
 
@@ -146,7 +156,8 @@ class Services:
         return response
 
     def sweep(self, serving: Serving) -> None:
-        """Close the sessions of robots that are gone; now and then."""
+        """Close the sessions of robots that are gone, and tell repeats; now and then."""
+        self._throttle.flush()
         ended = serving.sessions.sweep(time.monotonic_ns(), self._replies.has_listener)
         for session, reason in ended:
             self._statistics.drop(reason)

@@ -16,15 +16,18 @@ from lerobot_serve.server.mailbox import Mail, Mailbox
 from lerobot_serve.server.schedulers import Scheduler
 from lerobot_serve.server.sessions import Session, SessionTable
 from lerobot_serve.server.statistics import LOAD_WINDOW_NS, Statistics
+from lerobot_serve.server.strangers import Strangers
 from lerobot_serve.server.watch import Watch
 from lerobot_serve.server.worker import failure, Worker
 from lerobot_serve.wire.chunk import Chunk
 from lerobot_serve.wire.errors import Malformed
+from lerobot_serve.wire.header import Header
 from lerobot_serve.wire.observation import peek_progress
 from lerobot_serve.wire.schema import MsgType, Refusal, SCHEMA_VERSION, StateClass, Status
 from lerobot_serve.wire.session import Refused, SessionAsk
 
 LONGEST_QUEUE_S = 60.0
+ONE_SHOT_PATIENCE_NS = 1_000_000_000
 NOBODY = Watch()
 
 
@@ -63,6 +66,10 @@ class Serving:
         self.sessions = SessionTable(self.served, rules)
         self.admission = admitted
         self._mailbox, self._statistics, self._watch = mailbox, statistics, watch
+        self._strangers = Strangers()
+        # takes the answers of robots without a session, which have no reply topic; replaced by
+        # the node before the first request
+        self.to_strangers: Callable[[Chunk], None] = lambda _: None
         self._refusal: Refused | None = Refused(
             Refusal.NOT_READY, 'the server is configured but not active; activate it'
         )
@@ -80,6 +87,8 @@ class Serving:
         session = self.sessions.find(start.client_id, header.session_epoch)
         if session is None or header.msg_type != MsgType.OBSERVATION:
             self._statistics.drop('wrong_type' if session else 'no_session')
+            if session is None:
+                self._answer_stranger(raw, start.client_id, header, now_ns)
             return None
         self.sessions.heard(start.client_id, now_ns, header.episode)
         mail = Mail(session, raw, header, now_ns, now_ns + clamped_ns(queue_remaining_s))
@@ -91,6 +100,14 @@ class Serving:
         if older:
             self._watch.lost(older, 'superseded')
         return None
+
+    def _answer_stranger(self, raw: bytes, client_id: str, header: Header, now_ns: int) -> None:
+        """Tell a robot at once that its session is not known, so that it opens another one."""
+        is_request = header.msg_type == MsgType.OBSERVATION
+        epoch = header.session_epoch
+        if is_request and self._strangers.may_answer(client_id, epoch, now_ns):
+            text = f'no session of epoch {epoch} is open for {client_id!r}; open one'
+            self.to_strangers(self._failure(raw, Status.NO_SESSION, text))
 
     def deposit_one(
         self, key: str, raw: bytes, now_ns: int, use: Callable[[Chunk], None]
@@ -115,8 +132,17 @@ class Serving:
             self.worker.reset(key)
             use(chunk)
 
-        dry_ns = now_ns + clamped_ns(queue_remaining_s)
-        self._mailbox.put(Mail(session, raw, start.header, now_ns, dry_ns, use=answer))
+        # no robot stands still for want of it: those that run dry sooner go first
+        dry_ns = now_ns + max(ONE_SHOT_PATIENCE_NS, clamped_ns(queue_remaining_s))
+        limit = self.sessions.rules.one_shots
+        mail = Mail(session, raw, start.header, now_ns, dry_ns, use=answer)
+        if not self._mailbox.put_one_shot(mail, limit):
+            self._statistics.drop('one_shots_full')
+            text = (
+                f'{limit} calls of predict_chunk wait already, which is the bound '
+                '(one_shots_waiting); call again later, or open a session'
+            )
+            return self._failure(raw, Status.TOO_LATE, text)
         self._statistics.arrived(now_ns, superseded=False)
         return None
 
@@ -132,7 +158,11 @@ class Serving:
     def change(self, rules: Rules, admitted: Admission, scheduler: Scheduler) -> None:
         """Bring in what may change live: bounds, times, admission and the order of service."""
         self.sessions.change_rules(
-            max_sessions=rules.max_sessions, grace_ns=rules.grace_ns, idle_ns=rules.idle_ns
+            max_sessions=rules.max_sessions,
+            grace_ns=rules.grace_ns,
+            idle_ns=rules.idle_ns,
+            process_sessions=rules.process_sessions,
+            one_shots=rules.one_shots,
         )
         self.admission = admitted
         self._mailbox.schedule(scheduler, self.sessions.__len__)

@@ -14,6 +14,7 @@ import threading
 
 from lerobot_serve.policies.base import Description
 from lerobot_serve.server.contract import check_contract, check_names, check_version, Rules
+from lerobot_serve.wire.names import is_own_reply_topic
 from lerobot_serve.wire.schema import ID_LIMIT, Refusal, StateClass
 from lerobot_serve.wire.session import check_name_is_free, Refused, SessionAsk
 
@@ -78,6 +79,8 @@ class SessionTable:
             check_name_is_free(known.ask, ask, silent_ns, self.rules.grace_ns)
         else:
             self._check_room(limit)
+            self._check_process(ask)
+        self._check_reply_topic(ask, now_ns)
         warnings = check_contract(ask, self._served, self.rules)
         session = Session(
             ask,
@@ -176,6 +179,31 @@ class SessionTable:
                 f'{len(self._sessions)} sessions are open and {limit} can be served; ask another '
                 f'server, or raise max_sessions ({self.rules.max_sessions}) or change admission',
             )
+
+    def _check_process(self, ask: SessionAsk) -> None:
+        limit = self.rules.process_sessions
+        if sum(session.ask.instance == ask.instance for session in self) >= limit:
+            raise Refused(
+                Refusal.CAPACITY,
+                f'the process of {ask.client_id!r} (instance {ask.instance}) holds {limit} '
+                'sessions, which is the bound of one process; close one, or raise '
+                'sessions_per_process',
+            )
+
+    def _check_reply_topic(self, ask: SessionAsk, now_ns: int) -> None:
+        """A topic of one client alone takes no other client's chunks, while it is used."""
+        if not is_own_reply_topic(ask.reply_topic):
+            return
+        for session in self:
+            name = session.ask.client_id
+            if name == ask.client_id or session.ask.reply_topic != ask.reply_topic:
+                continue
+            if now_ns - self._presence[name].heard_ns < self.rules.grace_ns:
+                raise Refused(
+                    Refusal.BAD_NAME,
+                    f'reply_topic {ask.reply_topic!r} is that of {name!r}; listen on a topic of '
+                    'your own',
+                )
 
 
 def name_session(ask: SessionAsk) -> str:

@@ -68,10 +68,12 @@ class Worker:
         statistics: Statistics,
         image_threads: int,
         clock: Clock = time.monotonic_ns,
+        let_go: Callable[[], None] = lambda: None,
     ) -> None:
+        """`let_go` is called once the policy is of no more use."""
         self._policy, self.served, self.slot = policy, policy.describe(), slot
         self._statistics, self._clock = statistics, clock
-        self.images = ImagePool(image_threads)
+        self.images, self._let_go = ImagePool(image_threads), let_go
         # when the policy was asked last
         self._predicted_ns = 0
 
@@ -103,8 +105,9 @@ class Worker:
             self._statistics.drop('reset_failed')
 
     def close(self) -> None:
-        """End the image threads."""
+        """End the image threads, and give back what was reserved."""
         self.images.close()
+        self._let_go()
 
     def answer(self, mails: list[Mail]) -> list[tuple[Mail, Chunk]]:
         """

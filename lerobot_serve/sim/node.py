@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from geometry_msgs.msg import PointStamped
 import numpy as np
 from sensor_msgs.msg import Image, JointState
 from std_srvs.srv import Trigger
@@ -17,6 +18,7 @@ from trajectory_msgs.msg import JointTrajectory
 
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.beat import Beat
+from lerobot_serve.ros.command_line import Command
 from lerobot_serve.ros.conversions import image_from_frame
 from lerobot_serve.ros.parameter_server import ParameterServer
 from lerobot_serve.ros.runtime import run, Runtime
@@ -44,6 +46,8 @@ class SimRobot(SteadyNode):
         self._beat = Beat(int(1e9 / parameters.rate_hz))
         publish = partial(self.create_publisher, qos_overriding_options=qos.OVERRIDABLE)
         self._joints = publish(JointState, 'joint_states', qos.SENSOR)
+        self._target = publish(PointStamped, 'target', qos.STATE)
+        self._publish_target()
         self._images = {
             name: publish(Image, f'camera/{name}/image_raw', qos.SENSOR) for name in CAMERAS
         }
@@ -93,6 +97,14 @@ class SimRobot(SteadyNode):
                 self._end_attempt(outcome)
             self._publish_senses()
 
+    def _publish_target(self) -> None:
+        """Publish where the target lies, for people and pictures; policies see it in images."""
+        target = PointStamped()
+        target.header.stamp = self.get_clock().now().to_msg()
+        target.header.frame_id = 'base'
+        target.point.x, target.point.y = self._scene.target_xy
+        self._target.publish(target)
+
     def _publish_senses(self) -> None:
         parameters, stamp = self._settings.current, self.get_clock().now().to_msg()
         joints = JointState(name=list(JOINT_NAMES), position=self._scene.arm.positions.tolist())
@@ -115,6 +127,7 @@ class SimRobot(SteadyNode):
             score=outcome.distance_m,
             text='score is the distance of the hand to the target in metres',
         )
+        self._publish_target()
         for publisher in self._outcomes:
             publisher.publish(message)
         if self._edge_reset and self._edge_reset.service_is_ready():
@@ -123,7 +136,7 @@ class SimRobot(SteadyNode):
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the executable `sim_robot`."""
-    return run(SimRobot, arguments)
+    return run(SimRobot, arguments, Command('sim_robot', SimParameters))
 
 
 if __name__ == '__main__':

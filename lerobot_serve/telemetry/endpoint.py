@@ -95,6 +95,13 @@ def handler(pages: dict[str, Callable[[], tuple[int, str, bytes]]]) -> type:
         timeout = REQUEST_TIMEOUT_S
 
         def do_GET(self) -> None:
+            self.wfile.write(self._head())
+
+        def do_HEAD(self) -> None:
+            self._head()
+
+        def _head(self) -> bytes:
+            """Send the status and the headers of a page; return its body."""
             page = pages.get(self.path.partition('?')[0])
             known = ', '.join(pages)
             status, kind, body = page() if page else (404, PLAIN, f'there are {known}\n'.encode())
@@ -102,7 +109,7 @@ def handler(pages: dict[str, Callable[[], tuple[int, str, bytes]]]) -> type:
             self.send_header('Content-Type', kind)
             self.send_header('Content-Length', str(len(body)))
             self.end_headers()
-            self.wfile.write(body)
+            return body
 
         def log_message(self, *_: object) -> None:
             """A line for each scrape would drown what matters."""

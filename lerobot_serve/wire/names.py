@@ -16,6 +16,9 @@ FILE = re.compile(r'[A-Za-z0-9][A-Za-z0-9._-]*')
 TOPIC = re.compile(r'(/[A-Za-z_][A-Za-z0-9_]*)+')
 LENGTH_LIMIT = 64
 TOPIC_LIMIT = 240
+# the last word, or the one before the last, of a topic that chunks are sent to
+OWN, RELAYED = re.compile(r'action_chunk(_[0-9]+)?'), 'answers'
+REPLY_TOPIC_FORMS = '/.../action_chunk, or /.../answers/NAME for a relay'
 
 
 def ros_token(text: str) -> str:
@@ -45,6 +48,25 @@ def file_name(text: str) -> str:
 def is_topic(name: str) -> bool:
     """Tell whether a peer's name may be used as a full ROS topic or service name."""
     return bool(TOPIC.fullmatch(name)) and len(name) <= TOPIC_LIMIT and '__' not in name
+
+
+def is_reply_topic(name: str) -> bool:
+    """
+    Tell whether chunks may be sent to a topic that a peer names: `.../action_chunk`, or with a
+    number behind it, is one client's own, `.../answers/NAME` a relay's, which holds the sessions
+    of many.
+    """
+    return is_topic(name) and (is_own_reply_topic(name) or name.split('/')[-2] == RELAYED)
+
+
+def is_own_reply_topic(name: str) -> bool:
+    """Tell whether only one client may listen for its chunks under this name."""
+    return bool(OWN.fullmatch(name.rpartition('/')[2]))
+
+
+def is_printable(text: str, limit: int) -> bool:
+    """Tell whether a peer's text may stand in a log line: no control codes, bounded in bytes."""
+    return text.isprintable() and len(text.encode('utf-8', 'replace')) <= limit
 
 
 def _hashed(words: str, text: str, joint: str) -> str:

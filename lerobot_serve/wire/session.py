@@ -9,6 +9,7 @@ from lerobot_serve.wire.schema import Codec, Refusal, SCHEMA_VERSION
 # of an ask: many sessions are remembered for long
 ASK_EXTENSIONS_LIMIT = 64
 ASK_EXTENSION_BYTES_LIMIT = 1 << 16
+TAGS_LIMIT, TAG_KEY_LIMIT, TAG_VALUE_LIMIT = 16, 64, 128
 
 
 class Refused(Exception):
@@ -53,8 +54,30 @@ class SessionAsk:
     rtc_execution_horizon: int = 0
     codec: int = Codec.JPEG
     answer_within_s: float = 0.0
+    # labels for logs and traces, which change nothing; key and value of each
+    tags: tuple[tuple[str, str], ...] = ()
     # key and bytes of each; who does not know a key passes it on or ignores it
     extensions: tuple[tuple[str, bytes], ...] = ()
+
+
+def tags_in_words(ask: SessionAsk) -> str:
+    """Return the labels of a robot as logs and traces show them."""
+    return ', '.join(f'{key}={value}' for key, value in ask.tags)
+
+
+def stretched(name: str, given: tuple[int, int], wanted: tuple[int, int]) -> str:
+    """
+    Return what an operator should know of a camera of another aspect ratio than in training.
+
+    Both are height and width, 0 where unknown; the text is empty where there is nothing to say.
+    """
+    (height, width), (wanted_height, wanted_width) = given, wanted
+    if not (height and wanted_height) or height * wanted_width == width * wanted_height:
+        return ''
+    return (
+        f'{name} is {height}x{width} on the robot and was {wanted_height}x{wanted_width} in '
+        'training: the picture will be stretched'
+    )
 
 
 def check_name_is_free(known: SessionAsk, ask: SessionAsk, silent_ns: int, grace_ns: int) -> None:

@@ -248,10 +248,23 @@ def test_one_server_of_each_slot_and_a_router_that_knows_them(monkeypatch):
         '/slot_a/policy_server': {'slot': 'a'},
         '/slot_b/policy_server': {'slot': 'b'},
         '/policy_router': {
-            'slot_a': ['/slot_a/policy_server'],
-            'slot_b': ['/slot_b/policy_server'],
+            'slot_a': ['slot_a/policy_server'],
+            'slot_b': ['slot_b/policy_server'],
         },
     }
+
+
+def test_two_groups_have_room_in_one_domain(monkeypatch):
+    groups = [
+        started(monkeypatch, 'ab.launch.py', namespace=name, shadow_policy_kind='builtin')
+        for name in ('cell_1', 'cell_2')
+    ]
+    for name, nodes in zip(('cell_1', 'cell_2'), groups, strict=True):
+        assert all(node.startswith(f'/{name}/') for node in nodes)
+        router = RouterParameters(**nodes[f'/{name}/policy_router']).within(f'/{name}')
+        assert {*router.servers, router.shadow_policy} == {*nodes} - {f'/{name}/policy_router'}
+    robots = started(monkeypatch, 'fleet.launch.py', robots='1', namespace='cell_1')
+    assert {*robots} == {'/cell_1/robot_1/sim_robot', '/cell_1/robot_1/edge_controller'}
 
 
 def test_several_servers_of_each_slot_one_in_shadow_and_a_plan(monkeypatch):
@@ -260,11 +273,11 @@ def test_several_servers_of_each_slot_one_in_shadow_and_a_plan(monkeypatch):
     nodes = started(monkeypatch, 'ab.launch.py', replicas='2', **given)
     router = nodes.pop('/policy_router')
     for slot, path in (('a', '/old'), ('b', '/new')):
-        names = [f'/slot_{slot}_{number}/policy_server' for number in (1, 2)]
+        names = [f'slot_{slot}_{number}/policy_server' for number in (1, 2)]
         assert router.pop(f'slot_{slot}') == names
         for name in names:
-            assert nodes.pop(name) == {'slot': slot, 'policy_path': path, 'max_sessions': 8}
-    assert router == {'shadow_policy': '/shadow/policy_server', 'canary.plan': ('5', '100')}
+            assert nodes.pop(f'/{name}') == {'slot': slot, 'policy_path': path, 'max_sessions': 8}
+    assert router == {'shadow_policy': 'shadow/policy_server', 'canary.plan': ('5', '100')}
     shadow = {'slot': 'prod', 'policy_path': '/next', 'device': 'cuda:1', 'max_sessions': 8}
     assert nodes == {'/shadow/policy_server': shadow}
     # what the router is given is what it takes

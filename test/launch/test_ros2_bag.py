@@ -14,6 +14,7 @@ import pytest
 
 from lerobot_serve.cli.offspring import bound_to_us
 from lerobot_serve.ros import qos
+from lerobot_serve.ros.share import shared_file
 from lerobot_serve_interfaces.msg import ActionChunk, EdgeState, ServerStatus
 
 pytestmark = pytest.mark.skipif(
@@ -21,6 +22,7 @@ pytestmark = pytest.mark.skipif(
     reason='ros2 bag is part of a ROS 2 installation; there are no wheels of it',
 )
 LIMIT_S = 60.0
+REACH = f'policy_path:={shared_file("config/policies/reach")}'
 REQUESTS = 5
 INBOX, SERVICE = '/policy_server/observation', '/policy_server/open_session'
 ANSWERS, STATUS = '/robot_1/edge_controller/action_chunk', '/policy_server/status'
@@ -82,7 +84,7 @@ def heard(observer) -> dict[str, list]:
 def test_recorded_read_and_played(name, launch, observer, heard, wait_until, tmp_path):
     words, node = RECORDERS[name]
     bag = tmp_path / name
-    server = launch('server.launch.py')
+    server = launch('server.launch.py', REACH)
     wait_until(lambda: is_active(heard), 'the server serves', server)
     robot = launch('fleet.launch.py', 'robots:=1')
     with recording(bag, words):
@@ -94,7 +96,7 @@ def test_recorded_read_and_played(name, launch, observer, heard, wait_until, tmp
     look_at(bag)
     for messages in heard.values():
         messages.clear()
-    played(bag, launch('server.launch.py'), heard, wait_until)
+    played(bag, launch('server.launch.py', REACH), heard, wait_until)
 
 
 def is_active(heard: dict[str, list]) -> bool:

@@ -6,6 +6,8 @@ This folder on the PYTHONPATH is an installed package: its dist-info names `load
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from lerobot_serve.policies.base import Loading, Policy
 from lerobot_serve.policies.lerobot.compat import lerobot
 from lerobot_serve.policies.lerobot.loader import load as load_lerobot
@@ -16,4 +18,4 @@ def load(loading: Loading) -> Policy:
     lerobot()
     import relative_steps  # noqa: F401  registers them
 
-    return load_lerobot(loading)
+    return load_lerobot(replace(loading, trusted_packages=('relative_steps',)))

@@ -3,7 +3,8 @@ A policy that does what a test says, and tells what it was asked: the kind `stee
 
 Its "path" is a folder and options, for example FOLDER?chunk=4&state=recurrent&seconds=0.1; with
 `rtc=1` it takes a prefix, `joint=arm` names its joints, `offset=0.1` leads that far away from
-where the robot is, and `noise=0.1` adds random numbers of that size. In the folder are
+where the robot is, `noise=0.1` adds random numbers of that size, and `range=90` says that actions
+were between -90 and 90 in training. In the folder are
 
     events   a line for each thing that happens, written here
     loads    a FIFO: while it is there, loading takes a byte from it first
@@ -30,6 +31,7 @@ from lerobot_serve.policies.base import (
     PolicyRequest,
     Prediction,
 )
+from lerobot_serve.wire.action_range import ActionRange
 from lerobot_serve.wire.schema import StateClass
 
 JOINTS = 6
@@ -99,8 +101,16 @@ def load(loading: Loading) -> SteeredPolicy:
         supports_rtc='rtc' in options,
         stochastic='noise' in options,
         batch_limit=int(options.get('batch_limit', 0)),
+        action_range=range_of(options, len(names)),
     )
     return SteeredPolicy(folder, options, description)
+
+
+def range_of(options: dict[str, str], count: int) -> ActionRange | None:
+    if 'range' not in options:
+        return None
+    most = float(options['range'])
+    return ActionRange((-most,) * count, (most,) * count)
 
 
 def tell(folder: Path, event: str) -> None:

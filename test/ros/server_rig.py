@@ -8,6 +8,7 @@ from functools import partial
 import subprocess
 import time
 from typing import Any
+import zlib
 
 from in_executor import in_executor
 from lifecycle_msgs.srv import ChangeState, GetState
@@ -77,7 +78,9 @@ class ServerRig:
 
     def stranger(self, name: str, **changes: object) -> SessionAsk:
         """Return the ask of a robot that only wants to know; nobody listens on its topic."""
-        ask = SessionAsk(name, 7, 1, f'/{name}/action_chunk', JOINTS, JOINTS, (), 30.0)
+        ask = SessionAsk(
+            name, zlib.crc32(name.encode()), 1, f'/{name}/action_chunk', JOINTS, JOINTS, (), 30.0
+        )
         return replace(ask, **changes)
 
     def clients(self, count: int) -> list[SmallClient]:

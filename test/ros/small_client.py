@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 import queue
 import time
+import zlib
 
 import numpy as np
 from rclpy.node import Node
@@ -29,8 +30,17 @@ class SmallClient:
 
     def __init__(self, node: Node, server: str, name: str = 'tester', **ask: object) -> None:
         topic = f'/{name}/action_chunk'
+        # a process of its own, as the server sees it
+        instance = zlib.crc32(name.encode())
         self.ask = SessionAsk(
-            name, 1, 1, topic, JOINTS, JOINTS, (CameraSpec('observation.images.front'),), 30.0
+            name,
+            instance,
+            1,
+            topic,
+            JOINTS,
+            JOINTS,
+            (CameraSpec('observation.images.front'),),
+            30.0,
         )
         self.ask = replace(self.ask, **ask)
         self.chunks: queue.SimpleQueue[bytes] = queue.SimpleQueue()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 
+from diagnostic_msgs.msg import KeyValue
 import pytest
 from rclpy.serialization import deserialize_message, serialize_message
 
@@ -35,6 +36,7 @@ ASK = SessionAsk(
     rtc_execution_horizon=8,
     codec=2,
     answer_within_s=0.5,
+    tags=(('shift', 'night'), ('lab', 'B 3')),
     extensions=(('vendor.force', bytes(range(256))), ('vendor.none', b'')),
 )
 
@@ -80,3 +82,19 @@ def _unchecked(key: str, value: bytes) -> Extension:
     message = Extension(value=array('B', value))
     message._key = key
     return message
+
+
+@pytest.mark.parametrize(
+    ('tags', 'words'),
+    [
+        ([('a', 'b')] * 17, 'tags has 17 entries, 16 are allowed'),
+        ([('shift', 'night\n[ERROR] forged')], r"'night\n[ERROR] forged'"),
+        ([('k' * 65, 'v')], 'its key at most 64 bytes'),
+        ([('k', 'v' * 129)], 'its value 128'),
+    ],
+)
+def test_labels_that_no_log_line_can_hold_are_refused(tags, words):
+    request = OpenSession.Request(tags=[KeyValue(key=key, value=value) for key, value in tags])
+    with pytest.raises(Refused) as refused:
+        ask_from_request(request)
+    assert words in str(refused.value)

@@ -50,7 +50,7 @@ def test_every_act_shows_its_point_and_the_audit_holds(tmp_path):
     assert len(codes) == PROCESSES
     logs = {name: (folder / f'{name}.log').read_text() for name in codes if codes[name]}
     assert not logs, (codes, logs)
-    assert (folder / 'report.html').read_text().count('<svg') == 4
+    assert (folder / 'report.html').read_text().count('<svg') == 5
     assert 'all robots move' in result.stdout
 
 

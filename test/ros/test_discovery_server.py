@@ -21,10 +21,12 @@ import pytest
 
 from lerobot_serve.cli.offspring import bound_to_us
 from lerobot_serve.cli.processes import fleet
+from lerobot_serve.ros.share import shared_file
 from lerobot_serve_interfaces.msg import EdgeState
 
 PROGRAM = shutil.which('fast-discovery-server')
 ONLOOKER = Path(__file__).with_name('onlooker_process.py')
+REACH = shared_file('config/policies/reach')
 HOST, ROBOT = '127.0.0.1', '/robot_1'
 # more than the queue of a robot and a chunk hold together
 ACTIONS = 150
@@ -93,7 +95,7 @@ def test_robots_are_served_and_go_on_without_it(
         return state == EdgeState.STREAMING and played > count
 
     with fleet(tmp_path, told) as started:
-        started.start('server', 'policy_server')
+        started.start('server', 'policy_server', policy_path=REACH)
         started.start('arm', 'sim_robot', namespace=ROBOT)
         started.start('edge', 'edge_controller', namespace=ROBOT, robot_file=sim_arm_yaml)
         wait_until(lambda: plays_after(0), 'the robot is served')

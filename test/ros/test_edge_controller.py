@@ -13,9 +13,11 @@ from trajectory_msgs.msg import JointTrajectory
 
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.calls import call
+from lerobot_serve.ros.share import shared_file
 from lerobot_serve_interfaces.msg import EdgeState
 
 MAX_AGE_S = 1.5
+REACH = shared_file('config/policies/reach')
 SHAPE = 'joints=6,chunk=30,cameras=front:48x64+wrist:48x64,fps=30'
 
 
@@ -50,7 +52,7 @@ torch_policy = pytest.mark.skipif(
 
 @torch_policy
 def test_it_streams_and_every_command_tells_where_it_came_from(processes, seen, wait_until):
-    processes.start('policy_server', 'policy_server')
+    processes.start('policy_server', 'policy_server', policy_path=REACH)
     start_robot(processes)
     wait_until(lambda: len(seen.played) > 30, 'actions are executed')
     wait_until(lambda: seen.last.state == EdgeState.STREAMING, 'it streams')
@@ -66,7 +68,7 @@ def test_it_streams_and_every_command_tells_where_it_came_from(processes, seen, 
 
 @torch_policy
 def test_a_reset_begins_a_new_episode(processes, seen, node, wait_until):
-    processes.start('policy_server', 'policy_server')
+    processes.start('policy_server', 'policy_server', policy_path=REACH)
     start_robot(processes)
     wait_until(lambda: seen.played, 'actions are executed')
     before = seen.last.episode_id

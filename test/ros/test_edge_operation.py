@@ -123,7 +123,7 @@ def test_a_latched_cage_judges_again_after_its_reset(edge_rig):
     # where it stands is outside, and the way back is long
     edge_rig.robot = robot_yaml(limits='min: -0.05, max: 0.05, max_step: 0.0005')
     edge_rig.start_server()
-    edge_rig.start(latch_after_trips=10)
+    edge_rig.start(latch_after_trips=10, start_tolerance=10.0)
     stopped = edge_rig.wait_for_verdict(ExecutedAction.STOPPED)
     assert 'latched after 10 trips in a row' in stopped.reason
     assert not len(stopped.commanded)

@@ -101,7 +101,7 @@ def test_a_robot_without_a_server_for_too_long_is_given_up_until_a_reset(edge_ri
     edge_rig.wait(lambda: stops, 'the stop service is called')
     edge_rig.wait_for_ticks()
     down = [action.rung for action in edge_rig.seen.executed]
-    assert down[-1] == EdgeState.RUNG_SAFE_POSE
+    assert down[-2:] == [EdgeState.RUNG_SAFE_POSE, EdgeState.RUNG_STOP_SERVICE]
     assert EdgeState.RUNG_RAMP in down
     assert edge_rig.seen.last.rung == EdgeState.RUNG_STOP_SERVICE
     assert list(edge_rig.body.positions.values()) == pytest.approx([0.0] * 6, abs=1e-3)

@@ -6,7 +6,7 @@ from functools import partial
 
 from edge_rig import EDGE, EdgeRig, LIMIT_S, Seen
 from fake_server import FakeServer
-from geometry_msgs.msg import Twist
+from geometry_msgs.msg import Twist, TwistStamped
 from nav_msgs.msg import Odometry
 import numpy as np
 from played_robot import HOME, ROBOT, robot_yaml
@@ -21,6 +21,7 @@ from lerobot_serve.wire.schema import Codec
 from lerobot_serve_interfaces.msg import EdgeState, ExecutedAction
 
 FRAME = np.arange(48 * 64 * 3, dtype=np.uint8).reshape(48, 64, 3)
+DRIVE = f'{ROBOT}/diff_drive_controller'
 JPEG = simplejpeg.encode_jpeg(FRAME, quality=90)
 
 
@@ -74,22 +75,24 @@ class Base:
 
     def __init__(self, rig: EdgeRig) -> None:
         self.distance_m = 2.0
-        self.told: list[Twist] = []
+        self.told: list[TwistStamped] = []
         create = partial(rig.node.create_publisher, qos_profile=qos.SENSOR)
-        self._odometry = create(Odometry, f'{ROBOT}/odom')
+        self._odometry = create(Odometry, f'{DRIVE}/odom')
         self._distance = create(Float64MultiArray, f'{ROBOT}/front_distance')
         self._camera = create(Image, f'{ROBOT}/camera/image_raw')
-        rig.node.create_subscription(Twist, f'{ROBOT}/cmd_vel', self.told.append, qos.COMMAND)
+        rig.node.create_subscription(
+            TwistStamped, f'{DRIVE}/cmd_vel', self.told.append, qos.COMMAND
+        )
         rig.node.create_timer(0.03, self._tell)
 
     @property
     def speed(self) -> tuple[float, float]:
-        last = self.told[-1] if self.told else Twist()
+        last = self.told[-1].twist if self.told else Twist()
         return round(last.linear.x, 4), round(last.angular.z, 4)
 
     def _tell(self) -> None:
         odometry = Odometry()
-        odometry.twist.twist = self.told[-1] if self.told else Twist()
+        odometry.twist.twist = self.told[-1].twist if self.told else Twist()
         self._odometry.publish(odometry)
         self._distance.publish(Float64MultiArray(data=[self.distance_m]))
         self._camera.publish(image_from_frame(FRAME, 'front'))

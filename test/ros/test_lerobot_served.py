@@ -54,7 +54,7 @@ def observed(client, described, turn: int, **changes: object):
 
 
 def test_each_kind_is_served_after_the_other_by_one_server(rig, tmp_path):
-    rig.start('unconfigured', autostart=False, policy_kind='lerobot')
+    rig.start('unconfigured', autostart=False, policy_kind='lerobot', policy_root=str(tmp_path))
     for kind, state_class, steps, rows, guided in KINDS:
         folder = tiny_policies.build(kind, tmp_path / kind)
         assert rig.set(policy_path=str(folder), **names_as_parameter()) == ''

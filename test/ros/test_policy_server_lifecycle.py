@@ -78,7 +78,7 @@ def test_a_lifecycle_manager_may_take_its_time_to_configure(rig):
 
 
 def test_a_policy_that_cannot_be_loaded_is_mended_and_configured_again(rig, log_of_rig):
-    rig.start(**IDLE, policy_path='/nowhere')
+    rig.start(**IDLE, policy_path='/nowhere', policy_root=str(rig.steering.folder.parent))
     assert not rig.change_state('configure')
     assert (rig.lifecycle(), rig.state()) == ('unconfigured', 'failed')
     assert 'there is no folder /nowhere' in rig.status().text
@@ -126,7 +126,8 @@ def test_a_pause_keeps_the_sessions(rig):
 
 
 def test_cleanup_frees_the_policy_and_another_takes_its_place(rig):
-    rig.start(policy_kind='steered', policy_path=rig.steering.path(chunk=4))
+    root = str(rig.steering.folder.parent)
+    rig.start(policy_kind='steered', policy_path=rig.steering.path(chunk=4), policy_root=root)
     client = rig.client()
     first = client.round_trip()
     assert len(first.robot) == 4

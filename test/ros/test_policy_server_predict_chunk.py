@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from lerobot_serve.ros.conversions import message_from_observation
+from lerobot_serve.ros.share import shared_file
 from lerobot_serve.wire.content import Image
 from lerobot_serve.wire.images import encode as encode_image
 from lerobot_serve.wire.schema import Codec, Refusal, Status
@@ -14,6 +15,7 @@ from lerobot_serve_interfaces.msg import Observation
 
 STATE = np.linspace(-1, 1, 6, dtype=np.float32)
 NULL = {'policy_kind': 'null', 'policy_path': 'joints=6,chunk=30,cameras=,fps=30'}
+REACH = shared_file('config/policies/reach')
 BUILTIN_STATE = (0.1, -0.2, 0.3, 0.0, 0.1, 0.2)
 
 
@@ -44,7 +46,7 @@ def test_a_caller_without_a_session_gets_a_chunk(rig):
 @pytest.mark.parametrize('codec', tuple(Codec), ids=lambda codec: codec.name)
 def test_the_builtin_policy_answers_with_its_cameras(rig, codec):
     pytest.importorskip('torch', reason='torch is not installed (TORCH=none)')
-    rig.start()
+    rig.start(policy_path=REACH)
     served = rig.describe()
     pictures = [picture(c.name, c.height, c.width, codec) for c in served.cameras]
     assert pictures

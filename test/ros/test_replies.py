@@ -9,6 +9,6 @@ def test_hundreds_of_reply_topics_give_the_executor_nothing_to_look_at(node):
     before = len(list(node.waitables))
     replies = Replies(node)
     for number in range(3):
-        replies.open(f'/robot_{number}/chunk')
+        replies.open(f'/robot_{number}/action_chunk')
     assert len(list(node.waitables)) == before
-    assert replies.send('/robot_2/chunk', b'\0\1\0\0')
+    assert replies.send('/robot_2/action_chunk', b'\0\1\0\0')

@@ -16,7 +16,7 @@ SUCCESS, FAILURE = EpisodeOutcome.SUCCESS, EpisodeOutcome.FAILURE
 PLAN = {
     'canary.plan': "['50:10:0', '100']",
     'canary.minimum_s': 0.0,
-    'canary.settle_s': 0.0,
+    'canary.block_episodes': 1,
     'canary.margin': 0.3,
     'canary.max_trip_percent': 0.0,
     'canary.max_fallback_percent': 0.0,

@@ -72,7 +72,7 @@ def write_placements(folder: Path, count: int) -> list[str]:
     store = Store(folder, count, 'before')
     store.write(Batch(placements=dict(placed)))
     store.close()
-    return names
+    return list(placed)
 
 
 def damage(file: Path) -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
+import shutil
 
 import pytest
 from small_client import SmallClient
 
+from lerobot_serve.router.storage.store import Store
 from lerobot_serve.wire.schema import Flag, Status
 from lerobot_serve_interfaces.msg import ReplicaState, SlotState
 from lerobot_serve_interfaces.srv import ControlSlot
@@ -159,7 +162,7 @@ def test_an_operator_drains_and_restores_at_episode_boundaries(router_rig):
     refused = router_rig.control(ControlSlot.Request.DRAIN, 'c')
     assert not refused.done
     assert "there is no slot 'c'; there are a, b" in refused.text
-    assert 'nothing to try' in router_rig.control(ControlSlot.Request.PROBE, 'a').text
+    assert 'nothing to probe' in router_rig.control(ControlSlot.Request.PROBE, 'a').text
 
 
 def test_a_slot_that_is_down_is_done_without_until_it_comes(router_rig):
@@ -180,14 +183,26 @@ def test_a_slot_that_is_down_is_done_without_until_it_comes(router_rig):
     router_rig.wait(is_in_b, 'new episodes go to b')
 
 
-def test_placements_survive_the_router(router_rig):
-    router_rig.slots()
+def written(folder: Path, to: Path) -> set[str]:
+    """Return the placements that a router which is killed now leaves behind."""
+    shutil.rmtree(to, ignore_errors=True)
+    shutil.copytree(folder, to)
+    store = Store(to, 1000, 'now')
+    store.close()
+    return set(store.content.placements)
+
+
+def test_placements_survive_the_router(router_rig, tmp_path):
+    folder = tmp_path / 'kept'
+    router_rig.slots(state_folder=folder)
     client = router_rig.robot()
     names = [f'episode-{number}' for number in range(8)]
     before = [answered(client, name)[0].slot for name in names]
     assert set(before) == {'a', 'b'}
+    # not waited for by requests: those of the last moment are lost with the process
+    router_rig.wait(lambda: written(folder, tmp_path / 'copy') == {*names}, 'they are written')
     router_rig.kill('router')
-    router_rig.router(slot_a=['a'], slot_b=['b'], split_percent=100)
+    router_rig.router(slot_a=['a'], slot_b=['b'], split_percent=100, state_folder=folder)
     client.ask = replace(client.ask, session_epoch=2)
     client.open()
     assert [answered(client, name)[0].slot for name in names] == before

@@ -106,7 +106,7 @@ def test_with_both_slots_down_a_goal_is_aborted_and_says_what_to_do(router_rig, 
     for number in range(2):
         chunk = refused(caller, router_rig.episode('a'))
         assert chunk.status == Status.NO_SESSION
-        for words in ('no slot can answer', '/a/policy_server', '/b/policy_server', 'mend one'):
+        for words in ('no slot may answer', '/a/policy_server', '/b/policy_server', 'mend one'):
             assert words in chunk.status_text
         router_rig.wait_for_drop(UNANSWERED, number + 1)
     # nothing was remembered of an episode that nobody could take

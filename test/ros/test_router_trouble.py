@@ -170,7 +170,12 @@ def test_the_second_robot_of_a_name_has_to_wait_until_the_first_is_silent(router
     first = router_rig.robot()
     assert first.round_trip().status == Status.OK
     second = SmallClient(
-        router_rig.node, ROUTER, cameras=(), instance=2, session_epoch=2, reply_topic='/second'
+        router_rig.node,
+        ROUTER,
+        cameras=(),
+        instance=2,
+        session_epoch=2,
+        reply_topic='/second/action_chunk',
     )
     with pytest.raises(Refused) as refused:
         second._sessions.open(second.ask, LIMIT_S)

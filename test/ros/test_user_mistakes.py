@@ -7,6 +7,20 @@ import subprocess
 import pytest
 
 from lerobot_serve.cli.processes import executable_path
+from lerobot_serve.edge.parameters import EdgeParameters
+from lerobot_serve.parameters import specs
+from lerobot_serve.ros.share import shared_file
+from lerobot_serve.router.parameters import RouterParameters
+from lerobot_serve.server.parameters import ServerParameters
+from lerobot_serve.sim.parameters import SimParameters
+
+REACH = shared_file('config/policies/reach')
+EXECUTABLES = {
+    'policy_server': ServerParameters,
+    'policy_router': RouterParameters,
+    'edge_controller': EdgeParameters,
+    'sim_robot': SimParameters,
+}
 
 
 def run(executable: str, *arguments: str) -> subprocess.CompletedProcess:
@@ -19,14 +33,40 @@ def parameter(name: str, value: str) -> list[str]:
 
 
 MISTAKES = [
-    ('policy_server', parameter('polcy_path', 'x'), ['polcy_path is not a parameter']),
+    ('policy_server', [], ['policy_path is empty', 'no policy to serve']),
+    (
+        'policy_server',
+        parameter('polcy_path', 'x'),
+        ['polcy_path is not a parameter', 'did you mean policy_path?'],
+    ),
+    (
+        'policy_server',
+        ['--policy.path=/models/act', '--device', 'cuda:0'],
+        [
+            '--policy.path=/models/act --device cuda:0',
+            '-p policy_path:=/models/act -p device:=cuda:0',
+        ],
+    ),
+    ('policy_server', ['policy_path:=/models/act'], ['--ros-args -p policy_path:=/models/act']),
+    ('edge_controller', ['--robot-file', 'my.yaml'], ['-p robot_file:=my.yaml']),
+    ('policy_router', ['--split_percent=5'], ['-p split_percent:=5']),
+    ('sim_robot', ['now'], ['unknown argument: now', 'sim_robot --help']),
+    (
+        'sim_robot',
+        ['--ros-args', '-p', 'sim_robt:seed:=3'],
+        ['is for the node sim_robt', '/sim_robot'],
+    ),
     ('policy_server', parameter('max_sessions', '0'), ['max_sessions', '[1, 4096]', 'got 0']),
     ('policy_server', parameter('max_sessions', 'many'), ['max_sessions', 'integer', "'many'"]),
     ('policy_server', parameter('slot', 'c'), ['slot must be one of prod, a, b', "'c'"]),
     ('policy_server', parameter('pin_task', 'true'), ['pin_task needs a default_task']),
     ('policy_server', parameter('policy_kind', 'magic'), ["no policy kind 'magic'", 'null']),
     ('policy_server', parameter('policy_path', '/nowhere'), ['/nowhere']),
-    ('policy_server', parameter('device', 'cuda:99'), ['cuda:99']),
+    (
+        'policy_server',
+        [*parameter('device', 'cuda:99'), '-p', f'policy_path:={REACH}'],
+        ['cuda:99'],
+    ),
     ('edge_controller', [], ['client_id is empty']),
     (
         'edge_controller',
@@ -71,6 +111,25 @@ def test_a_broken_parameter_file_is_one_line(tmp_path, content):
     assert result.returncode == 1
     assert 'error: ' in result.stderr
     assert 'Traceback' not in result.stderr
+
+
+@pytest.mark.parametrize('executable', EXECUTABLES)
+def test_help_prints_the_parameters_and_starts_nothing(executable):
+    result = run(executable, '--help')
+    assert result.returncode == 0
+    assert result.stdout.startswith(f'usage: {executable} ')
+    assert not result.stderr
+    for spec in specs(EXECUTABLES[executable]):
+        assert f'  {spec.name} ' in result.stdout
+        assert spec.text in result.stdout
+
+
+def test_a_parameter_file_for_another_node_is_not_passed_over(tmp_path):
+    file = tmp_path / 'mine.yaml'
+    file.write_text('/robot_1:\n  sim_robt:\n    ros__parameters: {seed: 3}\n')
+    result = run('sim_robot', '--ros-args', '--params-file', str(file), '-r', '__ns:=/robot_1')
+    assert result.returncode == 1
+    assert 'holds nothing for /robot_1/sim_robot, only for /robot_1/sim_robt' in result.stderr
 
 
 def test_a_broken_robot_file_names_its_place(tmp_path, sim_arm_yaml):

@@ -210,7 +210,7 @@ class _Driver:
 
     def _command(self, wanted: np.ndarray, ids: Ids, rung: str, **more: Any) -> None:
         here = self._last.position if self._last else self._home
-        last = self._last or self._cage.start(here)
+        last = self._last or self._cage.limits.start(here)
         judgement = self._cage.judge(wanted, last, measured=here, state=None)
         self._last = last.after(judgement.command, STEP_S)
         self._tick += 1

@@ -15,7 +15,7 @@ from lerobot_serve.wire.schema import SCHEMA_VERSION
 SERVER = '/policy_server'
 # 8 rows, which the policy has 10 times as large
 ROWS = np.arange(24, dtype=np.float32).reshape(8, 3)
-RTC = Agreement(SCHEMA_VERSION, chunk_size=6, supports_rtc=True)
+RTC = Agreement(SCHEMA_VERSION, chunk_size=8, supports_rtc=True)
 
 
 def source(policy: str = 'act@0') -> Source:

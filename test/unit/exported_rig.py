@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+from dataclasses import dataclass
+import io
 from pathlib import Path
 from typing import Any
+import warnings
 
 import numpy as np
+import pytest
 import torch
 from torch import nn, Tensor
 
@@ -65,14 +70,35 @@ def exported(network: nn.Module | None = None, *, dynamic: bool = True):
     )
 
 
-def scripted(network: nn.Module | None = None):
-    """Return the network as TorchScript."""
-    return torch.jit.script(network or Network())
+@dataclass(frozen=True)
+class Onnx:
+    """A program that is to be written as ONNX."""
+
+    program: torch.export.ExportedProgram
+
+
+def as_onnx(network: nn.Module | None = None, *, dynamic: bool = True) -> Onnx:
+    """Return the network as it is written as ONNX."""
+    pytest.importorskip('onnxscript', reason='onnxscript is not installed')
+    # its progress bar would leave a thread behind
+    import tqdm
+
+    tqdm.tqdm.monitor_interval = 0
+    return Onnx(exported(network, dynamic=dynamic))
 
 
 def write_policy(folder: Path, program: object, **changes: Any) -> str:
     """Write a policy with changes of its sidecar and return its path."""
-    write(folder, program, {**SIDECAR, **changes}, STATISTICS)
+    onnx = isinstance(program, Onnx)
+    with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
+        warnings.simplefilter('ignore')
+        write(
+            folder,
+            program.program if onnx else program,
+            {**SIDECAR, **changes},
+            STATISTICS,
+            onnx=onnx,
+        )
     return str(folder)
 
 

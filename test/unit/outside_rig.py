@@ -10,12 +10,14 @@ import numpy as np
 import simplejpeg
 
 from lerobot_serve.cage.description import ActionLimit, Motion
+from lerobot_serve.edge.frozen import FrozenCameras
 from lerobot_serve.edge.history import Moment
 from lerobot_serve.edge.inputs import Snapshot
 from lerobot_serve.edge.outside import Outside
 from lerobot_serve.edge.parameters import EdgeParameters
 from lerobot_serve.edge.preparation import session_ask
 from lerobot_serve.edge.robot.description import CameraInput, Output, Robot, StateSource
+from lerobot_serve.edge.watched import WatchedInputs
 from lerobot_serve.wire.content import Image as WireImage
 from lerobot_serve.wire.errors import Malformed
 from lerobot_serve.wire.schema import Codec
@@ -46,6 +48,7 @@ class FakeClient:
         self.wired = self.there = True
         self.cameras: tuple[CameraSpec, ...] = ()
         self.warnings: tuple[str, ...] = ()
+        self.extensions: tuple[SimpleNamespace, ...] = ()
 
     def is_there(self) -> bool:
         return self.there
@@ -67,6 +70,7 @@ class FakeClient:
             supports_rtc=True,
             cameras=self.cameras,
             warnings=self.warnings,
+            extensions=self.extensions,
         )
 
     def close(self, ask: SessionAsk, timeout_s: float) -> None:
@@ -76,6 +80,10 @@ class FakeClient:
         self._note('announce', request)
         if self.refusal:
             on_refusal(self.refusal)
+
+    def probe(self, on_answer: Callable[[], None]) -> None:
+        self._note('probe')
+        on_answer()
 
     def send(self, raw: bytes) -> None:
         self._note('send', raw)
@@ -107,7 +115,7 @@ class World:
     """An outside with two servers, and what was told to operators."""
 
     def __init__(self, robot: Robot = ROBOT, **parameters: object) -> None:
-        self.a, self.b, self.told = FakeClient(), FakeClient(), []
+        self.a, self.b, self.told, self.warned = FakeClient(), FakeClient(), [], []
         self.settings = EdgeParameters(**parameters)
         self.outside = Outside(
             {'/a': self.a, '/b': self.b},
@@ -115,18 +123,29 @@ class World:
             OpenMessages(),
             asking=self.ask,
             settings=lambda: self.settings,
-            publisher_count=lambda: 1,
+            reply_topic=lambda server: f'/reply{server}',
+            publisher_count=lambda server: 1,
+            watched=WatchedInputs(
+                robot,
+                FrozenCameras(0.0),
+                frozen_stops=False,
+                stamp_ns=lambda raw, topic: 0,
+                now_ns=lambda: 0,
+                mono_ns=lambda: 0,
+                drop=self.told.append,
+            ),
             tell=self.told.append,
+            warn=self.warned.append,
         )
 
-    def ask(self, epoch: int) -> SessionAsk:
+    def ask(self, epoch: int, reply_topic: str) -> SessionAsk:
         return session_ask(
             self.settings,
             ROBOT,
             client_id='robot_1',
             instance=7,
             epoch=epoch,
-            reply_topic='/reply',
+            reply_topic=reply_topic,
             task='fold',
         )
 

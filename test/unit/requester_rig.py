@@ -21,6 +21,7 @@ from lerobot_serve.edge.history import History
 from lerobot_serve.edge.inputs import Inputs
 from lerobot_serve.edge.link import Episode, Pace
 from lerobot_serve.edge.listener import Listener
+from lerobot_serve.edge.presence import Presence
 from lerobot_serve.edge.queue.actions import ActionQueue
 from lerobot_serve.edge.queue.latency import LatencyTracker
 from lerobot_serve.edge.requester import Requester
@@ -34,7 +35,10 @@ MS = 1_000_000
 S = 1000 * MS
 CHUNK = np.array([[1, 2, 3], [4, 5, 6]], np.float32)
 # so much buffer that it asks again as soon as it was answered
-PACE = Pace(step_s=0.001, buffer_time_s=60.0, request_timeout_s=60.0, append=True)
+# and one timeout ends a session: what several mean is in test_requester_timeouts
+PACE = Pace(
+    step_s=0.001, buffer_time_s=60.0, request_timeout_s=60.0, append=True, timeouts_limit=1
+)
 ABC = ('/a', '/b', '/c')
 # more than any test needs: who waits or looks at the clock so often does not wait at all
 WAITS_LIMIT = 20_000
@@ -75,12 +79,14 @@ class Bench:
         self.exchange.name_episode(Episode('fold the towel'))
         self.servers = Servers(servers, first_backoff_s=1.0, max_backoff_s=4.0, random=lambda: 0.5)
         self.pace = replace(PACE, **pace)
+        self.presence = Presence(2.0)
         self.requester = Requester(
             self.link,
             self.exchange,
             self.actions,
             self.connection,
             self.servers,
+            self.presence,
             pace=self.pace,
             clock=self.clock,
         )

@@ -23,7 +23,8 @@ ASK = replace(BARE_ASK, cameras=(CameraSpec(FRONT, 8, 16),))
 
 
 def ask(number: int = 1, **changes: object) -> SessionAsk:
-    return replace(ASK, client_id=f'robot_{number}', **changes)
+    own = {'client_id': f'robot_{number}', 'reply_topic': f'/robot_{number}/action_chunk'}
+    return replace(ASK, **(own | changes))
 
 
 def request(number: int = 1, *, left_s: float = 0.0, **header: object) -> bytes:

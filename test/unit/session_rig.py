@@ -8,6 +8,7 @@ from lerobot_serve.policies.base import Camera
 from lerobot_serve.policies.fake import DESCRIPTION, JOINTS
 from lerobot_serve.server.contract import Rules
 from lerobot_serve.server.sessions import SessionTable
+from lerobot_serve.wire.names import ros_token
 from lerobot_serve.wire.session import CameraSpec, SessionAsk
 
 FRONT = 'observation.images.front'
@@ -20,6 +21,8 @@ RULES = Rules(
     strict_fps=False,
     grace_ns=5 * S,
     idle_ns=60 * S,
+    process_sessions=100,
+    one_shots=3,
 )
 
 
@@ -28,7 +31,7 @@ def ask(client_id: str = 'robot_1', epoch: int = 7, **changes: object) -> Sessio
         client_id=client_id,
         instance=1,
         session_epoch=epoch,
-        reply_topic='/robot_1/edge_controller/action_chunk',
+        reply_topic=f'/{ros_token(client_id)}/edge_controller/action_chunk',
         state_names=JOINTS,
         action_names=JOINTS,
         cameras=(CameraSpec(FRONT, 480, 640),),

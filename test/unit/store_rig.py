@@ -38,6 +38,7 @@ def opened(folder: Path, capacity: int = 100) -> Store:
 
 def copied(folder: Path, to: Path) -> Path:
     """Copy the files of a store that is in use, as a power cut or a backup finds them."""
+    shutil.rmtree(to, ignore_errors=True)
     to.mkdir()
     for file in folder.glob(f'{FILE}*'):
         shutil.copy(file, to)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 from pathlib import Path
 
 from audit_rig import accusations, drive
 import pytest
 
+from lerobot_serve.cli import audit as command
 from lerobot_serve.trace.audit.audit import audit, Outcome
 
 # a drive of several parts, when they are small
@@ -126,3 +128,33 @@ def test_how_a_run_ended_is_said(tmp_path, spoil, words):
     spoil(edge)
     (result,) = [each for each in audit([tmp_path]).results if each.check == 'whole']
     assert [words in violation.text for violation in result.shown] == [True]
+
+
+WRONG = {'garbled', 'miscounted', 'lost and not told'}
+
+
+@pytest.mark.parametrize('name', DAMAGES)
+def test_what_is_missing_is_incomplete_and_what_is_wrong_is_violated(tmp_path, name, capsys):
+    check, spoil = DAMAGES[name]
+    edge, _ = drive(SEED).write(tmp_path)
+    spoil(edge)
+    found = audit([tmp_path])
+    (result,) = [each for each in found.results if each.check == check]
+    is_wrong = name in WRONG
+    assert (result.violations, result.gaps) == ((1, 0) if is_wrong else (0, 1))
+    assert found.outcome is (Outcome.VIOLATED if is_wrong else Outcome.INCOMPLETE)
+    options = argparse.Namespace(
+        paths=[str(tmp_path)], max_action_age=None, robot=None, show=5, json=False
+    )
+    assert command.main(options) == (3 if is_wrong else 5)
+    told = capsys.readouterr().out
+    assert ('VIOLATED' in told) == is_wrong
+    assert ('1 missing' in told) == (not is_wrong)
+
+
+def test_a_violation_is_no_less_one_because_the_trace_is_incomplete(tmp_path):
+    edge, _ = drive(SEED).write(tmp_path)
+    garble(edge)
+    without_footer(edge)
+    found = audit([tmp_path])
+    assert found.outcome is Outcome.VIOLATED

@@ -2,46 +2,70 @@
 
 from __future__ import annotations
 
+from statistics import median
+
 from canary_rig import plan, started
+import numpy as np
 import pytest
 
-from lerobot_serve.router.canary.evidence import Counts
 from lerobot_serve.router.canary.forecast import episodes_to_decide
 from lerobot_serve.router.canary.plan import Terms
 from lerobot_serve.router.canary.states import State
 
 
+def seen(share: int, **ends: int):
+    """Return a world at this share in which both arms ended so, and its terms."""
+    others = (100 - share) // share
+    world = started(plan=plan(str(share), '100'), terms=Terms(margin=0.1, false_rollback=1e-6))
+    world.end('candidate', **ends)
+    world.end('champion', **{what: count * others for what, count in ends.items()})
+    world.wait(100)
+    return world
+
+
+def forecast(world, share: int):
+    return episodes_to_decide(
+        world.canary.record.trial, share_percent=share, terms=world.canary.terms, trials=1
+    )
+
+
 @pytest.mark.parametrize('share', [5, 50])
 def test_the_forecast_is_kept(share):
-    champion, candidate, terms = Counts(80, 20), Counts(40, 10), Terms(margin=0.1, settle_s=0)
-    forecast = episodes_to_decide(champion, candidate, share_percent=share, terms=terms, trials=3)
-    assert forecast.promoted
-    others = (100 - share) // share
-    world = started(plan=plan(str(share), '100'), terms=terms)
-    world.end('candidate', 40, 10)
-    world.end('champion', 80, 20)
-    world.wait(100)
-    more = 0
+    told = forecast(seen(share, success=40, failure=10), share)
+    assert told.promoted
+    found = median(more_until_promoted(share, seed) for seed in range(9))
+    assert told.episodes == pytest.approx(found, rel=0.3)
+
+
+def more_until_promoted(share: int, seed: int) -> int:
+    """Return how many episodes of the candidate it takes at 80 % of both."""
+    world, rng, more = seen(share, success=40, failure=10), np.random.default_rng(seed), 0
     while world.canary.state is not State.PROMOTED:
-        world.end('candidate', 4, 1)
-        world.end('champion', 4 * others, others)
-        world.look()
+        for _ in range(5):
+            for arm, count in (('candidate', 1), ('champion', (100 - share) // share)):
+                good = int(rng.binomial(count, 0.8))
+                world.end(arm, good, count - good)
+            world.look()
         more += 5
-    assert forecast.episodes == pytest.approx(more, rel=0.15)
+    return more
+
+
+@pytest.mark.parametrize('share', [5, 50])
+def test_a_bad_candidate_is_forecast_to_be_rolled_back(share):
+    world = started(plan=plan(str(share), '100'), terms=Terms(false_rollback=1e-6))
+    world.end('candidate', 7, 5)
+    world.end('champion', 18, 2)
+    world.look()
+    assert not forecast(world, share).promoted
 
 
 def test_at_a_small_share_the_champion_is_known_sooner():
-    few, many = (
-        episodes_to_decide(
-            Counts(80, 20), Counts(40, 10), share_percent=share, terms=Terms(), trials=3
-        )
-        for share in (5, 50)
-    )
-    assert few.episodes < 0.8 * many.episodes
+    few, many = (forecast(seen(share, success=40, failure=10), share) for share in (5, 50))
+    assert few.episodes < many.episodes
 
 
 def test_too_few_to_forecast_is_said():
-    world = started(plan=plan(episodes=5), terms=Terms(settle_s=0))
+    world = started(plan=plan(episodes=5), terms=Terms())
     world.end('candidate', 5)
     world.end('champion', 50, 10)
     world.wait(100)
@@ -49,7 +73,7 @@ def test_too_few_to_forecast_is_said():
 
 
 def test_what_will_not_be_decided_is_said():
-    world = started(terms=Terms(margin=0.0, settle_s=0))
+    world = started(terms=Terms(margin=0.0))
     world.end('candidate', 500, 500)
     world.end('champion', 5000, 5000)
     world.wait(100)

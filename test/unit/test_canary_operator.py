@@ -30,7 +30,7 @@ def test_a_paused_canary_keeps_its_share_and_its_time():
 
 
 def test_an_operator_may_promote_without_waiting():
-    world = started(terms=Terms(settle_s=0))
+    world = started(terms=Terms())
     assert 'step 2 of 4, 25 % of new episodes' in world.canary.promote('Ann: urgent')
     world.look()
     # a promotion by hand proves nothing: the next one waits for the comparison again

@@ -96,7 +96,7 @@ def test_any_text_is_a_plan_or_an_error(texts):
         ({'margin': float('nan')}, 'margin must be in [0, 0.5], got nan'),
         ({'false_promotion': 0.0}, 'false_promotion must be in [1e-09, 0.5], got 0.0'),
         ({'false_rollback': 0.9}, 'false_rollback must be in'),
-        ({'settle_s': float('inf')}, 'settle_s must be in [0, 1e+07], got inf'),
+        ({'block_episodes': 0}, 'block_episodes must be in [1, 1000], got 0'),
     ],
 )
 def test_terms_have_bounds(values, told):

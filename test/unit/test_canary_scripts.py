@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule, RuleBasedStateMachine
 
 from lerobot_serve.router.canary.canary import Canary, NotAllowed
-from lerobot_serve.router.canary.guards import Limits, not_ready, tripped, unreported, unseen
+from lerobot_serve.router.canary.facts import TRAFFIC
+from lerobot_serve.router.canary.guards import Limits, not_ready, tripped, unseen
 from lerobot_serve.router.canary.states import ON_TRIAL, State
 
 SLOTS = st.sampled_from(('candidate', 'champion'))
@@ -40,9 +41,17 @@ class AnyScript(RuleBasedStateMachine):
     def episodes_end(self, slot, successes, failures):
         self.world.end(slot, successes, failures)
 
-    @rule(slot=SLOTS, kind=st.sampled_from(('unreported', 'aborted', 'moved')), count=FEW)
+    @rule(
+        slot=SLOTS,
+        kind=st.sampled_from(('unreported', 'aborted', 'moved', 'open')),
+        count=FEW,
+    )
     def episodes_end_without_a_verdict(self, slot, kind, count):
         self.world.end(slot, **{kind: count})
+
+    @rule(slot=SLOTS, what=st.sampled_from(('success', 'failure', 'aborted', 'moved')))
+    def verdicts_come_late(self, slot, what):
+        self.world.verdicts(slot, what)
 
     @rule(kind=st.sampled_from(('failed_answers', 'trips', 'fallbacks')), count=FEW)
     def things_go_wrong(self, kind, count):
@@ -67,9 +76,7 @@ class AnyScript(RuleBasedStateMachine):
 
     @rule(slot=SLOTS)
     def the_counters_begin_anew(self, slot):
-        names = ('episodes', 'successes', 'failures', 'aborted', 'unreported', 'moved')
-        traffic = ('answers', 'failed_answers', 'commands', 'fallbacks', 'trips')
-        self.world.change(slot, **dict.fromkeys((*names, *traffic), 0))
+        self.world.change(slot, **dict.fromkeys(TRAFFIC, 0))
 
     @rule(back_s=st.integers(0, 10**6))
     def the_clock_jumps_back(self, back_s):
@@ -134,10 +141,10 @@ class AnyScript(RuleBasedStateMachine):
         self.world.look(after_s=0.0)
         if self.canary.state not in ON_TRIAL or self.canary.step != step:
             return
-        seen = self.canary.record.growth.since_begin(self.world.facts)
+        seen = self.world.seen
         limits = self.canary.limits
-        blind = unseen(seen, limits) or unreported(seen, limits.minimum_reported_percent)
-        guard = tripped(seen, limits)
+        blind = unseen(seen, limits)
+        guard = tripped(seen, self.canary.record.alarms, limits)
         self.world.look(after_s=70.0)
         if guard:
             assert self.canary.state is State.ROLLED_BACK
@@ -154,6 +161,13 @@ class AnyScript(RuleBasedStateMachine):
             assert self.share == 100
         else:
             assert self.share == int(STEPS[self.canary.step]) < 100
+
+    @invariant()
+    def every_episode_is_counted_once(self):
+        trial = self.canary.record.trial
+        opens = list(trial.open.values())
+        for name, arm in trial.totals.items():
+            assert arm.open == opens.count(name)
 
     @invariant()
     def there_is_always_a_reason(self):

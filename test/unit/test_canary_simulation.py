@@ -1,5 +1,6 @@
 """
-How often a canary is wrong, over 2,200 rollouts with fixed seeds, looked at after every episode.
+How often a canary is wrong, over thousands of rollouts with fixed seeds, looked at after every
+episode.
 
 The stated rates are bounds for any number of looks, so no slack is given here; and tests that are
 wrong on purpose show that these simulations find fault.
@@ -17,21 +18,20 @@ from lerobot_serve.bench import canary as bench
 from lerobot_serve.bench.report import table
 from lerobot_serve.router.canary import words
 from lerobot_serve.router.canary.canary import Canary
-from lerobot_serve.router.canary.evidence import Counts
 from lerobot_serve.router.canary.guards import Limits
 from lerobot_serve.router.canary.plan import Plan, Terms
 from lerobot_serve.router.canary.simulation import (
-    cumulated,
-    fleet,
+    Conduct,
+    Lab,
     naive,
     Rates,
     Result,
     rollout,
-    sequential,
 )
 from lerobot_serve.router.canary.states import State
+from lerobot_serve.router.canary.trial import Block, GAINS, promotion_gain
 
-TERMS = Terms(settle_s=0)
+TERMS = Terms()
 # nothing but the one error that is looked for ends a rollout
 NEVER_ROLLED_BACK = Terms(false_rollback=1e-9)
 FOUR_STEPS = plan(episodes=20, seconds=0)
@@ -78,7 +78,7 @@ def test_an_equal_candidate_is_hardly_ever_rolled_back(champion, steps):
 
 
 def test_rates_that_change_with_the_day_change_nothing():
-    worse = rollouts(100, 2000, Rates(0.5, 0.4, swing=0.3, period=1000), HALF, NEVER_ROLLED_BACK)
+    worse = rollouts(300, 2000, Rates(0.5, 0.4, swing=0.3, period=1000), HALF, NEVER_ROLLED_BACK)
     assert promoted(worse) <= NEVER_ROLLED_BACK.false_promotion * len(worse)
     equal = rollouts(60, 2000, Rates(0.5, 0.5, swing=0.3, period=1000), FOUR_STEPS, TERMS)
     assert rolled_back(equal) <= TERMS.false_rollback * len(equal)
@@ -88,22 +88,22 @@ def test_rates_that_change_with_the_day_change_nothing():
 @pytest.mark.parametrize(
     ('rates', 'most'),
     [
-        (Rates(0.6, 0.9), 30),
-        (Rates(0.8, 0.9), 80),
-        (Rates(0.9, 0.9), 220),
+        (Rates(0.6, 0.9), 90),
+        (Rates(0.8, 0.9), 140),
+        (Rates(0.9, 0.9), 270),
     ],
 )
 def test_a_good_candidate_is_promoted_soon(rates, most):
     results = rollouts(40, 5000, rates, FOUR_STEPS, TERMS)
     assert median(result.first_promotion or 10**6 for result in results) <= most
-    assert rolled_back(results) == 0
+    assert rolled_back(results) <= TERMS.false_rollback * len(results)
 
 
 @pytest.mark.parametrize(
     ('rates', 'most'),
     [
         (Rates(0.9, 0.3), 15),
-        (Rates(0.9, 0.6), 35),
+        (Rates(0.9, 0.6), 40),
         (Rates(0.8, 0.6), 100),
     ],
 )
@@ -123,36 +123,99 @@ def test_the_usual_test_looked_at_all_the_time_is_found_out(champion):
     assert rolled_back(equal) > 2 * TERMS.false_rollback * len(equal)
 
 
-@pytest.mark.parametrize('pooled', [False, True])
-def test_episodes_of_other_days_would_mislead(pooled):
-    # few episodes of the candidate on good days, many on bad ones; as good as the champion on all
-    steps = plan('5:100:0', '50:1000:0', '100')
-    rates = Rates(0.6, 0.6, swing=0.35, period=4000)
-    results = rollouts(20, 6000, rates, steps, Terms(margin=0.3), pooled=pooled)
-    assert rolled_back(results) == (20 if pooled else 0)
+# what the examination of 0.1.0 found, and more: streams that are made to fool a canary. Each
+# candidate is worse by the margin or more, and the comparison never rolls it back
+SHORT = {'success_s': 20.0, 'failure_s': 120.0}
+STREAMS = {
+    'operators abort the failures': Lab(Conduct(0.9), Conduct(0.72, aborted=0.64)),
+    'all failures are aborted': Lab(Conduct(0.9), Conduct(0.8, aborted=1.0)),
+    'a slot that loses 15 %': Lab(Conduct(0.9), Conduct(0.9, moved=0.15)),
+    'failures move': Lab(Conduct(0.9), Conduct(0.9, moved=0.12)),
+    'the champion moves': Lab(Conduct(0.9, moved=0.2), Conduct(0.8)),
+    'no verdict': Lab(Conduct(0.9), Conduct(0.9, unreported=0.12)),
+    'no verdict for the champion': Lab(Conduct(0.9, unreported=0.2), Conduct(0.8)),
+    'all verdicts hours late': Lab(
+        Conduct(0.9, success_verdict_s=7200, failure_verdict_s=7200),
+        Conduct(0.8, success_verdict_s=7200, failure_verdict_s=7200),
+        look_s=600,
+    ),
+    'failures hours late': Lab(Conduct(0.9), Conduct(0.8, failure_verdict_s=14_400), look_s=600),
+    'the champion is late with good news': Lab(
+        Conduct(0.9, success_verdict_s=7200), Conduct(0.8), look_s=600
+    ),
+    'the short ones are good': Lab(
+        Conduct(0.8, **SHORT), Conduct(0.7, **SHORT), robots=100, look_s=5
+    ),
+    'failures in runs of 3': Lab(Conduct(0.9), Conduct(0.8, run=3)),
+    'failures in runs of 5': Lab(Conduct(0.9), Conduct(0.8, run=5)),
+    'failures in runs of 5, 60 %': Lab(Conduct(0.6), Conduct(0.5, run=5)),
+    'runs of 5 at 5 %': Lab(
+        Conduct(0.9), Conduct(0.8, run=5), share_percent=5, episodes=5000, look_s=600
+    ),
+    'runs of both': Lab(Conduct(0.9, run=5), Conduct(0.8, run=5)),
+}
+LABS, MORE_LABS = 40, 200
 
 
-@pytest.mark.parametrize('settle_s', [0.0, 120.0])
-def test_the_first_to_end_would_mislead(settle_s):
-    # failures take 120 s, successes 20 s; the candidate is worse by the margin
-    rng, wrong = np.random.default_rng(0), 0
-    for _ in range(30):
-        ends_s, arms, goods = fleet(
-            rng,
-            Rates(0.8, 0.7),
-            robots=100,
-            share_percent=50,
-            success_s=20,
-            failure_s=120,
-            seconds=600,
-        )
-        counts = cumulated(arms[ends_s >= settle_s], goods[ends_s >= settle_s])
-        passes, worse = sequential(Counts(*counts[:2]), Counts(*counts[2:]), TERMS, 1)
-        wrong += passes < worse
-    if settle_s:
-        assert wrong <= TERMS.false_promotion * 30
-    else:
-        assert wrong > 0.9 * 30
+@pytest.mark.parametrize('name', STREAMS)
+def test_a_stream_that_is_made_to_fool_promotes_as_rarely_as_stated(name):
+    # where the rate is near what is stated, so few say little
+    labs = MORE_LABS if 'runs' in name and '5 %' not in name else LABS
+    assert promoted_labs(STREAMS[name], labs=labs) <= TERMS.false_promotion * labs
+
+
+def promoted_labs(lab: Lab, terms: Terms = NEVER_ROLLED_BACK, labs: int = LABS) -> int:
+    ends = [lab.run(np.random.default_rng(1000 + seed), terms) for seed in range(labs)]
+    return ends.count(State.PROMOTED)
+
+
+def verdicts_alone(block: Block) -> float:
+    """A comparison of episodes with a verdict alone, as 0.1.0 had it."""
+    rates = [
+        arm.success / (arm.success + arm.failure) if arm.success + arm.failure else 0.5
+        for arm in (block.candidate, block.champion)
+    ]
+    return rates[0] - rates[1]
+
+
+@pytest.mark.parametrize(
+    'name',
+    ['operators abort the failures', 'a slot that loses 15 %', 'failures hours late'],
+)
+def test_a_comparison_of_verdicts_alone_is_found_out(name, monkeypatch):
+    monkeypatch.setitem(GAINS, 'promotion', verdicts_alone)
+    assert promoted_labs(STREAMS[name]) > 10 * TERMS.false_promotion * LABS
+    monkeypatch.setitem(GAINS, 'promotion', promotion_gain)
+    assert promoted_labs(STREAMS[name]) <= TERMS.false_promotion * LABS
+
+
+def test_runs_of_failures_that_are_longer_than_a_block_are_not_covered():
+    # docs/canary.md says so: a block of one is what 0.1.0 assumed
+    lab = Lab(Conduct(0.9), Conduct(0.8, run=10))
+    ones = Terms(false_rollback=1e-9, block_episodes=1)
+    tens = Terms(false_rollback=1e-9, block_episodes=10)
+    assert promoted_labs(lab, ones) > 0.4 * LABS
+    assert promoted_labs(lab, tens) <= TERMS.false_promotion * LABS
+
+
+@pytest.mark.parametrize(
+    'lab',
+    [
+        Lab(Conduct(0.9), Conduct(0.9)),
+        Lab(Conduct(0.9, unreported=0.02), Conduct(0.9, unreported=0.02)),
+        Lab(Conduct(0.9, aborted=1.0), Conduct(0.9, aborted=1.0)),
+        Lab(
+            Conduct(0.8, success_verdict_s=7200, failure_verdict_s=7200),
+            Conduct(0.9, success_verdict_s=7200, failure_verdict_s=7200),
+            look_s=600,
+        ),
+    ],
+    ids=['equal', 'few without a verdict', 'aborted alike', 'better, verdicts hours late'],
+)
+def test_a_good_candidate_of_a_small_lab_is_promoted(lab):
+    ends = [lab.run(np.random.default_rng(seed), TERMS) for seed in range(LABS)]
+    assert ends.count(State.ROLLED_BACK) <= TERMS.false_rollback * LABS
+    assert ends.count(State.PROMOTED) >= 0.85 * LABS
 
 
 def test_the_benchmark_tells_what_it_finds(monkeypatch, tmp_path):
@@ -181,10 +244,10 @@ def test_the_benchmark_misses_its_goals_when_they_are_missed():
 def test_the_canary_itself_decides_as_its_simulation(rates, monkeypatch):
     # the slowest part of a look, and no part of a decision
     monkeypatch.setattr(words, 'episodes_to_decide', lambda *counts, **how: None)
-    terms, steps = Terms(margin=0.2, settle_s=0), plan('25', '50', '100', seconds=0)
+    terms, steps = Terms(margin=0.2), plan('25', '50', '100', seconds=0)
     for seed in range(3):
-        draws = np.random.default_rng(seed).random((2, 250))
-        canary = Canary(steps, terms, Limits(0, 0, 0, 0, 0, 0))
+        draws = np.random.default_rng(seed).random((2, 600))
+        canary = Canary(steps, terms, Limits(0, 0, 0, 0, 0))
         assert drive(canary, draws, rates) == rollout(draws, rates, steps, terms)
 
 

@@ -89,6 +89,42 @@ REFUSED = {
         Refusal.BAD_NAME,
         ["'/aaa", 'reply_topic', 'full name of a ROS topic'],
     ),
+    'the command topic of a robot': (
+        {'reply_topic': '/robot1/joint_command'},
+        {},
+        Refusal.BAD_NAME,
+        ["'/robot1/joint_command'", '/.../action_chunk', '/.../answers/NAME'],
+    ),
+    'a topic that only ends like one of chunks': (
+        {'reply_topic': '/robot1/my_action_chunk'},
+        {},
+        Refusal.BAD_NAME,
+        ["'/robot1/my_action_chunk'", '/.../action_chunk'],
+    ),
+    'the kind of robot with a line break': (
+        {'robot_type': 'so101\n[ERROR] [policy_server]: out of memory'},
+        {},
+        Refusal.BAD_NAME,
+        [r"'so101\n[ERROR]", 'robot_type', 'must be printable'],
+    ),
+    'the kind of robot with an escape': (
+        {'robot_type': '\x1b[2J'},
+        {},
+        Refusal.BAD_NAME,
+        [r"'\x1b[2J'", 'robot_type', 'must be printable'],
+    ),
+    'an endless kind of robot': (
+        {'robot_type': 'a' * 129},
+        {},
+        Refusal.BAD_NAME,
+        ['robot_type', 'at most 128 bytes'],
+    ),
+    'thousands of other actions': (
+        {'action_names': tuple(f'joint_{i}' for i in range(5000))},
+        {},
+        Refusal.ACTION_NAMES,
+        ['the names differ', "'joint_31'] and 4968 more", ROBOT_FILE],
+    ),
     'other actions': (
         {'action_names': OTHERS},
         {},

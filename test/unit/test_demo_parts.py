@@ -5,11 +5,13 @@ from __future__ import annotations
 import io
 import json
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 from rich.console import Console
 
 from lerobot_serve.demo import cast
+from lerobot_serve.demo.film import Clip, CLIP_S, film, Frame, FRAMES_HZ
 from lerobot_serve.demo.proof import proof
 from lerobot_serve.demo.report import report
 from lerobot_serve.demo.scoreboard import (
@@ -21,7 +23,7 @@ from lerobot_serve.demo.scoreboard import (
     Shadow,
     Slot,
 )
-from lerobot_serve.demo.screen import Screen
+from lerobot_serve.demo.screen import candidates, Screen
 from lerobot_serve.demo.summary import describe, summary
 from lerobot_serve.edge.parameters import EdgeParameters
 from lerobot_serve.parameters import specs
@@ -62,6 +64,7 @@ FIGURES = {
         'commands_changed_by_the_cage': 71,
     },
 }
+SVG = 'http://www.w3.org/2000/svg'
 PROOF = {'violations': 0, 'traces': 7, 'judged': 900, 'without_end': 1}
 
 
@@ -92,7 +95,7 @@ def board() -> Scoreboard:
     seen.trips_ms = {'v1@1': [(101.0, 9.0), (102.0, 11.0)], '': [(99.0, 0.0)]}
     seen.robots['robot_1'].drops = {'stale': 2}
     seen.robots['robot_2'].drops = {'stale': 1, 'late': 1}
-    seen.happened(103.0, 'a1 is killed <hard>')
+    seen.happened(103.0, 'a1 is killed <hard>', 'a1 killed')
     return seen
 
 
@@ -187,12 +190,78 @@ def test_a_board_that_saw_nothing_has_a_summary_and_a_report():
 
 def test_the_report_has_the_pictures_and_escapes_what_it_tells(board):
     text = report(board, summary(board, FIGURES, PROOF, {}, 61.0))
-    assert text.count('<svg') == 3
-    assert 'server killed' in text
+    assert text.count('<svg') == 4
+    # in each of the three plots that have data
+    assert text.count('>a1 killed</text>') == 3
+    assert '00:01:43' in text
+    assert 'class="mark"' in text
     assert '&lt;rolled back&gt;' in text
     assert 'killed &lt;hard&gt;' in text
     assert '<hard>' not in text
-    assert 'http' not in text.replace('http-equiv', '')
+    assert 'http' not in text.replace('http-equiv', '').replace(SVG, '')
+
+
+def test_a_robot_between_two_episodes_is_idle_and_one_that_ran_dry_is_stalled():
+    robot = Robot()
+    seen = []
+    # streams, its queue is cleared at the end of an episode, streams, runs dry
+    for state, stalls in (('STREAMING', 0), ('STALLED', 0), ('STREAMING', 0), ('STALLED', 1)):
+        robot.note_state(state, stalls)
+        seen.append(robot.state)
+    assert seen == ['STREAMING', 'IDLE', 'STREAMING', 'STALLED']
+    robot.note_state('STALLED', 1)
+    assert (robot.state, robot.stalls) == ('STALLED', 1)
+    robot.note_state('STREAMING', 1)
+    robot.note_state('STALLED', 1)
+    assert robot.state == 'IDLE'
+
+
+def test_a_rollback_is_said_once(board):
+    board.canary = Canary('rolled_back', 0, 0, 4, 'rolled back: too many trips', 'v3@3', 'v2@2')
+    told = candidates(board).plain
+    assert 'canary v3: rolled back; too many trips' in told
+    assert told.count('rolled back') == 1
+
+
+def test_no_column_is_cut(board):
+    board.canary = Canary('rolled_back', 0, 0, 4, 'rolled back: ' + 'x' * 300, 'v3@3', 'v2@2')
+    picture = Screen(board, cast.CLAIMS).picture()
+    for head in ('slot', 'policy', 'new', 'success', 'servers', 'HEALTHY'):
+        assert head in picture
+    assert '\u2026' not in picture
+
+
+def test_the_film_shows_each_version_and_says_who_drove_nothing():
+    board = Scoreboard(['robot_1', 'robot_2'])
+    for number in range(200):
+        # the second robot has a gap, so its clip is shorter
+        time_s = 100.0 + number * 0.05
+        board.robots['robot_1'].policy = 'v1@1'
+        board.filmed('robot_1', Frame(time_s, 0.1 * number, 1.0, (0.2, 0.1)))
+        if number < 40:
+            board.robots['robot_2'].policy = 'v2@2'
+            board.filmed('robot_2', Frame(time_s, 0.2, 0.1, (0.3, 0.0)))
+    frames = board.film('v1')
+    assert 8.0 <= frames[-1].time_s - frames[0].time_s <= CLIP_S + 0.2
+    assert len(frames) <= CLIP_S * FRAMES_HZ * 1.2
+    picture = film({version: board.film(version) for version in cast.VERSIONS})
+    parsed = ElementTree.fromstring(picture)
+    assert len(parsed.findall(f'{{{SVG}}}g')) == 3
+    assert picture.count('drove no robot') == 1
+    assert picture.count('<animateTransform') == 4
+    for element in parsed.iter():
+        if element.tag.endswith(('animate', 'animateTransform')):
+            times = [float(each) for each in element.get('keyTimes').split(';')]
+            assert (times[0], times[-1]) == (0, 1)
+            assert times == sorted(times)
+            assert len(times) == len(element.get('values').split(';'))
+
+
+def test_a_clip_keeps_no_gap():
+    clip = Clip()
+    for time_s in (0.0, 0.1, 0.2, 5.0, 5.1, 5.15, 5.2):
+        clip.add(Frame(time_s, 0.0, 0.0, (0.2, 0.0)))
+    assert [frame.time_s for frame in clip.frames] == [5.0, 5.1, 5.2]
 
 
 def test_a_terminal_shows_all_of_it(board):
@@ -204,7 +273,7 @@ def test_a_terminal_shows_all_of_it(board):
         'robot_2',
         'undecided',
         'v2',
-        '40 compared',
+        '40 requests compared',
         'a1 is killed <hard>',
         '-> a server',
     ):

@@ -12,8 +12,8 @@ pytest.importorskip('lerobot', reason='LeRobot is not installed (TORCH=none)')
 from lerobot_rig import folder_of, NAMES
 
 from lerobot_serve.doctor.finding import Verdict
-from lerobot_serve.doctor.kinds import find_kind
 from lerobot_serve.doctor.policy import examine
+from lerobot_serve.policies.kinds import find_kind
 from lerobot_serve.server.parameters import ServerParameters
 
 

@@ -12,11 +12,11 @@ import pytest
 from robot_rig import SIM_ARM
 
 from lerobot_serve.doctor.finding import Verdict
-from lerobot_serve.doctor.kinds import find_kind
 from lerobot_serve.doctor.policy import examine, Examined, is_exclusive, with_names_of
 from lerobot_serve.doctor.speed import fast_enough, robots
 from lerobot_serve.edge.robot.file import load
 from lerobot_serve.policies.base import PolicyError
+from lerobot_serve.policies.kinds import find_kind
 from lerobot_serve.server.parameters import ServerParameters
 
 REACH = Path(__file__).resolve().parents[2] / 'config' / 'policies' / 'reach'
@@ -113,7 +113,6 @@ def test_the_reaching_policy_is_well():
     ('damage', 'text'),
     [
         (lambda folder: (folder / 'model.safetensors').unlink(), 'model.safetensors is missing'),
-        (lambda folder: (folder / 'policy.json').write_text('{'), 'policy.json'),
         (lambda folder: (folder / 'model.safetensors').write_bytes(b'x' * 100), 'model'),
     ],
 )
@@ -154,7 +153,6 @@ def test_missing_statistics_are_a_failure_of_their_own(tmp_path):
     [
         ('policy.json', {'kind': 'builtin.reach'}, 'builtin'),
         ('policy.json', {'kind': 'exported'}, 'exported'),
-        ('policy.json', [], 'builtin'),
         ('config.json', {'type': 'act'}, 'lerobot'),
         ('adapter_config.json', {}, 'lerobot'),
     ],

@@ -9,13 +9,15 @@ from robot_rig import ARM, BASE, changed, FRONT_PATH, PAN_PATH, REMOVED, ROBOTS,
 import yaml
 
 from lerobot_serve.doctor.finding import Verdict
-from lerobot_serve.doctor.robot import agreement, limits, read
+from lerobot_serve.doctor.robot import agreement, EXAMPLES_OF, limits, read
 from lerobot_serve.edge.robot.file import load, parse
 from lerobot_serve.policies.base import Camera, Description
 from lerobot_serve.server.contract import Rules
+from lerobot_serve.wire.action_range import ActionRange
 
 ROBOT = load(SIM_ARM)
-RULES = Rules(16, '', False, False, 0, 0)
+LIMITS = tuple((action.low, action.high) for action in ROBOT.actions)
+RULES = Rules(16, '', False, False, 0, 0, 4, 16)
 SERVED = Description(
     'act',
     'act@0123',
@@ -24,6 +26,10 @@ SERVED = Description(
     tuple(Camera(name, 48, 64) for name in ROBOT.camera_names),
     50,
     30.0,
+    action_range=ActionRange(
+        tuple(action.low for action in ROBOT.actions),
+        tuple(action.high for action in ROBOT.actions),
+    ),
 )
 
 
@@ -111,8 +117,33 @@ def test_who_pushes_with_all_force_is_told_and_no_trouble():
 
 def test_a_policy_and_its_robot_agree():
     assert verdicts(agreement(ROBOT, SERVED, RULES)) == dict.fromkeys(
-        ('action names', 'state names', 'cameras', 'rate'), Verdict.OK
+        ('action names', 'state names', 'cameras', 'units', 'rate'), Verdict.OK
     )
+
+
+@pytest.mark.parametrize(
+    ('factor', 'verdict', 'text'),
+    [
+        (57.3, Verdict.FAILURE, 'this looks like deg'),
+        (2.0, Verdict.WARNING, 'beyond the limits'),
+        (1.0, Verdict.OK, 'fits the limits'),
+    ],
+)
+def test_the_range_of_a_policy_is_compared_with_the_limits(factor, verdict, text):
+    told = ActionRange(
+        *(tuple(factor * end for end in ends) for ends in zip(*LIMITS, strict=True))
+    )
+    found = agreement(ROBOT, replace(SERVED, action_range=told), RULES)
+    (units,) = (finding for finding in found if finding.name == 'units')
+    assert units.verdict is verdict
+    assert text in units.found
+
+
+def test_without_a_range_it_is_said_that_units_were_not_compared():
+    found = agreement(ROBOT, replace(SERVED, action_range=None), RULES)
+    (units,) = (finding for finding in found if finding.name == 'units')
+    assert units.verdict is Verdict.SKIPPED
+    assert 'tells no range of its actions' in units.found
 
 
 @pytest.mark.parametrize(
@@ -144,6 +175,17 @@ def test_what_a_server_would_refuse_or_warn_of_is_found(changes, expected, text)
     (found,) = (finding for finding in findings if finding.name in expected)
     assert text in found.found
     assert 'robot file' in found.remedy
+
+
+@pytest.mark.parametrize(
+    ('parameter', 'name'),
+    [('state_names', 'state names'), ('action_names', 'action names'), ('trained_fps', 'rate')],
+)
+def test_a_robot_file_is_not_compared_with_itself(parameter, name):
+    findings = agreement(ROBOT, SERVED, RULES, (parameter,))
+    assert wrong(findings) == {name: Verdict.SKIPPED}
+    (found,) = (finding for finding in findings if finding.name == name)
+    assert f'--parameter {EXAMPLES_OF[parameter]}' in found.found
 
 
 def test_everything_that_differs_is_told_at_once():

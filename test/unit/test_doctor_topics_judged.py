@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 import pytest
@@ -80,6 +82,11 @@ def told(*takers: End, others: tuple[str, ...] = ()) -> Told:
         (told(TAKER), ['ok'], 'taken by /arm_controller'),
         (told(), ['failure'], 'nobody takes /joint_trajectory'),
         (told(End('/arm', OTHER)), ['failure'], f'is taken as {OTHER}'),
+        (
+            replace(told(), elsewhere=(('/arm/commands', OTHER), ('/arm/joint_trajectory', TYPE))),
+            ['failure'],
+            f'commands are taken on /arm/commands ({OTHER}), /arm/joint_trajectory ({TYPE})',
+        ),
         (told(End('/arm', TYPE, 'durability')), ['failure'], 'does not match: durability'),
         (told(End('/arm', OTHER), TAKER), ['ok'], 'taken by /arm_controller'),
         (told(TAKER, others=('/robot_1/edge_controller',)), ['ok'], 'taken by'),
@@ -159,6 +166,37 @@ def test_timeouts_of_controllers(key, value, takes, robot, verdict):
 )
 def test_controllers_that_have_no_timeout(takes, robot, verdicts):
     assert judged(manager(controller(takes_commands=takes)), robot) == verdicts
+
+
+def test_the_remedy_names_type_and_topic_that_are_taken():
+    (found,) = judge_commands(told(End('/base', 'geometry_msgs/TwistStamped')))
+    assert 'set `type: geometry_msgs/TwistStamped`' in found.remedy
+    elsewhere = (('/arm/commands', OTHER), ('/arm/joint_trajectory', TYPE))
+    (found,) = judge_commands(replace(told(), elsewhere=elsewhere))
+    assert f'set `topic: /arm/joint_trajectory` and `type: {TYPE}`' in found.remedy
+
+
+ARRAYS = load(ROBOTS / 'so101.yaml')
+JOINTS = list(ARRAYS.action_joints)
+
+
+@pytest.mark.parametrize(
+    ('robot', 'parameters', 'verdicts'),
+    [
+        (POSITIONS, {'interpolate_from_desired_state': False}, ['ok', 'warning']),
+        (POSITIONS, {'interpolate_from_desired_state': True}, ['ok', 'ok']),
+        # it sends no trajectories
+        (ARRAYS, {'interpolate_from_desired_state': False}, ['ok']),
+        (POSITIONS, {'joints': JOINTS[::-1]}, ['ok', 'ok']),
+        (POSITIONS, {'joints': JOINTS[1:]}, ['ok', 'failure']),
+        (ARRAYS, {'joints': JOINTS}, ['ok', 'ok']),
+        (ARRAYS, {'joints': JOINTS[::-1]}, ['ok', 'failure']),
+        (VELOCITIES, {'joints': JOINTS, 'cmd_vel_timeout': 0.5}, ['ok', 'ok']),
+    ],
+)
+def test_what_a_controller_does_with_commands_is_compared(robot, parameters, verdicts):
+    assert judged(manager(controller(**parameters)), robot) == verdicts
+    assert judged(manager(controller(takes_commands=False, **parameters)), robot)[0] == 'ok'
 
 
 def test_a_controller_that_does_not_answer_is_told():

@@ -9,7 +9,7 @@ from controller_rig import arm, STEP_NS, WAYS
 from controller_rig import Bench as Tick
 import pytest
 from requester_rig import Bench as Requests
-from requester_rig import CHUNK, MS
+from requester_rig import CHUNK, MS, PACE
 
 from lerobot_serve.edge.fake_link import answer
 from lerobot_serve.edge.link import Episode
@@ -23,7 +23,7 @@ from lerobot_serve.edge.states import State
 DOCUMENT = Path(__file__).parents[2] / 'docs' / 'edge_controller.md'
 # as the documentation writes a name
 STARTS, ENDS = ('`lerobot_serve_', '`..._'), ('`', '_total`')
-FPS = 10.0
+
 SOURCE = Source(1, 0, 0, 'episode', 0, 'b', 'act@0')
 NAN = float('nan')
 
@@ -45,7 +45,7 @@ class Robot:
             family.name: {
                 (sample.name, *sample.labels.values()): sample.value for sample in family.samples
             }
-            for family in collect(self.view, self.losses, fps=FPS)
+            for family in collect(self.view, self.losses)
         }
 
     def series(self) -> dict[tuple, float]:
@@ -85,7 +85,7 @@ def ask_and_hear(robot: Robot) -> None:
     assert series['network_time_seconds_sum', 'b'] == pytest.approx(0.02)
     assert series['act_latency_seconds_count', 'other'] == 1
     assert series['superseded_total',] == 3
-    assert series['queue_remaining_seconds',] == pytest.approx(2 * len(CHUNK) / FPS)
+    assert series['queue_remaining_seconds',] == pytest.approx(2 * len(CHUNK) * PACE.step_s)
 
 
 def have_one_in_flight(robot: Robot) -> None:
@@ -228,4 +228,4 @@ def test_who_pauses_or_has_latched_is_not_ready(robot):
 
 
 def test_there_is_no_endpoint_without_a_port(robot):
-    assert serve(EdgeParameters(), robot.view, fps=FPS, losses=dict) is None
+    assert serve(EdgeParameters(), robot.view, losses=dict) is None

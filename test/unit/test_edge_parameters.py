@@ -36,6 +36,10 @@ def test_the_rules_of_delay_are_those_there_are():
 @pytest.mark.parametrize(
     ('values', 'error'),
     [
+        ({'tags': ['night']}, "tags must be KEY=VALUE in printable text, .* got 'night'"),
+        ({'tags': ['=night']}, 'tags must be KEY=VALUE'),
+        ({'tags': ['shift=a\nb']}, 'tags must be KEY=VALUE'),
+        ({'tags': ['a=b'] * 17}, 'tags may have 16 entries, got 17'),
         ({'servers': []}, 'servers must name at least one, like /policy_server, got none'),
         ({'servers': ['policy_server']}, "full names of nodes .*, got 'policy_server'"),
         ({'servers': ['/a', '']}, "full names of nodes .*, got ''"),
@@ -52,7 +56,14 @@ def test_the_rules_of_delay_are_those_there_are():
             {'max_offline_s': 10},
             r'reconnect_max_backoff_s must be below max_offline_s \(10\), got 10',
         ),
-        ({'merge': 'append', 'rtc': True}, "rtc needs merge 'replace'"),
+        (
+            {'degraded_after_s': 0.5},
+            r'degraded_after_s must be below buffer_time_s \(0.5\), got 0.5: nothing',
+        ),
+        (
+            {'profile': 'wan', 'degraded_after_s': 1.5},
+            r'degraded_after_s must be below buffer_time_s \(1\), got 1.5',
+        ),
         ({'merge': 'append', 'delay_rule': 'raw'}, "delay_rule 'raw' does nothing with merge"),
         ({'execution_horizon': 10}, 'execution_horizon must be 0 without rtc, got 10'),
         ({'stop_service': '/stop'}, "stop_service '/stop' would never be called"),
@@ -62,7 +73,7 @@ def test_the_rules_of_delay_are_those_there_are():
         ({'delay_rule': 'min'}, 'delay_rule must be one of lived, clamped, raw'),
         ({'teardown': 'park'}, 'teardown must be one of hold, safe_pose, initial_pose, '),
         ({'while_paused': 'play'}, 'while_paused must be one of hold, nothing'),
-        ({'server': '/policy_server'}, 'server is not a parameter; there are .* servers'),
+        ({'server': '/policy_server'}, 'server is not a parameter; did you mean servers'),
         ({'task': 'ä' * 2049}, 'task may have 4096 bytes, got 4098'),
     ],
 )
@@ -76,8 +87,9 @@ def test_what_contradicts_itself_is_refused(values, error):
     [
         {'servers': ['/site/policy_router', '/policy_server']},
         {'rtc': True, 'execution_horizon': 10},
-        {'merge': 'append'},
-        {'delay_rule': 'raw'},
+        {'merge': 'append', 'rtc': True, 'delay_rule': 'raw'},
+        {'merge': 'replace', 'delay_rule': 'raw'},
+        {'buffer_time_s': 0.1},
         {'stop_service': '/arm/stop', 'ladder': ['ramp 0.5', 'stop_service']},
         {'stop_service': '/arm/stop', 'teardown': 'stop_service'},
         {'stop_service': '/arm/stop', 'teardown': 'safe_pose'},

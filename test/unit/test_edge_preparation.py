@@ -49,7 +49,8 @@ def ask(robot: Robot, **changes: object) -> SessionAsk:
 
 
 def test_it_asks_for_what_the_robot_is(robot):
-    asked = ask(robot, codec='raw', rtc=True, execution_horizon=8)
+    asked = ask(robot, codec='raw', rtc=True, execution_horizon=8, tags=('lab=B=3', 'shift='))
+    assert asked.tags == (('lab', 'B=3'), ('shift', ''))
     assert (asked.client_id, asked.instance, asked.session_epoch) == ('robot_1', 7, 3)
     assert (asked.reply_topic, asked.robot_type, asked.fps) == ('/reply', 'sim_arm', 30.0)
     assert (asked.task, asked.policy, asked.codec) == ('reach', 'act', Codec.RAW)
@@ -96,19 +97,21 @@ def test_the_pace_is_that_of_the_parameters_and_the_robot(robot):
     given = EdgeParameters(
         buffer_time_s=0.25,
         request_timeout_s=2.5,
-        degraded_after_s=1.5,
+        degraded_after_s=0.2,
         max_offline_s=33.0,
         max_action_age_s=2.25,
         rtc=True,
         execution_horizon=8,
+        request_timeouts=3,
         interpolation=4,
     )
     made = pace(given, robot)
     # rows are those of the policy, however often the robot is commanded
     assert made.step_s == pytest.approx(1 / 30)
     assert (made.buffer_time_s, made.request_timeout_s) == (0.25, 2.5)
-    assert (made.degraded_after_s, made.max_offline_s) == (1.5, 33.0)
-    assert (made.append, made.rtc, made.execution_horizon) == (False, True, 8)
+    assert (made.degraded_after_s, made.max_offline_s) == (0.2, 33.0)
+    assert (made.append, made.rtc, made.execution_horizon) == (True, True, 8)
+    assert made.timeouts_limit == 3
     assert made.max_action_age_s == 2.25
     assert tick_s(given, robot) == pytest.approx(1 / 120)
     assert pace(EdgeParameters(merge='append'), robot).append

@@ -101,8 +101,14 @@ def begin_episode(asking: Asking) -> None:
     asking.bench.exchange.begin_episode(Episode('wash'), tell=True)
 
 
+def time_out(asking: Asking) -> None:
+    """Its time is over, and then its session: until then a late answer would count."""
+    asking.bench.exchange.time_out()
+    asking.session()
+
+
 WAYS = [
-    (lambda asking: asking.bench.exchange.time_out(), 'timed_out', 'request_timeout'),
+    (time_out, 'timed_out', 'request_timeout'),
     (begin_episode, 'given_up', 'episode_began'),
     (Asking.session, 'given_up', 'session_lost'),
     (lambda asking: asking.bench.exchange.leave(), 'given_up', 'stopped'),

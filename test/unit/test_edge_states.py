@@ -14,7 +14,7 @@ from lerobot_serve_interfaces.msg import EdgeState
 S = 1_000_000_000
 # written a second time, so that no pair changes by mistake
 STAYS = {
-    State.CONNECTING: 'OPENED LATE DRY LOST OFFLINE VIOLATION REVIVED',
+    State.CONNECTING: 'OPENED LATE DRY LOST VIOLATION REVIVED',
     State.STREAMING: 'OPENED MERGED OFFLINE VIOLATION REVIVED',
     State.DEGRADED: 'OPENED LATE OFFLINE VIOLATION REVIVED',
     State.STALLED: 'OPENED LATE DRY OFFLINE VIOLATION REVIVED',
@@ -22,7 +22,7 @@ STAYS = {
     State.DEAD: 'OPENED MERGED LATE DRY LOST OFFLINE VIOLATION',
 }
 LEADS = {
-    State.CONNECTING: {'MERGED': State.STREAMING},
+    State.CONNECTING: {'MERGED': State.STREAMING, 'OFFLINE': State.DEAD},
     State.STREAMING: {
         'LATE': State.DEGRADED,
         'DRY': State.STALLED,
@@ -164,6 +164,21 @@ def test_a_clock_that_stands_or_goes_back_brings_nothing():
     for state in (State.STREAMING, State.RECONNECTING):
         assert due(Standing(state, '', 9 * S), 9 * S, wanted_since_ns=9 * S, **TIMES) is None
         assert due(Standing(state, '', 9 * S), 0, wanted_since_ns=9 * S, **TIMES) is None
+
+
+@pytest.mark.parametrize('state', State)
+@pytest.mark.parametrize('refused_since_ns', [None, 0, 10 * S])
+@pytest.mark.parametrize('now_ns', [60 * S - 1, 60 * S, 70 * S - 1, 70 * S])
+def test_a_robot_that_every_server_refuses_is_given_up_at_its_bound(
+    state, refused_since_ns, now_ns
+):
+    standing = Standing(state, 'arm_0.pos', 0)
+    event = due(standing, now_ns, wanted_since_ns=None, refused_since_ns=refused_since_ns, **TIMES)
+    is_over = refused_since_ns is not None and now_ns - refused_since_ns >= 60 * S
+    if state == State.CONNECTING and is_over:
+        assert event == (Event.OFFLINE, 'refused for 60 s; arm_0.pos')
+    elif state != State.RECONNECTING:
+        assert event is None
 
 
 def test_a_robot_that_never_had_a_session_waits_for_ever():

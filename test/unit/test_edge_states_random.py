@@ -41,7 +41,8 @@ class AnyEvents(RuleBasedStateMachine):
         if after == State.STREAMING != before:
             assert event == Event.MERGED
         if after == State.DEAD != before:
-            assert before == State.RECONNECTING
+            is_refused = before == State.CONNECTING and event == Event.OFFLINE
+            assert before == State.RECONNECTING or is_refused
             assert event in (Event.OFFLINE, Event.VIOLATION)
         if after == State.RECONNECTING != before:
             self.lost_since_ns = self.now_ns
@@ -79,7 +80,7 @@ class AnyEvents(RuleBasedStateMachine):
     @invariant()
     def without_a_chunk_there_is_no_way_on(self):
         if not self.had_chunk:
-            assert self.connection.state == State.CONNECTING
+            assert self.connection.state in (State.CONNECTING, State.DEAD)
 
     @invariant()
     def what_is_kept_is_bounded_and_in_order(self):

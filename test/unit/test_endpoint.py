@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 from urllib.error import HTTPError
-from urllib.request import urlopen
+from urllib.request import Request, urlopen
 
 from prometheus_client.core import GaugeMetricFamily
 import pytest
@@ -45,6 +45,22 @@ def test_alive_and_ready_are_two_things(endpoint, why_not):
         get(endpoint, '/readyz')
     assert error.value.code == 503
     assert error.value.read() == b'no slot is healthy\n'
+
+
+def test_head_has_the_status_and_headers_of_get_without_the_body(endpoint, why_not):
+    for path in ('/metrics', '/healthz', '/readyz'):
+        url = f'http://127.0.0.1:{endpoint.port}{path}'
+        with urlopen(url, timeout=10) as got, urlopen(Request(url, method='HEAD')) as head:
+            assert (head.status, head.headers['Content-Type']) == (
+                200,
+                got.headers['Content-Type'],
+            )
+            assert int(head.headers['Content-Length']) == len(got.read())
+            assert head.read() == b''
+    why_not[0] = 'no slot is healthy'
+    with pytest.raises(HTTPError) as error:
+        urlopen(Request(f'http://127.0.0.1:{endpoint.port}/readyz', method='HEAD'))
+    assert error.value.code == 503
 
 
 def test_another_page_says_which_there_are(endpoint):

@@ -14,13 +14,8 @@ import exported_rig as rig  # noqa: E402
 
 from lerobot_serve.policies.exported.loader import load  # noqa: E402
 
-pytestmark = [
-    pytest.mark.filterwarnings('ignore:.*torch.jit:DeprecationWarning'),
-    pytest.mark.filterwarnings('ignore::torch.jit.TracerWarning'),
-]
 
-
-@pytest.fixture(scope='module', params=['exported', 'scripted'])
+@pytest.fixture(scope='module', params=['exported', 'as_onnx'])
 def program(request):
     return getattr(rig, request.param)()
 
@@ -31,8 +26,8 @@ def policy(program, tmp_path_factory):
 
 
 @pytest.fixture(scope='module')
-def script():
-    return rig.scripted()
+def torch_program():
+    return rig.exported()
 
 
 def test_it_describes_itself(policy):
@@ -40,6 +35,8 @@ def test_it_describes_itself(policy):
     assert described.policy_type == 'exported'
     assert described.fingerprint.startswith('tiny@')
     assert described.state_names == described.action_names == ('pan.pos', 'lift.pos')
+    assert described.action_range is not None
+    assert len(described.action_range.low) == 2
     assert described.cameras == (Camera(rig.CAMERA, rig.HEIGHT, rig.WIDTH),)
     assert (described.chunk_size, described.trained_fps) == (rig.ROWS, 30.0)
     assert described.state_class == StateClass.CHUNK_STATELESS
@@ -99,16 +96,15 @@ def test_a_wrong_request_is_named(policy, wrong, text):
 
 
 @pytest.mark.parametrize(('scale', 'white'), [('0..1', 1), ('0..255', 255)])
-def test_images_are_scaled_as_the_sidecar_says(script, tmp_path, scale, white):
-    policy = load(Loading(rig.write_policy(tmp_path, script, image_scale=scale)))
+def test_images_are_scaled_as_the_sidecar_says(torch_program, tmp_path, scale, white):
+    policy = load(Loading(rig.write_policy(tmp_path, torch_program, image_scale=scale)))
     (prediction,) = policy.predict([rig.request((1, 2), (255, 0, 0))])
     assert prediction.model[0, 0] == pytest.approx(white)
 
 
-@pytest.mark.parametrize('make', [rig.exported, rig.scripted])
+@pytest.mark.parametrize('make', [rig.exported, rig.as_onnx])
 def test_a_program_for_one_is_asked_one_by_one(make, tmp_path):
-    program = make(dynamic=False) if make is rig.exported else make()
-    policy = load(Loading(rig.write_policy(tmp_path, program, batch=1)))
+    policy = load(Loading(rig.write_policy(tmp_path, make(dynamic=False), batch=1)))
     assert policy.describe().batch_limit == 1
     first, second = policy.predict([rig.request((1, 2)), rig.request((5, 6))])
     assert first.model == pytest.approx(rig.model_chunk((1, 2), (0, 0, 0)))
@@ -123,9 +119,8 @@ class Noisy(rig.Network):
         return chunk + torch.randn_like(chunk) + image.mean()
 
 
-@pytest.mark.parametrize('make', [rig.exported, rig.scripted])
-def test_noise_comes_from_the_seed_of_the_request(make, tmp_path):
-    policy = load(Loading(rig.write_policy(tmp_path, make(Noisy()), stochastic=True)))
+def test_noise_comes_from_the_seed_of_the_request(tmp_path):
+    policy = load(Loading(rig.write_policy(tmp_path, rig.exported(Noisy()), stochastic=True)))
     assert policy.describe().stochastic
     assert policy.describe().batch_limit == 1
     first, other, again = policy.predict([rig.request(seed=seed) for seed in (1, 2, 1)])
@@ -133,23 +128,25 @@ def test_noise_comes_from_the_seed_of_the_request(make, tmp_path):
     assert not np.array_equal(first.robot, other.robot)
 
 
-def test_a_joint_that_never_moved_is_normalised_as_lerobot_does(script, tmp_path, monkeypatch):
+def test_a_joint_that_never_moved_is_normalised_as_lerobot_does(
+    torch_program, tmp_path, monkeypatch
+):
     still = {'state.min': torch.tensor([1.0, 2.0]), 'state.max': torch.tensor([1.0, 4.0])}
     monkeypatch.setattr(rig, 'STATISTICS', rig.STATISTICS | still)
     modes = {**rig.SIDECAR['normalization'], 'state': 'min_max', 'action': 'none'}
-    policy = load(Loading(rig.write_policy(tmp_path, script, normalization=modes)))
+    policy = load(Loading(rig.write_policy(tmp_path, torch_program, normalization=modes)))
     (prediction,) = policy.predict([rig.request((1, 4))])
     assert prediction.robot[1].tolist() == [-1, 1]
 
 
-def test_images_are_normalised_by_colour(script, tmp_path, monkeypatch):
+def test_images_are_normalised_by_colour(torch_program, tmp_path, monkeypatch):
     colours = {
         f'{rig.CAMERA}.mean': torch.full((3, 1, 1), 0.5),
         f'{rig.CAMERA}.std': torch.tensor([0.5, 0.25, 1.0]),
     }
     monkeypatch.setattr(rig, 'STATISTICS', rig.STATISTICS | colours)
     modes = {**rig.SIDECAR['normalization'], rig.CAMERA: 'mean_std'}
-    policy = load(Loading(rig.write_policy(tmp_path, script, normalization=modes)))
+    policy = load(Loading(rig.write_policy(tmp_path, torch_program, normalization=modes)))
     (prediction,) = policy.predict([rig.request((1, 2), (255, 255, 0))])
     assert prediction.model[0, 0] == pytest.approx(1 * 1 + 2 * 2 + 3 * -0.5)
 
@@ -176,15 +173,20 @@ class Attention(torch.nn.Module):
         return self.actions(self.decoder(self.rows.expand(count, -1, -1), tokens))
 
 
-@pytest.mark.parametrize('traced', [False, True])
-def test_a_network_of_the_usual_parts_answers_as_it_did(tmp_path, traced):
+def test_noise_without_a_seed_is_refused(tmp_path):
+    path = rig.write_policy(tmp_path / 'said', rig.as_onnx(), stochastic=True)
+    with pytest.raises(PolicyError, match=r'program.onnx cannot be stochastic'):
+        load(Loading(path))
+    path = rig.write_policy(tmp_path / 'unsaid', rig.as_onnx(Noisy()))
+    with pytest.raises(PolicyError, match=r'program.onnx is refused: it uses .*Random'):
+        load(Loading(path))
+
+
+@pytest.mark.parametrize('make', [rig.exported, rig.as_onnx])
+def test_a_network_of_the_usual_parts_answers_as_it_did(tmp_path, make):
+    torch.manual_seed(1)
     network = Attention().eval()
-    program = (
-        torch.jit.trace(network, rig.inputs(), check_trace=False)
-        if traced
-        else rig.exported(network)
-    )
-    policy = load(Loading(rig.write_policy(tmp_path, program)))
+    policy = load(Loading(rig.write_policy(tmp_path, make(network))))
     for prediction in policy.predict([rig.request((1, 2), (255, 0, 0))] * 3):
         image = torch.zeros(1, 3, rig.HEIGHT, rig.WIDTH)
         image[:, 0] = 1

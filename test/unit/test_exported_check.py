@@ -19,7 +19,6 @@ from hostile_rig import (
     members,
     SAMPLES,
     WEIGHTS,
-    write,
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -31,10 +30,9 @@ torch = pytest.importorskip('torch', reason='torch is not installed (TORCH=none)
 
 import exported_rig as rig  # noqa: E402
 
+from lerobot_serve.policies.exported.archive import Unwanted  # noqa: E402
 from lerobot_serve.policies.exported.check import clean_graph  # noqa: E402
 from lerobot_serve.policies.exported.loader import load  # noqa: E402
-
-pytestmark = pytest.mark.filterwarnings('ignore:.*torch.jit:DeprecationWarning')
 
 
 @pytest.fixture(scope='module')
@@ -203,45 +201,18 @@ def test_two_members_of_one_name_are_refused(folder):
         load(Loading(str(folder)))
 
 
-class Writes(rig.Network):
-    """Writes what it sees to a file."""
-
-    def forward(self, image: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
-        torch.save(image, 'harm')
-        return state[:, None] * self.rows[:, None]
-
-
-class Reads(rig.Network):
-    """Reads a file."""
-
-    def forward(self, image: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
-        return state[:, None] * self.rows[:, None] + torch.from_file('/etc/passwd', False, 1)
+def test_a_bomb_is_refused(folder):
+    content = members(folder / 'program.pt2')
+    with zipfile.ZipFile(folder / 'program.pt2', 'w', zipfile.ZIP_DEFLATED) as archive:
+        for name, data in content.items():
+            archive.writestr(f'program/{name}', data)
+    with pytest.raises(PolicyError, match='it holds a compressed member'):
+        load(Loading(str(folder)))
 
 
-@pytest.mark.parametrize(('network', 'name'), [(Writes, 'save'), (Reads, 'from_file')])
-def test_a_script_that_reaches_files_is_refused(tmp_path, network, name):
-    path = rig.write_policy(tmp_path, rig.scripted(network()))
-    with pytest.raises(PolicyError, match=f"program.pt is refused: it uses '{name}'"):
-        load(Loading(path))
-
-
-def test_a_pickle_in_a_script_does_not_run(tmp_path, trace):
-    path = rig.write_policy(tmp_path, rig.scripted())
-    content = members(tmp_path / 'program.pt') | {'data.pkl': pickle.dumps(Harm(trace))}
-    write(tmp_path / 'program.pt', content)
-    with pytest.raises(PolicyError, match=r'program.pt cannot be loaded by torch'):
-        load(Loading(path))
-    assert not trace.exists()
-
-
-def test_a_script_with_the_operators_of_others_is_refused(tmp_path):
-    path = rig.write_policy(tmp_path, rig.scripted())
-    content = members(tmp_path / 'program.pt')
-    name = next(name for name in content if name.endswith('.py'))
-    content[name] = content[name].replace(b'torch.einsum', b'ops . harm.einsum')
-    write(tmp_path / 'program.pt', content)
-    with pytest.raises(PolicyError, match=r"is refused: it uses 'ops . harm'"):
-        load(Loading(path))
+def test_a_graph_has_a_bound():
+    with pytest.raises(Unwanted, match='describes its graph in 67108865 bytes'):
+        clean_graph(bytes((64 << 20) + 1))
 
 
 def leaves(value, path=()):

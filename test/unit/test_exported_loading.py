@@ -20,7 +20,6 @@ import exported_rig as rig  # noqa: E402
 
 from lerobot_serve.policies.exported.loader import load  # noqa: E402
 
-pytestmark = pytest.mark.filterwarnings('ignore:.*torch.jit:DeprecationWarning')
 FILES = ('policy.json', 'program.pt2', 'statistics.safetensors')
 
 
@@ -67,7 +66,11 @@ BROKEN = {
     'no folder': (lambda f: shutil.rmtree(f), 'is not a folder'),
     'no sidecar': (remove('policy.json'), 'policy.json is missing; copy'),
     'no program': (remove('program.pt2'), r'must hold either program.pt2 or .* got neither'),
-    'two programs': (data('program.pt', b''), 'either program.pt2 or program.pt, got both'),
+    'two programs': (data('program.onnx', b''), 'either program.pt2 or program.onnx, got both'),
+    'a script': (
+        lambda f: (f / 'program.pt2').rename(f / 'program.pt'),
+        'got neither .TorchScript, program.pt, is no longer served',
+    ),
     'not JSON': (data('policy.json', b'{'), 'not readable JSON'),
     'missing field': (without('inputs'), 'inputs is missing; it must be a list of different'),
     'unknown field': (change_sidecar(speed=2), "'speed' is not a field"),
@@ -156,19 +159,46 @@ class Two(rig.Network):
         return state[:, None] * self.rows[:, None], image
 
 
-@pytest.mark.parametrize('make', [rig.exported, rig.scripted])
 @pytest.mark.parametrize(
-    ('network', 'text'),
+    ('make', 'network', 'text'),
     [
-        (Memory, 'changes its own buffers'),
-        (Noise, 'answers the same input differently'),
-        (Half, 'of torch.float16, but'),
-        (Two, 'the program gives tuple, but'),
+        (rig.exported, Memory, 'changes its own buffers'),
+        (rig.exported, Noise, 'answers the same input differently'),
+        (rig.exported, Half, 'of torch.float16, but'),
+        (rig.exported, Two, r'gives \(1, 4, 2\) of torch.float32, \(1, 3, 8, 6\) of .*, but'),
+        (rig.as_onnx, Half, 'of torch.float16, but'),
+        (rig.as_onnx, Two, r'gives \(1, 4, 2\) of torch.float32, \(1, 3, 8, 6\) of .*, but'),
     ],
 )
 def test_a_program_that_is_no_policy_is_explained(make, network, text, tmp_path):
     path = rig.write_policy(tmp_path, make(network()))
     with pytest.raises(PolicyError, match=text):
+        load(Loading(path))
+
+
+class Large(rig.Network):
+    """Makes a tensor far larger than anything it was given."""
+
+    def forward(self, image: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
+        return state[:, None] * self.rows[:, None] + torch.ones(1 << 10, 1 << 10).sum()
+
+
+class Outer(rig.Network):
+    """Makes one of what it was given."""
+
+    def forward(self, image: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
+        wide = torch.arange(1 << 10) + state.sum()
+        return state[:, None] * self.rows[:, None] + (wide[:, None] * wide).sum()
+
+
+@pytest.mark.parametrize('network', [Large, Outer])
+def test_memory_of_a_first_run_is_bounded(tmp_path, network, monkeypatch):
+    path = rig.write_policy(tmp_path, rig.exported(network()))
+    load(Loading(path))
+    monkeypatch.setattr('lerobot_serve.policies.exported.programs.STEP_LIMIT_BYTES', 4 << 20)
+    load(Loading(path))
+    monkeypatch.setattr('lerobot_serve.policies.exported.programs.STEP_LIMIT_BYTES', 3 << 20)
+    with pytest.raises(PolicyError, match='makes a tensor of 4 MB in one step'):
         load(Loading(path))
 
 

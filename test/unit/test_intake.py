@@ -21,9 +21,11 @@ from worker_rig import (
 )
 
 from lerobot_serve.policies.base import Camera
+from lerobot_serve.server.intake import pixels_limit
 from lerobot_serve.wire import images
 from lerobot_serve.wire import observation as wire_observation
 from lerobot_serve.wire.content import Image
+from lerobot_serve.wire.images import ImagePool
 from lerobot_serve.wire.schema import Codec, Flag, MsgType, Status
 
 
@@ -46,7 +48,7 @@ BAD = [
     ({'images': (replace(RAW, codec=9),)}, 'unknown_codec', 'got 9'),
     ({'images': (replace(JPEG, data=JPEG.data[:-20]),)}, 'bad_jpeg', FRONT),
     ({'images': (replace(JPEG, height=16),)}, 'wrong_shape', 'announced'),
-    ({'images': (replace(RAW, height=60000, width=60000),)}, 'wrong_shape', 'pixels'),
+    ({'images': (replace(RAW, height=60000, width=60000),)}, 'oversized_image', 'pixels'),
     ({'images': (replace(RAW, width=15),)}, 'wrong_shape', 'bytes cannot be'),
     (
         {'images': (images.encode(FRONT, FRAME[:, :, :1], Codec.RAW),)},
@@ -167,3 +169,28 @@ def test_a_state_of_another_number_of_steps_is_refused(steps):
     chunk = bench(cameras=(), **HISTORY).answer(replace(OBSERVATION, state=ROWS[:steps]))
     assert chunk.status == Status.BAD_OBSERVATION
     assert f'3 observations of 3 values, got {steps} of 3' in chunk.status_text
+
+
+@pytest.mark.parametrize('codec', [Codec.JPEG, Codec.RAW], ids=lambda codec: codec.name)
+def test_an_image_beyond_its_bound_is_refused_before_anything_is_decoded(codec, monkeypatch):
+    made, decoded = bench(), []
+    original = ImagePool.decode_all
+    monkeypatch.setattr(
+        ImagePool, 'decode_all', lambda pool, given: decoded.append(given) or original(pool, given)
+    )
+    # the fake policy takes 8x16: the floor of a full HD frame is its bound
+    for height, width, status in ((1080, 1920, Status.OK), (1081, 1920, Status.BAD_OBSERVATION)):
+        frame = np.zeros((height, width, 3), np.uint8)
+        chunk = made.answer(replace(OBSERVATION, images=(images.encode(FRONT, frame, codec),)))
+        assert chunk.status == status
+    assert f'{FRONT} is 1081x1920, the policy takes 8x16 and at most 2073600' in chunk.status_text
+    assert made.statistics.drop_counts() == {'oversized_image': 1}
+    assert len(decoded) == 1
+
+
+@pytest.mark.parametrize(
+    ('height', 'width', 'limit'),
+    [(0, 0, 2_073_600), (224, 224, 2_073_600), (1080, 1920, 8_294_400), (2000, 2000, 16_000_000)],
+)
+def test_the_bound_is_four_times_what_the_policy_takes_or_a_full_hd_frame(height, width, limit):
+    assert pixels_limit(Camera(FRONT, height, width)) == limit

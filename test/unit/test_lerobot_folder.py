@@ -133,7 +133,7 @@ def test_a_processor_that_must_not_be_loaded(folder, name, content, said):
 def test_a_step_that_is_switched_off(folder):
     steps = [{'registry_name': 'a', 'config': {'enabled': on}} for on in (False, True)]
     write(folder, 'policy_preprocessor.json', {'steps': [*steps, {'registry_name': 'b'}]})
-    held = read_folder(str(folder))
+    held = read_folder(str(folder), ('a_package',))
     assert [each.active for each in held.preprocessor] == [False, True, True]
 
 
@@ -231,9 +231,17 @@ def test_a_policy_without_a_state_has_no_state_names(folder):
 def test_cameras_that_the_network_fills_in_are_not_asked_for(folder):
     empty = {'observation.images.empty_camera_0': {'type': 'VISUAL', 'shape': [3, 480, 640]}}
     inputs = CONFIG['input_features'] | empty
-    write(folder, 'config.json', CONFIG | {'input_features': inputs, 'empty_cameras': 1})
+    write(
+        folder,
+        'config.json',
+        CONFIG | {'type': 'pi0', 'input_features': inputs, 'empty_cameras': 1},
+    )
     assert [camera.name for camera in features_of(folder).cameras] == [FRONT]
-    write(folder, 'config.json', CONFIG | {'input_features': inputs, 'empty_cameras': 0})
+    write(
+        folder,
+        'config.json',
+        CONFIG | {'type': 'pi0', 'input_features': inputs, 'empty_cameras': 0},
+    )
     assert len(features_of(folder).cameras) == 2
 
 

@@ -29,6 +29,11 @@ REMEMBER, ADD = 'isolation_relative_state', 'isolation_absolute_action'
 made = []
 
 
+def trusting(folder, **said):
+    """Return what an operator says who trusts the package that this file stands for."""
+    return loading(folder, trusted_packages=(__name__,), **said)
+
+
 @ProcessorStepRegistry.register(REMEMBER)
 @dataclass
 class RememberState(ProcessorStep):
@@ -98,9 +103,9 @@ def rounds(policy, sessions, count):
 
 
 def test_eight_interleaved_sessions_answer_as_eight_policies_with_one_each(relative):
-    shared = load(loading(relative))
+    shared = load(trusting(relative))
     turns = rounds(shared, 8, 3)
-    own = [load(loading(relative)) for _ in turns[0]]
+    own = [load(trusting(relative)) for _ in turns[0]]
     for turn in turns:
         for policy, request in zip(own, turn, strict=True):
             together, single = shared.predict([request])[0], policy.predict([request])[0]
@@ -111,7 +116,7 @@ def test_eight_interleaved_sessions_answer_as_eight_policies_with_one_each(relat
 
 
 def test_so_do_sessions_that_are_predicted_together(relative):
-    shared, single = load(loading(relative)), load(loading(relative))
+    shared, single = load(trusting(relative)), load(trusting(relative))
     for turn in rounds(shared, 5, 3):
         for request, answer in zip(turn, shared.predict(turn), strict=True):
             expected = single.predict([request])[0]
@@ -119,7 +124,7 @@ def test_so_do_sessions_that_are_predicted_together(relative):
 
 
 def test_a_prediction_that_fails_changes_no_session(relative):
-    policy, untouched = load(loading(relative)), load(loading(relative))
+    policy, untouched = load(trusting(relative)), load(trusting(relative))
     first, second = rounds(policy, 2, 2)
     for each in (policy, untouched):
         each.predict(first)
@@ -132,7 +137,7 @@ def test_a_prediction_that_fails_changes_no_session(relative):
 
 @pytest.mark.parametrize('begin', ['start', 'episode', 'reset'])
 def test_an_episode_begins_with_processors_that_have_seen_nothing(relative, begin):
-    policy = load(loading(relative))
+    policy = load(trusting(relative))
     first, second = (turn[0] for turn in rounds(policy, 1, 2))
     fresh = policy.predict([replace(second, session_id='another', episode_start=True)])[0]
     policy.predict([first])
@@ -148,7 +153,7 @@ def test_an_episode_begins_with_processors_that_have_seen_nothing(relative, begi
 
 
 def test_the_oldest_session_is_forgotten_and_says_so(relative):
-    policy = load(loading(relative, state_limit=2))
+    policy = load(trusting(relative, state_limit=2))
     first, second = rounds(policy, 3, 2)
     for request in first:
         assert not policy.predict([request])[0].state_lost
@@ -241,7 +246,7 @@ def test_rtc_is_off_when_actions_are_relative_to_the_state(tmp_path):
     described = json.loads(file.read_text())
     step = {'registry_name': REMEMBER, 'config': {}}
     file.write_text(json.dumps(described | {'steps': [*described['steps'], step]}))
-    policy = load(loading(folder))
+    policy = load(trusting(folder))
     assert not policy.describe().supports_rtc
     assert 'real-time chunking is off' in ' '.join(policy.describe().notes)
     request = requests_for(policy, 1)[0]

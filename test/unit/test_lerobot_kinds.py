@@ -3,7 +3,7 @@
 import pytest
 
 from lerobot_serve.policies.base import PolicyError
-from lerobot_serve.policies.lerobot.kinds import FOREIGN, kind_of, KINDS
+from lerobot_serve.policies.lerobot.kinds import check_dtype, FOREIGN, kind_of, KINDS
 from lerobot_serve.wire.schema import StateClass
 
 
@@ -16,10 +16,7 @@ def test_types_without_chunks_are_refused(policy_type):
 @pytest.mark.parametrize(
     ('state_class', 'types'),
     [
-        (
-            StateClass.CHUNK_STATELESS,
-            {'act', 'smolvla', 'pi0', 'pi05', 'pi0_fast', 'groot', 'xvla', 'wall_x'},
-        ),
+        (StateClass.CHUNK_STATELESS, {'act', 'smolvla', 'pi0', 'pi05'}),
         (StateClass.NEEDS_HISTORY, {'diffusion', 'vqbet'}),
         (StateClass.RECURRENT, {'tdmpc'}),
     ],
@@ -33,7 +30,35 @@ def test_rtc_and_randomness_are_by_type():
     assert {name for name, kind in KINDS.items() if not kind.stochastic} == {'act'}
 
 
-def test_an_unknown_type_serves_one_session():
-    assert kind_of('somebodys') is FOREIGN
+@pytest.mark.parametrize('policy_type', ['pi0_fast', 'groot', 'wall_x'])
+def test_types_that_run_code_of_a_folder_are_refused(policy_type):
+    with pytest.raises(PolicyError, match=f'{policy_type!r} cannot be served.*brings no code'):
+        kind_of(policy_type, ('any_package',))
+
+
+def test_an_unknown_type_serves_one_session_when_its_package_is_trusted():
+    with pytest.raises(PolicyError, match=r"'unknown' is not served.*trusted_packages"):
+        kind_of('unknown')
+    assert kind_of('unknown', ('a_package',)) is FOREIGN
     assert FOREIGN.state_class is StateClass.EXCLUSIVE
     assert FOREIGN.batch_limit == 1
+
+
+@pytest.mark.parametrize(
+    ('policy_type', 'dtype', 'fits'),
+    [
+        ('act', 'bfloat16', True),
+        ('act', 'float16', True),
+        ('pi0', 'float16', False),
+        ('tdmpc', 'float32', True),
+        ('tdmpc', 'bfloat16', False),
+        ('act', 'int8', False),
+        ('act', '', True),
+    ],
+)
+def test_precisions_are_by_type(policy_type, dtype, fits):
+    if fits:
+        check_dtype(policy_type, KINDS[policy_type], dtype)
+        return
+    with pytest.raises(PolicyError, match=f'cannot compute in dtype {dtype!r}'):
+        check_dtype(policy_type, KINDS[policy_type], dtype)

@@ -9,7 +9,8 @@ safetensors_torch = pytest.importorskip('safetensors.torch', reason='(TORCH=none
 
 from lerobot_serve.policies.base import PolicyError  # noqa: E402
 from lerobot_serve.policies.lerobot.folder import Folder, Step  # noqa: E402
-from lerobot_serve.policies.lerobot.statistics import check_statistics  # noqa: E402
+from lerobot_serve.policies.lerobot.statistics import action_range, check_statistics  # noqa: E402
+from lerobot_serve.wire.action_range import ActionRange  # noqa: E402
 
 FRONT, STATE, ACTION = 'observation.images.front', 'observation.state', 'action'
 SHAPES = {FRONT: (3, 48, 64), STATE: (2,), ACTION: (2,)}
@@ -173,3 +174,31 @@ def test_a_damaged_file_is_named(tmp_path):
     step = Step('groot_pack_inputs_v3', {}, file)
     with pytest.raises(PolicyError, match=r'damaged\.safetensors is not a readable safetensors'):
         check_statistics(Folder(tmp_path, 'groot', {}, (step,), ()), False)
+
+
+@pytest.mark.parametrize(
+    ('held', 'expected'),
+    [
+        ({'mean': [0.0, 1.0], 'std': [1.0, 2.0]}, ((-3.0, -5.0), (3.0, 7.0))),
+        ({'q01': [0.0, 1.0], 'q99': [1.0, 2.0]}, ((0.0, 1.0), (1.0, 2.0))),
+        # the ends say more than what nearly all of it lies between
+        (
+            {'mean': [0.0, 0.0], 'std': [9.0, 9.0], 'min': [-1.0, -2.0], 'max': [1.0, 2.0]},
+            ((-1.0, -2.0), (1.0, 2.0)),
+        ),
+        ({'min': [-1.0, -2.0]}, None),
+        ({'min': [1.0], 'max': [0.0]}, None),
+        ({'min': [float('nan')], 'max': [0.0]}, None),
+        ({'min': [[1.0]], 'max': [[2.0]]}, None),
+        ({}, None),
+    ],
+)
+def test_the_range_of_the_actions_is_found(tmp_path, held, expected):
+    file = tmp_path / 'statistics.safetensors'
+    tensors = {f'{ACTION}.{name}': torch.tensor(value) for name, value in held.items()}
+    tensors[f'{STATE}.min'] = torch.tensor([-99.0, -99.0])
+    safetensors_torch.save_file(tensors, file)
+    step = Step('unnormalizer_processor', {}, file)
+    found = action_range(Folder(tmp_path, 'act', {}, (), (step,)))
+    assert found == (ActionRange(*expected) if expected else None)
+    assert action_range(Folder(tmp_path, 'act', {}, (), ())) is None

@@ -35,7 +35,7 @@ def rename(held):
         (lambda held: held.pop('model.action_head.bias'), 'model.action_head.bias'),
         (
             lambda held: held.update({'model.action_head.bias': torch.zeros(7)}),
-            'size mismatch for model.action_head.bias',
+            'model.action_head.bias is 7 in the file and 6 in the network',
         ),
         (
             lambda held: held.update({'normalize_inputs.mean': torch.zeros(2)}),

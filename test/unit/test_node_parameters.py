@@ -66,7 +66,7 @@ def test_the_table_has_every_parameter(parameters):
         (EdgeParameters, {'buffer_time_s': 3}, r'buffer_time_s must be below .* \(3\), got 3'),
         (
             RouterParameters,
-            {'slot_b': ['/slot_a/policy_server']},
+            {'slot_b': ['slot_a/policy_server']},
             'in slot_b and in slot_a',
         ),
         (SimParameters, {'outcome_topic': 'outcome'}, "full name of a topic, .*, got 'outcome'"),
@@ -83,6 +83,8 @@ LIVE = {
     'batch_wait_ms': 1.0,
     'admission': 'auto',
     'max_sessions': 3,
+    'sessions_per_process': 2,
+    'one_shots_waiting': 3,
     'network_ms': 1.0,
     'session_grace_s': 1.0,
     'session_idle_s': 99.0,
@@ -90,7 +92,7 @@ LIVE = {
 }
 # what a run of the process has one of: its name, its port, its trace
 OF_THE_RUN = ('metrics_', 'trace_', 'capture_')
-AT_START = {'autostart', 'slot', 'status_period_s'} | {
+AT_START = {'autostart', 'policy_root', 'slot', 'status_period_s'} | {
     spec.name for spec in specs(ServerParameters) if spec.name.startswith(OF_THE_RUN)
 }
 

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
-from outside_rig import worlds
+from dataclasses import replace
+import math
+from types import SimpleNamespace
+
+import numpy as np
+from outside_rig import ROBOT, seen, worlds
 import pytest
 
+from lerobot_serve.edge.robot.units import between
+from lerobot_serve.wire import action_range
+from lerobot_serve.wire.action_range import ActionRange
 from lerobot_serve.wire.schema import Refusal
 from lerobot_serve.wire.session import Refused, Unreachable
 
@@ -106,3 +114,42 @@ def test_who_is_there_is_asked_of_its_own_client(world):
     there.b.there = False
     assert there.outside.is_there('/a')
     assert not there.outside.is_there('/b')
+
+
+def told_range(most: float) -> tuple[SimpleNamespace, ...]:
+    """Return what a server says of a policy whose one action was within so much in training."""
+    value = action_range.encode(ActionRange((-most,), (most,)))
+    return (SimpleNamespace(key=action_range.KEY, value=value),)
+
+
+def test_a_policy_in_another_unit_is_refused_and_its_session_closed(world):
+    there = world()
+    there.a.extensions = told_range(90.0)
+    with pytest.raises(Refused, match='act@0: the range of the policy is far beyond') as refused:
+        there.outside.open_session('/a', 9)
+    assert refused.value.code is Refusal.WRONG_POLICY
+    assert [call[0] for call in there.a.calls] == ['open', 'close']
+
+
+def test_a_policy_that_goes_a_little_beyond_is_a_warning(world):
+    there = world()
+    there.a.extensions = told_range(2.0)
+    there.outside.open_session('/a', 9)
+    assert len(there.warned) == 1
+    assert 'beyond the limits' in there.warned[0]
+
+
+@pytest.mark.parametrize('value', [b'', b'{"low": [3], "high": [1]}'])
+def test_a_range_that_cannot_be_read_is_told_and_no_reason_to_give_up(world, value):
+    there = world()
+    there.a.extensions = (SimpleNamespace(key=action_range.KEY, value=value),)
+    there.outside.open_session('/a', 9)
+    assert 'units are not compared' in there.told[0]
+
+
+def test_a_state_leaves_in_the_unit_of_the_policy(world):
+    units = {'p': between('rad', 'deg'), 't': between('rad', 'rad')}
+    there = world(replace(ROBOT, units=units))
+    states, _ = there.observe(seen(pan=math.pi / 2))
+    assert states.tolist() == [[90.0, 0.25]]
+    assert states.dtype == np.float32

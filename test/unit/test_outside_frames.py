@@ -11,7 +11,7 @@ import pytest
 from lerobot_serve.wire import images
 from lerobot_serve.wire.errors import Malformed
 from lerobot_serve.wire.schema import Codec
-from lerobot_serve.wire.session import CameraSpec
+from lerobot_serve.wire.session import CameraSpec, SessionAsk
 
 
 @pytest.fixture
@@ -88,3 +88,38 @@ def test_a_robot_without_cameras_sends_its_state(world):
     there = world(replace(ROBOT, cameras=()))
     states, frames = there.observe(seen())
     assert (states.shape, frames) == ((1, 2), {})
+
+
+def asked(there) -> SessionAsk:
+    """Return what the last session was asked for with."""
+    return [ask for kind, *(ask, *_) in there.a.calls if kind == 'open'][-1]
+
+
+STRETCHED = 'cam_low is 16x24 on the robot and was 8x8 in training: the picture will be stretched'
+
+
+@pytest.mark.parametrize('changes', [{}, {'downscale': True}, {'codec': 'raw'}])
+def test_a_camera_of_another_shape_is_told_with_the_first_image_and_announced_after(
+    world, changes
+):
+    there = world(**changes)
+    there.a.cameras = (CameraSpec('cam_high', 8, 12), CameraSpec('cam_low', 8, 8))
+    there.outside.open_session('/a', 9)
+    # nothing has come by then
+    assert [camera.height for camera in asked(there).cameras] == [0, 0]
+    for _ in range(2):
+        there.observe(seen())
+    assert [text for text in there.told if 'stretched' in text] == [STRETCHED]
+    # from now on the server sees it, and says it
+    there.outside.open_session('/a', 10)
+    sizes = (CameraSpec('cam_high', 16, 24), CameraSpec('cam_low', 16, 24))
+    assert asked(there).cameras == sizes
+    there.observe(seen())
+    assert [text for text in there.told if 'stretched' in text] == [STRETCHED]
+
+
+def test_a_grey_camera_is_announced_as_one(world):
+    there = world(codec='raw')
+    there.observe(seen() | {'front': pixels()[:, :, :1]})
+    there.outside.open_session('/a', 9)
+    assert [camera.channels for camera in asked(there).cameras] == [1, 3]

@@ -95,7 +95,10 @@ def test_a_list_becomes_a_tuple():
 
 
 def test_an_unknown_name_is_refused_with_the_known_ones():
-    with pytest.raises(ParameterError, match=r'speed is not a parameter; there are count, '):
+    with pytest.raises(
+        ParameterError,
+        match=r'speed is not a parameter; did you mean arm.speed\? there are count, ',
+    ):
         build(Example, {'speed': 1})
 
 

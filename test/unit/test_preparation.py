@@ -9,6 +9,7 @@ import pytest
 from serving_rig import ask, request
 from worker_rig import raises, ROWS
 
+from lerobot_serve.parameters import ParameterError
 from lerobot_serve.policies import registry
 from lerobot_serve.policies.base import Loading, PolicyError, Prediction
 from lerobot_serve.policies.fake import FakePolicy
@@ -89,14 +90,19 @@ def test_all_that_the_operator_says_of_the_policy_reaches_its_loader(loaded):
     [
         ('builtin', '', 'the default'),
         ('builtin', 'mine', 'mine'),
-        ('lerobot', '', ''),
         ('lerobot', 'mine', 'mine'),
     ],
 )
-def test_only_the_builtin_policy_has_a_default_path(loaded, kind, path, expected):
+def test_a_path_that_is_given_wins_over_the_default(loaded, kind, path, expected):
     policy = FakePolicy()
     loaded(policy, replace(GIVEN, policy_kind=kind, policy_path=path))
     assert policy.asked[1].path == expected
+
+
+@pytest.mark.parametrize('kind', ['builtin', 'exported', 'lerobot'])
+def test_without_a_policy_nothing_is_served(kind):
+    with pytest.raises(PolicyError, match='policy_path is empty, so there is no policy to serve'):
+        preparation.worker(ServerParameters(policy_kind=kind), '', Statistics())
 
 
 def test_a_policy_is_warm_before_it_serves_and_nothing_of_that_is_counted(loaded):
@@ -243,3 +249,32 @@ def test_a_server_without_a_policy_says_so():
     assert chunk.status == Status.DRAINING
     assert chunk.status_text == 'not ready: no policy is loaded; configure the node'
     assert preparation.no_session('arm', 7) == "'arm' has no session of epoch 7"
+
+
+def changed_to(path: str, root: str) -> ServerParameters:
+    present = ServerParameters(policy_path='/models/v1', policy_root=root)
+    wanted = replace(present, policy_path=path)
+    preparation.check_change(present, wanted)
+    return wanted
+
+
+def test_without_a_root_the_path_is_fixed_at_start():
+    with pytest.raises(ParameterError, match=r"policy_path is fixed at start \('/models/v1'\)"):
+        changed_to('/models/v2', '')
+    assert changed_to('/models/v1', '')
+
+
+@pytest.mark.parametrize('way', ['{root}/v2', '{root}/v2/../v3', '{root}', '{root}/v2?chunk=3'])
+def test_below_the_root_the_path_may_change(way, tmp_path):
+    assert changed_to(way.format(root=tmp_path), str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    'way', ['/etc', '', 'v2', '{root}/..', '{root}/../other', '{root}2', '{root}/link/v2']
+)
+def test_no_way_leads_out_of_the_root(way, tmp_path):
+    root = tmp_path / 'models'
+    root.mkdir()
+    (root / 'link').symlink_to(tmp_path)
+    with pytest.raises(ParameterError, match='must lie below policy_root'):
+        changed_to(way.format(root=root), str(root))

@@ -7,11 +7,11 @@ from math import inf
 from hypothesis import given
 from hypothesis import strategies as st
 import pytest
-from robot_rig import ARM, BASE, changed, FRONT_PATH, PAN_PATH, REMOVED
+from robot_rig import ARM, BASE, changed, FRONT_PATH, PAN_PATH, REMOVED, SIM_ARM
 
 from lerobot_serve.cage.description import Motion
 from lerobot_serve.edge.robot.description import Robot
-from lerobot_serve.edge.robot.file import parse
+from lerobot_serve.edge.robot.file import load, parse
 from lerobot_serve.edge.robot.table import RobotFileError
 
 PAN = 'f: actions: shoulder_pan.pos'
@@ -76,10 +76,31 @@ MISTAKES = [
         ['shoulder_pan'],
         'f: actions: shoulder_lift.pos: which value of the state tells where shoulder_lift is?',
     ),
+    (
+        f'{PAN_PATH}/joint',
+        'elbow_flex',
+        "f: actions: joint: 'elbow_flex' is there twice",
+    ),
+    (
+        f'{PAN_PATH}/joint',
+        'nope',
+        f'{PAN}: joint is nope, but the state shoulder_pan.pos that measures it is the joint '
+        'shoulder_pan of joint_states; both must be one joint',
+    ),
+    (
+        'state/0/names',
+        [f'{joint}.pos' for joint in reversed(ARM['state'][0]['joints'])],
+        f'{PAN}: joint is shoulder_pan, but the state shoulder_pan.pos that measures it is the '
+        'joint gripper of joint_states',
+    ),
     ('state/0/field', 'velocity', f'{PAN}: which value of the state tells where shoulder_pan is?'),
     # cameras
     ('cameras', ['front'], "f: cameras: expected names with their settings, got ['front']"),
-    (FRONT_PATH, 'front/image', f"{FRONT}: expected topic, type, max_age_s, got 'front/image'"),
+    (
+        FRONT_PATH,
+        'front/image',
+        f"{FRONT}: expected topic, type, max_age_s, max_stamp_age_s, got 'front/image'",
+    ),
     (f'{FRONT_PATH}/topic', '/a//b', f'{FRONT}: topic must be the name of a topic'),
     (
         f'{FRONT_PATH}/type',
@@ -271,3 +292,39 @@ def test_whatever_stands_anywhere_it_is_a_robot_or_one_line(place, value):
         assert limit.motion is Motion.POSITION or limit.low <= 0 <= limit.high
     for forced in (one.then for one in robot.interlocks):
         assert set(forced) <= {limit.name for limit in robot.actions}
+
+
+def test_two_actions_with_each_others_joint_are_refused():
+    content = changed(f'{PAN_PATH}/joint', 'elbow_flex')
+    content['actions']['elbow_flex.pos']['joint'] = 'shoulder_pan'
+    with pytest.raises(RobotFileError, match='joint is elbow_flex, but the state shoulder_pan'):
+        parse(content, 'f')
+
+
+@pytest.mark.parametrize(
+    ('text', 'read_as'),
+    [
+        ('030', '24'),
+        ('1:30', '90'),
+        ('1:30.5', '90.5'),
+        ('0x1e', '30'),
+        ('0b11', '3'),
+        ('1_000', '1000'),
+        ('-030', '-24'),
+        ('030.5', '30.5'),
+    ],
+)
+def test_a_number_that_yaml_reads_otherwise_is_refused(tmp_path, text, read_as):
+    file = tmp_path / 'robot.yaml'
+    file.write_text(SIM_ARM.read_text().replace('fps: 30', f'fps: {text}'))
+    with pytest.raises(RobotFileError) as refused:
+        load(file)
+    assert f'{text} is ambiguous (YAML 1.1 reads {read_as}); write' in str(refused.value)
+    assert f'{file}: not YAML (line ' in str(refused.value)
+
+
+@pytest.mark.parametrize('text', ['30', '30.', '30.0', '3e1', '3.0e+1', '+30', '0.3e2'])
+def test_a_plain_decimal_is_read_as_it_is_written(tmp_path, text):
+    file = tmp_path / 'robot.yaml'
+    file.write_text(SIM_ARM.read_text().replace('fps: 30', f'fps: {text}'))
+    assert load(file).fps == 30

@@ -123,7 +123,7 @@ def test_where_nobody_can_answer_the_robot_is_told_at_once():
         rig.note_there(server, False)
     rig.request()
     (text,) = rig.texts
-    assert 'no slot may answer: slot prod: /p1: it has gone' in text
+    assert 'no slot may answer; mend one and ask again (slot prod: /p1: it has gone' in text
     assert rig.drop('unanswered') == 1
     assert len(rig.dispatcher.flights) == 0
 

@@ -10,11 +10,12 @@ from hypothesis.stateful import invariant, rule, RuleBasedStateMachine
 import pytest
 
 from lerobot_serve.router.sticky import Placement
-from lerobot_serve.router.tally import JUDGE_WITHIN_NS, OUTCOMES, Tally
+from lerobot_serve.router.tally import HOUR_NS, OUTCOMES, Tally
 from lerobot_serve.wire.executed import Executed
 
 SUCCESS, FAILURE, ABORTED = 1, 2, 3
 CAPACITY = 10
+WITHIN_NS = 24 * HOUR_NS
 
 
 def placed(episode: str, slot: str = 'a', **more: object) -> Placement:
@@ -42,7 +43,7 @@ def test_the_same_outcome_twice_counts_once_and_another_is_refused(tally):
     assert ended(tally) == {'success': 1}
     assert tally.outcome('e', FAILURE) == "episode 'e' has counted as success already"
     tally.ended('robot', 0)
-    tally.look(10 * JUDGE_WITHIN_NS)
+    tally.look(10 * WITHIN_NS)
     assert ended(tally) == {'success': 1}
 
 
@@ -56,12 +57,12 @@ def test_what_cannot_be_counted_is_refused_in_words(tally):
 
 def test_an_episode_that_nobody_judges_is_unreported_after_a_while(tally):
     run(tally)
-    tally.look(10 * JUDGE_WITHIN_NS)
+    tally.look(10 * WITHIN_NS)
     assert ended(tally) == {}
     tally.ended('robot', 100)
-    tally.look(100 + JUDGE_WITHIN_NS - 1)
+    tally.look(100 + WITHIN_NS - 1)
     assert ended(tally) == {}
-    tally.look(100 + JUDGE_WITHIN_NS)
+    tally.look(100 + WITHIN_NS)
     assert ended(tally) == {'unreported': 1}
     # what a canary has taken note of stays so
     assert tally.outcome('e', SUCCESS) == "episode 'e' has counted as unreported already"
@@ -71,7 +72,7 @@ def test_an_episode_that_nobody_judges_is_unreported_after_a_while(tally):
 def test_beginning_another_episode_ends_the_one_before(tally):
     run(tally, 'one')
     run(tally, 'two')
-    tally.look(JUDGE_WITHIN_NS)
+    tally.look(WITHIN_NS)
     assert ended(tally) == {'unreported': 1}
     assert tally.slot('a').episodes == 2
 
@@ -80,10 +81,10 @@ def test_an_episode_that_goes_on_after_its_session_ended_has_not_ended(tally):
     run(tally)
     tally.ended('robot', 0)
     tally.requested('robot', placed('e', cached=True), 1)
-    tally.look(10 * JUDGE_WITHIN_NS)
+    tally.look(10 * WITHIN_NS)
     assert ended(tally) == {}
-    tally.ended('robot', 10 * JUDGE_WITHIN_NS)
-    tally.look(11 * JUDGE_WITHIN_NS)
+    tally.ended('robot', 10 * WITHIN_NS)
+    tally.look(11 * WITHIN_NS)
     assert ended(tally) == {'unreported': 1}
     assert tally.slot('a').episodes == 1
 
@@ -94,7 +95,7 @@ def test_a_moved_episode_counts_as_moved_and_in_no_other_way(tally):
     tally.moved('e', 'a')
     tally.outcome('e', SUCCESS)
     tally.ended('robot', 0)
-    tally.look(10 * JUDGE_WITHIN_NS)
+    tally.look(10 * WITHIN_NS)
     assert (tally.slot('a').moved, tally.slot('b').moved) == (1, 0)
     assert (tally.slot('a').episodes, tally.slot('b').episodes) == (1, 0)
     assert (ended(tally), ended(tally, 'b')) == ({}, {})
@@ -129,7 +130,7 @@ def test_an_episode_that_a_restarted_router_knows_is_judged_and_not_begun_again(
 def test_requests_without_an_episode_are_requests_only(tally):
     tally.requested('robot', Placement('robot:1:1', 1, 'a', 50, degraded=True), 0)
     tally.ended('robot', 0)
-    tally.look(10 * JUDGE_WITHIN_NS)
+    tally.look(10 * WITHIN_NS)
     slot = tally.slot('a')
     assert (slot.requests, slot.episodes, ended(tally)) == (1, 0, {})
 
@@ -141,7 +142,7 @@ def test_an_episode_that_is_forgotten_while_it_waits_is_unreported(tally):
         run(tally, f'e{number}', client=f'robot-{number}')
     assert ended(tally) == {'unreported': 1}
     assert tally.outcome('e0', SUCCESS)
-    tally.look(10 * JUDGE_WITHIN_NS)
+    tally.look(10 * WITHIN_NS)
     assert ended(tally) == {'unreported': 1}
 
 
@@ -162,6 +163,59 @@ def test_a_robot_that_was_started_anew_adds_nothing(tally, fallen):
     assert (slot.commands, slot.fallbacks, slot.trips, slot.stalls) == (0, 0, 0, 0)
 
 
+def test_a_verdict_of_the_next_morning_counts(tally):
+    run(tally)
+    tally.ended('robot', 0)
+    tally.look(20 * HOUR_NS)
+    assert tally.outcome('e', FAILURE) == ''
+    assert ended(tally) == {'failure': 1}
+    short = Tally(('a', 'b'), CAPACITY, verdict_within_ns=HOUR_NS)
+    run(short)
+    short.ended('robot', 0)
+    short.look(HOUR_NS)
+    assert ended(short) == {'unreported': 1}
+
+
+def test_each_begin_and_end_is_an_event_once(tally):
+    run(tally, 'good', 'a', 'r1')
+    run(tally, 'moves', 'b', 'r2')
+    run(tally, 'silent', 'b', 'r3')
+    assert tally.take_events() == (
+        ('good', 'begun', 'a'),
+        ('moves', 'begun', 'b'),
+        ('silent', 'begun', 'b'),
+    )
+    for _ in range(2):
+        tally.outcome('good', SUCCESS)
+        tally.moved('moves', 'a')
+    tally.outcome('moves', SUCCESS)
+    tally.ended('r3', 0)
+    tally.look(WITHIN_NS)
+    # one that moved counts where it began
+    assert tally.take_events() == (
+        ('good', 'success', 'a'),
+        ('moves', 'moved', 'b'),
+        ('silent', 'unreported', 'b'),
+    )
+    assert tally.take_events() == ()
+
+
+def test_episodes_of_the_router_before_may_still_get_a_verdict(tally):
+    tally.expect([('one', 'b'), ('two', 'b'), ('three', 'a')], 0)
+    # one goes on, one has moved meanwhile, one ended while nobody looked
+    tally.requested('r1', placed('one', 'b', cached=True), 1)
+    tally.requested('r2', placed('two', 'a', cached=True, moved=True), 1)
+    assert tally.outcome('one', FAILURE) == ''
+    assert tally.outcome('two', SUCCESS) == ''
+    assert tally.outcome('three', SUCCESS) == ''
+    assert tally.take_events() == (
+        ('two', 'moved', 'b'),
+        ('one', 'failure', 'b'),
+        ('three', 'success', 'a'),
+    )
+    assert tally.slot('b').episodes == 0
+
+
 class Episodes(RuleBasedStateMachine):
     """Robots, judges and moves in any order, against a book of what each episode came to."""
 
@@ -175,6 +229,7 @@ class Episodes(RuleBasedStateMachine):
         self.judged: dict[str, str] = {}
         self.moved: set[str] = set()
         self.before: dict[str, int] = {}
+        self.events: list[tuple[str, str, str]] = []
 
     @rule(robot=robots, name=names, slot=st.sampled_from('ab'))
     def request(self, robot, name, slot):
@@ -207,7 +262,7 @@ class Episodes(RuleBasedStateMachine):
                 self.moved.add(name)
             self.tally.moved(name, slot)
 
-    @rule(ns=st.sampled_from((1, JUDGE_WITHIN_NS // 2, 2 * JUDGE_WITHIN_NS)))
+    @rule(ns=st.sampled_from((1, WITHIN_NS // 2, 2 * WITHIN_NS)))
     def time_passes(self, ns):
         self.now_ns += ns
         self.tally.look(self.now_ns)
@@ -228,6 +283,21 @@ class Episodes(RuleBasedStateMachine):
             now = {f'{slot} {how}': tally.ended[how] for how in (*OUTCOMES.values(), 'unreported')}
             assert all(self.before.get(what, 0) <= count for what, count in now.items())
             self.before |= now
+
+    @invariant()
+    def events_say_the_same(self):
+        self.events += self.tally.take_events()
+        begun = [(name, slot) for name, what, slot in self.events if what == 'begun']
+        assert len(begun) == len(set(begun))
+        assert dict(begun) == self.begun
+        ends = [name for name, what, _ in self.events if what != 'begun']
+        assert len(ends) == len(set(ends))
+        for name, what, slot in self.events:
+            assert slot == self.begun[name]
+            if what == 'moved':
+                assert name in self.moved
+            elif what in OUTCOMES.values():
+                assert self.judged[name] == what
 
 
 TestEpisodes = Episodes.TestCase

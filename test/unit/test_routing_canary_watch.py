@@ -29,7 +29,6 @@ STEPS = replace(
     canary_plan=('5:10:60', '50:10:60', '100'),
     canary_margin=0.4,
     canary_false_promotion=0.3,
-    canary_settle_s=0.0,
 )
 
 
@@ -68,7 +67,8 @@ class Rig:
 
     def look(self, *, after_s: float = 1.0) -> bool:
         self.world.now_ns += int(after_s * S)
-        return self.watch.look(self.world.now_ns, self.world.facts)
+        seen = replace(self.world.facts, events=self.world.events())
+        return self.watch.look(self.world.now_ns, seen)
 
     def state(self) -> CanaryState:
         return self.watch.report(Time(sec=7))
@@ -124,8 +124,8 @@ def test_a_slot_that_fails_takes_the_share_away_at_once(rig):
 
 def test_the_report_tells_all_that_was_seen(rig):
     rig.look()
-    rig.world.end('candidate', successes=3, failures=1)
-    rig.world.end('champion', successes=9, failures=2)
+    rig.world.end('candidate', 3, 1)
+    rig.world.end('champion', 9, 2)
     rig.look()
     state = rig.state()
     assert (state.state, state.slot, state.stamp.sec) == (CanaryState.RUNNING, 'b', 7)
@@ -233,14 +233,11 @@ def test_a_rollback_before_the_policy_is_known_bars_whatever_comes(rig):
 def test_what_is_seen_of_a_slot():
     slot = Slot('b', ('/b',), HealthRules(5), HealthRules(2))
     slot.policy = NEW
-    tally = SlotTally(answers=90, moved=2, commands=300, fallbacks=4, trips=5, oldest_age_s=0.5)
-    tally.ended.update(success=7, failure=3, aborted=1, unreported=4)
+    tally = SlotTally(answers=90, commands=300, fallbacks=4, trips=5, oldest_age_s=0.5)
     tally.failed.update(timeout=6, not_finite=4)
     for _ in range(32):
         tally.latency.add(20.0)
     facts = slot_facts(slot, tally)
-    assert (facts.episodes, facts.successes, facts.failures) == (17, 7, 3)
-    assert (facts.aborted, facts.unreported, facts.moved) == (1, 4, 2)
     assert (facts.answers, facts.failed_answers) == (100, 10)
     assert (facts.commands, facts.fallbacks, facts.trips) == (300, 4, 5)
     assert (facts.latency_ms_p95, facts.oldest_age_s, facts.policy) == (20.0, 0.5, NEW)

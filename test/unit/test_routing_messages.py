@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import replace
 
 from builtin_interfaces.msg import Time
@@ -18,8 +19,11 @@ from lerobot_serve.router.messages import (
 )
 from lerobot_serve.router.opening import Opened
 from lerobot_serve.router.sticky import Placement
+from lerobot_serve.wire import action_range
+from lerobot_serve.wire.action_range import ActionRange
 from lerobot_serve.wire.schema import Refusal
 from lerobot_serve.wire.session import Refused
+from lerobot_serve_interfaces.msg import Extension
 from lerobot_serve_interfaces.srv import OpenSession
 
 INBOX = '/policy_router/observation'
@@ -105,6 +109,28 @@ def test_warnings_name_their_slot_and_the_longest_still_fit():
     assert [warning[:8] for warning in one.warnings] == ['slot a: ', 'slot a: ', 'slot b: ']
     assert max(map(len, one.warnings)) == 1024
     assert len(one.policy) == 256
+
+
+def ranged(low: float, high: float) -> dict[str, list[Extension]]:
+    value = array('B', action_range.encode(ActionRange((low,), (high,))))
+    return {'extensions': [Extension(key=action_range.KEY, value=value)]}
+
+
+@pytest.mark.parametrize(
+    ('a', 'b', 'expected'),
+    [
+        (ranged(-1, 1), ranged(-90, 0), ActionRange((-90.0,), (1.0,))),
+        (ranged(-1, 1), {}, ActionRange((-1.0,), (1.0,))),
+        ({}, ranged(-1, 1), ActionRange((-1.0,), (1.0,))),
+        ({}, {}, None),
+        (ranged(-1, 1), {'extensions': [Extension(key=action_range.KEY)]}, (-1.0, 1.0)),
+    ],
+)
+def test_the_range_of_actions_holds_in_every_slot(a, b, expected):
+    expected = ActionRange((expected[0],), (expected[1],)) if type(expected) is tuple else expected
+    one = merge(reply(**a), reply(**b))
+    pairs = [(each.key, bytes(each.value)) for each in one.extensions]
+    assert action_range.find(pairs) == expected
 
 
 PLACED = Placement('episode-1', 12, 'a', 50)

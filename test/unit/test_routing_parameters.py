@@ -48,7 +48,8 @@ TABLE: dict[str, tuple[object, Callable[[Serving], object], object]] = {
     'canary_margin': (0.25, lambda s: s.canary.canary.terms.margin, 0.25),
     'canary_false_promotion': (0.125, lambda s: s.canary.canary.terms.false_promotion, 0.125),
     'canary_false_rollback': (0.125, lambda s: s.canary.canary.terms.false_rollback, 0.125),
-    'canary_settle_s': (1.0, lambda s: s.canary.canary.terms.settle_s, 1.0),
+    'canary_block_episodes': (7, lambda s: s.canary.canary.terms.block_episodes, 7),
+    'canary_verdict_within_h': (2.0, lambda s: s.tally.verdict_within_ns, 7200 * 10**9),
     'canary_max_failed_percent': (
         9.0,
         lambda s: s.canary.canary.limits.failed_answers_percent,
@@ -64,11 +65,6 @@ TABLE: dict[str, tuple[object, Callable[[Serving], object], object]] = {
         9.0,
     ),
     'canary_max_divergence': (9.0, lambda s: s.canary.canary.limits.divergence, 9.0),
-    'canary_minimum_reported_percent': (
-        9.0,
-        lambda s: s.canary.canary.limits.minimum_reported_percent,
-        9.0,
-    ),
 }
 
 
@@ -129,3 +125,18 @@ def test_with_one_slot_the_split_means_nothing(tmp_path):
     rig.away('/one')
     split(rig, 0)
     rig.close()
+
+
+def test_servers_without_a_leading_slash_are_in_the_routers_namespace():
+    given = RouterParameters(slot_b=('/far/policy_server',), shadow_policy='shadow/policy_server')
+    for namespace, slot_a in (('/', '/slot_a'), ('/cell_1', '/cell_1/slot_a')):
+        named = given.within(namespace)
+        assert named.slot_a == (f'{slot_a}/policy_server',)
+        assert named.slot_b == ('/far/policy_server',)
+        assert named.shadow_policy == f'{slot_a[:-7]}/shadow/policy_server'
+        assert named.within('/elsewhere') == named
+    one = RouterParameters(slot_a=('x/policy_server',), slot_b=('/cell/x/policy_server',))
+    with pytest.raises(ParameterError, match='in slot_b and in slot_a'):
+        one.within('/cell')
+    with pytest.raises(ParameterError, match='must name nodes, like'):
+        RouterParameters(slot_a=('x//y',)).check()

@@ -17,6 +17,8 @@ from lerobot_serve.server.reports import (
     Standing,
 )
 from lerobot_serve.server.statistics import Statistics
+from lerobot_serve.wire import action_range
+from lerobot_serve.wire.action_range import ActionRange
 from lerobot_serve.wire.schema import StateClass, TEXT_LIMIT
 from lerobot_serve_interfaces.msg import ServerStatus
 from lerobot_serve_interfaces.srv import GetStatus, OpenSession
@@ -95,6 +97,15 @@ def test_a_session_is_told_all_that_it_needs():
     assert (reply.policy_type, reply.state_class, reply.warmed_up) == ('fake', 2, True)
     assert (reply.chunk_size, reply.trained_fps, reply.supports_rtc) == (50, 30.0, True)
     assert (reply.observation_steps, reply.observation_stride_steps) == (2, 3)
+    assert list(reply.extensions) == []
+
+
+def test_a_session_is_told_the_range_of_the_actions_where_it_is_known():
+    told = ActionRange((-1.0, -2.0, 0.0), (1.0, 2.0, 100.0))
+    rig, reply = Rig(action_range=told), OpenSession.Response()
+    accept(reply, rig.open(), rig.serving.served, '/observation')
+    (extension,) = reply.extensions
+    assert action_range.find([(extension.key, bytes(extension.value))]) == told
 
 
 @pytest.mark.parametrize('text', LONG_TEXTS)

@@ -76,6 +76,19 @@ def test_what_is_no_request_of_a_session_is_dropped_and_counted(raw, reason):
     assert (len(rig.mailbox), rig.statistics.requests) == (0, 0)
 
 
+def test_a_robot_whose_session_is_not_known_is_told_so_at_once():
+    rig = Rig()
+    rig.open()
+    answers = []
+    rig.serving.to_strangers = answers.append
+    for now_ns in (0, 1, 10**9):
+        rig.serving.deposit(request(2), now_ns)
+    rig.serving.deposit(request(2, **CHUNK), 2 * 10**9)
+    assert [chunk.status for chunk in answers] == [Status.NO_SESSION] * 2
+    assert answers[0].client_id == 'robot_2'
+    assert 'open one' in answers[0].status_text
+
+
 @pytest.mark.parametrize('refusal', [GOODBYE, None])
 def test_a_server_that_takes_nothing_says_so_at_once(refusal):
     rig = Rig()

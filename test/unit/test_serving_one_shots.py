@@ -6,6 +6,7 @@ import pytest
 from serving_rig import request, Rig
 from session_rig import RULES
 
+from lerobot_serve.server import schedulers
 from lerobot_serve.wire.schema import Refusal, StateClass, Status
 from lerobot_serve.wire.session import Refused
 
@@ -28,7 +29,8 @@ def test_one_request_without_a_session_is_an_episode_of_its_own():
 def test_a_request_without_a_session_may_be_withdrawn():
     rig, answers = Rig(), []
     rig.serving.deposit_one('one#1', request(9), 0, answers.append)
-    assert rig.mailbox.forget('one#1')
+    assert rig.mailbox.withdraw_one_shot('one#1')
+    assert rig.mailbox.withdraw_one_shot('one#1') is None
     assert (len(rig.mailbox), answers) == (0, [])
 
 
@@ -57,3 +59,25 @@ def test_a_server_that_goes_away_takes_no_request_without_a_session():
     refused = rig.serving.deposit_one('one#1', request(9), 0, pytest.fail)
     assert (refused.status, refused.status_text) == (Status.DRAINING, str(GOODBYE))
     assert (len(rig.mailbox), rig.drops) == (0, {'draining': 1})
+
+
+def test_the_one_that_finds_no_place_is_told_the_bound_and_counted():
+    rig, answers = Rig(), []
+    for number in range(RULES.one_shots):
+        assert rig.serving.deposit_one(f'one#{number}', request(9), 0, answers.append) is None
+    refused = rig.serving.deposit_one('one#9', request(9), 0, answers.append)
+    assert refused.status == Status.TOO_LATE
+    assert f'{RULES.one_shots} calls of predict_chunk wait already' in refused.status_text
+    assert 'one_shots_waiting' in refused.status_text
+    assert rig.drops == {'one_shots_full': 1}
+    assert rig.statistics.requests == RULES.one_shots
+
+
+def test_earliest_dry_serves_a_robot_before_a_call_that_nobody_runs_dry_for():
+    rig = Rig()
+    rig.mailbox.schedule(schedulers.make('earliest_dry', size=1, window_ns=0, batch_limit=0), int)
+    rig.open(1)
+    rig.serving.deposit_one('one#1', request(9), 0, lambda _: None)
+    rig.serving.deposit(request(1, left_s=0.5), 5)
+    order = [rig.mailbox.take()[0].session.session_id for _ in range(2)]
+    assert order == ['robot_1#00000007', 'one#1']

@@ -210,3 +210,38 @@ def test_the_time_that_sessions_were_open_counts_within_the_window():
     assert sessions.open_s(10 * S, 5 * S) == 5 + 4 + 1
     sessions.close('robot_1', ask().session_epoch)
     assert sessions.open_s(10 * S, 5 * S) == 5 + 1
+
+
+def test_one_process_does_not_take_all_sessions():
+    sessions = table(process_sessions=2, max_sessions=MANY)
+    for number in (1, 2):
+        sessions.open(ask(f'name_{number}', instance=5), 0, MANY)
+    refused = refusal(sessions, ask('name_3', instance=5), MANY)
+    assert refused.code == Refusal.CAPACITY
+    assert "the process of 'name_3' (instance 5) holds 2 sessions" in str(refused)
+    assert 'sessions_per_process' in str(refused)
+    # another process has its own, and one that reopens takes none more
+    sessions.open(ask('robot', instance=6), 0, MANY)
+    sessions.open(ask('name_1', epoch=8, instance=5), 0, MANY)
+    assert len(sessions) == 3
+
+
+@pytest.mark.parametrize(('silent_s', 'taken'), [(0, True), (4.9, True), (5, False)])
+def test_the_reply_topic_of_a_robot_that_is_heard_takes_no_chunks_of_another(silent_s, taken):
+    sessions = table(max_sessions=MANY)
+    robot = sessions.open(ask('robot'), 0, MANY)
+    thief = ask('thief', instance=2, reply_topic=robot.ask.reply_topic)
+    now_ns = int(silent_s * S)
+    if not taken:
+        assert sessions.open(thief, now_ns, MANY)
+        return
+    with pytest.raises(Refused, match="is that of 'robot'") as refused:
+        sessions.open(thief, now_ns, MANY)
+    assert refused.value.code == Refusal.BAD_NAME
+
+
+def test_a_relay_holds_the_sessions_of_many_on_one_topic():
+    sessions = table(max_sessions=MANY)
+    for number in range(5):
+        relayed = ask(f'robot_{number}', instance=number, reply_topic='/policy_router/answers/a')
+        assert sessions.open(relayed, 0, MANY)

@@ -71,9 +71,11 @@ def test_who_only_listens_is_idle_in_the_end():
 
 def test_each_robot_is_judged_by_its_own_topic():
     sessions = table()
-    first = sessions.open(ask('robot_1', reply_topic='/one'), 0, MANY)
-    second = sessions.open(ask('robot_2', reply_topic='/two'), 0, MANY)
-    assert sessions.sweep(6 * S, lambda topic: topic == '/two') == [(first, 'client_gone')]
+    first = sessions.open(ask('robot_1', reply_topic='/one/action_chunk'), 0, MANY)
+    second = sessions.open(ask('robot_2', reply_topic='/two/action_chunk'), 0, MANY)
+    assert sessions.sweep(6 * S, lambda topic: topic == '/two/action_chunk') == [
+        (first, 'client_gone')
+    ]
     assert list(sessions) == [second]
 
 

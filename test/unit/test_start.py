@@ -1,95 +1,101 @@
-"""A package that is missing at start is one line with its remedy, and status 1."""
+"""Where a robot is taken to stand before its first command, and that a misread place is none."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
+from math import inf
 
+from cage_rig import STEP_S
+import numpy as np
 import pytest
 
-from lerobot_serve.start import FROM_ROS, remedy, REQUIREMENTS
+from lerobot_serve.cage.description import ActionLimit, Motion
+from lerobot_serve.cage.limits import Limits
+from lerobot_serve.cage.start import Start
 
-STARTED = "from lerobot_serve.start import start as run; arguments = 'lerobot_serve.{}'"
-COMMAND = "from lerobot_serve.cli.main import main as run; arguments = ['{}']"
-SOURCE = 'rclpy is not found; source the setup.bash of ROS 2 and of this workspace'
+ARM = (
+    ActionLimit('pan.pos', 'pan', Motion.POSITION, -1.8, 1.8, 0.06, max_lead=0.5),
+    ActionLimit('roll.pos', 'roll', Motion.POSITION, -inf, inf, 0.06),
+)
+WHEEL = ActionLimit('drive', 'drive', Motion.VELOCITY, -1.0, 1.0, 0.1)
 
 
-def without(package: str, code: str) -> subprocess.CompletedProcess:
-    """Run a start in a Python in which a package cannot be imported."""
-    code = f'import sys; sys.modules[{package!r}] = None; {code}; sys.exit(run(arguments))'
-    return subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, timeout=60)
+def start(*actions: ActionLimit, samples: int = 3, outside_share: float = 0.05) -> Start:
+    return Start(Limits(actions or ARM, STEP_S), samples=samples, outside_share=outside_share)
+
+
+def after(*places: list[float] | None, **more: float) -> Start:
+    made = start(**more)
+    for place in places:
+        made.see(None if place is None else np.array(place))
+    return made
+
+
+HERE, AWAY = [0.5, 9.0], [6.28, 9.0]
 
 
 @pytest.mark.parametrize(
-    ('package', 'code', 'said'),
+    ('places', 'why'),
     [
-        (
-            'simplejpeg',
-            STARTED.format('wire.images'),
-            'error: the Python package simplejpeg is missing; '
-            f'python3 -m pip install {REQUIREMENTS["simplejpeg"]}',
-        ),
-        ('rclpy', STARTED.format('sim.node'), f'error: {SOURCE}'),
-        ('rclpy', COMMAND.format('bench'), f'lerobot-serve: {SOURCE}'),
+        ([], 'where the robot is is not known'),
+        ([HERE], '1 of 3 measured samples agree'),
+        ([HERE, HERE], '2 of 3 measured samples agree'),
+        ([HERE, HERE, HERE], ''),
+        # one misread sample, first, between and last
+        ([AWAY, HERE, HERE], '2 of 3 measured samples agree'),
+        ([AWAY, HERE, HERE, HERE], ''),
+        ([HERE, HERE, AWAY, HERE], '1 of 3 measured samples agree'),
+        ([HERE, HERE, HERE, AWAY], '1 of 3 measured samples agree'),
+        ([HERE, HERE, HERE, None], 'where the robot is is not known'),
+        ([HERE, HERE, HERE, [np.nan, 9.0]], 'where the robot is is not known'),
+        # as far as noise and a hand may move it between two samples
+        ([[0.5, 9.0], [0.57, 9.0], [0.5, 9.0]], ''),
+        ([[0.5, 9.0], [0.58, 9.0], [0.5, 9.0]], '1 of 3 measured samples agree'),
     ],
 )
-def test_a_missing_package_is_one_line_and_status_1(package, code, said):
-    result = without(package, code)
-    assert (result.returncode, result.stderr, result.stdout) == (1, f'{said}\n', '')
+def test_several_samples_have_to_agree(places, why):
+    made = after(*places)
+    assert made.why_not() == why
+    assert (made.last() is None) == bool(why)
 
 
-def test_help_needs_no_ros():
-    result = without('rclpy', COMMAND.format('--help'))
-    assert (result.returncode, result.stderr) == (0, '')
-    assert 'doctor' in result.stdout
+def test_it_begins_at_the_newest_sample_and_at_rest():
+    last = after([0.5, 9.0], [0.51, 9.0], [0.52, 9.01]).last()
+    assert last.position.tolist() == [0.52, 9.01]
+    assert not last.velocity.any()
 
 
-def test_a_missing_module_of_our_own_is_a_fault_and_not_explained_away():
-    result = without('nothing', STARTED.format('nothing'))
-    assert result.returncode == 1
-    assert "ModuleNotFoundError: No module named 'lerobot_serve.nothing'" in result.stderr
+def test_the_same_message_again_is_no_new_sample():
+    made = start()
+    for arrived_ns in ((5, 5), (5, 5), (6, 5), (6, 6), (7, 7)):
+        made.see(np.array(HERE), arrived_ns)
+        counted = made.why_not()
+    assert counted == ''
+    made = start()
+    for _ in range(9):
+        made.see(np.array(HERE), (5, 5))
+    assert made.why_not() == '1 of 3 measured samples agree'
 
 
-def test_an_unknown_package_is_named():
-    error = ModuleNotFoundError("No module named 'what.ever'", name='what.ever')
-    assert remedy(error) == 'the Python package what is missing; install it'
+@pytest.mark.parametrize(('place', 'begins'), [(1.97, True), (1.99, False), (-1.97, True)])
+def test_a_little_outside_its_limits_it_may_stand(place, begins):
+    made = after(*[[place, 0.0]] * 3)
+    assert (made.why_not() == '') == begins
 
 
-def test_the_messages_of_this_workspace_come_from_its_setup_bash():
-    error = ModuleNotFoundError(name='lerobot_serve_interfaces.msg')
-    assert remedy(error).startswith('lerobot_serve_interfaces is not found; source the setup')
-    assert remedy(ModuleNotFoundError(name='cv2')).endswith(REQUIREMENTS['cv2'])
+def test_a_sensor_that_misreads_all_the_time_says_what_to_do():
+    why = after(*[AWAY] * 9).why_not()
+    assert why.startswith('pan.pos is measured at 6.28, its limits are -1.8 to 1.8')
+    assert 'start_tolerance' in why
+    assert after(*[AWAY] * 9, outside_share=10.0).why_not() == ''
 
 
-def test_the_versions_are_those_of_the_requirements(repository):
-    lines = (repository / 'requirements.txt').read_text().splitlines()
-    pins = {line.partition(' ')[0] for line in lines}
-    assert set(REQUIREMENTS.values()) <= pins
-    assert not set(REQUIREMENTS) & set(FROM_ROS)
+def test_velocities_begin_at_rest_whatever_is_measured():
+    made = start(WHEEL)
+    assert made.why_not() == ''
+    assert made.last().position.tolist() == [0.0]
 
 
-# asleep with the lock of the interpreter held
-HANG = 'import ctypes; ctypes.PyDLL(None).sleep(60)'
-
-
-def test_a_process_that_hangs_at_its_end_is_ended_and_says_where():
-    code = f'from lerobot_serve.start import ends_within; ends_within(0.2); {HANG}'
-    result = subprocess.run(
-        [sys.executable, '-c', code], capture_output=True, text=True, timeout=30
-    )
-    assert result.returncode == 1
-    assert result.stderr.startswith('Timeout (0:00:00.200000)!')
-    assert 'File "<string>", line 1 in <module>' in result.stderr
-
-
-def test_the_end_of_an_executable_has_that_bound():
-    code = (
-        'import atexit, ctypes, sys, types; from lerobot_serve import start; start.END_S = 0.2; '
-        'atexit.register(ctypes.PyDLL(None).sleep, 60); '
-        "sys.modules['done'] = types.SimpleNamespace(main=lambda: 0); "
-        "sys.exit(start.start('done'))"
-    )
-    result = subprocess.run(
-        [sys.executable, '-c', code], capture_output=True, text=True, timeout=30
-    )
-    assert (result.returncode, 'Timeout' in result.stderr) == (1, True)
+@pytest.mark.parametrize(('samples', 'share'), [(0, 0.1), (3, -0.1), (3, np.nan)])
+def test_what_makes_no_sense_is_refused(samples, share):
+    with pytest.raises(ValueError, match='a start needs'):
+        start(samples=samples, outside_share=share)

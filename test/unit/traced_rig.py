@@ -64,7 +64,7 @@ class TracedServer:
             start.client_id,
             0,
             start.header.session_epoch,
-            '/replies',
+            '/test/answers/rig',
             served.state_names,
             served.action_names,
             tuple(CameraSpec(c.name, channels=c.channels) for c in served.cameras),

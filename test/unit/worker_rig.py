@@ -31,7 +31,7 @@ JPEG = images.encode(FRONT, FRAME, Codec.JPEG)
 OBSERVATION = Observation(
     HEADER, 'robot_1', 'episode_1', np.array([[0.1, 0.2, 0.3]], np.float32), (RAW,)
 )
-ASK = SessionAsk('robot_1', 1, 7, '/robot_1/chunk', JOINTS, JOINTS, (), 30.0)
+ASK = SessionAsk('robot_1', 1, 7, '/robot_1/action_chunk', JOINTS, JOINTS, (), 30.0)
 SESSION = Session(ASK, 'robot_1#7', 1, 'fold the towel', ())
 PREFIX = np.full((2, 3), 0.5, np.float32)
 ROWS = np.zeros((4, 3), np.float32)

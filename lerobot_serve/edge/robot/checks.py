@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from math import inf
+
 from lerobot_serve.cage.description import ActionLimit, Interlock, Motion
 from lerobot_serve.edge.robot.description import Robot
 from lerobot_serve.edge.robot.measured import measuring
 from lerobot_serve.edge.robot.table import refuse_twice, RobotFileError
+from lerobot_serve.edge.robot.units import KINDS, RATES
+from lerobot_serve.parameters import nearest
 
 TWIST_FIELDS = tuple(f'{part}.{axis}' for part in ('linear', 'angular') for axis in 'xyz')
+JOINT_STATE = 'sensor_msgs/JointState'
 TWISTS = ('geometry_msgs/Twist', 'geometry_msgs/TwistStamped')
 
 
@@ -17,11 +22,13 @@ def check(robot: Robot, place: str) -> None:
     _check_topics(robot, place)
     _check_stopping(robot, f'{place}: actions')
     _check_measured(robot, f'{place}: actions')
+    _check_joints(robot, f'{place}: actions')
     _check_command(robot, f'{place}: command')
     for interlock in robot.interlocks:
         _check_interlock(interlock, robot, f'{place}: interlocks: {interlock.name}')
     _check_safe_pose(robot, f'{place}: safe_pose')
     _check_names(robot, f'{place}: rename_map')
+    _check_units(robot, f'{place}: units')
 
 
 def _check_topics(robot: Robot, place: str) -> None:
@@ -54,6 +61,24 @@ def _check_measured(robot: Robot, place: str) -> None:
             raise RobotFileError(
                 f'{place}: {action.name}: which value of the state tells where {action.joint} is? '
                 'give one the name of the action, or list the joint once in sensor_msgs/JointState'
+            )
+
+
+def _check_joints(robot: Robot, place: str) -> None:
+    """
+    The joint that an action moves must be the one that measures it: commands are bounded from
+    where the measured joint is, and the first one would jump the other.
+    """
+    sources = [(source, field) for source in robot.state for field in source.fields]
+    for action, index in zip(robot.actions, measuring(robot), strict=True):
+        if index is None:
+            continue
+        (source, field), name = sources[index], robot.own_state_names[index]
+        # two arms may name their joints alike; the state then has the names of the commands
+        if source.type == JOINT_STATE and action.joint not in (field, name):
+            raise RobotFileError(
+                f'{place}: {action.name}: joint is {action.joint}, but the state {name} that '
+                f'measures it is the joint {field} of {source.topic}; both must be one joint'
             )
 
 
@@ -91,6 +116,18 @@ def _check_interlock(interlock: Interlock, robot: Robot, place: str) -> None:
                 f'{place}: then: no action {name!r}; there are {", ".join(actions)}'
             )
         _check_within(actions[name], value, f'{place}: then')
+        if interlock.immediate:
+            _check_immediate(actions[name], robot.fps, f'{place}: immediate')
+
+
+def _check_immediate(action: ActionLimit, fps: float, place: str) -> None:
+    steps_alone = action.max_acceleration == inf and action.max_lead == inf
+    no_faster = action.max_velocity / fps <= action.max_step * (1 + 1e-9)
+    if action.motion is Motion.POSITION and steps_alone and no_faster:
+        raise RobotFileError(
+            f'{place} changes nothing for {action.name}, whose max_velocity is one max_step a '
+            'control step; give a higher max_velocity, or leave it out'
+        )
 
 
 def _check_safe_pose(robot: Robot, place: str) -> None:
@@ -122,3 +159,35 @@ def _check_names(robot: Robot, place: str) -> None:
             )
     for names in (robot.state_names, robot.camera_names, robot.action_names):
         refuse_twice(names, f'{place}: after renaming')
+
+
+def _check_units(robot: Robot, place: str) -> None:
+    known = [*robot.own_state_names, *(action.name for action in robot.actions)]
+    for name in robot.units:
+        if name not in known:
+            near = nearest(name, known)
+            hint = f'did you mean {near}? ' if near else ''
+            there = ', '.join(dict.fromkeys(known))
+            raise RobotFileError(f'{place}: no state or action {name!r}; {hint}there are {there}')
+    for action, index in zip(robot.actions, measuring(robot), strict=True):
+        unit = robot.units.get(action.name)
+        if unit and unit.robot in KINDS:
+            is_rate = KINDS[unit.robot][0] in RATES
+            if is_rate != (action.motion is Motion.VELOCITY):
+                raise RobotFileError(
+                    f'{place}: {action.name} is a {action.motion.value}, and {unit.robot} is not '
+                    'its unit'
+                )
+        if index is not None:
+            _check_same_unit(robot, action.name, robot.own_state_names[index], place)
+
+
+def _check_same_unit(robot: Robot, action: str, state: str, place: str) -> None:
+    """Commands are bounded from what is measured: both must be in one unit of the robot."""
+    units = [robot.units.get(name) for name in (action, state)]
+    said = ['no unit' if unit is None else unit.robot for unit in units]
+    if said[0] != said[1]:
+        raise RobotFileError(
+            f'{place}: {action} has {said[0]} and the state {state} that measures it has '
+            f'{said[1]}; give both the same unit of the robot'
+        )

@@ -2,7 +2,8 @@
 What the robot is: where its state and frames come from, what it can do, and how it is told.
 
 Plain data without rules: `file` makes it and checks it as a whole. Inside the controller
-everything has the robot's own names; what goes over the wire has the policy's, by `rename_map`.
+everything has the robot's own names and units; what goes over the wire has the policy's, by
+`rename_map` and `units`.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from lerobot_serve.cage.description import ActionLimit, Interlock
+from lerobot_serve.edge.robot.units import Unit, Units
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,8 @@ class StateSource:
     field: str
     names: tuple[str, ...]
     max_age_s: float
+    # by the stamp of the message; 0 where it is not looked at
+    max_stamp_age_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +44,8 @@ class CameraInput:
     topic: str
     type: str
     max_age_s: float
+    # by the stamp of the message; 0 where it is not looked at
+    max_stamp_age_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +65,10 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class Robot:
-    """A robot as an edge controller needs it; `safe_pose` is in the order of the actions."""
+    """
+    A robot as an edge controller needs it; `safe_pose` is in the order of the actions, `units` by
+    the robot's own names of states and actions.
+    """
 
     name: str
     fps: float
@@ -70,6 +79,7 @@ class Robot:
     interlocks: tuple[Interlock, ...] = ()
     safe_pose: tuple[float, ...] | None = None
     rename_map: dict[str, str] = field(default_factory=dict)
+    units: dict[str, Unit] = field(default_factory=dict)
 
     @property
     def own_state_names(self) -> tuple[str, ...]:
@@ -90,6 +100,16 @@ class Robot:
     def camera_names(self) -> tuple[str, ...]:
         """The policy's names of the cameras."""
         return self._renamed(camera.name for camera in self.cameras)
+
+    @property
+    def state_units(self) -> Units:
+        """The units of the values of observation.state, in order."""
+        return Units(tuple(self.units.get(name) for name in self.own_state_names))
+
+    @property
+    def action_units(self) -> Units:
+        """The units of the actions, in order."""
+        return Units(tuple(self.units.get(action.name) for action in self.actions))
 
     @property
     def action_joints(self) -> tuple[str, ...]:

@@ -16,14 +16,24 @@ from typing import Any
 from lerobot_serve.cage.description import ActionLimit, Interlock, Motion
 from lerobot_serve.edge.robot import checks, urdf
 from lerobot_serve.edge.robot.description import CameraInput, Output, Robot, StateSource
-from lerobot_serve.edge.robot.table import named, number, read, RobotFileError, Table, text
+from lerobot_serve.edge.robot.table import (
+    named,
+    number,
+    read,
+    RobotFileError,
+    shown,
+    Table,
+    text,
+)
+from lerobot_serve.edge.robot.units import between, Unit, UNITS
 from lerobot_serve.edge.robot.urdf import JointLimit
 
-KEYS = 'name fps state cameras actions command interlocks safe_pose rename_map urdf limits'
+KEYS = 'name fps state cameras actions command interlocks safe_pose rename_map units urdf limits'
 JOINT_STATE = 'sensor_msgs/JointState'
 STATE_KEYS = {
-    JOINT_STATE: 'topic type joints field names max_age_s',
-    'nav_msgs/Odometry': 'topic type fields names max_age_s',
+    JOINT_STATE: 'topic type joints field names max_age_s max_stamp_age_s',
+    'nav_msgs/Odometry': 'topic type fields names max_age_s max_stamp_age_s',
+    # without a stamp
     'std_msgs/Float64MultiArray': 'topic type names max_age_s',
 }
 # field of a JointState -> how LeRobot ends the names of such values
@@ -71,6 +81,7 @@ def parse(content: Any, place: str, folder: Path = Path()) -> Robot:
         tuple(_interlock(*item) for item in _optional(top, 'interlocks')),
         _safe_pose(top),
         _rename_map(top),
+        {name: _unit(content, where) for name, content, where in _optional(top, 'units')},
     )
     checks.check(robot, place)
     return robot
@@ -78,12 +89,12 @@ def parse(content: Any, place: str, folder: Path = Path()) -> Robot:
 
 def _state(content: Any, place: str) -> tuple[StateSource, ...]:
     if not isinstance(content, list) or not content:
-        raise RobotFileError(f'{place}: expected a list of topics, got {content!r}')
+        raise RobotFileError(f'{place}: expected a list of topics, got {shown(content)}')
     return tuple(_source(item, f'{place}: {i + 1}') for i, item in enumerate(content))
 
 
 def _source(content: Any, place: str) -> StateSource:
-    every_key = 'topic type joints fields field names max_age_s'
+    every_key = 'topic type joints fields field names max_age_s max_stamp_age_s'
     kind = Table(content, place, every_key).message_type(list(STATE_KEYS), JOINT_STATE)
     table = Table(content, place, STATE_KEYS[kind])
     field = ''
@@ -101,17 +112,20 @@ def _source(content: Any, place: str) -> StateSource:
         raise RobotFileError(
             f'{place}: names must be {len(fields)}, one for each value, got {len(names)}'
         )
-    return StateSource(table.topic('topic'), kind, fields, field, names, _max_age_s(table))
+    topic, ages_s = table.topic('topic'), _max_ages_s(table)
+    return StateSource(topic, kind, fields, field, names, *ages_s)
 
 
 def _camera(name: str, content: Any, place: str) -> CameraInput:
-    table = Table(content, place, 'topic type max_age_s')
+    table = Table(content, place, 'topic type max_age_s max_stamp_age_s')
     kind = table.message_type(CAMERA_TYPES, CAMERA_TYPES[0])
-    return CameraInput(name, table.topic('topic'), kind, _max_age_s(table))
+    return CameraInput(name, table.topic('topic'), kind, *_max_ages_s(table))
 
 
-def _max_age_s(table: Table) -> float:
-    return table.number('max_age_s', 0.001, 60)
+def _max_ages_s(table: Table) -> tuple[float, float]:
+    """Return the bounds of the age since arrival and by the stamp; 0 for no bound of the stamp."""
+    by_stamp_s = table.number('max_stamp_age_s', 0.001, 60, 0.0)
+    return table.number('max_age_s', 0.001, 60), by_stamp_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +212,7 @@ def _command(content: Any, place: str) -> Output:
 
 
 def _interlock(name: str, content: Any, place: str) -> Interlock:
-    table = Table(content, place, 'state below above then')
+    table = Table(content, place, 'state below above then immediate')
     if 'below' not in table and 'above' not in table:
         raise RobotFileError(f'{place}: below or above is missing')
     below, above = (
@@ -210,7 +224,12 @@ def _interlock(name: str, content: Any, place: str) -> Interlock:
             'always be on'
         )
     return Interlock(
-        name, table.text('state'), below, above, _values(table.need('then'), f'{place}: then')
+        name,
+        table.text('state'),
+        below,
+        above,
+        _values(table.need('then'), f'{place}: then'),
+        table.flag('immediate'),
     )
 
 
@@ -232,12 +251,31 @@ def _safe_pose(top: Table) -> tuple[float, ...] | None:
 def _values(content: Any, place: str) -> dict[str, float]:
     """Return a value for each of some actions."""
     if not content:
-        raise RobotFileError(f'{place}: expected actions with their values, got {content!r}')
+        raise RobotFileError(f'{place}: expected actions with their values, got {shown(content)}')
     return {name: number(value, -FAR, FAR, what) for name, value, what in named(content, place)}
 
 
 def _rename_map(top: Table) -> dict[str, str]:
     return {name: text(new, place) for name, new, place in _optional(top, 'rename_map')}
+
+
+def _unit(content: Any, place: str) -> Unit:
+    """Return the units of one state or action."""
+    table = Table(content, place, 'robot policy calibrated')
+    for key in ('robot', 'policy'):
+        table.need(key)
+    robot, policy = (table.choice(key, list(UNITS), '') for key in ('robot', 'policy'))
+    calibrated = None
+    if 'calibrated' in table:
+        ends = table.need('calibrated')
+        if not isinstance(ends, list) or len(ends) != 2:
+            raise RobotFileError(f'{place}: calibrated must be two numbers, got {shown(ends)}')
+        low, high = (number(end, -FAR, FAR, f'{place}: calibrated') for end in ends)
+        calibrated = low, high
+    try:
+        return between(robot, policy, calibrated)
+    except ValueError as error:
+        raise RobotFileError(f'{place}: {error}') from None
 
 
 def _optional(top: Table, key: str) -> list[tuple[str, Any, str]]:

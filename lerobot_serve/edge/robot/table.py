@@ -11,6 +11,14 @@ import yaml
 from lerobot_serve.wire.schema import ID_LIMIT
 
 TOPIC = re.compile(r'(/|~/)?[A-Za-z_][A-Za-z0-9_]*(/[A-Za-z_][A-Za-z0-9_]*)*')
+SHOWN = 80
+# of a robot file or a URDF: far above any
+FILE_BYTES_LIMIT = 16 << 20
+# a plain number reads the same in every YAML; 030, 0x1e, 1:30 and 1_000 do not
+PLAIN_NUMBER = re.compile(
+    r'[-+]?(((0|[1-9]\d*)(\.\d*)?|\.\d+)([eE][-+]?\d+)?|\.(inf|Inf|INF))|\.(nan|NaN|NAN)'
+)
+NUMBERS = ('tag:yaml.org,2002:int', 'tag:yaml.org,2002:float')
 EXPONENT = re.compile(r'[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$')
 
 
@@ -25,10 +33,10 @@ class Table:
         """`keys` are those that it may have, with spaces between."""
         listed = keys.replace(' ', ', ')
         if not isinstance(content, dict):
-            raise RobotFileError(f'{place}: expected {listed}, got {content!r}')
+            raise RobotFileError(f'{place}: expected {listed}, got {shown(content)}')
         unknown = [key for key in content if key not in keys.split()]
         if unknown:
-            raise RobotFileError(f'{place}: unknown {unknown[0]!r}; allowed are {listed}')
+            raise RobotFileError(f'{place}: unknown {shown(unknown[0])}; allowed are {listed}')
         self._content, self.place = content, place
 
     def __contains__(self, key: str) -> bool:
@@ -47,7 +55,7 @@ class Table:
         if not TOPIC.fullmatch(value) or '__' in value:
             raise RobotFileError(
                 f'{self.place}: {key} must be the name of a topic like joint_states or '
-                f'/arm/joint_states, got {value!r}'
+                f'/arm/joint_states, got {shown(value)}'
             )
         return value
 
@@ -63,8 +71,15 @@ class Table:
         value = self._content.get(key, default)
         if value not in allowed:
             raise RobotFileError(
-                f'{self.place}: {key} must be one of {", ".join(allowed)}, got {value!r}'
+                f'{self.place}: {key} must be one of {", ".join(allowed)}, got {shown(value)}'
             )
+        return value
+
+    def flag(self, key: str) -> bool:
+        """Return true or false; false where it is not given."""
+        value = self._content.get(key, False)
+        if type(value) is not bool:
+            raise RobotFileError(f'{self.place}: {key} must be true or false, got {shown(value)}')
         return value
 
     def message_type(self, allowed: list[str], default: str) -> str:
@@ -73,7 +88,7 @@ class Table:
         kind = written.replace('/msg/', '/') if isinstance(written, str) else written
         if kind not in allowed:
             raise RobotFileError(
-                f'{self.place}: type must be one of {", ".join(allowed)}, got {written!r}'
+                f'{self.place}: type must be one of {", ".join(allowed)}, got {shown(written)}'
             )
         return kind
 
@@ -81,7 +96,9 @@ class Table:
         """Return a list of names of which none is there twice."""
         value = self.need(key)
         if not isinstance(value, list) or not value or not all(map(is_name, value)):
-            raise RobotFileError(f'{self.place}: {key} must be a list of names, got {value!r}')
+            raise RobotFileError(
+                f'{self.place}: {key} must be a list of names, got {shown(value)}'
+            )
         refuse_twice(value, f'{self.place}: {key}')
         for name in value:
             if allowed and name not in allowed:
@@ -91,17 +108,25 @@ class Table:
         return tuple(value)
 
 
+def shown(value: Any) -> str:
+    """Return what was given, as it may stand in a message: of a long one its begin."""
+    whole = repr(value)
+    return whole if len(whole) <= SHOWN else f'{whole[:SHOWN]}... ({len(whole)} characters)'
+
+
 def text(value: Any, what: str) -> str:
     """Return a name. Raises RobotFileError, which calls the value `what`."""
     if not is_name(value):
-        raise RobotFileError(f'{what} must be a text of at most {ID_LIMIT} bytes, got {value!r}')
+        raise RobotFileError(
+            f'{what} must be a text of at most {ID_LIMIT} bytes, got {shown(value)}'
+        )
     return value
 
 
 def number(value: Any, low: float, high: float, what: str, why: str = '') -> float:
     """Return a number in [low, high]. Raises RobotFileError, which calls the value `what`."""
     if type(value) not in (int, float) or value != value:
-        raise RobotFileError(f'{what} must be a number, got {value!r}')
+        raise RobotFileError(f'{what} must be a number, got {shown(value)}')
     if not low <= value <= high:
         raise RobotFileError(f'{what} must be in [{low:g}, {high:g}]{why}, got {value}')
     return float(value)
@@ -119,7 +144,7 @@ def is_name(value: Any) -> bool:
 def named(content: Any, place: str) -> list[tuple[str, Any, str]]:
     """Return name, content and place of each entry of a mapping. Raises RobotFileError."""
     if not isinstance(content, dict) or not all(map(is_name, content)):
-        raise RobotFileError(f'{place}: expected names with their settings, got {content!r}')
+        raise RobotFileError(f'{place}: expected names with their settings, got {shown(content)}')
     return [(name, value, f'{place}: {name}') for name, value in content.items()]
 
 
@@ -130,19 +155,48 @@ def refuse_twice(names: list[str] | tuple[str, ...], place: str) -> None:
             raise RobotFileError(f'{place}: {name!r} is there twice')
 
 
+def read_text(path: Path) -> str:
+    """
+    Return the text of a file. Raises RobotFileError, also for what is no file: a pipe would be
+    waited for, a device never ends. Raises UnicodeDecodeError.
+    """
+    try:
+        if path.exists() and not (path.is_file() or path.is_dir()):
+            raise RobotFileError(f'{path}: is no file')
+        with path.open('rb') as file:
+            data = file.read(FILE_BYTES_LIMIT + 1)
+    except OSError as error:
+        raise RobotFileError(f'{path}: cannot be read ({error.strerror})') from None
+    if len(data) > FILE_BYTES_LIMIT:
+        raise RobotFileError(f'{path}: more than {FILE_BYTES_LIMIT >> 20} MB are not read')
+    return data.decode()
+
+
 def read(path: Path) -> Any:
     """Return the content of a YAML file. Raises RobotFileError."""
     try:
-        return yaml.load(path.read_text('utf-8'), _Loader)
-    except OSError as error:
-        raise RobotFileError(f'{path}: cannot be read ({error.strerror})') from None
+        return yaml.load(read_text(path), _Loader)
+    except RobotFileError:
+        raise
     except Exception as error:
         # besides its own errors the library lets through those of int, dict and datetime
         raise RobotFileError(f'{path}: not YAML ({_in_one_line(error)})') from None
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML in which a key that is there twice is a mistake: of two limits one would be ignored."""
+    """
+    YAML in which a key that is there twice is a mistake, of two limits one would be ignored, and a
+    number that is not plainly decimal: YAML 1.1 takes 030 for 24 and 1:30 for 90.
+    """
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        is_number = isinstance(node, yaml.ScalarNode) and node.tag in NUMBERS
+        if is_number and not PLAIN_NUMBER.fullmatch(node.value):
+            value = super().construct_object(node, deep)
+            given, read_as = shown(node.value)[1:-1], shown(value)
+            text = f'{given} is ambiguous (YAML 1.1 reads {read_as}); write it as a plain decimal'
+            raise yaml.constructor.ConstructorError(problem=text, problem_mark=node.start_mark)
+        return super().construct_object(node, deep)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
         seen = set()
@@ -150,7 +204,7 @@ class _Loader(yaml.SafeLoader):
             if not isinstance(key, yaml.ScalarNode):
                 continue
             if key.value in seen:
-                text = f'{key.value!r} is there twice'
+                text = f'{shown(key.value)} is there twice'
                 raise yaml.constructor.ConstructorError(problem=text, problem_mark=key.start_mark)
             seen.add(key.value)
         return super().construct_mapping(node, deep)

@@ -12,7 +12,7 @@ import math
 from pathlib import Path
 from xml.etree import ElementTree
 
-from lerobot_serve.edge.robot.table import RobotFileError
+from lerobot_serve.edge.robot.table import read_text, RobotFileError, shown
 
 MOVING = ('revolute', 'continuous', 'prismatic')
 # beyond this a number in a URDF means that there is no limit
@@ -47,19 +47,21 @@ class Urdf:
         for joint in robot.findall('joint'):
             joint_name = joint.get('name', '')
             if joint_name in self._joints:
-                raise RobotFileError(f'{name}: the joint {joint_name!r} is there twice')
+                raise RobotFileError(f'{name}: the joint {shown(joint_name)} is there twice')
             self._joints[joint_name] = joint
 
     def limit(self, joint: str, place: str) -> JointLimit:
         """Return what a joint may do. Raises RobotFileError with the place that asked for it."""
         where = f'{place}: {self._name}'
         if joint not in self._joints:
-            raise RobotFileError(f'{where}: no joint {joint!r}; it has {list(self._joints)}')
+            raise RobotFileError(
+                f'{where}: no joint {joint!r}; it has {shown(list(self._joints))}'
+            )
         element = self._joints[joint]
         kind, limit = element.get('type'), element.find('limit')
         if kind not in MOVING:
             raise RobotFileError(
-                f'{where}: the joint {joint!r} is {kind!r} and cannot be commanded'
+                f'{where}: the joint {joint!r} is {shown(kind)} and cannot be commanded'
             )
         if limit is None:
             if kind == 'continuous':
@@ -79,9 +81,7 @@ class Urdf:
 def load(path: Path) -> Urdf:
     """Return the joints of a file. Raises RobotFileError."""
     try:
-        return Urdf(path.read_text('utf-8'), str(path))
-    except OSError as error:
-        raise RobotFileError(f'{path}: cannot be read ({error.strerror})') from None
+        return Urdf(read_text(path), str(path))
     except UnicodeDecodeError:
         raise RobotFileError(f'{path}: not XML in UTF-8') from None
 
@@ -95,5 +95,5 @@ def _number(limit: ElementTree.Element, key: str, default: str | None, where: st
     except ValueError:
         value = math.nan
     if math.isnan(value):
-        raise RobotFileError(f'{where}: {key} must be a number, got {text!r}')
+        raise RobotFileError(f'{where}: {key} must be a number, got {shown(text)}')
     return value if abs(value) <= MEANT else None

@@ -14,7 +14,7 @@ import cv2
 import numpy as np
 import torch
 
-from lerobot_serve.policies.agreement import agree
+from lerobot_serve.policies.agreement import agree, own_precision
 from lerobot_serve.policies.base import (
     Description,
     Loading,
@@ -102,9 +102,10 @@ def load(loading: Loading) -> ReachPolicy:
     for file in files:
         if not os.path.isfile(file):
             raise PolicyError(
-                f'{file} is missing; copy the whole folder, or train the policy anew: '
-                f'python3 -m lerobot_serve.demo.train v2 {folder}'
+                f'{file} is missing, so this is not a whole policy of this kind; copy the folder '
+                'again, or give another one'
             )
+    own_precision(loading, KIND)
     settings = read_settings(files[0])
     target = torch_device(loading.device)
     description = _description(loading, settings, files, target)

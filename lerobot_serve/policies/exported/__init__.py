@@ -3,8 +3,11 @@ Programs that torch exported, with a sidecar that says what they expect.
 
     loader          loading and running one
     sidecar         its policy.json
-    archive         what an archive may hold, checked before torch reads it
-    check           what a program must do, tried before it serves
+    programs        program.pt2 and program.onnx behind one call
+    archive, check  what a program.pt2 may hold, read before torch reads it
+    onnx_schema     what a program.onnx may hold,
+    onnx_file       read before onnxruntime reads it,
+    onnx_session    tried in a child process, and run
     normalization   from the robot's units to the program's and back
     export          writing such a folder
 """

@@ -1,11 +1,10 @@
 """
-What a program may hold: the rules for the members of both kinds of archive.
+What a program of torch.export may hold: the rules for the members of its archive.
 
 torch.export.load trusts its file: it unpickles the sample inputs and whatever asks for it, gives
 symbolic sizes to sympy, which evaluates them as Python, compiles guards and names into source
 text, looks operators up by any path below `torch`, and loads compiled libraries. So sample inputs,
 guards and metadata are left out, and the rest is held to what a plain program of tensors needs.
-TorchScript has its own interpreter and unpickler, which know no Python, but operators for files.
 """
 
 from __future__ import annotations
@@ -29,6 +28,7 @@ OTHER_OPERATOR = re.compile(
     r'|torch\.ops\.higher_order\.(cond|while_loop|map_impl|scan|wrap_with_autocast'
     r'|wrap_with_set_grad_enabled)'
 )
+GRAPH_LIMIT_BYTES = 64 << 20
 FILE_OPERATORS = {'save', 'from_file'}
 SYMBOLIC_CALL = re.compile(
     r'Symbol|Integer|Float|Rational|Add|Mul|Pow|Max|Min|Abs|floor|ceiling|Not|And|Or|Equality'
@@ -47,11 +47,12 @@ SYMBOLIC_NODES = (
     ast.USub,
 )
 TREE_TYPES = {None, 'builtins.tuple', 'builtins.list', 'builtins.dict'}
-SCRIPT_CODE = re.compile(rb'\b(save|from_file|classes)\b|\bops\s*\.\s*(?!aten\b|prim\b)(\w+)')
 
 
 def clean_graph(data: bytes) -> bytes:
     """Return models/model.json with nothing in it that could run. Raises Unwanted, ValueError."""
+    if len(data) > GRAPH_LIMIT_BYTES:
+        raise Unwanted(f'describes its graph in {len(data)} bytes')
     return json.dumps(_cleaned(json.loads(data))).encode()
 
 
@@ -62,13 +63,6 @@ def check_payload(data: bytes) -> bytes:
             raise Unwanted('holds a pickled tensor')
         if not re.fullmatch(r'(weight|tensor)_\d+', entry['path_name'], re.ASCII):
             raise Unwanted(f'holds the object {entry["path_name"]!r:.60}')
-    return data
-
-
-def check_script(data: bytes) -> bytes:
-    """Return TorchScript code that uses neither files nor the operators of others."""
-    if found := SCRIPT_CODE.search(data):
-        raise Unwanted(f'uses {found[0].decode()!r}')
     return data
 
 
@@ -161,10 +155,4 @@ EXPORT_RULES: Rules = {
     # pickled, but nothing except another export needs them
     r'data/sample_inputs/model\.pt': lambda data: b'',
     r'extra/.*': leave_out,
-}
-SCRIPT_RULES: Rules = {
-    r'code/.*\.py': check_script,
-    r'code/.*\.debug_pkl|traced_inputs.*|extra/.*': leave_out,
-    r'data\.pkl|constants\.pkl|(data|constants)/\d+': keep,
-    r'version|\.data/version|\.data/serialization_id|byteorder': keep,
 }

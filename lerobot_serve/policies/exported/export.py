@@ -2,9 +2,11 @@
 Writing the folder of an exported policy, for whoever trains one.
 
     program = torch.export.export(network, (state, image), dynamic_shapes=...)
-    write(Path('folder'), program, sidecar, statistics)
+    write(Path('folder'), program, sidecar, statistics)              # program.pt2
+    write(Path('folder'), program, sidecar, statistics, onnx=True)   # program.onnx
 
-`sidecar` are the fields of policy.json as exported_sidecar reads them.
+`sidecar` are the fields of policy.json as `sidecar` reads them. ONNX needs the packages onnx and
+onnxscript.
 """
 
 from __future__ import annotations
@@ -16,23 +18,35 @@ from typing import Any
 from safetensors.torch import save_file
 import torch
 
-from lerobot_serve.policies.exported.loader import EXPORT_FILE, SCRIPT_FILE, STATISTICS_FILE
+from lerobot_serve.policies.exported.loader import EXPORT_FILE, ONNX_FILE, STATISTICS_FILE
+from lerobot_serve.policies.output import new_folder
 from lerobot_serve.policies.settings import SETTINGS_FILE
 
 
 def write(
     folder: Path,
-    program: torch.export.ExportedProgram | torch.jit.ScriptModule,
+    program: torch.export.ExportedProgram,
     sidecar: dict[str, Any],
     statistics: dict[str, torch.Tensor],
+    *,
+    onnx: bool = False,
 ) -> None:
-    """Write policy.json, the program and its statistics. Raises OSError."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """
+    Write policy.json, the program and its statistics into a new or empty folder.
+
+    Raises PolicyError for a folder that holds something, OSError.
+    """
+    new_folder(folder)
     (folder / SETTINGS_FILE).write_text(json.dumps(sidecar, indent=2) + '\n', encoding='utf-8')
-    if isinstance(program, torch.export.ExportedProgram):
-        torch.export.save(program, folder / EXPORT_FILE)
+    if onnx:
+        write_onnx(program, folder / ONNX_FILE)
     else:
-        torch.jit.save(program, folder / SCRIPT_FILE)
+        torch.export.save(program, folder / EXPORT_FILE)
     save_file(statistics, folder / STATISTICS_FILE)
     # save_file makes it readable to its owner alone
     (folder / STATISTICS_FILE).chmod(0o644)
+
+
+def write_onnx(program: torch.export.ExportedProgram, file: Path) -> None:
+    """Write a program as ONNX, in one file."""
+    torch.onnx.export(program, verbose=False).save(file, external_data=False)

@@ -1,25 +1,26 @@
 """
 The policy kind `exported`: a program that torch wrote, and beside it what the program means.
 
-Its folder holds policy.json (exported_sidecar), program.pt2 (torch.export) or program.pt
-(TorchScript), and statistics.safetensors. The program takes the inputs that policy.json names, in
-that order: the state as N x values, each camera as N x 3 x height x width, all float32; it gives
-N x rows x actions. Before torch sees the program, exported_check takes away or refuses what could
-run as Python or reach files. What is left still is a program: it may compute for ever or take all
-memory, so serve only those whose origin is known.
+Its folder holds policy.json (`sidecar`), program.pt2 (torch.export) or program.onnx (ONNX), and
+statistics.safetensors. The program takes the inputs that policy.json names, in that order: the
+state as N x values, each camera as N x 3 x height x width, then its hidden states if it has any,
+as N x their shape, all float32. It gives N x rows x actions, then the new hidden states. Before a
+library sees the program, `check` or `onnx_file` refuses what could run code or reach files, and
+the first run is bounded. What is left still is a program: with other inputs it may compute for
+ever or take all memory, so serve only those whose origin is known.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 import os
 from pathlib import Path
 
 import cv2
 import numpy as np
 import torch
-from torch.export.passes import move_to_device_pass
 
-from lerobot_serve.policies.agreement import agree
+from lerobot_serve.policies.agreement import agree, own_precision
 from lerobot_serve.policies.base import (
     Camera,
     Description,
@@ -29,31 +30,41 @@ from lerobot_serve.policies.base import (
     Prediction,
 )
 from lerobot_serve.policies.device import torch_device, use_threads
-from lerobot_serve.policies.exported.archive import checked, unpacked_bytes
-from lerobot_serve.policies.exported.check import EXPORT_RULES, SCRIPT_RULES
 from lerobot_serve.policies.exported.normalization import read_scales, Scale
+from lerobot_serve.policies.exported.onnx_session import Model, read_model
+from lerobot_serve.policies.exported.programs import (
+    BoundedSteps,
+    load_onnx,
+    load_torch,
+    Program,
+)
 from lerobot_serve.policies.exported.sidecar import ACTION, KIND, read_sidecar, Sidecar, STATE
 from lerobot_serve.policies.failure import in_one_line
 from lerobot_serve.policies.fingerprint import fingerprint
 from lerobot_serve.policies.frames import newest_image, newest_state
+from lerobot_serve.policies.headers import unpacked_bytes
 from lerobot_serve.policies.memory import check_room
 from lerobot_serve.policies.settings import SETTINGS_FILE
+from lerobot_serve.policies.states import States
+from lerobot_serve.wire.schema import StateClass
 
-EXPORT_FILE, SCRIPT_FILE = 'program.pt2', 'program.pt'
+EXPORT_FILE, ONNX_FILE = 'program.pt2', 'program.onnx'
 STATISTICS_FILE = 'statistics.safetensors'
 # the archive that was checked, and the tensors read from it
 HOST_COPIES = 2
+Hidden = list[torch.Tensor]
 
 
 class ExportedPolicy:
-    """See the module. Remembers nothing between requests; belongs to the inference worker."""
+    """See the module. Remembers the hidden states of sessions; belongs to the inference worker."""
 
     def __init__(
         self,
-        program: torch.nn.Module,
+        program: Program,
         sidecar: Sidecar,
         scales: dict[str, Scale],
         description: Description,
+        state_limit: int = 64,
     ) -> None:
         self._program = program
         self._sidecar = sidecar
@@ -62,67 +73,101 @@ class ExportedPolicy:
         self._together = description.batch_limit != 1
         self._device = torch.device(description.device)
         self._cameras = {camera.name: camera for camera in sidecar.cameras}
+        self._states: States[Hidden] = States(state_limit)
 
     def describe(self) -> Description:
         return self._description
 
     def predict(self, requests: list[PolicyRequest]) -> list[Prediction]:
-        """Return one prediction each. Raises PolicyError for a wrong request."""
-        if self._together:
-            return self._predict(requests) if requests else []
-        return [answer for request in requests for answer in self._predict([request])]
+        """Return one prediction each. Raises PolicyError for a wrong request, nothing changed."""
+        groups = [requests] if self._together else [[request] for request in requests]
+        answers = [answer for group in groups if group for answer in self._predict(group)]
+        if self._sidecar.states:
+            for request, (_, hidden) in zip(requests, answers, strict=True):
+                self._states.keep(request.session_id, request.episode, hidden)
+        return [prediction for prediction, _ in answers]
 
     def reset(self, session_id: str) -> None:
-        pass
+        self._states.forget(session_id)
 
     def probe(self) -> None:
         """Run the program on zeros. Raises PolicyError for what it gives, forgets or remembers."""
         for count in (1, 2) if self._together else (1,):
-            before = [buffer.clone() for buffer in self._program.buffers()]
+            before = self._program.remembered()
+            hidden = [self._fresh() for _ in range(count)]
             try:
-                first, second = (self._run(self._zeros(count), seed=0) for _ in range(2))
+                with BoundedSteps():
+                    first, second = (self._run(self._zeros(count), hidden, 0) for _ in range(2))
+            except PolicyError:
+                raise
             except Exception as error:
                 # torch raises all kinds, and so does the code of a program
                 raise PolicyError(
                     f'the program fails on {count} x {", ".join(self._sidecar.inputs)} of the '
                     f'shapes in {SETTINGS_FILE}: {in_one_line(error)}'
                 ) from error
-            self._check_shape(first, count)
-            same = torch.allclose(first, second, rtol=1e-3, atol=1e-3, equal_nan=True)
-            if not same or not all(map(torch.equal, before, self._program.buffers())):
+            self._check_shapes(first, count)
+            same = all(
+                torch.allclose(one, other, rtol=1e-3, atol=1e-3, equal_nan=True)
+                for one, other in zip(first, second, strict=True)
+            )
+            if not same or not all(map(torch.equal, before, self._program.remembered())):
                 raise PolicyError(
                     'the program answers the same input differently, or changes its own buffers; '
-                    f'if it draws random numbers, set stochastic in {SETTINGS_FILE}, otherwise '
-                    'export it in evaluation mode and without memory'
+                    f'if it draws random numbers, set stochastic in {SETTINGS_FILE}, if it has a '
+                    'hidden state, let that go in and out; otherwise export it in evaluation mode '
+                    'and without memory'
                 )
 
-    def _check_shape(self, chunk: object, count: int) -> None:
-        wanted = (count, self._sidecar.chunk_size, len(self._sidecar.action_names))
-        tensor = isinstance(chunk, torch.Tensor)
-        if not tensor or chunk.shape != wanted or chunk.dtype != torch.float32:
-            got = f'{tuple(chunk.shape)} of {chunk.dtype}' if tensor else type(chunk).__name__
+    def _check_shapes(self, outputs: list[torch.Tensor], count: int) -> None:
+        sidecar = self._sidecar
+        chunk = (count, sidecar.chunk_size, len(sidecar.action_names))
+        wanted = [chunk, *((count, *shape) for shape in sidecar.states)]
+        got = [_described(each) for each in outputs]
+        if got != [f'{shape} of torch.float32' for shape in wanted]:
             raise PolicyError(
-                f'the program gives {got}, but {SETTINGS_FILE} asks for {wanted} of torch.float32 '
-                '(requests x chunk_size x actions); export it anew, or correct the sizes'
+                f'the program gives {", ".join(got)}, but {SETTINGS_FILE} asks for '
+                f'{", ".join(map(str, wanted))} of torch.float32 (requests x chunk_size x '
+                'actions, then the states); export it anew, or correct the sizes'
             )
 
-    def _run(self, inputs: dict[str, np.ndarray], seed: int) -> torch.Tensor:
-        """Return the program's chunks for the raw inputs of a batch."""
+    def _run(
+        self, inputs: dict[str, np.ndarray], hidden: list[Hidden], seed: int
+    ) -> list[torch.Tensor]:
+        """Return the program's chunks and new states for the raw inputs of a batch."""
         values = [self._prepared(name, inputs[name]) for name in self._sidecar.inputs]
-        if self._sidecar.stochastic:
-            torch.manual_seed(seed)
-        with torch.inference_mode():
-            return self._program(*values)
+        states = [torch.stack(each) for each in zip(*hidden, strict=True)]
+        return list(self._program.run(values + states, seed if self._sidecar.stochastic else None))
 
-    def _predict(self, requests: list[PolicyRequest]) -> list[Prediction]:
+    def _predict(self, requests: list[PolicyRequest]) -> list[tuple[Prediction, Hidden]]:
         inputs = {
             name: np.stack([self._shown(name, request) for request in requests])
             for name in self._sidecar.inputs
         }
-        model = self._run(inputs, requests[0].seed)
+        taken = [
+            self._states.take(each.session_id, each.episode, each.episode_start)
+            for each in requests
+        ]
+        hidden = [self._fresh() if state is None else state for state, _ in taken]
+        model, *states = self._run(inputs, hidden, requests[0].seed)
         robot = self._scales[ACTION].original(model) if ACTION in self._scales else model
-        chunks = zip(model.cpu().numpy(), robot.cpu().numpy(), strict=True)
-        return [Prediction(*chunk) for chunk in chunks]
+        recurrent = bool(self._sidecar.states)
+        return [
+            (
+                Prediction(
+                    model[row].cpu().numpy(),
+                    robot[row].cpu().numpy(),
+                    state_lost=recurrent and lost,
+                    state_found=state is not None,
+                ),
+                # copies: a row would keep the whole batch
+                [each[row].clone() for each in states],
+            )
+            for row, (state, lost) in enumerate(taken)
+        ]
+
+    def _fresh(self) -> Hidden:
+        return [torch.zeros(shape, device=self._device) for shape in self._sidecar.states]
 
     def _shown(self, name: str, request: PolicyRequest) -> np.ndarray:
         if name == STATE:
@@ -144,6 +189,12 @@ class ExportedPolicy:
         return {STATE: np.zeros((count, len(self._sidecar.state_names)), np.float32), **zeros}
 
 
+def _described(value: object) -> str:
+    if isinstance(value, torch.Tensor):
+        return f'{tuple(value.shape)} of {value.dtype}'
+    return type(value).__name__
+
+
 def fitted(image: np.ndarray, camera: Camera) -> np.ndarray:
     """Return an image in the size of the camera; each pixel is the mean of what it covers."""
     if image.shape[:2] == (camera.height, camera.width):
@@ -155,6 +206,7 @@ def load(loading: Loading) -> ExportedPolicy:
     """Return the policy in the folder `loading.path`, on its device. Raises PolicyError."""
     folder = Path(loading.path)
     settings, program = _files(loading.path)
+    own_precision(loading, KIND)
     statistics = folder / STATISTICS_FILE
     sidecar = read_sidecar(settings)
     device = torch_device(loading.device)
@@ -162,13 +214,41 @@ def load(loading: Loading) -> ExportedPolicy:
         statistics, sidecar, device, missing_allowed=loading.allow_missing_statistics
     )
     files = [settings, program, *([statistics] if os.path.isfile(statistics) else [])]
+    model = _onnx(program, sidecar)
+    if model:
+        files += sorted({folder / each.location for each in model.external})
     description = _description(loading, sidecar, files, without)
+    if ACTION in scales:
+        description = replace(description, action_range=scales[ACTION].range())
     agree(loading, description)
-    check_room(loading, unpacked_bytes(program), HOST_COPIES)
+    check_room(loading, model.size_bytes if model else unpacked_bytes(program), HOST_COPIES)
     use_threads(loading.cpu_threads)
-    policy = ExportedPolicy(_program(program, device), sidecar, scales, description)
+    if model:
+        loaded: Program = load_onnx(model, _shapes(sidecar), device, loading.cpu_threads)
+    else:
+        loaded = load_torch(program, device)
+    policy = ExportedPolicy(loaded, sidecar, scales, description, loading.state_limit)
     policy.probe()
     return policy
+
+
+def _onnx(program: Path, sidecar: Sidecar) -> Model | None:
+    """Return an ONNX program as it was read, None for one of torch. Raises PolicyError."""
+    if program.name != ONNX_FILE:
+        return None
+    if sidecar.stochastic:
+        raise PolicyError(
+            f'{program} cannot be stochastic: onnxruntime draws numbers that no seed repeats; '
+            f'export it as {EXPORT_FILE}'
+        )
+    return read_model(program)
+
+
+def _shapes(sidecar: Sidecar) -> list[tuple[int, ...]]:
+    """Return the shapes of a program's inputs and states for one request."""
+    cameras = {camera.name: (1, 3, camera.height, camera.width) for camera in sidecar.cameras}
+    known = {STATE: (1, len(sidecar.state_names)), **cameras}
+    return [*(known[name] for name in sidecar.inputs), *((1, *each) for each in sidecar.states)]
 
 
 def _files(path: str) -> tuple[Path, Path]:
@@ -177,16 +257,18 @@ def _files(path: str) -> tuple[Path, Path]:
     if not path or not os.path.isdir(path):
         raise PolicyError(
             f'the path of an exported policy is its folder, with {SETTINGS_FILE} and '
-            f'{EXPORT_FILE} or {SCRIPT_FILE} in it; {path!r} is not a folder'
+            f'{EXPORT_FILE} or {ONNX_FILE} in it; {path!r} is not a folder'
         )
     if not os.path.isfile(folder / SETTINGS_FILE):
         raise PolicyError(f'{folder / SETTINGS_FILE} is missing; copy the whole folder')
-    programs = [folder / name for name in (EXPORT_FILE, SCRIPT_FILE)]
+    programs = [folder / name for name in (EXPORT_FILE, ONNX_FILE)]
     there = [program for program in programs if os.path.isfile(program)]
     if len(there) != 1:
+        script = ' (TorchScript, program.pt, is no longer served)'
         raise PolicyError(
-            f'{folder} must hold either {EXPORT_FILE} or {SCRIPT_FILE}, got '
+            f'{folder} must hold either {EXPORT_FILE} or {ONNX_FILE}, got '
             f'{"both" if there else "neither"}'
+            f'{script if os.path.isfile(folder / "program.pt") else ""}'
         )
     return folder / SETTINGS_FILE, there[0]
 
@@ -207,25 +289,10 @@ def _description(
         sidecar.cameras,
         sidecar.chunk_size,
         sidecar.trained_fps,
+        StateClass.RECURRENT if sidecar.states else StateClass.CHUNK_STATELESS,
         device=loading.device,
         stochastic=sidecar.stochastic,
         # a seed belongs to one request
         batch_limit=0 if sidecar.batched and not sidecar.stochastic else 1,
         notes=(note,) if without else (),
     )
-
-
-def _program(file: Path, device: torch.device) -> torch.nn.Module:
-    archive = checked(file, EXPORT_RULES if file.name == EXPORT_FILE else SCRIPT_RULES)
-    try:
-        if file.name == SCRIPT_FILE:
-            return torch.jit.load(archive, map_location=device).eval()
-        program = torch.export.load(archive)
-        # its guards are source text; the shapes are checked by the probe and at each request
-        return move_to_device_pass(program, device).module(check_guards=False)
-    except Exception as error:
-        # torch raises all kinds
-        raise PolicyError(
-            f'{file} cannot be loaded by torch {torch.__version__}: {in_one_line(error)}; export '
-            'it with this version, on the CPU'
-        ) from error

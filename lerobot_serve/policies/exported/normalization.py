@@ -14,9 +14,12 @@ import torch
 from lerobot_serve.policies.base import PolicyError
 from lerobot_serve.policies.exported.sidecar import ACTION, MODES, Sidecar, STATE
 from lerobot_serve.policies.weights import read_tensors
+from lerobot_serve.wire.action_range import ActionRange
 
 # stands for a spread of 0, as that of a joint that never moved
 SMALLEST = 1e-8
+# standard deviations on each side of the mean
+NEARLY_ALL = 3
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -30,6 +33,17 @@ class Scale:
 
     def normalized(self, values: torch.Tensor) -> torch.Tensor:
         return (values - self.start) / self.divisor + self.lowest
+
+    def range(self) -> ActionRange:
+        """Return the lowest and highest values, or what nearly all of them lie between."""
+        if self.lowest:
+            low, high = self.start, self.start + 2 * self.spread
+        else:
+            low, high = (
+                self.start - NEARLY_ALL * self.spread,
+                self.start + NEARLY_ALL * self.spread,
+            )
+        return ActionRange(tuple(low.tolist()), tuple(high.tolist()))
 
     def original(self, values: torch.Tensor) -> torch.Tensor:
         return (values - self.lowest) * self.spread + self.start

@@ -8,6 +8,7 @@ rate, the scale of images, and how each feature is normalised.
 from __future__ import annotations
 
 from dataclasses import dataclass
+import math
 from pathlib import Path
 
 from lerobot_serve.policies.base import Camera, PolicyError
@@ -16,6 +17,7 @@ from lerobot_serve.policies.settings import (
     check_fields,
     FIELDS,
     GROUP,
+    is_size,
     NAMES,
     one_of,
     read_fields,
@@ -41,7 +43,9 @@ class Sidecar:
     `inputs` are what the program takes, in order: "state" and the names of cameras. `white` is
     what a white pixel is before it is normalised; `batched` tells that the program takes any
     number of requests at once, `stochastic` that it draws random numbers; `normalization` has the
-    mode of state, action and each camera.
+    mode of state, action and each camera. `states` are the shapes, for one request, of a hidden
+    state that the program takes after its inputs and gives after its chunk; a new episode begins
+    with zeros.
     """
 
     id: str
@@ -55,11 +59,12 @@ class Sidecar:
     batched: bool
     stochastic: bool
     normalization: dict[str, str]
+    states: tuple[tuple[int, ...], ...] = ()
 
 
 def read_sidecar(file: Path) -> Sidecar:
     """Return what policy.json says. Raises PolicyError; it names file, field and rule."""
-    values = read_fields(file, SIDECAR_FIELDS)
+    values = read_fields(file, SIDECAR_FIELDS, {'states': STATES})
     seen = cameras(values)
     names = [STATE, *(camera.name for camera in seen)]
     if sorted(values['inputs']) != sorted(names):
@@ -81,9 +86,26 @@ def read_sidecar(file: Path) -> Sidecar:
         values['batch'] == 'dynamic',
         values['stochastic'],
         values['normalization'],
+        tuple(map(tuple, values.get('states', []))),
     )
 
 
+def _is_states(value: object) -> bool:
+    return (
+        isinstance(value, list)
+        and 0 < len(value) <= STATE_COUNT_LIMIT
+        and all(isinstance(shape, list) and len(shape) <= 4 for shape in value)
+        and all(map(is_size, (size for shape in value for size in shape)))
+        and sum(math.prod(shape) for shape in value) <= STATE_VALUE_LIMIT
+    )
+
+
+STATE_COUNT_LIMIT, STATE_VALUE_LIMIT = 16, 1 << 20
+STATES = Rule(
+    f'a list of up to {STATE_COUNT_LIMIT} shapes without the batch, of {STATE_VALUE_LIMIT} values '
+    'together',
+    _is_states,
+)
 SIDECAR_FIELDS: dict[str, Rule] = {
     **FIELDS,
     'kind': one_of(KIND),

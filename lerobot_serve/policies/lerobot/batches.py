@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from lerobot_serve.policies.base import Camera, Description, PolicyError, PolicyRequest
+from lerobot_serve.policies.lerobot.anchor import Anchor
 from lerobot_serve.policies.lerobot.features import ACTION, STATE
 
 Row = dict[str, Any]
@@ -95,22 +96,31 @@ class Observations:
 
 
 def guidance_of(
-    request: PolicyRequest, description: Description, device: torch.device
+    request: PolicyRequest,
+    description: Description,
+    device: torch.device,
+    anchor: Anchor | None = None,
 ) -> Guidance:
     """
     Return what RTC is told of a request; a prefix is never longer than the chunk.
 
-    Raises PolicyError for a prefix of other actions.
+    With an `anchor`, that of the request's own observation, it is made of the prefix in the
+    robot's units. Raises PolicyError for a prefix of other actions.
     """
-    rows = request.prefix_model[: description.chunk_size]
+    given = request.prefix_robot if anchor else request.prefix_model
+    rows = given[: description.chunk_size]
     if not description.supports_rtc or not len(rows):
         return Guidance()
-    count = len(description.action_names)
+    count, units = len(description.action_names), "the robot's units" if anchor else 'model space'
     if rows.ndim != 2 or rows.shape[1] != count:
         raise PolicyError(
-            f'the prefix in model space must be rows x {count} actions, got {rows.shape}'
+            f'the prefix in {units} must be rows x {count} actions, got {rows.shape}'
         )
-    prefix = torch.tensor(rows, dtype=torch.float32, device=device)
+    prefix = torch.tensor(rows, dtype=torch.float32)
+    if anchor:
+        with torch.no_grad():
+            prefix = anchor.reanchored(prefix)
+    prefix = prefix.to(device)
     return Guidance(request.inference_delay_steps, request.execution_horizon or None, prefix)
 
 

@@ -1,5 +1,6 @@
 """
-Bringing LeRobot in: the one place that knows where its parts lie in which version.
+Bringing LeRobot in: the one place that knows where its parts lie in which version. From then on
+the process is sealed: no code from folders, no network (`seal`).
 
 Called by whoever loads a policy; nothing of LeRobot is imported before.
 """
@@ -15,6 +16,7 @@ from importlib.metadata import version
 import importlib.util
 import io
 import logging
+import re
 import sys
 from typing import Any
 import warnings
@@ -22,10 +24,12 @@ import warnings
 import torch
 
 from lerobot_serve.policies.base import PolicyError
+from lerobot_serve.policies.lerobot import seal
 
 # what torchvision's Python part declares for its compiled part; no policy calls these two
 COMPILED_OPERATORS = ('nms', 'qnms')
 OPERATOR_SCHEMA = '(Tensor dets, Tensor scores, float iou_threshold) -> Tensor'
+PACKAGE = re.compile(r'[A-Za-z_]\w*', re.ASCII)
 MISSING_OPERATOR = 'operator torchvision::'
 
 
@@ -39,16 +43,27 @@ class LeRobot:
     get_policy_class: Callable[[str], type]
     make_processors: Callable[..., tuple[Any, Any]]
     populate_queues: Callable[..., Any]
+    create_transition: Callable[..., dict[Any, Any]]
+    transition_key: type
     rtc_config: type | None
+    step_registry: Any
+
+    def registered_step(self, name: str) -> type | None:
+        """Return the class of a processor step, None for a name that nobody registered."""
+        return self.step_registry._registry.get(name)
 
 
 @cache
 def lerobot() -> LeRobot:
     """Import LeRobot once and return its parts. Raises PolicyError when that cannot be."""
+    seal.go_offline()
     try:
         with quiet():
             _import_torchvision()
-            return _imported()
+            parts = _imported()
+            seal.go_offline()
+            seal.refuse_code()
+            return parts
     except ImportError as error:
         raise PolicyError(
             'this policy needs LeRobot, which cannot be imported here '
@@ -75,11 +90,30 @@ def in_one_line(error: BaseException, limit: int = 400) -> str:
     return text if len(text) <= limit else f'{text[:limit]}...'
 
 
-def register_plugins() -> None:
-    """Let the user's installed packages add their policy types to LeRobot's."""
-    from lerobot.utils.import_utils import register_third_party_plugins
+def import_trusted(packages: tuple[str, ...]) -> None:
+    """
+    Let installed packages that the operator trusts add policy types and steps to LeRobot's.
 
-    register_third_party_plugins()
+    Raises PolicyError for one that cannot be imported.
+    """
+    for package in packages:
+        try:
+            if not PACKAGE.fullmatch(package):
+                raise ImportError('it must be the name of a package')
+            with quiet():
+                importlib.import_module(package)
+        except Exception as error:
+            # the code of another package: nobody knows what it raises
+            raise PolicyError(
+                f'trusted_packages names {package!r:.80}, which cannot be imported here '
+                f'({in_one_line(error)}); install it where the policy server runs'
+            ) from error
+
+
+def is_trusted(part: type, packages: tuple[str, ...]) -> bool:
+    """Return whether a class is of one of these packages, and not of LeRobot's own."""
+    package = part.__module__.partition('.')[0]
+    return package in packages and package != 'lerobot'
 
 
 def import_steps(config_class: type) -> None:
@@ -95,6 +129,8 @@ def _imported() -> LeRobot:
     from lerobot.policies.factory import get_policy_class, make_pre_post_processors
     from lerobot.policies.pretrained import PreTrainedPolicy
     from lerobot.policies.utils import populate_queues
+    from lerobot.processor import create_transition, TransitionKey
+    from lerobot.processor.pipeline import ProcessorStepRegistry
 
     try:
         from lerobot.policies.rtc.configuration_rtc import RTCConfig
@@ -107,7 +143,10 @@ def _imported() -> LeRobot:
         get_policy_class,
         make_pre_post_processors,
         populate_queues,
+        create_transition,
+        TransitionKey,
         RTCConfig,
+        ProcessorStepRegistry,
     )
 
 

@@ -12,6 +12,11 @@ from lerobot_serve.policies.lerobot.folder import Folder, policy_id
 from lerobot_serve.policies.lerobot.kinds import FOREIGN, Kind, KINDS
 from lerobot_serve.wire.schema import StateClass
 
+NOT_ANCHORED = (
+    'actions are relative to the state, by steps that this server cannot carry a prefix through: '
+    'real-time chunking is off'
+)
+
 
 def describe(
     folder: Folder,
@@ -26,13 +31,14 @@ def describe(
     """
     Return the description, but for the length of a chunk, which a first prediction tells.
 
-    `relative` actions are relative to a state; `notes` come before ours. Raises PolicyError.
+    `relative` actions are relative to a state, and no prefix of them can be carried over to
+    another; `notes` come before ours. Raises PolicyError.
     """
     steps, stride = _history(config) if kind.state_class is StateClass.NEEDS_HISTORY else (1, 1)
     rtc = kind.rtc and getattr(config, 'rtc_config', None) is not None
     return Description(
         folder.policy_type,
-        fingerprint(policy_id(loading), folder.files),
+        identity(folder, loading),
         features.state_names,
         features.action_names,
         features.cameras,
@@ -48,6 +54,17 @@ def describe(
         denoise_steps=denoise_steps(kind, config),
         notes=(*notes, *_notes(folder, kind, config, relative=rtc and relative)),
     )
+
+
+def identity(folder: Folder, loading: Loading) -> str:
+    """Return the fingerprint: of all files that are read, and of the precision if one is given."""
+    assets = {
+        f'{number}/{file.name}': file
+        for number, asset in enumerate(folder.assets)
+        for file in asset.files
+    }
+    settings = {'dtype': loading.dtype} if loading.dtype else {}
+    return fingerprint(policy_id(loading), folder.files, assets, settings)
 
 
 def _history(config: Any) -> tuple[int, int]:
@@ -76,10 +93,7 @@ def _notes(folder: Folder, kind: Kind, config: Any, *, relative: bool) -> list[s
             'serves one session at a time'
         )
     if relative:
-        notes.append(
-            'actions are relative to the state, so a prefix in model space does not carry over '
-            'to the next chunk: real-time chunking is off'
-        )
+        notes.append(NOT_ANCHORED)
     if getattr(config, 'temporal_ensemble_coeff', None) is not None:
         notes.append('temporal ensembling is not applied: chunks are served as predicted')
     if getattr(config, 'n_action_repeats', 1) > 1:

@@ -1,21 +1,26 @@
 """
 What a policy takes and gives, from its configuration and from what the operator says.
 
-LeRobot's files hold no names of joints and no rate; those are in the data set that the policy was
-trained on, and the operator gives them. No torch, any thread.
+LeRobot's files hold no names of joints and no rate. Those that the operator does not give are
+those of the data set of the training, where it is on this machine. No torch, any thread.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from lerobot_serve.policies.base import Camera, Loading, PolicyError
 from lerobot_serve.policies.lerobot.folder import CONFIG_FILE, Folder
+from lerobot_serve.policies.lerobot.training import read_training
+from lerobot_serve.policies.settings import SIZE_LIMIT
 
 STATE, ACTION = 'observation.state', 'action'
+# what no file of a policy holds
+UNHELD = ('state_names', 'action_names', 'trained_fps')
 EMPTY_CAMERA = 'observation.images.empty_camera_'
 ACTION_NAMES = 'action_feature_names'
+FEATURE_LIMIT, CHANNEL_LIMIT, PIXEL_LIMIT = 32, 4, 1 << 25
 DATASET_FEATURES = {'state_names': f'"{STATE}"', 'action_names': ACTION}
 
 
@@ -43,17 +48,66 @@ def read_features(folder: Folder, loading: Loading) -> Features:
     if ACTION not in outputs:
         raise PolicyError(f'{where} has no {ACTION!r} in output_features; train the policy anew')
     state_count = _count(where, inputs, STATE) if STATE in inputs else 0
+    action_count = _count(where, outputs, ACTION)
+    seen = _cameras(where, folder.config, inputs)
+    loading = completed(folder, loading)
+    if held := held_names(folder):
+        loading = replace(loading, action_names=_held_names(held, loading))
+    if missing := _missing(loading, state_count, action_count):
+        raise PolicyError('; '.join(missing))
+    return Features(loading.state_names, loading.action_names, seen, loading.trained_fps)
+
+
+def counts(folder: Folder) -> tuple[int, int]:
+    """Return how many values a state and an action have. Raises PolicyError."""
+    where = str(folder.path / CONFIG_FILE)
+    inputs = _features(where, folder.config, 'input_features')
+    outputs = _features(where, folder.config, 'output_features')
+    sizes = [(inputs, STATE), (outputs, ACTION)]
+    return tuple(_count(where, each, key) if key in each else 0 for each, key in sizes)
+
+
+def completed(folder: Folder, loading: Loading) -> Loading:
+    """Return what the operator says, with what the data set says where that is nothing."""
+    training, (states, actions) = read_training(folder.path), counts(folder)
+    fits = {
+        # names of another number are of another data set
+        'state_names': len(training.state_names) == states,
+        'action_names': len(training.action_names) == actions and not held_names(folder),
+        'trained_fps': training.trained_fps > 0,
+    }
+    found = [name for name in UNHELD if fits[name] and not getattr(loading, name)]
+    return replace(loading, **{name: getattr(training, name) for name in found})
+
+
+def held_names(folder: Folder) -> Any:
+    """Return the names of the actions that a newer LeRobot writes into the configuration."""
+    return folder.config.get(ACTION_NAMES)
+
+
+def lacking(folder: Folder, loading: Loading) -> tuple[str, ...]:
+    """
+    Return what neither the operator nor a file says of names and rate. Raises PolicyError.
+    """
+    whole = completed(folder, loading)
+    known = {'action_names': held_names(folder), 'state_names': not counts(folder)[0]}
+    return tuple(name for name in UNHELD if not (getattr(whole, name) or known.get(name)))
+
+
+def _missing(loading: Loading, state_count: int, action_count: int) -> list[str]:
+    """Return all that is not known or does not fit, so that one start names everything."""
+    missing = []
     if not 0 < loading.trained_fps < float('inf'):
-        raise PolicyError(
+        missing.append(
             f'trained_fps must be given and above 0, got {loading.trained_fps:g}: the fps of the '
             "data set that the policy was trained on, in its meta/info.json under 'fps'"
         )
-    return Features(
-        _names('state_names', loading.state_names, state_count),
-        _action_names(folder.config, loading, _count(where, outputs, ACTION)),
-        _cameras(where, folder.config, inputs),
-        loading.trained_fps,
-    )
+    wanted = {'state_names': state_count, 'action_names': action_count}
+    for parameter, count in wanted.items():
+        names = getattr(loading, parameter)
+        if not (len(names) == count and len(set(names)) == count and all(names)):
+            missing.append(_wrong_names(parameter, names, count))
+    return missing
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +125,9 @@ def _features(where: str, config: dict[str, Any], name: str) -> dict[str, Featur
             f'{where} has no {name}, so it does not say what the policy takes and gives; give the '
             "directory that LeRobot's training wrote"
         )
-    return {key: _feature(f'{where}: {name}: {key}', entry) for key, entry in entries.items()}
+    if len(entries) > FEATURE_LIMIT:
+        raise PolicyError(f'{where}: {name} has {len(entries)} entries, at most {FEATURE_LIMIT}')
+    return {key: _feature(f'{where}: {name}: {key:.80}', entry) for key, entry in entries.items()}
 
 
 def _feature(where: str, entry: object) -> Feature:
@@ -80,7 +136,9 @@ def _feature(where: str, entry: object) -> Feature:
         sizes = isinstance(shape, list) and all(type(size) is int and size > 0 for size in shape)
         if isinstance(kind, str) and sizes:
             return Feature(kind, tuple(shape))
-    raise PolicyError(f"{where} must have a 'type' and a 'shape' of sizes above 0, got {entry!r}")
+    raise PolicyError(
+        f"{where} must have a 'type' and a 'shape' of sizes above 0, got {entry!r:.80}"
+    )
 
 
 def _unserved(where: str, key: str, kind: str) -> PolicyError:
@@ -92,6 +150,8 @@ def _unserved(where: str, key: str, kind: str) -> PolicyError:
 
 def _count(where: str, features: dict[str, Feature], key: str) -> int:
     shape = features[key].shape
+    if shape and shape[0] > SIZE_LIMIT:
+        raise PolicyError(f'{where}: {key!r} has {shape[0]} values, served are {SIZE_LIMIT}')
     if len(shape) != 1:
         raise PolicyError(f'{where}: {key!r} must be a list of values, got the shape {shape}')
     return shape[0]
@@ -109,7 +169,18 @@ def _cameras(where: str, config: dict[str, Any], inputs: dict[str, Feature]) -> 
                 f'got the shape {feature.shape}'
             )
         channels, height, width = feature.shape
+        if channels > CHANNEL_LIMIT or max(height, width) > SIZE_LIMIT:
+            raise PolicyError(
+                f'{where}: the camera {key!r} is {feature.shape}; served are at most '
+                f'{CHANNEL_LIMIT} x {SIZE_LIMIT} x {SIZE_LIMIT}'
+            )
         cameras.append(Camera(key, height, width, channels))
+    pixels = config.get('n_obs_steps', 1) * sum(each.height * each.width for each in cameras)
+    if pixels > PIXEL_LIMIT:
+        raise PolicyError(
+            f'{where}: an observation has {pixels} pixels, over all cameras and n_obs_steps; '
+            f'served are at most {PIXEL_LIMIT}'
+        )
     return tuple(cameras)
 
 
@@ -117,25 +188,22 @@ def _is_empty(key: str) -> bool:
     return key.startswith(EMPTY_CAMERA)
 
 
-def _names(parameter: str, names: tuple[str, ...], count: int) -> tuple[str, ...]:
-    if len(names) == count and len(set(names)) == count and all(names):
-        return tuple(names)
+def _wrong_names(parameter: str, names: tuple[str, ...], count: int) -> str:
     feature = DATASET_FEATURES[parameter]
-    raise PolicyError(
+    return (
         f'{parameter} must be {count} different names in the order of the training data, got '
         f'{list(names)}; the policy does not hold them: they are in the meta/info.json of the '
         f'data set it was trained on, under features.{feature}.names'
     )
 
 
-def _action_names(config: dict[str, Any], loading: Loading, count: int) -> tuple[str, ...]:
-    """Return the names; a newer LeRobot writes them into the configuration."""
-    held = config.get(ACTION_NAMES)
-    if not held:
-        return _names('action_names', loading.action_names, count)
+def _held_names(held: Any, loading: Loading) -> tuple[str, ...]:
+    """Return the names that a newer LeRobot writes into the configuration. Raises PolicyError."""
+    if not isinstance(held, list):
+        raise PolicyError(f'{ACTION_NAMES} must be a list of names, got {held!r:.80}')
     if loading.action_names and list(loading.action_names) != list(held):
         raise PolicyError(
             f'action_names is {list(loading.action_names)}, but the policy was trained with '
             f'{list(held)} (its {ACTION_NAMES}); give these, or none'
         )
-    return _names('action_names', tuple(map(str, held)), count)
+    return tuple(map(str, held))

@@ -1,20 +1,24 @@
 """
 A policy directory, checked before anything in it is loaded; no torch, any thread.
 
-Nothing in it may run code: every processor step is named by LeRobot's registry, and every file it
-names lies in the directory.
+Nothing in it may run code: settings and processor steps are those of allow-lists, every state file
+it names lies in the directory, and what tokenizes lies on this machine.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-import json
 import os
 from pathlib import Path
 import re
 from typing import Any
 
+from lerobot_serve.policies.assets import Asset, find_assets
 from lerobot_serve.policies.base import Loading, PolicyError
+from lerobot_serve.policies.headers import read_json
+from lerobot_serve.policies.lerobot.asset_check import check_asset
+from lerobot_serve.policies.lerobot.configuration import check_configuration, CONFIGURATIONS
+from lerobot_serve.policies.lerobot.steps import check_step, STEPS
 
 CONFIG_FILE, WEIGHTS_FILE = 'config.json', 'model.safetensors'
 ADAPTER_FILE = 'adapter_config.json'
@@ -23,6 +27,8 @@ CHECKPOINT_FOLDER, CHECKPOINTS_FOLDER = 'pretrained_model', 'checkpoints'
 HUB_ID = re.compile(r'[A-Za-z0-9][\w.-]*/[\w.-]+')
 NOT_IN_A_NAME = re.compile(r'[^A-Za-z0-9_.-]+')
 NAME_LIMIT = 64
+STEP_LIMIT = 32
+STATE_LIMIT_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +54,11 @@ class Folder:
     config: dict[str, Any]
     preprocessor: tuple[Step, ...]
     postprocessor: tuple[Step, ...]
+    assets: tuple[Asset, ...] = ()
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        return (*self.preprocessor, *self.postprocessor)
 
     @property
     def weights_file(self) -> Path:
@@ -57,13 +68,17 @@ class Folder:
     def files(self) -> list[Path]:
         """All files that decide what the policy does."""
         named = (CONFIG_FILE, WEIGHTS_FILE, PREPROCESSOR_FILE, POSTPROCESSOR_FILE)
-        steps = (*self.preprocessor, *self.postprocessor)
-        states = {step.state_file for step in steps if step.state_file}
+        states = {step.state_file for step in self.steps if step.state_file}
         return [*(self.path / name for name in named), *sorted(states)]
 
 
-def read_folder(path: str) -> Folder:
-    """Return what the directory holds. Raises PolicyError."""
+def read_folder(path: str, trusted_packages: tuple[str, ...] = ()) -> Folder:
+    """
+    Return what the directory holds. Raises PolicyError.
+
+    With `trusted_packages` the directory may name types and steps that are not known here; whose
+    they are is looked at when LeRobot is there.
+    """
     folder = Path(path)
     if not path or not folder.is_dir():
         raise PolicyError(f'the path of a LeRobot policy is its directory; {_not_one(path)}')
@@ -79,13 +94,16 @@ def read_folder(path: str) -> Folder:
             "give the directory that LeRobot's training wrote, pretrained_model"
         )
     _required(folder, WEIGHTS_FILE, 'copy the whole directory')
-    return Folder(
-        folder,
-        policy_type,
-        config,
-        _read_steps(folder, PREPROCESSOR_FILE),
-        _read_steps(folder, POSTPROCESSOR_FILE),
+    if policy_type in CONFIGURATIONS:
+        check_configuration(policy_type, config, str(folder / CONFIG_FILE))
+    pre, post = (
+        _read_steps(folder, name, policy_type, trusted_packages)
+        for name in (PREPROCESSOR_FILE, POSTPROCESSOR_FILE)
     )
+    assets = find_assets(config, [step.config for step in (*pre, *post)])
+    for asset in assets:
+        check_asset(asset)
+    return Folder(folder, policy_type, config, pre, post, tuple(assets))
 
 
 def policy_id(loading: Loading) -> str:
@@ -129,16 +147,15 @@ def _required(folder: Path, name: str, advice: str) -> Path:
 
 
 def _read_object(file: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(file.read_text(encoding='utf-8'))
-    except (OSError, ValueError, RecursionError) as error:
-        raise PolicyError(f'{file} is not readable JSON ({error}); copy it again') from error
+    value = read_json(file)
     if not isinstance(value, dict):
         raise PolicyError(f'{file} must hold a JSON object; copy it again')
     return value
 
 
-def _read_steps(folder: Path, name: str) -> tuple[Step, ...]:
+def _read_steps(
+    folder: Path, name: str, policy_type: str, trusted_packages: tuple[str, ...]
+) -> tuple[Step, ...]:
     migrate = (
         'a policy from before processors were saved beside it is brought up to date with '
         f'lerobot/processor/migrate_policy_normalization.py --pretrained-path {folder}'
@@ -147,7 +164,13 @@ def _read_steps(folder: Path, name: str) -> tuple[Step, ...]:
     steps = _read_object(file).get('steps')
     if not isinstance(steps, list):
         raise PolicyError(f"{file} must hold a list of 'steps'; {migrate}")
-    return tuple(_read_step(file, number, step) for number, step in enumerate(steps))
+    if len(steps) > STEP_LIMIT:
+        raise PolicyError(f'{file} has {len(steps)} steps, allowed are {STEP_LIMIT}')
+    read = tuple(_read_step(file, number, step) for number, step in enumerate(steps))
+    for number, step in enumerate(read):
+        if step.registry_name in STEPS or not trusted_packages:
+            check_step(policy_type, step.registry_name, step.config, f'{file}: step {number}')
+    return read
 
 
 def _read_step(file: Path, number: int, step: object) -> Step:
@@ -176,4 +199,10 @@ def _state_file(where: str, folder: Path, name: object) -> Path | None:
             f"{where} names the state file {name!r}; it must be a file in the policy's own "
             'directory, named without a path'
         )
-    return _required(folder, name, f'{where} needs it; copy the whole directory')
+    file = _required(folder, name, f'{where} needs it; copy the whole directory')
+    if file.stat().st_size > STATE_LIMIT_BYTES:
+        raise PolicyError(
+            f'{where} has the state file {name!r} of {file.stat().st_size} bytes; statistics take '
+            f'at most {STATE_LIMIT_BYTES}, copy the directory again'
+        )
+    return file

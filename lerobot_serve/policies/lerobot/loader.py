@@ -4,65 +4,86 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-import re
 from typing import Any, TypeVar
 
 import torch
 
 from lerobot_serve.policies.base import Loading, PolicyError
 from lerobot_serve.policies.device import torch_device, use_threads
-from lerobot_serve.policies.lerobot.compat import in_one_line, lerobot, quiet, register_plugins
+from lerobot_serve.policies.footprint import declared_bytes
+from lerobot_serve.policies.headers import tensor_headers
+from lerobot_serve.policies.lerobot.compat import (
+    import_trusted,
+    in_one_line,
+    is_trusted,
+    lerobot,
+    quiet,
+)
 from lerobot_serve.policies.lerobot.description import describe
 from lerobot_serve.policies.lerobot.features import read_features
 from lerobot_serve.policies.lerobot.folder import CONFIG_FILE, Folder, read_folder
-from lerobot_serve.policies.lerobot.kinds import Kind, kind_of, served
+from lerobot_serve.policies.lerobot.kinds import check_dtype, Kind, kind_of, KINDS, served
 from lerobot_serve.policies.lerobot.network import load_network
 from lerobot_serve.policies.lerobot.pipelines import load_pipelines
 from lerobot_serve.policies.lerobot.policy import LeRobotPolicy
-from lerobot_serve.policies.lerobot.statistics import check_statistics
+from lerobot_serve.policies.lerobot.precision import precision_of, use_dtype
+from lerobot_serve.policies.lerobot.sizes import check_sizes
+from lerobot_serve.policies.lerobot.statistics import action_range, check_statistics
 from lerobot_serve.policies.lerobot.trial import tried
 from lerobot_serve.policies.memory import check_room
 
 T = TypeVar('T')
-
-# how the configurations and processor steps name what they take from the hub
-HUB_KEYS = (
-    'vlm_model_name',
-    'tokenizer_name',
-    'base_model_path',
-    'pretrained_name_or_path',
-    'tokenizer_assets_repo',
-    'action_tokenizer_path',
-    'action_tokenizer_name',
-    'text_tokenizer_name',
-)
-FROM_THE_HUB = re.compile(
-    r'huggingface|hugging face|offline|LocalEntryNotFound|local folder|Can.t load', re.IGNORECASE
-)
 
 
 def load(loading: Loading) -> LeRobotPolicy:
     """Return the policy in the directory `loading.path`, tried out once. Raises PolicyError."""
     use_threads(loading.cpu_threads)
     device = torch_device(loading.device)
-    folder = read_folder(loading.path)
-    kind = kind_of(folder.policy_type)
+    folder = read_folder(loading.path, loading.trusted_packages)
+    kind = kind_of(folder.policy_type, loading.trusted_packages)
+    check_dtype(folder.policy_type, kind, loading.dtype)
     features = read_features(folder, loading)
+    headers = tensor_headers(folder.weights_file)
     notes = check_statistics(folder, loading.allow_missing_statistics)
-    check_room(loading, folder.weights_file.stat().st_size)
+    check_room(loading, declared_bytes(folder.path))
     lerobot()
+    import_trusted(loading.trusted_packages)
     with quiet():
-        network_class = _part(folder, 'its type', lambda: _class(folder))
-        config = _part(folder, CONFIG_FILE, lambda: _config(folder, device, kind))
-        network = _part(folder, 'the network', lambda: load_network(folder, network_class, config))
-        pipelines = _part(folder, 'the processors', lambda: load_pipelines(folder, config, device))
-        description = describe(
-            folder, loading, features, kind, config, relative=pipelines.relative, notes=notes
+        network_class = _part(folder, 'its type', lambda: _class(folder, loading))
+        config = _part(folder, CONFIG_FILE, lambda: _config(folder, device, kind, loading.dtype))
+        _part(folder, 'its sizes', lambda: check_sizes(folder, network_class, config, headers))
+        network = _part(
+            folder,
+            'the network',
+            lambda: load_network(folder, network_class, config, loading.dtype),
         )
+        pipelines = _part(
+            folder,
+            'the processors',
+            lambda: load_pipelines(folder, config, device, loading.trusted_packages),
+        )
+        description = describe(
+            folder,
+            loading,
+            features,
+            kind,
+            config,
+            relative=pipelines.relative and not pipelines.anchored,
+            notes=notes,
+        )
+        if not pipelines.relative:
+            description = replace(description, action_range=action_range(folder))
         return _part(
             folder,
             'a first prediction',
-            lambda: tried(network, pipelines, description, kind, loading.state_limit),
+            lambda: tried(
+                network,
+                pipelines,
+                description,
+                kind,
+                loading.state_limit,
+                precision_of(config, loading.dtype),
+            ),
         )
 
 
@@ -73,38 +94,27 @@ def _part(folder: Folder, what: str, work: Callable[[], T]) -> T:
     except PolicyError:
         raise
     except Exception as error:
-        text = in_one_line(error)
-        assets = _hub_assets(folder)
-        if assets and FROM_THE_HUB.search(f'{type(error).__name__} {text}'):
-            raise PolicyError(
-                f'the policy in {folder.path} needs {", ".join(assets)}, which is neither a '
-                'folder here nor to be had from the Hugging Face hub now; where there is a '
-                f'network, run: hf download {assets[0]} (LeRobot says: {text})'
-            ) from error
         raise PolicyError(
             f'the {folder.policy_type} policy in {folder.path} cannot be used: {what} failed with '
-            f'{type(error).__name__}: {text}; the installed LeRobot is {lerobot().version}'
+            f'{type(error).__name__}: {in_one_line(error)}; the installed LeRobot is '
+            f'{lerobot().version}'
         ) from error
 
 
-def _hub_assets(folder: Folder) -> list[str]:
-    """Return the names of what the policy takes from the hub, or from folders."""
-    steps = (*folder.preprocessor, *folder.postprocessor)
-    configs = [folder.config, *(step.config for step in steps)]
-    values = [config.get(key) for config in configs for key in HUB_KEYS]
-    return list(dict.fromkeys(value for value in values if value and isinstance(value, str)))
-
-
-def _class(folder: Folder) -> Any:
+def _class(folder: Folder, loading: Loading) -> Any:
     """Return the class of the network. Raises PolicyError for a type without one."""
     parts, name = lerobot(), folder.policy_type
     if name not in parts.config_class.get_known_choices():
-        register_plugins()
-    if name not in parts.config_class.get_known_choices():
         raise PolicyError(
-            f'{folder.path / CONFIG_FILE} is of the type {name!r}, which LeRobot {parts.version} '
-            f'does not know; served are {served()}: install the LeRobot or the package that '
-            'brings it'
+            f'{folder.path / CONFIG_FILE} is of the type {name!r:.80}, which neither LeRobot '
+            f'{parts.version} nor {", ".join(loading.trusted_packages) or "a trusted package"} '
+            f'brings; served are {served()}'
+        )
+    chosen = parts.config_class.get_choice_class(name)
+    if name not in KINDS and not is_trusted(chosen, loading.trusted_packages):
+        raise PolicyError(
+            f'the type {name!r} is of {chosen.__module__.partition(".")[0]}, whose types are not '
+            f'served; served are {served()}'
         )
     try:
         network_class = parts.get_policy_class(name)
@@ -118,8 +128,8 @@ def _class(folder: Folder) -> Any:
     return network_class
 
 
-def _config(folder: Folder, device: torch.device, kind: Kind) -> Any:
-    """Return the configuration, on our device and with RTC on where there is RTC."""
+def _config(folder: Folder, device: torch.device, kind: Kind, dtype: str) -> Any:
+    """Return the configuration as this server runs it: its device, RTC on, nothing downloaded."""
     parts = lerobot()
     try:
         config = parts.config_class.from_pretrained(str(folder.path))
@@ -131,5 +141,14 @@ def _config(folder: Folder, device: torch.device, kind: Kind) -> Any:
     # LeRobot silently takes another device when the file's is not there
     config.device = str(device)
     if kind.rtc and parts.rtc_config and hasattr(config, 'rtc_config'):
-        config.rtc_config = replace(config.rtc_config or parts.rtc_config(), enabled=True)
+        rtc = config.rtc_config or parts.rtc_config()
+        # its debugging keeps every chunk
+        config.rtc_config = replace(rtc, enabled=True, debug=False)
+    if hasattr(config, 'pretrained_backbone_weights'):
+        # all weights are in the folder; torchvision would download these
+        config.pretrained_backbone_weights = None
+    for asset in folder.assets:
+        if asset.is_model:
+            config.vlm_model_name = str(asset.folder)
+    use_dtype(config, dtype)
     return config

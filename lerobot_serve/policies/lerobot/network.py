@@ -16,14 +16,13 @@ import torch
 from lerobot_serve.policies.base import PolicyError
 from lerobot_serve.policies.lerobot.compat import in_one_line, lerobot
 from lerobot_serve.policies.lerobot.folder import Folder, WEIGHTS_FILE
+from lerobot_serve.policies.lerobot.sizes import PREFIX, RENAME
 
-PREFIX = 'model.'
-RENAME = '_fix_pytorch_state_dict_keys'
 SHOWN_NAMES = 4
 OLD_NORMALIZERS = ('normalize_inputs.', 'normalize_targets.', 'unnormalize_outputs.')
 
 
-def load_network(folder: Folder, network_class: Any, config: Any) -> Any:
+def load_network(folder: Folder, network_class: Any, config: Any, dtype: str = '') -> Any:
     """Return the network with the file's weights, ready to predict. Raises PolicyError."""
     try:
         network = network_class.from_pretrained(str(folder.path), config=config, strict=True)
@@ -38,6 +37,8 @@ def load_network(folder: Folder, network_class: Any, config: Any) -> Any:
         raise _mismatch(folder, in_one_line(error)) from error
     if _loads_itself(network_class):
         check_weights(folder, network)
+    if dtype == 'float32':
+        network.float()
     network.to(torch.device(config.device)).eval()
     return network.requires_grad_(False)
 

@@ -15,11 +15,13 @@ from typing import Any
 
 import torch
 
-from lerobot_serve.policies.lerobot.compat import import_steps, lerobot
+from lerobot_serve.policies.base import PolicyError
+from lerobot_serve.policies.lerobot.anchor import Anchor, anchor_of, carries_over
+from lerobot_serve.policies.lerobot.compat import import_steps, is_trusted, lerobot
 from lerobot_serve.policies.lerobot.folder import Folder, Step
+from lerobot_serve.policies.lerobot.steps import STEPS
 
 DEVICE_STEP, NORMALIZER_STEP = 'device_processor', 'normalizer_processor'
-# a prefix in model space would have to be made anew from the state it was relative to
 RELATIVE = ('relative', 'absolute', 'delta')
 SHARED_LIBRARIES = ('transformers', 'tokenizers')
 
@@ -45,6 +47,11 @@ class Pair:
                 step._current_transition = None
         return row
 
+    @property
+    def anchor(self) -> Anchor | None:
+        """What carries a prefix over to the last observation; None where nothing known does."""
+        return anchor_of(self.pre.steps)
+
     def after(self, chunk: torch.Tensor, *, whole: bool) -> torch.Tensor:
         """Return a chunk of 1 x rows x actions in the robot's units, on the CPU."""
         with torch.no_grad():
@@ -58,11 +65,13 @@ class Pipelines:
     Makes the pairs.
 
     `remembers` tells whether a pair may hold something of its session, `relative` whether actions
-    are relative to a state, and `whole` whether a whole chunk is processed at once.
+    are relative to a state, `anchored` whether a prefix of such actions can be carried over to
+    another state, and `whole` whether a whole chunk is processed at once.
     """
 
     def __init__(self, pristine: Pair, relative: bool, whole: bool = False) -> None:
         self.relative = relative
+        self.anchored = relative and pristine.anchor is not None
         self.remembers = relative or not all(map(_is_lerobots, _steps(pristine)))
         self.whole = whole
         self._pristine = pristine
@@ -87,23 +96,48 @@ class Pipelines:
             return False
         return rows.shape == together.shape and torch.equal(rows, together)
 
+    def carries_over(self, observation: dict[str, Any], chunk: torch.Tensor) -> bool:
+        """Return whether a prefix of relative actions comes out right at another state."""
+        pair = self.fresh()
+        pair.before(observation)
+        robot = pair.after(chunk, whole=self.whole)
+        return pair.anchor is not None and carries_over(pair.anchor, chunk[0], robot[0])
 
-def load_pipelines(folder: Folder, config: Any, device: torch.device) -> Pipelines:
-    """Return the processors that lie beside a policy. Raises whatever LeRobot raises."""
+
+def load_pipelines(
+    folder: Folder, config: Any, device: torch.device, trusted_packages: tuple[str, ...] = ()
+) -> Pipelines:
+    """
+    Return the processors that lie beside a policy. Raises whatever LeRobot raises.
+
+    Raises PolicyError for a step that is neither known here nor of a trusted package.
+    """
     import_steps(type(config))
-    steps = (*folder.preprocessor, *folder.postprocessor)
+    for step in folder.steps:
+        _check_owner(step, trusted_packages)
     pre, post = lerobot().make_processors(
         config,
         pretrained_path=str(folder.path),
-        preprocessor_overrides=_overrides(folder.preprocessor, str(device)),
+        preprocessor_overrides=_overrides(folder, folder.preprocessor, str(device)),
         # the chunk leaves as numpy, so the CPU is where it goes, whatever the file says
-        postprocessor_overrides=_overrides(folder.postprocessor, 'cpu', normalizes=False),
+        postprocessor_overrides=_overrides(folder, folder.postprocessor, 'cpu', normalizes=False),
     )
     pair = Pair(pre, post)
     for step in _steps(pair):
         if statistics := getattr(step, '_tensor_stats', None):
             step._tensor_stats = _cloned(statistics)
-    return Pipelines(pair, any(map(_is_relative, steps)))
+    return Pipelines(pair, any(map(_is_relative, folder.steps)))
+
+
+def _check_owner(step: Step, trusted_packages: tuple[str, ...]) -> None:
+    if step.registry_name in STEPS:
+        return
+    owner = lerobot().registered_step(step.registry_name)
+    if owner is None or not is_trusted(owner, trusted_packages):
+        raise PolicyError(
+            f'the processor step {step.registry_name!r:.80} is neither known here nor of '
+            f'{", ".join(trusted_packages) or "a package that trusted_packages names"}'
+        )
 
 
 def _cloned(statistics: dict[str, dict[str, torch.Tensor]]) -> dict[str, dict[str, torch.Tensor]]:
@@ -115,13 +149,20 @@ def _cloned(statistics: dict[str, dict[str, torch.Tensor]]) -> dict[str, dict[st
 
 
 def _overrides(
-    steps: tuple[Step, ...], device: str, *, normalizes: bool = True
+    folder: Folder, steps: tuple[Step, ...], device: str, *, normalizes: bool = True
 ) -> dict[str, dict[str, str]]:
-    """Return where steps compute; only of steps that are there, others LeRobot refuses."""
+    """Return where steps compute and tokenizers lie; only of steps that are there."""
     names = {DEVICE_STEP, NORMALIZER_STEP} if normalizes else {DEVICE_STEP}
-    return {
+    computing = {
         step.registry_name: {'device': device} for step in steps if step.registry_name in names
     }
+    assets = {asset.name: str(asset.folder) for asset in folder.assets}
+    named = {
+        step.registry_name: {'tokenizer_name': assets[step.config['tokenizer_name']]}
+        for step in steps
+        if step.config.get('tokenizer_name') in assets
+    }
+    return computing | named
 
 
 def _is_relative(step: Step) -> bool:

@@ -60,6 +60,7 @@ class LeRobotPolicy:
         *,
         resizes: bool,
         state_limit: int,
+        precision: torch.dtype | None = None,
     ) -> None:
         self.network = network
         self.pipelines = pipelines
@@ -70,7 +71,7 @@ class LeRobotPolicy:
             network, description.state_class, rtc=description.supports_rtc
         )
         self._states: States[Memory] = States(state_limit)
-        self._amp = network.config.use_amp and self._device.type == 'cuda'
+        self._precision = precision
 
     def describe(self) -> Description:
         return self._description
@@ -112,7 +113,9 @@ class LeRobotPolicy:
             memory = replace(memory, pair=self.pipelines.copy(memory.pair))
         observations = self._observations.of(request)
         history = [memory.pair.before(observation) for observation in observations]
-        guidance = guidance_of(request, self._description, self._device)
+        # relative to the present state, which the pair has just seen
+        anchor = memory.pair.anchor if self.pipelines.anchored else None
+        guidance = guidance_of(request, self._description, self._device, anchor)
         return Prepared(request, memory, begins, lost, history, guidance)
 
     def _groups(self, prepared: list[Prepared]) -> list[list[int]]:
@@ -142,14 +145,15 @@ class LeRobotPolicy:
             self._synchronize()
             forward_ms = (time.perf_counter() - start_s) * 1e3
         self._check(chunks, len(group))
-        return chunks, forward_ms
+        # statistics are float32, and so is what leaves
+        return chunks.float(), forward_ms
 
     def _contexts(self, seeds: list[int]) -> list[AbstractContextManager[Any]]:
         # RTC's guidance asks for gradients, which inference mode forbids for good
         rtc = self._description.supports_rtc
         contexts = [torch.no_grad() if rtc else torch.inference_mode()]
-        if self._amp:
-            contexts.append(torch.autocast(device_type=self._device.type))
+        if self._precision is not None:
+            contexts.append(torch.autocast(self._device.type, dtype=self._precision))
         if self._description.stochastic:
             contexts.append(drawn_from(seeds, self._device))
         return contexts

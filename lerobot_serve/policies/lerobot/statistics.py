@@ -8,6 +8,7 @@ numbers of another unit. Here they must be there. Called by whoever loads a poli
 from __future__ import annotations
 
 from collections.abc import Iterator
+import contextlib
 from pathlib import Path
 
 import torch
@@ -16,6 +17,7 @@ from lerobot_serve.policies.base import PolicyError
 from lerobot_serve.policies.lerobot.features import ACTION, EMPTY_CAMERA, STATE
 from lerobot_serve.policies.lerobot.folder import Folder, Step
 from lerobot_serve.policies.weights import read_tensors
+from lerobot_serve.wire.action_range import ActionRange
 
 NEEDED = {
     'MEAN_STD': ('mean', 'std'),
@@ -23,6 +25,10 @@ NEEDED = {
     'QUANTILES': ('q01', 'q99'),
     'QUANTILE10': ('q10', 'q90'),
 }
+# statistics that tell how far actions reach, the best first
+RANGES = (('min', 'max'), ('q01', 'q99'), ('q10', 'q90'))
+# standard deviations on each side of the mean
+NEARLY_ALL = 3
 # these two normalise without a table of features
 GROOT_STEPS = {'groot_pack_inputs_v3': STATE, 'groot_action_unpack_unnormalize_v1': ACTION}
 
@@ -38,6 +44,30 @@ def check_statistics(folder: Folder, allow_missing: bool) -> tuple[str, ...]:
         wanted = [each for each in _wanted(step) if each[0] == ACTION]
         notes += _check(step, wanted, allow_missing)
     return tuple(dict.fromkeys(notes))
+
+
+def action_range(folder: Folder) -> ActionRange | None:
+    """
+    Return the range of the actions in the training data as a robot gets them, None when the files
+    do not hold it: the ends, or what nearly all of it lies between.
+    """
+    for step in folder.postprocessor:
+        held = _held(step.state_file) if step.state_file else {}
+        found = {name[-1]: value for name, value in held.items() if name[0] == ACTION}
+        for low, high in RANGES:
+            if low in found and high in found and found[low].ndim == 1:
+                return _range(found[low], found[high])
+        if 'mean' in found and 'std' in found and found['mean'].ndim == 1:
+            spread = NEARLY_ALL * found['std']
+            return _range(found['mean'] - spread, found['mean'] + spread)
+    return None
+
+
+def _range(low: torch.Tensor, high: torch.Tensor) -> ActionRange | None:
+    """Statistics that make no range are left to the check of those that are used."""
+    with contextlib.suppress(ValueError):
+        return ActionRange(tuple(low.tolist()), tuple(high.tolist()))
+    return None
 
 
 def _wanted(step: Step) -> Iterator[tuple[str, str, tuple[int, ...], bool]]:

@@ -10,6 +10,7 @@ import torch
 
 from lerobot_serve.policies.base import Description, PolicyError, PolicyRequest
 from lerobot_serve.policies.lerobot.batches import Observations
+from lerobot_serve.policies.lerobot.description import NOT_ANCHORED
 from lerobot_serve.policies.lerobot.kinds import Kind
 from lerobot_serve.policies.lerobot.pipelines import Pipelines
 from lerobot_serve.policies.lerobot.policy import LeRobotPolicy
@@ -18,7 +19,12 @@ TRIAL = 'trial'
 
 
 def tried(
-    network: Any, pipelines: Pipelines, description: Description, kind: Kind, state_limit: int
+    network: Any,
+    pipelines: Pipelines,
+    description: Description,
+    kind: Kind,
+    state_limit: int,
+    precision: torch.dtype | None = None,
 ) -> LeRobotPolicy:
     """
     Return the policy after a first prediction, which tells how long its chunks are.
@@ -29,7 +35,7 @@ def tried(
         kind.resizes and getattr(network.config, 'resize_imgs_with_padding', True) is not None
     )
     request = _blank(description)
-    options = {'resizes': own_size, 'state_limit': state_limit}
+    options = {'resizes': own_size, 'state_limit': state_limit, 'precision': precision}
     trial = LeRobotPolicy(network, pipelines, description, **options)
     chunk = trial.predict([request])[0].model
     if not np.isfinite(chunk).all():
@@ -41,11 +47,28 @@ def tried(
     predicted = torch.from_numpy(chunk).to(description.device).unsqueeze(0)
     pipelines.whole = pipelines.takes_whole(observations.of(request)[-1], predicted)
     described = replace(description, chunk_size=len(chunk))
+    anchored = described.supports_rtc and pipelines.anchored
+    if anchored and not _carries_over(pipelines, observations, request, predicted):
+        notes = (*described.notes, NOT_ANCHORED)
+        described = replace(described, supports_rtc=False, notes=notes)
     policy = LeRobotPolicy(network, pipelines, described, **options)
     if described.supports_rtc:
-        policy.predict([replace(request, prefix_model=chunk, inference_delay_steps=1)])
+        prefix = {'prefix_model': chunk, 'prefix_robot': chunk, 'inference_delay_steps': 1}
+        policy.predict([replace(request, **prefix)])
         policy.reset(TRIAL)
     return policy
+
+
+def _carries_over(
+    pipelines: Pipelines,
+    observations: Observations,
+    request: PolicyRequest,
+    predicted: torch.Tensor,
+) -> bool:
+    """Try a prefix at a state that is not zero, where a wrong anchor shows."""
+    state = np.linspace(0.1, 1.0, request.state.shape[1], dtype=np.float32)
+    moved = replace(request, state=np.broadcast_to(state, request.state.shape))
+    return pipelines.carries_over(observations.of(moved)[-1], predicted)
 
 
 def _blank(description: Description) -> PolicyRequest:

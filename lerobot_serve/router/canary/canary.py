@@ -13,16 +13,15 @@ from typing import Any
 
 from lerobot_serve.router.canary import words
 from lerobot_serve.router.canary.facts import Facts, SLOTS
-from lerobot_serve.router.canary.guards import (
-    Limits,
-    not_ready,
-    too_long,
-    tripped,
-    unreported,
-    unseen,
-)
+from lerobot_serve.router.canary.guards import Limits, not_ready, observe, tripped, unseen
 from lerobot_serve.router.canary.plan import Plan, Terms
-from lerobot_serve.router.canary.record import from_json, Happening, Record, TEXT_LIMIT
+from lerobot_serve.router.canary.record import (
+    from_json,
+    Happening,
+    new_trial,
+    Record,
+    TEXT_LIMIT,
+)
 from lerobot_serve.router.canary.states import Event, NEXT, ON_TRIAL, State
 
 # nobody knows what happened between two looks that are further apart
@@ -41,7 +40,7 @@ class Canary:
     ) -> None:
         self.plan, self.terms = plan, terms or Terms()
         self.limits = limits or Limits()
-        self.record = Record()
+        self.record = Record(trial=new_trial(self.terms))
         self._new: list[Happening] = []
         self._seen_ns: int | None = None
         self._forget_sight()
@@ -87,8 +86,17 @@ class Canary:
         if self.state is State.WAITING:
             self._wait(facts)
         elif self.state in ON_TRIAL:
-            self._judge(self.record.growth.since_begin(facts))
+            self._judge(self.seen(facts))
         return tuple(self._new)
+
+    def seen(self, facts: Facts) -> Facts:
+        """Return the facts with what was seen since the step began."""
+        return self.record.growth.since_begin(facts, self.record.trial.totals)
+
+    @property
+    def open_episodes(self) -> dict[str, str]:
+        """Episodes of this step that wait for a verdict, with their arm."""
+        return self.record.trial.open
 
     def replan(self, plan: Plan | None, terms: Terms) -> None:
         """Take another plan and other terms; what is new begins at 0."""
@@ -158,7 +166,7 @@ class Canary:
                 return ''
             if (memory['plan'], memory['terms']) != (self.plan.text, self.terms.text):
                 return f'the canary begins anew: it had another plan ({memory["plan"]})'
-            record = from_json(memory, len(self.plan.trials))
+            record = from_json(memory, len(self.plan.trials), self.terms)
         except (ValueError, KeyError, TypeError) as error:
             return f'the canary begins anew: what it remembered makes no sense ({error!r})'
         self.record, self._seen_ns = record, None
@@ -176,12 +184,9 @@ class Canary:
         if self.state not in ON_TRIAL:
             record.growth.skip(facts)
             return
-        record.share_ns += gap_ns
         record.time_ns += gap_ns if self.state is not State.PAUSED else 0
-        record.growth.add(facts, settled=self._settle_left_s() <= 0)
-
-    def _settle_left_s(self) -> float:
-        return self.terms.settle_s - self.record.share_ns / 1e9
+        record.trial.take(facts.events)
+        observe(record.alarms, record.growth.add(facts), self.limits)
 
     def _check_policies(self, facts: Facts) -> None:
         for slot in SLOTS:
@@ -203,10 +208,9 @@ class Canary:
 
     def _judge(self, facts: Facts) -> None:
         record, trials = self.record, len(self.plan.trials)
-        candidate, champion = words.counts(facts.candidate), words.counts(facts.champion)
-        if record.comparison.look(champion, candidate, self.terms):
+        if record.comparison.look(record.trial, self.terms):
             self._tell('passed', words.passed(facts, self.terms))
-        guard = self._unhealthy(facts) or tripped(facts, self.limits)
+        guard = self._unhealthy(facts) or tripped(facts, record.alarms, self.limits)
         if guard:
             self._on(Event.ROLL_BACK, 'rolled_back', guard)
         elif record.comparison.is_worse(self.terms, trials):
@@ -229,18 +233,23 @@ class Canary:
         return self._forbids or not_ready('champion', facts.champion)
 
     def _hold_or_promote(self, facts: Facts) -> None:
-        limits = self.limits
-        reason = self._not_ready(facts) or unreported(facts, limits.minimum_reported_percent)
+        reason = self._not_ready(facts)
         if not reason and not self._step_is_over(facts):
             self._stay(State.RUNNING, self._progress(facts))
             return
-        if not reason and not self.record.comparison.passed:
-            reason = words.undecided(self.plan, self.step, facts, self.terms)
-        reason = reason or unseen(facts, limits) or too_long(facts, self.terms.settle_s)
+        reason = reason or self._unproven(facts) or unseen(facts, self.limits)
         if reason:
             self._stay(State.HELD, reason)
         else:
             self._advance(words.rates(facts))
+
+    def _unproven(self, facts: Facts) -> str:
+        comparison, terms = self.record.comparison, self.terms
+        if comparison.aborts_differ(terms):
+            return words.aborts_differ(facts)
+        if comparison.passed:
+            return ''
+        return words.undecided(self.plan, self.step, facts, terms, self.record.trial)
 
     def _stay(self, state: State, why: str) -> None:
         if state is not self.state:
@@ -251,24 +260,23 @@ class Canary:
         least = self.plan.steps[self.step]
         enough = facts.candidate.reported >= least.minimum_episodes
         in_time = self.record.time_ns >= least.minimum_s * 1e9
-        return enough and in_time and self._settle_left_s() <= 0
+        return enough and in_time
 
     def _progress(self, facts: Facts) -> str:
-        time_s, left_s = self.record.time_ns / 1e9, self._settle_left_s()
-        return words.gathering(self.plan, self.step, facts, time_s, left_s)
+        return words.gathering(self.plan, self.step, facts, self.record.time_ns / 1e9)
 
     # transitions
 
     def _advance(self, why: str) -> None:
         step = self.step + 1
         last = step == len(self.plan.trials)
-        self.record.begin_step(step)
+        self.record.begin_step(step, self.terms)
         to = 'all new episodes to the candidate' if last else words.where(self.plan, step)
         self._on(Event.FINISH if last else Event.ADVANCE, 'promoted', f'{to}; {why}')
 
     def _begin_anew(self, event: Event, why: str) -> None:
         record = self.record
-        record.begin_step(0)
+        record.begin_step(0, self.terms)
         record.comparison.passed = False
         self._forget_sight()
         self._on(event, 'anew', f'from 0, {why}')

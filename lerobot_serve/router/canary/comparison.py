@@ -1,18 +1,16 @@
 """
 The comparison of one step, which remembers what it has once shown.
 
-Each step compares only its own episodes: those of the same days and conditions. Pooled over steps
-with different shares, a good day with few and a bad day with many episodes of the candidate would
-make it look worse than it is. Owned by the executor thread.
+Each step compares only the episodes that begin in it: a candidate that has become bad is not
+carried by its past. Owned by the executor thread.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 
-from lerobot_serve.router.canary.evidence import Counts, log_not_worse, log_worse
 from lerobot_serve.router.canary.plan import Terms
+from lerobot_serve.router.canary.trial import Trial
 
 
 @dataclass(slots=True)
@@ -22,11 +20,14 @@ class Comparison:
     passed: bool = False
     not_worse: float = 0.0
     worse: float = 0.0
+    # that the champion's episodes are aborted more often
+    aborted: float = 0.0
 
-    def look(self, champion: Counts, candidate: Counts, terms: Terms) -> bool:
+    def look(self, trial: Trial, terms: Terms) -> bool:
         """Weigh the outcomes; return True when the candidate passes now for the first time."""
-        not_worse, worse = _weigh(champion, candidate, terms.margin)
+        not_worse, worse, aborted = trial.evidence
         self.not_worse, self.worse = max(self.not_worse, not_worse), max(self.worse, worse)
+        self.aborted = max(self.aborted, aborted)
         passed, self.passed = self.passed, self.passed or self.not_worse >= terms.promotion_level
         return self.passed and not passed
 
@@ -34,12 +35,10 @@ class Comparison:
         """Return whether the candidate was shown to be worse than the champion."""
         return self.worse >= terms.rollback_level(trials)
 
+    def aborts_differ(self, terms: Terms) -> bool:
+        """Return whether the champion was shown to be aborted more often."""
+        return self.aborted >= terms.promotion_level
+
     def next_step(self) -> None:
-        """Begin to compare anew; what has passed has passed."""
-        self.not_worse = self.worse = 0.0
-
-
-# most looks find the counts of the look before
-@lru_cache(maxsize=4)
-def _weigh(champion: Counts, candidate: Counts, margin: float) -> tuple[float, float]:
-    return log_not_worse(champion, candidate, margin), log_worse(champion, candidate)
+        """Begin to compare from 0; what has passed has passed."""
+        self.not_worse = self.worse = self.aborted = 0.0

@@ -2,13 +2,15 @@
 What was seen of both slots, and how much of it since a step of the canary began.
 
 Counters only grow while the process that counts runs; after its restart they begin at 0. So only
-their growth is used. Owned by the executor thread.
+their growth is used. Episodes come one by one, as events. Owned by the executor thread.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 import math
+
+from lerobot_serve.router.canary.trial import Arm, EpisodeEvent
 
 COUNTERS_LIMIT = 10**15
 
@@ -17,14 +19,6 @@ COUNTERS_LIMIT = 10**15
 class SlotFacts:
     """One slot. The counters may begin anywhere; the rest is as of now."""
 
-    # all episodes that ended, and of these how
-    episodes: int = 0
-    successes: int = 0
-    failures: int = 0
-    aborted: int = 0
-    unreported: int = 0
-    # had to leave the slot
-    moved: int = 0
     answers: int = 0
     failed_answers: int = 0
     commands: int = 0
@@ -39,20 +33,16 @@ class SlotFacts:
     health_text: str = ''
     # its fingerprint; empty: not known
     policy: str = ''
+    # episodes that began in this step, filled in by the canary
+    arm: Arm = field(default_factory=Arm)
 
     @property
     def reported(self) -> int:
         """Episodes that ended with a verdict."""
-        return self.successes + self.failures
-
-    @property
-    def ended(self) -> int:
-        return max(self.episodes, self.reported + self.aborted + self.unreported + self.moved)
+        return self.arm.success + self.arm.failure
 
 
-OUTCOMES = ('episodes', 'successes', 'failures', 'aborted', 'unreported', 'moved')
 TRAFFIC = ('answers', 'failed_answers', 'commands', 'fallbacks', 'trips')
-COUNTERS = (*OUTCOMES, *TRAFFIC)
 SLOTS = ('candidate', 'champion')
 
 
@@ -65,8 +55,8 @@ class Facts:
     # in spreads of the champion itself; nan: not measured
     divergence: float = math.nan
     divergence_samples: int = 0
-    # of both slots; 0: not measured
-    longest_episode_s: float = 0.0
+    # episodes that began or ended since the facts before, in order
+    events: tuple[EpisodeEvent, ...] = ()
     # why the candidate may take no traffic yet, for example hours that it has to be shadowed
     missing: str = ''
 
@@ -78,25 +68,29 @@ class Growth:
         self._totals = {slot: SlotFacts() for slot in SLOTS}
         self._seen: dict[str, SlotFacts] = {}
 
-    def add(self, facts: Facts, *, settled: bool) -> None:
-        """Take a look's facts; while not settled, no outcome counts."""
+    def add(self, facts: Facts) -> dict[str, dict[str, int]]:
+        """Take the facts of a look; return by how much each slot's counters grew."""
+        grown = {}
         for slot in SLOTS:
             now: SlotFacts = getattr(facts, slot)
-            grown = difference(self._seen.get(slot, now), now)
-            names = COUNTERS if settled else TRAFFIC
+            grown[slot] = difference(self._seen.get(slot, now), now)
             total = self._totals[slot]
-            more = {name: getattr(total, name) + grown[name] for name in names}
+            more = {name: getattr(total, name) + grown[slot][name] for name in TRAFFIC}
             self._totals[slot] = replace(total, **more)
         self.skip(facts)
+        return grown
 
     def skip(self, facts: Facts) -> None:
-        """Take a look's facts without counting what grew."""
+        """Take the facts of a look without counting what grew."""
         self._seen = {slot: getattr(facts, slot) for slot in SLOTS}
 
-    def since_begin(self, facts: Facts) -> Facts:
-        """Return the facts with the counters since `restart`."""
+    def since_begin(self, facts: Facts, arms: dict[str, Arm]) -> Facts:
+        """Return the facts with the counters since `restart`, and these episodes."""
         counted = {
-            slot: replace(getattr(facts, slot), **counters(self._totals[slot])) for slot in SLOTS
+            slot: replace(
+                getattr(facts, slot), **counters(self._totals[slot]), arm=replace(arms[slot])
+            )
+            for slot in SLOTS
         }
         return replace(facts, **counted)
 
@@ -115,18 +109,18 @@ class Growth:
 
 def counters(slot: SlotFacts) -> dict[str, int]:
     """Return the counters alone."""
-    return {name: getattr(slot, name) for name in COUNTERS}
+    return {name: getattr(slot, name) for name in TRAFFIC}
 
 
 def difference(before: SlotFacts, now: SlotFacts) -> dict[str, int]:
-    """Return by how much each counter grew; when one fell, all of them began anew at 0."""
+    """Return by how much each counter grew; when one fell, all of them began again at 0."""
     was, is_ = counters(before), counters(now)
-    anew = any(is_[name] < was[name] for name in COUNTERS)
-    return {name: max(0, is_[name] - (0 if anew else was[name])) for name in COUNTERS}
+    again = any(is_[name] < was[name] for name in TRAFFIC)
+    return {name: max(0, is_[name] - (0 if again else was[name])) for name in TRAFFIC}
 
 
 def _checked(values: dict[str, int]) -> dict[str, int]:
-    for name in COUNTERS:
+    for name in TRAFFIC:
         if type(values[name]) is not int or not 0 <= values[name] <= COUNTERS_LIMIT:
             raise ValueError(f'{name} is {values[name]!r}')
-    return {name: values[name] for name in COUNTERS}
+    return {name: values[name] for name in TRAFFIC}

@@ -1,31 +1,32 @@
 """
 What rolls a canary back at once, and what holds it because it was not seen. Pure functions.
 
-Counters are those since the step began. A guard needs enough of them: a share of three means
-nothing. Whatever has a limit and was not seen often enough holds, for a canary that promotes on
-missing data promotes a policy that nobody looked at. A limit of 0 switches a guard off, and with
-it what would hold.
+Shares of answers and commands have an alarm each (see alarms): it sounds when the share is now
+above its bound, however long the step was good before. The bound is the limit, or twice the
+champion's share where that is more. What has a limit and was not seen often enough holds: a
+canary that promotes on missing data promotes a policy whose faults it could not see. A limit of 0
+switches a guard off, and with it what would hold.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 import math
 
 from lerobot_serve.parameters import ParameterError
+from lerobot_serve.router.canary.alarms import Alarms, ANSWERS, CHUNKS, level
 from lerobot_serve.router.canary.facts import Facts, SlotFacts
 
-# a few may be one robot that was switched off
-FAILED_LEAST = 5
-# as many commands that were changed, or not from a chunk: one robot that is stuck is no bad policy
-EVENTS_LEAST = 100
 # below it the network's own jitter makes the ratio
 LATENCY_FLOOR_MS = 5.0
 # a share of the champion's is doubled before it is compared: both are noisy
 CHAMPION_FACTOR = 2.0
 DIVERGENCE_LEAST = 20
-# enough to see that nobody reports; and what every step needs of both slots
-ENDED_LEAST = REPORTED_LEAST = 5
+# verdicts that every step needs of both slots
+REPORTED_LEAST = 5
+# so many chunks of commands are the least that a step needs
+CHUNKS_LEAST = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,6 @@ class Limits:
     fallbacks_percent: float = 5.0
     # in spreads of the champion itself
     divergence: float = 0.0
-    minimum_reported_percent: float = 80.0
     minimum_answers: int = 100
     minimum_commands: int = 3000
 
@@ -56,14 +56,87 @@ class Limits:
                 raise ParameterError(f'{entry.name} must be {allowed}, got {value!r}')
 
 
-def tripped(facts: Facts, limits: Limits) -> str:
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A share that has an alarm: counters of the slots, and the fields of its limits."""
+
+    events: str
+    total: str
+    limit: str
+    minimum: str
+    # what the events are, in the text
+    words: str
+    # whether each count is an observation, otherwise chunks of them
+    single: bool = False
+
+    def bound(self, alarms: Alarms, limits: Limits) -> float:
+        """Return the share that is allowed now."""
+        usual = alarms.usual[self.events].share(getattr(limits, self.minimum))
+        return max(getattr(limits, self.limit) / 100, CHAMPION_FACTOR * usual)
+
+    def chunk(self, limits: Limits) -> int:
+        return 1 if self.single else max(1, getattr(limits, self.minimum) // CHUNKS_LEAST)
+
+    @property
+    def level(self) -> float:
+        return level(ANSWERS if self.single else CHUNKS)
+
+
+KINDS = (
+    Kind(
+        'failed_answers',
+        'answers',
+        'failed_answers_percent',
+        'minimum_answers',
+        'answers of the candidate failed',
+        single=True,
+    ),
+    Kind(
+        'trips',
+        'commands',
+        'trips_percent',
+        'minimum_commands',
+        'commands of the candidate were changed by the safety cage',
+    ),
+    Kind(
+        'fallbacks',
+        'commands',
+        'fallbacks_percent',
+        'minimum_commands',
+        'commands of the candidate came from the fallback ladder, not from a chunk',
+    ),
+)
+
+
+def new_alarms() -> Alarms:
+    """Return an alarm for each kind, with nothing seen."""
+    return Alarms([kind.events for kind in KINDS])
+
+
+def observe(alarms: Alarms, grown: Mapping[str, Mapping[str, int]], limits: Limits) -> None:
+    """Take by how much the counters of both slots grew. The champion's come first."""
+    for kind in KINDS:
+        if not getattr(limits, kind.limit):
+            continue
+        events, total = (grown['champion'][name] for name in (kind.events, kind.total))
+        usual = alarms.usual[kind.events]
+        usual.add(events, max(events, total), getattr(limits, kind.minimum))
+        events, total = (grown['candidate'][name] for name in (kind.events, kind.total))
+        alarms.of[kind.events].add(
+            events,
+            max(events, total),
+            bound=kind.bound(alarms, limits),
+            chunk=kind.chunk(limits),
+        )
+
+
+def tripped(facts: Facts, alarms: Alarms, limits: Limits) -> str:
     """Return why the candidate must take no more episodes, empty when it may."""
-    candidate, champion = facts.candidate, facts.champion
+    failed, *others = (_sounds(kind, facts, alarms, limits) for kind in KINDS)
     return (
-        _failed(candidate, limits.failed_answers_percent)
-        or _slow(candidate, champion, limits)
-        or _too_often('trips', facts, limits, limits.trips_percent)
-        or _too_often('fallbacks', facts, limits, limits.fallbacks_percent)
+        failed
+        or _slow(facts.candidate, facts.champion, limits)
+        or next(filter(None, others), '')
         or _diverges(facts, limits.divergence)
     )
 
@@ -85,36 +158,7 @@ def unseen(facts: Facts, limits: Limits) -> str:
     )
 
 
-def unreported(facts: Facts, limit_percent: float) -> str:
-    """
-    Return that too few episodes got a verdict, empty when enough did.
-
-    What nobody reported may have been failures: the rest would be the survivors.
-    """
-    for name, slot in (('candidate', facts.candidate), ('champion', facts.champion)):
-        percent = share(slot.reported, slot.ended)
-        if slot.ended >= ENDED_LEAST and percent < limit_percent:
-            return (
-                f'only {percent:.0f} % of the {slot.ended} ended episodes of the {name} have a '
-                f'verdict, at least {limit_percent:g} % are needed: those without one may be the '
-                'failures. Somebody must publish an EpisodeOutcome with SUCCESS or FAILURE for '
-                f'each episode ({_without_verdict(slot)})'
-            )
-    return ''
-
-
-def too_long(facts: Facts, settle_s: float) -> str:
-    """Return that episodes last longer than outcomes were left out, empty when they do not."""
-    if facts.longest_episode_s <= settle_s:
-        return ''
-    return (
-        f'an episode took {facts.longest_episode_s:.0f} s, but outcomes count from '
-        f'{settle_s:.0f} s after the begin of a step: the short episodes came first and may have '
-        'been the good ones. Let the canary settle for longer than the longest episode'
-    )
-
-
-def share(part: int, whole: int) -> float:
+def share(part: float, whole: float) -> float:
     """Return percent; 0 of nothing is 0."""
     return 100 * part / whole if whole else 0.0
 
@@ -123,17 +167,17 @@ def _short(percent: float) -> str:
     return f'{percent:.1f}' if percent < 10 else f'{percent:.0f}'
 
 
-def _without_verdict(slot: SlotFacts) -> str:
-    return f'{slot.unreported} unreported, {slot.aborted} aborted, {slot.moved} moved'
-
-
-def _failed(candidate: SlotFacts, limit_percent: float) -> str:
-    percent = share(candidate.failed_answers, candidate.answers)
-    if not limit_percent or candidate.failed_answers < FAILED_LEAST or percent <= limit_percent:
+def _sounds(kind: Kind, facts: Facts, alarms: Alarms, limits: Limits) -> str:
+    run = alarms.of[kind.events].strongest
+    if not getattr(limits, kind.limit) or run.evidence < kind.level:
         return ''
+    usual = 100 * alarms.usual[kind.events].share(getattr(limits, kind.minimum))
+    oldest = f'; oldest action {facts.candidate.oldest_age_s:.2g} s'
     return (
-        f'{candidate.failed_answers} of {candidate.answers} answers of the candidate failed: '
-        f'{_short(percent)} %, limit {limit_percent:g} %'
+        f'{run.events:.0f} of the last {run.count:.0f} {kind.words}: '
+        f'{_short(share(run.events, run.count))} %, limit '
+        f'{_short(100 * kind.bound(alarms, limits))} % (champion {_short(usual)} %)'
+        f'{oldest if kind.events == "fallbacks" else ""}'
     )
 
 
@@ -155,28 +199,6 @@ def _timed(slot: SlotFacts, limits: Limits) -> bool:
     return slot.answers >= limits.minimum_answers and not math.isnan(slot.latency_ms_p95)
 
 
-WORDS = {
-    'trips': 'were changed by the safety cage',
-    'fallbacks': 'came from the fallback ladder, not from a chunk',
-}
-
-
-def _too_often(kind: str, facts: Facts, limits: Limits, limit_percent: float) -> str:
-    candidate, champion = facts.candidate, facts.champion
-    events = getattr(candidate, kind)
-    if not limit_percent or events < EVENTS_LEAST or candidate.commands < limits.minimum_commands:
-        return ''
-    usual = share(getattr(champion, kind), champion.commands)
-    bound, percent = max(limit_percent, CHAMPION_FACTOR * usual), share(events, candidate.commands)
-    if percent <= bound:
-        return ''
-    oldest = f'; oldest action {candidate.oldest_age_s:.2g} s' if kind == 'fallbacks' else ''
-    return (
-        f'{events} of {candidate.commands} commands of the candidate {WORDS[kind]}: '
-        f'{_short(percent)} %, limit {_short(bound)} % (champion {_short(usual)} %){oldest}'
-    )
-
-
 def _diverges(facts: Facts, limit: float) -> str:
     if not limit or facts.divergence_samples < DIVERGENCE_LEAST or not facts.divergence > limit:
         return ''
@@ -190,8 +212,9 @@ def _few_reported(facts: Facts) -> str:
     for name, slot in (('candidate', facts.candidate), ('champion', facts.champion)):
         if slot.reported < REPORTED_LEAST:
             return (
-                f'only {slot.reported} episodes of the {name} ended with a verdict in this step, '
-                f'{REPORTED_LEAST} are needed'
+                f'only {slot.reported} of {slot.arm.begun} episodes of the {name} in this step '
+                f'have a verdict, {REPORTED_LEAST} are needed. Publish an EpisodeOutcome with '
+                'SUCCESS or FAILURE for each episode'
             )
     return ''
 

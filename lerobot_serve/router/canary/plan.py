@@ -17,7 +17,7 @@ from lerobot_serve.parameters import ParameterError
 # share, minimum episodes, minimum seconds
 STEP = re.compile(r'([0-9]+)(?::([0-9]+)(?::([0-9]+(?:\.[0-9]+)?))?)?', re.ASCII)
 FORM = "'SHARE', 'SHARE:EPISODES' or 'SHARE:EPISODES:SECONDS', for example '25:50:600'"
-EPISODES_LIMIT, SECONDS_LIMIT = 1_000_000, 1e7
+EPISODES_LIMIT, SECONDS_LIMIT, BLOCK_LIMIT = 1_000_000, 1e7, 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,22 +55,20 @@ class Terms:
     `margin`: by how much the candidate's success rate may be lower and still pass.
     `false_promotion`: bound on the probability that a candidate that is worse by the margin or
     more is ever promoted. `false_rollback`: bound on the probability that the comparison ever
-    rolls back a candidate that is not worse. `settle_s`: how long a step has run before outcomes
-    count; at least as long as the longest episode. The first to end are the short ones, and where
-    failures take longer these are the successes: without it every candidate of a large fleet
-    looks good at first.
+    rolls back a candidate that is not worse. `block_episodes`: so many consecutive episodes of the
+    candidate may fail for one reason; the promotion test takes them together as one observation.
     """
 
     margin: float = 0.1
     false_promotion: float = 0.05
     false_rollback: float = 0.05
-    settle_s: float = 300.0
+    block_episodes: int = 5
 
     def __post_init__(self) -> None:
         _check('margin', self.margin, 0.0, 0.5)
         _check('false_promotion', self.false_promotion, 1e-9, 0.5)
         _check('false_rollback', self.false_rollback, 1e-9, 0.5)
-        _check('settle_s', self.settle_s, 0.0, SECONDS_LIMIT)
+        _check('block_episodes', self.block_episodes, 1, BLOCK_LIMIT)
 
     @property
     def promotion_level(self) -> float:
@@ -78,14 +76,14 @@ class Terms:
         return -math.log(self.false_promotion)
 
     def rollback_level(self, trials: int) -> float:
-        """Return the log e of worse; each step is tested anew, so they share the error rate."""
+        """Return the log e of worse; the tests of all steps share the error rate."""
         return -math.log(self.false_rollback / trials)
 
     @property
     def text(self) -> str:
         return (
             f'margin {self.margin:g}, false promotion {self.false_promotion:g}, '
-            f'false rollback {self.false_rollback:g}, settle {self.settle_s:g} s'
+            f'false rollback {self.false_rollback:g}, blocks of {self.block_episodes} episodes'
         )
 
 

@@ -7,9 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from lerobot_serve.router.canary.alarms import Alarms
 from lerobot_serve.router.canary.comparison import Comparison
 from lerobot_serve.router.canary.facts import Growth, SLOTS
+from lerobot_serve.router.canary.guards import new_alarms
+from lerobot_serve.router.canary.plan import Terms
 from lerobot_serve.router.canary.states import ON_TRIAL, State
+from lerobot_serve.router.canary.trial import Trial
 
 HISTORY_KEPT = 64
 TEXT_LIMIT = 1024
@@ -30,9 +34,10 @@ class Record:
 
     state: State = State.OFF
     step: int = 0
-    # time that counts for the minimum of the step, and time at its share
+    # time that counts for the minimum of the step
     time_ns: int = 0
-    share_ns: int = 0
+    trial: Trial = field(default_factory=lambda: new_trial(Terms()))
+    alarms: Alarms = field(default_factory=new_alarms)
     comparison: Comparison = field(default_factory=Comparison)
     growth: Growth = field(default_factory=Growth)
     policies: dict[str, str] = field(default_factory=lambda: dict.fromkeys(SLOTS, ''))
@@ -40,9 +45,10 @@ class Record:
     why: str = ''
     history: deque[Happening] = field(default_factory=lambda: deque(maxlen=HISTORY_KEPT))
 
-    def begin_step(self, step: int) -> None:
+    def begin_step(self, step: int, terms: Terms) -> None:
         """Count from 0."""
-        self.step, self.time_ns, self.share_ns = step, 0, 0
+        self.step, self.time_ns = step, 0
+        self.trial, self.alarms = new_trial(terms), new_alarms()
         self.comparison.next_step()
         self.growth.restart()
 
@@ -52,10 +58,12 @@ class Record:
             'state': self.state.value,
             'step': self.step,
             'time_ns': self.time_ns,
-            'share_ns': self.share_ns,
             'passed': self.comparison.passed,
             'not_worse': self.comparison.not_worse,
             'worse': self.comparison.worse,
+            'aborted': self.comparison.aborted,
+            'trial': self.trial.memory(),
+            'alarms': self.alarms.memory(),
             'counts': self.growth.memory(),
             'policies': dict(self.policies),
             'why': self.why,
@@ -63,7 +71,12 @@ class Record:
         }
 
 
-def from_json(values: Mapping[str, Any], trials: int) -> Record:
+def new_trial(terms: Terms) -> Trial:
+    """Return a step without episodes."""
+    return Trial(terms.margin, terms.block_episodes)
+
+
+def from_json(values: Mapping[str, Any], trials: int, terms: Terms) -> Record:
     """
     Return the record of a plan with so many steps below 100 %. Raises ValueError, KeyError or
     TypeError when it is none.
@@ -78,16 +91,19 @@ def from_json(values: Mapping[str, Any], trials: int) -> Record:
         state=state,
         step=step,
         time_ns=_number(values, 'time_ns'),
-        share_ns=_number(values, 'share_ns'),
+        trial=new_trial(terms),
         comparison=Comparison(
             _flag(values, 'passed'),
             _number(values, 'not_worse', float),
             _number(values, 'worse', float),
+            _number(values, 'aborted', float),
         ),
         policies={slot: _text(values['policies'][slot]) for slot in SLOTS},
         why=_text(values['why']),
     )
     record.growth.restore(values['counts'])
+    record.trial.restore(values['trial'])
+    record.alarms.restore(values['alarms'])
     record.history.extend(Happening(_text(what), _text(why)) for what, why in values['history'])
     return record
 

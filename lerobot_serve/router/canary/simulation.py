@@ -1,27 +1,31 @@
 """
-Rollouts that never happened, to see how often a canary is wrong and how long it takes.
+Simulated rollouts: how often a canary is wrong, and how long it takes.
 
-The same evidence and the same rule as in the canary, looked at after every episode; without
-guards, minimum times and missing data. Pure functions of random numbers that are handed in.
+`rollout` sends a candidate through a plan, with the blocks and the wagers of the canary, looked at
+after every episode; without guards, minimum times and missing ends. `lab` runs robots, verdicts
+and their delays in virtual time against the canary's own record of a step. Pure functions of
+random numbers that are handed in.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+import heapq
 import math
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lerobot_serve.router.canary.evidence import Counts, first_passed, first_worse, Numbers
+from lerobot_serve.router.canary.evidence import stakes
 from lerobot_serve.router.canary.guards import REPORTED_LEAST
 from lerobot_serve.router.canary.plan import Plan, Terms
 from lerobot_serve.router.canary.states import State
+from lerobot_serve.router.canary.trial import BEGUN, EpisodeEvent, Trial
 
-# looks that are weighed at once
-CHUNK = 500
-# what everybody would use: wrong in 5 % when looked at once
+Numbers = NDArray[np.float64]
+Marks = NDArray[np.bool_]
+# a test that is common elsewhere: wrong in 5 % when looked at once
 NAIVE_Z = 1.645
 
 
@@ -55,22 +59,23 @@ class Result:
     episodes: int
 
 
-# at which look the candidate passes, and at which it is shown to be worse; len(looks): never
-Judge = Callable[[Counts, Counts, Terms, int], tuple[int, int]]
+# at which episode the candidate passes, and at which it is shown to be worse; len(arms): never
+Judge = Callable[[Marks, Marks, Terms, int], tuple[int, int]]
 
 
-def sequential(champion: Counts, candidate: Counts, terms: Terms, trials: int) -> tuple[int, int]:
+def sequential(arms: Marks, goods: Marks, terms: Terms, trials: int) -> tuple[int, int]:
     """The judge that the canary uses."""
-    return (
-        first_passed(champion, candidate, terms.margin, terms.promotion_level),
-        first_worse(champion, candidate, terms.rollback_level(trials)),
-    )
+    gains, ends = block_gains(arms, goods, terms.block_episodes)
+    passes = first_reached(gains, terms.margin, terms.promotion_level)
+    losses, narrow_ends = block_gains(arms, goods, 1)
+    is_worse = first_reached(-losses, 0.0, terms.rollback_level(trials))
+    return [*ends, len(arms)][passes], [*narrow_ends, len(arms)][is_worse]
 
 
-def naive(champion: Counts, candidate: Counts, terms: Terms, trials: int) -> tuple[int, int]:
+def naive(arms: Marks, goods: Marks, terms: Terms, trials: int) -> tuple[int, int]:
     """A z-test that is looked at all the time, to show that this simulation finds fault."""
-    totals = [np.maximum(c.successes + c.failures, 1) for c in (champion, candidate)]
-    p, q = champion.successes / totals[0], candidate.successes / totals[1]
+    totals = [np.maximum(np.cumsum(mine), 1) for mine in (~arms, arms)]
+    p, q = (np.cumsum(mine & goods) / n for mine, n in zip((~arms, arms), totals, strict=True))
     error = np.sqrt(p * (1 - p) / totals[0] + q * (1 - q) / totals[1])
     fit = (np.minimum(*totals) >= REPORTED_LEAST) & (error > 0)
     error = np.where(fit, error, 1.0)
@@ -80,100 +85,157 @@ def naive(champion: Counts, candidate: Counts, terms: Terms, trials: int) -> tup
     )
 
 
+def block_gains(arms: Marks, goods: Marks, size: int) -> tuple[Numbers, list[int]]:
+    """Return by how much the candidate is better in each block, and the last episode of each."""
+    gains, ends = [], []
+    counts, wins = [0, 0], [0, 0]
+    for at, (arm, good) in enumerate(zip(arms.tolist(), goods.tolist(), strict=True)):
+        counts[arm] += 1
+        wins[arm] += good
+        if counts[0] >= size and counts[1] >= size:
+            gains.append(wins[1] / counts[1] - wins[0] / counts[0])
+            ends.append(at)
+            counts, wins = [0, 0], [0, 0]
+    return np.array(gains), ends
+
+
+def first_reached(gains: Numbers, margin: float, level: float) -> int:
+    """Return the first block at which log e reaches the level; their number if none."""
+    logs = np.log1p(np.array(stakes(margin))[:, None] * (gains + margin)).cumsum(axis=1)
+    return _first(np.logaddexp.reduce(logs, axis=0) - math.log(len(logs)) >= level)
+
+
 def rollout(
-    draws: Numbers,
-    rates: Rates,
-    plan: Plan,
-    terms: Terms,
-    judge: Judge = sequential,
-    *,
-    pooled: bool = False,
+    draws: Numbers, rates: Rates, plan: Plan, terms: Terms, judge: Judge = sequential
 ) -> Result:
     """
     Return what becomes of one candidate.
 
     `draws` are uniform random numbers: for each episode one that places it and one that decides
-    it. `pooled` compares all episodes since the begin instead of those of the step.
+    it.
     """
     limit = draws.shape[1]
     chances = rates.at(np.arange(limit))
-    at, candidates, first, passed = 0, 0, None, False
-    carried = np.zeros(4)
-    for number, step in enumerate(plan.trials):
-        if number and not pooled:
-            carried = np.zeros(4)
-        in_step = np.zeros(4)
-        while True:
-            if at >= limit:
-                return Result(State.HELD, first, candidates, limit)
-            part = slice(at, min(limit, at + CHUNK))
-            new = _outcomes(draws[:, part], [c[part] for c in chances], step.share_percent)
-            looks, looks_in_step = new + carried[:, None], new + in_step[:, None]
-            size = new.shape[1]
-            passes, is_worse = judge(
-                Counts(*looks[:2]), Counts(*looks[2:]), terms, len(plan.trials)
-            )
-            passes = 0 if passed else passes
-            promotes = max(passes, _first(_enough(looks_in_step, step.minimum_episodes)))
-            used = min(promotes, is_worse, size - 1) + 1
-            at, candidates = at + used, candidates + int(new[2:, used - 1].sum())
-            carried, in_step = looks[:, used - 1], looks_in_step[:, used - 1]
-            passed = passed or passes < used
-            if is_worse < used:
-                return Result(State.ROLLED_BACK, first, candidates, at)
-            if promotes < used:
-                first = first or candidates
-                break
+    at, candidates, first = 0, 0, None
+    for step in plan.trials:
+        arms = draws[0, at:] < step.share_percent / 100
+        goods = draws[1, at:] < np.where(arms, chances[1][at:], chances[0][at:])
+        passes, is_worse = judge(arms, goods, terms, len(plan.trials))
+        passes = 0 if first else passes
+        promotes = max(passes, _first(_enough(arms, step.minimum_episodes)))
+        used = min(promotes, is_worse, len(arms) - 1) + 1
+        at, candidates = at + used, candidates + int(arms[:used].sum())
+        if is_worse < used:
+            return Result(State.ROLLED_BACK, first, candidates, at)
+        if promotes >= used:
+            return Result(State.HELD, first, candidates, limit)
+        first = first or candidates
     return Result(State.PROMOTED, first, candidates, at)
 
 
-def fleet(
-    rng: np.random.Generator,
-    rates: Rates,
-    *,
-    robots: int,
-    share_percent: int,
-    success_s: float,
-    failure_s: float,
-    seconds: float,
-) -> tuple[Numbers, NDArray[np.bool_], NDArray[np.bool_]]:
-    """
-    Return when episodes ended [s], whether with the candidate, and whether well; by time.
-
-    Robots do one episode after the other. Before 0 s the champion has them all. Failures last
-    longer than successes, so among the first episodes of the candidate to end there are few.
-    """
-    lead_s = 5 * failure_s
-    shape = robots, math.ceil((seconds + lead_s) / min(success_s, failure_s)) + 1
-    place, luck = rng.random(shape), rng.random(shape)
-    begin = -lead_s - failure_s * rng.random(robots)
-    ends, arms, goods = np.zeros(shape), np.zeros(shape, bool), np.zeros(shape, bool)
-    for i in range(shape[1]):
-        arms[:, i] = (begin >= 0) & (place[:, i] < share_percent / 100)
-        goods[:, i] = luck[:, i] < np.where(arms[:, i], rates.candidate, rates.champion)
-        begin = ends[:, i] = begin + np.where(goods[:, i], success_s, failure_s)
-    order = np.argsort(ends, axis=None)
-    order = order[(ends.ravel()[order] >= 0) & (ends.ravel()[order] < seconds)]
-    return ends.ravel()[order], arms.ravel()[order], goods.ravel()[order]
-
-
-def cumulated(arms: NDArray[np.bool_], goods: NDArray[np.bool_]) -> Numbers:
-    """Return champion's successes and failures, then the candidate's, after each episode."""
-    kinds = np.stack([~arms & goods, ~arms & ~goods, arms & goods, arms & ~goods])
-    return np.cumsum(kinds, axis=1, dtype=float)
-
-
-def _outcomes(draws: Numbers, chances: list[Numbers], share_percent: int) -> Numbers:
-    arms = draws[0] < share_percent / 100
-    return cumulated(arms, draws[1] < np.where(arms, chances[1], chances[0]))
-
-
-def _enough(looks: Numbers, minimum_episodes: int) -> NDArray[np.bool_]:
-    champion, candidate = looks[:2].sum(axis=0), looks[2:].sum(axis=0)
+def _enough(arms: Marks, minimum_episodes: int) -> Marks:
     least = max(minimum_episodes, REPORTED_LEAST)
-    return (candidate >= least) & (champion >= REPORTED_LEAST)
+    return (np.cumsum(arms) >= least) & (np.cumsum(~arms) >= REPORTED_LEAST)
 
 
-def _first(marks: NDArray[np.bool_]) -> int:
+def _first(marks: Marks) -> int:
     """Return where the first is True; the length if none is."""
     return int(marks.argmax()) if marks.any() else len(marks)
+
+
+@dataclass(frozen=True, slots=True)
+class Conduct:
+    """
+    How the episodes of one arm go. `success` is the share that would end well if nothing came in
+    between. Of the failures `aborted` are stopped by an operator; of all episodes `moved` leave
+    the arm and end well elsewhere, and `unreported` get no verdict. Failures come in runs of
+    `run` episodes of the arm.
+    """
+
+    success: float
+    aborted: float = 0.0
+    moved: float = 0.0
+    unreported: float = 0.0
+    run: int = 1
+    success_s: float = 30.0
+    failure_s: float = 30.0
+    success_verdict_s: float = 0.0
+    failure_verdict_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Lab:
+    """Robots that do one episode after the other; `look_s` between two looks of the canary."""
+
+    champion: Conduct
+    candidate: Conduct
+    robots: int = 10
+    share_percent: int = 50
+    episodes: int = 1200
+    look_s: float = 60.0
+
+    def run(self, rng: np.random.Generator, terms: Terms, trials: int = 1) -> State:
+        """Return PROMOTED, ROLLED_BACK, or HELD when the episodes ran out."""
+        trial, next_look_s, seen = Trial(terms.margin, terms.block_episodes), 0.0, []
+        for time_s, event in self._events(rng):
+            if time_s >= next_look_s:
+                trial.take(seen)
+                seen, next_look_s = [], time_s + self.look_s
+                promotion, rollback, _ = trial.evidence
+                if rollback >= terms.rollback_level(trials):
+                    return State.ROLLED_BACK
+                if promotion >= terms.promotion_level:
+                    return State.PROMOTED
+            seen.append(event)
+        return State.HELD
+
+    def _events(self, rng: np.random.Generator) -> Iterator[tuple[float, EpisodeEvent]]:
+        arms = rng.random(self.episodes) < self.share_percent / 100
+        luck = {arm: iter(_goods(rng, self._of(arm), self.episodes)) for arm in (True, False)}
+        ways = rng.random((self.episodes, 2))
+        # time, order, what is next: a robot that is free, or an event
+        heap: list[tuple[float, int, EpisodeEvent | None]] = [
+            (float(start), -1 - robot, None)
+            for robot, start in enumerate(rng.random(self.robots) * 30.0)
+        ]
+        heapq.heapify(heap)
+        number = 0
+        while heap:
+            time_s, _, event = heapq.heappop(heap)
+            if event is not None:
+                yield time_s, event
+                continue
+            if number == self.episodes:
+                continue
+            arm, name = bool(arms[number]), str(number)
+            conduct, is_good = self._of(arm), bool(next(luck[arm]))
+            yield time_s, EpisodeEvent(name, BEGUN, _NAMES[arm])
+            end_s = time_s + (conduct.success_s if is_good else conduct.failure_s)
+            heapq.heappush(heap, (end_s, number, None))
+            what, delay_s = _end(conduct, is_good, *ways[number])
+            end = EpisodeEvent(name, what, _NAMES[arm])
+            heapq.heappush(heap, (end_s + delay_s, self.episodes + number, end))
+            number += 1
+
+    def _of(self, is_candidate: bool) -> Conduct:
+        return self.candidate if is_candidate else self.champion
+
+
+_NAMES = {True: 'candidate', False: 'champion'}
+
+
+def _goods(rng: np.random.Generator, conduct: Conduct, count: int) -> Marks:
+    runs = rng.random(count // conduct.run + 1) < conduct.success
+    return np.repeat(runs, conduct.run)[:count]
+
+
+def _end(conduct: Conduct, is_good: bool, way: float, luck: float) -> tuple[str, float]:
+    if way < conduct.moved:
+        return 'moved', 0.0
+    if way < conduct.moved + conduct.unreported:
+        return 'unreported', 0.0
+    if is_good:
+        return 'success', conduct.success_verdict_s
+    if luck < conduct.aborted:
+        return 'aborted', 0.0
+    return 'failure', conduct.failure_verdict_s

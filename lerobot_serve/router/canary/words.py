@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-from lerobot_serve.router.canary.evidence import Counts
 from lerobot_serve.router.canary.facts import Facts, SlotFacts
 from lerobot_serve.router.canary.forecast import (
     EPISODES_LEAST,
@@ -13,11 +12,10 @@ from lerobot_serve.router.canary.forecast import (
 )
 from lerobot_serve.router.canary.guards import share
 from lerobot_serve.router.canary.plan import Plan, Terms
+from lerobot_serve.router.canary.trial import Trial
 
-
-def counts(slot: SlotFacts) -> Counts:
-    """Return the outcomes that are compared."""
-    return Counts(slot.successes, slot.failures)
+# a share of unknown ends that is worth a word
+LOST_SHARE = 0.02
 
 
 def where(plan: Plan, step: int) -> str:
@@ -31,21 +29,31 @@ def rates(facts: Facts) -> str:
     return f'candidate {_rate(facts.candidate)}, champion {_rate(facts.champion)}'
 
 
-def gathering(plan: Plan, step: int, facts: Facts, time_s: float, settle_left_s: float) -> str:
+def gathering(plan: Plan, step: int, facts: Facts, time_s: float) -> str:
     """Return how far the step's minimums are met."""
     least = plan.steps[step]
     parts = [
         f'{facts.candidate.reported} of {least.minimum_episodes} episodes of the candidate',
         f'{_minutes(min(time_s, least.minimum_s))} of {_minutes(least.minimum_s)} min',
     ]
-    if settle_left_s > 0:
-        parts.append(f'outcomes count in {settle_left_s:.0f} s')
     return f'{where(plan, step)}: {", ".join(parts)}; {rates(facts)}'
 
 
-def undecided(plan: Plan, step: int, facts: Facts, terms: Terms) -> str:
+def undecided(plan: Plan, step: int, facts: Facts, terms: Terms, trial: Trial) -> str:
     """Return that more episodes are needed, and about how many."""
-    return f'undecided: {rates(facts)}. {_forecast(plan, step, facts, terms)}'
+    forecast = _forecast(plan, step, facts, terms, trial)
+    return '. '.join(filter(None, (f'undecided: {rates(facts)}', _lost(facts), forecast)))
+
+
+def aborts_differ(facts: Facts) -> str:
+    """Return that the champion's episodes are aborted more often, and what to do."""
+    candidate, champion = facts.candidate.arm, facts.champion.arm
+    return (
+        'episodes of the champion are aborted more often than those of the candidate '
+        f'({champion.aborted} of {champion.begun}, {candidate.aborted} of {candidate.begun}): '
+        'an aborted episode is no success, so this alone makes the candidate look better. Find '
+        'out why, then promote or roll back by hand'
+    )
 
 
 def passed(facts: Facts, terms: Terms) -> str:
@@ -69,16 +77,29 @@ def one_line(reason: str, limit: int) -> str:
     return ' '.join(reason.split())[:limit] or 'no reason given'
 
 
-def _forecast(plan: Plan, step: int, facts: Facts, terms: Terms) -> str:
+def _lost(facts: Facts) -> str:
+    """Return how many ends are unknown, where so many weigh: each counts against a promotion."""
+    slots = (('candidate', facts.candidate.arm), ('champion', facts.champion.arm))
+    parts = [
+        f'{arm.moved + arm.unreported} of {arm.begun} of the {name} ({arm.unreported} unreported, '
+        f'{arm.moved} moved)'
+        for name, arm in slots
+        if arm.moved + arm.unreported > LOST_SHARE * arm.begun
+    ]
+    if not parts:
+        return ''
+    return (
+        f'Episodes without a verdict: {", ".join(parts)}. Each counts against the candidate; '
+        'publish an EpisodeOutcome for every episode'
+    )
+
+
+def _forecast(plan: Plan, step: int, facts: Facts, terms: Terms, trial: Trial) -> str:
     if min(facts.candidate.reported, facts.champion.reported) < EPISODES_LEAST:
         return 'Too few episodes to say how many more are needed'
     percent = plan.steps[step].share_percent
     forecast = episodes_to_decide(
-        counts(facts.champion),
-        counts(facts.candidate),
-        share_percent=percent,
-        terms=terms,
-        trials=len(plan.trials),
+        trial, share_percent=percent, terms=terms, trials=len(plan.trials)
     )
     if forecast is None:
         return (
@@ -94,9 +115,12 @@ def _forecast(plan: Plan, step: int, facts: Facts, terms: Terms) -> str:
 
 
 def _rate(slot: SlotFacts) -> str:
-    if not slot.reported:
+    arm = slot.arm
+    ended = slot.reported + arm.aborted
+    if not ended:
         return 'without an outcome'
-    return f'{share(slot.successes, slot.reported):.0f} % of {slot.reported}'
+    aborted = f' ({arm.aborted} aborted)' if arm.aborted else ''
+    return f'{share(arm.success, ended):.0f} % of {ended}{aborted}'
 
 
 def _points(margin: float) -> str:

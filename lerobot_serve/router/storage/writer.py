@@ -2,8 +2,9 @@
 The thread that writes the store. Any thread deposits and goes on; a decision waits, with a bound,
 until it is durable.
 
-Placements are written together, every few milliseconds: that is what a killed process can lose.
-While the disk cannot be written, what was deposited is kept and tried again.
+Placements are written at once, those together that come while others are written: what a killed
+process can lose are those of the last moment. While the disk cannot be written, what was deposited
+is kept and tried again.
 """
 
 from __future__ import annotations
@@ -19,8 +20,6 @@ from lerobot_serve.router.storage.content import Content, Key
 from lerobot_serve.router.storage.store import Store
 from lerobot_serve.router.storage.writing import Batch
 
-# placements that come within this time are written together
-GROUP_S = 0.003
 RETRY_S = 1.0
 # a disk that takes longer to write one decision does not work
 DECISION_S = 3.0
@@ -127,9 +126,6 @@ class Writer:
         try:
             while not stop.is_set():
                 self._work.wait()
-                # others may come meanwhile; a decision does not wait for them
-                if not self._queue:
-                    stop.wait(GROUP_S)
                 self._work.clear()
                 if not self.flush():
                     stop.wait(RETRY_S)

@@ -58,7 +58,8 @@ def write(connection: sqlite3.Connection, batch: Batch) -> None:
     connection.executemany('DELETE FROM placements WHERE episode = ?', gone)
     connection.executemany(
         'INSERT OR REPLACE INTO placements VALUES (NULL, ?, ?, ?, ?, ?, ?)',
-        [_placement(episode, d) for episode, d in batch.placements.items() if d is not None],
+        # one by one: between two rows other threads may run
+        (_placement(episode, d) for episode, d in batch.placements.items() if d is not None),
     )
 
 

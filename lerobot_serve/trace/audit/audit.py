@@ -32,8 +32,10 @@ class Outcome(Enum):
     """What there is to say of a check."""
 
     HOLDS = 'holds'
-    # something is missing: a part, a record, what one of the traces does not tell
+    # the oldest parts were removed, or one of the traces does not record what the check needs
     HOLDS_AS_RECORDED = 'holds_as_recorded'
+    # the end of a trace, a part or records are missing that should be there
+    INCOMPLETE = 'incomplete'
     VIOLATED = 'violated'
     NOT_JUDGED = 'not_judged'
 
@@ -45,6 +47,7 @@ class Result:
 
     judged       what was looked at: rows, requests, episodes or traces
     judged_runs  of so many traces, `runs` there are that it is for
+    gaps         of so many things that are missing; `shown` has them, too
     why_not      why it was not judged, or not everywhere
     """
 
@@ -54,6 +57,7 @@ class Result:
     judged_runs: int
     runs: int
     violations: int
+    gaps: int
     shown: tuple[Violation, ...]
     why_not: str
 
@@ -75,6 +79,8 @@ class Audit:
         driving = [each.outcome for each in self.results if each.check not in OF_THE_TRACE]
         if all(outcome is Outcome.NOT_JUDGED for outcome in driving):
             return Outcome.NOT_JUDGED
+        if any(result.outcome is Outcome.INCOMPLETE for result in self.results):
+            return Outcome.INCOMPLETE
         is_all = all(outcome is Outcome.HOLDS for outcome in driving)
         return Outcome.HOLDS if is_all else Outcome.HOLDS_AS_RECORDED
 
@@ -139,8 +145,11 @@ def result(check: str, tallies: list[Tally], show: int) -> Result:
     reasons = [tally.partly if tally.judged else tally.why_not for tally in tallies]
     missing = [reason for reason in reasons if reason]
     violations = sum(tally.violations for tally in tallies)
+    gaps = sum(tally.gaps for tally in tallies)
     if violations:
         outcome = Outcome.VIOLATED
+    elif gaps:
+        outcome = Outcome.INCOMPLETE
     elif not judged:
         outcome = Outcome.NOT_JUDGED
     elif missing or not all(tally.run.is_complete for tally in tallies):
@@ -155,6 +164,7 @@ def result(check: str, tallies: list[Tally], show: int) -> Result:
         len(judged),
         len(tallies),
         violations,
+        gaps,
         tuple(shown),
         missing[0] if missing else NOBODY if not tallies else '',
     )

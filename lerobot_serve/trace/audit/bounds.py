@@ -27,6 +27,8 @@ class Bounds:
     high: tuple[float, ...]
     step: tuple[float, ...]
     is_velocity: tuple[bool, ...]
+    # actions that an interlock may force at once
+    immediate: frozenset[str] = frozenset()
 
 
 def read_bounds(value: Any) -> Bounds:
@@ -37,7 +39,9 @@ def read_bounds(value: Any) -> Bounds:
     if step_s is None or step_s <= 0 or type(rows) is not list or not rows:
         raise ValueError('the limits of the header have no step_s above 0 or no actions')
     columns = [_row(row, step_s) for row in rows]
-    return Bounds(*(tuple(column) for column in zip(*columns, strict=True)))
+    immediate = content.get('immediate')
+    named = frozenset(n for n in immediate if type(n) is str) if type(immediate) is list else ()
+    return Bounds(*(tuple(column) for column in zip(*columns, strict=True)), frozenset(named))
 
 
 def _opened(value: Any) -> Record:

@@ -4,7 +4,8 @@ Every command of an edge is made of numbers and within its limits.
 A robot may have been put outside its limits by hand. The cage then lets it come back but go no
 further out, so a command outside is a violation unless it is no further out than the one before.
 Steps are judged between two control steps that follow on each other: after a pause the robot may
-be elsewhere, and only the cage knew where. One thread.
+be elsewhere, and only the cage knew where. What an immediate interlock forces may go further than
+a step. One thread.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from lerobot_serve.trace.audit.fields import integer, is_number, Record, text
 from lerobot_serve.trace.audit.tally import Watcher
 
 Command = list[float]
+# how an edge says that an interlock acts
+FORCES = ' forces '
 
 
 class Commands(Watcher):
@@ -61,7 +64,11 @@ class Commands(Watcher):
             return None
         self._look_at_position(caged, last, bounds)
         if last is not None:
-            self._look_at_step(caged, last, bounds, text(record, 'verdict') == 'stopped')
+            is_stop, forced = (
+                text(record, 'verdict') == 'stopped',
+                FORCES in text(record, 'reason'),
+            )
+            self._look_at_step(caged, last, bounds, is_stop=is_stop, forced=forced)
         return caged
 
     def _look_at_position(self, caged: Command, last: Command | None, bounds: Bounds) -> None:
@@ -79,13 +86,17 @@ class Commands(Watcher):
             )
             return
 
-    def _look_at_step(self, caged: Command, last: Command, bounds: Bounds, is_stop: bool) -> None:
+    def _look_at_step(
+        self, caged: Command, last: Command, bounds: Bounds, *, is_stop: bool, forced: bool
+    ) -> None:
         self._step.judged += 1
         for joint, (value, before, step) in enumerate(zip(caged, last, bounds.step, strict=True)):
             way = abs(value - before)
             if way <= step or way <= step + ROUNDING * max(1.0, abs(value)):
                 continue
             # who is stopped may be told at once that velocities are to rest
+            if bounds.names[joint] in bounds.immediate and forced:
+                continue
             if is_stop and bounds.is_velocity[joint] and abs(value) <= abs(before):
                 continue
             self._step.violated(

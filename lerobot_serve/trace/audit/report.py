@@ -12,12 +12,14 @@ from lerobot_serve.trace.audit.tally import CHECKS
 WORDS = {
     Outcome.HOLDS: 'holds',
     Outcome.HOLDS_AS_RECORDED: 'holds for what was recorded',
+    Outcome.INCOMPLETE: 'incomplete',
     Outcome.VIOLATED: 'VIOLATED',
     Outcome.NOT_JUDGED: 'not judged',
 }
 WHOLE = {
     Outcome.HOLDS: 'All that was to be judged holds.',
     Outcome.HOLDS_AS_RECORDED: 'What was judged holds; not everything could be judged.',
+    Outcome.INCOMPLETE: 'Incomplete: what was judged holds, but records are missing; see above.',
     Outcome.VIOLATED: 'VIOLATED: see above.',
     Outcome.NOT_JUDGED: 'Nothing could be judged: the traces tell nothing of the driving.',
 }
@@ -75,6 +77,8 @@ def _result_lines(result: Result) -> list[str]:
     facts = [f'{result.judged} judged in {result.judged_runs} of {result.runs} traces']
     if result.violations:
         facts.append(f'{result.violations} violations')
+    if result.gaps:
+        facts.append(f'{result.gaps} missing')
     if result.why_not:
         facts.append(printable(result.why_not))
     lines = [
@@ -82,6 +86,6 @@ def _result_lines(result: Result) -> list[str]:
         f'{"":<{WIDTH}}  {result.check}: {"; ".join(facts)}',
     ]
     lines += [f'  {v.file}:{v.line}: {printable(v.text)}' for v in result.shown]
-    if result.violations > len(result.shown):
-        lines.append(f'  and {result.violations - len(result.shown)} more')
+    if result.violations + result.gaps > len(result.shown):
+        lines.append(f'  and {result.violations + result.gaps - len(result.shown)} more')
     return lines

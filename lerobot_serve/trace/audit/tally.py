@@ -28,7 +28,7 @@ OF_THE_TRACE = frozenset({'drops', 'whole'})
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """One line that breaks a check, and how."""
+    """One line that breaks a check, or behind which something is missing, and how."""
 
     check: str
     file: str
@@ -38,20 +38,28 @@ class Violation:
 
 class Tally:
     """
-    `judged` counts what could be looked at; `why_not` says why it may be nothing, `partly` what of
-    the check was left out.
+    `judged` counts what could be looked at, `gaps` what is missing; `why_not` says why it may be
+    nothing, `partly` what of the check was left out.
     """
 
     def __init__(self, check: str, run: Run, why_not: str = '', *, show: int) -> None:
         self.check, self.run, self.why_not = check, run, why_not
         self.partly = ''
-        self.judged = self.violations = 0
+        self.judged = self.violations = self.gaps = 0
         self.shown: list[Violation] = []
         self._show = show
 
     def violated(self, text: str, place: Place | None = None) -> None:
         """Count a violation at a line, the present one when none is named."""
         self.violations += 1
+        self._list(text, place)
+
+    def incomplete(self, text: str, place: Place | None = None) -> None:
+        """Count what is missing there; it contradicts nothing."""
+        self.gaps += 1
+        self._list(text, place)
+
+    def _list(self, text: str, place: Place | None) -> None:
         if len(self.shown) < self._show:
             self.shown.append(Violation(self.check, *(place or self.run.place), text))
 

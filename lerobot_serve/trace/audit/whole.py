@@ -1,8 +1,9 @@
 """
 The trace itself: no damage, all parts and footers there, nothing lost, and the losses add up.
 
-Tells its run when something is missing, so that the other checks hold for what was recorded only.
-One thread.
+Damage and wrong counts are violations. What is missing (the end of a process that was killed, a
+part, a record that the trace lost) contradicts nothing: the trace is incomplete. Either is noted
+in the run, so that the other checks hold for what was recorded only. One thread.
 """
 
 from __future__ import annotations
@@ -66,13 +67,13 @@ class Whole(Watcher):
             # where the run ends this is no more than a process that was killed
             self._torn_place = self.run.place
         else:
-            self._missing(f'the line is damaged: {text(record, "reason")}')
+            self._wrong(f'the line is damaged: {text(record, "reason")}')
 
     def _see_footer(self, footer: Record) -> None:
         self._footer, self._footer_place = footer, self.run.place
         written, said = self.run.place.line - 2, integer(footer, 'records')
         if said != written:
-            self._missing(f'the footer says {said} records, the file has {written}')
+            self._wrong(f'the footer says {said} records, the file has {written}')
 
     def _see_drop(self, record: Record) -> None:
         reason = text(record, 'reason')
@@ -108,6 +109,10 @@ class Whole(Watcher):
                     f'tell of {self._told[reason]}'
                 )
 
-    def _missing(self, wrong: str, place: Place | None = None) -> None:
+    def _missing(self, what: str, place: Place | None = None) -> None:
         self.run.is_damaged = True
-        self.tally.violated(wrong, place)
+        self.tally.incomplete(what, place)
+
+    def _wrong(self, what: str) -> None:
+        self.run.is_damaged = True
+        self.tally.violated(what)

@@ -18,7 +18,8 @@ STYLE = """
 body { font: 15px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 60rem;
   padding: 0 1rem; color: #222; background: #fff }
 table { border-collapse: collapse; margin-bottom: 1.5rem }
-td { padding: .15rem .9rem .15rem 0; vertical-align: top }
+pre { white-space: pre-wrap; overflow-wrap: anywhere }
+td { overflow-wrap: anywhere; padding: .15rem .9rem .15rem 0; vertical-align: top }
 figure { margin: 1.5rem 0 } figcaption { font-weight: 600 } figcaption span { font-weight: 400 }
 svg { width: 100%; height: auto } svg text { font-size: 11px; fill: #555 }
 svg .grid { stroke: #ddd } svg .mark { stroke: #c22; stroke-dasharray: 4 3 }

@@ -1,0 +1,76 @@
+"""
+What the edge writes to its log: each change of state with its reason, and what goes wrong.
+
+Changes are deposited by the thread that brings them about, which may be the tick's; the executor
+thread writes. Repeats are throttled, see telemetry.throttle.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable
+
+from lerobot_serve.edge.states import Change, Standing, State
+from lerobot_serve.telemetry.throttle import Log, PERIOD_S, Throttle
+
+CHANGES_LIMIT = 1000
+# what an operator brings about, and what belongs to the work of a router
+EXPECTED = {'cleared_action', 'policy_changed'}
+
+
+class ChangeLog:
+    """`changed` is any thread's, one at a time; `look` is the executor thread's."""
+
+    def __init__(self, *, inform: Log, warn: Log, complain: Log, clock: Callable[[], int]) -> None:
+        self._inform, self._warn, self._complain = inform, warn, complain
+        self._clock, self._throttle = clock, Throttle(clock)
+        self._changes: deque[Change] = deque(maxlen=CHANGES_LIMIT)
+        self._reason = ''
+        self._counted: Counter[str] = Counter()
+        self._counted_ns: int | None = None
+
+    def changed(self, change: Change) -> None:
+        """Note a change; it must not wait."""
+        self._changes.append(change)
+
+    def look(self, standing: Standing, troubles: Counter[str]) -> None:
+        """Write what is new. `troubles` are counts since start, by name."""
+        is_changed = bool(self._changes)
+        while self._changes:
+            self._tell(self._changes.popleft())
+        if not is_changed:
+            self._tell_reason(standing)
+        self._reason = standing.reason
+        self._tell_troubles(troubles)
+        self._throttle.flush()
+
+    def _tell(self, change: Change) -> None:
+        words = f'{change.before.name} -> {change.after.name}'
+        text = f'{words}: {change.reason}' if change.reason else words
+        self._throttle.say(self._level(change.after), words, text)
+
+    def _level(self, state: State) -> Log:
+        if state == State.DEAD:
+            return self._complain
+        return self._inform if state in (State.STREAMING, State.CONNECTING) else self._warn
+
+    def _tell_reason(self, standing: Standing) -> None:
+        """Without a session the state stays, and what is in its way may change."""
+        waits = standing.state in (State.CONNECTING, State.RECONNECTING)
+        if waits and self._reason and standing.reason != self._reason:
+            text = f'{standing.state.name}: {standing.reason}'
+            self._throttle.say(self._warn, standing.reason, text)
+
+    def _tell_troubles(self, troubles: Counter[str]) -> None:
+        """At once what goes wrong first, then once in a period what went wrong since."""
+        now_ns = self._clock()
+        is_early = self._counted_ns is not None and now_ns - self._counted_ns < 1e9 * PERIOD_S
+        new = {
+            name: count - self._counted[name]
+            for name, count in sorted(troubles.items())
+            if count > self._counted[name] and name not in EXPECTED
+        }
+        if is_early or not new:
+            return
+        self._counted, self._counted_ns = Counter(troubles), now_ns
+        self._warn('since the last such line: ' + ', '.join(f'{n} {c}' for n, c in new.items()))

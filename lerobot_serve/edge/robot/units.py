@@ -1,0 +1,148 @@
+"""
+Units of a robot and of its policy: what a number of one is for the other.
+
+Inside the edge everything is in the units of the robot: its driver, limits, queue, cage, traces.
+On the wire everything is in the units of the policy: the state of an observation, chunks, the
+prefix, the limits and the executed rows that servers and routers see. The conversion is done at
+that boundary alone, where messages are built and opened. Plain data, pure functions; any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from math import pi
+
+import numpy as np
+
+from lerobot_serve.cage.description import ActionLimit
+from lerobot_serve.wire.executed import Executed
+
+# unit -> the kind of quantity, and how much of the kind's first unit one of it is
+KINDS: dict[str, tuple[str, float]] = {
+    'rad': ('angle', 1.0),
+    'deg': ('angle', pi / 180),
+    'm': ('length', 1.0),
+    'mm': ('length', 1e-3),
+    'rad/s': ('turning', 1.0),
+    'deg/s': ('turning', pi / 180),
+    'm/s': ('speed', 1.0),
+    'mm/s': ('speed', 1e-3),
+}
+# LeRobot's motor normalisation over the calibrated range -> the numbers at its two ends
+RANGES: dict[str, tuple[float, float]] = {
+    'range_m100_100': (-100.0, 100.0),
+    'range_0_100': (0.0, 100.0),
+}
+UNITS = (*KINDS, *RANGES)
+RATES = ('turning', 'speed')
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """
+    The units of one value: the robot's number is `scale` times the policy's plus `offset`.
+    """
+
+    robot: str
+    policy: str
+    scale: float = 1.0
+    offset: float = 0.0
+
+
+def between(robot: str, policy: str, calibrated: tuple[float, float] | None = None) -> Unit:
+    """
+    Return how two units convert. `calibrated` are the robot's numbers at the lowest and at the
+    highest number of a normalised range. Raises ValueError, whose text is for people.
+    """
+    if robot == policy:
+        if calibrated:
+            raise ValueError(f'calibrated is for a policy in {" or ".join(RANGES)} alone')
+        return Unit(robot, policy)
+    if policy in RANGES:
+        return _normalised(robot, policy, calibrated)
+    if calibrated:
+        raise ValueError(f'calibrated is for a policy in {" or ".join(RANGES)} alone')
+    if robot in RANGES or KINDS[robot][0] != KINDS[policy][0]:
+        raise ValueError(f'{policy} cannot be converted to {robot}')
+    return Unit(robot, policy, KINDS[policy][1] / KINDS[robot][1])
+
+
+def _normalised(robot: str, policy: str, calibrated: tuple[float, float] | None) -> Unit:
+    if robot in RANGES:
+        raise ValueError(f'{policy} cannot be converted to {robot}')
+    if calibrated is None or calibrated[0] == calibrated[1]:
+        low, high = RANGES[policy]
+        raise ValueError(
+            f'{policy} needs calibrated: [at {low:g}, at {high:g}], two different numbers in '
+            f'{robot} from the calibration of the arm'
+        )
+    low, high = RANGES[policy]
+    scale = (calibrated[1] - calibrated[0]) / (high - low)
+    return Unit(robot, policy, scale, calibrated[0] - scale * low)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Units:
+    """The units of several values in their order; None where none is declared: both mean one."""
+
+    declared: tuple[Unit | None, ...] = ()
+    _scale: np.ndarray | None = field(init=False, default=None)
+    _offset: np.ndarray | None = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        pairs = [(unit.scale, unit.offset) if unit else (1.0, 0.0) for unit in self.declared]
+        if any(pair != (1.0, 0.0) for pair in pairs):
+            scale, offset = np.array(pairs, np.float64).T
+            # frozen, and worked out once
+            object.__setattr__(self, '_scale', scale)
+            object.__setattr__(self, '_offset', offset)
+
+    @property
+    def converts(self) -> bool:
+        return self._scale is not None
+
+    def to_robot(self, values: np.ndarray) -> np.ndarray:
+        """
+        Return values, or rows of them, of the policy in the robot's units: the very same array
+        where nothing is converted, otherwise float64, so that the way back loses nothing.
+        """
+        if self._scale is None or not values.size:
+            return values
+        return values * self._scale + self._offset
+
+    def to_policy(self, values: np.ndarray) -> np.ndarray:
+        """Return values, or rows of them, of the robot in the policy's units; see `to_robot`."""
+        if self._scale is None or not values.size:
+            return values
+        return (values - self._offset) / self._scale
+
+
+def limits_for_policy(limits: Iterable[ActionLimit], units: Units) -> list[ActionLimit]:
+    """Return limits in the policy's units."""
+    pairs = zip(limits, units.declared, strict=True)
+    return [_limit_for_policy(limit, unit) if unit else limit for limit, unit in pairs]
+
+
+def _limit_for_policy(limit: ActionLimit, unit: Unit) -> ActionLimit:
+    ends = sorted((bound - unit.offset) / unit.scale for bound in (limit.low, limit.high))
+    size = abs(unit.scale)
+    return replace(
+        limit,
+        low=ends[0],
+        high=ends[1],
+        max_step=limit.max_step / size,
+        max_velocity=limit.max_velocity / size,
+        max_acceleration=limit.max_acceleration / size,
+        max_lead=limit.max_lead / size,
+    )
+
+
+def executed_for_policy(executed: Executed, units: Units) -> Executed:
+    """Return what was executed, its rows in the policy's units."""
+    if not units.converts or not executed.runs:
+        return executed
+    runs = tuple(
+        replace(run, rows=units.to_policy(run.rows).astype(np.float32)) for run in executed.runs
+    )
+    return replace(executed, runs=runs)

@@ -1,0 +1,185 @@
+"""
+Running an ONNX file with onnxruntime, from bytes that were checked. No torch.
+
+As a program, this file is the trial: a child process that loads the model and runs it once within
+bounded memory and time, so that what a file makes of onnxruntime costs the child alone. It reads
+one line of JSON and the model's bytes, and writes one line of JSON.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+import json
+from pathlib import Path
+import resource
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+
+from lerobot_serve.policies.base import PolicyError
+from lerobot_serve.policies.exported.archive import Unwanted
+from lerobot_serve.policies.exported.onnx_file import check_model, External, external_bytes
+from lerobot_serve.policies.failure import in_one_line
+
+TRIAL_S, TRIAL_SPARE_BYTES, COPIES = 120.0, 4 << 30, 6
+BFLOAT16 = 16
+DTYPES = {
+    1: np.float32,
+    2: np.uint8,
+    3: np.int8,
+    4: np.uint16,
+    5: np.int16,
+    6: np.int32,
+    7: np.int64,
+    9: np.bool_,
+    10: np.float16,
+    11: np.float64,
+    BFLOAT16: np.uint16,
+}
+FLOAT_INPUT = 'tensor(float)'
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """An ONNX file that was read and checked."""
+
+    folder: Path
+    data: bytes
+    external: tuple[External, ...]
+    size_bytes: int
+
+
+def read_model(file: Path) -> Model:
+    """Return what a file holds. Raises PolicyError."""
+    try:
+        data = file.read_bytes()
+        external = check_model(memoryview(data)).external
+        size_bytes = len(data) + external_bytes(file.parent, external)
+    except Unwanted as error:
+        raise PolicyError(
+            f'{file} is refused: it {error}; a program is loaded only when nothing in it can run '
+            'code or reach files of others, export it again'
+        ) from error
+    except OSError as error:
+        raise PolicyError(f'{file} cannot be read ({error}); copy it again') from error
+    return Model(file.parent, data, tuple(external), size_bytes)
+
+
+def open_session(model: Model, device: str = 'cpu', threads: int = 0) -> Any:
+    """Return onnxruntime's session. Raises PolicyError, and whatever onnxruntime raises."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.use_deterministic_compute = True
+    options.log_severity_level = 4
+    if model.external:
+        values = [_external(onnxruntime, model.folder, each) for each in model.external]
+        options.add_external_initializers([each.name for each in model.external], values)
+    return onnxruntime.InferenceSession(
+        model.data, options, providers=[_provider(onnxruntime, device)]
+    )
+
+
+def _provider(onnxruntime: Any, device: str) -> Any:
+    if device == 'cpu':
+        return 'CPUExecutionProvider'
+    name = 'CUDAExecutionProvider'
+    kind, _, number = device.partition(':')
+    if kind != 'cuda' or name not in onnxruntime.get_available_providers():
+        raise PolicyError(
+            f'the device {device!r} cannot run an ONNX program here; use cpu, or install '
+            'onnxruntime-gpu in the place of onnxruntime on a machine with CUDA'
+        )
+    return name, {'device_id': int(number or 0)}
+
+
+def _external(onnxruntime: Any, folder: Path, each: External) -> Any:
+    """Return the values of a tensor in another file, in memory of their own."""
+    with open(folder / each.location, 'rb') as handle:
+        handle.seek(each.offset)
+        values = np.frombuffer(handle.read(each.size_bytes), DTYPES[each.element_type])
+    values = values.reshape(each.dims)
+    if each.element_type == BFLOAT16:
+        return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(values, BFLOAT16)
+    return onnxruntime.OrtValue.ortvalue_from_numpy(values)
+
+
+def inputs_of(session: Any, count: int) -> list[str]:
+    """Return the names of the inputs in order. Raises PolicyError for others than wanted."""
+    inputs = session.get_inputs()
+    types = [each.type for each in inputs]
+    if len(inputs) != count or any(each != FLOAT_INPUT for each in types):
+        raise PolicyError(
+            f'the program takes {len(inputs)} inputs ({", ".join(types)[:120]}), but policy.json '
+            f'names {count}, each of float32: the inputs and then the states'
+        )
+    return [each.name for each in inputs]
+
+
+def try_model(model: Model, shapes: Sequence[tuple[int, ...]]) -> None:
+    """
+    Load a model and run it once on zeros, in a child process. Raises PolicyError.
+
+    The child may take so much memory and time, and it ends with its work or with this process.
+    """
+    limit_bytes = TRIAL_SPARE_BYTES + COPIES * model.size_bytes
+    said = {
+        'folder': str(model.folder),
+        'external': [asdict(each) for each in model.external],
+        'size_bytes': model.size_bytes,
+        'shapes': [list(shape) for shape in shapes],
+        'limit_bytes': limit_bytes,
+    }
+    try:
+        done = subprocess.run(
+            [sys.executable, '-m', __spec__.name],
+            input=json.dumps(said).encode() + b'\n' + model.data,
+            capture_output=True,
+            timeout=TRIAL_S,
+        )
+        answer = json.loads(done.stdout.splitlines()[-1]) if done.stdout else {}
+    except subprocess.TimeoutExpired as error:
+        raise PolicyError(
+            f'the program in {model.folder} did not answer within {TRIAL_S:g} s; it computes too '
+            'long to serve a robot'
+        ) from error
+    except ValueError:
+        answer = {}
+    if answer.get('error') != '':
+        reason = answer.get('error') or f'the trial ended with status {done.returncode}'
+        raise PolicyError(
+            f'the program in {model.folder} cannot be run within {limit_bytes >> 20} MB by '
+            f'onnxruntime: {reason}; export it again'
+        )
+
+
+def trial() -> None:
+    """Do what `try_model` asks for on stdin, and answer on stdout."""
+    said = json.loads(sys.stdin.buffer.readline())
+    resource.setrlimit(resource.RLIMIT_AS, (said['limit_bytes'],) * 2)
+    resource.setrlimit(resource.RLIMIT_CPU, (int(TRIAL_S),) * 2)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    external = tuple(
+        External(**{**each, 'dims': tuple(each['dims'])}) for each in said['external']
+    )
+    data = sys.stdin.buffer.read()
+    model = Model(Path(said['folder']), data, external, said['size_bytes'])
+    try:
+        session = open_session(model, threads=1)
+        names = inputs_of(session, len(said['shapes']))
+        zeros = [np.zeros(shape, np.float32) for shape in said['shapes']]
+        session.run(None, dict(zip(names, zeros, strict=True)))
+        error = ''
+    except Exception as raised:
+        # onnxruntime raises all kinds
+        error = in_one_line(raised)
+    print(json.dumps({'error': error}), flush=True)
+
+
+if __name__ == '__main__':
+    trial()

@@ -1,0 +1,144 @@
+"""
+The two forms of a program, each behind the same call. Belongs to the inference worker.
+
+A program takes batches of float32, the inputs of policy.json and then its states, and gives a
+chunk and then its new states.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch.export.passes import move_to_device_pass
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+from lerobot_serve.policies.base import PolicyError
+from lerobot_serve.policies.exported.archive import checked
+from lerobot_serve.policies.exported.check import EXPORT_RULES
+from lerobot_serve.policies.exported.onnx_session import (
+    inputs_of,
+    Model,
+    open_session,
+    try_model,
+)
+from lerobot_serve.policies.failure import in_one_line
+
+STEP_LIMIT_BYTES = 1 << 30
+
+
+class Program(Protocol):
+    """What a policy runs."""
+
+    def run(self, inputs: list[torch.Tensor], seed: int | None) -> Sequence[Any]:
+        """Return the outputs in order; a seed only for a program that draws random numbers."""
+
+    def remembered(self) -> list[torch.Tensor]:
+        """Return copies of what a run could change."""
+
+
+class TorchProgram:
+    """A program of torch.export."""
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        self._module = module
+
+    def run(self, inputs: list[torch.Tensor], seed: int | None) -> Sequence[Any]:
+        if seed is not None:
+            torch.manual_seed(seed)
+        with torch.inference_mode():
+            outputs = self._module(*inputs)
+        return outputs if isinstance(outputs, (tuple, list)) else (outputs,)
+
+    def remembered(self) -> list[torch.Tensor]:
+        return [buffer.clone() for buffer in self._module.buffers()]
+
+
+class OnnxProgram:
+    """A program that onnxruntime runs; what goes in and out passes through the host's memory."""
+
+    def __init__(self, session: Any, input_names: list[str], device: torch.device) -> None:
+        self._session = session
+        self._input_names = input_names
+        self._device = device
+
+    def run(self, inputs: list[torch.Tensor], seed: int | None) -> Sequence[Any]:
+        values = {
+            name: each.cpu().numpy() for name, each in zip(self._input_names, inputs, strict=True)
+        }
+        outputs = self._session.run(None, values)
+        return [torch.from_numpy(each).to(self._device) for each in outputs]
+
+    def remembered(self) -> list[torch.Tensor]:
+        return []
+
+
+class BoundedSteps(TorchDispatchMode):
+    """
+    Refuses an operator whose result would be over STEP_LIMIT_BYTES, before it is computed.
+
+    Each is asked for its shape on torch's device meta first; one that cannot tell is let through.
+    """
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        try:
+            planned = func(*_without_values(args), **_without_values(kwargs))
+        except (RuntimeError, NotImplementedError, TypeError, ValueError):
+            planned = ()
+        for each in tree_leaves(planned):
+            size = each.untyped_storage().nbytes() if isinstance(each, torch.Tensor) else 0
+            if size > STEP_LIMIT_BYTES:
+                raise PolicyError(
+                    f'the program makes a tensor of {size >> 20} MB in one step ({func}), allowed '
+                    f'are {STEP_LIMIT_BYTES >> 20}; export a smaller one'
+                )
+        return func(*args, **kwargs)
+
+
+def _without_values(values: Any) -> Any:
+    moved = tree_map_only(torch.Tensor, lambda each: each.to('meta'), values)
+    return tree_map_only(torch.device, lambda _: torch.device('meta'), moved)
+
+
+def load_torch(file: Path, device: torch.device) -> TorchProgram:
+    """Return the program of torch.export in a file. Raises PolicyError."""
+    archive = checked(file, EXPORT_RULES)
+    try:
+        program = torch.export.load(archive)
+        # its guards are source text; the shapes are checked by the probe and at each request
+        module = move_to_device_pass(program, device).module(check_guards=False)
+    except Exception as error:
+        # torch raises all kinds
+        raise PolicyError(
+            f'{file} cannot be loaded by torch {torch.__version__}: {in_one_line(error)}; export '
+            'it with this version, on the CPU'
+        ) from error
+    return TorchProgram(module)
+
+
+def load_onnx(
+    model: Model, shapes: list[tuple[int, ...]], device: torch.device, threads: int
+) -> OnnxProgram:
+    """
+    Return the program in an ONNX file, tried in a process of its own first. Raises PolicyError.
+
+    `shapes` are those of its inputs and states for one request.
+    """
+    try_model(model, shapes)
+    try:
+        session = open_session(model, str(device), threads)
+        names = inputs_of(session, len(shapes))
+    except PolicyError:
+        raise
+    except Exception as error:
+        # onnxruntime raises all kinds
+        raise PolicyError(
+            f'the program in {model.folder} cannot be loaded by onnxruntime: {in_one_line(error)}'
+        ) from error
+    return OnnxProgram(session, names, device)

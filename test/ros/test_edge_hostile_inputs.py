@@ -1,0 +1,109 @@
+"""What is no message, who commands beside it, and what its servers do not know: real processes."""
+
+from __future__ import annotations
+
+from edge_rig import EdgeRig, LIMIT_S
+from played_robot import ROBOT
+from sensor_msgs.msg import JointState
+from trajectory_msgs.msg import JointTrajectory
+
+from lerobot_serve.ros import qos
+from lerobot_serve_interfaces.msg import EdgeState, EpisodeOutcome, ExecutedAction
+
+NO_MESSAGES = (
+    b'\x00\x01\x00\x00',
+    b'\x00\x01\x00\x00\x01\x00\x00\x00\x02',
+    b'\x00\x01\x00\x00' + 40 * b'\xff',
+)
+
+
+def test_what_is_no_message_is_counted_and_the_edge_lives(edge_rig):
+    edge_rig.start_server()
+    edge = edge_rig.start()
+    edge_rig.wait_for_play()
+    for kind, topic, profile in (
+        (JointState, f'{ROBOT}/joint_states', qos.SENSOR),
+        (EpisodeOutcome, f'{ROBOT}/episode_outcome', qos.OUTCOME),
+    ):
+        publisher = edge_rig.node.create_publisher(kind, topic, profile)
+        edge_rig.wait(publisher.get_subscription_count, 'the edge listens')
+        before = edge_rig.seen.drops().get('undecodable', 0)
+
+        def counted(publisher=publisher, before=before) -> bool:
+            for raw in NO_MESSAGES:
+                publisher.publish(raw)
+            return edge_rig.seen.drops().get('undecodable', 0) > before
+
+        edge_rig.wait(counted, f'{topic} is counted')
+        edge_rig.node.destroy_publisher(publisher)
+    edge_rig.wait_for_play()
+    assert edge.poll() is None
+    assert 'Traceback' not in edge_rig.log()
+    # told, and not once for each
+    assert 'undecodable' in edge_rig.log()
+
+
+def test_a_second_edge_on_the_command_topic_does_not_begin(edge_rig):
+    edge_rig.start_server()
+    edge_rig.start()
+    edge_rig.wait_for_play()
+    second = edge_rig.fleet.start(
+        'second',
+        'edge_controller',
+        namespace='/elsewhere',
+        robot_file=absolute(edge_rig),
+        client_id='robot_2',
+    )
+    assert second.wait(LIMIT_S) == 1
+    text = edge_rig.log('second')
+    assert f'{ROBOT}/edge_controller commands' in text
+    edge_rig.wait_for_play()
+    assert not edge_rig.seen.last.paused
+
+
+def absolute(rig: EdgeRig) -> object:
+    """Return a file of the same robot, whose topics have their full names."""
+    text = rig.robot
+    for topic in ('joint_states', 'command', 'camera'):
+        text = text.replace(f'topic: {topic}', f'topic: {ROBOT}/{topic}')
+    file = rig.folder / 'absolute.yaml'
+    file.write_text(text)
+    return file
+
+
+def test_a_rival_that_appears_later_pauses_the_robot_and_is_named(edge_rig):
+    edge_rig.start_server()
+    edge_rig.start()
+    edge_rig.wait_for_play()
+    (topic,) = {
+        name
+        for name, kinds in edge_rig.node.get_topic_names_and_types()
+        if name.startswith(f'{ROBOT}/') and 'command' in name
+    }
+    # an edge controller is known by what it publishes beside its commands
+    name = edge_rig.node.get_fully_qualified_name()
+    edge_rig.node.create_publisher(ExecutedAction, f'{name}/executed_action', qos.EXECUTED_ACTION)
+    edge_rig.node.create_publisher(JointTrajectory, topic, qos.COMMAND)
+    state = edge_rig.wait_for_state(
+        EdgeState.STREAMING, EdgeState.DEGRADED, EdgeState.STALLED, reason='commands'
+    )
+    assert name in state.reason
+    edge_rig.wait(lambda: edge_rig.seen.last.paused, 'it is paused')
+
+
+def test_the_feedback_of_a_run_goes_through_the_real_wiring(edge_rig):
+    edge_rig.start_server()
+    edge_rig.start(runs_by_itself=False)
+    first = edge_rig.run(episode_id='ep-1')
+    edge_rig.wait(
+        lambda: first.feedback and first.feedback[-1].actions_executed > 20, 'it has played'
+    )
+    edge_rig.judge(EpisodeOutcome.SUCCESS, 'ep-1')
+    _, result = first.result()
+    assert result.actions_executed > 20
+    # a chunk lasts 2 s, and of what is left something was told
+    assert 0.5 < max(each.queue_remaining_s for each in first.feedback) <= 2.5
+    second = edge_rig.run(episode_id='ep-2')
+    edge_rig.wait(lambda: second.feedback, 'feedback')
+    # in this episode, not since start
+    assert second.feedback[0].actions_executed <= 20

@@ -1,0 +1,190 @@
+"""Room for a policy beside others: who loads, who waits, who is refused; what a crash leaves."""
+
+from __future__ import annotations
+
+from itertools import product
+import os
+from pathlib import Path
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from lerobot_serve.policies import guard, memory
+from lerobot_serve.policies.base import Loading, PolicyError
+from lerobot_serve.policies.guard import Busy, HOST, judge, Place
+from lerobot_serve.policies.memory import MB, Room
+from lerobot_serve.policies.reservation import Entry, Ledger
+
+TOTAL = 1000 * MB
+LOADING = Loading('/policies/act')
+WAIT_S = 20.0
+HOLD = """
+import sys, time
+from pathlib import Path
+from lerobot_serve.policies.reservation import Entry, Ledger
+held = Ledger('host', Path(sys.argv[1])).hold(Entry(7, 'other', 1, 2, True), lambda _: None)
+print('held', flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.fixture(autouse=True)
+def runtime(tmp_path, monkeypatch) -> Path:
+    """Give the test a folder of its own to see other processes in."""
+    monkeypatch.setenv('XDG_RUNTIME_DIR', str(tmp_path))
+    return tmp_path / 'lerobot_serve'
+
+
+def entry(declared: int, needed: int, *, loads: bool) -> Entry:
+    return Entry(7, 'other', declared * MB, needed * MB if loads else 0, loads)
+
+
+def verdict(declared: int, needed: int, free: int, others: list[Entry]) -> str:
+    room = Room('the memory of cuda:0', free * MB, TOTAL)
+    place = Place('cuda', lambda: room, declared * MB, needed * MB)
+    try:
+        judge(place, room, others, LOADING)
+    except Busy:
+        return 'waits'
+    except PolicyError:
+        return 'refused'
+    return 'loads'
+
+
+def expected(declared: int, needed: int, free: int, others: list[Entry]) -> str:
+    """What the two rules say, in other words than the guard's."""
+    if declared and declared * MB + sum(o.declared_bytes for o in others) > 0.7 * TOTAL:
+        return 'refused'
+    about_to_be_taken = sum(o.needed_bytes for o in others if o.loads)
+    if needed * MB <= free * MB - about_to_be_taken:
+        return 'loads'
+    return 'waits' if any(o.loads for o in others) else 'refused'
+
+
+def test_every_combination_of_what_is_wanted_and_what_is_held():
+    found = set()
+    for declared, margin, free, held, loads in product(
+        (0, 1, 350, 351, 700, 701), (0, 100), (0, 300, 701, 1000), (None, 0, 350), (True, False)
+    ):
+        others = [] if held is None else [entry(held, held + 100, loads=loads)]
+        asked = declared, declared + margin, free, others
+        assert verdict(*asked) == expected(*asked), asked
+        found.add(verdict(*asked))
+    assert found == {'loads', 'waits', 'refused'}
+
+
+def test_the_refusal_by_the_share_names_who_holds_what():
+    room = Room('the memory of cuda:0', TOTAL, TOTAL)
+    place = Place('cuda', lambda: room, 400 * MB, 500 * MB)
+    with pytest.raises(PolicyError) as refused:
+        judge(place, room, [entry(350, 0, loads=False)], LOADING)
+    text = str(refused.value)
+    for said in (
+        "'/policies/act' declares 400 MB",
+        "the policies 'other' (process 7) hold 350 MB of the memory of cuda:0",
+        'more than 700 MB (70% of 1000 MB)',
+    ):
+        assert said in text
+    with pytest.raises(PolicyError, match='others hold 0 MB'):
+        judge(Place('cuda', lambda: room, 701 * MB, 701 * MB), room, [], LOADING)
+
+
+def policy(folder: Path, size_bytes: int = 4) -> Loading:
+    folder.mkdir()
+    (folder / 'program.onnx').write_bytes(bytes(size_bytes))
+    return Loading(str(folder), memory_margin_bytes=600 * MB)
+
+
+@pytest.fixture
+def host(monkeypatch):
+    monkeypatch.setattr(memory, 'host_room', lambda: Room('the host', TOTAL, TOTAL))
+
+
+def test_the_second_waits_until_the_first_has_loaded(tmp_path, host):
+    first = guard.reserve(policy(tmp_path / 'first'))
+    told, turns = [], []
+
+    def stopped(_: float) -> bool:
+        turns.append(len(told))
+        if len(turns) == 3:
+            first.loaded()
+        return False
+
+    second = guard.reserve(policy(tmp_path / 'second'), tell=told.append, stopped=stopped)
+    assert turns == [1, 1, 1]
+    (sentence,) = told
+    assert f'600 MB are about to be taken by process {os.getpid()}' in sentence
+    assert 'it waits until that has loaded' in sentence
+    assert sorted(each.loads for each in Ledger(HOST).entries()) == [False, True]
+    for each in (first, second):
+        each.release()
+        each.release()
+    assert Ledger(HOST).entries() == []
+
+
+def test_who_waits_is_let_go_when_the_process_ends(tmp_path, host):
+    first = guard.reserve(policy(tmp_path / 'first'))
+    with pytest.raises(PolicyError, match='the process ends'):
+        guard.reserve(policy(tmp_path / 'second'), stopped=lambda _: True)
+    first.release()
+
+
+def test_a_policy_without_files_reserves_nothing(tmp_path, host):
+    for path in ('', 'joints=6,chunk=3', str(tmp_path / 'nowhere')):
+        guard.reserve(Loading(path, memory_margin_bytes=10 * TOTAL)).loaded()
+    assert not (tmp_path / 'lerobot_serve').exists()
+
+
+def test_on_cuda_the_device_holds_it_and_the_host_only_while_it_loads(tmp_path, host, monkeypatch):
+    monkeypatch.setattr(memory, 'cuda_room', lambda device: Room(device, TOTAL, TOTAL))
+    monkeypatch.setattr(memory, 'cuda_key', lambda device: 'cuda-uuid')
+    asked = policy(tmp_path / 'first')
+    asked = Loading(asked.path, 'cuda:1', memory_margin_bytes=600 * MB)
+    held = guard.reserve(asked)
+    (device,), (host_entry,) = Ledger('cuda-uuid').entries(), Ledger(HOST).entries()
+    assert (device.declared_bytes, device.needed_bytes) == (4, 4 + 600 * MB)
+    assert (host_entry.declared_bytes, host_entry.needed_bytes) == (0, 4)
+    held.loaded()
+    assert [each.needed_bytes for each in Ledger('cuda-uuid').entries()] == [0]
+    assert Ledger(HOST).entries() == []
+    held.release()
+
+
+def test_what_a_killed_process_held_is_held_no_more(tmp_path):
+    root = tmp_path / 'ledger'
+    root.mkdir(mode=0o700)
+    process = subprocess.Popen(
+        [sys.executable, '-c', HOLD, str(root)], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout.readline() == 'held\n'
+        assert Ledger('host', root).entries() == [Entry(7, 'other', 1, 2, True)]
+        process.send_signal(signal.SIGKILL)
+    finally:
+        process.kill()
+        process.wait(WAIT_S)
+        process.stdout.close()
+    assert Ledger('host', root).entries() == []
+    assert not list(root.glob('*.held'))
+
+
+def test_devices_are_apart(tmp_path):
+    held = Ledger('cuda-1').hold(entry(1, 1, loads=True), lambda _: None)
+    assert Ledger('cuda-2').entries() == []
+    assert len(Ledger('cuda-1').entries()) == 1
+    held.release()
+
+
+@pytest.mark.parametrize('way', ['link', 'open', 'file'])
+def test_a_folder_that_others_may_write_to_is_not_trusted(way, tmp_path, runtime):
+    if way == 'link':
+        runtime.symlink_to(tmp_path)
+    elif way == 'file':
+        runtime.write_text('')
+    else:
+        runtime.mkdir()
+        runtime.chmod(0o777)
+    with pytest.raises(PolicyError, match='XDG_RUNTIME_DIR'):
+        Ledger(HOST)
