@@ -26,7 +26,7 @@ from unittest import mock
 import numpy as np
 
 from lerobot_serve.bench.hunting.edge_checker import Bounds, EdgeChecker, S
-from lerobot_serve.bench.hunting.edge_servers import Servers
+from lerobot_serve.bench.hunting.edge_servers import Servers, SILENT
 from lerobot_serve.bench.hunting.turns import Turns
 from lerobot_serve.edge import preparation
 from lerobot_serve.edge.history import History
@@ -48,6 +48,7 @@ from lerobot_serve_interfaces.action import RunEpisode
 
 FPS = 10
 CLIENT = 'hunted'
+PRESENCE_LEASE_S = 2.0
 # max_age_s of the joints, max_blind_s, and a step
 BLIND_NS = int(0.35 * S) + S // 2 + S // FPS
 SERVERS = '/near', '/far'
@@ -156,6 +157,7 @@ class EdgeModel:
             clock=self.clock,
             deliver=self._deliver,
             sleep=lambda ns: self.sleep(ns, until=lambda: False),
+            later=self._at,
             captured_ns=lambda: self._sensed_ns,
         )
         self._turns: Turns | None = None
@@ -188,7 +190,7 @@ class EdgeModel:
 
     def _begin(self) -> None:
         """Start the process."""
-        self._future: list[tuple[int, int, bytes]] = []
+        self._future: list[tuple[int, int, Callable[[], None]]] = []
         self._numbers = count()
         self._wake_ns: int | None = None
         self._has_woken = lambda: False
@@ -234,6 +236,7 @@ class EdgeModel:
                 self.controller.report,
                 client_id=CLIENT,
                 listener=Listener(),
+                presence_lease_s=PRESENCE_LEASE_S,
             )
         requester._arrived = Inbox(self)
         requester._stop.wait = lambda s: self.sleep(int(s * S), until=lambda: False)
@@ -270,7 +273,10 @@ class EdgeModel:
         """Something has come in; the requester looks when the driver lets it."""
 
     def _deliver(self, delay_ns: int, raw: bytes) -> None:
-        heapq.heappush(self._future, (self.now_ns + delay_ns, next(self._numbers), raw))
+        self._at(delay_ns, lambda: self._arrive(raw))
+
+    def _at(self, delay_ns: int, act: Callable[[], None]) -> None:
+        heapq.heappush(self._future, (self.now_ns + delay_ns, next(self._numbers), act))
 
     def _pass(self, end_ns: int) -> None:
         """Let time pass until then, with what is due by then, in order."""
@@ -284,7 +290,7 @@ class EdgeModel:
                 break
             self.now_ns = max(self.now_ns, at_ns)
             while self._future and self._future[0][0] <= self.now_ns:
-                self._arrive(heapq.heappop(self._future)[2])
+                heapq.heappop(self._future)[2]()
         self.now_ns = max(self.now_ns, end_ns)
 
     def _settle(self) -> None:
@@ -390,7 +396,20 @@ class EdgeModel:
 
     def set_mood(self, server: str, mood: str) -> None:
         if server in self.servers.all:
+            was_alive = self.servers.all[server].is_alive
             self.servers.all[server].mood = mood
+            is_alive = self.servers.all[server].is_alive
+            if was_alive is not is_alive:
+                self._note_writer(server, is_alive=is_alive)
+
+    def _note_writer(self, server: str, *, is_alive: bool) -> None:
+        """The middleware says whether a server's writer to this robot is alive."""
+        self.requester.on_liveliness(
+            server,
+            alive=int(is_alive),
+            change=1 if is_alive else -1,
+            is_silent=self.servers.all[server].mood == SILENT,
+        )
 
     def swap_policy(self, server: str, policy: str) -> None:
         if server in self.servers.all:

@@ -47,11 +47,16 @@ class Server:
     mood: str = WELL
     policy: str = 'reach@1'
 
+    @property
+    def is_alive(self) -> bool:
+        return self.mood not in (AWAY, SILENT)
+
 
 class Servers:
     """
     The Link of a requester. `deliver` puts bytes into the future: after so long, to the edge.
-    `sleep` lets time pass for a call that blocks. Its methods are the requester's thread's.
+    `sleep` lets time pass for a call that blocks, `later` has something done after so long. Its
+    methods are the requester's thread's.
     """
 
     def __init__(
@@ -63,11 +68,13 @@ class Servers:
         clock: Callable[[], int],
         deliver: Callable[[int, bytes], None],
         sleep: Callable[[int], None],
+        later: Callable[[int, Callable[[], None]], None],
         captured_ns: Callable[[], int],
     ) -> None:
         self.all = {name: Server(name) for name in names}
         self._checker, self._random, self._clock = checker, random, clock
         self._deliver, self._sleep, self._captured_ns = deliver, sleep, captured_ns
+        self._later = later
         self._marks = count(1)
         self._present = self.all[names[0]]
         self._earlier: list[tuple[Chunk, bytes]] = []
@@ -87,6 +94,10 @@ class Servers:
             code = Refusal.CAPACITY if mood == REFUSING else Refusal.ACTION_NAMES
             raise Refused(code, 'hunted')
         return Agreement(SCHEMA_VERSION, chunk_size=CHUNK_ROWS, supports_rtc=True)
+
+    def probe(self, on_answer: Callable[[], None]) -> None:
+        if self._present.is_alive:
+            self._later(self._random.choice((5, 40)) * MS, on_answer)
 
     def close_session(self) -> None:
         pass

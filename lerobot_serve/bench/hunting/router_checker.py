@@ -46,7 +46,9 @@ class RouterChecker:
     split_percent: int = 50
     well_since_ns: dict[str, int | None] = field(default_factory=dict)
     told: dict[str, Told] = field(default_factory=dict)
+    # episode -> the slot and the policy that it was given
     placed: dict[str, str] = field(default_factory=dict)
+    given: dict[str, str] = field(default_factory=dict)
     unflagged: set[str] = field(default_factory=set)
     # chunks with actions that robots got
     witnessed: int = 0
@@ -56,7 +58,9 @@ class RouterChecker:
     def verdict(self, policy: str) -> None:
         """A policy was rolled back. Episodes that run with it may end there."""
         if policy not in self.barred:
-            self.barred[policy] = {e for e, told in self.told.items() if told.policy == policy}
+            driven = {e for e, told in self.told.items() if told.policy == policy}
+            # placed there, and not answered yet
+            self.barred[policy] = driven | {e for e, p in self.given.items() if p == policy}
 
     def lifted(self, policy: str) -> None:
         self.barred.pop(policy, None)
@@ -105,9 +109,10 @@ class RouterChecker:
                 'barred', f'{episode} is given to {policy} in slot {slot}, which was rolled back'
             )
         before, self.placed[episode] = self.placed.get(episode), slot
+        left, self.given[episode] = self.given.get(episode), policy
         if before is None and is_new:
             self._check_new(episode, slot, now_ns)
-        elif before not in (None, slot):
+        elif before not in (None, slot) and left not in self.barred:
             self._check_move(episode, before, slot, now_ns)
 
     def _check_new(self, episode: str, slot: str, now_ns: int) -> None:
@@ -176,6 +181,6 @@ class RouterChecker:
 
     def forget(self, keep: int) -> None:
         """Let go of what is long over."""
-        for book in (self.told, self.placed, self.ended):
+        for book in (self.told, self.placed, self.given, self.ended):
             for name in list(book)[:-keep]:
                 del book[name]

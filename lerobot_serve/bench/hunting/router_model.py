@@ -70,7 +70,7 @@ CHOICES: dict[str, tuple[object, ...]] = {
     'split_percent': (50, 100, 0, 80),
     'canary.plan': tuple(PLANS.values()),
     'hedge_factor': (0.0, 2.0),
-    'spare': ('', '', 'b'),
+    'spare': ('none', 'none', 'b'),
     'rollback_now': (False, True),
     'standby_replicas': (0, 1),
 }
@@ -83,8 +83,8 @@ FIXED = {
     'trials_to_return': 1,
     'canary.minimum_episodes': 2,
     'canary.minimum_s': 0.0,
-    'canary.settle_s': 0.0,
     'canary.margin': 0.3,
+    'canary.block_episodes': 1,
     'remembered_episodes': 1000,
     'session_grace_s': 5.0,
 }
@@ -331,7 +331,7 @@ class RouterModel:
     def _begin_episode(self, person: Person) -> None:
         if person.episode and self.random.random() < 0.8:
             good = self.random.random() < 0.7
-            self.serving.outcome(person.episode, 1 if good else 2, 3.0)
+            self.serving.outcome(person.episode, 1 if good else 2)
         person.number += 1
         person.episode = f'episode-{next(self._names)}'
 
