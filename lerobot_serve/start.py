@@ -25,6 +25,7 @@ REQUIREMENTS = {
     'lerobot': 'lerobot==0.4.4',
     'mcap': 'mcap==1.6.0',
     'numpy': 'numpy==2.2.6',
+    'onnxruntime': 'onnxruntime==1.31.1',
     'prometheus_client': 'prometheus_client==0.23.1',
     'rich': 'rich==14.2.0',
     'safetensors': 'safetensors==0.8.0',

@@ -17,6 +17,7 @@ FOR_LEROBOT = ('lerobot', 'tokenizers', 'torchvision', 'transformers')
 LOST = {
     'argcomplete': 'the shell completes no verbs and options',
     'mcap': 'no bags are recorded or read',
+    'onnxruntime': 'a policy server runs no ONNX program',
     'rich': 'the demo has no screen',
 }
 # 7400 + 250 ports a domain; Linux gives out 32768 to 60999 to connections that go out

@@ -194,7 +194,8 @@ RULES = (
 
 def decide(given: Situation) -> Grant:
     """Return who commands and what is allowed."""
-    for rule in RULES:  # noqa: B007: the last one always holds
+    # the last one always holds
+    for rule in RULES:
         if rule.holds(given):
             break
     allowed = rule.allows(given)

@@ -277,12 +277,12 @@ class EdgeController(SteadyNode):
         self._state_publisher.publish(self._state())
         self._listener.dropped(reports.count_drops(self._view))
         self._log.look(self._connection.standing, reports.count_troubles(self._view))
-        self._waiting.look(self._controller.waits_for, self._controller.actions_executed)
         self._action.look()
         if alarm := self._controller.alarm.take():
             self.get_logger().error(alarm.text)
 
     def _on_slow_timer(self) -> None:
+        self._waiting.look(self._controller.waits_for, self._controller.actions_executed)
         if self._rivalry.look(self._on_commands.edges()):
             self._operation.pause()
             self.get_logger().error(self._rivalry.text)

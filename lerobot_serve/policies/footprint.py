@@ -14,6 +14,7 @@ from lerobot_serve.policies.assets import find_assets
 from lerobot_serve.policies.headers import read_json, tensor_bytes, unpacked_bytes
 
 CONFIG_FILE = 'config.json'
+DESCRIPTIONS = (CONFIG_FILE, 'policy.json')
 STEP_FILES = ('policy_preprocessor.json', 'policy_postprocessor.json')
 # what the kinds of policy of this package read from a folder, beside the states of steps
 NAMES = {CONFIG_FILE, *STEP_FILES, 'policy.json', 'model.safetensors', 'statistics.safetensors'}
@@ -28,9 +29,13 @@ def declared_bytes(folder: Path) -> int:
 
     0 for a path that is no folder: that of a policy without files. Raises PolicyError for a file
     whose header cannot be read, and for an asset that is not on this machine.
+
+    In a folder of another package's kind, which has none of our descriptions, each file counts.
     """
     if not folder.is_dir():
         return 0
+    if not any((folder / name).is_file() for name in DESCRIPTIONS):
+        return sum(file_bytes(path) for path in folder.iterdir() if path.is_file())
     config = _object(folder / CONFIG_FILE)
     steps = [step for name in STEP_FILES for step in _steps(folder / name)]
     names = NAMES | {name for step in steps if isinstance(name := step.get('state_file'), str)}

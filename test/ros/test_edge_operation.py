@@ -116,7 +116,8 @@ def test_a_pause_comes_to_rest_and_asks_for_nothing_until_it_is_over(edge_rig):
     edge_rig.wait_for_play()
     edge_rig.wait(lambda: not edge_rig.seen.last.paused, 'it is told')
     assert edge_rig.seen.last.episode_id == episode_id
-    assert edge_rig.seen.last.requests_sent > asked
+    # when what it has appended is played
+    edge_rig.wait(lambda: edge_rig.seen.last.requests_sent > asked, 'it asks again')
 
 
 def test_a_latched_cage_judges_again_after_its_reset(edge_rig):

@@ -26,7 +26,7 @@ SMALL = Size(2, 24, 32)
 
 
 def test_a_peer_wants_what_is_pinned_for_it_and_no_more():
-    assert [pin.split('==')[0] for pin in packages.wanted('lerobot')] == ['grpcio', 'protobuf']
+    assert [pin.split('==')[0] for pin in packages.wanted('lerobot')] == ['grpcio']
     names = {pin.split('==')[0] for pin in packages.wanted('openpi')}
     assert names == set(packages.PACKAGES['openpi'])
 

@@ -75,8 +75,14 @@ def replace_file(name, data):
 LINEAR = 'perceptron.2.weight'
 BROKEN = {
     'no folder': (lambda f: shutil.rmtree(f), 'is not a folder'),
-    'no settings': (lambda f: (f / 'policy.json').unlink(), 'policy.json is missing; copy'),
-    'no weights': (lambda f: (f / 'model.safetensors').unlink(), 'safetensors is missing; copy'),
+    'no settings': (
+        lambda f: (f / 'policy.json').unlink(),
+        'policy.json is missing, so',
+    ),
+    'no weights': (
+        lambda f: (f / 'model.safetensors').unlink(),
+        'safetensors is missing, so',
+    ),
     'not JSON': (replace_file('policy.json', b'{"id": '), 'not readable JSON'),
     'not text': (replace_file('policy.json', b'\xff\xfe'), 'not readable JSON'),
     'not a group': (replace_file('policy.json', b'[1]'), r'must be a group .* got \[1\]'),

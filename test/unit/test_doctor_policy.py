@@ -17,9 +17,14 @@ from lerobot_serve.doctor.speed import fast_enough, robots
 from lerobot_serve.edge.robot.file import load
 from lerobot_serve.policies.base import PolicyError
 from lerobot_serve.policies.kinds import find_kind
+from lerobot_serve.policies.lerobot.folder import Folder
 from lerobot_serve.server.parameters import ServerParameters
 
 REACH = Path(__file__).resolve().parents[2] / 'config' / 'policies' / 'reach'
+FEATURES = {
+    'input_features': {'observation.state': {'type': 'STATE', 'shape': [6]}},
+    'output_features': {'action': {'type': 'ACTION', 'shape': [6]}},
+}
 NULL = ServerParameters(policy_kind='null', policy_path='joints=6,chunk=30,cameras=,fps=30')
 ROBOT = load(SIM_ARM)
 RUNS = 8
@@ -178,15 +183,21 @@ def test_what_is_no_directory_is_told(path):
         find_kind(path)
 
 
-def test_names_that_no_file_holds_are_taken_from_the_robot_and_told():
+def test_names_that_no_file_holds_are_taken_from_the_robot_and_not_compared(monkeypatch):
+    folder = Folder(Path('/nowhere'), 'act', FEATURES, (), ())
+    monkeypatch.setattr('lerobot_serve.doctor.policy.read_folder', lambda _: folder)
     bare = ServerParameters(policy_kind='lerobot')
-    parameters, (finding,) = with_names_of(ROBOT, bare)
+    parameters, taken = with_names_of(ROBOT, bare)
     assert parameters.state_names == ROBOT.state_names
     assert parameters.action_names == ROBOT.action_names
     assert parameters.trained_fps == ROBOT.fps
-    assert finding.verdict is Verdict.WARNING
-    assert 'meta/info.json' in finding.remedy
+    assert taken == ('state_names', 'action_names', 'trained_fps')
     given = replace(bare, state_names=('a',), action_names=('b',), trained_fps=5.0)
-    assert with_names_of(ROBOT, given) == (given, [])
-    assert with_names_of(ROBOT, NULL) == (NULL, [])
-    assert with_names_of(None, bare) == (bare, [])
+    assert with_names_of(ROBOT, given) == (given, ())
+    assert with_names_of(ROBOT, NULL) == (NULL, ())
+    assert with_names_of(None, bare) == (bare, ())
+
+
+def test_a_folder_that_cannot_be_read_takes_no_names():
+    bare = ServerParameters(policy_kind='lerobot')
+    assert with_names_of(ROBOT, bare) == (bare, ())

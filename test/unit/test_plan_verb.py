@@ -93,15 +93,18 @@ def test_what_is_not_given_is_as_in_the_nodes(capsys):
 def test_with_the_buffer_of_an_edge_the_death_of_a_server_cannot_be_bridged(capsys):
     assert run('--robots', '2', '--inference-ms', '50') == 1
     told = capsys.readouterr().out
-    assert 'not enough: 1 server is enough as long as none dies, but when a server dies' in told
+    assert (
+        'meets all goals: 1 server is enough as long as none dies, but when a server dies' in told
+    )
     assert '0.5 s are left to play when a robot asks' in told
     assert run('--robots', '2', '--inference-ms', '50', '--failover-s', '0.3') == 0
 
 
 def test_none_within_the_limit_is_status_1(capsys):
     assert run(*SMALL, '--max-servers', '1') == 1
-    assert 'not enough: none up to 1 is; with 1 a server cannot keep up' in (
-        capsys.readouterr().out
+    assert (
+        'no number of servers meets all goals: none up to 1 is; with 1 a server cannot keep up'
+        in (capsys.readouterr().out)
     )
     told = as_json(capsys, *SMALL, '--max-servers', '1')
     assert told['servers'] is None

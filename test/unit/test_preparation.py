@@ -33,6 +33,8 @@ GIVEN = ServerParameters(
     trained_fps=12.5,
     allow_missing_statistics=True,
     recurrent_states=9,
+    dtype='float16',
+    trusted_packages=('mine',),
     max_sessions=5,
     default_task='fold',
     pin_task=True,
@@ -78,6 +80,8 @@ def test_all_that_the_operator_says_of_the_policy_reaches_its_loader(loaded):
         cpu_threads=3,
         memory_margin_bytes=7 * 2**20,
         state_limit=9,
+        dtype='float16',
+        trusted_packages=('mine',),
     )
     assert policy.asked == ('fake', expected)
     # each of them differs from what a policy gets unless it is told

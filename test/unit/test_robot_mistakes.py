@@ -209,11 +209,11 @@ MISTAKES_OF_A_BASE = [
     (
         'actions/linear.x/joint',
         'wheel',
-        "f: command: geometry_msgs/Twist has no 'wheel'; the joint of every action must be one of",
+        "f: command: geometry_msgs/TwistStamped has no 'wheel'; the joint of every action must be",
     ),
     (
-        'command/type',
-        'trajectory_msgs/JointTrajectory',
+        'command',
+        {'topic': 'c', 'type': 'trajectory_msgs/JointTrajectory'},
         'f: command: trajectory_msgs/JointTrajectory takes positions only',
     ),
     (

@@ -14,9 +14,9 @@ import shutil
 import subprocess
 import sys
 
-# peer -> its packages in [bench]; LeRobot itself is part of the workspace
+# peer -> its packages in [bench]; LeRobot and protobuf are part of the workspace
 PACKAGES = {
-    'lerobot': ('grpcio', 'protobuf'),
+    'lerobot': ('grpcio',),
     'openpi': ('openpi-client', 'msgpack', 'websockets'),
 }
 SOURCES = Path(__file__).resolve().parents[3]
