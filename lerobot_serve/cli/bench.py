@@ -43,10 +43,12 @@ NAMES = (
     'rollback',
     'trace',
     'trace_stats',
+    'hunt',
 )
 OUT = Path('out/bench')
 PLOTS = 'benchmarks'
 ROUNDS_LIMIT = 100_000
+STEPS_LIMIT = 10**9
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -54,6 +56,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         'names', metavar='NAME', nargs='*', help=f'one of {", ".join(NAMES)}; default: all'
     )
     parser.add_argument('--rounds', type=int, default=200, help='repetitions of each case (200)')
+    parser.add_argument('--steps', type=int, help='hunt only: steps of edge and router, each')
+    parser.add_argument('--seed', type=int, help='hunt only: the first seed (1)')
     parser.add_argument('--out', type=Path, default=OUT, help=f'folder for results ({OUT})')
     parser.add_argument(
         '--page',
@@ -69,6 +73,11 @@ def main(options: argparse.Namespace) -> int:
         raise UserError(f'there is no benchmark {unknown[0]!r}; there are {", ".join(NAMES)}')
     if not 4 <= options.rounds <= ROUNDS_LIMIT:
         raise UserError(f'--rounds must be in [4, {ROUNDS_LIMIT}], got {options.rounds}')
+    hunting = {n: v for n in ('steps', 'seed') if (v := getattr(options, n)) is not None}
+    if hunting and options.names != ['hunt']:
+        raise UserError(f'--{next(iter(hunting))} is for hunt: lerobot-serve bench hunt ...')
+    if not 1 <= hunting.get('steps', 1) <= STEPS_LIMIT:
+        raise UserError(f'--steps must be in [1, {STEPS_LIMIT}], got {options.steps}')
     if options.page:
         write_page(options.out, options.page)
         return 0
@@ -78,7 +87,7 @@ def main(options: argparse.Namespace) -> int:
     # ends like Ctrl-C, so that the processes that were started are ended too
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     for name in options.names or NAMES:
-        run(name, options.rounds, options.out)
+        run(name, options.rounds, options.out, **hunting)
     return 0
 
 
@@ -99,13 +108,13 @@ def write_page(results: Path, folder: Path) -> None:
     print(f'wrote {folder}/benchmarks.md and {len(plots)} plots in {folder / PLOTS}')
 
 
-def run(name: str, rounds: int, folder: Path) -> None:
-    """Run one benchmark. Raises UserError."""
+def run(name: str, rounds: int, folder: Path, **more: int) -> None:
+    """Run one benchmark; `more` is what it alone takes. Raises UserError."""
     module = import_module(f'lerobot_serve.bench.{name}')
     here = machine.facts(rclpy.get_rmw_implementation_identifier())
     print(f'{name}: {module.ABOUT}', flush=True)
     print(f'  {here["cpu"]}, {here["cores"]} cores, load {here["load_average"][0]}\n', flush=True)
-    cases = module.measure(rounds, folder)
+    cases = module.measure(rounds, folder, **more)
     parameters = {'rounds': rounds, **module.PARAMETERS}
     file = report.write(folder, report.as_json(name, module.ABOUT, here, parameters, cases))
     print(f'{report.table(cases)}\n\nwrote {file}\n', flush=True)

@@ -21,12 +21,12 @@ STAMPS = {
     'cli/record.py': 'the name of a folder',
     'demo/moments.py': 'the origin of times in a report',
     'doctor/clocks.py': 'whether the system clock steps is what it measures',
-    'ros/present.py': 'the date of a decision, for people',
+    'ros/present.py': 'texts for people, and what a store keeps for them',
     'trace/begin.py': 'the header of a trace, and its name',
 }
 # file -> what it does with a node's ROS clock besides a stamp
 ROS_CLOCK = {
-    'edge/node.py': 'stamps are compared with it where a robot file bounds their age',
+    'edge/node.py': 'the optional bound on stamps of inputs compares them with it',
     STEADY: 'its own class has a method of this name',
     'ros/introspection.py': 'rcl stamps service events with it',
     'ros/simulated_time.py': 'it is compared with the steady clock',
