@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 import random
@@ -11,6 +11,7 @@ import time
 
 from lerobot_serve.cage import sharing
 from lerobot_serve.cage.cage import Cage
+from lerobot_serve.cage.description import ActionLimit
 from lerobot_serve.cage.start import Start
 from lerobot_serve.edge.clamp_alarm import ClampAlarm
 from lerobot_serve.edge.controller import Controller
@@ -244,16 +245,22 @@ def session_ask(
 
 
 def shared_limits(parameters: EdgeParameters, robot: Robot) -> tuple[tuple[str, bytes], ...]:
-    """Return the limits as an extension of an ask, under the policy's names of the actions."""
-    shared = limits(parameters, robot)
+    """Return the limits as an extension of an ask, in the policy's names and units."""
+    shared = _encoded(parameters, robot, limits_for_policy(robot.actions, robot.action_units))
     # a robot of hundreds of actions is served without
     return ((sharing.KEY, shared),) if len(shared) <= ASK_EXTENSION_BYTES_LIMIT else ()
 
 
 def limits(parameters: EdgeParameters, robot: Robot) -> bytes:
-    """Return what the cage keeps to, as JSON in the policy's names and units of the actions."""
-    converted = limits_for_policy(robot.actions, robot.action_units)
-    named = zip(converted, robot.action_names, strict=True)
+    """
+    Return what the cage keeps to, as JSON: in the robot's units, as are the commands that a trace
+    holds, under the policy's names of the actions.
+    """
+    return _encoded(parameters, robot, robot.actions)
+
+
+def _encoded(parameters: EdgeParameters, robot: Robot, limits: Iterable[ActionLimit]) -> bytes:
+    named = zip(limits, robot.action_names, strict=True)
     actions = [replace(action, name=name) for action, name in named]
     at_once = {name for lock in robot.interlocks if lock.immediate for name in lock.then}
     immediate = [robot.rename_map.get(name, name) for name in sorted(at_once)]

@@ -15,7 +15,7 @@ from rclpy.node import Node
 from rclpy.subscription import Subscription
 
 from lerobot_serve.ros import qos
-from lerobot_serve.ros.lane import Lanes
+from lerobot_serve.ros.lane import Lanes, Liveliness
 from lerobot_serve.ros.session_client import SessionClient
 from lerobot_serve.wire.names import ros_token
 from lerobot_serve.wire.session import SessionAsk
@@ -65,6 +65,8 @@ class ReplicaClients:
             for server in servers
         }
         self._lanes = Lanes(node, ActionChunk, {}, qos.ACTION_CHUNK)
+        # servers whose writer of answers let its lease run out, and has not come back
+        self._silent: dict[str, bool] = {}
         self._statuses: list[Subscription] = []
 
     def listen(self, on_answer: OnAnswer, on_status: OnStatus) -> None:
@@ -72,6 +74,7 @@ class ReplicaClients:
         for server, client in self.clients.items():
             topic = f'~/answers/{ros_token(server)}'
             self._lanes.add(topic, qos.ACTION_CHUNK, partial(on_answer, server))
+            self._lanes.watch(topic, partial(self._on_liveliness, server))
             client.topic = self._node.resolve_topic_name(topic)
             client.publisher_count = partial(self._lanes.publisher_count, topic)
             subscription = self._node.create_subscription(
@@ -86,10 +89,17 @@ class ReplicaClients:
     def wake(self) -> None:
         self._lanes.wake()
 
+    def _on_liveliness(self, server: str, now: Liveliness) -> None:
+        self._silent[server] = now.alive == 0 and now.silent > 0
+
+    def is_silent(self, server: str) -> bool:
+        """Return whether it was killed, stopped or cut off: its lease ran out."""
+        return self._silent.get(server, False)
+
     def is_there(self, server: str) -> bool:
-        """Return whether anybody offers its services; nobody does after `close`."""
+        """Return whether it offers its services and is not silent; False after `close`."""
         try:
-            return self.clients[server].is_there()
+            return self.clients[server].is_there() and not self.is_silent(server)
         except InvalidHandle:
             return False
 

@@ -15,7 +15,7 @@ from lerobot_serve.cage.description import ActionLimit, Motion
 from lerobot_serve.cage.sharing import decode_limits
 from lerobot_serve.edge.exchange import Outcome
 from lerobot_serve.edge.parameters import EdgeParameters
-from lerobot_serve.edge.preparation import limits
+from lerobot_serve.edge.preparation import limits, shared_limits
 from lerobot_serve.edge.robot.file import load, parse
 from lerobot_serve.edge.robot.table import RobotFileError
 from lerobot_serve.edge.robot.units import (
@@ -142,7 +142,8 @@ def test_a_file_declares_the_units_of_states_and_actions():
 
 def test_limits_are_shared_in_the_unit_of_the_policy():
     robot = parse(changed(f'units/{NAME}', DEGREES), 'f')
-    shared = decode_limits(limits(EdgeParameters(), robot))
+    ((_, data),) = shared_limits(EdgeParameters(), robot)
+    shared = decode_limits(data)
     low, high = np.array([-400.0, *[0.0] * 5]), np.array([400.0, *[0.0] * 5])
     kept = [shared.nearest(w, shared.start(w), None, lead_back=True)[0] for w in (low, high)]
     assert kept[0] > -400
@@ -150,6 +151,11 @@ def test_limits_are_shared_in_the_unit_of_the_policy():
     inside = np.array([108.0, *[0.0] * 5])
     assert (shared.nearest(inside, shared.start(inside), None, lead_back=True) == inside).all()
     assert (plain.nearest(inside, plain.start(inside), None, lead_back=True) != inside).any()
+
+
+def test_traces_and_audits_have_the_limits_in_the_unit_of_the_commands():
+    plain = limits(EdgeParameters(), load(SIM_ARM))
+    assert limits(EdgeParameters(), parse(changed(f'units/{NAME}', DEGREES), 'f')) == plain
 
 
 @pytest.mark.parametrize(
