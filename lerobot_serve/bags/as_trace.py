@@ -18,6 +18,7 @@ from lerobot_serve.trace import records
 from lerobot_serve.trace.audit.bounds import Bounds
 from lerobot_serve.trace.audit.fields import Record
 from lerobot_serve.trace.audit.run import Place, Run
+from lerobot_serve.trace.ranges import chunk_range, repeated_rows
 from lerobot_serve.trace.records import Ids
 from lerobot_serve.wire import chunk as wire_chunk
 from lerobot_serve.wire import observation as wire_observation
@@ -196,6 +197,7 @@ def of_pair(pair: Pair, chunk: Chunk) -> Record:
         round_trip_ms=(ended_ns - pair.asked_ns) / 1e6,
         request_bytes=len(pair.request),
         chunk_bytes=len(pair.answer),
+        chunk_range=chunk_range(chunk, repeated_rows(asked)),
         superseded=chunk.superseded,
         reason=chunk.status_text,
     )

@@ -28,6 +28,7 @@ from lerobot_serve.edge.step_recorder import NOT_FINITE, StepRecorder
 from lerobot_serve.trace import records
 from lerobot_serve.trace.begin import begin
 from lerobot_serve.trace.later import LATER, Later
+from lerobot_serve.trace.ranges import chunk_range, repeated_rows
 from lerobot_serve.trace.records import Ids, Record
 from lerobot_serve.trace.redaction import Redaction
 from lerobot_serve.trace.writer import TraceWriter
@@ -47,6 +48,7 @@ class Asked:
     seq: int
     session_epoch: int
     told: dict[str, Any]
+    repeated_rows: int
     images: tuple[Image, ...]
 
 
@@ -101,7 +103,8 @@ class Recorder(Listener):
             'task': self._redaction.task(request.task),
         }
         header = request.header
-        self._asked = Asked(header.seq, header.session_epoch, told, request.images)
+        repeated = repeated_rows(request)
+        self._asked = Asked(header.seq, header.session_epoch, told, repeated, request.images)
 
     def ended(self, end: End) -> None:
         request, chunk = end.request, end.chunk
@@ -112,6 +115,7 @@ class Recorder(Listener):
             told |= told_of_answer(chunk, has_prefix=bool(told.get('prefix_policy')))
             told['round_trip_ms'] = (end.at_ns - request.sent_ns) / 1e6
             told['chunk_bytes'] = end.chunk_bytes
+            told['chunk_range'] = chunk_range(chunk, asked.repeated_rows if asked else 0)
         made = records.request(
             end.at_ns,
             ids,

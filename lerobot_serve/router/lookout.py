@@ -65,6 +65,8 @@ class Lookout:
         self._jobs, self._close_session, self._here = jobs, close_session, here
         self._feed, self._recorder = feed, recorder
         self._verdict = ''
+        # slot -> policy as written down last; None until the router begins
+        self._noted: dict[str, str] | None = None
         self._is_looking_after = False
 
     def on_status(self, server: str, status: Any) -> None:
@@ -72,12 +74,17 @@ class Lookout:
         text = self._serving.learn(server, seen(status))
         if text:
             self._here.warn(text)
+        if self._noted not in (None, self._policies()):
             self.note_policies()
 
     def note_policies(self) -> None:
-        """Write down which policy each slot has."""
+        """Write down which policy each slot has; again whenever that changes."""
+        self._noted = self._policies()
         if self._recorder:
             self._recorder.policies(self._serving.slots)
+
+    def _policies(self) -> dict[str, str]:
+        return {name: slot.policy for name, slot in self._serving.slots.items()}
 
     def look(self, parameters: RouterParameters, *, is_open: bool) -> None:
         """Several times a second: who is there, and what that comes to."""

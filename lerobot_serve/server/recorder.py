@@ -21,6 +21,7 @@ from lerobot_serve.server.statistics import Statistics
 from lerobot_serve.trace import again, records
 from lerobot_serve.trace.begin import begin
 from lerobot_serve.trace.later import LATER, Later
+from lerobot_serve.trace.ranges import chunk_range, repeated_rows
 from lerobot_serve.trace.records import Ids, Record
 from lerobot_serve.trace.redaction import Redaction
 from lerobot_serve.trace.writer import TraceWriter
@@ -56,6 +57,7 @@ class Answer(NamedTuple):
     task: str
     # empty where the request had no prefix
     prefix_policy: str
+    chunk_range: list[int] | None
     images: tuple[Image, ...]
     # None where the trace does not keep all
     whole: Whole | None
@@ -114,6 +116,7 @@ class Recorder:
             mail.superseded,
             (read.task or mail.session.task) if read else '',
             read.prefix_policy if is_prefixed else '',
+            chunk_range(chunk, repeated_rows(read)) if read else None,
             read.images if read and self._redaction.images != 'none' else (),
             Whole(read, raw, told_of_session(mail.session))
             if raw and self._redaction.keeps_all
@@ -124,7 +127,7 @@ class Recorder:
         """Return what the record tells; the thread that writes."""
         chunk = answer.chunk
         told = {
-            **ids_of(chunk)._asdict(),
+            **ids_of(chunk).fields(),
             'status': answer.status,
             'episode': chunk.header.episode,
             'routing': {'slot': chunk.slot},
@@ -133,6 +136,7 @@ class Recorder:
             'queue_wait_ms': chunk.queue_wait_ms,
             'request_bytes': answer.request_bytes,
             'chunk_bytes': answer.chunk_bytes,
+            'chunk_range': answer.chunk_range,
             'superseded': answer.superseded,
             'reason': chunk.status_text,
             'task': self._redaction.task(answer.task),

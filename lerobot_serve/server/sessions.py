@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-import hashlib
 import threading
 
 from lerobot_serve.policies.base import Description
 from lerobot_serve.server.contract import check_contract, check_names, check_version, Rules
-from lerobot_serve.wire.names import is_own_reply_topic
-from lerobot_serve.wire.schema import ID_LIMIT, Refusal, StateClass
+from lerobot_serve.wire.names import is_own_reply_topic, session_name
+from lerobot_serve.wire.schema import Refusal, StateClass
 from lerobot_serve.wire.session import check_name_is_free, Refused, SessionAsk
 
 
@@ -84,7 +83,7 @@ class SessionTable:
         warnings = check_contract(ask, self._served, self.rules)
         session = Session(
             ask,
-            name_session(ask),
+            session_name(ask.client_id, ask.session_epoch),
             version,
             ask.task or self.rules.default_task,
             warnings,
@@ -204,13 +203,3 @@ class SessionTable:
                     f'reply_topic {ask.reply_topic!r} is that of {name!r}; listen on a topic of '
                     'your own',
                 )
-
-
-def name_session(ask: SessionAsk) -> str:
-    """Return a name for logs and memory, another one for each client and epoch."""
-    name, epoch = ask.client_id, f'#{ask.session_epoch:08x}'
-    if len(name.encode()) + len(epoch) <= ID_LIMIT:
-        return name + epoch
-    # two long names may begin alike; a short one cannot end like this
-    mark = f'{epoch}~{hashlib.blake2s(name.encode(), digest_size=8).hexdigest()}'
-    return name.encode()[: ID_LIMIT - len(mark)].decode(errors='ignore') + mark

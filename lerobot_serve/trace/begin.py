@@ -30,7 +30,6 @@ def begin(
     role: str,
     clock: Callable[[], int],
     tell: Callable[[str], None],
-    policies: list[records.Record] | None = None,
     redaction: Redaction | None = None,
     more: dict[str, Any] | None = None,
 ) -> TraceWriter | None:
@@ -48,7 +47,6 @@ def begin(
         version=__version__,
         wall_s=time.time(),
         now_ns=clock(),
-        policies=policies or [],
         parameters=redaction.values(parameters) if redaction else parameters,
     )
     return TraceWriter(

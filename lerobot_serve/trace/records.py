@@ -10,26 +10,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
+from lerobot_serve.trace.ids import Ids, NOBODY
 from lerobot_serve.trace.schema import ROLES, SCHEMA_VERSION
 
 Record = dict[str, Any]
 Actions = Sequence[float] | np.ndarray
-
-
-class Ids(NamedTuple):
-    """What joins the records of edge, router and server; the same names in every kind."""
-
-    client: str = ''
-    session_epoch: int | None = None
-    seq: int | None = None
-    episode_id: str = ''
-
-
-NOBODY = Ids()
 
 
 def header(
@@ -39,24 +28,22 @@ def header(
     version: str,
     wall_s: float,
     now_ns: int,
-    policies: Sequence[Record],
     parameters: Mapping[str, Any],
+    policies: Sequence[Record] | None = None,
 ) -> Record:
     """
     Return what a file begins with. `wall_s` (seconds since 1970) and `now_ns` are one moment.
 
+    A node that has yet to learn its `policies` leaves them out; a record `policies` follows.
     Raises ValueError.
     """
     if role not in ROLES:
         raise ValueError(f'role must be one of {", ".join(ROLES)}, got {role!r}')
     when = datetime.fromtimestamp(wall_s, timezone.utc).isoformat(timespec='milliseconds')
     made = record('header', now_ns, NOBODY, schema_version=SCHEMA_VERSION, node=node, role=role)
-    return made | {
-        'version': version,
-        'when': when.replace('+00:00', 'Z'),
-        'policies': list(policies),
-        'parameters': dict(parameters),
-    }
+    made |= {'version': version, 'when': when.replace('+00:00', 'Z')}
+    known = {} if policies is None else {'policies': list(policies)}
+    return made | known | {'parameters': dict(parameters)}
 
 
 def policy(slot: str, fingerprint: str) -> Record:
@@ -93,6 +80,7 @@ def request(
     round_trip_ms: float | None = None,
     request_bytes: int | None = None,
     chunk_bytes: int | None = None,
+    chunk_range: Sequence[int] | None = None,
     superseded: int | None = None,
     prefix_policy: str = '',
     prefix_ignored: bool | None = None,
@@ -118,6 +106,7 @@ def request(
         round_trip_ms=round_trip_ms,
         request_bytes=request_bytes,
         chunk_bytes=chunk_bytes,
+        chunk_range=chunk_range,
         superseded=superseded,
         prefix_policy=prefix_policy,
         prefix_ignored=prefix_ignored,
@@ -284,7 +273,7 @@ def record(kind: str, now_ns: int, ids: Ids, **fields: Any) -> Record:
     """Return a record of any kind, without the fields that are None or an empty text."""
     made: Record = {'kind': kind, 'mono_ns': now_ns}
     if ids is not NOBODY:
-        fields = ids._asdict() | fields
+        fields = ids.fields() | fields
     for name, value in fields.items():
         if not (value is None or value == ''):
             made[name] = value

@@ -11,6 +11,8 @@ from __future__ import annotations
 import hashlib
 import re
 
+from lerobot_serve.wire.schema import ID_LIMIT
+
 TOKEN = re.compile(r'[A-Za-z][A-Za-z0-9]*(_[A-Za-z0-9]+)*')
 FILE = re.compile(r'[A-Za-z0-9][A-Za-z0-9._-]*')
 TOPIC = re.compile(r'(/[A-Za-z_][A-Za-z0-9_]*)+')
@@ -30,6 +32,16 @@ def ros_token(text: str) -> str:
         return text
     words = re.sub(r'[^A-Za-z0-9]+', '_', text).strip('_') or 'name'
     return _hashed(words if words[0].isalpha() else f'n_{words}', text, '_')
+
+
+def session_name(client_id: str, session_epoch: int) -> str:
+    """Return the name of a session in logs and traces, another one for each client and epoch."""
+    epoch = f'#{session_epoch:08x}'
+    if len(client_id.encode()) + len(epoch) <= ID_LIMIT:
+        return client_id + epoch
+    # two long names may begin alike; a short one cannot end like this
+    mark = f'{epoch}~{hashlib.blake2s(client_id.encode(), digest_size=8).hexdigest()}'
+    return client_id.encode()[: ID_LIMIT - len(mark)].decode(errors='ignore') + mark
 
 
 def namespace(given: str, client_id: str | None) -> str:

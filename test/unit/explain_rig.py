@@ -51,7 +51,6 @@ def header(node: str) -> Record:
         version='0',
         wall_s=WALL_S + OFF_S[node],
         now_ns=int(BOOTED_S[node] * 1e9),
-        policies=[],
         parameters=PARAMETERS if node in ROBOTS else {},
     )
 

@@ -56,6 +56,7 @@ def test_an_answer_that_is_played_is_told_with_all_there_is_of_it(asking):
         'kind': 'request',
         'mono_ns': 30 * MS,
         'client': CLIENT,
+        'session_id': f'{CLIENT}#00000000',
         'session_epoch': 0,
         'seq': 1,
         'episode_id': request.episode_id,
@@ -67,6 +68,7 @@ def test_an_answer_that_is_played_is_told_with_all_there_is_of_it(asking):
         'seed': 7,
         **times,
         'round_trip_ms': 30.0,
+        'chunk_range': [0, len(CHUNK)],
         'superseded': 2,
         'task': 'fold the towel',
     }
@@ -176,6 +178,7 @@ def test_a_prefix_is_told_as_the_audit_looks_at_it(
     hear(bench, request, ROWS, header=request.header.answer(flags), policy=answers)
     (told,) = asking.requests
     assert (told['prefix_policy'], told['prefix_ignored']) == (before, ignored)
+    assert told['chunk_range'] == [0 if ignored else request.inference_delay_steps, len(ROWS)]
     assert audited(asking.notes.records)['prefix'] is outcome
 
 

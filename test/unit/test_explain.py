@@ -10,6 +10,7 @@ import pytest
 from lerobot_serve.cli.main import main
 from lerobot_serve.trace import records
 from lerobot_serve.trace.records import Ids
+from lerobot_serve.trace.story.happening import words_of
 from lerobot_serve.trace.story.moment import clock, DAY_S, parse, within
 from lerobot_serve.trace.story.source import Source
 from lerobot_serve.trace.story.stalls import Playing
@@ -26,6 +27,15 @@ def change(rung: str, why: str = '') -> dict:
 
 def incident(made: Scene, time_s: float, name: str) -> None:
     made.add('robot_1', time_s, records.incident(0, name, ids=Ids('robot_1')))
+
+
+def test_a_line_says_which_policies_are_in_use():
+    named = [records.policy('a', 'reach@f0'), records.policy('b', 'act@b1')]
+    assert words_of(records.policies(1, named)) == 'policies in use: a reach@f0, b act@b1'
+    assert words_of(records.policies(1, [])) == 'policies in use: none'
+    # whatever was written there
+    for damaged in (7, 'text', [7, None], None, {'slot': 'a'}):
+        assert words_of({'kind': 'policies', 'policies': damaged}) == 'policies in use: none'
 
 
 # moments

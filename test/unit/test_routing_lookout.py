@@ -170,10 +170,10 @@ def test_once_a_second_everything_is_told(rig):
     rig.close()
 
 
-def status(server: str, policy: str = 'act@2') -> SimpleNamespace:
+def status(server: str, policy: str = 'act@2', slot: str = 'a') -> SimpleNamespace:
     return SimpleNamespace(
         policy=policy,
-        slot='a',
+        slot=slot,
         state_class=1,
         state=2,
         ACTIVE=2,
@@ -194,6 +194,25 @@ def test_what_a_server_says_of_itself_is_learned_and_a_change_is_said(rig):
     assert rig.warned[-1] == 'slot a serves act@2 now, before it was act@a'
     assert rig.replicas['/a1'].seen.load == 0.5
     routing.close()
+
+
+def test_a_policy_that_is_learned_late_is_written_down(rig):
+    written = []
+    lookout = rig.lookout(rig.serving.control.close)
+    lookout._recorder = SimpleNamespace(
+        policies=lambda slots: written.append({n: s.policy for n, s in slots.items()})
+    )
+    first, second = ({'a': rig.slots['a'].policy, 'b': policy} for policy in ('act@b', 'act@c'))
+    rig.slots['b'].policy = ''
+    lookout.on_status('/b1', status('/b1', 'act@b', 'b'))
+    # not before the router begins: until then the slots find together
+    assert written == []
+    rig.slots['b'].policy = ''
+    lookout.note_policies()
+    for policy in ('act@b', 'act@b', 'act@c'):
+        lookout.on_status('/b1', status('/b1', policy, 'b'))
+    assert written[1:] == [first, second]
+    rig.close()
 
 
 # the router's end

@@ -38,6 +38,7 @@ def test_a_request_that_was_answered_has_all_that_is_known_of_it(told):
         'kind': 'request',
         'mono_ns': 5,
         'client': 'robot_1',
+        'session_id': 'robot_1#00000007',
         'session_epoch': 7,
         'seq': 3,
         'episode_id': 'episode_1',
@@ -50,6 +51,7 @@ def test_a_request_that_was_answered_has_all_that_is_known_of_it(told):
         'processing_ms': chunk.processing_ms,
         'inference_ms': 1.0,
         'request_bytes': len(request()),
+        'chunk_range': [0, len(ROWS)],
         'superseded': 0,
         'task': 'fold the towel',
     }

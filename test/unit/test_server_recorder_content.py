@@ -80,12 +80,18 @@ def test_a_prefix_is_told_with_whose_it_is(told, ours):
     rig.open()
     policy = rig.serving.served.fingerprint if ours else 'other@1'
     prefixed = replace(
-        OBSERVATION, prefix_policy=policy, prefix_robot=ROWS[:2], prefix_model=ROWS[:2]
+        OBSERVATION,
+        prefix_policy=policy,
+        prefix_robot=ROWS[:2],
+        prefix_model=ROWS[:2],
+        inference_delay_steps=1,
     )
     rig.serving.deposit(wire_observation.encode(prefixed), 0)
     rig.step()
     (record,) = told.read('request')
     assert (record['prefix_policy'], record['prefix_ignored']) == (policy, not ours)
+    # the row before repeats the prefix
+    assert record['chunk_range'] == [1 if ours else 0, len(ROWS)]
 
 
 def test_sessions_come_and_go_by_name(told):
@@ -99,6 +105,7 @@ def test_sessions_come_and_go_by_name(told):
         ('session', 'open', 'closed', 'client_gone'),
     ]
     assert {(s['client'], s['session_epoch']) for s in states} == {('robot_1', 7)}
+    assert {s['session_id'] for s in states} == {session.session_id}
 
 
 def test_policies_states_and_parameters_are_told(told):
@@ -111,7 +118,9 @@ def test_policies_states_and_parameters_are_told(told):
     rig.watch.changed(replace(told.parameters, max_sessions=3, default_task='pick'))
     (state,) = told.read('state')
     assert (state['of'], state['from'], state['to']) == ('server', 'inactive', 'active')
-    served, none = told.read('policies')
+    (header,), (served, none) = told.read('header'), told.read('policies')
+    # it began before a policy was loaded
+    assert 'policies' not in header
     assert served['policies'] == [
         {'slot': 'a', 'model_id': 'fake', 'model_hash': '0123456789abcdef'}
     ]

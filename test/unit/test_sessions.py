@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 import pytest
 from session_rig import ask, RULES, S, table
 
-from lerobot_serve.server.sessions import name_session, SessionTable
+from lerobot_serve.server.sessions import SessionTable
+from lerobot_serve.wire.names import session_name
 from lerobot_serve.wire.schema import ID_LIMIT, Refusal, SCHEMA_VERSION, StateClass
 from lerobot_serve.wire.session import Refused, SessionAsk
 
@@ -178,14 +179,14 @@ def test_changed_rules_leave_open_sessions_open():
 
 def test_two_long_names_that_begin_alike_are_two_sessions():
     begin = 'ü' * 63
-    ids = [name_session(ask(begin + end)) for end in 'ab']
+    ids = [session_name(begin + end, 7) for end in 'ab']
     assert ids[0] != ids[1]
     assert all(len(one.encode()) <= ID_LIMIT and one.startswith('ü' * 40) for one in ids)
 
 
 def test_nobody_can_take_the_name_that_a_long_one_was_given():
-    taken = name_session(ask('a' * ID_LIMIT))
-    forged = {name_session(ask(taken[:cut])) for cut in range(1, ID_LIMIT + 1)}
+    taken = session_name('a' * ID_LIMIT, 7)
+    forged = {session_name(taken[:cut], 7) for cut in range(1, ID_LIMIT + 1)}
     assert taken not in forged
 
 
@@ -198,7 +199,7 @@ epochs = st.sampled_from([0, 7, 0x77, 2**32 - 1])
 @given(names, epochs, names, epochs)
 def test_each_robot_and_epoch_has_an_id_of_its_own(name, epoch, other_name, other_epoch):
     same = (name, epoch) == (other_name, other_epoch)
-    first, second = name_session(ask(name, epoch)), name_session(ask(other_name, other_epoch))
+    first, second = session_name(name, epoch), session_name(other_name, other_epoch)
     assert (first == second) == same
     assert len(first.encode()) <= ID_LIMIT
 

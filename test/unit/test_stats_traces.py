@@ -90,6 +90,8 @@ def test_what_belongs_to_no_slot_is_counted_too(tmp_path, driven):
     assert sum(t.trips for t in edges) == len(trips)
     assert stats.tallies['edge', '', ''].drops == {'late_chunk': 3}
     assert stats.canary == {'begun': 1}
+    in_use = {f'edge {slot} {policy}' for slot, policy in POLICY.items()}
+    assert in_use <= set(stats.policies) == set(as_json(stats)['policies'])
     outcomes = sum((t.outcomes for t in stats.tallies.values()), Counter())
     assert outcomes == {'success': 2, 'failure': 1}
 

@@ -64,8 +64,16 @@ def test_a_role_that_is_none_is_refused():
         header(role='robot')
 
 
-def test_a_header_without_policies_says_so():
+def test_a_header_says_nothing_of_policies_that_are_not_known_yet():
+    assert 'policies' not in header(policies=None)
+    # a node that knows of none says so
     assert header(policies=[])['policies'] == []
+
+
+def test_a_record_of_a_session_has_the_name_of_the_session():
+    assert records.drop(1, 'late_chunk', ids=IDS)['session_id'] == 'robot_1#0000004d'
+    for ids in (Ids('robot_1'), Ids(session_epoch=7), records.NOBODY):
+        assert 'session_id' not in records.drop(1, 'late_chunk', ids=ids)
 
 
 def test_a_fingerprint_is_taken_apart_at_its_last_at():
@@ -93,6 +101,7 @@ def test_a_request_holds_what_is_known_of_it():
         'kind': 'request',
         'mono_ns': 9,
         'client': 'robot_1',
+        'session_id': 'robot_1#0000004d',
         'session_epoch': 77,
         'seq': 12,
         'episode_id': 'episode-1',

@@ -39,6 +39,16 @@ def table(record: Record, name: str) -> Record:
     return value if type(value) is dict else {}
 
 
+def policies(record: Record) -> list[str]:
+    """Return each policy that a record says is in use, with its slot before it."""
+    entries = record.get('policies')
+    named = [each for each in entries if type(each) is dict] if type(entries) is list else []
+    return [
+        f'{text(each, "slot") or "no slot"} {text(each, "model_id")}@{text(each, "model_hash")}'
+        for each in named
+    ]
+
+
 def is_number(value: Any) -> bool:
     """Tell whether one can compute with it. Never raises."""
     try:

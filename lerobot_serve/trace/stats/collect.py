@@ -11,7 +11,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Iterable
 from pathlib import Path
 
-from lerobot_serve.trace.audit.fields import integer, number, Record, table, text
+from lerobot_serve.trace.audit.fields import integer, number, policies, Record, table, text
 from lerobot_serve.trace.audit.reading import find_runs, Records
 from lerobot_serve.trace.audit.run import offset_s
 from lerobot_serve.trace.stats.lines import lean_records
@@ -32,6 +32,8 @@ class Stats:
     def __init__(self) -> None:
         self.tallies: dict[Key, Tally] = {}
         self.runs = self.lines = self.size_bytes = self.damaged = 0
+        # role, slot and policy -> how often it came into use
+        self.policies: Counter[str] = Counter()
         self.canary: Counter[str] = Counter()
         self.incidents: Counter[str] = Counter()
         self.divergences: dict[str, Sketch] = {}
@@ -77,6 +79,7 @@ class _Run:
             'outcome': self._outcome,
             'drop': self._drop,
             'shadow': self._shadow,
+            'policies': self._policies,
             'canary': lambda record: count(stats.canary, text(record, 'what')),
             'incident': lambda record: count(stats.incidents, text(record, 'name')),
         }
@@ -93,6 +96,12 @@ class _Run:
         elif kind == 'header' and not self._role:
             self._role = text(record, 'role')
             self._offset_s = offset_s(record)
+            # of a run whose oldest parts are gone
+            self._policies(record)
+
+    def _policies(self, record: Record) -> None:
+        for name in policies(record):
+            count(self._stats.policies, f'{self._role} {name}')
 
     def _client(self, record: Record) -> _Client:
         return self._clients.setdefault(text(record, 'client'), _Client())

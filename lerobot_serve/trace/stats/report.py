@@ -20,6 +20,7 @@ def as_json(stats: Stats) -> dict[str, Any]:
         'quantile_error': ERROR,
         'slots': [key._asdict() | _tally_json(stats.tallies[key]) for key in keys(stats)],
         'divergence': {pair: each.spread() for pair, each in sorted(stats.divergences.items())},
+        'policies': dict(stats.policies),
         'canary': dict(stats.canary),
         'incidents': dict(stats.incidents),
     }
@@ -35,7 +36,8 @@ def table(stats: Stats) -> str:
         lines += [f'  {name:<16}  {value}' for name, value in facts]
     for pair, sketch in sorted(stats.divergences.items()):
         lines += ['', f'shadow {printable(pair)}', f'  {"divergence":<16}  {spread(sketch)}']
-    for name, counter in (('canary', stats.canary), ('incidents', stats.incidents)):
+    told = {'policies': stats.policies, 'canary': stats.canary, 'incidents': stats.incidents}
+    for name, counter in told.items():
         if counter:
             lines += ['', f'{name}: {counts(counter)}']
     return '\n'.join([*lines, '', f'quantiles are within {ERROR:.0%} of the exact ones'])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from lerobot_serve.trace.audit.fields import integer, number, Record, text
+from lerobot_serve.trace.audit.fields import integer, number, policies, Record, text
 
 
 class Happening(NamedTuple):
@@ -38,6 +38,10 @@ def _decision(record: Record) -> str:
     words = f'episode {text(record, "episode_id") or "without name"} {verb} slot '
     words += text(record, 'slot') or '?'
     return _why(words + (f' at {server}' if server else ''), text(record, 'reason'))
+
+
+def _policies(record: Record) -> str:
+    return f'policies in use: {", ".join(policies(record)) or "none"}'
 
 
 def _drop(record: Record) -> str:
@@ -81,6 +85,7 @@ def _short(value: Any) -> str:
 WORDS = {
     'state': _state,
     'parameter': _parameter,
+    'policies': _policies,
     'decision': _decision,
     'drop': _drop,
     'incident': _incident,
