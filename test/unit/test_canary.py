@@ -292,7 +292,7 @@ def test_guards_let_a_promoted_canary_be():
         ({'others': {'missing': 'no shadow'}}, 'held: no shadow'),
         ({'champion': {'healthy': False, 'health_text': 'gone'}}, 'champion is not healthy: gone'),
         ({'candidate': {'policy': ''}}, 'policy of the candidate is not known'),
-        ({'candidate': {'commands': 10}}, '~/executed_action'),
+        ({'candidate': {'commands': 10}}, 'lerobot_serve.executed'),
         ({'candidate': {'latency_ms_p95': math.nan}}, 'too few answers of the candidate'),
         ({'champion': {'latency_ms_p95': math.nan}}, 'too few answers of the champion'),
     ],

@@ -133,7 +133,7 @@ def test_no_guard_trips_at_its_limit_or_on_few(candidate, champion, others):
         ({'answers': 99}, {}, {}, 'only 99 answers of the candidate in this step, 100 are needed'),
         ({'latency_ms_p95': math.nan}, {}, {}, 'too few answers of the candidate to tell'),
         ({}, {'latency_ms_p95': math.nan}, {}, 'too few answers of the champion to tell'),
-        ({'commands': 2999}, {}, {}, 'the router does not hear ~/executed_action of the robots'),
+        ({'commands': 2999}, {}, {}, 'Executed actions travel with the requests'),
         ({}, {}, {'divergence_samples': 0}, 'measured on 0 observations only, 20 are needed'),
         ({}, {}, {'divergence': math.nan}, 'is a shadow running? A limit of 0 does without'),
         ({'arm': Arm(9, 2, 2)}, {}, {}, 'only 4 of 9 episodes of the candidate in this step'),

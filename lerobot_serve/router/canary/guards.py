@@ -240,9 +240,9 @@ def _few_commands(candidate: SlotFacts, limits: Limits) -> str:
         return ''
     return (
         f'only {candidate.commands} commands of robots with the candidate were seen in this step, '
-        f'{limits.minimum_commands} are needed to tell how often the cage and the ladder act. If '
-        'it stays so, the router does not hear ~/executed_action of the robots; limits of 0 % do '
-        'without'
+        f'{limits.minimum_commands} are needed to tell how often the cage and the ladder act. '
+        'Executed actions travel with the requests of robots: if the number stays low, robots of '
+        'the candidate send none (extension lerobot_serve.executed); limits of 0 % do without'
     )
 
 
