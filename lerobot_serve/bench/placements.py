@@ -77,7 +77,7 @@ def _measure_cost(rounds: int, writer: Writer) -> Case:
 def writing(folder: Path) -> Iterator[Writer]:
     """Give the writer of a new store, whose thread runs meanwhile."""
     (folder / FILE).unlink(missing_ok=True)
-    writer, stop = Writer(Store(folder, CAPACITY, 'now'), print), threading.Event()
+    writer, stop = Writer(Store(folder, CAPACITY, 'now'), print, print), threading.Event()
     thread = threading.Thread(target=writer.run, args=[stop], name='store')
     thread.start()
     try:

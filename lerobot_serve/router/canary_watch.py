@@ -38,6 +38,8 @@ STATES = {
     State.PROMOTED: CanaryState.PROMOTED,
     State.ROLLED_BACK: CanaryState.ROLLED_BACK,
 }
+# happenings that nobody has to look into
+WELL = ('began', 'started', 'passed', 'promoted')
 LOG10_E = 0.4342944819032518
 
 
@@ -48,7 +50,7 @@ SAVE_PERIOD_NS = 5 * 10**9
 class CanaryWatch:
     """
     See the module. `slot` is the candidate's, None in a router of one slot. `set_split` changes
-    the parameter split_percent, `warn` is for operators.
+    the parameter split_percent, `warn` is for operators, `inform` for what went well.
     """
 
     def __init__(
@@ -59,10 +61,11 @@ class CanaryWatch:
         *,
         set_split: Callable[[int], None],
         warn: Callable[[str], None],
+        inform: Callable[[str], None],
     ) -> None:
         self.canary = Canary(parameters.plan, parameters.terms, parameters.limits)
         self._slot, self._intent = slot, intent
-        self._set_split, self._warn = set_split, warn
+        self._set_split, self._warn, self._inform = set_split, warn, inform
         self._leave_at_once = parameters.rollback_now
         self._share: int | None = None
         self._saved_ns: int | None = None
@@ -103,7 +106,8 @@ class CanaryWatch:
             self._note_trial()
             self._save(now_ns, is_decision=bool(happenings))
         for happening in happenings:
-            self._warn(f'canary {happening.what}: {happening.why}')
+            say = self._inform if happening.what in WELL else self._warn
+            say(f'canary {happening.what}: {happening.why}')
             self.happened(happening, share)
 
     def _decide(self, happening: Happening, *, at_once: bool) -> None:

@@ -25,13 +25,14 @@ from lerobot_serve.router.shadow_feed import ShadowFeed
 class Here:
     """
     The node, as far as its rooms know of it: its full name, monotonic nanoseconds, the present as
-    messages have it, and how operators are warned.
+    messages have it, how operators are warned, and how they hear of what is well again.
     """
 
     name: str
     clock: Callable[[], int]
     stamp: Callable[[], Any]
     warn: Callable[[str], None]
+    inform: Callable[[str], None]
 
 
 class Presence(Protocol):
@@ -101,7 +102,8 @@ class Lookout:
     def _tell_verdict(self, before: str, state: Any) -> None:
         if self._recorder:
             self._recorder.state('slots', before, self._verdict, state.text)
-        self._here.warn(f'{self._verdict}: {state.text}' if state.text else self._verdict)
+        say = self._here.inform if self._verdict == 'healthy' else self._here.warn
+        say(f'{self._verdict}: {state.text}' if state.text else self._verdict)
         self._topics.tell(state)
 
     def look_slowly(

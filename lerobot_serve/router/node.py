@@ -130,7 +130,7 @@ class PolicyRouter(LifecycleNode):
         """Meet the replicas. Raises ParameterError and StoreRefused."""
         name = self.get_fully_qualified_name()
         parameters = self._settings.current.within(self.get_namespace())
-        here = Here(name, time.monotonic_ns, self.stamp, self.warn)
+        here = Here(name, time.monotonic_ns, self.stamp, self.warn, self.inform)
         folder = state_folder(parameters.state_folder, name)
         stop = threading.Event()
         replicas = ReplicaClients(
@@ -158,6 +158,7 @@ class PolicyRouter(LifecycleNode):
                 self._drops,
                 clock=here.clock,
                 warn=here.warn,
+                inform=here.inform,
                 set_split=lambda percent: self._settings.set(split_percent=percent),
                 given=self._given.within(self.get_namespace()),
                 now=present,
@@ -229,6 +230,9 @@ class PolicyRouter(LifecycleNode):
 
     def warn(self, text: str) -> None:
         self.get_logger().warning(text)
+
+    def inform(self, text: str) -> None:
+        self.get_logger().info(text)
 
     def stamp(self) -> Any:
         return self.get_clock().now().to_msg()

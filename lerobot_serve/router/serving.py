@@ -58,27 +58,29 @@ class Serving:
         *,
         clock: Callable[[], int],
         warn: Callable[[str], None],
+        inform: Callable[[str], None],
         set_split: Callable[[int], None],
         given: RouterParameters | None = None,
         now: Callable[[], str] = lambda: 'before',
     ) -> None:
         """
         `given` are the parameters of file and command line, where they are others; `now` is the
-        present in words. `set_split` changes the parameter split_percent; `warn` is for operators.
+        present in words. `set_split` changes the parameter split_percent; `warn` is for operators,
+        `inform` for what went well.
         Raises StoreRefused when another router has the folder, or its store is none of ours.
         """
         self.drops, self._clock = drops, clock
         store = Store(folder, parameters.remembered_episodes, now())
         if store.damage:
             warn(f'the store was damaged: {store.damage.text}')
-        self.writer = Writer(store, warn)
+        self.writer = Writer(store, warn, inform)
         if self.writer.text:
             warn(f'{self.writer.text}: routing goes on, decisions are not durable')
         self.intent = Intent(self.writer, clock=clock, now=now, warn=warn)
         self.given = given or parameters
         try:
             self.parameters, self.origins = self.intent.parameters(parameters, self.given)
-            self._build(clients, outside, warn, set_split)
+            self._build(clients, outside, warn, inform, set_split)
         except BaseException:
             self.writer.close()
             raise
@@ -90,6 +92,7 @@ class Serving:
         clients: dict[str, Client],
         outside: Outside,
         warn: Callable[[str], None],
+        inform: Callable[[str], None],
         set_split: Callable[[int], None],
     ) -> None:
         parameters, content, clock = self.parameters, self.writer.content, self._clock
@@ -122,7 +125,12 @@ class Serving:
         )
         self.qualification = Qualification(content.shadow, self.writer.learn, warn)
         self.canary = CanaryWatch(
-            parameters, self.slots.get(CANDIDATE), self.intent, set_split=set_split, warn=warn
+            parameters,
+            self.slots.get(CANDIDATE),
+            self.intent,
+            set_split=set_split,
+            warn=warn,
+            inform=inform,
         )
         self.tally.expect(self.canary.open_episodes(), clock())
 

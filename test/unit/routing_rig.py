@@ -27,6 +27,7 @@ class RoutingRig:
         self.parameters = RouterParameters(**(parameters or TWO_SLOTS))
         self.drops, self.outside = Drops(), FakeOutside()
         self.told: list[str] = []
+        self.informed: list[str] = []
         self.splits: list[int] = []
         self.clients = {name: FakeReplica(name) for name in self.parameters.servers}
         self.serving = Serving(
@@ -37,6 +38,7 @@ class RoutingRig:
             self.drops,
             clock=lambda: self.now_ns,
             warn=self.told.append,
+            inform=self.informed.append,
             set_split=self.splits.append,
         )
         self.slots, self.replicas = self.serving.slots, self.serving.replicas

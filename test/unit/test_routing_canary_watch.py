@@ -40,6 +40,7 @@ class Rig:
         self.intent: Intent | None = None
         self.splits: list[int] = []
         self.told: list[str] = []
+        self.informed: list[str] = []
         self.happened: list[tuple[str, int | None]] = []
         self.world = World()
         self.watch = self.begin(parameters)
@@ -48,7 +49,7 @@ class Rig:
         """A router starts; what the one before knew is in the store."""
         if self.intent:
             self.intent.writer.close()
-        writer = Writer(Store(self.folder, 10, 'now'), self.told.append)
+        writer = Writer(Store(self.folder, 10, 'now'), self.told.append, self.informed.append)
         self.intent = Intent(
             writer, clock=lambda: self.world.now_ns, now=lambda: 'now', warn=self.told.append
         )
@@ -61,6 +62,7 @@ class Rig:
             self.intent,
             set_split=self.splits.append,
             warn=self.told.append,
+            inform=self.informed.append,
         )
         self.watch.happened = lambda what, share: self.happened.append((what.what, share))
         return self.watch
@@ -109,7 +111,9 @@ def test_the_split_follows_each_step_and_is_set_once(rig):
     assert rig.state().state == CanaryState.PROMOTED
     assert [what for what, _ in rig.happened if what == 'promoted'] == ['promoted'] * 2
     assert rig.happened[-1] == ('promoted', 100)
-    assert any(text.startswith('canary promoted: ') for text in rig.told)
+    assert any(text.startswith('canary promoted: ') for text in rig.informed)
+    # what goes well is no warning
+    assert rig.told == []
 
 
 def test_a_slot_that_fails_takes_the_share_away_at_once(rig):

@@ -66,7 +66,9 @@ class Rig(RoutingRig):
             stamp=Time,
             warn=self.warned.append,
         )
-        self.here = Here('/policy_router', lambda: self.now_ns, Time, self.warned.append)
+        self.here = Here(
+            '/policy_router', lambda: self.now_ns, Time, self.warned.append, self.informed.append
+        )
 
     def routing(self) -> Routing:
         return Routing(
@@ -151,15 +153,16 @@ def test_a_verdict_is_said_when_it_changes(rig):
     assert not rig.topics
     for _ in range(3):
         lookout.look(rig.parameters, is_open=True)
-    assert rig.warned == ['healthy']
+    assert (rig.warned, rig.informed) == ([], ['healthy'])
     rig.slots['b'].health.suspend('timeout', rig.now_ns)
     for _ in range(3):
         lookout.look(rig.parameters, is_open=True)
-    assert rig.warned == ['healthy', 'drain-b: slot b: unhealthy: timeout']
+    assert rig.warned == ['drain-b: slot b: unhealthy: timeout']
     assert [state.verdict for state in rig.published(RouterState)] == ['healthy', 'drain-b']
     rig.behind.there = False
     lookout.look(rig.parameters, is_open=True)
     assert rig.warned[-1].startswith('degraded: slot a: /a1: it has gone')
+    assert rig.informed == ['healthy']
     rig.close()
 
 

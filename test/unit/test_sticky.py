@@ -211,7 +211,7 @@ steps = st.tuples(
 
 @contextmanager
 def writing(folder: Path, capacity: int) -> Iterator[Writer]:
-    writer = Writer(Store(folder, capacity, 'now'), pytest.fail)
+    writer = Writer(Store(folder, capacity, 'now'), pytest.fail, pytest.fail)
     yield writer
     writer.close()
 

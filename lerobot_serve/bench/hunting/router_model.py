@@ -177,6 +177,7 @@ class RouterModel:
             self._drops,
             clock=lambda: self.now_ns,
             warn=lambda text: None,
+            inform=lambda text: None,
             set_split=self._set_split,
             given=self._given,
             now=lambda: f'at {self.wall_s:.0f}',

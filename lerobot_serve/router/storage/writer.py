@@ -39,8 +39,10 @@ class _Waiting:
 class Writer:
     """See the module. Until `run` has begun, and after it has ended, the caller writes."""
 
-    def __init__(self, store: Store, warn: Callable[[str], None]) -> None:
-        self._store, self._warn = store, warn
+    def __init__(
+        self, store: Store, warn: Callable[[str], None], inform: Callable[[str], None]
+    ) -> None:
+        self._store, self._warn, self._inform = store, warn, inform
         self._lock, self._writing = threading.Lock(), threading.Lock()
         self._work = threading.Event()
         self._next, self._queue = Batch(), []
@@ -170,7 +172,7 @@ class Writer:
             return f'{self._store.path} cannot be written ({error})'
         if self._is_failing:
             self._is_failing = False
-            self._warn(f'{self._store.path} is written again')
+            self._inform(f'{self._store.path} is written again')
         return ''
 
     def _put_back(self, batch: Batch) -> None:
