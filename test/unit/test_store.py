@@ -12,6 +12,7 @@ from lerobot_serve.router.split import bucket
 from lerobot_serve.router.storage import schema
 from lerobot_serve.router.storage.content import DRAIN, untouched, VERDICT
 from lerobot_serve.router.storage.store import FILE, Store, StoreRefused
+from lerobot_serve.router.storage.writer import Writer
 from lerobot_serve.router.storage.writing import Batch
 
 BARRED = {(VERDICT, 'two@2'): rolled_back()}
@@ -140,3 +141,24 @@ def test_a_folder_that_is_taken_away_is_made_again_with_all_decisions(tmp_path):
     store.close()
     content = opened(tmp_path / 'here').content
     assert ('b', 'two@2') in bars(content) and list(content.placements) == ['ep_1']
+
+
+def test_a_store_that_fails_is_a_warning_and_one_that_works_again_is_none(tmp_path, monkeypatch):
+    warned, informed = [], []
+    store = Store(tmp_path, 100, 'now')
+    writer, write = Writer(store, warned.append, informed.append), store.write
+
+    def full(batch: Batch) -> None:
+        raise OSError(28, 'No space left on device')
+
+    monkeypatch.setattr(store, 'write', full)
+    for _ in range(2):
+        assert 'No space left' in writer.decide(BARRED, keep=True)
+    assert len(warned) == 1
+    assert 'routing goes on' in warned[0]
+    assert informed == []
+    monkeypatch.setattr(store, 'write', write)
+    for _ in range(2):
+        assert writer.decide(BARRED, keep=True) == ''
+    assert (len(warned), informed) == (1, [f'{store.path} is written again'])
+    writer.close()
