@@ -120,6 +120,10 @@ class Controller:
     def teardown(self) -> Teardown:
         return self._ladder.teardown
 
+    @property
+    def supply(self) -> Supply:
+        return self._ladder.supply
+
     # request thread
 
     def report(self) -> wire_executed.Executed:
@@ -150,7 +154,8 @@ class Controller:
             self.ticks_skipped += 1
             return None, False
         sensed = sense()
-        self._where.see(sensed, now_ns, plays=self._was_playing and self._last is not None)
+        moves = self._joints() is Joints.MOVING
+        self._where.see(sensed, now_ns, self._last, plays=self._was_playing, moves=moves)
         if orders.state is not State.DEAD:
             self._ladder.revive()
         if self._was_moved_by_hand():
@@ -170,7 +175,9 @@ class Controller:
 
     def _decide(self, now_ns: int, sensed: Sensed, orders: Orders) -> Decision:
         self._playing.follow_queue()
-        self._begins_episode |= self._playing.cleared
+        if self._playing.cleared:
+            # no teardown returns to where an earlier episode began
+            self._begins_episode, self._ladder.initial_pose = True, None
         joints = self._joints()
         given = Situation(
             orders,
@@ -202,11 +209,11 @@ class Controller:
 
     def _next(self, now_ns: int) -> np.ndarray | None:
         """Return what is played, None for nothing or while it is not known where to begin from."""
-        if self._last is None and self._playing.has_rows():
-            self.waits_for = self._where.why_no_start()
-            if self.waits_for:
-                return None
-        return self._playing.next(now_ns)
+        why_not = '' if self._last else self._where.why_no_start()
+        if not why_not:
+            return self._playing.next(now_ns)
+        self.waits_for = why_not if self._playing.waits(now_ns) else ''
+        return None
 
     def _joints(self) -> Joints:
         if self._last is None:
@@ -214,7 +221,7 @@ class Controller:
         return Joints.MOVING if self._cage.limits.moves(self._last) else Joints.AT_REST
 
     def _was_moved_by_hand(self) -> bool:
-        """Return whether a robot that holds stands elsewhere; it then begins from there."""
+        """Return whether a robot that held or was lost stands elsewhere; it begins from there."""
         holds = self.rung is RungKind.HOLD and self._joints() is Joints.AT_REST
         moved = self._where.moved_to(self._last, holds=holds)
         self._last = moved or self._last
