@@ -77,9 +77,8 @@ class Controller:
         self._dry, self._releases = dry, releases
         self._orders: list[Callable[[], None]] = []
         self._last: Last | None = None
-        self._begins_episode = True
+        self._begins_episode = self._said_dry = True
         self._was_playing = False
-        self._said_dry = True
         self.grant = Grant(Commander.LADDER, Allowed.NONE, '')
         self.rung = RungKind.PLAY
         self.rung_reason = ''
@@ -87,10 +86,9 @@ class Controller:
         self.waits_for = ''
         self.drops: Counter[str] = self._playing.drops
         self.actions_executed = self.fallbacks = self.cage_trips = self.stalls = 0
-        self.ticks_skipped = 0
         # by number: of commands that were sent, and of everything that was judged
         self.commands, self.verdicts = [0] * len(RungKind), [0] * len(Verdict)
-        self.age_ns = self.oldest_age_ns = 0
+        self.ticks_skipped = self.age_ns = self.oldest_age_ns = 0
 
     # any thread; followed at the next step
 
@@ -196,8 +194,7 @@ class Controller:
             grant = decide(given._replace(supply=self._ladder.supply))
         self.grant = grant
         if self._last is None and grant.allowed in BEGINS:
-            self.waits_for = self._where.why_no_start()
-            self._last = None if self.waits_for else self._where.begin()
+            self.waits_for, self._last = self._where.why_no_start(), self._where.begin()
         return self._ladder.step(
             grant,
             wanted,
@@ -223,9 +220,12 @@ class Controller:
     def _was_moved_by_hand(self) -> bool:
         """Return whether a robot that held or was lost stands elsewhere; it begins from there."""
         holds = self.rung is RungKind.HOLD and self._joints() is Joints.AT_REST
-        moved = self._where.moved_to(self._last, holds=holds)
-        self._last = moved or self._last
-        return moved is not None
+        if not self._where.was_moved(self._last, holds=holds):
+            return False
+        self._last = self._where.begin()
+        if self._last is None:
+            self._fall_silent()
+        return True
 
     def _fall_silent(self) -> None:
         """Command nothing: the next command is bounded from where the robot is by then."""

@@ -54,8 +54,11 @@ class Whereabouts:
         return self._start.why_not()
 
     def begin(self) -> Last | None:
-        """Return what a first command is bounded from, None while that is not known."""
-        return self._start.last()
+        """
+        Return what a first command is bounded from, None while nothing may begin: far outside its
+        limits the sensor is wrong, and a hold would drive the robot there.
+        """
+        return None if self.why_no_start() else self._start.last()
 
     def blind(self, now_ns: int) -> str:
         """Return why the robot must not move on for want of measurements, empty when it may."""
@@ -65,14 +68,14 @@ class Whereabouts:
             return 'its state was missing; it moves on when it is at rest and new samples agree'
         return 'its state is missing or too old'
 
-    def moved_to(self, last: Last | None, *, holds: bool) -> Last | None:
-        """Return where it stands, when it was moved by hand while it held or was lost."""
+    def was_moved(self, last: Last | None, *, holds: bool) -> bool:
+        """Return whether it was moved by hand while it held or was lost."""
         was_moved = self._is_found and self._was_moved_while_lost(last)
         if holds:
             was_moved |= self._holding.was_moved(last.position, self._start.agreed)
         if was_moved or not holds:
             self._holding.end()
-        return self._start.last() if was_moved else None
+        return was_moved
 
     def _was_moved_while_lost(self, last: Last | None) -> bool:
         if last is None or self._left is None:

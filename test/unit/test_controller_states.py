@@ -230,6 +230,22 @@ def test_a_robot_that_was_moved_while_no_rung_played_begins_from_there():
     assert all(command > 49.0 for command in commands[3:] if command is not None)
 
 
+@pytest.mark.parametrize('is_lost', [False, True])
+def test_a_sensor_that_says_it_stands_far_outside_its_limits_moves_nothing(is_lost):
+    bench = lost(outside_share=0.05)
+    if not is_lost:
+        place(bench, 0.05)
+        bench.commands(20)
+        assert bench.controller.rung is RungKind.HOLD
+    place(bench, 400.0)
+    commands = [command for command in bench.commands(20) if command is not None]
+    assert max(commands, default=0.0) <= 0.1
+    assert bench.commands(1) == [None]
+    bench.plan(*[0.1] * 9)
+    assert bench.commands(3) == [None] * 3
+    assert 'j0.pos is measured at 400' in bench.controller.waits_for
+
+
 # the pose in which the episode began
 
 
