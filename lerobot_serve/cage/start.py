@@ -36,6 +36,8 @@ class Start:
         self._newest: np.ndarray | None = None
         self._arrived_ns: tuple[int, ...] = ()
         self._agreed = 0
+        # the joint that differed last since the count began, for the text
+        self._differed = ''
 
     def see(self, measured: np.ndarray | None, arrived_ns: tuple[int, ...] = ()) -> None:
         """
@@ -53,15 +55,23 @@ class Start:
             new > old for new, old in zip(arrived_ns, old_ns, strict=True)
         ):
             return
-        elif (abs(known.position - self._newest) <= self._apart).all():
-            self._agreed += 1
         else:
-            self._agreed = 1
+            self._agreed = 1 if self._differ(known.position) else self._agreed + 1
         self._newest, self._arrived_ns = known.position, arrived_ns
+
+    def _differ(self, position: np.ndarray) -> bool:
+        """Return whether a joint is too far from where it was in the sample before."""
+        too_far = abs(position - self._newest) - self._apart
+        joint = int(too_far.argmax())
+        differs = bool(too_far[joint] > 0)
+        if differs:
+            bound = self._apart[joint]
+            self._differed = f'; {self._limits.names[joint]} moves or jumps by more than {bound:g}'
+        return differs
 
     def forget(self) -> None:
         """Count samples from the next one on."""
-        self._newest, self._agreed = None, 0
+        self._newest, self._agreed, self._differed = None, 0, ''
 
     @property
     def agreed(self) -> np.ndarray | None:
@@ -81,7 +91,8 @@ class Start:
         if last is None:
             if self._newest is None:
                 return 'where the robot is is not known'
-            return f'{self._agreed} of {self._samples} measured samples agree'
+            # without a count, which would make each look another reason
+            return f'no {self._samples} measured samples in a row agree yet{self._differed}'
         limits = self._limits
         too_low = limits.low - self._outside - last.position
         too_far = np.maximum(too_low, last.position - limits.high - self._outside)

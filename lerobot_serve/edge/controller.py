@@ -77,9 +77,8 @@ class Controller:
         self._dry, self._releases = dry, releases
         self._orders: list[Callable[[], None]] = []
         self._last: Last | None = None
-        self._begins_episode = True
+        self._begins_episode = self._said_dry = True
         self._was_playing = False
-        self._said_dry = True
         self.grant = Grant(Commander.LADDER, Allowed.NONE, '')
         self.rung = RungKind.PLAY
         self.rung_reason = ''
@@ -87,10 +86,9 @@ class Controller:
         self.waits_for = ''
         self.drops: Counter[str] = self._playing.drops
         self.actions_executed = self.fallbacks = self.cage_trips = self.stalls = 0
-        self.ticks_skipped = 0
         # by number: of commands that were sent, and of everything that was judged
         self.commands, self.verdicts = [0] * len(RungKind), [0] * len(Verdict)
-        self.age_ns = self.oldest_age_ns = 0
+        self.ticks_skipped = self.age_ns = self.oldest_age_ns = 0
 
     # any thread; followed at the next step
 
@@ -119,6 +117,10 @@ class Controller:
     @property
     def teardown(self) -> Teardown:
         return self._ladder.teardown
+
+    @property
+    def supply(self) -> Supply:
+        return self._ladder.supply
 
     # request thread
 
@@ -150,7 +152,8 @@ class Controller:
             self.ticks_skipped += 1
             return None, False
         sensed = sense()
-        self._where.see(sensed, now_ns, plays=self._was_playing and self._last is not None)
+        moves = self._joints() is Joints.MOVING
+        self._where.see(sensed, now_ns, self._last, plays=self._was_playing, moves=moves)
         if orders.state is not State.DEAD:
             self._ladder.revive()
         if self._was_moved_by_hand():
@@ -170,7 +173,9 @@ class Controller:
 
     def _decide(self, now_ns: int, sensed: Sensed, orders: Orders) -> Decision:
         self._playing.follow_queue()
-        self._begins_episode |= self._playing.cleared
+        if self._playing.cleared:
+            # no teardown returns to where an earlier episode began
+            self._begins_episode, self._ladder.initial_pose = True, None
         joints = self._joints()
         given = Situation(
             orders,
@@ -189,8 +194,7 @@ class Controller:
             grant = decide(given._replace(supply=self._ladder.supply))
         self.grant = grant
         if self._last is None and grant.allowed in BEGINS:
-            self.waits_for = self._where.why_no_start()
-            self._last = None if self.waits_for else self._where.begin()
+            self.waits_for, self._last = self._where.why_no_start(), self._where.begin()
         return self._ladder.step(
             grant,
             wanted,
@@ -202,11 +206,11 @@ class Controller:
 
     def _next(self, now_ns: int) -> np.ndarray | None:
         """Return what is played, None for nothing or while it is not known where to begin from."""
-        if self._last is None and self._playing.has_rows():
-            self.waits_for = self._where.why_no_start()
-            if self.waits_for:
-                return None
-        return self._playing.next(now_ns)
+        why_not = '' if self._last else self._where.why_no_start()
+        if not why_not:
+            return self._playing.next(now_ns)
+        self.waits_for = why_not if self._playing.waits(now_ns) else ''
+        return None
 
     def _joints(self) -> Joints:
         if self._last is None:
@@ -214,11 +218,14 @@ class Controller:
         return Joints.MOVING if self._cage.limits.moves(self._last) else Joints.AT_REST
 
     def _was_moved_by_hand(self) -> bool:
-        """Return whether a robot that holds stands elsewhere; it then begins from there."""
+        """Return whether a robot that held or was lost stands elsewhere; it begins from there."""
         holds = self.rung is RungKind.HOLD and self._joints() is Joints.AT_REST
-        moved = self._where.moved_to(self._last, holds=holds)
-        self._last = moved or self._last
-        return moved is not None
+        if not self._where.was_moved(self._last, holds=holds):
+            return False
+        self._last = self._where.begin()
+        if self._last is None:
+            self._fall_silent()
+        return True
 
     def _fall_silent(self) -> None:
         """Command nothing: the next command is bounded from where the robot is by then."""

@@ -34,4 +34,8 @@ class Holding:
             return False
         away = abs(agreed - commanded)
         self._least = away if self._least is None else np.minimum(self._least, away)
-        return bool((away - self._least > self._allowed).any())
+        return self.is_further(away, self._least)
+
+    def is_further(self, away: np.ndarray, before: np.ndarray) -> bool:
+        """Return whether a joint is so much further from what is commanded than it was before."""
+        return bool((away - before > self._allowed).any())

@@ -278,6 +278,7 @@ class EdgeController(SteadyNode):
         self._listener.dropped(reports.count_drops(self._view))
         self._log.look(self._connection.standing, reports.count_troubles(self._view))
         self._action.look()
+        self._stop_service.look()
         if alarm := self._controller.alarm.take():
             self.get_logger().error(alarm.text)
 

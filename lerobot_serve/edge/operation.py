@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 
 from lerobot_serve.edge.authority import (
+    Allowed,
     Commander,
     decide,
     Joints,
@@ -135,7 +136,16 @@ class Operation:
         self.look()
 
     def _tears_down(self) -> bool:
-        return self.say is Commander.TEARDOWN and self._controller.teardown is Teardown.PENDING
+        controller = self._controller
+        given = Situation(
+            self._orders(),
+            controller.latched,
+            controller.stopped,
+            teardown=controller.teardown,
+            joints=Joints.AT_REST,
+            supply=controller.supply,
+        )
+        return given.teardown is Teardown.PENDING and decide(given).allowed is Allowed.TEARDOWN
 
     def _what_holds(self) -> str:
         """Return what the robot does now, and what would let it go on."""

@@ -53,7 +53,13 @@ class Playing:
         self._look_at_age(oldest_ns)
         return self._interpolator.take()
 
-    def has_rows(self) -> bool:
+    def waits(self, now_ns: int) -> bool:
+        """
+        Tell whether there is something to play while nothing may begin; drop what grew too old,
+        or a queue that is appended to would grow for as long.
+        """
+        if dropped := self._queue.drop_older(now_ns - self._max_age_ns):
+            self.drops['stale_action'] += dropped
         return self.planned is not None or self._ladder.plays(self._queue.rows_left)
 
     def rows_left(self) -> int:

@@ -55,6 +55,10 @@ class RunEpisodeAction:
         )
 
     async def _execute(self, goal: ServerGoalHandle) -> RunEpisode.Result:
+        if goal.is_cancel_requested:
+            # both requests came before the executor got here: the robot must not begin to move
+            goal.canceled()
+            return RunEpisode.Result(outcome=CANCELLED, text='cancelled before it began')
         why_not = self._episodes.refusal(goal.request)
         if why_not:
             goal.abort()
@@ -73,8 +77,10 @@ class RunEpisodeAction:
         return result
 
     def _cancel(self, goal: ServerGoalHandle) -> CancelResponse:
-        self._episodes.cancel()
-        self.look()
+        # one that has not begun will not, and is no reason to end the one that runs
+        if self._running and self._running[0] is goal:
+            self._episodes.cancel()
+            self.look()
         return CancelResponse.ACCEPT
 
     def look(self) -> None:

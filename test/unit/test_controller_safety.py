@@ -139,6 +139,33 @@ def test_between_two_steps_the_last_command_is_the_bound():
     assert bench.commands(1) == pytest.approx([2 * STEP])
 
 
+def test_rows_that_arrive_while_it_may_not_begin_do_not_pile_up():
+    bench = Bench(outside_share=0.0)
+    bench.measured = np.array([500.0])
+    most = 0
+    for _ in range(50):
+        bench.plan(*np.zeros(5))
+        bench.commands(5)
+        most = max(most, bench.queue.rows_left)
+    assert most <= 20
+    assert bench.controller.drops['stale_action'] == 250 - bench.queue.rows_left
+    assert 'j0.pos is measured at 500' in bench.controller.waits_for
+
+
+def test_rows_that_arrive_in_the_midst_of_a_step_wait_for_a_start(monkeypatch):
+    bench = Bench(start_samples=3)
+    queue, rows_left = bench.queue, type(bench.queue).rows_left.fget
+
+    def counted(_: object) -> int:
+        left = rows_left(queue)
+        if not left:
+            bench.plan(1.0, 2.0, 3.0)
+        return left
+
+    monkeypatch.setattr(type(queue), 'rows_left', property(counted))
+    assert bench.commands(3) == [None, None, 1.0]
+
+
 def test_a_robot_that_is_nowhere_known_is_not_commanded_until_it_is():
     bench = Bench(arm(STEP))
     bench.measured = None

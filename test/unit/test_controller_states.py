@@ -179,6 +179,73 @@ def test_a_robot_that_is_blind_holds():
     assert verdicts == [Verdict.PASS] * 2 + [Verdict.HELD] * 3
 
 
+def lost(**options: object) -> Bench:
+    """Return a robot that was not measured for longer than it may be."""
+    bench = Bench(arm(STEP), max_blind_s=0.05, start_samples=3, **options)
+    bench.commands(3)
+    bench.plan(*[0.01 * i for i in range(9)])
+    bench.commands(3)
+    bench.measured = None
+    assert bench.commands(6)[-1] is not None
+    return bench
+
+
+def test_a_robot_that_is_measured_again_moves_on_once_samples_agree():
+    bench = lost()
+    place(bench, 0.05)
+    bench.plan(*[0.5] * 9)
+    executed = [bench.step() for _ in range(4)]
+    verdicts = [one.judgement.verdict for one in executed]
+    assert verdicts[:2] == [Verdict.HELD] * 2
+    assert Verdict.HELD not in verdicts[2:]
+    assert 'new samples agree' in executed[0].judgement.reason
+
+
+def test_a_robot_that_is_found_elsewhere_begins_from_there():
+    bench = lost()
+    held = bench.commands(1)
+    place(bench, 50.0)
+    bench.plan(*[0.1] * 9)
+    commands = bench.commands(5)
+    assert commands[:3] == [*held * 2, None]
+    assert commands[3:] == pytest.approx([50.0 - STEP, 50.0 - 2 * STEP])
+
+
+def test_one_misread_sample_is_not_where_a_lost_robot_is():
+    bench = lost()
+    bench.plan(*[0.1] * 9)
+    place(bench, 50.0)
+    bench.step()
+    place(bench, 0.05)
+    assert max(command for command in bench.commands(5) if command is not None) <= 0.05 + 3 * STEP
+
+
+def test_a_robot_that_was_moved_while_no_rung_played_begins_from_there():
+    bench = lost(teardown=POSE)
+    bench.be(state=State.DEAD)
+    bench.commands(5)
+    place(bench, 50.0)
+    commands = bench.commands(6)
+    assert commands[2] is None
+    assert all(command > 49.0 for command in commands[3:] if command is not None)
+
+
+@pytest.mark.parametrize('is_lost', [False, True])
+def test_a_sensor_that_says_it_stands_far_outside_its_limits_moves_nothing(is_lost):
+    bench = lost(outside_share=0.05)
+    if not is_lost:
+        place(bench, 0.05)
+        bench.commands(20)
+        assert bench.controller.rung is RungKind.HOLD
+    place(bench, 400.0)
+    commands = [command for command in bench.commands(20) if command is not None]
+    assert max(commands, default=0.0) <= 0.1
+    assert bench.commands(1) == [None]
+    bench.plan(*[0.1] * 9)
+    assert bench.commands(3) == [None] * 3
+    assert 'j0.pos is measured at 400' in bench.controller.waits_for
+
+
 # the pose in which the episode began
 
 
@@ -228,3 +295,14 @@ def test_no_action_past_its_age_is_mixed_in_and_the_older_age_is_reported():
     # after two steps the first is too old: what is left of the way is the second alone
     assert commands == [0.0, 2.0, 4.0, 8.0, 8.0]
     assert ages == [8, 9, 10, 3, 4]
+
+
+def test_no_teardown_returns_to_where_an_earlier_episode_began():
+    bench = Bench(arm(STEP), teardown=POSE)
+    bench.plan(*np.linspace(0.0, 1.0, 9))
+    bench.commands(40)
+    # the next one begins, and plays nothing
+    bench.queue.clear()
+    held = bench.commands(20)[-1]
+    bench.be(state=State.DEAD)
+    assert {command for command in bench.commands(300) if command is not None} == {held}

@@ -156,6 +156,15 @@ def test_a_resume_of_a_robot_that_is_given_up_says_so():
     assert '~/reset' in text
 
 
+def test_a_resume_says_that_a_robot_that_played_nothing_is_not_torn_down():
+    robot = Robot(teardown=POSE)
+    robot.operation.pause()
+    robot.lives_through(*DEAD)
+    done, text = robot.operation.resume()
+    assert (done, 'it does not move' in text) == (False, True)
+    assert robot.live(100) == [None] * 100
+
+
 # a stop by service
 
 

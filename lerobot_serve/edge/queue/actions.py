@@ -111,22 +111,30 @@ class ActionQueue:
         Return the next action whose observation was captured at `oldest_ns` or later, and how many
         older ones were dropped before it. Those count as never taken: the robot did not live them.
         """
-        dropped = 0
         with self._lock:
-            while self._stretches:
-                stretch = self._stretches[0]
-                if oldest_ns is None or stretch.source.captured_ns >= oldest_ns:
-                    row = stretch.next
-                    stretch.next += 1
-                    self._taken += 1
-                    if not stretch.left:
-                        self._stretches.popleft()
-                    break
-                dropped += stretch.left
-                self._stretches.popleft()
-            else:
+            dropped = 0 if oldest_ns is None else self._drop_older(oldest_ns)
+            if not self._stretches:
                 return None, dropped
+            stretch = self._stretches[0]
+            row = stretch.next
+            stretch.next += 1
+            self._taken += 1
+            if not stretch.left:
+                self._stretches.popleft()
         return Planned(stretch.robot[row], stretch.source, row), dropped
+
+    def drop_older(self, oldest_ns: int) -> int:
+        """
+        Drop the next actions whose observation was captured before `oldest_ns`; return how many.
+        """
+        with self._lock:
+            return self._drop_older(oldest_ns)
+
+    def _drop_older(self, oldest_ns: int) -> int:
+        dropped = 0
+        while self._stretches and self._stretches[0].source.captured_ns < oldest_ns:
+            dropped += self._stretches.popleft().left
+        return dropped
 
     @property
     def epoch(self) -> int:
