@@ -148,6 +148,14 @@ def not_ready(name: str, slot: SlotFacts) -> str:
     return '' if slot.policy else f'the policy of the {name} is not known yet'
 
 
+def is_one_policy(facts: Facts) -> str:
+    """Return that both slots serve one policy: a verdict on the candidate would bar both."""
+    policy = facts.candidate.policy
+    if not policy or policy != facts.champion.policy:
+        return ''
+    return f'both slots serve {policy}; load the candidate into its slot, or take the plan away'
+
+
 def unseen(facts: Facts, limits: Limits) -> str:
     """Return what a whole step did not show, and what to do about it; empty when nothing."""
     return (
