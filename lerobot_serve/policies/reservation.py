@@ -136,8 +136,8 @@ def _entry(file: Path, data: bytes) -> Entry:
         return Entry(**json.loads(data))
     except (ValueError, TypeError) as error:
         raise PolicyError(
-            f'{file}, in which another policy server says what it holds, cannot be read ({error}); '
-            'end that server, which may be of another version (fuser shows its process)'
+            f'{file}, in which another policy server says what it holds, cannot be read '
+            f'({error}); end that server, which may be of another version (fuser shows its process)'
         ) from error
 
 

@@ -46,8 +46,8 @@ class Choice(Protocol):
 class PredictForward:
     """
     `choose` says whom a request without a session is sent to, `refusal` why an answer of a policy
-    from a slot reaches no robot, and `drop` counts what fails. Offered as long as the node is there;
-    a goal for which `choose` has nobody is told why.
+    from a slot reaches no robot, and `drop` counts what fails. Offered as long as the node is
+    there; a goal for which `choose` has nobody is told why.
     """
 
     def __init__(

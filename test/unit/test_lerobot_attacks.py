@@ -20,9 +20,8 @@ from attack_rig import ATTACKS, evil_asset, with_step
 from lerobot_rig import change_json, folder_of, loading, refused
 
 from lerobot_serve.policies.base import PolicyError
-from lerobot_serve.policies.lerobot import asset_check
+from lerobot_serve.policies.lerobot import asset_check, pipelines
 from lerobot_serve.policies.lerobot import folder as folder_module
-from lerobot_serve.policies.lerobot import pipelines
 from lerobot_serve.policies.lerobot.loader import load
 
 LOADERS = {
@@ -80,6 +79,38 @@ def test_the_attack_is_one_without_the_seal(asset, marker, tmp_path, loader, sea
     )
     assert marker.exists() is not sealed, done
     assert ('wants to run Python' in done.stdout) is sealed, done
+
+
+UNGUARDED = """
+import sys
+from pathlib import Path
+from lerobot_serve.policies.lerobot import folder, pipelines, seal
+folder.check_step = folder.check_asset = pipelines._check_owner = lambda *_: None
+if sys.argv[2] == 'without a seal':
+    seal.refuse_code = lambda: None
+from lerobot_serve.policies.base import Loading, PolicyError
+from lerobot_serve.policies.lerobot.loader import load
+try:
+    load(eval(sys.argv[1]))
+except PolicyError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize('seal', ['without a seal', 'sealed'])
+def test_the_attack_is_one_in_the_loader_without_lists_and_seal(asset, marker, tmp_path, seal):
+    folder = ATTACKS['action tokenizer'](tmp_path / 'policy', asset)
+    done = subprocess.run(
+        [sys.executable, '-c', UNGUARDED, repr(loading(folder)), seal],
+        env=os.environ | {'HF_HOME': str(tmp_path / 'hf')},
+        stdin=subprocess.DEVNULL,
+        check=True,
+        timeout=120,
+        capture_output=True,
+        text=True,
+    )
+    assert marker.exists() is (seal == 'without a seal'), done
+    assert ('wants to run Python' in done.stdout) is (seal == 'sealed'), done
 
 
 class Counting(http.server.BaseHTTPRequestHandler):

@@ -36,7 +36,9 @@ RAW_OPERATOR = re.compile(
     re.ASCII,
 )
 # others, as str or t[], are of TorchScript's texts and lists, which grow without bound
-RESULTS = re.compile(r'(List\[)?(Optional\[Tensor\]|Tensor|int|SymInt)\]?|number|Scalar|float|bool')
+RESULTS = re.compile(
+    r'(List\[)?(Optional\[Tensor\]|Tensor|int|SymInt)\]?|number|Scalar|float|bool'
+)
 # a power of powers of numbers is computed when the file is read, and has no bound
 POWERS = {'Pow', 'PowByNatural'}
 EXPONENT_LIMIT, PRECISION_LIMIT, CONSTANT_LIMIT = 16, 4096, 1 << 63
@@ -168,9 +170,7 @@ def _called(node: ast.AST) -> str:
 
 def _is_small(node: ast.AST, limit: int) -> bool:
     return (
-        isinstance(node, ast.Constant)
-        and type(node.value) in (int, bool)
-        and node.value <= limit
+        isinstance(node, ast.Constant) and type(node.value) in (int, bool) and node.value <= limit
     )
 
 

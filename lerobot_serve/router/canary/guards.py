@@ -148,11 +148,13 @@ def not_ready(name: str, slot: SlotFacts) -> str:
     return '' if slot.policy else f'the policy of the {name} is not known yet'
 
 
-def is_one_policy(facts: Facts) -> str:
-    """Return that both slots serve one policy: a verdict on the candidate would bar both."""
+def forbidden(facts: Facts) -> str:
+    """Return why not even an operator may promote; empty when one may."""
+    reason = facts.missing or not_ready('candidate', facts.candidate)
     policy = facts.candidate.policy
-    if not policy or policy != facts.champion.policy:
-        return ''
+    if reason or policy != facts.champion.policy:
+        return reason
+    # a verdict on the candidate would bar both slots
     return f'both slots serve {policy}; load the candidate into its slot, or take the plan away'
 
 
