@@ -33,7 +33,7 @@ from lerobot_serve.wire.schema import Codec, Flag, MsgType, SCHEMA_VERSION
 from lerobot_serve.wire.session import CameraSpec, SessionAsk
 from lerobot_serve_interfaces.msg import ActionChunk
 
-REPLIES = '/bench/swarm_chunk_{}'
+REPLIES = '/bench/swarm_{}/action_chunk'
 SEQ = struct.Struct('<Q')
 FPS = 30.0
 LOST_AFTER_S = 5.0

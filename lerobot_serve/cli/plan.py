@@ -87,8 +87,8 @@ OPTIONS = (
     Option(
         '--failover-s', float, 0, 60, ROUTER.answer_timeout_s,
         'until the robots of a server that died ask another one [s]; answer_timeout_s of a router '
-        f'({ROUTER.answer_timeout_s:g}), without a router request_timeout_s of the edges '
-        f'({EDGE.request_timeout_s:g})',
+        f'({ROUTER.answer_timeout_s:g}), without a router half of buffer_time_s of the edges '
+        f'({EDGE.buffer_time_s / 2:g})',
     ),
     Option('--max-servers', int, 1, 10_001, None, 'most servers that are tried (robots + 1)'),
     Option('--seconds', float, 1, 100_000, 60.0, 'virtual time of each simulation [s] (60)'),

@@ -62,7 +62,7 @@ class ChangeLog:
             self._throttle.say(self._warn, standing.reason, text)
 
     def _tell_troubles(self, troubles: Counter[str]) -> None:
-        """At once what goes wrong first, then once in a period what went wrong since."""
+        """At once what goes wrong for the first time, the rest once in a period."""
         now_ns = self._clock()
         is_early = self._counted_ns is not None and now_ns - self._counted_ns < 1e9 * PERIOD_S
         new = {
@@ -70,7 +70,12 @@ class ChangeLog:
             for name, count in sorted(troubles.items())
             if count > self._counted[name] and name not in EXPECTED
         }
-        if is_early or not new:
+        if is_early:
+            new = {name: count for name, count in new.items() if name not in self._counted}
+        if not new:
             return
-        self._counted, self._counted_ns = Counter(troubles), now_ns
+        for name in new:
+            self._counted[name] = troubles[name]
+        if not is_early:
+            self._counted_ns = now_ns
         self._warn('since the last such line: ' + ', '.join(f'{n} {c}' for n, c in new.items()))

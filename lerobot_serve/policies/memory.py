@@ -65,10 +65,16 @@ def cuda_room(device: str) -> Room:
 
 
 def cuda_key(device: str) -> str:
-    """Return what identifies a device in every process, whichever number it has there."""
+    """
+    Return what identifies a device in every process, whichever number it has there.
+
+    Raises PolicyError for one that cannot be used here.
+    """
     import torch
 
-    properties = torch.cuda.get_device_properties(torch.device(device))
+    from lerobot_serve.policies.device import torch_device
+
+    properties = torch.cuda.get_device_properties(torch_device(device))
     return f'cuda-{getattr(properties, "uuid", properties.name)}'
 
 

@@ -137,7 +137,7 @@ def _entry(file: Path, data: bytes) -> Entry:
     except (ValueError, TypeError) as error:
         raise PolicyError(
             f'{file}, in which another policy server says what it holds, cannot be read '
-            f'({error}); end that server, which may be of another version (fuser shows its process)'
+            f'({error}); end that server, which may be of another version'
         ) from error
 
 

@@ -17,14 +17,13 @@ import time
 from action_msgs.msg import GoalStatus
 from rclpy.action import ActionClient
 from rclpy.action.client import ClientGoalHandle
-from rclpy.executors import SingleThreadedExecutor
 from rclpy.logging import LoggingSeverity
 from rclpy.node import Node
 from rclpy.task import Future
 
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.promise import Promise
-from lerobot_serve.ros.runtime import Runtime
+from lerobot_serve.ros.runtime import Executor, Runtime
 from lerobot_serve.ros.steady import SteadyNode
 from lerobot_serve.wire.schema import Status
 from lerobot_serve_interfaces.action import PredictChunk
@@ -83,7 +82,7 @@ class Errands:
         )
         # it warns of each answer that comes after its goal was given up
         self._node.get_logger().get_child('action_client').set_level(LoggingSeverity.ERROR)
-        self._executor = SingleThreadedExecutor(context=runtime.context)
+        self._executor = Executor(context=runtime.context)
         self._executor.add_node(self._node)
         self._timer = self._node.create_timer(LOOK_S, self._look)
         self._timer.cancel()

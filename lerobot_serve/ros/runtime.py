@@ -46,6 +46,11 @@ class Executor(SingleThreadedExecutor):
     error then.
     """
 
+    def __del__(self) -> None:
+        """One that was not shut down may outlive the context, which took its handles along."""
+        with contextlib.suppress(InvalidHandle):
+            super().__del__()
+
     def wait_for_ready_callbacks(self, *arguments: Any, **named: Any) -> Any:
         """Return what is to be done next; called by rclpy."""
         while True:

@@ -8,8 +8,6 @@ import numpy as np
 from played_robot import HOME, JOINTS
 import pytest
 
-from lerobot_serve_interfaces.msg import ExecutedAction
-
 STEERED = {'policy_kind': 'steered'}
 DEGREES = ', '.join(f'{joint}.pos: {{robot: rad, policy: deg}}' for joint in JOINTS)
 
@@ -33,9 +31,8 @@ def test_a_policy_that_wants_what_is_outside_all_the_time_latches_and_says_so(ed
     wanted = np.full((60, 6), 45.0, np.float32)
     FakeServer(edge_rig.node, '/policy_server', EDGE, lambda _: wanted, chunk_size=60)
     edge_rig.start()
-    stopped = edge_rig.wait_for_verdict(ExecutedAction.STOPPED)
-    assert 'were wanted outside the position limits' in stopped.reason
     edge_rig.wait(lambda: 'call ~/reset_cage' in edge_rig.seen.last.reason, 'it is in the state')
+    assert 'were wanted outside the position limits' in edge_rig.seen.last.reason
     assert 'the unit, zero or direction' in edge_rig.seen.last.reason
     edge_rig.wait(lambda: '[ERROR]' in edge_rig.log(), 'it is in the log')
     assert edge_rig.log().count('were wanted outside the position limits') == 1

@@ -103,7 +103,7 @@ def test_an_episode_whose_slot_dies_goes_on_in_the_other_without_its_prefix(cell
     rig = cell.router
     for name in ('a', 'b'):
         rig.server(name, name, options=LONG)
-    rig.router(slot_a=['a'], slot_b=['b'], split_percent=0, **QUICK)
+    rig.router(slot_a=['a'], slot_b=['b'], split_percent=0, spare='a', **QUICK)
     rig.wait_for_verdict('healthy')
     cell.start()
     episode = cell.wait_for_slot('b').episode_id

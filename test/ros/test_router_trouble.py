@@ -110,7 +110,9 @@ def test_a_thousand_sessions_leave_nothing(router_rig):
 
     def come_and_go(number: int) -> None:
         name = f'robot_{number}'
-        ask = replace(first.ask, client_id=name, reply_topic=f'/{name}/action_chunk')
+        # each is a process of its own
+        mine = {'instance': number + 1, 'reply_topic': f'/{name}/action_chunk'}
+        ask = replace(first.ask, client_id=name, **mine)
         sessions.open(ask, LIMIT_S)
         assert sessions.close(ask, LIMIT_S).closed
 

@@ -77,7 +77,7 @@ MISTAKES = [
     ('policy_router', parameter('split_percent', '140'), ['split_percent', '[0, 100]', '140']),
     ('policy_router', parameter('slot_a', '/a'), ['slot_a must be a string array', "'/a'"]),
     ('policy_router', parameter('slot_a', '["/slot_b/policy_server"]'), ['slot_a', 'slot_b']),
-    ('policy_router', parameter('shadow_policy', 'shadow'), ['shadow_policy', "'shadow'"]),
+    ('policy_router', parameter('shadow_policy', 'no server'), ['shadow_policy', "'no server'"]),
     ('policy_router', parameter('canary.plan', '["5", "50"]'), ["must end with '100'"]),
     ('sim_robot', parameter('rate_hz', '.nan'), ['rate_hz']),
     ('sim_robot', ['--ros-args', '--params-file', '/nowhere.yaml'], ['/nowhere.yaml']),

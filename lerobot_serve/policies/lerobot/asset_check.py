@@ -67,8 +67,8 @@ def check_asset(asset: Asset) -> None:
     weights = [file for file in files if file.suffix == WEIGHTS_SUFFIX]
     if asset.with_weights and not (weights and names.intersection(WEIGHTS_FILES)):
         raise PolicyError(
-            f'{asset.folder} has no weights in {" or ".join(WEIGHTS_FILES)}, and other formats are '
-            'not read; download the model again'
+            f'{asset.folder} has no weights in {" or ".join(WEIGHTS_FILES)}, and no other format '
+            'is read; download the model again'
         )
     for file in weights if asset.with_weights else []:
         tensor_headers(file)
