@@ -91,8 +91,16 @@ class Ledger:
         with self.guarded():
             check(self._others())
             descriptor, name = tempfile.mkstemp(SUFFIX, f'{self._device}-', self._folder)
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            self.write(descriptor, entry)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+                self.write(descriptor, entry)
+            except OSError as error:
+                # one that is locked and empty would keep all others from loading
+                os.unlink(name)
+                os.close(descriptor)
+                raise PolicyError(
+                    f'{name} cannot be written: {error}; make room there, and load again'
+                ) from error
         return Held(self, Path(name), descriptor, entry)
 
     def entries(self) -> list[Entry]:
@@ -114,13 +122,23 @@ class Ledger:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                found.append(Entry(**json.loads(os.pread(descriptor, 1 << 16, 0))))
+                found.append(_entry(file, os.pread(descriptor, 1 << 16, 0)))
             else:
                 # its process is gone, and its memory with it
                 file.unlink()
             finally:
                 os.close(descriptor)
         return found
+
+
+def _entry(file: Path, data: bytes) -> Entry:
+    try:
+        return Entry(**json.loads(data))
+    except (ValueError, TypeError) as error:
+        raise PolicyError(
+            f'{file}, in which another policy server says what it holds, cannot be read '
+            f'({error}); end that server, which may be of another version'
+        ) from error
 
 
 def runtime_folder() -> Path:

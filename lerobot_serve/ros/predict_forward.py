@@ -15,7 +15,7 @@ from typing import Protocol
 from rclpy.node import Node
 from rclpy.serialization import deserialize_message
 
-from lerobot_serve.ros.errands import Errand, Errands
+from lerobot_serve.ros.errands import AGAIN, Errand, Errands
 from lerobot_serve.ros.predict_action import Answer, PredictAction
 from lerobot_serve.ros.runtime import Runtime
 from lerobot_serve.wire.chunk import Chunk
@@ -30,6 +30,7 @@ LIMIT_S = 10.0
 DRAIN_S = 0.3
 TELL_S = 0.5
 UNANSWERED = 'goal_unanswered'
+Fail = Callable[[Status, str], None]
 
 
 class Choice(Protocol):
@@ -44,8 +45,9 @@ class Choice(Protocol):
 
 class PredictForward:
     """
-    `choose` says whom a request without a session is sent to, `drop` counts what fails. Offered as
-    long as the node is there; a goal for which `choose` has nobody is told why.
+    `choose` says whom a request without a session is sent to, `refusal` why an answer of a policy
+    from a slot reaches no robot, and `drop` counts what fails. Offered as long as the node is
+    there; a goal for which `choose` has nobody is told why.
     """
 
     def __init__(
@@ -55,9 +57,11 @@ class PredictForward:
         choose: Callable[[Peek], Choice],
         drop: Callable[[str], None],
         *,
+        refusal: Callable[[str, str], str] = lambda slot, policy: '',
         limit_s: float = LIMIT_S,
     ) -> None:
-        self._choose, self._drop, self._limit_s = choose, drop, limit_s
+        self._choose, self._refusal = choose, refusal
+        self._drop, self._limit_s = drop, limit_s
         self._numbers = count(1)
         self._errands = Errands(node, runtime)
         self._action = PredictAction(
@@ -83,9 +87,18 @@ class PredictForward:
             fail(choice.status, choice.text)
             return key
         goal = PredictChunk.Goal(observation=deserialize_message(raw, Observation))
-        use, now_s = partial(with_flags, choice.flags, answer), time.monotonic()
+        use, now_s = partial(self._use, choice, answer, fail), time.monotonic()
         self._errands.send(Errand(key, choice.server, goal, use, fail, now_s, self._limit_s))
         return key
+
+    def _use(self, choice: Choice, answer: Answer, fail: Fail, chunk: ActionChunk) -> None:
+        """Answer with a chunk, unless its policy may drive no robot by now. Thread `goals`."""
+        is_ok = chunk.status == ActionChunk.OK
+        if is_ok and (why := self._refusal(choice.slot, chunk.policy)):
+            fail(Status.NO_SLOT, f'{why}; {AGAIN}')
+            return
+        chunk.header.flags |= choice.flags
+        answer(chunk)
 
     def _fail(self, start: Peek, slot: str, answer: Answer, status: Status, text: str) -> None:
         self._drop(UNANSWERED)
@@ -100,9 +113,3 @@ class PredictForward:
                 slot=slot,
             )
         )
-
-
-def with_flags(flags: int, answer: Answer, chunk: ActionChunk) -> None:
-    """Answer with a chunk in which these flags are set, too."""
-    chunk.header.flags |= flags
-    answer(chunk)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from lerobot_serve.router.eligibility import Grade, judge, new_episode, Path
+from lerobot_serve.router.eligibility import Grade, judge, new_episode, Path, Reach
 from lerobot_serve.router.places import no_slot
 from lerobot_serve.router.replicas import Replica
 from lerobot_serve.router.slots import Slot
@@ -37,6 +37,16 @@ class GoalPlaces:
             if stay.grade is Grade.NO and placement.slot == slot.name:
                 raise no_slot(self._slots.values(), f'slot {slot.name}: {stay.reason}')
         return placement, self._slots[placement.slot].choose()
+
+    def refusal(self, slot_name: str, policy: str, now_ns: int) -> str:
+        """Return why an answer of that policy reaches no robot; empty when it may."""
+        slot = self._slots.get(slot_name)
+        if slot is None:
+            return f'there is no slot {slot_name!r} any more'
+        if policy != slot.policy:
+            return f'the answer is of {policy}, and slot {slot.name} is {slot.policy}'
+        stay = judge(Path.STAY, slot.conditions(now_ns, Reach.HEALTHY))
+        return f'slot {slot.name}: {stay.reason}' if stay.grade is Grade.NO else ''
 
     def _choose(self, now_ns: int, wanted: str) -> tuple[str, str]:
         """Return where a new episode goes, and why it is not `wanted`; no reason: it is."""

@@ -37,7 +37,7 @@ class Host(Protocol):
 
 
 class Goals:
-    """The executor's thread. `tell` publishes."""
+    """The executor's thread, `refusal` any. `tell` publishes."""
 
     def __init__(self, host: Host, tell: Callable[[Any], None]) -> None:
         self._host, self._tell = host, tell
@@ -71,3 +71,8 @@ class Goals:
         )
         flags = Flag.POLICY_CHANGED if placement.moved else Flag.NONE
         return Choice(replica.name, placement.slot, flags)
+
+    def refusal(self, slot: str, policy: str) -> str:
+        """Return why an answer of that policy reaches no robot; empty when it may."""
+        routing = self._host.routing
+        return routing.serving.goal_refusal(slot, policy) if routing else ''

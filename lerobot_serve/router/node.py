@@ -106,8 +106,10 @@ class PolicyRouter(LifecycleNode):
             drop=self._drops.add,
             qos_overriding_options=qos.OVERRIDABLE,
         )
-        choose = Goals(self, self._topics.tell).choose
-        self._goals = PredictForward(self, self._runtime, choose, self._drops.add)
+        goals = Goals(self, self._topics.tell)
+        self._goals = PredictForward(
+            self, self._runtime, goals.choose, self._drops.add, refusal=goals.refusal
+        )
         self.create_timer(LOOK_S, self.look)
         self.create_timer(TELL_S, self._on_slow_timer)
         self._topics.tell(self.status())

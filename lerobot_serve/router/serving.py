@@ -170,6 +170,11 @@ class Serving:
         with self.dispatcher.lock:
             return self._goal_places.place(episode_id, request_id, split_percent, self._clock())
 
+    def goal_refusal(self, slot_name: str, policy: str) -> str:
+        """Return why such an answer to a goal reaches no robot; empty when it may. Any thread."""
+        with self.dispatcher.lock:
+            return self._goal_places.refusal(slot_name, policy, self._clock())
+
     def shares(self) -> dict[str, int]:
         """Return the share of new episodes [%] that each slot really gets now."""
         meant = {name: self.dispatcher.asking.rules.share_percent(name) for name in self.slots}

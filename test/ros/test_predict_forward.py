@@ -26,11 +26,16 @@ class Forward:
 
     def __init__(self, rig: ServerRig, runtime: Runtime, limit_s: float) -> None:
         self.drops: list[str] = []
-        self.flags = Flag.NONE
+        self.flags, self.refusal = Flag.NONE, ''
         self.caller = ServerRig(rig.node, rig.fleet, None, '/test')
         self._server = rig.name
         self._forward = PredictForward(
-            rig.node, runtime, self._choose, self.drops.append, limit_s=limit_s
+            rig.node,
+            runtime,
+            self._choose,
+            self.drops.append,
+            refusal=lambda slot, policy: self.refusal,
+            limit_s=limit_s,
         )
 
     def taken(self) -> int:
@@ -130,3 +135,14 @@ def test_many_goals_at_once_each_get_their_own_answer(forward, rig):
         status, chunk = goal.result()
         assert status == SUCCEEDED
         assert np.array_equal(first_row(chunk), STATE * np.float32(number))
+
+
+@patient
+def test_an_answer_whose_policy_may_drive_no_more_reaches_no_robot(forward, rig):
+    rig.start(policy_kind='steered')
+    answered(forward.caller, 'episode')
+    forward.refusal = 'slot a: rolled back'
+    chunk = refused(forward.caller, 'episode')
+    assert (chunk.status, chunk.slot) == (Status.NO_SLOT, 'a')
+    assert chunk.status_text.startswith('slot a: rolled back; send the goal again')
+    assert forward.drops == [UNANSWERED]

@@ -326,3 +326,17 @@ def test_no_divergence_holds_where_it_has_a_limit():
     world.others = {'divergence': 1.0, 'divergence_samples': 50}
     world.look()
     assert world.canary.step == 1
+
+
+def test_a_policy_is_not_tried_against_itself():
+    world = World()
+    world.champion = replace(world.champion, policy=NEW)
+    world.look()
+    world.look()
+    assert world.canary.state is State.WAITING
+    assert f'both slots serve {NEW}' in world.canary.text
+    with pytest.raises(NotAllowed):
+        world.canary.promote('a test')
+    world.champion = replace(world.champion, policy=OLD)
+    world.look()
+    assert world.canary.state is State.RUNNING

@@ -262,3 +262,69 @@ def test_no_damage_to_a_program_gives_a_traceback(original, tmp_path_factory, st
         load(Loading(str(folder)))
     except PolicyError as error:
         assert 'program.pt2' in str(error)
+
+
+@pytest.mark.parametrize(
+    'size',
+    [
+        'Pow(Integer(9), Pow(Integer(9), Integer(9)))',
+        'Pow(Pow(Integer(9), Integer(16)), Integer(16))',
+        'Pow(Integer(9), Integer(999999999))',
+        "Pow(Integer(2), Symbol('s0', integer=True))",
+        'PowByNatural(Integer(9), Integer(9), Integer(9))',
+        "Float('1', precision=999999999)",
+        f'Integer({1 << 64})',
+    ],
+)
+def test_a_size_that_would_be_computed_without_end_is_refused(size):
+    with pytest.raises(Unwanted, match='holds the size'):
+        clean_graph(json.dumps({'expr_str': size}).encode())
+
+
+@pytest.mark.parametrize(
+    'size',
+    [
+        "Pow(Symbol('s0', positive=True, integer=True), Integer(2))",
+        "Mul(Integer(64), Pow(Symbol('s0', integer=True), Integer(-1)))",
+        "Pow(Add(Symbol('s0', integer=True), Integer(-1)), Rational(1, 2))",
+        "Float('1', precision=53)",
+    ],
+)
+def test_the_sizes_that_torch_writes_are_kept(size):
+    clean_graph(json.dumps({'expr_str': size}).encode())
+
+
+@pytest.mark.parametrize(
+    'name',
+    [
+        '_sparse_coo_tensor_unsafe.default',
+        '_sparse_compressed_tensor_unsafe.default',
+        '_nested_view_from_buffer.default',
+        'set_.source_Tensor_storage_offset',
+        'resize_.default',
+        'mul.left_t',
+        'ljust.default',
+        'from_file.default',
+    ],
+)
+def test_operators_that_reach_past_tensors_are_refused(name):
+    with pytest.raises(Unwanted, match='calls'):
+        clean_graph(json.dumps({'target': f'torch.ops.aten.{name}'}).encode())
+
+
+@pytest.mark.parametrize(
+    'name',
+    [
+        'mul.Tensor',
+        'split.Tensor',
+        'sym_size.int',
+        '_local_scalar_dense.default',
+        '_assert_scalar.default',
+        '_softmax.default',
+        '_scaled_dot_product_flash_attention_for_cpu.default',
+        'upsample_bilinear2d.vec',
+        'max_pool2d_with_indices.default',
+    ],
+)
+def test_operators_of_networks_are_kept(name):
+    clean_graph(json.dumps({'target': f'torch.ops.aten.{name}'}).encode())

@@ -7,8 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 import pytest
 
+from lerobot_serve.router.eligibility import Verdict
 from lerobot_serve.router.goal_places import GoalPlaces
 from lerobot_serve.router.places import NoSlot
+from lerobot_serve.router.slots import Bar
 from lerobot_serve.router.split import bucket
 
 SERVERS = ('/a1', '/a2', '/b1', '/b2')
@@ -109,3 +111,15 @@ def test_one_slot_needs_no_split():
     rig = Rig({'prod': ('/one',)})
     placement, replica = goal_places(rig).place('episode', '', 50, rig.now_ns)
     assert (placement.slot, placement.split_percent, replica.name) == ('prod', None, '/one')
+
+
+def test_an_answer_is_looked_at_once_more_before_a_robot_gets_it():
+    rig = Rig()
+    places, slot = goal_places(rig), rig.slots['b']
+    assert places.refusal('b', slot.policy, rig.now_ns) == ''
+    assert 'the answer is of other@1, and slot b' in places.refusal('b', 'other@1', rig.now_ns)
+    assert 'no slot' in places.refusal('c', slot.policy, rig.now_ns)
+    slot.bars[slot.policy] = Bar(Verdict.ROLLED_BACK, 'it hit the table', rig.now_ns + 1)
+    # running episodes leave at that time, no sooner
+    assert places.refusal('b', slot.policy, rig.now_ns) == ''
+    assert 'it hit the table' in places.refusal('b', slot.policy, rig.now_ns + 1)

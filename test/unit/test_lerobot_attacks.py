@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.server
+import json
 import os
 from pathlib import Path
 import shutil
@@ -19,7 +20,7 @@ from attack_rig import ATTACKS, evil_asset, with_step
 from lerobot_rig import change_json, folder_of, loading, refused
 
 from lerobot_serve.policies.base import PolicyError
-from lerobot_serve.policies.lerobot import asset_check
+from lerobot_serve.policies.lerobot import asset_check, pipelines
 from lerobot_serve.policies.lerobot import folder as folder_module
 from lerobot_serve.policies.lerobot.loader import load
 
@@ -78,6 +79,38 @@ def test_the_attack_is_one_without_the_seal(asset, marker, tmp_path, loader, sea
     )
     assert marker.exists() is not sealed, done
     assert ('wants to run Python' in done.stdout) is sealed, done
+
+
+UNGUARDED = """
+import sys
+from pathlib import Path
+from lerobot_serve.policies.lerobot import folder, pipelines, seal
+folder.check_step = folder.check_asset = pipelines._check_owner = lambda *_: None
+if sys.argv[2] == 'without a seal':
+    seal.refuse_code = lambda: None
+from lerobot_serve.policies.base import Loading, PolicyError
+from lerobot_serve.policies.lerobot.loader import load
+try:
+    load(eval(sys.argv[1]))
+except PolicyError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize('seal', ['without a seal', 'sealed'])
+def test_the_attack_is_one_in_the_loader_without_lists_and_seal(asset, marker, tmp_path, seal):
+    folder = ATTACKS['action tokenizer'](tmp_path / 'policy', asset)
+    done = subprocess.run(
+        [sys.executable, '-c', UNGUARDED, repr(loading(folder)), seal],
+        env=os.environ | {'HF_HOME': str(tmp_path / 'hf')},
+        stdin=subprocess.DEVNULL,
+        check=True,
+        timeout=120,
+        capture_output=True,
+        text=True,
+    )
+    assert marker.exists() is (seal == 'without a seal'), done
+    assert ('wants to run Python' in done.stdout) is (seal == 'sealed'), done
 
 
 class Counting(http.server.BaseHTTPRequestHandler):
@@ -155,7 +188,10 @@ def test_weights_that_could_be_pickled_are_refused(tmp_path):
     (vlm / 'pytorch_model.bin').write_bytes(b'cos\nsystem\n(S"true"\ntR.')
     change = {'vlm_model_name': str(vlm), 'load_vlm_weights': True}
     change_json(folder / 'config.json', lambda held: held.update(change))
-    assert 'holds no .safetensors file' in refused(folder)
+    assert 'has no weights in model.safetensors' in refused(folder)
+    # one of another name is not what transformers reads
+    shutil.copy(folder / 'model.safetensors', vlm / 'other.safetensors')
+    assert 'has no weights in model.safetensors' in refused(folder)
     (vlm / 'model.safetensors.index.json').write_text('{"weight_map": {"w": "../x.bin"}}')
     assert 'must name .safetensors files of its folder alone' in refused(folder)
 
@@ -180,6 +216,43 @@ def test_a_language_model_is_looked_at(tmp_path, change, said):
     asset = folder_module.Asset('vlm', vlm, is_model=True)
     with pytest.raises(PolicyError, match=said):
         asset_check.check_asset(asset)
+
+
+@pytest.mark.parametrize(
+    ('file', 'change'),
+    [
+        ('tokenizer_config.json', {'vocab_file': '/etc/passwd'}),
+        ('tokenizer_config.json', {'tokenizer_file': '/etc/passwd'}),
+        ('tokenizer_config.json', {'init_inputs': ['/etc/passwd']}),
+        ('special_tokens_map.json', {'merges_file': '/etc/passwd'}),
+        ('processor_config.json', {'audio_tokenizer': {'audio_tokenizer_name_or_path': '/x'}}),
+        ('audio_tokenizer.json', {'audio_tokenizer_name_or_path': '/x'}),
+    ],
+)
+def test_an_asset_names_no_files_outside_of_its_folder(tmp_path, file, change):
+    asset = folder_module.Asset('words', tmp_path)
+    (tmp_path / file).write_text(json.dumps(dict.fromkeys(change)))
+    asset_check.check_asset(asset)
+    (tmp_path / file).write_text(json.dumps(change))
+    with pytest.raises(PolicyError, match='names files outside of its folder'):
+        asset_check.check_asset(asset)
+
+
+def test_an_asset_that_is_a_part_of_another_is_refused(tmp_path):
+    (tmp_path / 'adapter_config.json').write_text('{"base_model_name_or_path": "/elsewhere"}')
+    with pytest.raises(PolicyError, match='names another model to load'):
+        asset_check.check_asset(folder_module.Asset('words', tmp_path))
+
+
+def test_a_known_step_of_another_package_is_refused(monkeypatch):
+    step = folder_module.Step('device_processor', {}, None)
+    pipelines._check_owner(step, ())
+    foreign = type('Foreign', (), {'__module__': 'somewhere.steps'})
+    registry = pipelines.lerobot().step_registry._registry
+    monkeypatch.setitem(registry, 'device_processor', foreign)
+    with pytest.raises(PolicyError, match='device_processor'):
+        pipelines._check_owner(step, ('other',))
+    pipelines._check_owner(step, ('somewhere',))
 
 
 def test_statistics_come_from_state_files_alone(tmp_path):

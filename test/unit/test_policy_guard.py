@@ -188,3 +188,28 @@ def test_a_folder_that_others_may_write_to_is_not_trusted(way, tmp_path, runtime
         runtime.chmod(0o777)
     with pytest.raises(PolicyError, match='XDG_RUNTIME_DIR'):
         Ledger(HOST)
+
+
+def test_an_entry_that_cannot_be_written_keeps_nobody_else_from_loading(runtime, monkeypatch):
+    ledger = Ledger('host')
+
+    def full(*_: object) -> int:
+        raise OSError(28, 'No space left on device')
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, 'pwrite', full)
+        with pytest.raises(PolicyError, match='No space left'):
+            ledger.hold(entry(1, 2, loads=True), lambda _: None)
+    assert not list(runtime.glob('*.held'))
+    ledger.hold(entry(1, 2, loads=True), lambda others: None).release()
+
+
+def test_an_entry_of_another_version_is_named(runtime):
+    ledger = Ledger('host')
+    held = ledger.hold(entry(1, 2, loads=True), lambda _: None)
+    (file,) = runtime.glob('*.held')
+    file.write_text('{"of": "another version"}')
+    with pytest.raises(PolicyError, match=file.name):
+        ledger.entries()
+    held.release()
+    assert ledger.entries() == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dispatch_rig import ask_of, check_counts, episode_in, SECOND
 import pytest
 from replica_rig import ControlRig, OPEN_TIMEOUT_S
+import session_rig
 
 from lerobot_serve.wire.schema import Refusal
 from lerobot_serve.wire.session import Refused
@@ -180,3 +181,18 @@ def test_a_slot_whose_policy_is_for_other_robots_refuses_nobody(make):
     rig.look()
     rig.look()
     assert places_of(rig) == {'a': ('/a1',), 'b': ('/b1',)}
+
+
+def test_forty_robots_through_one_router_are_forty_processes_to_a_server(make):
+    rig = make({'prod': ('/p1',)}, standby=0)
+    # a server with its bounds, behind the router
+    served = session_rig.table(max_sessions=100, process_sessions=1)
+    for number in range(40):
+        rig.control.open(ask_of(f'robot_{number}', instance=number))
+    for passed_on in rig.clients['/p1'].sessions.values():
+        served.open(
+            session_rig.ask(passed_on.client_id, instance=passed_on.instance), 0, limit=100
+        )
+    assert len(served) == 40
+    with pytest.raises(Refused, match='sessions_per_process'):
+        served.open(session_rig.ask('one_more', instance=7), 0, limit=100)

@@ -162,3 +162,23 @@ def test_a_store_that_fails_is_a_warning_and_one_that_works_again_is_none(tmp_pa
         assert writer.decide(BARRED, keep=True) == ''
     assert (len(warned), informed) == (1, [f'{store.path} is written again'])
     writer.close()
+
+
+def test_a_router_that_begins_beside_another_has_no_store_before_there_is_a_file(tmp_path):
+    first = Store(tmp_path, 100, 'now')
+    (tmp_path / FILE).unlink()
+    with pytest.raises(StoreRefused, match='in use by another router; give each a state_folder'):
+        Store(tmp_path, 100, 'now')
+    first.close()
+
+
+def test_a_file_that_is_put_in_its_place_does_not_take_the_decisions(tmp_path):
+    written(tmp_path / 'other', {})
+    store = Store(tmp_path / 'here', 100, 'now')
+    store.write(Batch(dict(BARRED)))
+    (tmp_path / 'other' / FILE).replace(tmp_path / 'here' / FILE)
+    store.write(Batch({(DRAIN, 'a'): drained()}))
+    store.close()
+    content = opened(tmp_path / 'here').content
+    assert ('b', 'two@2') in bars(content) and drains(content) == {'a'}
+    assert (tmp_path / 'here' / f'{FILE}.damaged-1').exists()

@@ -30,6 +30,18 @@ OTHER_OPERATOR = re.compile(
 )
 GRAPH_LIMIT_BYTES = 64 << 20
 FILE_OPERATORS = {'save', 'from_file'}
+# they make tensors of indices, offsets or sizes that nothing compares with their memory
+RAW_OPERATOR = re.compile(
+    r'\w*(sparse|nested|jagged|storage)\w*|\w*_(coo|cs[rc]|bs[rc])(_\w*)?|_?resize_\w*|set_(data)?',
+    re.ASCII,
+)
+# others, as str or t[], are of TorchScript's texts and lists, which grow without bound
+RESULTS = re.compile(
+    r'(List\[)?(Optional\[Tensor\]|Tensor|int|SymInt)\]?|number|Scalar|float|bool'
+)
+# a power of powers of numbers is computed when the file is read, and has no bound
+POWERS = {'Pow', 'PowByNatural'}
+EXPONENT_LIMIT, PRECISION_LIMIT, CONSTANT_LIMIT = 16, 4096, 1 << 63
 SYMBOLIC_CALL = re.compile(
     r'Symbol|Integer|Float|Rational|Add|Mul|Pow|Max|Min|Abs|floor|ceiling|Not|And|Or|Equality'
     r'|Unequality|LessThan|StrictLessThan|GreaterThan|StrictGreaterThan|FloorDiv|ModularIndexing'
@@ -105,11 +117,16 @@ def _operator(text: str) -> None:
     if OTHER_OPERATOR.fullmatch(text):
         return
     parts = TENSOR_OPERATOR.fullmatch(text)
-    if parts and parts[2] not in FILE_OPERATORS:
+    if parts and parts[2] not in FILE_OPERATORS and not RAW_OPERATOR.fullmatch(parts[2]):
         packet = getattr(getattr(torch.ops, parts[1]), parts[2], None)
-        if isinstance(getattr(packet, parts[3], None), torch._ops.OpOverload):
+        overload = getattr(packet, parts[3], None)
+        if isinstance(overload, torch._ops.OpOverload) and _gives_numbers(overload):
             return
     raise Unwanted(f'calls {text!r:.80}')
+
+
+def _gives_numbers(overload: Any) -> bool:
+    return all(RESULTS.fullmatch(str(each.type)) for each in overload._schema.returns)
 
 
 def _expression(text: str) -> None:
@@ -120,13 +137,41 @@ def _expression(text: str) -> None:
     for node in nodes:
         fits = isinstance(node, SYMBOLIC_NODES)
         if isinstance(node, ast.Call):
-            fits = isinstance(node.func, ast.Name)
+            fits = isinstance(node.func, ast.Name) and _is_bounded(node)
         elif isinstance(node, ast.Name):
             fits = bool(SYMBOLIC_CALL.fullmatch(node.id)) or node.id in ('true', 'false')
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             fits = bool(NAME.fullmatch(node.value))
+        elif isinstance(node, ast.Constant) and type(node.value) is int:
+            fits = node.value <= CONSTANT_LIMIT
         if not fits:
             raise Unwanted(f'holds the size {text!r:.60}')
+
+
+def _is_bounded(call: ast.Call) -> bool:
+    """Return whether a call is no power, or one to a small number of what has no power in it."""
+    if _called(call) not in POWERS:
+        return all(_is_small(each.value, PRECISION_LIMIT) for each in call.keywords)
+    if len(call.args) != 2 or call.keywords:
+        return False
+    base, exponent = call.args
+    numbers = [node for node in ast.walk(exponent) if isinstance(node, ast.Constant)]
+    return (
+        all(_called(node) not in POWERS for node in ast.walk(base))
+        and all(_called(node) in ('', 'Integer', 'Rational') for node in ast.walk(exponent))
+        and len(numbers) in (1, 2)
+        and all(_is_small(each, EXPONENT_LIMIT) for each in numbers)
+    )
+
+
+def _called(node: ast.AST) -> str:
+    return node.func.id if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else ''
+
+
+def _is_small(node: ast.AST, limit: int) -> bool:
+    return (
+        isinstance(node, ast.Constant) and type(node.value) in (int, bool) and node.value <= limit
+    )
 
 
 def _tree(text: str) -> None:

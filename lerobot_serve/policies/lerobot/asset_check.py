@@ -17,10 +17,15 @@ from lerobot_serve.policies.base import PolicyError
 from lerobot_serve.policies.headers import read_json, tensor_headers
 
 VOCABULARY_LIMIT_BYTES, NUMBER_LIMIT, LAYER_LIMIT, DEPTH_LIMIT = 64 << 20, 1 << 20, 128, 8
-VOCABULARIES = ('tokenizer.json', 'vocab.json', 'added_tokens.json', 'special_tokens_map.json')
+VOCABULARIES = ('tokenizer.json', 'vocab.json', 'added_tokens.json')
 CONFIG_FILE = 'config.json'
+WEIGHTS_FILES = ('model.safetensors', 'model.safetensors.index.json')
+# with it, transformers reads another model: that of its base_model_name_or_path
+ADAPTER_FILE = 'adapter_config.json'
 SHARD = re.compile(r'[\w.-]+\.safetensors', re.ASCII)
 FORBIDDEN_KEYS = {'auto_map', 'custom_pipelines', 'quantization_config', 'custom_generate'}
+# what transformers takes in the place of the files of this folder, wherever it lies
+ELSEWHERE = re.compile(r'\w+_file|init_inputs|audio_tokenizer\w*', re.ASCII)
 MODELS = {'smolvlm', 'smolvlm_vision', 'idefics3', 'idefics3_vision', 'llama'}
 TOKENIZER_MODELS = MODELS | {'paligemma', 'gemma', 'bart', 'siglip_vision_model'}
 CHOICES = {
@@ -48,16 +53,22 @@ CHOICES = {
 def check_asset(asset: Asset) -> None:
     """Raise PolicyError for what transformers would take as code, or as something else."""
     files = asset_files(asset.folder)
+    names = {file.name for file in files}
+    if ADAPTER_FILE in names:
+        raise PolicyError(
+            f'{asset.folder} holds {ADAPTER_FILE}, which names another model to load; use a '
+            'tokenizer or model that is whole'
+        )
     for file in files:
         if file.suffix == '.json':
             _check_json(file)
     if asset.is_model:
         _check_model(asset.folder / CONFIG_FILE)
     weights = [file for file in files if file.suffix == WEIGHTS_SUFFIX]
-    if asset.with_weights and not weights:
+    if asset.with_weights and not (weights and names.intersection(WEIGHTS_FILES)):
         raise PolicyError(
-            f'{asset.folder} holds no {WEIGHTS_SUFFIX} file, and weights of other formats are not '
-            'read; download the model again'
+            f'{asset.folder} has no weights in {" or ".join(WEIGHTS_FILES)}, and no other format '
+            'is read; download the model again'
         )
     for file in weights if asset.with_weights else []:
         tensor_headers(file)
@@ -84,6 +95,11 @@ def _check_value(file: Path, key: str, value: Any, depth: int) -> None:
         raise PolicyError(
             f'{file} has {key!r}, which makes transformers run code that lies beside it or that '
             'another package brings; a policy brings no code: use a tokenizer or model without it'
+        )
+    if ELSEWHERE.fullmatch(key) and value:
+        raise PolicyError(
+            f'{file} has {key!r:.80}, which names files outside of its folder; remove that key, '
+            'the files of the folder itself are found without it'
         )
     if key in CHOICES and value is not None and value not in _texts(CHOICES[key]):
         raise PolicyError(

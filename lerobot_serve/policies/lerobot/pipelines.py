@@ -130,9 +130,9 @@ def load_pipelines(
 
 
 def _check_owner(step: Step, trusted_packages: tuple[str, ...]) -> None:
-    if step.registry_name in STEPS:
-        return
     owner = lerobot().registered_step(step.registry_name)
+    if step.registry_name in STEPS and (owner is None or _is_of_lerobot(owner)):
+        return  # LeRobot says itself when it has none of that name
     if owner is None or not is_trusted(owner, trusted_packages):
         raise PolicyError(
             f'the processor step {step.registry_name!r:.80} is neither known here nor of '
@@ -171,7 +171,11 @@ def _is_relative(step: Step) -> bool:
 
 def _is_lerobots(step: object) -> bool:
     """Whether a step is LeRobot's own: of these, only relative ones remember anything."""
-    return type(step).__module__.split('.')[0] == 'lerobot'
+    return _is_of_lerobot(type(step))
+
+
+def _is_of_lerobot(part: type) -> bool:
+    return part.__module__.partition('.')[0] == 'lerobot'
 
 
 def _steps(pair: Pair) -> Iterator[Any]:

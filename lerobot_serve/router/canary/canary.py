@@ -13,7 +13,14 @@ from typing import Any
 
 from lerobot_serve.router.canary import words
 from lerobot_serve.router.canary.facts import Facts, SLOTS
-from lerobot_serve.router.canary.guards import Limits, not_ready, observe, tripped, unseen
+from lerobot_serve.router.canary.guards import (
+    forbidden,
+    Limits,
+    not_ready,
+    observe,
+    tripped,
+    unseen,
+)
 from lerobot_serve.router.canary.plan import Plan, Terms
 from lerobot_serve.router.canary.record import (
     from_json,
@@ -229,7 +236,7 @@ class Canary:
 
     def _not_ready(self, facts: Facts) -> str:
         """Return why nothing can be promoted now; the candidate's part binds an operator too."""
-        self._forbids = facts.missing or not_ready('candidate', facts.candidate)
+        self._forbids = forbidden(facts)
         return self._forbids or not_ready('champion', facts.champion)
 
     def _hold_or_promote(self, facts: Facts) -> None:

@@ -148,6 +148,16 @@ def not_ready(name: str, slot: SlotFacts) -> str:
     return '' if slot.policy else f'the policy of the {name} is not known yet'
 
 
+def forbidden(facts: Facts) -> str:
+    """Return why not even an operator may promote; empty when one may."""
+    reason = facts.missing or not_ready('candidate', facts.candidate)
+    policy = facts.candidate.policy
+    if reason or policy != facts.champion.policy:
+        return reason
+    # a verdict on the candidate would bar both slots
+    return f'both slots serve {policy}; load the candidate into its slot, or take the plan away'
+
+
 def unseen(facts: Facts, limits: Limits) -> str:
     """Return what a whole step did not show, and what to do about it; empty when nothing."""
     return (

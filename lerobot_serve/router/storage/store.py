@@ -10,6 +10,7 @@ The file is locked for others as long as it is open.
 from __future__ import annotations
 
 from contextlib import suppress
+import fcntl
 import os
 from pathlib import Path
 import sqlite3
@@ -52,10 +53,17 @@ class Store:
         self.damage, self.content = Damage(), Content()
         self.failure, self._is_damaged = '', False
         self._connection: sqlite3.Connection | None = None
+        # the lock of the folder, and which file is written
+        self._folder: int | None = None
+        self._file: tuple[int, int] | None = None
         try:
+            self._hold_folder()
             if self.path.exists():
                 self._load(when)
             self._begin()
+        except BlockingIOError:
+            self.close()
+            raise self._in_use() from None
         except (OSError, sqlite3.Error) as error:
             self.failure = str(error)
         except BaseException:
@@ -64,6 +72,10 @@ class Store:
 
     def close(self) -> None:
         """Let others have the file."""
+        self._disconnect()
+        self._let_folder_go()
+
+    def _disconnect(self) -> None:
         if self._connection:
             with suppress(sqlite3.Error):
                 self._connection.close()
@@ -111,7 +123,7 @@ class Store:
         if self.damage:
             self._is_damaged = True
             fail_closed(self.content, self.damage, when)
-            self.close()
+            self._disconnect()
 
     def _open(self) -> None:
         """Raises StoreRefused and _Damaged."""
@@ -119,17 +131,16 @@ class Store:
             if self.path.stat().st_size == 0:
                 raise _Damaged(f'{self.path} is empty')
             self._connection = connect(self.path)
+            self._file = _identity(self.path)
             self._check_kind(self._connection)
             keep_log(self._connection)
         except OSError as error:
             raise StoreRefused(f'{self.path} cannot be read: {error}; mend its rights') from error
         except sqlite3.Error as error:
-            self.close()
+            self._disconnect()
             code = error.sqlite_errorcode & 0xFF
             if code == sqlite3.SQLITE_BUSY:
-                raise StoreRefused(
-                    f'{self.path} is in use by another router; give each a state_folder of its own'
-                ) from None
+                raise self._in_use() from None
             if code not in OF_THE_DISK:
                 raise _Damaged(f'{self.path}: {error}') from error
             self._open_to_read(error)
@@ -156,22 +167,53 @@ class Store:
             self._connection = sqlite3.connect(uri, uri=True, check_same_thread=False)
             self._connection.execute('SELECT count(*) FROM decisions').fetchone()
         except sqlite3.Error:
-            self.close()
+            self._disconnect()
             raise StoreRefused(f'{self.path} cannot be read: {error}; mend its rights') from error
         self.failure = str(error)
 
     def _begin(self) -> None:
         """Have a file that can be written. Raises OSError and sqlite3.Error."""
-        if self.failure or not self.path.exists():
-            # opened to be read only, of unknown state, or of a file that is gone
-            self.close()
+        if self._file not in (None, _identity(self.path)):
+            # gone, or another one in its place: what this router knows is what holds
+            self._disconnect()
+            self._is_damaged = self.path.exists()
+        if self.failure:
+            # opened to be read only, or of unknown state
+            self._disconnect()
         if self._connection:
             return
         if self._is_damaged or not self.path.exists():
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._hold_folder()
             self._replace()
         self._connection = connect(self.path)
         keep_log(self._connection)
+
+    def _hold_folder(self) -> None:
+        """
+        Have the folder, made if it is not there, for this router alone: two that begin at once
+        could each put a file in the place of the other's. Raises OSError.
+        """
+        self._let_folder_go()
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            self._folder = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY)
+            fcntl.flock(self._folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._let_folder_go()
+            raise
+        except OSError:
+            # a folder or file system without such locks: SQLite's own lock is left
+            self._let_folder_go()
+
+    def _let_folder_go(self) -> None:
+        if self._folder is not None:
+            os.close(self._folder)
+            self._folder = None
+
+    def _in_use(self) -> StoreRefused:
+        return StoreRefused(
+            f'{self.path} is in use by another router; give each a state_folder of its own'
+        )
 
     def _replace(self) -> None:
         """Write a whole new file and put it in place; a damaged one is kept beside."""
@@ -194,6 +236,7 @@ class Store:
         # the log of the old file must not be played into the new one
         log.unlink(missing_ok=True)
         os.replace(new, self.path)
+        self._file = _identity(self.path)
         _sync_folder(self.path.parent)
         self._is_damaged = False
 
@@ -235,6 +278,14 @@ def free_name(path: Path) -> Path:
 
 def _value(connection: sqlite3.Connection, pragma: str) -> int:
     return connection.execute(f'PRAGMA {pragma}').fetchone()[0]
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Return what tells a file from another one of its name; None where there is none."""
+    with suppress(FileNotFoundError):
+        found = path.stat()
+        return found.st_dev, found.st_ino
+    return None
 
 
 def _sync_folder(folder: Path) -> None:
