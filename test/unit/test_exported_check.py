@@ -312,6 +312,11 @@ def test_operators_that_reach_past_tensors_are_refused(name):
         clean_graph(json.dumps({'target': f'torch.ops.aten.{name}'}).encode())
 
 
+def test_a_loop_without_a_bound_is_refused():
+    with pytest.raises(Unwanted, match='calls'):
+        clean_graph(json.dumps({'target': 'torch.ops.higher_order.while_loop'}).encode())
+
+
 @pytest.mark.parametrize(
     'name',
     [

@@ -25,7 +25,8 @@ OTHER_OPERATOR = re.compile(
     r'|eq|ne|lt|le|gt|ge)'
     r'|math\.(ceil|floor|trunc|sqrt)'
     r'|torch\.sym_(int|float|max|min|not|ite|sum|sqrt)'
-    r'|torch\.ops\.higher_order\.(cond|while_loop|map_impl|scan|wrap_with_autocast'
+    # no while_loop: nothing bounds its turns
+    r'|torch\.ops\.higher_order\.(cond|map_impl|scan|wrap_with_autocast'
     r'|wrap_with_set_grad_enabled)'
 )
 GRAPH_LIMIT_BYTES = 64 << 20
