@@ -48,13 +48,15 @@ class Run:
         return (now_ns - self.started_ns) / 1e9
 
     def check(
-        self, now_ns: int, *, state: State, reason: str, latched: bool
+        self, now_ns: int, *, state: State, reason: str, latched: bool, stopped: bool
     ) -> tuple[Outcome, str] | None:
         """Return how it ended, None while it goes on."""
         if state == State.DEAD:
             self.end(Outcome.DEAD, reason)
         if latched:
             self.end(Outcome.STOPPED, 'the safety cage has stopped the robot')
+        if stopped:
+            self.end(Outcome.STOPPED, 'the stop service was called')
         if self.max_duration_s and self.elapsed_s(now_ns) >= self.max_duration_s:
             self.end(Outcome.TIMEOUT, f'{self.max_duration_s:g} s have passed')
         return self.verdict

@@ -79,6 +79,7 @@ class Runs:
             state=connection.state,
             reason=connection.reason,
             latched=self._controller.latched,
+            stopped=self._controller.stopped,
         )
         if ended is None:
             return None

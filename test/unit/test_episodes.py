@@ -18,8 +18,8 @@ def run(max_duration_s: float = 0.0) -> Run:
 
 
 def check(present: Run, at_s: float = 6.0, **changes: object) -> tuple[Outcome, str] | None:
-    known = {'state': State.STREAMING, 'reason': 'fine', 'latched': False, **changes}
-    return present.check(int(at_s * S), **known)
+    known = {'state': State.STREAMING, 'reason': 'fine', 'latched': False, 'stopped': False}
+    return present.check(int(at_s * S), **(known | changes))
 
 
 @pytest.mark.parametrize('state', [state for state in State if state != State.DEAD])
@@ -30,6 +30,7 @@ def test_it_goes_on_whatever_the_connection_does(state):
 ENDS = [
     ({'state': State.DEAD, 'reason': 'no session for 60 s'}, Outcome.DEAD, 'no session for 60 s'),
     ({'latched': True}, Outcome.STOPPED, 'the safety cage has stopped the robot'),
+    ({'stopped': True}, Outcome.STOPPED, 'the stop service was called'),
     ({'at_s': 15.0}, Outcome.TIMEOUT, '10 s have passed'),
 ]
 
