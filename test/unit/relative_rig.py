@@ -91,6 +91,8 @@ class AbsoluteActions(ProcessorStep):
 
 for name, step in ((RELATIVE, RelativeActions), (ABSOLUTE, AbsoluteActions)):
     if name not in ProcessorStepRegistry.list():
+        # a known step must be LeRobot's own
+        step.__module__ = ProcessorStep.__module__
         ProcessorStepRegistry.register(name)(step)
 
 
