@@ -9,6 +9,7 @@ torch, so that nothing but these competes for the interpreter.
 from __future__ import annotations
 
 from functools import partial
+import threading
 import time
 
 from diagnostic_msgs.msg import DiagnosticArray
@@ -28,6 +29,7 @@ from lerobot_serve.edge.queue.delay import RULES
 from lerobot_serve.edge.recorder import make_recorder, Recorder
 from lerobot_serve.edge.reports import View
 from lerobot_serve.edge.requester import Requester
+from lerobot_serve.edge.rivals import Finding
 from lerobot_serve.edge.robot.commands import command_message, TYPES
 from lerobot_serve.edge.runs import Runs
 from lerobot_serve.edge.states import Change, Connection, Event
@@ -52,6 +54,9 @@ from lerobot_serve.ros.steady import SteadyNode
 from lerobot_serve.ros.stop import StopService
 from lerobot_serve.ros.triggers import offer_triggers
 from lerobot_serve_interfaces.msg import EdgeState, EpisodeOutcome, ExecutedAction
+
+# how often other edge controllers are looked for
+RIVALS_S = 0.2
 
 
 class EdgeController(SteadyNode):
@@ -215,10 +220,14 @@ class EdgeController(SteadyNode):
         command = self.robot.command
         topic, profile = self.resolve_topic_name(command.topic), qos.command(self._step_s)
         create = partial(self.create_publisher, TYPES[command.type], topic, profile, **overridable)
-        self._on_commands = Publishers(self, topic, create)
-        self._commands = self._on_commands.publisher
+        self._on_commands = Publishers(self, topic)
+        # before it has a publisher itself: an edge that plays need not notice
         if why_not := rivals.refusal(topic, self._on_commands.wait_for_edges()):
             raise UserError(why_not)
+        self._commands = self._on_commands.create(create)
+        # held so that an edge that gives way never commands
+        self._sending = threading.Lock()
+        self._has_commanded = False
         self._rivalry = rivals.Rivalry(topic, self._on_commands.own)
         self._stop_service = StopService(self, parameters.stop_service)
 
@@ -260,6 +269,7 @@ class EdgeController(SteadyNode):
         )
         self.create_timer(parameters.status_period_s, self._on_timer)
         self.create_timer(1.0, self._on_slow_timer)
+        self.create_timer(RIVALS_S, self._on_rivals_timer)
 
     # executor thread
 
@@ -284,9 +294,6 @@ class EdgeController(SteadyNode):
 
     def _on_slow_timer(self) -> None:
         self._waiting.look(self._controller.waits_for, self._controller.actions_executed)
-        if self._rivalry.look(self._on_commands.edges()):
-            self._operation.pause()
-            self.get_logger().error(self._rivalry.text)
         self._diagnostics.publish(
             reports.diagnostics(
                 self._state(),
@@ -297,6 +304,26 @@ class EdgeController(SteadyNode):
                 frozen=bool(self._watched.text),
             )
         )
+
+    def _on_rivals_timer(self) -> None:
+        edges = self._on_commands.edges()
+        finding = self._rivalry.update(
+            edges, has_commanded=self._has_commanded, now_ns=time.monotonic_ns()
+        )
+        if finding is Finding.GIVE_WAY and self._withdraw():
+            raise UserError(rivals.refusal(self._on_commands.topic, edges))
+        if finding is Finding.PAUSE:
+            self._operation.pause()
+            self.get_logger().error(self._rivalry.text)
+
+    def _withdraw(self) -> bool:
+        """Stop publishing at once, for the other edge waits for a second only; not once it has."""
+        with self._sending:
+            if self._has_commanded:
+                return False
+            self._rivalry.is_silent = True
+        self.destroy_publisher(self._commands)
+        return True
 
     def _change(self, parameters: EdgeParameters) -> None:
         self._requester.next_pace = preparation.pace(parameters, self.robot)
@@ -341,8 +368,10 @@ class EdgeController(SteadyNode):
         self._executed_publisher.publish(told)
 
     def _send(self, command: np.ndarray) -> None:
-        if self._rivalry.is_silent:
-            return
+        with self._sending:
+            if self._rivalry.is_silent:
+                return
+            self._has_commanded = True
         stamp = self.get_clock().now().to_msg()
         self._commands.publish(command_message(command, self.robot, stamp, self._step_s))
 

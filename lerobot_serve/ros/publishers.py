@@ -18,17 +18,22 @@ MARK = 'executed_action'
 
 
 class Publishers:
-    """Of one topic. `own` is the gid of this node's publisher, () when it was not found."""
+    """Of one topic. `own` is the gid of this node's publisher, () while there is none."""
 
-    def __init__(self, node: Node, topic: str, create: Callable[[], Publisher]) -> None:
-        """Create the publisher of `topic`, its full name."""
+    def __init__(self, node: Node, topic: str) -> None:
+        """Find the publishers of `topic`, its full name."""
         self._node, self.topic = node, topic
+        self.own: Gid = ()
+
+    def create(self, create: Callable[[], Publisher]) -> Publisher:
+        """Return this node's publisher of the topic, built by `create`, and know it as its own."""
         # another process may have the same name
         before = {gid for _, gid in self._found()}
-        self.publisher = create()
-        name = node.get_fully_qualified_name()
+        publisher = create()
+        name = self._node.get_fully_qualified_name()
         mine = [gid for who, gid in self._found() if who == name and gid not in before]
-        self.own: Gid = mine[0] if mine else ()
+        self.own = mine[0] if mine else ()
+        return publisher
 
     def edges(self) -> list[tuple[str, Gid]]:
         """Return full node name and gid of each other edge controller that is found by now."""

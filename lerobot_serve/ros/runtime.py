@@ -6,7 +6,7 @@ One thread waits for SIGINT or SIGTERM, the main thread for `asked_to_stop`. One
 executor, whose callbacks only deposit. A node's other threads are started here too, so that one
 place ends them: what it registered with `on_farewell` is called while all still runs, `stop` is
 set, each thread is joined with a bound, and only then is the node destroyed. A thread that fails
-ends the process with its error and exit status 1.
+ends the process with its error and exit status 1; of a UserError one line is printed.
 """
 
 from __future__ import annotations
@@ -198,6 +198,10 @@ class Runtime:
         try:
             target()
         except ExternalShutdownException:
+            self._give_up()
+        except UserError as error:
+            self.failure = self.failure or error
+            print(f'error: {error}', file=sys.stderr)
             self._give_up()
         except BaseException as error:
             self.failure = self.failure or error
