@@ -2,8 +2,8 @@
 The promise of one server for many robots: nothing of one robot reaches another.
 
 A policy whose processors remember the last state and add it to every action is served to eight
-robots at once, and then to each of them alone, the policy loaded again for each. The chunks are the
-same bytes.
+robots at once, and then to each of them alone, the policy loaded again for each. The chunks are
+the same bytes.
 """
 
 from __future__ import annotations
