@@ -19,7 +19,9 @@ from launch import LaunchContext, LaunchDescription
 from launch.action import Action
 from launch.actions import DeclareLaunchArgument, OpaqueFunction, SetEnvironmentVariable
 from launch.logging import launch_config
+from launch.substitution import Substitution
 from launch_ros.actions import Node
+from launch_ros.utilities import prefix_namespace
 import yaml
 
 from lerobot_serve.parameters import parameter, ParameterError, Spec, specs
@@ -27,8 +29,8 @@ from lerobot_serve.ros.large_messages import shipped_profile, variable, VARIABLE
 from lerobot_serve.ros.share import shared_file
 
 RESPAWN_DELAY_S = 2.0
-# ros2 launch puts its own options among the arguments of the file
-FOREIGN = 'launch-'
+# ros2 launch takes its own options among the arguments of the file
+FOREIGN = ('launch-', 'emulate_tty', 'sigterm_timeout', 'sigkill_timeout')
 # what a parameter of a node means when empty; an empty argument means something else
 EMPTY = '; empty'
 
@@ -41,7 +43,7 @@ class LaunchOptions:
     robots: int = parameter(3, 'how many robots: robot_1, robot_2, ...', low=1, high=200)
     replicas: int = parameter(
         1,
-        'policy servers of each slot: /slot_a/policy_server, or /slot_a_1/policy_server, ...',
+        'policy servers of each slot: slot_a/policy_server, or slot_a_1/policy_server, ...',
         low=1,
         high=64,
     )
@@ -203,11 +205,25 @@ def node(
         namespace=namespace,
         exec_name=name,
         parameters=[file, *([write(executable, name, values)] if values else [])],
-        ros_arguments=['--log-level', f'{name}:={log_level}'],
+        ros_arguments=['--log-level', [Logger(namespace, executable), f':={log_level}']],
         output='both',
         respawn=respawn,
         respawn_delay=RESPAWN_DELAY_S,
     )
+
+
+class Logger(Substitution):
+    """The logger of a node, also where an including launch file pushes a namespace."""
+
+    def __init__(self, namespace: str, executable: str) -> None:
+        super().__init__()
+        self._namespace, self._executable = namespace, executable
+
+    def perform(self, context: LaunchContext) -> str:
+        """Return its name."""
+        pushed = context.launch_configurations.get('ros_namespace')
+        namespace = prefix_namespace(pushed, self._namespace) or ''
+        return '.'.join([*filter(None, namespace.split('/')), self._executable])
 
 
 def below(namespace: str, name: str) -> str:

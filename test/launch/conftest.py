@@ -23,7 +23,7 @@ class Launched:
 
     def __init__(self, folder: Path, words: tuple[str, ...]) -> None:
         self._log = folder / f'{words[0]}.log'
-        environment = {**os.environ, 'ROS_LOG_DIR': str(folder)}
+        environment = {**os.environ, 'ROS_LOG_DIR': str(folder), 'ROS_HOME': str(folder / 'ros')}
         with self._log.open('w') as log:
             self.process = subprocess.Popen(
                 bound_to_us(['ros2', 'launch', 'lerobot_serve', *words]),

@@ -73,6 +73,7 @@ EXPECTED = {
         'max_sessions',
         'params_file',
         'server_params_file',
+        'namespace',
         'respawn',
         'log_level',
     },
@@ -86,6 +87,7 @@ EXPECTED = {
         'outcome_topic',
         'seed',
         'params_file',
+        'namespace',
         'log_level',
     },
 }
@@ -123,7 +125,7 @@ def test_a_description_has_unit_bounds_and_what_empty_means():
 def test_a_description_says_what_is_taken_for_an_empty_argument():
     (namespace,) = launching.options('namespace', empty='client_id')
     assert namespace.declare().description == (
-        'Namespace of the node, for example robot_1. Empty: client_id.'
+        'Namespace of all nodes, for example robot_1 or cell_2. Empty: client_id.'
     )
 
 

@@ -10,12 +10,15 @@ import pytest
 from sensor_msgs.msg import JointState
 
 from lerobot_serve.ros import qos
+from lerobot_serve.ros.share import shared_file
 from lerobot_serve.wire.names import ros_token
 from lerobot_serve_interfaces.msg import EdgeState, ExecutedAction, RouterState, ServerStatus
 
 NULL = ('policy_kind:=null', 'policy_path:=joints=6,chunk=30,cameras=,fps=30')
 NULL_A = tuple(word.replace(':=', '_a:=') for word in NULL)
 NULL_B = tuple(word.replace(':=', '_b:=') for word in NULL)
+
+REACH = f'policy_path:={shared_file("config/policies/reach")}'
 
 STARTS = {
     'server.launch.py': (
@@ -175,24 +178,29 @@ def test_a_server_that_dies_comes_back_when_asked_to(respawn, launch, wait_until
     if respawn == 'false':
         launched.process.wait(30)
         return
+    # launch notes it a moment after it is there; a Ctrl-C between the two loses it (launch 3.4)
     wait_until(
-        lambda: launched.nodes().get('/policy_server', first) != first, 'a new one', launched
+        lambda: launched.output.count('process started with pid') == 2, 'a new one', launched
     )
+    assert launched.nodes()['/policy_server'] != first
     assert launched.interrupt() == 0
 
 
 @pytest.mark.parametrize(
-    ('file', 'server'),
-    [('server.launch.py', '/policy_server'), ('ab.launch.py', '/policy_router')],
+    ('file', 'words', 'server'),
+    [
+        ('server.launch.py', (REACH,), '/policy_server'),
+        ('ab.launch.py', tuple(REACH.replace(':=', f'_{s}:=') for s in 'ab'), '/policy_router'),
+    ],
 )
-def test_simulated_robots_are_driven(file, server, launch, observer, wait_until):
+def test_simulated_robots_are_driven(file, words, server, launch, observer, wait_until):
     pytest.importorskip('torch', reason='the shipped policy runs on torch')
     topics = {
         f'/robot_{number}/edge_controller/executed_action': (ExecutedAction, qos.EXECUTED_ACTION)
         for number in (1, 2)
     }
     heard = listen(observer, topics)
-    serving = launch(file)
+    serving = launch(file, *words)
     size = ('image_height:=96', 'image_width:=128')
     robots = launch('fleet.launch.py', 'robots:=2', f'servers:={server}', *size)
     wait_until(lambda: all(heard.values()), 'both robots execute actions', robots)
