@@ -5,6 +5,7 @@ What every test gets: a ROS domain of its own, a limit of time, and a look at wh
 from __future__ import annotations
 
 import faulthandler
+import os
 from pathlib import Path
 import sys
 
@@ -24,6 +25,11 @@ settings.load_profile('here')
 
 # before anything starts ROS, so that all tests and their processes share it and nobody else does
 domain.reserve()
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """Return one more than there are cores: tests of real nodes wait a third of their time."""
+    return len(os.sched_getaffinity(0)) + 1
 
 
 @pytest.fixture(autouse=True)

@@ -29,7 +29,7 @@ from lerobot_serve.edge.queue.delay import RULES
 from lerobot_serve.edge.recorder import make_recorder, Recorder
 from lerobot_serve.edge.reports import View
 from lerobot_serve.edge.requester import Requester
-from lerobot_serve.edge.rivals import Finding
+from lerobot_serve.edge.rivals import Finding, Own, Rival
 from lerobot_serve.edge.robot.commands import command_message, TYPES
 from lerobot_serve.edge.runs import Runs
 from lerobot_serve.edge.states import Change, Connection, Event
@@ -222,10 +222,11 @@ class EdgeController(SteadyNode):
         create = partial(self.create_publisher, TYPES[command.type], topic, profile, **overridable)
         self._on_commands = Publishers(self, topic)
         # before it has a publisher itself: an edge that plays need not notice
-        if why_not := rivals.refusal(topic, self._on_commands.wait_for_edges()):
+        edges = [Rival(*each) for each in self._on_commands.wait_for_edges()]
+        if why_not := rivals.refusal(topic, edges):
             raise UserError(why_not)
         self._commands = self._on_commands.create(create)
-        # held so that an edge that gives way never commands
+        # held so that an edge that gives way commands nothing more
         self._sending = threading.Lock()
         self._has_commanded = False
         self._rivalry = rivals.Rivalry(topic, self._on_commands.own)
@@ -306,24 +307,21 @@ class EdgeController(SteadyNode):
         )
 
     def _on_rivals_timer(self) -> None:
-        edges = self._on_commands.edges()
-        finding = self._rivalry.update(
-            edges, has_commanded=self._has_commanded, now_ns=time.monotonic_ns()
-        )
-        if finding is Finding.GIVE_WAY and self._withdraw():
+        edges = [Rival(*each) for each in self._on_commands.edges()]
+        own = Own(self._beat.beats, self._has_commanded)
+        finding = self._rivalry.update(edges, own, time.monotonic_ns())
+        if finding is Finding.GIVE_WAY:
+            self._withdraw()
             raise UserError(rivals.refusal(self._on_commands.topic, edges))
         if finding is Finding.PAUSE:
             self._operation.pause()
             self.get_logger().error(self._rivalry.text)
 
-    def _withdraw(self) -> bool:
-        """Stop publishing at once, for the other edge waits for a second only; not once it has."""
+    def _withdraw(self) -> None:
+        """Stop publishing at once: the other edge commands the robot."""
         with self._sending:
-            if self._has_commanded:
-                return False
             self._rivalry.is_silent = True
         self.destroy_publisher(self._commands)
-        return True
 
     def _change(self, parameters: EdgeParameters) -> None:
         self._requester.next_pace = preparation.pace(parameters, self.robot)
@@ -368,12 +366,13 @@ class EdgeController(SteadyNode):
         self._executed_publisher.publish(told)
 
     def _send(self, command: np.ndarray) -> None:
+        stamp = self.get_clock().now().to_msg()
+        message = command_message(command, self.robot, stamp, self._step_s)
         with self._sending:
             if self._rivalry.is_silent:
                 return
             self._has_commanded = True
-        stamp = self.get_clock().now().to_msg()
-        self._commands.publish(command_message(command, self.robot, stamp, self._step_s))
+            self._commands.publish(message)
 
     def _call_stop(self) -> None:
         self._stop_service.call(self._controller.rung_reason)

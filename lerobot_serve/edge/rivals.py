@@ -1,22 +1,38 @@
 """
 Other edge controllers on this robot's command topic: found by the publishers of the topic.
 
-Two of them would pull the robot to and fro. An edge that has not commanded the robot yet gives
-way: it ends. An edge that has commanded waits for a second, for the other one may give way, then
-it pauses; of several that have commanded all but one fall silent until they are restarted, for of
-two that hold, each would hold another pose. Plain; the executor thread.
+Two of them would pull the robot to and fro. The younger one gives way: it ends, and the older one
+goes on. The ticks in the state that each publishes tell which is the younger one; one whose ticks
+are not known is older than an edge that has not commanded the robot yet. Where no edge gives way,
+all pause, and all but one command nothing until they are restarted: of two that hold, each would
+hold another pose. Plain; the executor thread.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 import enum
+from typing import NamedTuple
 
-# by then an edge that gives way has gone
-GRACE_NS = 1_000_000_000
+# by then a younger one has noticed and ended
+GIVING_WAY_NS = 3_000_000_000
+# and by then the ticks of one that publishes them are known
+UNKNOWN_NS = 1_000_000_000
 
-# full name of a node, and the gid of its publisher, which no other one has
-Rival = tuple[str, tuple[int, ...]]
+
+class Rival(NamedTuple):
+    """Full name of a node, the gid of its publisher, which no other one has, and its ticks."""
+
+    node: str
+    gid: tuple[int, ...]
+    ticks: int | None = None
+
+
+class Own(NamedTuple):
+    """The same of this edge, and whether it has commanded the robot."""
+
+    ticks: int
+    has_commanded: bool
 
 
 def refusal(topic: str, rivals: Iterable[Rival]) -> str:
@@ -48,24 +64,33 @@ class Rivalry:
         self.is_silent = False
         self.text = ''
 
-    def update(self, rivals: list[Rival], *, has_commanded: bool, now_ns: int) -> Finding:
+    def update(self, rivals: list[Rival], own: Own, now_ns: int) -> Finding:
         """Take in which rivals are there now; return what to do, each of it once."""
         if not rivals:
             self._since_ns = None
             if not self.is_silent:
                 self.text = ''
             return Finding.NOTHING
-        if not has_commanded:
+        if any(self._is_older(rival, own) for rival in rivals):
             return Finding.GIVE_WAY
         if self._since_ns is None:
             self._since_ns = now_ns
-        if now_ns - self._since_ns < GRACE_NS:
+        is_known = all(rival.ticks is not None for rival in rivals)
+        if now_ns - self._since_ns < (GIVING_WAY_NS if is_known else UNKNOWN_NS):
             return Finding.NOTHING
         return self._stand_against(rivals)
 
+    def _is_older(self, rival: Rival, own: Own) -> bool:
+        if self.text:
+            # both stood their ground, and the robot is at rest
+            return False
+        if rival.ticks is None:
+            return not own.has_commanded
+        return (rival.ticks, self._own) > (own.ticks, rival.gid)
+
     def _stand_against(self, rivals: list[Rival]) -> Finding:
         is_new = not self.text
-        self.is_silent |= any(gid < self._own for _, gid in rivals)
+        self.is_silent |= any(rival.gid < self._own for rival in rivals)
         part = 'this one commands nothing until it is restarted'
         self.text = (
             f'{_names(rivals)} commands {self._topic}, too; paused, and '
@@ -75,4 +100,4 @@ class Rivalry:
 
 
 def _names(rivals: Iterable[Rival]) -> str:
-    return ' and '.join(sorted({node for node, _ in rivals}))
+    return ' and '.join(sorted({rival.node for rival in rivals}))

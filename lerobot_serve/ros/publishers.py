@@ -1,20 +1,27 @@
-"""Which other edge controllers publish on a topic, from the graph."""
+"""Which other edge controllers publish on a topic, from the graph, and for how long they run."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 import time
 
 from rclpy.node import Node
 from rclpy.publisher import Publisher
+from rclpy.subscription import Subscription
+
+from lerobot_serve.ros import qos
+from lerobot_serve_interfaces.msg import EdgeState
 
 Gid = tuple[int, ...]
+# full name of the node, gid of its publisher, and its ticks once they are known
+Edge = tuple[str, Gid, int | None]
 
 # by then nodes of one machine have found each other
 DISCOVERY_S = 0.5
 POLL_S = 0.02
 # what every edge controller publishes beside its commands
-MARK = 'executed_action'
+MARK, STATE = 'executed_action', 'state'
 
 
 class Publishers:
@@ -24,6 +31,8 @@ class Publishers:
         """Find the publishers of `topic`, its full name."""
         self._node, self.topic = node, topic
         self.own: Gid = ()
+        self._ticks: dict[str, int] = {}
+        self._states: dict[str, Subscription] = {}
 
     def create(self, create: Callable[[], Publisher]) -> Publisher:
         """Return this node's publisher of the topic, built by `create`, and know it as its own."""
@@ -35,12 +44,27 @@ class Publishers:
         self.own = mine[0] if mine else ()
         return publisher
 
-    def edges(self) -> list[tuple[str, Gid]]:
-        """Return full node name and gid of each other edge controller that is found by now."""
+    def edges(self) -> list[Edge]:
+        """Return each other edge controller that is found by now. Executor thread."""
         others = [(who, gid) for who, gid in self._found() if gid != self.own]
-        return [each for each in others if self._node.count_publishers(f'{each[0]}/{MARK}')]
+        edges = [each for each in others if self._node.count_publishers(f'{each[0]}/{MARK}')]
+        self._listen_to({who for who, _ in edges})
+        return [(who, gid, self._ticks.get(who)) for who, gid in edges]
 
-    def wait_for_edges(self) -> list[tuple[str, Gid]]:
+    def _listen_to(self, names: set[str]) -> None:
+        """Subscribe to the states of these edges, and of no others."""
+        for name in self._states.keys() - names:
+            self._node.destroy_subscription(self._states.pop(name))
+            self._ticks.pop(name, None)
+        for name in names - self._states.keys() - {self._node.get_fully_qualified_name()}:
+            self._states[name] = self._node.create_subscription(
+                EdgeState, f'{name}/{STATE}', partial(self._on_state, name), qos.STATE
+            )
+
+    def _on_state(self, name: str, message: EdgeState) -> None:
+        self._ticks[name] = message.ticks
+
+    def wait_for_edges(self) -> list[Edge]:
         """Return the same, once others had the time to be found."""
         deadline = time.monotonic() + DISCOVERY_S
         while not (edges := self.edges()) and time.monotonic() < deadline:

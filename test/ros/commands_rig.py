@@ -101,7 +101,8 @@ def launch_arguments(file: str) -> dict[str, tuple[Any, Any]]:
 def launch_as_stubs():
     """Let launch files import packages that hold anything and do nothing."""
     stubs = ('launch', 'launch.action', 'launch.actions', 'launch.logging')
-    names = (*stubs, 'launch_ros', 'launch_ros.actions', 'lerobot_serve.ros.launching')
+    stubs += ('launch.substitution', 'launch_ros', 'launch_ros.actions', 'launch_ros.utilities')
+    names = (*stubs, 'lerobot_serve.ros.launching')
     before = {name: sys.modules.pop(name, None) for name in names}
     for name in names[:-1]:
         sys.modules[name] = ModuleType(name)

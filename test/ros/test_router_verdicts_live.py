@@ -129,7 +129,8 @@ def test_what_was_set_live_holds_in_the_router_that_starts_next(router_rig):
     assert not router_rig.set(split_percent=100)
     restarted(router_rig, client)
     assert router_rig.get('canary.plan') == []
-    assert router_rig.slot('b').state == SlotState.BARRED
+    # the first state may be from before its server is heard of
+    router_rig.wait(lambda: router_rig.slot('b').state == SlotState.BARRED, 'b is barred')
     assert {asked(client, name) for name in new('b', 's')} == {(Status.OK, 'a')}
 
     # a drain and a split, too
@@ -138,7 +139,7 @@ def test_what_was_set_live_holds_in_the_router_that_starts_next(router_rig):
     assert router_rig.control(R.DRAIN, 'a', 'maintenance').done
     restarted(router_rig, client)
     assert router_rig.get('split_percent') == 0
-    assert router_rig.slot('a').state == SlotState.DRAINED
+    router_rig.wait(lambda: router_rig.slot('a').state == SlotState.DRAINED, 'a is drained')
     assert {asked(client, name) for name in new('a', 't')} == {(Status.OK, 'b')}
 
 

@@ -4,55 +4,83 @@ from __future__ import annotations
 
 import pytest
 
-from lerobot_serve.edge.rivals import Finding, GRACE_NS, refusal, Rivalry
+from lerobot_serve.edge.rivals import (
+    Finding,
+    GIVING_WAY_NS,
+    Own,
+    refusal,
+    Rival,
+    Rivalry,
+    UNKNOWN_NS,
+)
 
 TOPIC = '/robot_1/command'
+OWN = (5,)
+GIDS = [(1,), (9,)]
+
+
+def update(
+    rivalry: Rivalry, *rivals: Rival, now_ns: int = 0, ticks: int = 50, has_commanded: bool = True
+) -> Finding:
+    return rivalry.update(list(rivals), Own(ticks, has_commanded), now_ns)
 
 
 def test_one_that_starts_is_refused_and_the_other_is_named():
     assert refusal(TOPIC, []) == ''
-    text = refusal(TOPIC, [('/robot_1/edge_controller', (1,))])
+    text = refusal(TOPIC, [Rival('/robot_1/edge_controller', (1,))])
     assert '/robot_1/edge_controller' in text
     assert TOPIC in text
 
 
-def update(rivalry: Rivalry, *gids: tuple[int, ...], now_ns: int = 0) -> Finding:
-    rivals = [(f'/edge_{gid[0]}', gid) for gid in gids]
-    return rivalry.update(rivals, has_commanded=True, now_ns=now_ns)
+@pytest.mark.parametrize('gid', GIDS)
+@pytest.mark.parametrize('has_commanded', [False, True])
+def test_the_younger_one_gives_way_at_once(gid, has_commanded):
+    rivalry = Rivalry(TOPIC, OWN)
+    assert update(rivalry, has_commanded=has_commanded) is Finding.NOTHING
+    older = Rival('/b', gid, ticks=51)
+    assert update(rivalry, older, has_commanded=has_commanded) is Finding.GIVE_WAY
 
 
-@pytest.mark.parametrize('other', [(1,), (9,)])
-def test_one_that_has_not_commanded_gives_way_at_once(other):
-    rivalry = Rivalry(TOPIC, (5,))
-    assert rivalry.update([], has_commanded=False, now_ns=0) is Finding.NOTHING
-    finding = rivalry.update([('/b', other)], has_commanded=False, now_ns=1)
-    assert finding is Finding.GIVE_WAY
+@pytest.mark.parametrize(
+    ('gid', 'finding'), zip(GIDS, [Finding.GIVE_WAY, Finding.NOTHING], strict=True)
+)
+def test_of_two_of_one_age_one_gives_way(gid, finding):
+    assert update(Rivalry(TOPIC, OWN), Rival('/b', gid, ticks=50)) is finding
 
 
-@pytest.mark.parametrize('other', [(1,), (9,)])
-def test_one_that_has_commanded_waits_for_the_other_to_give_way(other):
-    rivalry = Rivalry(TOPIC, (5,))
+@pytest.mark.parametrize('gid', GIDS)
+def test_one_that_has_not_commanded_gives_way_to_one_whose_age_is_not_known(gid):
+    rivalry = Rivalry(TOPIC, OWN)
+    assert update(rivalry, Rival('/b', gid), has_commanded=False) is Finding.GIVE_WAY
+
+
+@pytest.mark.parametrize('gid', GIDS)
+@pytest.mark.parametrize(('ticks', 'wait_ns'), [(None, UNKNOWN_NS), (49, GIVING_WAY_NS)])
+def test_the_older_one_waits_for_the_other_to_give_way(gid, ticks, wait_ns):
+    rivalry, other = Rivalry(TOPIC, OWN), Rival('/b', gid, ticks)
     assert update(rivalry, other) is Finding.NOTHING
-    assert update(rivalry, other, now_ns=GRACE_NS - 1) is Finding.NOTHING
+    assert update(rivalry, other, now_ns=wait_ns - 1) is Finding.NOTHING
     assert not rivalry.text
-    # it gave way, and the next one has its own second
-    assert update(rivalry, now_ns=GRACE_NS) is Finding.NOTHING
-    assert update(rivalry, other, now_ns=GRACE_NS + 1) is Finding.NOTHING
-    assert update(rivalry, other, now_ns=2 * GRACE_NS) is Finding.NOTHING
+    # it gave way, and the next one has its own time
+    assert update(rivalry, now_ns=wait_ns) is Finding.NOTHING
+    assert update(rivalry, other, now_ns=wait_ns + 1) is Finding.NOTHING
+    assert update(rivalry, other, now_ns=2 * wait_ns) is Finding.NOTHING
     assert not rivalry.is_silent
-    assert update(rivalry, other, now_ns=2 * GRACE_NS + 1) is Finding.PAUSE
+    assert update(rivalry, other, now_ns=2 * wait_ns + 1) is Finding.PAUSE
 
 
-@pytest.mark.parametrize(('other', 'is_silent'), [((1,), True), ((9,), False)])
-def test_of_two_that_have_commanded_both_pause_and_one_falls_silent(other, is_silent):
-    rivalry = Rivalry(TOPIC, (5,))
+@pytest.mark.parametrize(('gid', 'is_silent'), zip(GIDS, [True, False], strict=True))
+def test_where_no_edge_gives_way_both_pause_and_one_falls_silent(gid, is_silent):
+    rivalry, other = Rivalry(TOPIC, OWN), Rival('/b', gid)
     update(rivalry, other)
-    assert update(rivalry, other, now_ns=GRACE_NS) is Finding.PAUSE
+    assert update(rivalry, other, now_ns=UNKNOWN_NS) is Finding.PAUSE
     assert rivalry.is_silent == is_silent
-    assert f'/edge_{other[0]}' in rivalry.text
-    # it pauses once: an operator who resumes has been warned
-    assert update(rivalry, other, now_ns=2 * GRACE_NS) is Finding.NOTHING
-    assert update(rivalry, now_ns=3 * GRACE_NS) is Finding.NOTHING
+    assert '/b' in rivalry.text
+    # it pauses once, an operator who resumes has been warned; neither ends after that
+    assert update(rivalry, other, now_ns=2 * UNKNOWN_NS) is Finding.NOTHING
+    older = other._replace(ticks=99)
+    assert update(rivalry, older, now_ns=2 * UNKNOWN_NS) is Finding.NOTHING
+    assert update(rivalry, now_ns=3 * UNKNOWN_NS) is Finding.NOTHING
     # the robot may have been moved meanwhile: a silent one is restarted
     assert rivalry.is_silent == is_silent
     assert bool(rivalry.text) == is_silent
@@ -63,9 +91,9 @@ def test_of_any_number_one_goes_on():
     silent = []
     for own in gids:
         rivalry = Rivalry(TOPIC, own)
-        others = [gid for gid in gids if gid != own]
+        others = [Rival(f'/{gid}', gid) for gid in gids if gid != own]
         update(rivalry, *others)
-        update(rivalry, *others, now_ns=GRACE_NS)
+        update(rivalry, *others, now_ns=UNKNOWN_NS)
         silent.append(rivalry.is_silent)
     assert silent.count(False) == 1
 
