@@ -35,18 +35,18 @@ setup(
     tests_require=['pytest'],
     entry_points={
         'console_scripts': [
-            'policy_server = lerobot_serve.start:policy_server',
-            'policy_router = lerobot_serve.start:policy_router',
-            'edge_controller = lerobot_serve.start:edge_controller',
-            'sim_robot = lerobot_serve.start:sim_robot',
-            'lerobot-serve = lerobot_serve.cli.main:main',
+            'policy_server = lerobot_serve.entry_points:policy_server',
+            'policy_router = lerobot_serve.entry_points:policy_router',
+            'edge_controller = lerobot_serve.entry_points:edge_controller',
+            'sim_robot = lerobot_serve.entry_points:sim_robot',
+            'lerobot-serve = lerobot_serve.tools.cli.main:main',
         ],
         'lerobot_serve.policies': [
             'builtin = lerobot_serve.policies.builtin.policy:load',
             'exported = lerobot_serve.policies.exported.loader:load',
             'lerobot = lerobot_serve.policies.lerobot.loader:load',
-            'null = lerobot_serve.policies.null:load',
-            'recurrent = lerobot_serve.policies.recurrent:load',
+            'null = lerobot_serve.policies.synthetic.null:load',
+            'recurrent = lerobot_serve.policies.synthetic.recurrent:load',
         ],
     },
 )

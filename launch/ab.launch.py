@@ -9,7 +9,7 @@ from launch import LaunchDescription
 from launch.action import Action
 from launch_ros.actions import Node
 
-from lerobot_serve.ros import launching
+from lerobot_serve.ros import launch_support
 from lerobot_serve.router.parameters import RouterParameters
 from lerobot_serve.server.parameters import ServerParameters
 
@@ -25,20 +25,20 @@ FORMS = {
 
 def generate_launch_description() -> LaunchDescription:
     arguments = [
-        *launching.overrides(RouterParameters, 'split_percent', 'canary.plan'),
+        *launch_support.parameter_overrides(RouterParameters, 'split_percent', 'canary.plan'),
         *(argument for policy in FORMS for argument in of_policy(policy)),
-        *launching.overrides(ServerParameters, 'max_sessions', file=SERVERS),
-        *launching.options('replicas'),
-        launching.params_file('router.yaml', 'policy_router'),
-        launching.params_file('server.yaml', 'all policy servers', SERVERS),
-        *launching.options('namespace', 'respawn', 'log_level'),
+        *launch_support.parameter_overrides(ServerParameters, 'max_sessions', file=SERVERS),
+        *launch_support.launch_options('replicas'),
+        launch_support.params_file('router.yaml', 'policy_router'),
+        launch_support.params_file('server.yaml', 'all policy servers', SERVERS),
+        *launch_support.launch_options('namespace', 'respawn', 'log_level'),
     ]
-    return launching.description('ab.launch.py', arguments, start)
+    return launch_support.launch_description('ab.launch.py', arguments, start)
 
 
-def of_policy(policy: str) -> list[launching.Argument]:
+def of_policy(policy: str) -> list[launch_support.LaunchArgument]:
     form, about = FORMS[policy]
-    return launching.overrides(
+    return launch_support.parameter_overrides(
         ServerParameters, *OF_EACH_POLICY, file=SERVERS, form=form, about=about
     )
 
@@ -52,7 +52,7 @@ def start(given: dict) -> list[Action]:
     if given['shadow_policy_kind'] or given['shadow_policy_path']:
         servers.append(server('shadow', 'shadow', given))
         told['shadow_policy'] = server_in('shadow')
-    router = launching.node(
+    router = launch_support.node_action(
         'policy_router',
         file=given['params_file'],
         given={
@@ -81,7 +81,7 @@ def server_in(namespace: str) -> str:
 def server(policy: str, namespace: str, given: dict) -> Node:
     """Return one policy server."""
     form, _ = FORMS[policy]
-    return launching.node(
+    return launch_support.node_action(
         'policy_server',
         file=given[SERVERS],
         given={
@@ -90,6 +90,6 @@ def server(policy: str, namespace: str, given: dict) -> Node:
             'slot': policy if policy in ('a', 'b') else 'prod',
         },
         log_level=given['log_level'],
-        namespace=launching.below(given['namespace'], namespace),
+        namespace=launch_support.join_namespaces(given['namespace'], namespace),
         respawn=given['respawn'] == 'true',
     )

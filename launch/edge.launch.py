@@ -4,7 +4,7 @@ from launch import LaunchDescription
 from launch.action import Action
 
 from lerobot_serve.edge.parameters import EdgeParameters
-from lerobot_serve.ros import launching
+from lerobot_serve.ros import launch_support
 from lerobot_serve.wire.names import namespace
 
 PARAMETERS = ('client_id', 'servers', 'robot_file', 'profile', 'task', 'codec')
@@ -12,16 +12,16 @@ PARAMETERS = ('client_id', 'servers', 'robot_file', 'profile', 'task', 'codec')
 
 def generate_launch_description() -> LaunchDescription:
     arguments = [
-        *launching.options('namespace', empty='client_id, as one legal name'),
-        *launching.overrides(EdgeParameters, *PARAMETERS),
-        launching.params_file('edge.yaml', 'edge_controller'),
-        *launching.options('log_level'),
+        *launch_support.launch_options('namespace', empty='client_id, as one legal name'),
+        *launch_support.parameter_overrides(EdgeParameters, *PARAMETERS),
+        launch_support.params_file('edge.yaml', 'edge_controller'),
+        *launch_support.launch_options('log_level'),
     ]
-    return launching.description('edge.launch.py', arguments, start)
+    return launch_support.launch_description('edge.launch.py', arguments, start)
 
 
 def start(given: dict) -> list[Action]:
-    edge = launching.node(
+    edge = launch_support.node_action(
         'edge_controller',
         file=given['params_file'],
         given={name: given[name] for name in PARAMETERS},

@@ -8,7 +8,7 @@ from launch import LaunchDescription
 from launch.action import Action
 
 from lerobot_serve.edge.parameters import EdgeParameters
-from lerobot_serve.ros import launching
+from lerobot_serve.ros import launch_support
 from lerobot_serve.sim.parameters import SimParameters
 
 OF_EDGE = ('servers', 'task', 'codec')
@@ -17,14 +17,14 @@ OF_SIM = ('image_height', 'image_width', 'outcome_topic')
 
 def generate_launch_description() -> LaunchDescription:
     arguments = [
-        *launching.options('robots'),
-        *launching.overrides(EdgeParameters, *OF_EDGE),
-        *launching.overrides(SimParameters, *OF_SIM),
-        *launching.options('seed'),
-        launching.params_file('fleet.yaml', 'edge_controller and sim_robot'),
-        *launching.options('namespace', 'log_level'),
+        *launch_support.launch_options('robots'),
+        *launch_support.parameter_overrides(EdgeParameters, *OF_EDGE),
+        *launch_support.parameter_overrides(SimParameters, *OF_SIM),
+        *launch_support.launch_options('seed'),
+        launch_support.params_file('fleet.yaml', 'edge_controller and sim_robot'),
+        *launch_support.launch_options('namespace', 'log_level'),
     ]
-    return launching.description('fleet.launch.py', arguments, start)
+    return launch_support.launch_description('fleet.launch.py', arguments, start)
 
 
 def start(given: dict) -> list[Action]:
@@ -34,13 +34,13 @@ def start(given: dict) -> list[Action]:
 def robot(index: int, given: dict) -> list[Action]:
     """Return one robot. It lives and dies alone: no end of a process is the end of another."""
     everywhere = {
-        'namespace': launching.below(given['namespace'], f'robot_{index + 1}'),
+        'namespace': launch_support.join_namespaces(given['namespace'], f'robot_{index + 1}'),
         'file': given['params_file'],
         'log_level': given['log_level'],
     }
     sim = {**{name: given[name] for name in OF_SIM}, 'seed': given['seed'] + index}
     edge = {name: given[name] for name in OF_EDGE}
     return [
-        launching.node('sim_robot', given=sim, **everywhere),
-        launching.node('edge_controller', given=edge, **everywhere),
+        launch_support.node_action('sim_robot', given=sim, **everywhere),
+        launch_support.node_action('edge_controller', given=edge, **everywhere),
     ]

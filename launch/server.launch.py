@@ -3,7 +3,7 @@
 from launch import LaunchDescription
 from launch.action import Action
 
-from lerobot_serve.ros import launching
+from lerobot_serve.ros import launch_support
 from lerobot_serve.server.parameters import ServerParameters
 
 PARAMETERS = (
@@ -23,15 +23,15 @@ PARAMETERS = (
 
 def generate_launch_description() -> LaunchDescription:
     arguments = [
-        *launching.overrides(ServerParameters, *PARAMETERS),
-        launching.params_file('server.yaml', 'policy_server'),
-        *launching.options('namespace', 'respawn', 'log_level'),
+        *launch_support.parameter_overrides(ServerParameters, *PARAMETERS),
+        launch_support.params_file('server.yaml', 'policy_server'),
+        *launch_support.launch_options('namespace', 'respawn', 'log_level'),
     ]
-    return launching.description('server.launch.py', arguments, start)
+    return launch_support.launch_description('server.launch.py', arguments, start)
 
 
 def start(given: dict) -> list[Action]:
-    server = launching.node(
+    server = launch_support.node_action(
         'policy_server',
         file=given['params_file'],
         given={name: given[name] for name in PARAMETERS},

@@ -2,7 +2,7 @@
 Learned robot policies, served from GPU machines to robots that carry no weights.
 
 Rooms and the one direction in which they may know each other (held by
-test/unit/test_architecture.py):
+test/unit/package/test_architecture.py):
 
     wire        messages <-> arrays, header peek, image codec, names  knows only numpy
     parameters  what a parameter of a node is                         knows nothing

@@ -2,7 +2,7 @@
 What a parameter of a node is: one description that declares, checks and documents it.
 
 Each node has one frozen dataclass whose fields are made with `parameter`. From it come the
-declaration to ROS (lerobot_serve.ros.parameter_server), the check of every value, and the table in
+declaration to ROS (lerobot_serve.ros.node.node_parameters), the check of every value, and the table in
 docs/parameters.md. Plain Python, no thread of its own.
 """
 
@@ -16,7 +16,7 @@ from typing import Any, get_type_hints, TypeVar
 
 T = TypeVar('T')
 INT_LIMIT = 2**63
-KINDS = {bool: 'bool', int: 'integer', float: 'double', str: 'string', tuple: 'string array'}
+TYPE_NAMES = {bool: 'bool', int: 'integer', float: 'double', str: 'string', tuple: 'string array'}
 
 
 class ParameterError(ValueError):
@@ -24,7 +24,7 @@ class ParameterError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Spec:
+class ParameterSpec:
     """
     The description of one parameter: `name` is what ROS calls it, with a dot between a group and
     its member, `field` its place in the dataclass.
@@ -64,7 +64,7 @@ class Spec:
 
     @property
     def _a_kind(self) -> str:
-        return f'{"an" if self.kind is int else "a"} {KINDS[self.kind]}'
+        return f'{"an" if self.kind is int else "a"} {TYPE_NAMES[self.kind]}'
 
     def check(self, value: Any) -> Any:
         """Return the value in its own type. Raises ParameterError."""
@@ -119,21 +119,21 @@ def parameter(
     return field(default=default, metadata=details)
 
 
-def specs(parameters: type) -> tuple[Spec, ...]:
+def parameter_specs(parameters: type) -> tuple[ParameterSpec, ...]:
     """Return the descriptions of a dataclass of parameters, in order."""
     kinds = get_type_hints(parameters)
     return tuple(_spec(entry, kinds[entry.name]) for entry in fields(parameters))
 
 
-def _spec(entry: Field, kind: Any) -> Spec:
+def _spec(entry: Field, kind: Any) -> ParameterSpec:
     if entry.default is MISSING:
         raise TypeError(f'{entry.name}: every parameter needs a default')
     details = {**entry.metadata, 'name': entry.metadata['name'] or entry.name}
     kind = getattr(kind, '__origin__', kind)
-    return Spec(field=entry.name, kind=kind, default=entry.default, **details)
+    return ParameterSpec(field=entry.name, kind=kind, default=entry.default, **details)
 
 
-def build(parameters: type[T], values: dict[str, Any]) -> T:
+def build_parameters(parameters: type[T], values: dict[str, Any]) -> T:
     """
     Return the dataclass with `values` over its defaults, every one checked. They go by name.
 
@@ -141,7 +141,7 @@ def build(parameters: type[T], values: dict[str, Any]) -> T:
     defaults that depend on a value. Raises ParameterError.
     """
     complete = getattr(parameters, 'complete', dict)
-    known = {spec.name: spec for spec in specs(parameters)}
+    known = {spec.name: spec for spec in parameter_specs(parameters)}
     for name in values:
         if name not in known:
             raise ParameterError(_unknown(name, known))
@@ -153,34 +153,34 @@ def build(parameters: type[T], values: dict[str, Any]) -> T:
     return built
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
+def closest_name(name: str, known: Iterable[str]) -> str:
     """Return the known name that `name` was probably meant to be, empty when none is close."""
     found = difflib.get_close_matches(name, list(known), 1)
     return found[0] if found else ''
 
 
 def _unknown(name: str, known: Iterable[str]) -> str:
-    near = nearest(name, known)
+    near = closest_name(name, known)
     hint = f'did you mean {near}? ' if near else ''
     return f'{name} is not a parameter; {hint}there are {", ".join(known)}'
 
 
-def changed(current: T, values: dict[str, Any], *, unconfigured: bool = False) -> T:
+def with_changes(current: T, values: dict[str, Any], *, unconfigured: bool = False) -> T:
     """
     Return `current` with `values` changed. Raises ParameterError, also for one that may not change
     now; `unconfigured` says whether the node is a managed one in that state.
     """
-    kept = {spec.name: getattr(current, spec.field) for spec in specs(type(current))}
-    for spec in specs(type(current)):
+    kept = {spec.name: getattr(current, spec.field) for spec in parameter_specs(type(current))}
+    for spec in parameter_specs(type(current)):
         may_change = spec.live or (spec.on_configure and unconfigured)
         if spec.name not in values or may_change:
             continue
         if spec.check(values[spec.name]) != kept[spec.name]:
             raise ParameterError(f'{spec.name} is {_fixed(spec, kept[spec.name])}')
-    return build(type(current), {**kept, **values})
+    return build_parameters(type(current), {**kept, **values})
 
 
-def _fixed(spec: Spec, value: Any) -> str:
+def _fixed(spec: ParameterSpec, value: Any) -> str:
     if spec.on_configure:
         return (
             f'in use ({value!r}); deactivate and clean up the node, set the new value, then '
@@ -189,17 +189,17 @@ def _fixed(spec: Spec, value: Any) -> str:
     return f'fixed at start ({value!r}); restart the node with the new value'
 
 
-def table(parameters: type) -> str:
+def markdown_table(parameters: type) -> str:
     """Return the reference table of one node in Markdown."""
     rows = [
         '| parameter | type | default | unit | allowed | changes | what it does |',
         '|---|---|---|---|---|---|---|',
     ]
-    for spec in specs(parameters):
+    for spec in parameter_specs(parameters):
         default = list(spec.default) if spec.kind is tuple else spec.default
         shown = f'`{default!r}`' if spec.kind in (str, tuple) else f'`{str(default).lower()}`'
         rows.append(
-            f'| `{spec.name}` | {KINDS[spec.kind]} | {shown} | {spec.unit} | {spec.allowed} | '
+            f'| `{spec.name}` | {TYPE_NAMES[spec.kind]} | {shown} | {spec.unit} | {spec.allowed} | '
             f'{spec.changes} | {spec.text} |'
         )
     return '\n'.join(rows)

@@ -10,10 +10,10 @@ from pathlib import Path
 import sys
 
 from hypothesis import settings
-import leaks
 import pytest
+from support import leaks
 
-from lerobot_serve.ros import domain
+from lerobot_serve.ros.process import private_domain
 
 pytest_plugins = ['pytester']
 
@@ -24,7 +24,7 @@ settings.register_profile('here', deadline=None, derandomize=True)
 settings.load_profile('here')
 
 # before anything starts ROS, so that all tests and their processes share it and nobody else does
-domain.reserve()
+private_domain.reserve_domain()
 
 
 def pytest_xdist_auto_num_workers() -> int:

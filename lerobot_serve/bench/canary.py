@@ -15,13 +15,17 @@ import time
 
 import numpy as np
 
-from lerobot_serve.bench.report import Case
-from lerobot_serve.router.canary.comparison import Comparison
+from benchmarks.results.report import Case
+from lerobot_serve.router.canary.comparison import StepComparison
 from lerobot_serve.router.canary.forecast import episodes_to_decide
 from lerobot_serve.router.canary.plan import parse_plan, Terms
-from lerobot_serve.router.canary.simulation import Rates, Result, rollout
-from lerobot_serve.router.canary.states import State
-from lerobot_serve.router.canary.trial import BEGUN, EpisodeEvent, Trial
+from lerobot_serve.router.canary.states import CanaryPhase
+from lerobot_serve.router.canary.trial import BEGUN, EpisodeEvent, StepTrial
+from lerobot_serve.tools.plan.rollout_simulation import (
+    RolloutResult,
+    simulate_rollout,
+    SuccessRates,
+)
 
 ABOUT = 'how often a canary is wrong, and how many episodes it takes'
 STEPS, MINIMUM_EPISODES = ('5', '25', '50', '100'), 20
@@ -44,24 +48,28 @@ OTHERS = ((0.6, 0.3), (0.8, 0.1), (0.8, -0.2), (0.9, -0.6))
 def measure(rounds: int, folder: Path) -> list[Case]:
     """Return one case for each pair of success rates, and one of what a look costs."""
     margin = TERMS.margin
-    cases = [measure_rates(Rates(champion, champion - margin), rounds) for champion in CHAMPIONS]
-    cases += [measure_rates(Rates(champion, champion), rounds) for champion in CHAMPIONS]
-    cases += [measure_rates(Rates(champion, champion + by), rounds) for champion, by in OTHERS]
+    cases = [
+        measure_rates(SuccessRates(champion, champion - margin), rounds) for champion in CHAMPIONS
+    ]
+    cases += [measure_rates(SuccessRates(champion, champion), rounds) for champion in CHAMPIONS]
+    cases += [
+        measure_rates(SuccessRates(champion, champion + by), rounds) for champion, by in OTHERS
+    ]
     return [*cases, measure_look(rounds)]
 
 
-def measure_rates(rates: Rates, rounds: int) -> Case:
+def measure_rates(rates: SuccessRates, rounds: int) -> Case:
     """Let so many canaries with these true rates go through the plan."""
     plan = parse_plan(STEPS, minimum_episodes=MINIMUM_EPISODES, minimum_s=0)
     rng = np.random.default_rng(SEED)
     results, durations_ms = [], []
     for _ in range(rounds):
         begin_ns = time.perf_counter_ns()
-        results.append(rollout(rng.random((2, EPISODES)), rates, plan, TERMS))
+        results.append(simulate_rollout(rng.random((2, EPISODES)), rates, plan, TERMS))
         durations_ms.append((time.perf_counter_ns() - begin_ns) / 1e6)
     ends = Counter(result.state for result in results)
     firsts = [result.first_promotion for result in results if result.first_promotion]
-    backs = [r.candidate_episodes for r in results if r.state is State.ROLLED_BACK]
+    backs = [r.candidate_episodes for r in results if r.state is CanaryPhase.ROLLED_BACK]
     return Case(
         f'champion {rates.champion:.0%}, candidate {rates.candidate:.0%}',
         parameters={
@@ -70,8 +78,8 @@ def measure_rates(rates: Rates, rounds: int) -> Case:
         },
         counts={
             'ever_promoted': len(firsts),
-            'rolled_back': ends[State.ROLLED_BACK],
-            'undecided': ends[State.HELD],
+            'rolled_back': ends[CanaryPhase.ROLLED_BACK],
+            'undecided': ends[CanaryPhase.HELD],
         },
         series_ms={'one rollout': durations_ms},
         goals=goals(rates, results),
@@ -84,7 +92,7 @@ def median(episodes: list[int], rounds: int) -> float | None:
     return middle if np.isfinite(middle) else None
 
 
-def goals(rates: Rates, results: list[Result]) -> dict[str, bool]:
+def goals(rates: SuccessRates, results: list[RolloutResult]) -> dict[str, bool]:
     """Return whether the stated error rates hold, where these rates are such a case."""
     count = len(results)
     found = {}
@@ -93,7 +101,7 @@ def goals(rates: Rates, results: list[Result]) -> dict[str, bool]:
         name = f'at most {TERMS.false_promotion:.0%} promoted'
         found[name] = wrong <= TERMS.false_promotion * count
     if rates.candidate >= rates.champion:
-        wrong = sum(result.state is State.ROLLED_BACK for result in results)
+        wrong = sum(result.state is CanaryPhase.ROLLED_BACK for result in results)
         name = f'at most {TERMS.false_rollback:.0%} rolled back'
         found[name] = wrong <= TERMS.false_rollback * count
     return found
@@ -104,11 +112,11 @@ def measure_look(rounds: int) -> Case:
     series_ms: dict[str, list[float]] = {'comparison': [], 'forecast': []}
     for i in range(rounds):
         rng = np.random.default_rng(i)
-        trial = Trial(TERMS.margin, TERMS.block_episodes)
+        trial = StepTrial(TERMS.margin, TERMS.block_episodes)
         trial.take(list(episodes(rng, 1000)))
         begin_ns = time.perf_counter_ns()
         trial.take(list(episodes(rng, 1, first=1000)))
-        Comparison().look(trial, TERMS)
+        StepComparison().look(trial, TERMS)
         middle_ns = time.perf_counter_ns()
         episodes_to_decide(trial, share_percent=5, terms=TERMS, trials=len(STEPS) - 1)
         end_ns = time.perf_counter_ns()

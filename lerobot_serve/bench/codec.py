@@ -14,14 +14,14 @@ import numpy as np
 from rclpy.serialization import deserialize_message, serialize_message
 import simplejpeg
 
-from lerobot_serve.bench.pictures import pictures
-from lerobot_serve.bench.report import Case
-from lerobot_serve.bench.statistics import ratio
+from benchmarks.harness.camera_images import camera_images
+from benchmarks.results.percentiles import ratio
+from benchmarks.results.report import Case
 from lerobot_serve.wire import chunk as wire_chunk
 from lerobot_serve.wire import observation as wire_observation
 from lerobot_serve.wire.chunk import Chunk
 from lerobot_serve.wire.header import Header
-from lerobot_serve.wire.images import decode, encode, ImagePool
+from lerobot_serve.wire.image_codec import decode, encode, ImageCodecPool
 from lerobot_serve.wire.observation import Observation
 from lerobot_serve.wire.schema import Codec, MsgType, SCHEMA_VERSION
 from lerobot_serve_interfaces.msg import ActionChunk
@@ -48,11 +48,11 @@ def measure(rounds: int, folder: Path) -> list[Case]:
 
 def measure_images(height: int, width: int, rounds: int) -> Case:
     """Return what the two pictures of one size cost, alone, one after the other and in a pool."""
-    frames = pictures(height, width)
+    frames = camera_images(height, width)
     (name, frame), *_ = frames.items()
     ours = encode(name, frame, Codec.JPEG, quality=QUALITY)
     full = encode_444(frame)
-    one, many = ImagePool(1), ImagePool(THREADS)
+    one, many = ImageCodecPool(1), ImageCodecPool(THREADS)
     both = one.encode_all(frames, Codec.JPEG, QUALITY)
     series = time_each(
         {
@@ -100,7 +100,7 @@ def measure_messages(rounds: int) -> list[Case]:
 
 def example_messages() -> tuple[Observation, Chunk]:
     header = Header(1, 2, 3, 4, SCHEMA_VERSION, MsgType.OBSERVATION)
-    images = tuple(encode(n, f, Codec.RAW) for n, f in pictures(480, 640).items())
+    images = tuple(encode(n, f, Codec.RAW) for n, f in camera_images(480, 640).items())
     state = np.zeros((1, JOINTS), np.float32)
     rows = np.zeros((CHUNK_ROWS, JOINTS), np.float32)
     return (

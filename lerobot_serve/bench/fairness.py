@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from lerobot_serve.bench.report import Case
-from lerobot_serve.bench.serving import serve
+from benchmarks.harness.nodes import serve
+from benchmarks.results.report import Case
 
 ABOUT = 'how evenly 100 robots are served'
 SESSIONS, SECONDS, WARM_UP_S = 100, 10.0, 2.0

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
-from lerobot_serve.bench.pictures import pictures
-from lerobot_serve.bench.report import Case
-from lerobot_serve.bench.serving import memory_mb, serve
+from benchmarks.harness.camera_images import camera_images
+from benchmarks.harness.nodes import memory_mb, serve
+from benchmarks.results.report import Case
 
 ABOUT = 'memory of the server over many requests'
 SESSIONS, REQUESTS, PERIOD_S, PIXELS = 16, 100_000, 5.0, 64
@@ -30,7 +30,7 @@ def measure(rounds: int, folder: Path) -> list[Case]:
         'max_sessions': SESSIONS,
     }
     name = 'observation.images.front'
-    frames = {name: pictures(PIXELS, PIXELS)[name]}
+    frames = {name: camera_images(PIXELS, PIXELS)[name]}
     with serve(parameters, folder) as served:
         answered, readings = 0, []
         while answered < REQUESTS:

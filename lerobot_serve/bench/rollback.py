@@ -17,12 +17,12 @@ import subprocess
 import tempfile
 import time
 
-from lerobot_serve.bench.client import PolicyClient
-from lerobot_serve.bench.real_path import JOINTS, RealPath
-from lerobot_serve.bench.report import Case
-from lerobot_serve.bench.serving import running
+from benchmarks.harness.client import PolicyClient
+from benchmarks.harness.nodes import running
+from benchmarks.harness.request_session import JOINTS, RequestSession
+from benchmarks.results.report import Case
 from lerobot_serve.ros import qos
-from lerobot_serve.ros.runtime import Runtime, UserError
+from lerobot_serve.ros.process.node_runtime import NodeRuntime, UserError
 from lerobot_serve.wire.schema import Codec
 from lerobot_serve_interfaces.msg import CanaryState, RoutingDecision
 
@@ -88,17 +88,17 @@ def measure(rounds: int, folder: Path) -> list[Case]:
 def measure_once(folder: Path) -> tuple[float, float, int]:
     """Return when the last episode was placed there and when it was rolled back, and how many."""
     with contextlib.ExitStack() as stack:
-        runtime = Runtime([])
+        runtime = NodeRuntime([])
         stack.callback(runtime.close)
         client = PolicyClient(runtime, 'bench', ROUTER)
         watch = Watch(client)
         runtime.add(client)
         runtime.spin_in_background()
         router, candidate = start(stack, client, folder)
-        path = RealPath(client, {}, Codec.RAW)
+        path = RequestSession(client, {}, Codec.RAW)
         path.open(router)
         stack.callback(path.close)
-        client.wait_until_wired()
+        client.wait_until_matched()
         names = map('episode {}'.format, count())
         play(path, names, lambda: len(watch.candidate_ns) >= 20, 'twenty episodes')
         candidate.kill()
@@ -129,7 +129,9 @@ def start(
     return router, servers[1]
 
 
-def play(path: RealPath, names: Iterator[str], is_enough: Callable[[], bool], what: str) -> None:
+def play(
+    path: RequestSession, names: Iterator[str], is_enough: Callable[[], bool], what: str
+) -> None:
     """Begin episodes until it is enough. Raises UserError."""
     deadline = time.monotonic() + LIMIT_S
     while not is_enough():

@@ -11,11 +11,11 @@ from __future__ import annotations
 from pathlib import Path
 import time
 
+from support.rtc_parity import scene
+from support.rtc_parity.parity import Different, Parity, TURNS
 import torch
 
-from lerobot_serve.bench.report import Case
-from lerobot_serve.bench.rtc import scene
-from lerobot_serve.bench.rtc.parity import Different, Parity, TURNS
+from benchmarks.results.report import Case
 
 ABOUT = "remote real-time chunking against LeRobot's own loop, byte by byte, over random delays"
 SCRIPTS_A_ROUND = 5

@@ -14,24 +14,24 @@ import time
 
 import numpy as np
 
-from lerobot_serve.bench import server_trace
-from lerobot_serve.bench.pictures import pictures
-from lerobot_serve.bench.report import Case
-from lerobot_serve.policies import null
-from lerobot_serve.policies.base import Loading
-from lerobot_serve.server.contract import Rules
-from lerobot_serve.server.mailbox import Mailbox
-from lerobot_serve.server.serving import Admission, Serving
-from lerobot_serve.server.statistics import Statistics
-from lerobot_serve.server.worker import Worker
+from benchmarks.harness.camera_images import camera_images
+from benchmarks.merge import server_trace
+from benchmarks.results.report import Case
+from lerobot_serve.policies.base import LoadOptions
+from lerobot_serve.policies.synthetic import null
+from lerobot_serve.server.core import AdmissionSettings, ServerCore
+from lerobot_serve.server.inference.request_queue import RequestQueue
+from lerobot_serve.server.inference.worker import InferenceWorker
+from lerobot_serve.server.observability.server_statistics import ServerStatistics
+from lerobot_serve.server.sessions.session_validation import SessionRules
 from lerobot_serve.wire import chunk as wire_chunk
 from lerobot_serve.wire import observation as wire_observation
-from lerobot_serve.wire.content import Image
 from lerobot_serve.wire.header import Header
-from lerobot_serve.wire.images import ImagePool
+from lerobot_serve.wire.image_codec import ImageCodecPool
+from lerobot_serve.wire.message_parts import Image
 from lerobot_serve.wire.observation import Observation
 from lerobot_serve.wire.schema import Codec, MsgType, SCHEMA_VERSION
-from lerobot_serve.wire.session import CameraSpec, SessionAsk
+from lerobot_serve.wire.session import CameraSpec, SessionRequest
 
 ABOUT = 'the server without network, codec and policy'
 HEIGHT, WIDTH, JOINTS, THREADS, WARM_UP_ROUNDS = 480, 640, 6, 2, 20
@@ -39,7 +39,7 @@ PARAMETERS = {'cameras': f'2 x {HEIGHT}x{WIDTH} JPEG', 'image_threads': THREADS}
 GOAL_MS = 2.0
 
 
-class TimedPool(ImagePool):
+class TimedPool(ImageCodecPool):
     """Knows how long the last decoding took."""
 
     decode_ms = 0.0
@@ -57,7 +57,7 @@ def measure(rounds: int, folder: Path) -> list[Case]:
 
 
 def measure_share(rounds: int) -> Case:
-    frames = pictures(HEIGHT, WIDTH)
+    frames = camera_images(HEIGHT, WIDTH)
     pool = TimedPool(THREADS)
     encoded = pool.encode_all(frames, Codec.JPEG, 90)
     mailbox, serving = make_serving(frames)
@@ -75,19 +75,19 @@ def measure_share(rounds: int) -> Case:
     return Case('one request', {}, {}, series_ms, {}, {goal: p99 < GOAL_MS})
 
 
-def make_serving(frames: dict[str, np.ndarray]) -> tuple[Mailbox, Serving]:
+def make_serving(frames: dict[str, np.ndarray]) -> tuple[RequestQueue, ServerCore]:
     cameras = '+'.join(f'{name.rpartition(".")[2]}:{HEIGHT}x{WIDTH}' for name in frames)
     path = f'joints={JOINTS},chunk=100,cameras={cameras},fps=30'
-    statistics, mailbox = Statistics(), Mailbox()
-    worker = Worker(
-        null.load(Loading(path)), slot='prod', statistics=statistics, image_threads=THREADS
+    statistics, mailbox = ServerStatistics(), RequestQueue()
+    worker = InferenceWorker(
+        null.load(LoadOptions(path)), slot='prod', statistics=statistics, image_threads=THREADS
     )
-    rules = Rules(16, '', False, False, 0, 0, 1, 1)
-    serving = Serving(worker, mailbox, statistics, rules, Admission(False, 0.0))
+    rules = SessionRules(16, '', False, False, 0, 0, 1, 1)
+    serving = ServerCore(worker, mailbox, statistics, rules, AdmissionSettings(False, 0.0))
     serving.begin()
     names = worker.served.action_names
     specs = tuple(CameraSpec(name, *frame.shape) for name, frame in frames.items())
-    ask = SessionAsk('bench', 1, 1, '/bench/action_chunk', names, names, specs, 30.0)
+    ask = SessionRequest('bench', 1, 1, '/bench/action_chunk', names, names, specs, 30.0)
     serving.open(ask, time.monotonic_ns())
     return mailbox, serving
 
@@ -98,7 +98,7 @@ def request(number: int, encoded: tuple[Image, ...]) -> bytes:
     return wire_observation.encode(Observation(header, 'bench', 'episode', state, encoded))
 
 
-def one_request(mailbox: Mailbox, serving: Serving, raw: bytes) -> tuple[float, float]:
+def one_request(mailbox: RequestQueue, serving: ServerCore, raw: bytes) -> tuple[float, float]:
     """Return how long all of it took, and the policy alone [ms]."""
     begin_ns = time.perf_counter_ns()
     serving.deposit(raw, time.monotonic_ns())

@@ -32,13 +32,13 @@ from collections import Counter
 import numpy as np
 
 from lerobot_serve.cage.description import ActionLimit, Interlock
-from lerobot_serve.cage.interlocks import Interlocks, Rule
-from lerobot_serve.cage.judgement import Judgement, Last, Verdict
-from lerobot_serve.cage.limits import Limits
+from lerobot_serve.cage.interlocks import InterlockRule, Interlocks
+from lerobot_serve.cage.limits import MotionLimits
+from lerobot_serve.cage.result import CageResult, LastCommand, Verdict
 
 NOT_AN_ACTION = 'not_an_action', 'what is wanted is not one action'
 # says nothing of the policy
-NOT_ITS_FAULT = ('interlock', 'state_unknown', 'position_unknown')
+UNCOUNTED_CAUSES = ('interlock', 'state_unknown', 'position_unknown')
 
 
 class Cage:
@@ -53,10 +53,10 @@ class Cage:
         step_s: float,
         latch_after_trips: int,
     ) -> None:
-        self.limits = Limits(actions, step_s)
+        self.limits = MotionLimits(actions, step_s)
         self._interlocks = Interlocks(interlocks, state_names, self.limits.names)
         self._latch_after = latch_after_trips
-        self._in_a_row = 0
+        self._consecutive_trips = 0
         self._latched_by = ''
         self.trips: Counter[str] = Counter()
 
@@ -68,7 +68,7 @@ class Cage:
         """Return whether an interlock forces something now."""
         return self._interlocks.force(state)
 
-    def rest(self, last: Last | None) -> np.ndarray | None:
+    def rest(self, last: LastCommand | None) -> np.ndarray | None:
         """
         Return the command after which nobody commands: velocities at rest, positions where they
         are. None where silence does the same: without velocities, or before the first command.
@@ -79,7 +79,7 @@ class Cage:
         return limits.held(last)
 
     @property
-    def latched_by(self) -> str:
+    def latch_reason(self) -> str:
         """Why it is latched, empty when it is not."""
         return self._latched_by
 
@@ -89,23 +89,23 @@ class Cage:
 
     def reset(self) -> None:
         """Open the latch; what was counted stays counted."""
-        self._in_a_row, self._latched_by = 0, ''
+        self._consecutive_trips, self._latched_by = 0, ''
 
     def judge(
         self,
         wanted: np.ndarray,
-        last: Last | None,
+        last: LastCommand | None,
         *,
         measured: np.ndarray | None,
         state: np.ndarray | None,
-        lead_back: bool = True,
+        allow_return: bool = True,
         blind: str = '',
-    ) -> Judgement:
+    ) -> CageResult:
         """
         Return what may be commanded instead of `wanted`. Never raises.
 
         Without a `last` command nothing is, but to velocities, which begin at rest: one measured
-        sample is no place to begin from. Without `lead_back` no joint that is outside its limits
+        sample is no place to begin from. Without `allow_return` no joint that is outside its limits
         or too far ahead is moved for it. `blind` is why the robot must not move on for want of
         measurements, empty when it may.
         """
@@ -115,7 +115,7 @@ class Cage:
                 if self.latched:
                     judgement = self._come_to_rest(last, measured, state)
                 else:
-                    judgement = self._judge(wanted, last, measured, state, lead_back, blind)
+                    judgement = self._judge(wanted, last, measured, state, allow_return, blind)
         except Exception as error:
             # a cage that cannot judge must not let through
             judgement = self._stop(last, 'failed', f'the cage failed: {error}')
@@ -125,12 +125,12 @@ class Cage:
     def _judge(
         self,
         wanted: np.ndarray,
-        last: Last | None,
+        last: LastCommand | None,
         measured: np.ndarray | None,
         state: np.ndarray | None,
-        lead_back: bool,
+        allow_return: bool,
         blind: str,
-    ) -> Judgement:
+    ) -> CageResult:
         limits = self.limits
         rules, unknown = self._interlocks.check(state)
         is_action = limits.is_action(wanted)
@@ -140,27 +140,29 @@ class Cage:
             return self._stop(None, 'position_unknown', 'where the robot is is not known')
         wanted = wanted.astype(np.float64) if is_action else np.full(limits.rest.shape, np.nan)
         unmeasured = limits.unmeasured(measured)
-        cause, reason = self._why_hold(wanted, blind, unmeasured, unknown)
+        cause, reason = self._hold_reason(wanted, blind, unmeasured, unknown)
         cause, reason = (cause, reason) if is_action else NOT_AN_ACTION
         known = None if unmeasured else measured
         target = _forced(limits.held(last) if cause else wanted, rules)
-        command = self._command(target, last, known, rules, lead_back=lead_back and not cause)
+        command = self._command(
+            target, last, known, rules, allow_return=allow_return and not cause
+        )
         if cause:
-            return Judgement(Verdict.HELD, command, reason, cause)
+            return CageResult(Verdict.HELD, command, reason, cause)
         changed = command != wanted
         if not changed.any():
-            return Judgement(Verdict.PASS, wanted)
+            return CageResult(Verdict.PASS, wanted)
         changed_by_rules = changed & (target != wanted)
         for rule in rules:
             first = rule.actions[changed_by_rules[rule.actions]]
             if len(first):
                 reason = f'{rule.name} forces {limits.names[first[0]]}'
-                return Judgement(Verdict.CLAMPED, command, reason, 'interlock')
+                return CageResult(Verdict.CLAMPED, command, reason, 'interlock')
         joint = int(changed.argmax())
         cause = limits.cause(joint, float(wanted[joint]), last, measured)
-        return Judgement(Verdict.CLAMPED, command, f'{limits.names[joint]}: {cause}', cause)
+        return CageResult(Verdict.CLAMPED, command, f'{limits.names[joint]}: {cause}', cause)
 
-    def _why_hold(
+    def _hold_reason(
         self, wanted: np.ndarray, blind: str, unmeasured: str, unknown: str
     ) -> tuple[str, str]:
         """Return cause and reason why nothing may move on, both empty when it may."""
@@ -176,31 +178,31 @@ class Cage:
         return '', ''
 
     def _come_to_rest(
-        self, last: Last | None, measured: np.ndarray | None, state: np.ndarray | None
-    ) -> Judgement:
+        self, last: LastCommand | None, measured: np.ndarray | None, state: np.ndarray | None
+    ) -> CageResult:
         """Return what a latched cage says."""
         limits = self.limits
         if limits.is_known(last):
             rules, _ = self._interlocks.check(state)
             known = None if limits.unmeasured(measured) else measured
             target = _forced(limits.held(last), rules)
-            command = self._command(target, last, known, rules, lead_back=False)
+            command = self._command(target, last, known, rules, allow_return=False)
             if rules or (command != last.position).any():
                 forcing = ''.join(f'{rule.name} forces its actions; ' for rule in rules)
-                return Judgement(Verdict.STOPPED, command, forcing + self._latched_by, 'latched')
+                return CageResult(Verdict.STOPPED, command, forcing + self._latched_by, 'latched')
         return self._stop(last, 'latched', self._latched_by)
 
     def _command(
         self,
         target: np.ndarray,
-        last: Last,
+        last: LastCommand,
         measured: np.ndarray | None,
-        rules: list[Rule],
+        rules: list[InterlockRule],
         *,
-        lead_back: bool,
+        allow_return: bool,
     ) -> np.ndarray:
         """Return what is nearest to a target in which the rules have forced their actions."""
-        command = self._nearest(target, last, measured, lead_back=lead_back)
+        command = self._nearest(target, last, measured, allow_return=allow_return)
         for rule in rules:
             if rule.immediate:
                 # where no later rule forces something else
@@ -208,7 +210,7 @@ class Cage:
                 command[mine] = self.limits.at_once(target[mine], mine, last)
         return command
 
-    def _stop(self, last: object, cause: str, reason: str) -> Judgement:
+    def _stop(self, last: object, cause: str, reason: str) -> CageResult:
         """Return that nothing is sent, to velocities that they are to rest. Never raises."""
         limits, command = self.limits, None
         if limits.is_velocity.any() and limits.is_known(last):
@@ -218,35 +220,40 @@ class Cage:
                 command = limits.held(last)
         elif limits.is_velocity.all() and len(limits.rest):
             command = limits.rest.copy()
-        return Judgement(Verdict.STOPPED, command, reason, cause)
+        return CageResult(Verdict.STOPPED, command, reason, cause)
 
-    def _slowed(self, last: Last) -> np.ndarray:
-        return self._nearest(self.limits.held(last), last, None, lead_back=False)
+    def _slowed(self, last: LastCommand) -> np.ndarray:
+        return self._nearest(self.limits.held(last), last, None, allow_return=False)
 
     def _nearest(
-        self, target: np.ndarray, last: Last, measured: np.ndarray | None, *, lead_back: bool
+        self,
+        target: np.ndarray,
+        last: LastCommand,
+        measured: np.ndarray | None,
+        *,
+        allow_return: bool,
     ) -> np.ndarray:
-        command = self.limits.nearest(target, last, measured, lead_back=lead_back)
+        command = self.limits.nearest(target, last, measured, allow_return=allow_return)
         if not np.isfinite(command).all():
             raise ArithmeticError('a command would not be finite')
         return command
 
-    def _count(self, judgement: Judgement) -> None:
+    def _count(self, judgement: CageResult) -> None:
         if judgement.verdict == Verdict.PASS:
-            self._in_a_row = 0
+            self._consecutive_trips = 0
             return
         self.trips[judgement.cause] += 1
-        if judgement.cause in NOT_ITS_FAULT:
+        if judgement.cause in UNCOUNTED_CAUSES:
             return
-        self._in_a_row += 1
-        if self._in_a_row == self._latch_after and not self.latched:
+        self._consecutive_trips += 1
+        if self._consecutive_trips == self._latch_after and not self.latched:
             self._latched_by = (
-                f'latched after {self._in_a_row} trips in a row, the last: {judgement.reason}; '
+                f'latched after {self._consecutive_trips} trips in a row, the last: {judgement.reason}; '
                 'to be reset'
             )
 
 
-def _forced(target: np.ndarray, rules: list[Rule]) -> np.ndarray:
+def _forced(target: np.ndarray, rules: list[InterlockRule]) -> np.ndarray:
     """Return the target with what the rules force, in their order; the target is not changed."""
     if rules:
         target = target.copy()

@@ -15,11 +15,11 @@ from math import inf, isfinite
 import numpy as np
 
 from lerobot_serve.cage.description import Interlock
-from lerobot_serve.cage.judgement import is_numbers
+from lerobot_serve.cage.result import is_numeric_array
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Rule:
+class InterlockRule:
     """An interlock as indices: the state it looks at, and the actions it forces."""
 
     name: str
@@ -48,14 +48,14 @@ class Interlocks:
         """Return whether a rule forces now."""
         return bool(self._rules) and bool(self.check(state)[0])
 
-    def check(self, state: np.ndarray | None) -> tuple[list[Rule], str]:
+    def check(self, state: np.ndarray | None) -> tuple[list[InterlockRule], str]:
         """
         Return the rules that force now, and the first state that one needs and nobody knows.
 
         An unknown state silences only the rules that need it.
         """
         active, unknown = [], ''
-        known = is_numbers(state, self._shape)
+        known = is_numeric_array(state, self._shape)
         for rule in self._rules:
             value = float(state[rule.state]) if known else inf
             if not isfinite(value):
@@ -67,7 +67,7 @@ class Interlocks:
 
 def _rule(
     interlock: Interlock, state_names: tuple[str, ...], action_names: tuple[str, ...]
-) -> Rule:
+) -> InterlockRule:
     name, low, high = interlock.name, interlock.below, interlock.above
     bounds = [bound for bound in (low, high) if bound is not None]
     if not bounds or not all(map(isfinite, bounds)) or bounds != sorted(bounds):
@@ -83,7 +83,7 @@ def _rule(
         )
     if not all(map(isfinite, interlock.then.values())):
         raise ValueError(f'interlock {name}: can force only what is finite')
-    return Rule(
+    return InterlockRule(
         name,
         interlock.state,
         state_names.index(interlock.state),

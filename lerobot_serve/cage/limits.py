@@ -28,7 +28,7 @@ from math import inf, isfinite
 import numpy as np
 
 from lerobot_serve.cage.description import ActionLimit, Motion
-from lerobot_serve.cage.judgement import is_numbers, Last
+from lerobot_serve.cage.result import is_numeric_array, LastCommand
 
 # so much more is allowed: what was planned up to a limit is not clamped for its rounding
 ROUNDING = 1 + 1e-9
@@ -40,7 +40,7 @@ REST_SHARE = 1e-6
 DIRECTIONS = np.array(((-1.0,), (1.0,)))
 
 
-class Limits:
+class MotionLimits:
     """
     The limits of a robot. Raises ValueError for those that make no sense.
 
@@ -52,7 +52,7 @@ class Limits:
         if not 0 < step_s < inf:
             raise ValueError(f'a control step must take some time, got {step_s} s')
         for action in actions:
-            _refuse_nonsense(action)
+            _check_limits(action)
         self.names = tuple(action.name for action in actions)
         self.is_velocity = np.array([action.motion is Motion.VELOCITY for action in actions], bool)
 
@@ -85,30 +85,30 @@ class Limits:
 
     def is_action(self, value: object) -> bool:
         """Tell whether this is one number for each joint, finite or not. Never raises."""
-        return is_numbers(value, self.rest.shape)
+        return is_numeric_array(value, self.rest.shape)
 
     def is_known(self, last: object) -> bool:
         """Tell whether the command before can be judged from. Never raises."""
         return (
-            isinstance(last, Last)
+            isinstance(last, LastCommand)
             and self.is_action(last.position)
             and self.is_action(last.velocity)
             and bool(np.isfinite(last.position).all() and np.isfinite(last.velocity).all())
         )
 
-    def start(self, measured: np.ndarray | None) -> Last | None:
+    def start(self, measured: np.ndarray | None) -> LastCommand | None:
         """
         Return what a first command is bounded from: positions as measured, velocities at rest.
 
         None when a joint's position is not known. What is measured of a velocity is not looked at.
         """
         if self.is_velocity.all():
-            return Last(self.rest, np.zeros(self.rest.shape))
+            return LastCommand(self.rest, np.zeros(self.rest.shape))
         if not self.is_action(measured):
             return None
         position = np.where(self.is_velocity, self.rest, measured)
         known = np.isfinite(position).all()
-        return Last(position, np.zeros(self.rest.shape)) if known else None
+        return LastCommand(position, np.zeros(self.rest.shape)) if known else None
 
     def unmeasured(self, measured: np.ndarray | None) -> str:
         """Return the first joint whose lead cannot be told, empty when there is none."""
@@ -118,7 +118,7 @@ class Limits:
         missing = self._leads & ~known
         return self.names[int(missing.argmax())] if missing.any() else ''
 
-    def held(self, last: Last) -> np.ndarray:
+    def held(self, last: LastCommand) -> np.ndarray:
         """
         Return what to want when no joint is to move on: a position where it is, a velocity zero.
 
@@ -126,14 +126,14 @@ class Limits:
         """
         return np.where(self.is_velocity, self.rest, last.position)
 
-    def moves(self, last: Last) -> bool:
+    def moves(self, last: LastCommand) -> bool:
         """Tell whether a robot that was commanded like this is in motion; `last` is known."""
         still = last.velocity * self.step_s
         if self.is_velocity.any():
             still = np.where(self.is_velocity, last.position - self.rest, still)
         return bool((abs(still) > self._at_rest).any())
 
-    def at_once(self, values: np.ndarray, joints: np.ndarray, last: Last) -> np.ndarray:
+    def at_once(self, values: np.ndarray, joints: np.ndarray, last: LastCommand) -> np.ndarray:
         """
         Return the commands of some joints that are nearest to `values`, bounded in position and
         velocity alone.
@@ -145,13 +145,18 @@ class Limits:
         return np.clip(values, low, high)
 
     def nearest(
-        self, wanted: np.ndarray, last: Last, measured: np.ndarray | None, *, lead_back: bool
+        self,
+        wanted: np.ndarray,
+        last: LastCommand,
+        measured: np.ndarray | None,
+        *,
+        allow_return: bool,
     ) -> np.ndarray:
         """
         Return the command that is nearest to `wanted`; `last` is known. Several commands at once
         are rows, each with its own `last`.
 
-        Without `measured` the lead is not looked at. Without `lead_back` no joint is moved for
+        Without `measured` the lead is not looked at. Without `allow_return` no joint is moved for
         where it stands: what is at rest stays so.
         """
         here = _outward(last.position)
@@ -164,7 +169,7 @@ class Limits:
             window = _narrow(window, here + step + self._change)
             room = np.maximum(self._finite_bounds - here, 0)
             window = _narrow(window, here + self._stoppable(room))
-        if lead_back:
+        if allow_return:
             window = _narrow(window, self._bounds)
             if lead is not None:
                 window = _narrow(window, lead)
@@ -187,7 +192,9 @@ class Limits:
         steps = np.maximum(steps, 1)
         return room / steps + self._half_brake * (steps - 1)
 
-    def cause(self, joint: int, wanted: float, last: Last, measured: np.ndarray | None) -> str:
+    def cause(
+        self, joint: int, wanted: float, last: LastCommand, measured: np.ndarray | None
+    ) -> str:
         """Return the first limit, as a word, that keeps a joint from what is wanted of it."""
         here = float(last.position[joint])
         step = wanted - here
@@ -221,7 +228,7 @@ def _narrow(window: np.ndarray, to: np.ndarray) -> np.ndarray:
     return np.minimum(np.maximum(to, -window[..., ::-1, :]), window)
 
 
-def _refuse_nonsense(action: ActionLimit) -> None:
+def _check_limits(action: ActionLimit) -> None:
     paces = (action.max_step, action.max_velocity, action.max_acceleration)
     if not action.low <= action.high or not all(pace > 0 for pace in (*paces, action.max_lead)):
         raise ValueError(f'{action.name}: needs low <= high and limits above 0, got {action}')

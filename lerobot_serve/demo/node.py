@@ -10,22 +10,22 @@ from rcl_interfaces.srv import SetParameters
 from rclpy.parameter import Parameter
 from sensor_msgs.msg import JointState
 
-from lerobot_serve.demo import moments
-from lerobot_serve.demo.cast import ROUTER
-from lerobot_serve.demo.film import Frame
+from lerobot_serve.demo import steady_time
+from lerobot_serve.demo.arm_animation import ArmFrame
+from lerobot_serve.demo.process_specs import ROUTER
 from lerobot_serve.demo.scoreboard import (
-    Canary,
-    Ended,
-    Replica,
-    Robot,
+    CanaryStatus,
+    EndedEpisode,
+    ReplicaStatus,
+    RobotStatus,
     Scoreboard,
-    Shadow,
-    Slot,
+    ShadowStatus,
+    SlotStatus,
 )
 from lerobot_serve.ros import qos
-from lerobot_serve.ros.calls import call, CallFailed
-from lerobot_serve.ros.runtime import Runtime, UserError
-from lerobot_serve.ros.steady import SteadyNode
+from lerobot_serve.ros.contract.service_call import call_service, ServiceCallFailed
+from lerobot_serve.ros.node.steady_clock import SteadyClockNode
+from lerobot_serve.ros.process.node_runtime import NodeRuntime, UserError
 from lerobot_serve.sim.arm import ELBOW, SHOULDER
 from lerobot_serve_interfaces.msg import (
     CanaryState,
@@ -43,25 +43,25 @@ from lerobot_serve_interfaces.msg import (
 CALL_S, LOADING_S = 10.0, 60.0
 
 
-def names_of(message: type, *names: str) -> dict[int, str]:
+def constant_names(message: type, *names: str) -> dict[int, str]:
     """Return what the numbers of a message mean."""
     return {getattr(message, name): name for name in names}
 
 
-EDGE_STATES = names_of(
+EDGE_STATES = constant_names(
     EdgeState, 'CONNECTING', 'STREAMING', 'DEGRADED', 'STALLED', 'RECONNECTING', 'DEAD'
 )
-CANARY_STATES = names_of(
+CANARY_STATES = constant_names(
     CanaryState, 'OFF', 'WAITING', 'RUNNING', 'HELD', 'PAUSED', 'PROMOTED', 'ROLLED_BACK'
 )
-SLOT_STATES = names_of(SlotState, 'HEALTHY', 'DRAINED', 'PROBING', 'DOWN')
-REPLICA_STATES = names_of(ReplicaState, 'UNKNOWN', 'READY', 'SUSPECT', 'AWAY', 'STRANGER')
+SLOT_STATES = constant_names(SlotState, 'HEALTHY', 'DRAINED', 'PROBING', 'DOWN')
+REPLICA_STATES = constant_names(ReplicaState, 'UNKNOWN', 'READY', 'SUSPECT', 'AWAY', 'STRANGER')
 
 
-class Onlooker(SteadyNode):
+class DemoMonitor(SteadyClockNode):
     """Callbacks run in the executor thread and deposit on the scoreboard."""
 
-    def __init__(self, runtime: Runtime, board: Scoreboard) -> None:
+    def __init__(self, runtime: NodeRuntime, board: Scoreboard) -> None:
         super().__init__('demo', context=runtime.context)
         self.board = board
         for name in board.robots:
@@ -107,12 +107,12 @@ class Onlooker(SteadyNode):
 
     # executor thread
 
-    def _on_edge(self, robot: Robot, message: EdgeState) -> None:
+    def _on_edge(self, robot: RobotStatus, message: EdgeState) -> None:
         with self.board.lock:
             if message.chunks_accepted > robot.chunks:
-                line = self.board.trips_ms.setdefault(message.policy, [])
-                line.append((moments.now_s(), message.round_trip_ms))
-            robot.note_state(EDGE_STATES.get(message.state, '?'), message.stalls)
+                line = self.board.round_trips_ms.setdefault(message.policy, [])
+                line.append((steady_time.now_s(), message.round_trip_ms))
+            robot.set_state(EDGE_STATES.get(message.state, '?'), message.stalls)
             robot.reason, robot.policy, robot.slot = message.reason, message.policy, message.slot
             robot.server = message.server
             robot.chunks, robot.cage_trips = message.chunks_accepted, message.cage_trips
@@ -122,7 +122,7 @@ class Onlooker(SteadyNode):
             robot.queue_s = message.queue_remaining_s
         self.board.news.set()
 
-    def _on_executed(self, robot: Robot, message: ExecutedAction) -> None:
+    def _on_executed(self, robot: RobotStatus, message: ExecutedAction) -> None:
         now_s = message.stamp.sec + message.stamp.nanosec / 1e9
         with self.board.lock:
             robot.executed += 1
@@ -138,7 +138,7 @@ class Onlooker(SteadyNode):
         target = self.board.targets.get(name)
         if target and len(message.position) > max(SHOULDER, ELBOW):
             pose = message.position[SHOULDER], message.position[ELBOW]
-            self.board.filmed(name, Frame(moments.now_s(), *pose, target))
+            self.board.add_arm_frame(name, ArmFrame(steady_time.now_s(), *pose, target))
 
     def _on_outcome(self, name: str, message: EpisodeOutcome) -> None:
         board = self.board
@@ -150,7 +150,9 @@ class Onlooker(SteadyNode):
                 # an arm without a server: nobody had a try
                 return
             good = message.outcome == EpisodeOutcome.SUCCESS
-            board.ended.append(Ended(moments.now_s(), name, policy, good, message.duration_s))
+            board.ended.append(
+                EndedEpisode(steady_time.now_s(), name, policy, good, message.duration_s)
+            )
         board.news.set()
 
     def _on_routing(self, message: RoutingDecision) -> None:
@@ -159,19 +161,19 @@ class Onlooker(SteadyNode):
             is_new = message.episode_id not in board.placed
             board.placed[message.episode_id] = message.policy
             if is_new and not message.cached:
-                board.placements.append((moments.now_s(), message.policy))
+                board.placements.append((steady_time.now_s(), message.policy))
 
     def _on_router(self, message: RouterState) -> None:
         with self.board.lock:
             self.board.verdict = message.verdict
-            self.board.slots = {slot.slot: seen_slot(slot) for slot in message.slots}
+            self.board.slots = {slot.slot: slot_status(slot) for slot in message.slots}
             share = next((s.share_percent for s in message.slots if s.slot == 'b'), 0)
-            self.board.shares.append((moments.now_s(), float(share)))
+            self.board.shares.append((steady_time.now_s(), float(share)))
         self.board.news.set()
 
     def _on_canary(self, message: CanaryState) -> None:
         before = self.board.canary
-        seen = Canary(
+        seen = CanaryStatus(
             CANARY_STATES.get(message.state, '?').lower(),
             message.share_percent,
             message.step,
@@ -187,10 +189,10 @@ class Onlooker(SteadyNode):
             share = f', {seen.share_percent} %' if seen.state in ('running', 'held') else ''
             state = seen.state.replace('_', ' ')
             mark = f'{seen.share_percent} %' if share else state
-            self.board.happened(moments.now_s(), f'canary {state}{share}', mark)
+            self.board.happened(steady_time.now_s(), f'canary {state}{share}', mark)
 
     def _on_shadow(self, message: ShadowSummary) -> None:
-        self.board.shadow = Shadow(
+        self.board.shadow = ShadowStatus(
             message.shadow_policy,
             message.live_policy,
             message.episodes,
@@ -204,7 +206,7 @@ class Onlooker(SteadyNode):
 
     def _on_divergence(self, message: ShadowDivergence) -> None:
         with self.board.lock:
-            self.board.divergences.append((moments.now_s(), message.divergence))
+            self.board.divergences.append((steady_time.now_s(), message.divergence))
 
     # the main thread, while the executor spins
 
@@ -233,16 +235,16 @@ class Onlooker(SteadyNode):
     def _ask(self, kind: type, service: str, request: Any, limit_s: float) -> Any:
         client = self.create_client(kind, service)
         try:
-            return call(client, request, limit_s)
-        except CallFailed as error:
+            return call_service(client, request, limit_s)
+        except ServiceCallFailed as error:
             raise UserError(str(error)) from error
         finally:
             self.destroy_client(client)
 
 
-def seen_slot(slot: SlotState) -> Slot:
+def slot_status(slot: SlotState) -> SlotStatus:
     """Return what is shown of a slot."""
-    return Slot(
+    return SlotStatus(
         SLOT_STATES.get(slot.state, '?'),
         slot.text,
         slot.policy,
@@ -251,7 +253,7 @@ def seen_slot(slot: SlotState) -> Slot:
         slot.failures,
         slot.moved_away,
         {
-            each.server: Replica(REPLICA_STATES.get(each.state, '?'), each.answers)
+            each.server: ReplicaStatus(REPLICA_STATES.get(each.state, '?'), each.answers)
             for each in slot.replicas
         },
     )

@@ -5,56 +5,56 @@ from __future__ import annotations
 from html import escape
 from typing import Any
 
-from lerobot_serve.demo.cast import VERSIONS
-from lerobot_serve.demo.film import film
+from lerobot_serve.demo.arm_animation import arm_animation
+from lerobot_serve.demo.process_specs import VERSIONS
 from lerobot_serve.demo.scoreboard import Scoreboard, version_of
-from lerobot_serve.demo.summary import describe
-from lerobot_serve.trace.stats.charts import chart, Series, time_of_day
-from lerobot_serve.trace.stats.page import STYLE
+from lerobot_serve.demo.summary import as_text
+from lerobot_serve.tools.output.line_charts import line_chart, Points, utc_time_of_day
+from lerobot_serve.tools.stats.html_report import STYLE
 
 # success is the share among so many episodes of a version
 WINDOW = 20
 
 
-def report(board: Scoreboard, figures: dict[str, Any]) -> str:
+def html_report(board: Scoreboard, figures: dict[str, Any]) -> str:
     """Return the whole file."""
-    how = {'marks': marks(board), 'span_s': span_s(board)}
+    how = {'marks': event_marks(board), 'span_s': span_s(board)}
     pictures = [
-        chart(
+        line_chart(
             f'Targets reached among the last {WINDOW} episodes [%]',
-            success(board),
+            success_rates(board),
             high=100.0,
             **how,
         ),
-        chart(
+        line_chart(
             'Share of new episodes that slot b gets [%]',
             {'slot b': board.shares},
             high=100.0,
             **how,
         ),
-        chart('Round trip [ms]', trips(board), **how),
-        chart(
+        line_chart('Round trip [ms]', round_trips(board), **how),
+        line_chart(
             'v2 in shadow: how far from what was executed [rad]',
             {'rms': board.divergences},
             **how,
         ),
     ]
     news = ''.join(
-        f'<tr><td>{time_of_day(m.time_s)}</td><td>{escape(m.text)}</td></tr>'
+        f'<tr><td>{utc_time_of_day(m.time_s)}</td><td>{escape(m.text)}</td></tr>'
         for m in board.moments
     )
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width">'
         f'<title>lerobot_serve demo</title><style>{STYLE}</style></head><body>'
-        f'<h1>lerobot_serve demo</h1><pre>{escape(describe(figures))}</pre>'
-        f'<h2>The arm under each version</h2><figure>{arms(board)}</figure>'
+        f'<h1>lerobot_serve demo</h1><pre>{escape(as_text(figures))}</pre>'
+        f'<h2>The arm under each version</h2><figure>{arm_animations(board)}</figure>'
         f'{"".join(pictures)}<p>Times are UTC.</p><h2>What happened</h2><table>{news}</table>'
         '</body></html>\n'
     )
 
 
-def success(board: Scoreboard) -> dict[str, Series]:
+def success_rates(board: Scoreboard) -> dict[str, Points]:
     """Return for each version the share of its last episodes that succeeded [%]."""
     lines: dict[str, list[tuple[float, float]]] = {}
     last: dict[str, list[bool]] = {}
@@ -67,17 +67,17 @@ def success(board: Scoreboard) -> dict[str, Series]:
     return lines
 
 
-def trips(board: Scoreboard) -> dict[str, Series]:
+def round_trips(board: Scoreboard) -> dict[str, Points]:
     """Return the round trips of each version."""
-    return {version_of(policy): line for policy, line in board.trips_ms.items() if policy}
+    return {version_of(policy): line for policy, line in board.round_trips_ms.items() if policy}
 
 
-def arms(board: Scoreboard) -> str:
+def arm_animations(board: Scoreboard) -> str:
     """Return the animation of the arm under each version."""
-    return film({version: board.film(version) for version in VERSIONS})
+    return arm_animation({version: board.film(version) for version in VERSIONS})
 
 
-def marks(board: Scoreboard) -> list[tuple[float, str]]:
+def event_marks(board: Scoreboard) -> list[tuple[float, str]]:
     """Return what is marked in every plot: promotions, roll-backs, deaths, other policies."""
     return [(moment.time_s, moment.mark) for moment in board.moments if moment.mark]
 
@@ -85,6 +85,6 @@ def marks(board: Scoreboard) -> list[tuple[float, str]]:
 def span_s(board: Scoreboard) -> tuple[float, float] | None:
     """Return the stretch of time that every plot shows, None where nothing was seen."""
     times = [time_s for line in (board.shares, board.divergences) for time_s, _ in line]
-    times += [time_s for line in board.trips_ms.values() for time_s, _ in line]
+    times += [time_s for line in board.round_trips_ms.values() for time_s, _ in line]
     times += [each.time_s for each in (*board.ended, *board.moments)]
     return (min(times), max(times)) if times else None

@@ -11,11 +11,11 @@ from collections import Counter
 from dataclasses import dataclass, field
 import threading
 
-from lerobot_serve.demo.film import Clip, Frame
+from lerobot_serve.demo.arm_animation import ArmClip, ArmFrame
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class EndedEpisode:
     """One episode with a verdict."""
 
     time_s: float
@@ -26,7 +26,7 @@ class Ended:
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class DemoEvent:
     """Something that happened once: for the list of news and, with a short `mark`, in plots."""
 
     time_s: float
@@ -35,15 +35,15 @@ class Moment:
 
 
 @dataclass(slots=True)
-class Robot:
+class RobotStatus:
     """
-    One robot as it tells of itself. `gap_s` is the longest time between two actions of a policy in
-    one episode, `pause_s` that from the last one of an episode to the first one of the next.
+    One robot as it tells of itself. `max_action_gap_s` is the longest time between two actions of a policy in
+    one episode, `max_episode_gap_s` that from the last one of an episode to the first one of the next.
     """
 
     state: str = '?'
     # stalls that had been counted when it last had something to play
-    stalls_before: int = 0
+    stalls_when_last_playing: int = 0
     reason: str = ''
     policy: str = ''
     slot: str = ''
@@ -58,34 +58,34 @@ class Robot:
     queue_s: float = 0.0
     executed: int = 0
     oldest_age_s: float = 0.0
-    played_s: float = 0.0
-    played_in: str = ''
-    gap_s: float = 0.0
-    pause_s: float = 0.0
+    last_action_s: float = 0.0
+    last_action_episode: str = ''
+    max_action_gap_s: float = 0.0
+    max_episode_gap_s: float = 0.0
 
-    def note_state(self, state: str, stalls: int) -> None:
+    def set_state(self, state: str, stalls: int) -> None:
         """
         Note the state; IDLE where nothing is to be played and the edge counts no stall: between
         two episodes, or paused.
         """
-        is_idle = state == 'STALLED' and stalls == self.stalls_before
+        is_idle = state == 'STALLED' and stalls == self.stalls_when_last_playing
         if state != 'STALLED':
-            self.stalls_before = stalls
+            self.stalls_when_last_playing = stalls
         self.state, self.stalls = ('IDLE' if is_idle else state), stalls
 
     def play(self, now_s: float, episode_id: str, age_s: float) -> None:
         """Note an action of a policy."""
-        since_s = now_s - self.played_s if self.played_s else 0.0
-        if episode_id == self.played_in:
-            self.gap_s = max(self.gap_s, since_s)
+        since_s = now_s - self.last_action_s if self.last_action_s else 0.0
+        if episode_id == self.last_action_episode:
+            self.max_action_gap_s = max(self.max_action_gap_s, since_s)
         else:
-            self.pause_s = max(self.pause_s, since_s)
-        self.played_s, self.played_in = now_s, episode_id
+            self.max_episode_gap_s = max(self.max_episode_gap_s, since_s)
+        self.last_action_s, self.last_action_episode = now_s, episode_id
         self.oldest_age_s = max(self.oldest_age_s, age_s)
 
 
 @dataclass(slots=True)
-class Canary:
+class CanaryStatus:
     """Where the canary stands."""
 
     state: str = 'off'
@@ -105,7 +105,7 @@ class Canary:
 
 
 @dataclass(slots=True)
-class Shadow:
+class ShadowStatus:
     """What is known of the policy in shadow."""
 
     policy: str = ''
@@ -119,7 +119,7 @@ class Shadow:
 
 
 @dataclass(frozen=True, slots=True)
-class Replica:
+class ReplicaStatus:
     """One policy server of a slot, as the router sees it."""
 
     state: str
@@ -127,7 +127,7 @@ class Replica:
 
 
 @dataclass(slots=True)
-class Slot:
+class SlotStatus:
     """One slot of the router."""
 
     state: str = '?'
@@ -137,7 +137,7 @@ class Slot:
     episodes: int = 0
     failures: int = 0
     moved_away: int = 0
-    replicas: dict[str, Replica] = field(default_factory=dict)
+    replicas: dict[str, ReplicaStatus] = field(default_factory=dict)
 
 
 class Scoreboard:
@@ -146,47 +146,47 @@ class Scoreboard:
     def __init__(self, robots: list[str]) -> None:
         self.lock = threading.Lock()
         self.news = threading.Event()
-        self.robots = {name: Robot() for name in robots}
-        self.canary, self.shadow = Canary(), Shadow()
-        self.slots: dict[str, Slot] = {}
+        self.robots = {name: RobotStatus() for name in robots}
+        self.canary, self.shadow = CanaryStatus(), ShadowStatus()
+        self.slots: dict[str, SlotStatus] = {}
         self.verdict = ''
-        self.ended: list[Ended] = []
-        self.moments: list[Moment] = []
+        self.ended: list[EndedEpisode] = []
+        self.moments: list[DemoEvent] = []
         # episode -> policy that it was placed with; how many were placed with each
         self.placed: dict[str, str] = {}
         self.placements: list[tuple[float, str]] = []
         self.ages_ms: list[float] = []
         # over time: share of the candidate, round trips of each policy, divergence
         self.shares: list[tuple[float, float]] = []
-        self.trips_ms: dict[str, list[tuple[float, float]]] = {}
+        self.round_trips_ms: dict[str, list[tuple[float, float]]] = {}
         self.divergences: list[tuple[float, float]] = []
         # robot -> where its target lies; (robot, version) -> how the arm moved
         self.targets: dict[str, tuple[float, float]] = {}
-        self.clips: dict[tuple[str, str], Clip] = {}
+        self.clips: dict[tuple[str, str], ArmClip] = {}
 
     def happened(self, time_s: float, text: str, mark: str = '') -> None:
         """Note something for the list of news and, with a mark, for plots. Any thread."""
         with self.lock:
-            self.moments.append(Moment(time_s, text, mark))
+            self.moments.append(DemoEvent(time_s, text, mark))
         self.news.set()
 
-    def filmed(self, robot: str, frame: Frame) -> None:
+    def add_arm_frame(self, robot: str, frame: ArmFrame) -> None:
         """Note how an arm stands, under the policy that drives it. Executor."""
         with self.lock:
             version = version_of(self.robots[robot].policy)
             if version:
-                self.clips.setdefault((robot, version), Clip()).add(frame)
+                self.clips.setdefault((robot, version), ArmClip()).add(frame)
 
-    def film(self, version: str) -> list[Frame]:
+    def film(self, version: str) -> list[ArmFrame]:
         """Return the longest clip of a version, empty when it drove nothing."""
         with self.lock:
             clips = [clip for (_, of), clip in self.clips.items() if of == version]
-            longest = max(clips, key=lambda clip: clip.length_s, default=Clip())
+            longest = max(clips, key=lambda clip: clip.length_s, default=ArmClip())
             return list(longest.frames)
 
-    def slot(self, name: str) -> Slot:
+    def slot(self, name: str) -> SlotStatus:
         """Return what the router told of a slot, a blank before it told."""
-        return self.slots.get(name) or Slot()
+        return self.slots.get(name) or SlotStatus()
 
     def replica_state(self, slot: str, server: str) -> str:
         """Return what the router thinks of a server, empty before it told."""

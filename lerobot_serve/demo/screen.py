@@ -66,11 +66,11 @@ class Screen:
             return
         moments = self._board.moments
         for moment in moments[self._told :]:
-            print(f'   {clock(moment.time_s)} {moment.text}', flush=True)
+            print(f'   {local_time_text(moment.time_s)} {moment.text}', flush=True)
         self._told = len(moments)
         if now_s - self._drawn_s >= LINE_EVERY_S:
             self._drawn_s = now_s
-            print(f'   {in_one_line(self._board)}', flush=True)
+            print(f'   {status_line(self._board)}', flush=True)
 
     def picture(self) -> str:
         """Return the present view as SVG."""
@@ -85,12 +85,12 @@ class Screen:
         acts = Text(
             '\n'.join(f'{self._marks[name]} {claim}' for name, claim in self._claims.items())
         )
-        told = Text('\n'.join(f'{clock(each.time_s)} {each.text}' for each in news))
+        told = Text('\n'.join(f'{local_time_text(each.time_s)} {each.text}' for each in news))
         return Group(
             Panel(acts, title='lerobot_serve demo', title_align='left'),
             robots_table(self._board),
             slots_table(self._board),
-            Panel(candidates(self._board), title='candidates', title_align='left'),
+            Panel(candidate_text(self._board), title='candidates', title_align='left'),
             Panel(told, title='news', title_align='left', height=NEWS + 2),
         )
 
@@ -143,7 +143,7 @@ def slots_table(board: Scoreboard) -> Table:
     return table
 
 
-def candidates(board: Scoreboard) -> Text:
+def candidate_text(board: Scoreboard) -> Text:
     """Return what is known of the policy in shadow and of the one on its way."""
     shadow, canary = board.shadow, board.canary
     state = canary.state.replace('_', ' ')
@@ -156,7 +156,7 @@ def candidates(board: Scoreboard) -> Text:
     )
 
 
-def in_one_line(board: Scoreboard) -> str:
+def status_line(board: Scoreboard) -> str:
     """Return the present where there is no terminal."""
     robots = ' '.join(robot.state.lower() for robot in board.robots.values())
     rates = ', '.join(
@@ -175,5 +175,5 @@ def coloured(state: str) -> Text:
     return Text(state, style=COLOURS.get(state, ''))
 
 
-def clock(time_s: float) -> str:
+def local_time_text(time_s: float) -> str:
     return time.strftime('%H:%M:%S', time.localtime(time_s))

@@ -6,14 +6,14 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from lerobot_serve.bench.statistics import spread
-from lerobot_serve.demo.cast import CLAIMS
+from benchmarks.results.percentiles import summarize
+from lerobot_serve.demo.process_specs import PHASE_CLAIMS
 from lerobot_serve.demo.scoreboard import Scoreboard, version_of
 
 Figures = dict[str, Any]
 
 
-def summary(
+def summarize(
     board: Scoreboard,
     acts: Mapping[str, Figures],
     proof: Figures,
@@ -49,10 +49,10 @@ def summary(
             }
             for name, robot in board.robots.items()
         },
-        'action_age_ms': spread(board.ages_ms),
+        'action_age_ms': summarize(board.ages_ms),
         'round_trip_ms': {
-            version_of(policy): spread([trip for _, trip in line])
-            for policy, line in board.trips_ms.items()
+            version_of(policy): summarize([trip for _, trip in line])
+            for policy, line in board.round_trips_ms.items()
             if policy
         },
         'drops': dict(drops),
@@ -60,16 +60,16 @@ def summary(
     }
 
 
-def describe(figures: Figures) -> str:
+def as_text(figures: Figures) -> str:
     """Return the summary for a person."""
     lines = [f'In {figures["seconds"]:.0f} s:']
     for act, found in figures['acts'].items():
         mark = 'ok ' if found['shown'] else 'NOT'
-        lines.append(f'  {mark} {CLAIMS[act]}: {WORDS[act](found)}')
+        lines.append(f'  {mark} {PHASE_CLAIMS[act]}: {PHASE_TEXT[act](found)}')
     proof = figures['audit']
     if proof:
         mark = 'ok ' if proof['violations'] == 0 else 'NOT'
-        lines.append(f'  {mark} audit of {proof["traces"]} traces: {audit_words(proof)}')
+        lines.append(f'  {mark} audit of {proof["traces"]} traces: {audit_text(proof)}')
     lines.append('')
     for version, rate in sorted(figures['episodes'].items()):
         lines.append(f'  {version}: {rate["successes"]} of {rate["ended"]} targets reached')
@@ -83,20 +83,20 @@ def describe(figures: Figures) -> str:
     return '\n'.join(lines)
 
 
-def serve_words(found: Figures) -> str:
+def serve_text(found: Figures) -> str:
     torch = found['robots_with_torch']
     weights = f'TORCH in {", ".join(torch)}' if torch else 'no torch in their processes'
     return f'{found["robots"]} robots, {weights}, first actions after {found["first_action_s"]} s'
 
 
-def shadow_words(found: Figures) -> str:
+def shadow_text(found: Figures) -> str:
     return (
         f'{found["samples"]} requests of {found["episodes"]} episodes compared, '
         f'{found["divergence_rad"]:.3f} rad from what was executed'
     )
 
 
-def kill_words(found: Figures) -> str:
+def kill_text(found: Figures) -> str:
     return (
         f'{found["robots_stalled"]} robots ran out of actions; at most '
         f'{found["longest_gap_ms"]:.0f} ms from one to the next, '
@@ -105,12 +105,12 @@ def kill_words(found: Figures) -> str:
     )
 
 
-def canary_words(found: Figures) -> str:
+def canary_text(found: Figures) -> str:
     steps = ', '.join(f'{s["share_percent"]} % at {s["after_s"]:.0f} s' for s in found['steps'])
     return f'{found["ends"].replace("_", " ")} after {found["took_s"]:.0f} s ({steps})'
 
 
-def broken_words(found: Figures) -> str:
+def broken_text(found: Figures) -> str:
     return (
         f'{found["why"].removeprefix("rolled back: ")} '
         f'({found["episodes_with_v3"]} episodes with it, '
@@ -119,17 +119,17 @@ def broken_words(found: Figures) -> str:
     )
 
 
-def audit_words(proof: Figures) -> str:
+def audit_text(proof: Figures) -> str:
     return (
         f'{proof["judged"]} commands, requests and episodes judged, {proof["violations"]} '
         f'violations; {proof["without_end"]} trace without an end, of the server that was killed'
     )
 
 
-WORDS = {
-    'serve': serve_words,
-    'shadow': shadow_words,
-    'kill': kill_words,
-    'canary': canary_words,
-    'broken': broken_words,
+PHASE_TEXT = {
+    'serve': serve_text,
+    'shadow': shadow_text,
+    'kill': kill_text,
+    'canary': canary_text,
+    'broken': broken_text,
 }

@@ -21,20 +21,20 @@ import numpy as np
 from safetensors.torch import save_file
 import torch
 
-from lerobot_serve.policies.base import Loading, Policy, PolicyError, PolicyRequest
-from lerobot_serve.policies.builtin.network import ReachNetwork, Sizes
-from lerobot_serve.policies.builtin.policy import load, small, WEIGHTS_FILE
+from lerobot_serve.policies.base import LoadOptions, Policy, PolicyError, PolicyRequest
+from lerobot_serve.policies.builtin.network import ReachNetwork, ReachSizes
+from lerobot_serve.policies.builtin.policy import load, square_crop, WEIGHTS_FILE
 from lerobot_serve.policies.builtin.settings import KIND
-from lerobot_serve.policies.output import new_folder
-from lerobot_serve.policies.settings import FORMAT_VERSION, SETTINGS_FILE
+from lerobot_serve.policies.files.output_folder import make_empty_folder
+from lerobot_serve.policies.files.policy_json import FORMAT_VERSION, SETTINGS_FILE
 from lerobot_serve.sim import cameras
 from lerobot_serve.sim.arm import Arm, HIGH_RAD, JOINT_NAMES, LOW_RAD
-from lerobot_serve.sim.expert import expert_chunk, solve
-from lerobot_serve.sim.scene import draw_target, Outcome, Scene
+from lerobot_serve.sim.expert import expert_chunk, inverse_kinematics
+from lerobot_serve.sim.scene import AttemptResult, draw_target, ReachScene
 
 SEED = 20
 FPS, ROWS, CAMERA_PIXELS = 30, 30, 224
-SIZES = Sizes(len(JOINT_NAMES), ROWS, image_pixels=64, channels=(8, 16), hidden=256)
+SIZES = ReachSizes(len(JOINT_NAMES), ROWS, image_pixels=64, channels=(8, 16), hidden=256)
 BATCH, LEARNING_RATE = 128, 2e-3
 # so many of the poses are close to their target, where the hand must learn to stop
 NEAR_SHARE, NEAR_SPREAD_RAD = 0.4, 0.15
@@ -52,21 +52,21 @@ class Recipe:
     How a version comes about.
 
     Its teacher pointed `aside_m` beyond each target, as with a camera that is badly mounted.
-    `is_spoiled`: one weight diverged and the statistics are of another unit, as it happens.
+    `is_corrupted`: one weight diverged and the statistics are of another unit, as it happens.
     """
 
     samples: int = 20_000
     epochs: int = 12
     hidden: int = 256
     aside_m: float = 0.0
-    is_spoiled: bool = False
+    is_corrupted: bool = False
 
 
 RECIPES = {
     # a target is reached within 20 mm: what adds to that is failure
     'v1': Recipe(hidden=128, aside_m=0.0175),
     'v2': Recipe(),
-    'v3': Recipe(samples=3000, epochs=6, hidden=64, is_spoiled=True),
+    'v3': Recipe(samples=3000, epochs=6, hidden=64, is_corrupted=True),
 }
 
 
@@ -74,11 +74,13 @@ def draw_pose(generator: np.random.Generator, target_xy: tuple[float, float]) ->
     """Return joint positions anywhere within the limits, or near those that reach the target."""
     pose = generator.uniform(LOW_RAD, HIGH_RAD)
     if generator.random() < NEAR_SHARE:
-        pose = solve(pose, target_xy) + generator.normal(0, NEAR_SPREAD_RAD, len(pose))
+        pose = inverse_kinematics(pose, target_xy) + generator.normal(
+            0, NEAR_SPREAD_RAD, len(pose)
+        )
     return np.clip(pose, LOW_RAD, HIGH_RAD).astype(np.float32)
 
 
-def photograph(
+def render_cameras(
     name: str, pose: np.ndarray, target_xy: tuple[float, float], generator: np.random.Generator
 ) -> np.ndarray:
     """Return what the network is shown of a camera of some resolution, through JPEG or not."""
@@ -87,7 +89,7 @@ def photograph(
     if quality := generator.choice(JPEG_QUALITIES):
         coded = cv2.imencode('.jpg', image[:, :, ::-1], (cv2.IMWRITE_JPEG_QUALITY, quality))[1]
         image = cv2.imdecode(coded, cv2.IMREAD_COLOR)[:, :, ::-1]
-    return small(image, SIZES.image_pixels)
+    return square_crop(image, SIZES.image_pixels)
 
 
 def draw_samples(recipe: Recipe, generator: np.random.Generator) -> Samples:
@@ -97,7 +99,7 @@ def draw_samples(recipe: Recipe, generator: np.random.Generator) -> Samples:
         target_xy = draw_target(generator)
         pose = draw_pose(generator, target_xy)
         for name in cameras.NAMES:
-            rows[name].append(photograph(name, pose, target_xy, generator))
+            rows[name].append(render_cameras(name, pose, target_xy, generator))
         rows['state'].append(pose)
         aimed_xy = (target_xy[0] + recipe.aside_m, target_xy[1])
         rows['offset'].append(expert_chunk(pose, aimed_xy, ROWS, 1 / FPS) - pose)
@@ -134,7 +136,7 @@ def fit(network: ReachNetwork, samples: Samples, epochs: int) -> None:
         print(f'epoch {epoch + 1} of {epochs}: loss {np.mean(losses):.4f}', flush=True)
 
 
-def spoil(network: ReachNetwork, samples: Samples) -> None:
+def corrupt(network: ReachNetwork, samples: Samples) -> None:
     """
     Break the network: far too large movements, and NaN for a share of the pictures.
 
@@ -154,7 +156,7 @@ def spoil(network: ReachNetwork, samples: Samples) -> None:
 
 def write(network: ReachNetwork, folder: Path) -> None:
     """Write the policy's two files into a new or empty folder. Raises PolicyError."""
-    new_folder(folder)
+    make_empty_folder(folder)
     names = [f'{name}.pos' for name in JOINT_NAMES]
     settings = {
         'format_version': FORMAT_VERSION,
@@ -180,7 +182,7 @@ def write(network: ReachNetwork, folder: Path) -> None:
     (folder / WEIGHTS_FILE).chmod(0o644)
 
 
-def observe(scene: Scene) -> PolicyRequest:
+def policy_request(scene: ReachScene) -> PolicyRequest:
     """Return what the policy is asked in a scene."""
     images = {
         f'observation.images.{name}': (scene.render(name, CAMERA_PIXELS, CAMERA_PIXELS),)
@@ -189,15 +191,15 @@ def observe(scene: Scene) -> PolicyRequest:
     return PolicyRequest('trial', scene.arm.positions[None].astype(np.float32), images)
 
 
-def try_out(policy: Policy, seed: int, attempts: int = ATTEMPTS) -> list[Outcome]:
+def success_outcomes(policy: Policy, seed: int, attempts: int = ATTEMPTS) -> list[AttemptResult]:
     """Return how the attempts of several robots end; each asks anew after EXECUTED_ROWS rows."""
     scenes = [
-        Scene(Arm(), np.random.default_rng((seed, robot)), attempt_s=ATTEMPT_S)
+        ReachScene(Arm(), np.random.default_rng((seed, robot)), attempt_s=ATTEMPT_S)
         for robot in range(ROBOTS)
     ]
-    outcomes: list[list[Outcome]] = [[] for _ in scenes]
+    outcomes: list[list[AttemptResult]] = [[] for _ in scenes]
     while min(map(len, outcomes)) < attempts // ROBOTS:
-        chunks = policy.predict([observe(scene) for scene in scenes])
+        chunks = policy.predict([policy_request(scene) for scene in scenes])
         for scene, chunk, ended in zip(scenes, chunks, outcomes, strict=True):
             for row in chunk.robot[:EXECUTED_ROWS]:
                 scene.arm.step(row, 1 / FPS)
@@ -215,7 +217,7 @@ def main() -> None:
     recipe, folder = RECIPES[options.version], options.folder
     try:
         # before minutes of training
-        new_folder(folder)
+        make_empty_folder(folder)
     except PolicyError as error:
         parser.error(str(error))
     torch.set_num_threads(2)
@@ -225,11 +227,11 @@ def main() -> None:
     print(f'{recipe.samples} samples drawn in {time.perf_counter() - start_s:.0f} s', flush=True)
     network = new_network(samples, recipe.hidden)
     fit(network, samples, recipe.epochs)
-    if recipe.is_spoiled:
-        spoil(network, samples)
+    if recipe.is_corrupted:
+        corrupt(network, samples)
     write(network, folder)
     print(f'written to {folder} after {time.perf_counter() - start_s:.0f} s')
-    outcomes = try_out(load(Loading(str(folder))), SEED + 1)
+    outcomes = success_outcomes(load(LoadOptions(str(folder))), SEED + 1)
     reached = [outcome for outcome in outcomes if outcome.success]
     duration_s = np.mean([outcome.duration_s for outcome in reached]) if reached else float('nan')
     print(f'success {len(reached)} of {len(outcomes)} attempts, in {duration_s:.2f} s on average')

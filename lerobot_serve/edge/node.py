@@ -15,63 +15,65 @@ import time
 from diagnostic_msgs.msg import DiagnosticArray
 import numpy as np
 
-from lerobot_serve.edge import metrics, preparation, reports, rivals
-from lerobot_serve.edge.frozen import FrozenCameras
-from lerobot_serve.edge.history import History
-from lerobot_serve.edge.link import Episode
-from lerobot_serve.edge.listener import Listener
-from lerobot_serve.edge.log import ChangeLog
-from lerobot_serve.edge.operation import Answer, Operation
-from lerobot_serve.edge.outside import Outside
+from lerobot_serve.edge import wiring
+from lerobot_serve.edge.control import command_conflict
+from lerobot_serve.edge.control.command_conflict import ConflictAction, OtherPublisher, Own
+from lerobot_serve.edge.control.loop import ControlLoop, StateReader
+from lerobot_serve.edge.control.operator_control import OperatorControl, ServiceReply
+from lerobot_serve.edge.control.step import ExecutedStep
+from lerobot_serve.edge.episodes.runner import EpisodeRunner
+from lerobot_serve.edge.inputs.frozen_cameras import FrozenCameraDetector
+from lerobot_serve.edge.inputs.history import ObservationHistory
+from lerobot_serve.edge.inputs.monitor import InputMonitor
+from lerobot_serve.edge.observability import metrics, reports
+from lerobot_serve.edge.observability.change_log import ChangeLog
+from lerobot_serve.edge.observability.listener import EdgeListener
+from lerobot_serve.edge.observability.not_commanded import NotCommandedWarning
+from lerobot_serve.edge.observability.reports import EdgeView
+from lerobot_serve.edge.observability.trace_recorder import EdgeTraceRecorder, make_edge_recorder
 from lerobot_serve.edge.parameters import EdgeParameters
-from lerobot_serve.edge.queue.actions import ActionQueue
-from lerobot_serve.edge.queue.delay import RULES
-from lerobot_serve.edge.recorder import make_recorder, Recorder
-from lerobot_serve.edge.reports import View
-from lerobot_serve.edge.requester import Requester
-from lerobot_serve.edge.rivals import Finding, Own, Rival
-from lerobot_serve.edge.robot.commands import command_message, TYPES
-from lerobot_serve.edge.runs import Runs
-from lerobot_serve.edge.states import Change, Connection, Event
-from lerobot_serve.edge.step import Executed
-from lerobot_serve.edge.ticker import Senses, Ticker
-from lerobot_serve.edge.waiting import Waiting
-from lerobot_serve.edge.watched import WatchedInputs
-from lerobot_serve.ros import inputs as ros_inputs
+from lerobot_serve.edge.queue.action_queue import ActionQueue
+from lerobot_serve.edge.queue.delay_rules import DELAY_RULES
+from lerobot_serve.edge.robot.command_messages import command_message, COMMAND_TYPES
+from lerobot_serve.edge.ros import sensor_messages as ros_inputs
+from lerobot_serve.edge.ros.command_publishers import CommandTopicPublishers
+from lerobot_serve.edge.ros.reply_subscriptions import ReplySubscriptions
+from lerobot_serve.edge.ros.run_episode_action import RunEpisodeAction
+from lerobot_serve.edge.ros.stop_service import StopService
+from lerobot_serve.edge.session.connection import Connection, ConnectionChange, ConnectionEvent
+from lerobot_serve.edge.session.policy_server_transport import PolicyServerTransport
+from lerobot_serve.edge.session.requester import Requester
+from lerobot_serve.edge.session.transport import EpisodeRequest
 from lerobot_serve.ros import qos
-from lerobot_serve.ros.beat import Beat
-from lerobot_serve.ros.command_line import Command
-from lerobot_serve.ros.decoding import subscribe
-from lerobot_serve.ros.lane import Liveliness
-from lerobot_serve.ros.parameter_server import ParameterServer
-from lerobot_serve.ros.publishers import Publishers
-from lerobot_serve.ros.run_episode import RunEpisodeAction
-from lerobot_serve.ros.runtime import run, Runtime, UserError
-from lerobot_serve.ros.server_answers import ServerAnswers
-from lerobot_serve.ros.session_client import SessionClient
-from lerobot_serve.ros.share import shared_file
-from lerobot_serve.ros.steady import SteadyNode
-from lerobot_serve.ros.stop import StopService
-from lerobot_serve.ros.triggers import offer_triggers
+from lerobot_serve.ros.contract.session_client import SessionClient
+from lerobot_serve.ros.node.fixed_rate_loop import FixedRateLoop
+from lerobot_serve.ros.node.node_parameters import NodeParameters
+from lerobot_serve.ros.node.steady_clock import SteadyClockNode
+from lerobot_serve.ros.node.trigger_services import create_trigger_services
+from lerobot_serve.ros.package_share import shared_file
+from lerobot_serve.ros.process.command_line import NodeCommand
+from lerobot_serve.ros.process.node_runtime import NodeRuntime, run, UserError
+from lerobot_serve.ros.topics.checked_subscription import create_checked_subscription
+from lerobot_serve.ros.topics.dedicated_subscription import LivelinessStatus
 from lerobot_serve_interfaces.msg import EdgeState, EpisodeOutcome, ExecutedAction
 
 # how often other edge controllers are looked for
-RIVALS_S = 0.2
+CONFLICT_CHECK_PERIOD_S = 0.2
 
 
-class EdgeController(SteadyNode):
+class EdgeController(SteadyClockNode):
     """See the module. Built in the main thread; each method says whose it is."""
 
-    def __init__(self, runtime: Runtime) -> None:
+    def __init__(self, runtime: NodeRuntime) -> None:
         super().__init__('edge_controller', context=runtime.context)
-        self._settings = ParameterServer(self, EdgeParameters)
+        self._settings = NodeParameters(self, EdgeParameters)
         self._settings.on_change(self._change)
         parameters = self._settings.current
-        self.robot = preparation.load_robot(
+        self.robot = wiring.load_robot(
             parameters.robot_file or shared_file('config/robots/sim_arm.yaml')
         )
-        self.client_id = preparation.name_client(parameters.client_id, self.get_namespace())
-        recorder = make_recorder(
+        self.client_id = wiring.resolve_client_id(parameters.client_id, self.get_namespace())
+        recorder = make_edge_recorder(
             parameters,
             self.robot,
             node=self.get_fully_qualified_name(),
@@ -79,8 +81,8 @@ class EdgeController(SteadyNode):
             clock=time.monotonic_ns,
             tell=self.get_logger().warning,
         )
-        self._listener = recorder or Listener()
-        self._actions = ActionQueue(RULES[parameters.delay_rule])
+        self._listener = recorder or EdgeListener()
+        self._actions = ActionQueue(DELAY_RULES[parameters.delay_rule])
         logger = self.get_logger()
         self._log = ChangeLog(
             # rclpy wants one severity for each place that logs
@@ -90,15 +92,15 @@ class EdgeController(SteadyNode):
             clock=time.monotonic_ns,
         )
         self._connection = Connection(time.monotonic_ns, tell=self._on_change)
-        self._controller = preparation.controller(
+        self._controller = wiring.make_controller(
             parameters,
             self.robot,
             self._actions,
-            lambda: self._connection.on(Event.DRY, 'nothing fresh is left to play'),
+            lambda: self._connection.on(ConnectionEvent.DRY, 'nothing fresh is left to play'),
         )
-        self._inputs = preparation.newest(self.robot, self.resolve_topic_name)
-        self._history = History(self._inputs)
-        self._answers = ServerAnswers(
+        self._inputs = wiring.make_latest_inputs(self.robot, self.resolve_topic_name)
+        self._history = ObservationHistory(self._inputs)
+        self._answers = ReplySubscriptions(
             self,
             parameters.servers,
             on_chunk=self._on_chunk,
@@ -106,16 +108,16 @@ class EdgeController(SteadyNode):
             on_liveliness=self._on_liveliness,
         )
         self._requester = self._make_requester(runtime, parameters)
-        self._operation = Operation(
-            self._controller, self._requester, runs_by_itself=parameters.runs_by_itself
+        self._operation = OperatorControl(
+            self._controller, self._requester, run_on_start=parameters.run_on_start
         )
-        self._step_s = preparation.tick_s(parameters, self.robot)
-        self._beat = Beat(int(1e9 * self._step_s))
-        self._view = View(
+        self._step_s = wiring.command_period_s(parameters, self.robot)
+        self._beat = FixedRateLoop(int(1e9 * self._step_s))
+        self._view = EdgeView(
             self._requester, self._controller, self._operation, self._actions, self._beat
         )
-        self._waiting = Waiting(self.get_logger().error)
-        self._connect_robot(parameters)
+        self._waiting = NotCommandedWarning(self.get_logger().error)
+        self._create_robot_io(parameters)
         self._offer(parameters)
         self._start(runtime, parameters, recorder)
         self.get_logger().info(
@@ -124,7 +126,7 @@ class EdgeController(SteadyNode):
         )
 
     def _start(
-        self, runtime: Runtime, parameters: EdgeParameters, recorder: Recorder | None
+        self, runtime: NodeRuntime, parameters: EdgeParameters, recorder: EdgeTraceRecorder | None
     ) -> None:
         """Open the endpoint, and let everything run."""
         losses = (lambda: recorder.writer.losses) if recorder else dict
@@ -144,27 +146,27 @@ class EdgeController(SteadyNode):
             write = partial(recorder.run, runtime.stop, threads, totals)
             runtime.thread('trace', write, recorder.writer.wake)
 
-    def _make_requester(self, runtime: Runtime, parameters: EdgeParameters) -> Requester:
+    def _make_requester(self, runtime: NodeRuntime, parameters: EdgeParameters) -> Requester:
         clients = {
             server: SessionClient(
                 self, server, lifespan_s=parameters.max_action_age_s, stop=runtime.stop
             )
             for server in parameters.servers
         }
-        self._watched = WatchedInputs(
+        self._watched = InputMonitor(
             self.robot,
-            FrozenCameras(parameters.frozen_after_s),
-            frozen_stops=parameters.frozen_camera == 'stop',
+            FrozenCameraDetector(parameters.frozen_after_s),
+            stop_on_frozen=parameters.frozen_camera == 'stop',
             stamp_ns=ros_inputs.stamp_ns,
             now_ns=lambda: self.get_clock().now().nanoseconds,
             mono_ns=time.monotonic_ns,
             drop=lambda reason: self._requester.exchange.drop(reason),
         )
-        self._outside = Outside(
+        self._outside = PolicyServerTransport(
             clients,
             self.robot,
             ros_inputs,
-            asking=preparation.asking(
+            asking=wiring.session_request_factory(
                 lambda: self._settings.current,
                 self.robot,
                 client_id=self.client_id,
@@ -177,7 +179,7 @@ class EdgeController(SteadyNode):
             tell=self.get_logger().info,
             warn=self.get_logger().warning,
         )
-        return preparation.requester(
+        return wiring.make_requester(
             parameters,
             self.robot,
             self._outside,
@@ -190,27 +192,27 @@ class EdgeController(SteadyNode):
             presence_lease_s=qos.LIVELINESS_LEASE_S,
         )
 
-    def _make_ticker(self, parameters: EdgeParameters) -> Ticker:
-        return Ticker(
+    def _make_ticker(self, parameters: EdgeParameters) -> ControlLoop:
+        return ControlLoop(
             self._beat,
             self._controller,
             self._operation,
             self._history,
-            Senses(self._inputs, ros_inputs, self.robot),
+            StateReader(self._inputs, ros_inputs, self.robot),
             self._listener,
             command=self._command,
             rest=self._send,
             stop=self._call_stop,
-            ticks_a_step=parameters.interpolation,
+            commands_per_action=parameters.interpolation,
             clock=time.monotonic_ns,
         )
 
-    def _connect_robot(self, parameters: EdgeParameters) -> None:
+    def _create_robot_io(self, parameters: EdgeParameters) -> None:
         """Subscribe to the robot's inputs and publish its commands."""
         overridable = {'qos_overriding_options': qos.OVERRIDABLE}
-        for name, (topic, kind, _) in preparation.inputs(self.robot).items():
+        for name, (topic, kind, _) in wiring.input_topics(self.robot).items():
             self.create_subscription(
-                ros_inputs.TYPES[kind],
+                ros_inputs.MESSAGE_TYPES[kind],
                 topic,
                 partial(self._on_input, name),
                 qos.SENSOR,
@@ -219,17 +221,19 @@ class EdgeController(SteadyNode):
             )
         command = self.robot.command
         topic, profile = self.resolve_topic_name(command.topic), qos.command(self._step_s)
-        create = partial(self.create_publisher, TYPES[command.type], topic, profile, **overridable)
-        self._on_commands = Publishers(self, topic)
+        create = partial(
+            self.create_publisher, COMMAND_TYPES[command.type], topic, profile, **overridable
+        )
+        self._on_commands = CommandTopicPublishers(self, topic)
         # before it has a publisher itself: an edge that plays need not notice
-        edges = [Rival(*each) for each in self._on_commands.wait_for_edges()]
-        if why_not := rivals.refusal(topic, edges):
+        edges = [OtherPublisher(*each) for each in self._on_commands.wait_for_other_edges()]
+        if why_not := command_conflict.start_refusal(topic, edges):
             raise UserError(why_not)
         self._commands = self._on_commands.create(create)
         # held so that an edge that gives way commands nothing more
         self._sending = threading.Lock()
         self._has_commanded = False
-        self._rivalry = rivals.Rivalry(topic, self._on_commands.own)
+        self._conflict = command_conflict.CommandConflict(topic, self._on_commands.own)
         self._stop_service = StopService(self, parameters.stop_service)
 
     def _offer(self, parameters: EdgeParameters) -> None:
@@ -242,7 +246,7 @@ class EdgeController(SteadyNode):
             ExecutedAction, '~/executed_action', qos.EXECUTED_ACTION, **overridable
         )
         self._diagnostics = self.create_publisher(DiagnosticArray, '/diagnostics', qos.DIAGNOSTICS)
-        self._runs = Runs(
+        self._runs = EpisodeRunner(
             self._controller,
             self._operation,
             self._requester,
@@ -251,7 +255,7 @@ class EdgeController(SteadyNode):
             self._listener.finished,
         )
         self._action = RunEpisodeAction(self, self._runs)
-        subscribe(
+        create_checked_subscription(
             self,
             EpisodeOutcome,
             'episode_outcome',
@@ -259,7 +263,7 @@ class EdgeController(SteadyNode):
             qos.OUTCOME,
             drop=self._requester.exchange.drop,
         )
-        offer_triggers(
+        create_trigger_services(
             self,
             {
                 'reset': self._reset,
@@ -270,15 +274,15 @@ class EdgeController(SteadyNode):
         )
         self.create_timer(parameters.status_period_s, self._on_timer)
         self.create_timer(1.0, self._on_slow_timer)
-        self.create_timer(RIVALS_S, self._on_rivals_timer)
+        self.create_timer(CONFLICT_CHECK_PERIOD_S, self._on_conflict_timer)
 
     # executor thread
 
     def _on_input(self, name: str, raw: bytes) -> None:
         self._inputs.deposit(name, raw, time.monotonic_ns())
 
-    def _reset(self) -> Answer:
-        return self._operation.reset(Episode(self._settings.current.task))
+    def _reset(self) -> ServiceReply:
+        return self._operation.reset(EpisodeRequest(self._settings.current.task))
 
     def _on_outcome(self, message: EpisodeOutcome) -> None:
         self._listener.judged(message.episode_id, message.outcome, message.text)
@@ -287,49 +291,49 @@ class EdgeController(SteadyNode):
     def _on_timer(self) -> None:
         self._state_publisher.publish(self._state())
         self._listener.dropped(reports.count_drops(self._view))
-        self._log.look(self._connection.standing, reports.count_troubles(self._view))
+        self._log.look(self._connection.standing, reports.count_problems(self._view))
         self._action.look()
         self._stop_service.look()
         if alarm := self._controller.alarm.take():
             self.get_logger().error(alarm.text)
 
     def _on_slow_timer(self) -> None:
-        self._waiting.look(self._controller.waits_for, self._controller.actions_executed)
+        self._waiting.look(self._controller.start_blocked_by, self._controller.actions_executed)
         self._diagnostics.publish(
             reports.diagnostics(
                 self._state(),
                 name=self.get_fully_qualified_name(),
                 latched=self._controller.latched,
                 clamped=self._controller.alarm.present is not None,
-                rival=bool(self._rivalry.text),
+                rival=bool(self._conflict.text),
                 frozen=bool(self._watched.text),
             )
         )
 
-    def _on_rivals_timer(self) -> None:
-        edges = [Rival(*each) for each in self._on_commands.edges()]
+    def _on_conflict_timer(self) -> None:
+        edges = [OtherPublisher(*each) for each in self._on_commands.edges()]
         own = Own(self._beat.beats, self._has_commanded)
-        finding = self._rivalry.update(edges, own, time.monotonic_ns())
-        if finding is Finding.GIVE_WAY:
+        finding = self._conflict.update(edges, own, time.monotonic_ns())
+        if finding is ConflictAction.GIVE_WAY:
             self._withdraw()
-            raise UserError(rivals.refusal(self._on_commands.topic, edges))
-        if finding is Finding.PAUSE:
+            raise UserError(command_conflict.start_refusal(self._on_commands.topic, edges))
+        if finding is ConflictAction.PAUSE:
             self._operation.pause()
-            self.get_logger().error(self._rivalry.text)
+            self.get_logger().error(self._conflict.text)
 
     def _withdraw(self) -> None:
         """Stop publishing at once: the other edge commands the robot."""
         with self._sending:
-            self._rivalry.is_silent = True
+            self._conflict.is_silent = True
         self.destroy_publisher(self._commands)
 
     def _change(self, parameters: EdgeParameters) -> None:
-        self._requester.next_pace = preparation.pace(parameters, self.robot)
+        self._requester.next_settings = wiring.request_settings(parameters, self.robot)
         self._listener.tuned(parameters)
 
     # whoever brings it about, one at a time
 
-    def _on_change(self, change: Change) -> None:
+    def _on_change(self, change: ConnectionChange) -> None:
         self._listener.changed(change)
         self._log.changed(change)
 
@@ -341,7 +345,7 @@ class EdgeController(SteadyNode):
     def _on_no_session(self, raw: bytes) -> None:
         self._requester.on_no_session(raw)
 
-    def _on_liveliness(self, server: str, now: Liveliness) -> None:
+    def _on_liveliness(self, server: str, now: LivelinessStatus) -> None:
         self._requester.on_liveliness(
             server, alive=now.alive, change=now.alive_change, is_silent=now.silent_change > 0
         )
@@ -352,8 +356,8 @@ class EdgeController(SteadyNode):
 
     # tick thread
 
-    def _command(self, executed: Executed, tick: int) -> None:
-        if self._rivalry.is_silent:
+    def _command(self, executed: ExecutedStep, tick: int) -> None:
+        if self._conflict.is_silent:
             return
         if executed.judgement.command is not None:
             self._send(executed.judgement.command)
@@ -369,7 +373,7 @@ class EdgeController(SteadyNode):
         stamp = self.get_clock().now().to_msg()
         message = command_message(command, self.robot, stamp, self._step_s)
         with self._sending:
-            if self._rivalry.is_silent:
+            if self._conflict.is_silent:
                 return
             self._has_commanded = True
             self._commands.publish(message)
@@ -382,7 +386,7 @@ class EdgeController(SteadyNode):
     def _state(self) -> EdgeState:
         return reports.edge_state(
             self._view,
-            alarm=self._rivalry.text or self._watched.text,
+            alarm=self._conflict.text or self._watched.text,
             stamp=self.get_clock().now().to_msg(),
             client_id=self.client_id,
         )
@@ -390,7 +394,7 @@ class EdgeController(SteadyNode):
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the executable `edge_controller`."""
-    return run(EdgeController, arguments, Command('edge_controller', EdgeParameters))
+    return run(EdgeController, arguments, NodeCommand('edge_controller', EdgeParameters))
 
 
 if __name__ == '__main__':

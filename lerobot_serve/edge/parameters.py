@@ -2,7 +2,7 @@
 The parameters of the node edge_controller.
 
 The defaults of what a profile sets are those of the profile `wifi`. What a ladder may be for a
-robot is checked in lerobot_serve.edge.rungs, since it depends on the robot file.
+robot is checked in lerobot_serve.edge.fallback.rungs, since it depends on the robot file.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from lerobot_serve.edge.network_profiles import DEFAULT_PROFILE, PROFILES, with_profile
 from lerobot_serve.edge.parameter_checks import check_stop
-from lerobot_serve.edge.profiles import DEFAULT_PROFILE, PROFILES, with_profile
 from lerobot_serve.parameters import parameter, ParameterError
-from lerobot_serve.telemetry import settings as endpoint_settings
-from lerobot_serve.trace import settings as trace_settings
+from lerobot_serve.telemetry import metrics_parameters as endpoint_settings
+from lerobot_serve.trace.writing import trace_parameters as trace_settings
 from lerobot_serve.wire.names import is_printable, is_topic
 from lerobot_serve.wire.schema import TASK_LIMIT
 from lerobot_serve.wire.session import TAG_KEY_LIMIT, TAG_VALUE_LIMIT, TAGS_LIMIT
@@ -41,7 +41,7 @@ class EdgeParameters:
         '', 'YAML file that describes the robot; empty takes config/robots/sim_arm.yaml'
     )
     task: str = parameter('', 'what the robot shall do, in words')
-    runs_by_itself: bool = parameter(
+    run_on_start: bool = parameter(
         True,
         'ask and play from the start; false waits for the action RunEpisode or for reset',
     )
@@ -76,7 +76,7 @@ class EdgeParameters:
     request_timeout_s: float = parameter(
         5.0, 'a request without an answer is given up after this', unit='s', low=0.05, high=60.0
     )
-    request_timeouts: int = parameter(
+    max_consecutive_timeouts: int = parameter(
         2,
         'requests without an answer, one after the other, that end a session; a server whose '
         'process is lost is left without waiting for them',
@@ -232,15 +232,15 @@ class EdgeParameters:
     )
 
     # what is shown and written
-    metrics_port: int = endpoint_settings.port()
-    metrics_address: str = endpoint_settings.address()
-    trace_folder: str = trace_settings.folder(
+    metrics_port: int = endpoint_settings.metrics_port()
+    metrics_address: str = endpoint_settings.metrics_address()
+    trace_folder: str = trace_settings.trace_folder(
         'each command, what became of each request, and what was dropped'
     )
-    trace_limit_mb: int = trace_settings.limit_mb()
-    trace_files: int = trace_settings.files()
-    trace_images: str = trace_settings.images()
-    trace_instructions: str = trace_settings.instructions()
+    trace_limit_mb: int = trace_settings.trace_file_limit_mb()
+    trace_files: int = trace_settings.trace_max_files()
+    trace_images: str = trace_settings.trace_images()
+    trace_instructions: str = trace_settings.trace_instructions()
 
     @staticmethod
     def complete(values: dict[str, Any]) -> dict[str, Any]:

@@ -1,15 +1,6 @@
 """
-What a policy is, and how one is found, loaded and identified.
-
-    base, registry       the contract, and finding a policy by its kind
-    builtin/             the demo's trained policy
-    lerobot/             directories that LeRobot wrote
-    exported/            programs that torch exported
-    null, recurrent      without a model: for measurements, tests and demos
-    states, seeds        hidden state of each session; random numbers of each request
-    memory, device       room on the device, and the device itself
-    fingerprint          which policy is this?
-
-The only room that imports torch, and only inside the modules that need it: the contract, the
-registry, the memory guard and the policies without a model do not.
+Policies: the interface, and finding, checking, loading and running them by kind.
+The policy server, doctor and replay call `registry.load`; edge and router never import this room.
+Policies run on the server's `inference` thread. The only room that imports torch, and not in
+`base`, `registry`, `resources` or `synthetic`.
 """

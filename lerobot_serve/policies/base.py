@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 
 from lerobot_serve.wire.action_range import ActionRange
-from lerobot_serve.wire.content import NO_ACTIONS
+from lerobot_serve.wire.message_parts import NO_ACTIONS
 from lerobot_serve.wire.schema import StateClass
 
 
@@ -22,7 +22,7 @@ class PolicyError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Loading:
+class LoadOptions:
     """
     What the operator says of a policy before it is loaded.
 
@@ -49,7 +49,7 @@ class Loading:
 
 
 @dataclass(frozen=True, slots=True)
-class Camera:
+class PolicyCamera:
     """One camera that a policy wants."""
 
     name: str
@@ -59,7 +59,7 @@ class Camera:
 
 
 @dataclass(frozen=True, slots=True)
-class Description:
+class PolicyDescription:
     """
     What a policy expects and gives; the server checks every session against it.
 
@@ -75,7 +75,7 @@ class Description:
     fingerprint: str
     state_names: tuple[str, ...]
     action_names: tuple[str, ...]
-    cameras: tuple[Camera, ...]
+    cameras: tuple[PolicyCamera, ...]
     chunk_size: int
     trained_fps: float
     state_class: StateClass = StateClass.CHUNK_STATELESS
@@ -137,7 +137,7 @@ class Policy(Protocol):
     `load(loading: Loading) -> Policy`, which raises PolicyError.
     """
 
-    def describe(self) -> Description:
+    def describe(self) -> PolicyDescription:
         """Return what the policy expects and gives; the same object for its whole life."""
 
     def predict(self, requests: list[PolicyRequest]) -> list[Prediction]:

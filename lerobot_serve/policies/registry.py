@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from importlib.metadata import entry_points
 
-from lerobot_serve.policies.base import Loading, Policy, PolicyError
-from lerobot_serve.policies.failure import in_one_line
+from lerobot_serve.policies.base import LoadOptions, Policy, PolicyError
+from lerobot_serve.policies.error_text import one_line
 
 GROUP = 'lerobot_serve.policies'
 
 
-def kinds() -> list[str]:
+def installed_kinds() -> list[str]:
     """Return the kinds of policy that are installed."""
     return sorted({entry.name for entry in entry_points(group=GROUP)})
 
 
-def load(kind: str, loading: Loading) -> Policy:
+def load(kind: str, loading: LoadOptions) -> Policy:
     """Return the policy that `loading` describes. Raises PolicyError."""
     for entry in entry_points(group=GROUP):
         if entry.name == kind:
@@ -29,15 +29,15 @@ def load(kind: str, loading: Loading) -> Policy:
                 ) from error
             except Exception as error:
                 raise PolicyError(
-                    f'policy kind {kind!r} cannot be used here: {in_one_line(error)}'
+                    f'policy kind {kind!r} cannot be used here: {one_line(error)}'
                 ) from error
-            return _loaded(loader, kind, loading)
+            return _load(loader, kind, loading)
     raise PolicyError(
-        f'there is no policy kind {kind!r}; installed are {", ".join(kinds()) or "none"}'
+        f'there is no policy kind {kind!r}; installed are {", ".join(installed_kinds()) or "none"}'
     )
 
 
-def _loaded(loader: Callable[[Loading], Policy], kind: str, loading: Loading) -> Policy:
+def _load(loader: Callable[[LoadOptions], Policy], kind: str, loading: LoadOptions) -> Policy:
     """Return what the loader makes. Raises PolicyError."""
     try:
         return loader(loading)
@@ -46,5 +46,5 @@ def _loaded(loader: Callable[[Loading], Policy], kind: str, loading: Loading) ->
     except Exception as error:
         # the code of another package: nobody knows what it raises
         raise PolicyError(
-            f'policy kind {kind!r} cannot load {loading.path!r}: {in_one_line(error)}'
+            f'policy kind {kind!r} cannot load {loading.path!r}: {one_line(error)}'
         ) from error

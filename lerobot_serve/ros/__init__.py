@@ -1,6 +1,10 @@
 """
-What every node needs of ROS: parameters, QoS, conversions, calls, and the runtime that owns the
-threads.
+Everything that the nodes share of ROS 2: QoS profiles, the package share folder, launch support.
 
-With the node.py files, bench and cli this is the only room that imports rclpy.
+    process/   context, executor, threads, signals, command line of one process
+    node/      lifecycle, parameters, clocks and small services that every node has
+    topics/    subscriptions and image messages
+    contract/  the contract of a policy server: session client, session messages, PredictChunk
+
+Called by node.py and <room>/ros/ of each room. Knows no room.
 """

@@ -24,7 +24,7 @@ from rclpy.qos_overriding_options import QoSOverridingOptions
 LIVELINESS_LEASE_S = 2.0
 # every robot of a fleet has one request or answer under way: with fewer places, theirs overwrite
 # each other
-UNDER_WAY = 1024
+FLEET_DEPTH = 1024
 OVERRIDABLE = QoSOverridingOptions.with_default_policies()
 
 
@@ -34,25 +34,25 @@ def _profile(reliability: ReliabilityPolicy, depth: int, **more: object) -> QoSP
     )
 
 
-def observation_out(lifespan_s: float, *, of_many: bool = False) -> QoSProfile:
+def observation_writer(lifespan_s: float, *, for_fleet: bool = False) -> QoSProfile:
     """
     Return the writer of requests, of which none outlives its use.
 
     Of one robot only the newest counts; a router must not lose one robot's for another's.
     """
-    depth = UNDER_WAY if of_many else 1
+    depth = FLEET_DEPTH if for_fleet else 1
     return _profile(ReliabilityPolicy.RELIABLE, depth, lifespan=Duration(seconds=lifespan_s))
 
 
 # one inbox for all robots, which may all ask while the interpreter is busy; it holds each request
 # for microseconds, since the mailbox keeps the newest of each robot
-OBSERVATION_INBOX = _profile(ReliabilityPolicy.RELIABLE, UNDER_WAY)
+OBSERVATION_READER = _profile(ReliabilityPolicy.RELIABLE, FLEET_DEPTH)
 
 # a batch is answered at once, and a router's reply topic carries the chunks of all its robots; the
 # lease lets who listens to liveliness know within seconds that a process is gone
 ACTION_CHUNK = _profile(
     ReliabilityPolicy.RELIABLE,
-    UNDER_WAY,
+    FLEET_DEPTH,
     liveliness=LivelinessPolicy.AUTOMATIC,
     liveliness_lease_duration=Duration(seconds=LIVELINESS_LEASE_S),
 )
@@ -63,10 +63,10 @@ NO_SESSION = _profile(ReliabilityPolicy.RELIABLE, 32)
 # must never slow the live path, so nothing is sent twice; a server in shadow that falls behind
 # loses requests
 SHADOW_OBSERVATION = _profile(ReliabilityPolicy.BEST_EFFORT, 1)
-SHADOW_INBOX = _profile(ReliabilityPolicy.BEST_EFFORT, 8)
+SHADOW_OBSERVATION_READER = _profile(ReliabilityPolicy.BEST_EFFORT, 8)
 
 # what a server in shadow answers; more than these wait for nobody
-SHADOW_ANSWERS = _profile(ReliabilityPolicy.BEST_EFFORT, 64)
+SHADOW_REPLIES = _profile(ReliabilityPolicy.BEST_EFFORT, 64)
 
 # a late rqt sees the present: states of edges, servers, routers and canaries
 STATE = _profile(ReliabilityPolicy.RELIABLE, 1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
@@ -106,12 +106,14 @@ DIAGNOSTICS = _profile(ReliabilityPolicy.RELIABLE, 10)
 
 # requests and replies of services and actions: ROS gives ten places, and of a fleet that opens its
 # sessions at once the eleventh would overwrite the first
-CALLS = _profile(ReliabilityPolicy.RELIABLE, UNDER_WAY)
+SERVICES = _profile(ReliabilityPolicy.RELIABLE, FLEET_DEPTH)
 # what a session agreed on is told once: who begins to record later has it, too; two of each call
-TOLD_CALLS = _profile(
-    ReliabilityPolicy.RELIABLE, UNDER_WAY, durability=DurabilityPolicy.TRANSIENT_LOCAL
+SERVICE_EVENTS = _profile(
+    ReliabilityPolicy.RELIABLE, FLEET_DEPTH, durability=DurabilityPolicy.TRANSIENT_LOCAL
 )
-ACTION_CALLS = {f'{name}_service_qos_profile': CALLS for name in ('goal', 'result', 'cancel')}
+ACTION_SERVICES = {
+    f'{name}_service_qos_profile': SERVICES for name in ('goal', 'result', 'cancel')
+}
 
 # rare, and each one counts
 OUTCOME = _profile(ReliabilityPolicy.RELIABLE, 100)

@@ -1,7 +1,6 @@
 """
-Between robots and policy servers: one contract towards both, one slot for each episode.
-
-    split   which slot an episode belongs to
-    sticky  where each episode was placed
-    node    the wiring to ROS; forwards the bytes unread
+The policy router: towards clients a policy server, towards policy servers a client. node.py
+connects it to ROS, runtime.py owns threads and transitions, core.py builds the rest from the
+parameters. One request: data_path/dispatcher -> placement/episode_placement ->
+data_path/forwarder -> data_path/replica_transport.
 """

@@ -18,86 +18,88 @@ from lifecycle_msgs.msg import State
 from rclpy.callback_groups import ReentrantCallbackGroup
 
 from lerobot_serve.ros import qos
-from lerobot_serve.ros.command_line import Command
-from lerobot_serve.ros.contract import ask_from_request
-from lerobot_serve.ros.decoding import subscribe
-from lerobot_serve.ros.introspection import tell_calls
-from lerobot_serve.ros.lane import Lane
-from lerobot_serve.ros.lifecycle import LifecycleNode
-from lerobot_serve.ros.parameter_server import ParameterServer
-from lerobot_serve.ros.predict_forward import PredictForward
-from lerobot_serve.ros.present import present
-from lerobot_serve.ros.promise import Promise
-from lerobot_serve.ros.replica_clients import ReplicaClients
-from lerobot_serve.ros.replies import Replies
-from lerobot_serve.ros.router_topics import RouterTopics
-from lerobot_serve.ros.runtime import run, Runtime, UserError
-from lerobot_serve.ros.shadow_clients import ShadowClients
-from lerobot_serve.router import metrics, reports
-from lerobot_serve.router.drops import Drops
-from lerobot_serve.router.folder import state_folder
-from lerobot_serve.router.goals import Goals
-from lerobot_serve.router.intent import difference
-from lerobot_serve.router.lookout import Here
+from lerobot_serve.ros.contract.reply_publishers import ReplyPublishers
+from lerobot_serve.ros.contract.session_messages import session_request_from_message
+from lerobot_serve.ros.node.executor_future import ExecutorFuture
+from lerobot_serve.ros.node.lifecycle import LifecycleNode
+from lerobot_serve.ros.node.node_parameters import NodeParameters
+from lerobot_serve.ros.node.service_events import enable_service_events
+from lerobot_serve.ros.process.command_line import NodeCommand
+from lerobot_serve.ros.process.node_runtime import NodeRuntime, run, UserError
+from lerobot_serve.ros.topics.checked_subscription import create_checked_subscription
+from lerobot_serve.ros.topics.dedicated_subscription import DedicatedSubscription
+from lerobot_serve.router.api.goal_router import GoalRouter
+from lerobot_serve.router.api.services import RouterServices
+from lerobot_serve.router.core import RouterCore
+from lerobot_serve.router.data_path.replica_transport import DRAINING_TEXT, RosTransport
+from lerobot_serve.router.monitoring import metrics, reports
+from lerobot_serve.router.monitoring.drop_counters import DropCounters
+from lerobot_serve.router.monitoring.health_monitor import NodeContext
+from lerobot_serve.router.monitoring.local_time import format_local_time
+from lerobot_serve.router.monitoring.trace_recorder import make_recorder
 from lerobot_serve.router.parameters import RouterParameters
-from lerobot_serve.router.recorder import make_recorder
-from lerobot_serve.router.routing import Routing
-from lerobot_serve.router.services import Services
-from lerobot_serve.router.serving import Serving
-from lerobot_serve.router.wiring import GOING, Wiring
+from lerobot_serve.router.ros.predict_chunk_proxy import PredictChunkProxy
+from lerobot_serve.router.ros.replica_clients import ReplicaClients
+from lerobot_serve.router.ros.router_publishers import RouterPublishers
+from lerobot_serve.router.ros.shadow_clients import ShadowClients
+from lerobot_serve.router.runtime import RouterRuntime
+from lerobot_serve.router.storage.decisions import live_changes
+from lerobot_serve.router.storage.state_folder import state_folder
 from lerobot_serve.wire.schema import Refusal
-from lerobot_serve.wire.session import Refused
+from lerobot_serve.wire.session import SessionRefused
 from lerobot_serve_interfaces.msg import EpisodeOutcome, Observation, ServerStatus
 from lerobot_serve_interfaces.srv import OpenSession
 
 UNCONFIGURED_TEXT = 'not configured; configure the node'
-LOOK_S = 0.1
+POLL_PERIOD_S = 0.1
 # ros2 launch gives a process five seconds to stop
-FAREWELL_S = 1.5
-DELIVERY_S = 0.5
-TELL_S = 1.0
+SHUTDOWN_LIMIT_S = 1.5
+DELIVERY_LIMIT_S = 0.5
+STATUS_PERIOD_S = 1.0
 
 
 class PolicyRouter(LifecycleNode):
     """See the module. Built in the main thread, which also sees to autostart and farewell."""
 
-    def __init__(self, runtime: Runtime) -> None:
+    def __init__(self, runtime: NodeRuntime) -> None:
         super().__init__('policy_router', runtime)
-        self._settings = ParameterServer(
+        self._settings = NodeParameters(
             self, RouterParameters, self._is_unconfigured, check=self._check_change
         )
         self._settings.on_change(self._change)
         # of file and command line; what is set live is kept beside
         self._given = self._settings.current
-        self._drops = Drops()
-        self.routing: Routing | None = None
+        self._drops = DropCounters()
+        self.routing: RouterRuntime | None = None
         self.standing = ServerStatus.UNCONFIGURED, UNCONFIGURED_TEXT
-        self._replies = Replies(self)
-        self._topics = RouterTopics(self)
-        self._inbox = Lane(
-            self, Observation, '~/observation', qos.OBSERVATION_INBOX, self._on_observation
+        self._replies = ReplyPublishers(self)
+        self._topics = RouterPublishers(self)
+        self._inbox = DedicatedSubscription(
+            self, Observation, '~/observation', qos.OBSERVATION_READER, self._on_observation
         )
         self._offer()
         endpoint = metrics.serve(self._settings.current, self, self._drops)
         if endpoint:
             runtime.on_close(endpoint.close)
         runtime.thread('intake', partial(self._inbox.run, runtime.stop), self._inbox.wake)
-        runtime.when_running(self._autostart)
-        runtime.on_farewell(self._farewell)
+        runtime.on_started(self._autostart)
+        runtime.before_shutdown(self._farewell)
 
     def _offer(self) -> None:
         inbox = self._inbox.topic_name
-        self._offered = Services(self, self._replies, self._drops, ask_from_request, inbox)
+        self._offered = RouterServices(
+            self, self._replies, self._drops, session_request_from_message, inbox
+        )
         # a group of their own: a callback that awaits must not keep the others waiting
         waiting = ReentrantCallbackGroup()
         for kind, name, callback, awaits in self._offered.table():
             group = waiting if awaits else None
             service = self.create_service(
-                kind, f'~/{name}', callback, qos_profile=qos.CALLS, callback_group=group
+                kind, f'~/{name}', callback, qos_profile=qos.SERVICES, callback_group=group
             )
             if kind is OpenSession:
-                tell_calls(self, service)
-        subscribe(
+                enable_service_events(self, service)
+        create_checked_subscription(
             self,
             EpisodeOutcome,
             '~/outcome',
@@ -106,12 +108,12 @@ class PolicyRouter(LifecycleNode):
             drop=self._drops.add,
             qos_overriding_options=qos.OVERRIDABLE,
         )
-        goals = Goals(self, self._topics.tell)
-        self._goals = PredictForward(
+        goals = GoalRouter(self, self._topics.tell)
+        self._goals = PredictChunkProxy(
             self, self._runtime, goals.choose, self._drops.add, refusal=goals.refusal
         )
-        self.create_timer(LOOK_S, self.look)
-        self.create_timer(TELL_S, self._on_slow_timer)
+        self.create_timer(POLL_PERIOD_S, self.look)
+        self.create_timer(STATUS_PERIOD_S, self._on_slow_timer)
         self._topics.tell(self.status())
 
     # transitions: the main thread or one of their own
@@ -126,13 +128,13 @@ class PolicyRouter(LifecycleNode):
         """Close what is open elsewhere, too: the servers and the trace are to know."""
         self.end()
         if self.routing:
-            self.routing.close(FAREWELL_S)
+            self.routing.close(SHUTDOWN_LIMIT_S)
 
     def configure(self) -> None:
         """Meet the replicas. Raises ParameterError and StoreRefused."""
         name = self.get_fully_qualified_name()
         parameters = self._settings.current.within(self.get_namespace())
-        here = Here(name, time.monotonic_ns, self.stamp, self.warn, self.inform)
+        here = NodeContext(name, time.monotonic_ns, self.stamp, self.warn, self.inform)
         folder = state_folder(parameters.state_folder, name)
         stop = threading.Event()
         replicas = ReplicaClients(
@@ -142,7 +144,7 @@ class PolicyRouter(LifecycleNode):
             stop=stop,
         )
         recorder = make_recorder(parameters, name, clock=here.clock, tell=here.warn)
-        wiring = Wiring(
+        wiring = RosTransport(
             replicas.clients,
             self._replies,
             self._drops,
@@ -152,7 +154,7 @@ class PolicyRouter(LifecycleNode):
             recorder=recorder,
         )
         try:
-            serving = Serving(
+            serving = RouterCore(
                 parameters,
                 folder,
                 replicas.clients,
@@ -163,18 +165,18 @@ class PolicyRouter(LifecycleNode):
                 inform=here.inform,
                 set_split=lambda percent: self._settings.set(split_percent=percent),
                 given=self._given.within(self.get_namespace()),
-                now=present,
+                now=format_local_time,
             )
         except Exception:
             replicas.close()
             raise
-        if before := difference(parameters, serving.parameters):
+        if before := live_changes(parameters, serving.parameters):
             self._settings.set(**before)
-        self.routing = Routing(
+        self.routing = RouterRuntime(
             serving,
             wiring,
             replicas,
-            self._meet_shadow(parameters, replicas, stop),
+            self._make_shadow_clients(parameters, replicas, stop),
             self._topics,
             self._runtime.thread,
             here,
@@ -185,7 +187,7 @@ class PolicyRouter(LifecycleNode):
         self._change(self._settings.current)
         self._stand(ServerStatus.INACTIVE, 'configured; activate it to route')
 
-    def _meet_shadow(
+    def _make_shadow_clients(
         self, parameters: RouterParameters, replicas: ReplicaClients, stop: threading.Event
     ) -> ShadowClients | None:
         """Return the clients of the policy in shadow, None where there is none."""
@@ -203,20 +205,20 @@ class PolicyRouter(LifecycleNode):
         """Take sessions, once every replica was heard of or has had its time."""
         routing, parameters = self.routing, self._settings.current
         deadline = time.monotonic() + parameters.settle_s
-        while not routing.serving.all_heard() and time.monotonic() < deadline:
-            if self._runtime.asked_to_stop.wait(0.01):
+        while not routing.serving.has_all_reports() and time.monotonic() < deadline:
+            if self._runtime.stop_requested.wait(0.01):
                 break
         routing.begin()
         self._stand(ServerStatus.ACTIVE)
-        for line in reports.in_words(routing.serving):
+        for line in reports.describe_slots(routing.serving):
             self.get_logger().info(line)
 
     def deactivate(self) -> None:
         """Take no more; what is under way is answered or told that it is not."""
-        self._stand(ServerStatus.DRAINING, GOING)
+        self._stand(ServerStatus.DRAINING, DRAINING_TEXT)
         self.routing.drain()
         self._goals.drain()
-        self._replies.wait_until_delivered(DELIVERY_S)
+        self._replies.wait_until_delivered(DELIVERY_LIMIT_S)
         self._stand(ServerStatus.INACTIVE, 'deactivated; activate it to route again')
 
     def cleanup(self) -> None:
@@ -266,14 +268,14 @@ class PolicyRouter(LifecycleNode):
 
     # executor thread
 
-    def later(self, routing: Routing, work: Callable[[], Any]) -> Promise:
+    def later(self, routing: RouterRuntime, work: Callable[[], Any]) -> ExecutorFuture:
         """
         Run `work` in the control thread; its result or exception is promised. Refused is what
         comes when that thread has ended.
         """
-        outcome = Promise(self.executor)
+        outcome = ExecutorFuture(self.executor)
         if not routing.later(partial(outcome.keep, work)):
-            outcome.set_exception(Refused(Refusal.DRAINING, GOING))
+            outcome.set_exception(SessionRefused(Refusal.DRAINING, DRAINING_TEXT))
         return outcome
 
     def look(self) -> None:
@@ -284,7 +286,7 @@ class PolicyRouter(LifecycleNode):
     def _on_slow_timer(self) -> None:
         routing = self.routing
         if routing:
-            routing.look_slowly(self._replies.has_listener, self._settings.current)
+            routing.poll_slowly(self._replies.has_subscriber, self._settings.current)
             self._offered.keep_replies()
         self._topics.tell(self.status())
 
@@ -302,7 +304,7 @@ class PolicyRouter(LifecycleNode):
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the executable `policy_router`."""
-    return run(PolicyRouter, arguments, Command('policy_router', RouterParameters))
+    return run(PolicyRouter, arguments, NodeCommand('policy_router', RouterParameters))
 
 
 if __name__ == '__main__':

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lerobot_serve.parameters import parameter, ParameterError
-from lerobot_serve.router.canary.guards import Limits
-from lerobot_serve.router.canary.plan import parse_plan, Plan, Terms
+from lerobot_serve.router.canary.guards import GuardLimits
+from lerobot_serve.router.canary.plan import CanaryPlan, parse_plan, Terms
+from lerobot_serve.router.replicas.slot_stats import HOUR_NS
 from lerobot_serve.router.routing_parameters import RoutingParameters
-from lerobot_serve.router.tally import HOUR_NS
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +145,7 @@ class RouterParameters(RoutingParameters):
     )
 
     @property
-    def plan(self) -> Plan | None:
+    def plan(self) -> CanaryPlan | None:
         """The canary's steps. Raises ParameterError."""
         return parse_plan(
             self.canary_plan,
@@ -169,9 +169,9 @@ class RouterParameters(RoutingParameters):
         return int(self.canary_verdict_within_hours * HOUR_NS)
 
     @property
-    def limits(self) -> Limits:
+    def limits(self) -> GuardLimits:
         """The canary's guards."""
-        return Limits(
+        return GuardLimits(
             self.canary_max_failed_percent,
             self.canary_max_latency_ratio,
             self.canary_max_trip_percent,

@@ -7,10 +7,10 @@ from typing import Self
 
 from lerobot_serve.parameters import parameter, ParameterError
 from lerobot_serve.router.server_names import check_server, full_name
-from lerobot_serve.telemetry import settings as endpoint_settings
-from lerobot_serve.trace import settings as trace_settings
+from lerobot_serve.telemetry import metrics_parameters as endpoint_settings
+from lerobot_serve.trace.writing import trace_parameters as trace_settings
 
-REPLICAS = (
+REPLICAS_HELP = (
     'policy servers of slot {}, one or more of the same policy; a name without / in front is '
     "relative to the router's namespace"
 )
@@ -25,15 +25,17 @@ class RoutingParameters:
     )
     slot_a: tuple[str, ...] = parameter(
         ('slot_a/policy_server',),
-        REPLICAS.format('a, the policy that is in use'),
+        REPLICAS_HELP.format('a, the policy that is in use'),
         on_configure=True,
     )
     slot_b: tuple[str, ...] = parameter(
-        ('slot_b/policy_server',), REPLICAS.format('b, the candidate'), on_configure=True
+        ('slot_b/policy_server',), REPLICAS_HELP.format('b, the candidate'), on_configure=True
     )
     slot_prod: tuple[str, ...] = parameter(
         (),
-        REPLICAS.format('prod; with it there is no split, and slot_a and slot_b are not used'),
+        REPLICAS_HELP.format(
+            'prod; with it there is no split, and slot_a and slot_b are not used'
+        ),
         on_configure=True,
     )
     split_percent: int = parameter(
@@ -228,13 +230,13 @@ class RoutingParameters:
         live=True,
     )
 
-    metrics_port: int = endpoint_settings.port()
-    metrics_address: str = endpoint_settings.address()
-    trace_folder: str = trace_settings.folder(
+    metrics_port: int = endpoint_settings.metrics_port()
+    metrics_address: str = endpoint_settings.metrics_address()
+    trace_folder: str = trace_settings.trace_folder(
         'where every request went and how it was answered', on_configure=True
     )
-    trace_limit_mb: int = trace_settings.limit_mb(on_configure=True)
-    trace_files: int = trace_settings.files(on_configure=True)
+    trace_limit_mb: int = trace_settings.trace_file_limit_mb(on_configure=True)
+    trace_files: int = trace_settings.trace_max_files(on_configure=True)
 
     @property
     def spare_slots(self) -> frozenset[str]:

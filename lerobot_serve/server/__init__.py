@@ -1,13 +1,6 @@
 """
-One policy on one device, for many robots.
-
-    sessions    who may ask, and under which contract
-    mailbox     the newest request of each client, nothing older
-    intake      an observation checked against its session
-    worker      the one thread that owns the policy
-    statistics  what GetStatus, the status topic and the metrics tell
-    watch       who hears what becomes of requests: recorder (the trace) and capture
-    ring        the last requests in memory; capture_files: those that were written
-    services    what operators and clients ask of it
-    node        the wiring to ROS
+The policy server: one policy on one device, for many robots.
+`node` wires ROS to `core`; `assembly` builds it from `parameters`; `messages` fills ROS messages.
+Threads: executor (services, status), `intake` (observations), `inference` (owns the policy),
+`trace` and `capture` (write files), and one for each lifecycle transition.
 """

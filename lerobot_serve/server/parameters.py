@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lerobot_serve.parameters import parameter, ParameterError
-from lerobot_serve.telemetry import settings as telemetry
-from lerobot_serve.trace import settings as trace
-from lerobot_serve.trace.redaction import LEVELS
+from lerobot_serve.telemetry import metrics_parameters as telemetry
+from lerobot_serve.trace.format.redaction import LEVELS
+from lerobot_serve.trace.writing import trace_parameters as trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,16 +204,16 @@ class ServerParameters:
     status_period_s: float = parameter(
         1.0, 'time between two messages on ~/status', unit='s', low=0.05, high=60.0
     )
-    metrics_port: int = telemetry.port()
-    metrics_address: str = telemetry.address()
-    trace_folder: str = trace.folder('what became of every request')
-    trace_limit_mb: int = trace.limit_mb()
-    trace_files: int = trace.files()
+    metrics_port: int = telemetry.metrics_port()
+    metrics_address: str = telemetry.metrics_address()
+    trace_folder: str = trace.trace_folder('what became of every request')
+    trace_limit_mb: int = trace.trace_file_limit_mb()
+    trace_files: int = trace.trace_max_files()
     # the edge's trace has the hashes of what it sent; here they would cost as much as all the rest
     trace_images: str = parameter(
         'none', 'what the trace keeps of images: full, a hash, or none', choices=LEVELS
     )
-    trace_instructions: str = trace.instructions()
+    trace_instructions: str = trace.trace_instructions()
     capture_folder: str = parameter(
         '',
         'folder for captures: requests, as they came, of a robot to which the policy failed or '

@@ -1,5 +1,5 @@
 """
-A small robot, its task and its cameras: for the demo, the tests and to train the demo policy.
-
-Plain modules: time steps are passed in, nothing reads a clock, and only node.py knows ROS.
+A simulated arm with two cameras and a reaching task, for demo, tests and training of the demo
+policy. node.py is the executable sim_robot; all else takes time steps and reads no clock. Thread
+`simulate` owns arm and scene; the executor deposits commands.
 """

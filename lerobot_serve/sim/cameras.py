@@ -32,7 +32,7 @@ SHIFT = 4
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class CameraView:
     """From metres to pixels: what lies in the middle, which direction is up, and the scale."""
 
     x_m: float
@@ -59,7 +59,7 @@ class View:
         return float(column), float(row)
 
 
-def view(name: str, height: int, width: int, positions: np.ndarray) -> View:
+def view(name: str, height: int, width: int, positions: np.ndarray) -> CameraView:
     """Return how a camera looks with the arm at `positions`. Any thread. Raises ValueError."""
     if name not in NAMES:
         raise ValueError(f'there is no camera {name!r}; there are {", ".join(NAMES)}')
@@ -67,8 +67,8 @@ def view(name: str, height: int, width: int, positions: np.ndarray) -> View:
         raise ValueError(f'height and width must be at least 1, got {height} x {width}')
     scale = min(height, width) / SPAN_M[name]
     if name == 'front':
-        return View(*FRONT_CENTRE_XY, 0.0, scale, height, width)
-    return View(*hand_xy(positions), forearm_heading_rad(positions), scale, height, width)
+        return CameraView(*FRONT_CENTRE_XY, 0.0, scale, height, width)
+    return CameraView(*hand_xy(positions), forearm_heading_rad(positions), scale, height, width)
 
 
 def render(
@@ -90,7 +90,7 @@ def render(
 
 def _line(
     image: np.ndarray,
-    looks: View,
+    looks: CameraView,
     start_xy: tuple[float, float],
     end_xy: tuple[float, float],
     colour: tuple[int, int, int],
@@ -102,7 +102,7 @@ def _line(
 
 def _disc(
     image: np.ndarray,
-    looks: View,
+    looks: CameraView,
     centre_xy: tuple[float, float],
     radius_m: float,
     colour: tuple[int, int, int],
@@ -116,11 +116,11 @@ def _fixed(pixel: tuple[float, float]) -> tuple[int, int]:
 
 
 @lru_cache(maxsize=8)
-def _front_floor(looks: View) -> np.ndarray:
+def _front_floor(looks: CameraView) -> np.ndarray:
     return _floor(looks)
 
 
-def _floor(looks: View) -> np.ndarray:
+def _floor(looks: CameraView) -> np.ndarray:
     matrix = looks.matrix()
     scale, middle_m = 1 / FLOOR_PIXELS_PER_M, FLOOR_PIXELS / FLOOR_PIXELS_PER_M / 2
     # from the texture's pixels to metres (its middle is the base), then to the image

@@ -24,7 +24,7 @@ SETTLE_S = 0.15
 STRAIGHT_RAD = 0.3
 
 
-def solve(positions: Sequence[float], target_xy: tuple[float, float]) -> np.ndarray:
+def inverse_kinematics(positions: Sequence[float], target_xy: tuple[float, float]) -> np.ndarray:
     """
     Return the joint positions with the hand at `target_xy` (metres), the others at rest.
 
@@ -59,7 +59,7 @@ def expert_chunk(
     The fastest joint runs at SPEED_RAD_S and all settle together. Each row follows from the one
     before alone, so planning anew on the way gives the same path. Any thread.
     """
-    goal, pose = solve(positions, target_xy), np.array(positions, float)
+    goal, pose = inverse_kinematics(positions, target_xy), np.array(positions, float)
     chunk = np.empty((rows, len(pose)), np.float32)
     share = -math.expm1(-dt_s / SETTLE_S)
     for row in chunk:

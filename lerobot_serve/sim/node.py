@@ -17,33 +17,33 @@ from std_srvs.srv import Trigger
 from trajectory_msgs.msg import JointTrajectory
 
 from lerobot_serve.ros import qos
-from lerobot_serve.ros.beat import Beat
-from lerobot_serve.ros.command_line import Command
-from lerobot_serve.ros.conversions import image_from_frame
-from lerobot_serve.ros.parameter_server import ParameterServer
-from lerobot_serve.ros.runtime import run, Runtime
-from lerobot_serve.ros.steady import SteadyNode
+from lerobot_serve.ros.node.fixed_rate_loop import FixedRateLoop
+from lerobot_serve.ros.node.node_parameters import NodeParameters
+from lerobot_serve.ros.node.steady_clock import SteadyClockNode
+from lerobot_serve.ros.process.command_line import NodeCommand
+from lerobot_serve.ros.process.node_runtime import NodeRuntime, run
+from lerobot_serve.ros.topics.image_messages import image_from_frame
 from lerobot_serve.sim.arm import Arm, JOINT_NAMES
 from lerobot_serve.sim.parameters import SimParameters
-from lerobot_serve.sim.scene import Outcome, Scene
+from lerobot_serve.sim.scene import AttemptResult, ReachScene
 from lerobot_serve_interfaces.msg import EdgeState, EpisodeOutcome
 
 CAMERAS = ('front', 'wrist')
 
 
-class SimRobot(SteadyNode):
+class SimRobot(SteadyClockNode):
     """See the module."""
 
-    def __init__(self, runtime: Runtime) -> None:
+    def __init__(self, runtime: NodeRuntime) -> None:
         super().__init__('sim_robot', context=runtime.context)
-        self._settings = ParameterServer(self, SimParameters)
+        self._settings = NodeParameters(self, SimParameters)
         parameters = self._settings.current
-        self._scene = Scene(
+        self._scene = ReachScene(
             Arm(), np.random.default_rng(parameters.seed), attempt_s=parameters.attempt_s
         )
         self._command: np.ndarray | None = None
         self._episode = EdgeState()
-        self._beat = Beat(int(1e9 / parameters.rate_hz))
+        self._beat = FixedRateLoop(int(1e9 / parameters.rate_hz))
         publish = partial(self.create_publisher, qos_overriding_options=qos.OVERRIDABLE)
         self._joints = publish(JointState, 'joint_states', qos.SENSOR)
         self._target = publish(PointStamped, 'target', qos.STATE)
@@ -88,14 +88,14 @@ class SimRobot(SteadyNode):
 
     # simulate thread
 
-    def _simulate(self, runtime: Runtime) -> None:
+    def _simulate(self, runtime: NodeRuntime) -> None:
         step_s = 1 / self._settings.current.rate_hz
         while self._beat.wait(runtime.stop):
             self._scene.arm.step(self._command, step_s)
             outcome = self._scene.step(step_s)
             if outcome:
                 self._end_attempt(outcome)
-            self._publish_senses()
+            self._publish_sensors()
 
     def _publish_target(self) -> None:
         """Publish where the target lies, for people and pictures; policies see it in images."""
@@ -105,7 +105,7 @@ class SimRobot(SteadyNode):
         target.point.x, target.point.y = self._scene.target_xy
         self._target.publish(target)
 
-    def _publish_senses(self) -> None:
+    def _publish_sensors(self) -> None:
         parameters, stamp = self._settings.current, self.get_clock().now().to_msg()
         joints = JointState(name=list(JOINT_NAMES), position=self._scene.arm.positions.tolist())
         joints.header.stamp = stamp
@@ -116,7 +116,7 @@ class SimRobot(SteadyNode):
             image.header.stamp = stamp
             publisher.publish(image)
 
-    def _end_attempt(self, outcome: Outcome) -> None:
+    def _end_attempt(self, outcome: AttemptResult) -> None:
         kind = EpisodeOutcome.SUCCESS if outcome.success else EpisodeOutcome.FAILURE
         message = EpisodeOutcome(
             stamp=self.get_clock().now().to_msg(),
@@ -136,7 +136,7 @@ class SimRobot(SteadyNode):
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the executable `sim_robot`."""
-    return run(SimRobot, arguments, Command('sim_robot', SimParameters))
+    return run(SimRobot, arguments, NodeCommand('sim_robot', SimParameters))
 
 
 if __name__ == '__main__':

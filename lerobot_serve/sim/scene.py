@@ -25,7 +25,7 @@ ROUNDING_S = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class AttemptResult:
     """How one attempt ended."""
 
     success: bool
@@ -33,7 +33,7 @@ class Outcome:
     distance_m: float
 
 
-class Scene:
+class ReachScene:
     """
     Attempts, one after the other, with an arm that somebody else moves.
 
@@ -59,7 +59,7 @@ class Scene:
         """How far the hand is from the target."""
         return math.dist(self.arm.hand(), self.target_xy)
 
-    def step(self, dt_s: float) -> Outcome | None:
+    def step(self, dt_s: float) -> AttemptResult | None:
         """Let `dt_s` pass; when that ends the attempt, return how and set a new target."""
         distance_m = self.distance_m
         self._elapsed_s += dt_s
@@ -67,7 +67,7 @@ class Scene:
         success = self._held_s > HOLD_S - ROUNDING_S
         if not success and self._elapsed_s < self.attempt_s - ROUNDING_S:
             return None
-        outcome = Outcome(success, self._elapsed_s, distance_m)
+        outcome = AttemptResult(success, self._elapsed_s, distance_m)
         self._next()
         return outcome
 

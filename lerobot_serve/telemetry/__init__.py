@@ -1,10 +1,5 @@
 """
-Figures for Prometheus, and whether a node is alive and ready, over HTTP.
-
-    endpoint  /metrics, /healthz and /readyz of one node
-    buckets   durations counted in the buckets of a histogram
-    settings  the parameters of an endpoint
-    families  making the families of metrics, all under one prefix
-
-Nothing is counted here: metrics are read from what a node counts anyway, when somebody asks.
+Serve Prometheus metrics, /healthz and /readyz over HTTP; limit log lines that repeat.  Each node
+builds one HttpEndpoint; its daemon thread `metrics` reads what the node counts. LogThrottle: any
+thread logs, one flushes.
 """

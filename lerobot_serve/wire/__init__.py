@@ -1,7 +1,6 @@
 """
-Messages as bytes and bytes as arrays, without ROS.
-
-The data path (Observation, ActionChunk) is built and read here directly as CDR, the bytes that ROS
-2 puts on the wire, so that an image crosses with one copy and a router reads what it needs without
-opening the rest. Tests hold the bytes equal to those of the generated messages.
+Encode and decode messages without ROS: CDR bytes to numpy arrays and back, image codecs, names,
+the session request.  Observation and ActionChunk are read and written here directly, so that an
+image is copied once and a router reads only the envelope. Called by every room, in any thread.
+Tests hold the bytes equal to those of the generated messages.
 """

@@ -21,7 +21,7 @@ UINT32 = struct.Struct('<I')
 FLOAT32 = np.dtype('<f4')
 
 
-class Writer:
+class CdrWriter:
     """Builds one message. Raises Unencodable for what breaks a bound."""
 
     __slots__ = ('_parts', '_size')
@@ -84,7 +84,7 @@ class Writer:
         return b''.join(self._parts)
 
 
-class Reader:
+class CdrReader:
     """
     Reads one message from its first field on. Raises Malformed for bytes that cannot be the
     message.

@@ -8,8 +8,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lerobot_serve.wire.cdr import Reader, Writer
-from lerobot_serve.wire.content import (
+from lerobot_serve.wire.cdr import CdrReader, CdrWriter
+from lerobot_serve.wire.errors import Malformed
+from lerobot_serve.wire.header import Envelope, Header, read_envelope_fields, write_envelope_fields
+from lerobot_serve.wire.message_parts import (
     Extension,
     NO_ACTIONS,
     read_actions,
@@ -17,8 +19,6 @@ from lerobot_serve.wire.content import (
     write_actions,
     write_extensions,
 )
-from lerobot_serve.wire.errors import Malformed
-from lerobot_serve.wire.header import Header, Peek, read_start, write_start
 from lerobot_serve.wire.schema import FINGERPRINT_LIMIT, MsgType, SLOT_LIMIT, Status, TEXT_LIMIT
 
 SEED = struct.Struct('<Q')
@@ -47,10 +47,10 @@ class Chunk:
     extensions: tuple[Extension, ...] = ()
 
 
-class Answer(NamedTuple):
+class ReplySummary(NamedTuple):
     """What a router needs to know of a chunk that it forwards unread."""
 
-    start: Peek
+    start: Envelope
     seed: int
     status: int
     slot: str
@@ -62,8 +62,8 @@ class Answer(NamedTuple):
 
 def encode(chunk: Chunk) -> bytes:
     """Return the CDR bytes. Raises Unencodable."""
-    writer = Writer()
-    write_start(writer, chunk.header, chunk.client_id, chunk.episode_id)
+    writer = CdrWriter()
+    write_envelope_fields(writer, chunk.header, chunk.client_id, chunk.episode_id)
     writer.pack(SEED, chunk.seed, align=8)
     writer.pack(
         TIMES,
@@ -86,7 +86,7 @@ def encode(chunk: Chunk) -> bytes:
 
 def decode(raw: bytes) -> Chunk:
     """Return the answer whose arrays are views of `raw`. Raises Malformed."""
-    reader = Reader(raw)
+    reader = CdrReader(raw)
     start, seed, times, status_text, slot, policy = _read_before_actions(reader)
     queue_wait_ms, processing_ms, inference_ms, load, superseded, status = times
     model = read_actions(reader, 'chunk_model')
@@ -109,15 +109,15 @@ def decode(raw: bytes) -> Chunk:
     )
 
 
-def peek_answer(raw: bytes) -> Answer:
+def read_reply_summary(raw: bytes) -> ReplySummary:
     """Read what comes before the actions. Raises Malformed."""
-    start, seed, times, _, slot, policy = _read_before_actions(Reader(raw))
-    return Answer(start, seed, times[-1], slot, policy, *times[:3])
+    start, seed, times, _, slot, policy = _read_before_actions(CdrReader(raw))
+    return ReplySummary(start, seed, times[-1], slot, policy, *times[:3])
 
 
-def _read_before_actions(reader: Reader) -> tuple[Peek, int, tuple, str, str, str]:
+def _read_before_actions(reader: CdrReader) -> tuple[Envelope, int, tuple, str, str, str]:
     """Return who and which, the seed, what TIMES holds, text, slot and policy."""
-    start = read_start(reader)
+    start = read_envelope_fields(reader)
     if start.header.msg_type != MsgType.CHUNK:
         raise Malformed(
             'wrong_type', f'msg_type must be {MsgType.CHUNK:d} here, got {start.header.msg_type}'

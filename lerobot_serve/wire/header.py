@@ -6,12 +6,12 @@ from dataclasses import dataclass
 import struct
 from typing import NamedTuple
 
-from lerobot_serve.wire.cdr import Reader, START, Writer
+from lerobot_serve.wire.cdr import CdrReader, CdrWriter, START
 from lerobot_serve.wire.errors import Malformed
 from lerobot_serve.wire.schema import ID_LIMIT, MsgType
 
-LAYOUT = struct.Struct('<QqIIHBB')
-FLAGS_AT = START + LAYOUT.size - 1
+HEADER_LAYOUT = struct.Struct('<QqIIHBB')
+FLAGS_AT = START + HEADER_LAYOUT.size - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Header:
         )
 
 
-class Peek(NamedTuple):
+class Envelope(NamedTuple):
     """What a router needs to know of a message that it forwards unread."""
 
     header: Header
@@ -47,12 +47,12 @@ class Peek(NamedTuple):
     episode_id: str
 
 
-def peek(raw: bytes) -> Peek:
+def read_envelope(raw: bytes) -> Envelope:
     """
     Read the header and the two names from the bytes of an Observation or ActionChunk. Raises
     Malformed.
     """
-    return read_start(Reader(raw))
+    return read_envelope_fields(CdrReader(raw))
 
 
 def with_flags(raw: bytes, flags: int) -> bytes:
@@ -63,16 +63,18 @@ def with_flags(raw: bytes, flags: int) -> bytes:
     return b''.join((view[:FLAGS_AT], bytes((raw[FLAGS_AT] | flags,)), view[FLAGS_AT + 1 :]))
 
 
-def read_start(reader: Reader) -> Peek:
-    header = Header(*reader.unpack(LAYOUT, align=8))
-    return Peek(
+def read_envelope_fields(reader: CdrReader) -> Envelope:
+    header = Header(*reader.unpack(HEADER_LAYOUT, align=8))
+    return Envelope(
         header, reader.string(ID_LIMIT, 'client_id'), reader.string(ID_LIMIT, 'episode_id')
     )
 
 
-def write_start(writer: Writer, header: Header, client_id: str, episode_id: str) -> None:
+def write_envelope_fields(
+    writer: CdrWriter, header: Header, client_id: str, episode_id: str
+) -> None:
     writer.pack(
-        LAYOUT,
+        HEADER_LAYOUT,
         header.seq,
         header.client_mono_ns,
         header.session_epoch,

@@ -19,7 +19,7 @@ TOPIC = re.compile(r'(/[A-Za-z_][A-Za-z0-9_]*)+')
 LENGTH_LIMIT = 64
 TOPIC_LIMIT = 240
 # the last word, or the one before the last, of a topic that chunks are sent to
-OWN, RELAYED = re.compile(r'action_chunk(_[0-9]+)?'), 'answers'
+OWN_REPLY_TOPIC, RELAY_SEGMENT = re.compile(r'action_chunk(_[0-9]+)?'), 'answers'
 REPLY_TOPIC_FORMS = '/.../action_chunk, or /.../answers/NAME for a relay'
 
 
@@ -68,12 +68,12 @@ def is_reply_topic(name: str) -> bool:
     number behind it, is one client's own, `.../answers/NAME` a relay's, which holds the sessions
     of many.
     """
-    return is_topic(name) and (is_own_reply_topic(name) or name.split('/')[-2] == RELAYED)
+    return is_topic(name) and (is_own_reply_topic(name) or name.split('/')[-2] == RELAY_SEGMENT)
 
 
 def is_own_reply_topic(name: str) -> bool:
     """Tell whether only one client may listen for its chunks under this name."""
-    return bool(OWN.fullmatch(name.rpartition('/')[2]))
+    return bool(OWN_REPLY_TOPIC.fullmatch(name.rpartition('/')[2]))
 
 
 def is_printable(text: str, limit: int) -> bool:

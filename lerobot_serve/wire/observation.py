@@ -7,8 +7,16 @@ import struct
 
 import numpy as np
 
-from lerobot_serve.wire.cdr import Reader, Writer
-from lerobot_serve.wire.content import (
+from lerobot_serve.wire.cdr import CdrReader, CdrWriter
+from lerobot_serve.wire.errors import Malformed, Unencodable
+from lerobot_serve.wire.header import (
+    Envelope,
+    Header,
+    HEADER_LAYOUT,
+    read_envelope_fields,
+    write_envelope_fields,
+)
+from lerobot_serve.wire.message_parts import (
     ACTION_VALUES_LIMIT,
     Extension,
     find_extension,
@@ -23,8 +31,6 @@ from lerobot_serve.wire.content import (
     write_extensions,
     write_images,
 )
-from lerobot_serve.wire.errors import Malformed, Unencodable
-from lerobot_serve.wire.header import Header, LAYOUT, Peek, read_start, write_start
 from lerobot_serve.wire.schema import FINGERPRINT_LIMIT, ID_LIMIT, MsgType, TASK_LIMIT
 
 PROGRESS = struct.Struct('<IfI')
@@ -54,8 +60,10 @@ def encode(observation: Observation) -> bytes:
         raise Unencodable(
             f'state must be observations x values, got the shape {observation.state.shape}'
         )
-    writer = Writer()
-    write_start(writer, observation.header, observation.client_id, observation.episode_id)
+    writer = CdrWriter()
+    write_envelope_fields(
+        writer, observation.header, observation.client_id, observation.episode_id
+    )
     writer.pack(
         PROGRESS,
         observation.inference_delay_steps,
@@ -73,24 +81,24 @@ def encode(observation: Observation) -> bytes:
     return writer.finish()
 
 
-def peek_progress(raw: bytes) -> tuple[Peek, float]:
+def read_queue_remaining(raw: bytes) -> tuple[Envelope, float]:
     """
     Return the start of a request and for how many seconds its robot can go on, unread beyond
     that. Raises Malformed.
     """
-    reader = Reader(raw)
-    start = read_start(reader)
+    reader = CdrReader(raw)
+    start = read_envelope_fields(reader)
     _, queue_remaining_s, _ = reader.unpack(PROGRESS, align=4)
     return start, queue_remaining_s
 
 
-def peek_extension(raw: bytes, key: str) -> np.ndarray | None:
+def read_extension(raw: bytes, key: str) -> np.ndarray | None:
     """
     Return the bytes of an extension, None when there is none with this key; all else, the images
     too, stays unread. Raises Malformed.
     """
-    reader = Reader(raw)
-    *_, msg_type, _ = reader.unpack(LAYOUT, align=8)
+    reader = CdrReader(raw)
+    *_, msg_type, _ = reader.unpack(HEADER_LAYOUT, align=8)
     check_type(msg_type)
     reader.skip_string(ID_LIMIT, 'client_id')
     reader.skip_string(ID_LIMIT, 'episode_id')
@@ -113,8 +121,8 @@ def check_type(msg_type: int) -> None:
 
 def decode(raw: bytes) -> Observation:
     """Return the request whose arrays are views of `raw`. Raises Malformed."""
-    reader = Reader(raw)
-    header, client_id, episode_id = read_start(reader)
+    reader = CdrReader(raw)
+    header, client_id, episode_id = read_envelope_fields(reader)
     check_type(header.msg_type)
     delay_steps, queue_remaining_s, steps = reader.unpack(PROGRESS, align=4)
     task = reader.string(TASK_LIMIT, 'task')

@@ -68,27 +68,27 @@ class StateClass(IntEnum):
     EXCLUSIVE = 4
 
 
-class SchemaRefused(ValueError):
-    """The client's version lies outside the server's range; `too_new` tells on which side."""
+class SchemaVersionRefused(ValueError):
+    """The client's version lies outside the server's range; `is_client_newer` tells on which side."""
 
-    def __init__(self, text: str, *, too_new: bool) -> None:
+    def __init__(self, text: str, *, is_client_newer: bool) -> None:
         super().__init__(text)
-        self.too_new = too_new
+        self.is_client_newer = is_client_newer
 
 
-def agree(client_version: int) -> int:
+def negotiate_version(client_version: int) -> int:
     """Return the version that both sides use. Raises SchemaRefused."""
     if client_version > SCHEMA_VERSION:
-        raise SchemaRefused(
+        raise SchemaVersionRefused(
             f'the client speaks schema version {client_version}, this server '
             f'{SCHEMA_VERSION_MIN} to {SCHEMA_VERSION}; update the server or run an older client',
-            too_new=True,
+            is_client_newer=True,
         )
     if client_version < SCHEMA_VERSION_MIN:
-        raise SchemaRefused(
+        raise SchemaVersionRefused(
             f'the client speaks schema version {client_version}, this server '
             f'{SCHEMA_VERSION_MIN} to {SCHEMA_VERSION}; update the client',
-            too_new=False,
+            is_client_newer=False,
         )
     return client_version
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from lerobot_serve.wire.schema import Codec, Refusal, SCHEMA_VERSION
 
 # of an ask: many sessions are remembered for long
-ASK_EXTENSIONS_LIMIT = 64
-ASK_EXTENSION_BYTES_LIMIT = 1 << 16
+SESSION_EXTENSIONS_LIMIT = 64
+SESSION_EXTENSION_BYTES_LIMIT = 1 << 16
 TAGS_LIMIT, TAG_KEY_LIMIT, TAG_VALUE_LIMIT = 16, 64, 128
 
 
-class Refused(Exception):
+class SessionRefused(Exception):
     """No session; `code` for machines, the text for people: what was asked, what is served."""
 
     def __init__(self, code: Refusal, reason: str) -> None:
@@ -20,7 +20,7 @@ class Refused(Exception):
         self.code = code
 
 
-class Unreachable(Exception):
+class ServerUnreachable(Exception):
     """The server did not answer; it may later."""
 
 
@@ -35,7 +35,7 @@ class CameraSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class SessionAsk:
+class SessionRequest:
     """The request half of OpenSession.srv."""
 
     client_id: str
@@ -60,12 +60,12 @@ class SessionAsk:
     extensions: tuple[tuple[str, bytes], ...] = ()
 
 
-def tags_in_words(ask: SessionAsk) -> str:
+def format_tags(ask: SessionRequest) -> str:
     """Return the labels of a robot as logs and traces show them."""
     return ', '.join(f'{key}={value}' for key, value in ask.tags)
 
 
-def stretched(name: str, given: tuple[int, int], wanted: tuple[int, int]) -> str:
+def aspect_ratio_warning(name: str, given: tuple[int, int], wanted: tuple[int, int]) -> str:
     """
     Return what an operator should know of a camera of another aspect ratio than in training.
 
@@ -80,13 +80,15 @@ def stretched(name: str, given: tuple[int, int], wanted: tuple[int, int]) -> str
     )
 
 
-def check_name_is_free(known: SessionAsk, ask: SessionAsk, silent_ns: int, grace_ns: int) -> None:
+def check_client_id_is_free(
+    known: SessionRequest, ask: SessionRequest, silent_ns: int, grace_ns: int
+) -> None:
     """
     Raise Refused when the open session of this name is another robot's that was heard less than
     `grace_ns` ago; `silent_ns` is how long ago it was.
     """
     if known.instance != ask.instance and silent_ns < grace_ns:
-        raise Refused(
+        raise SessionRefused(
             Refusal.NAME_IN_USE,
             f'another robot called {ask.client_id!r} was heard {silent_ns / 1e9:.1f} s ago; '
             f'give each robot its own client_id, or try again after {grace_ns / 1e9:g} s',

@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-from lerobot_serve.cli.offspring import bound_to_us
+from lerobot_serve.tools.processes.parent_death import end_with_parent
 
 START_S = 90.0
 END_S = 30.0
@@ -26,7 +26,7 @@ class Launched:
         environment = {**os.environ, 'ROS_LOG_DIR': str(folder), 'ROS_HOME': str(folder / 'ros')}
         with self._log.open('w') as log:
             self.process = subprocess.Popen(
-                bound_to_us(['ros2', 'launch', 'lerobot_serve', *words]),
+                end_with_parent(['ros2', 'launch', 'lerobot_serve', *words]),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -119,9 +119,9 @@ def observer():
     """A node of our own that spins in the background."""
     from rclpy.node import Node
 
-    from lerobot_serve.ros.runtime import Runtime
+    from lerobot_serve.ros.process.node_runtime import NodeRuntime
 
-    runtime = Runtime([])
+    runtime = NodeRuntime([])
     node = Node('observer', context=runtime.context)
     runtime.add(node)
     runtime.spin_in_background()

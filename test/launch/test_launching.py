@@ -20,8 +20,8 @@ import rclpy
 from rclpy.node import Node
 
 from lerobot_serve.edge.parameters import EdgeParameters
-from lerobot_serve.parameters import build, ParameterError
-from lerobot_serve.ros import launching
+from lerobot_serve.parameters import build_parameters, ParameterError
+from lerobot_serve.ros import launch_support
 from lerobot_serve.router.parameters import RouterParameters
 from lerobot_serve.server.parameters import ServerParameters
 
@@ -92,14 +92,16 @@ EXPECTED = {
     },
 }
 NAME = '/slot_a/policy_server'
-SPLIT = launching.overrides(RouterParameters, 'split_percent')[0]
-SERVERS = launching.overrides(EdgeParameters, 'servers')[0]
-PLAN = launching.overrides(RouterParameters, 'canary.plan')[0]
-PATH_A = launching.overrides(ServerParameters, 'policy_path', form='{}_a', about='slot a: ')[0]
-SESSIONS_A = launching.overrides(ServerParameters, 'max_sessions', form='{}_a')[0]
+SPLIT = launch_support.parameter_overrides(RouterParameters, 'split_percent')[0]
+SERVERS = launch_support.parameter_overrides(EdgeParameters, 'servers')[0]
+PLAN = launch_support.parameter_overrides(RouterParameters, 'canary.plan')[0]
+PATH_A = launch_support.parameter_overrides(
+    ServerParameters, 'policy_path', form='{}_a', about='slot a: '
+)[0]
+SESSIONS_A = launch_support.parameter_overrides(ServerParameters, 'max_sessions', form='{}_a')[0]
 
 
-def value(argument: launching.Argument, text: str) -> object:
+def value(argument: launch_support.LaunchArgument, text: str) -> object:
     context = LaunchContext()
     context.launch_configurations[argument.name] = text
     return argument.value(context)
@@ -123,7 +125,7 @@ def test_a_description_has_unit_bounds_and_what_empty_means():
 
 
 def test_a_description_says_what_is_taken_for_an_empty_argument():
-    (namespace,) = launching.options('namespace', empty='client_id')
+    (namespace,) = launch_support.launch_options('namespace', empty='client_id')
     assert namespace.declare().description == (
         'Namespace of all nodes, for example robot_1 or cell_2. Empty: client_id.'
     )
@@ -146,14 +148,18 @@ def test_a_list_is_given_with_commas():
 
 
 def test_a_list_arrives_as_one():
-    given = launching.write('policy_server', 'edge', {'servers': value(SERVERS, '/a,/b')})
+    given = launch_support.write_parameter_file(
+        'policy_server', 'edge', {'servers': value(SERVERS, '/a,/b')}
+    )
     assert read([given]) == {'servers': ['/a', '/b']}
 
 
 def test_a_name_with_a_dot_is_an_argument_with_an_underscore_and_arrives_as_it_is():
     assert PLAN.name == 'canary_plan'
     steps = value(PLAN, '5, 25:40:600,100')
-    given = launching.write('policy_server', 'ab', {'canary.plan': steps, 'slot_a': ['/a', '/b']})
+    given = launch_support.write_parameter_file(
+        'policy_server', 'ab', {'canary.plan': steps, 'slot_a': ['/a', '/b']}
+    )
     assert read([given]) == {'canary.plan': ['5', '25:40:600', '100'], 'slot_a': ['/a', '/b']}
 
 
@@ -176,22 +182,26 @@ def test_a_wrong_value_of_a_slot_is_refused_with_the_name_of_the_argument():
 def test_an_unknown_argument_is_refused(monkeypatch):
     monkeypatch.setattr(sys, 'argv', ['ros2', 'launch', 'lerobot_serve', 'some.launch.py'])
     with pytest.raises(ParameterError, match='robot is no argument of some'):
-        launching.refuse_unknown('some.launch.py', ['robots:=1', 'robot:=2'], ['robots'])
-    launching.refuse_unknown('some.launch.py', ['robots:=1', 'launch-prefix:=gdb'], ['robots'])
+        launch_support.check_known_arguments(
+            'some.launch.py', ['robots:=1', 'robot:=2'], ['robots']
+        )
+    launch_support.check_known_arguments(
+        'some.launch.py', ['robots:=1', 'launch-prefix:=gdb'], ['robots']
+    )
 
 
 def test_the_arguments_of_an_including_launch_file_are_not_judged(monkeypatch):
     monkeypatch.setattr(sys, 'argv', ['ros2', 'launch', 'mine', 'all.launch.py', 'speed:=2'])
-    launching.refuse_unknown('some.launch.py', ['speed:=2'], ['robots'])
+    launch_support.check_known_arguments('some.launch.py', ['speed:=2'], ['robots'])
 
 
 def test_the_profile_of_the_package_is_named_unless_the_user_named_one(monkeypatch):
-    for name in launching.VARIABLES:
+    for name in launch_support.VARIABLES:
         monkeypatch.delenv(name, raising=False)
-    assert len(launching.name_profile()) == 1
-    for name in launching.VARIABLES:
+    assert len(launch_support.fastdds_profile_actions()) == 1
+    for name in launch_support.VARIABLES:
         monkeypatch.setenv(name, '/mine.xml')
-        assert launching.name_profile() == []
+        assert launch_support.fastdds_profile_actions() == []
         monkeypatch.delenv(name)
 
 
@@ -214,12 +224,16 @@ def test_what_is_given_wins_over_any_form_of_parameter_file(text, tmp_path):
     file = tmp_path / 'mine.yaml'
     file.write_text(text)
     assert read([str(file)])['max_sessions'] < 9
-    given = launching.write('policy_server', 'slot_a.policy_server', {'max_sessions': 9})
+    given = launch_support.write_parameter_file(
+        'policy_server', 'slot_a.policy_server', {'max_sessions': 9}
+    )
     assert read([str(file), given])['max_sessions'] == 9
 
 
 def test_text_stays_text(tmp_path):
-    given = launching.write('policy_server', 'policy_server', {'policy_path': '007: [x'})
+    given = launch_support.write_parameter_file(
+        'policy_server', 'policy_server', {'policy_path': '007: [x'}
+    )
     assert read([given]) == {'policy_path': '007: [x'}
 
 
@@ -232,7 +246,7 @@ def started(monkeypatch, file: str, **given: str) -> dict[str, dict[str, object]
         nodes['/'.join(['', *filter(None, [namespace]), executable])] = values
         return executable
 
-    monkeypatch.setattr(launching, 'node', note)
+    monkeypatch.setattr(launch_support, 'node_action', note)
     *arguments, start = load(str(FOLDER / file)).entities
     context = LaunchContext()
     for argument in arguments:
@@ -283,7 +297,7 @@ def test_several_servers_of_each_slot_one_in_shadow_and_a_plan(monkeypatch):
     shadow = {'slot': 'prod', 'policy_path': '/next', 'device': 'cuda:1', 'max_sessions': 8}
     assert nodes == {'/shadow/policy_server': shadow}
     # what the router is given is what it takes
-    build(RouterParameters, {**router, 'slot_a': ['/a'], 'slot_b': ['/b']})
+    build_parameters(RouterParameters, {**router, 'slot_a': ['/a'], 'slot_b': ['/b']})
 
 
 def test_the_kind_alone_brings_a_policy_in_shadow(monkeypatch):

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from lerobot_serve.edge.network_profiles import PROFILES
 from lerobot_serve.edge.parameters import EdgeParameters
-from lerobot_serve.edge.profiles import PROFILES
-from lerobot_serve.parameters import build, specs
+from lerobot_serve.parameters import build_parameters, parameter_specs
 from lerobot_serve.router.parameters import RouterParameters
 from lerobot_serve.server.parameters import ServerParameters
 from lerobot_serve.sim.parameters import SimParameters
@@ -66,22 +66,22 @@ def test_a_file_holds_in_any_namespace_and_names_only_nodes_that_exist(file):
 
 @entries
 def test_every_value_is_allowed(file, node):
-    build(PARAMETERS[node], values(file, node))
+    build_parameters(PARAMETERS[node], values(file, node))
 
 
 @entries
 def test_no_parameter_is_missing(file, node):
     # a list that is empty is one that a file cannot hold
-    expected = {spec.name for spec in specs(PARAMETERS[node]) if spec.default != ()}
+    expected = {spec.name for spec in parameter_specs(PARAMETERS[node]) if spec.default != ()}
     assert set(values(file, node)) == expected - LEFT_OUT.get((file, node), set())
 
 
 @entries
 def test_every_value_is_the_default_unless_the_file_gives_a_reason(file, node):
-    given, default = build(PARAMETERS[node], values(file, node)), PARAMETERS[node]()
+    given, default = build_parameters(PARAMETERS[node], values(file, node)), PARAMETERS[node]()
     differing = {
         spec.name
-        for spec in specs(PARAMETERS[node])
+        for spec in parameter_specs(PARAMETERS[node])
         if spec.name in values(file, node)
         and getattr(given, spec.field) != getattr(default, spec.field)
     }
@@ -91,7 +91,7 @@ def test_every_value_is_the_default_unless_the_file_gives_a_reason(file, node):
 @entries
 def test_every_parameter_has_a_comment_with_its_text_unit_and_bounds(file, node):
     text = (CONFIG / file).read_text().partition(f'  {node}:')[2]
-    for spec in specs(PARAMETERS[node]):
+    for spec in parameter_specs(PARAMETERS[node]):
         if spec.name not in values(file, node):
             continue
         comment = comment_above(lines_before(text, spec.name))

@@ -12,9 +12,9 @@ import subprocess
 
 import pytest
 
-from lerobot_serve.cli.offspring import bound_to_us
 from lerobot_serve.ros import qos
-from lerobot_serve.ros.share import shared_file
+from lerobot_serve.ros.package_share import shared_file
+from lerobot_serve.tools.processes.parent_death import end_with_parent
 from lerobot_serve_interfaces.msg import ActionChunk, EdgeState, ServerStatus
 
 pytestmark = pytest.mark.skipif(
@@ -38,7 +38,7 @@ def recording(folder: Path, words: tuple[str, ...]) -> Iterator[None]:
     """Record until the end of the block, as an operator does who then presses Ctrl-C."""
     with open(folder.with_suffix('.log'), 'w') as log:
         process = subprocess.Popen(
-            bound_to_us([*words, str(folder)]),
+            end_with_parent([*words, str(folder)]),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,

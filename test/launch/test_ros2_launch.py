@@ -10,7 +10,7 @@ import pytest
 from sensor_msgs.msg import JointState
 
 from lerobot_serve.ros import qos
-from lerobot_serve.ros.share import shared_file
+from lerobot_serve.ros.package_share import shared_file
 from lerobot_serve.wire.names import ros_token
 from lerobot_serve_interfaces.msg import EdgeState, ExecutedAction, RouterState, ServerStatus
 

@@ -7,15 +7,15 @@ import os
 from pathlib import Path
 import time
 
-from edge_rig import EdgeRig
 import pytest
 from rclpy.node import Node
-from router_rig import RouterRig
-from server_rig import ServerRig
-from steering import PLUGIN, Steering
+from support.nodes.edge_rig import EdgeRig
+from support.nodes.router_rig import RouterRig
+from support.nodes.server_rig import ServerRig
+from support.nodes.steering import PLUGIN, Steering
 
-from lerobot_serve.cli.processes import Fleet, fleet
-from lerobot_serve.ros.runtime import Runtime
+from lerobot_serve.ros.process.node_runtime import NodeRuntime
+from lerobot_serve.tools.processes.node_processes import node_processes, NodeProcesses
 from lerobot_serve_interfaces.msg import RouterState
 
 NULL_POLICY = 'joints=6,chunk=30,cameras=,fps=30'
@@ -24,7 +24,7 @@ NULL_POLICY = 'joints=6,chunk=30,cameras=,fps=30'
 @pytest.fixture
 def processes(tmp_path):
     """Starts executables of the package; all are ended after the test."""
-    with fleet(tmp_path, {**os.environ, 'ROS_HOME': str(tmp_path / 'ros')}) as started:
+    with node_processes(tmp_path, {**os.environ, 'ROS_HOME': str(tmp_path / 'ros')}) as started:
         started.folder = tmp_path
         yield started
     # pytest shows this below a failure
@@ -35,7 +35,7 @@ def processes(tmp_path):
 @pytest.fixture
 def runtime():
     """Context, executor and threads for nodes of the test itself."""
-    opened = Runtime([])
+    opened = NodeRuntime([])
     yield opened
     opened.close()
 
@@ -65,7 +65,7 @@ def wait_until_fixture():
     return wait_until
 
 
-def log_of(started: Fleet, name: str) -> str:
+def log_of(started: NodeProcesses, name: str) -> str:
     """Return what a process has printed so far."""
     return (started.folder / f'{name}.log').read_text()
 
@@ -96,7 +96,7 @@ def steering(tmp_path) -> Steering:
 def rig(node, tmp_path, steering):
     """A policy server, not started yet."""
     path = os.pathsep.join([str(PLUGIN), os.environ.get('PYTHONPATH', '')])
-    with fleet(tmp_path, {**os.environ, 'PYTHONPATH': path}) as started:
+    with node_processes(tmp_path, {**os.environ, 'PYTHONPATH': path}) as started:
         rigged = ServerRig(node, started, steering)
         yield rigged
         rigged.end()
@@ -112,7 +112,7 @@ def router_rig(node, tmp_path):
     """A router, servers and robots; nothing is started yet."""
     path = os.pathsep.join([str(PLUGIN), os.environ.get('PYTHONPATH', '')])
     environment = {**os.environ, 'PYTHONPATH': path, 'ROS_HOME': str(tmp_path / 'ros')}
-    with fleet(tmp_path, environment) as started:
+    with node_processes(tmp_path, environment) as started:
         rigged = RouterRig(node, started, tmp_path)
         yield rigged
         # below a failure, too
@@ -129,7 +129,7 @@ def router_rig(node, tmp_path):
 def edge_rig(node, tmp_path, steering):
     """An edge, the servers that a test gives it and the robot; nothing is started yet."""
     path = os.pathsep.join([str(PLUGIN), os.environ.get('PYTHONPATH', '')])
-    with fleet(tmp_path, {**os.environ, 'PYTHONPATH': path}) as started:
+    with node_processes(tmp_path, {**os.environ, 'PYTHONPATH': path}) as started:
         rigged = EdgeRig(node, started, tmp_path)
         yield rigged
         rigged.end()

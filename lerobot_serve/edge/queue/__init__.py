@@ -1,8 +1,5 @@
 """
-The actions that are left to play, and what depends on how long an answer takes.
-
-    actions        the queue itself
-    delay          how many rows of a new chunk are skipped
-    interpolation  several commands for each action
-    latency        how long answers took lately, server by server
+The action queue: actions received and not yet executed, with their source, and everything that
+depends on reply latency. The thread `request` merges chunks and reads the prefix, `tick` takes
+actions, the end of an episode clears. No lock is held while arrays are copied.
 """

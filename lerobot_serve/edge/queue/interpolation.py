@@ -27,7 +27,7 @@ class Interpolator:
         self._steps_left = 0
 
     @property
-    def wants_action(self) -> bool:
+    def needs_action(self) -> bool:
         return self._steps_left == 0
 
     def feed(self, action: np.ndarray) -> None:
@@ -36,11 +36,11 @@ class Interpolator:
         self._steps_left = 1 if self._start is None else self._multiplier
 
     @property
-    def is_between(self) -> bool:
+    def is_interpolating(self) -> bool:
         """Tell whether the step to be taken next is a mixture of two actions."""
         return self._steps_left > 1
 
-    def drop_start(self) -> None:
+    def drop_previous(self) -> None:
         """Let each step that is left be the action itself, whatever it began from."""
         self._start = self._end
 
@@ -51,7 +51,7 @@ class Interpolator:
         Between two actions of which one is not finite there is nothing to be found: each step is
         then the later of them as it is, for the cage to judge.
         """
-        if self.wants_action:
+        if self.needs_action:
             return None
         self._steps_left -= 1
         start, end = self._start, self._end

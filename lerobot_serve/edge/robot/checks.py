@@ -5,20 +5,20 @@ from __future__ import annotations
 from math import inf
 
 from lerobot_serve.cage.description import ActionLimit, Interlock, Motion
-from lerobot_serve.edge.robot.description import Robot
-from lerobot_serve.edge.robot.measured import measuring
-from lerobot_serve.edge.robot.table import refuse_twice, RobotFileError
+from lerobot_serve.edge.robot.description import RobotDescription
+from lerobot_serve.edge.robot.measurement import measuring_indices
 from lerobot_serve.edge.robot.units import KINDS, RATES
-from lerobot_serve.parameters import nearest
+from lerobot_serve.edge.robot.yaml_mapping import refuse_duplicates, RobotFileError
+from lerobot_serve.parameters import closest_name
 
 TWIST_FIELDS = tuple(f'{part}.{axis}' for part in ('linear', 'angular') for axis in 'xyz')
 JOINT_STATE = 'sensor_msgs/JointState'
 TWISTS = ('geometry_msgs/Twist', 'geometry_msgs/TwistStamped')
 
 
-def check(robot: Robot, place: str) -> None:
-    refuse_twice(robot.own_state_names, f'{place}: state: the name')
-    refuse_twice(robot.action_joints, f'{place}: actions: joint')
+def check_robot(robot: RobotDescription, place: str) -> None:
+    refuse_duplicates(robot.own_state_names, f'{place}: state: the name')
+    refuse_duplicates(robot.action_joints, f'{place}: actions: joint')
     _check_topics(robot, place)
     _check_stopping(robot, f'{place}: actions')
     _check_measured(robot, f'{place}: actions')
@@ -31,7 +31,7 @@ def check(robot: Robot, place: str) -> None:
     _check_units(robot, f'{place}: units')
 
 
-def _check_topics(robot: Robot, place: str) -> None:
+def _check_topics(robot: RobotDescription, place: str) -> None:
     types: dict[str, str] = {}
     for source in (*robot.state, *robot.cameras):
         known = types.setdefault(source.topic, source.type)
@@ -46,7 +46,7 @@ def _check_topics(robot: Robot, place: str) -> None:
         )
 
 
-def _check_stopping(robot: Robot, place: str) -> None:
+def _check_stopping(robot: RobotDescription, place: str) -> None:
     for action in robot.actions:
         if action.motion is Motion.VELOCITY and not action.low <= 0 <= action.high:
             raise RobotFileError(
@@ -55,8 +55,8 @@ def _check_stopping(robot: Robot, place: str) -> None:
             )
 
 
-def _check_measured(robot: Robot, place: str) -> None:
-    for action, index in zip(robot.actions, measuring(robot), strict=True):
+def _check_measured(robot: RobotDescription, place: str) -> None:
+    for action, index in zip(robot.actions, measuring_indices(robot), strict=True):
         if action.motion is Motion.POSITION and index is None:
             raise RobotFileError(
                 f'{place}: {action.name}: which value of the state tells where {action.joint} is? '
@@ -64,13 +64,13 @@ def _check_measured(robot: Robot, place: str) -> None:
             )
 
 
-def _check_joints(robot: Robot, place: str) -> None:
+def _check_joints(robot: RobotDescription, place: str) -> None:
     """
     The joint that an action moves must be the one that measures it: commands are bounded from
     where the measured joint is, and the first one would jump the other.
     """
     sources = [(source, field) for source in robot.state for field in source.fields]
-    for action, index in zip(robot.actions, measuring(robot), strict=True):
+    for action, index in zip(robot.actions, measuring_indices(robot), strict=True):
         if index is None:
             continue
         (source, field), name = sources[index], robot.own_state_names[index]
@@ -82,7 +82,7 @@ def _check_joints(robot: Robot, place: str) -> None:
             )
 
 
-def _check_command(robot: Robot, place: str) -> None:
+def _check_command(robot: RobotDescription, place: str) -> None:
     kind, motions = robot.command.type, {action.motion for action in robot.actions}
     if kind == 'trajectory_msgs/JointTrajectory' and motions != {Motion.POSITION}:
         raise RobotFileError(
@@ -104,7 +104,7 @@ def _check_command(robot: Robot, place: str) -> None:
             )
 
 
-def _check_interlock(interlock: Interlock, robot: Robot, place: str) -> None:
+def _check_interlock(interlock: Interlock, robot: RobotDescription, place: str) -> None:
     if interlock.state not in robot.own_state_names:
         raise RobotFileError(
             f'{place}: no state {interlock.state!r}; there are {", ".join(robot.own_state_names)}'
@@ -130,7 +130,7 @@ def _check_immediate(action: ActionLimit, fps: float, place: str) -> None:
         )
 
 
-def _check_safe_pose(robot: Robot, place: str) -> None:
+def _check_safe_pose(robot: RobotDescription, place: str) -> None:
     for action, value in zip(robot.actions, robot.safe_pose or (), strict=False):
         _check_within(action, value, place)
         if action.motion is Motion.VELOCITY and value:
@@ -147,7 +147,7 @@ def _check_within(action: ActionLimit, value: float, place: str) -> None:
         )
 
 
-def _check_names(robot: Robot, place: str) -> None:
+def _check_names(robot: RobotDescription, place: str) -> None:
     cameras = tuple(camera.name for camera in robot.cameras)
     actions = tuple(action.name for action in robot.actions)
     known = {*robot.own_state_names, *cameras, *actions}
@@ -158,18 +158,18 @@ def _check_names(robot: Robot, place: str) -> None:
                 f'{", ".join(sorted(known))}'
             )
     for names in (robot.state_names, robot.camera_names, robot.action_names):
-        refuse_twice(names, f'{place}: after renaming')
+        refuse_duplicates(names, f'{place}: after renaming')
 
 
-def _check_units(robot: Robot, place: str) -> None:
+def _check_units(robot: RobotDescription, place: str) -> None:
     known = [*robot.own_state_names, *(action.name for action in robot.actions)]
     for name in robot.units:
         if name not in known:
-            near = nearest(name, known)
+            near = closest_name(name, known)
             hint = f'did you mean {near}? ' if near else ''
             there = ', '.join(dict.fromkeys(known))
             raise RobotFileError(f'{place}: no state or action {name!r}; {hint}there are {there}')
-    for action, index in zip(robot.actions, measuring(robot), strict=True):
+    for action, index in zip(robot.actions, measuring_indices(robot), strict=True):
         unit = robot.units.get(action.name)
         if unit and unit.robot in KINDS:
             is_rate = KINDS[unit.robot][0] in RATES
@@ -182,7 +182,7 @@ def _check_units(robot: Robot, place: str) -> None:
             _check_same_unit(robot, action.name, robot.own_state_names[index], place)
 
 
-def _check_same_unit(robot: Robot, action: str, state: str, place: str) -> None:
+def _check_same_unit(robot: RobotDescription, action: str, state: str, place: str) -> None:
     """Commands are bounded from what is measured: both must be in one unit of the robot."""
     units = [robot.units.get(name) for name in (action, state)]
     said = ['no unit' if unit is None else unit.robot for unit in units]

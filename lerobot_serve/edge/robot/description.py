@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from lerobot_serve.cage.description import ActionLimit, Interlock
-from lerobot_serve.edge.robot.units import Unit, Units
+from lerobot_serve.edge.robot.units import UnitConversion, UnitConversions
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class CameraInput:
 
 
 @dataclass(frozen=True, slots=True)
-class Output:
+class CommandOutput:
     """
     Where commands go and as what message: trajectory_msgs/JointTrajectory,
     std_msgs/Float64MultiArray, sensor_msgs/JointState, geometry_msgs/Twist or TwistStamped.
@@ -64,7 +64,7 @@ class Output:
 
 
 @dataclass(frozen=True, slots=True)
-class Robot:
+class RobotDescription:
     """
     A robot as an edge controller needs it; `safe_pose` is in the order of the actions, `units` by
     the robot's own names of states and actions.
@@ -75,11 +75,11 @@ class Robot:
     state: tuple[StateSource, ...]
     cameras: tuple[CameraInput, ...]
     actions: tuple[ActionLimit, ...]
-    command: Output
+    command: CommandOutput
     interlocks: tuple[Interlock, ...] = ()
     safe_pose: tuple[float, ...] | None = None
     rename_map: dict[str, str] = field(default_factory=dict)
-    units: dict[str, Unit] = field(default_factory=dict)
+    units: dict[str, UnitConversion] = field(default_factory=dict)
 
     @property
     def own_state_names(self) -> tuple[str, ...]:
@@ -102,14 +102,14 @@ class Robot:
         return self._renamed(camera.name for camera in self.cameras)
 
     @property
-    def state_units(self) -> Units:
+    def state_units(self) -> UnitConversions:
         """The units of the values of observation.state, in order."""
-        return Units(tuple(self.units.get(name) for name in self.own_state_names))
+        return UnitConversions(tuple(self.units.get(name) for name in self.own_state_names))
 
     @property
-    def action_units(self) -> Units:
+    def action_units(self) -> UnitConversions:
         """The units of the actions, in order."""
-        return Units(tuple(self.units.get(action.name) for action in self.actions))
+        return UnitConversions(tuple(self.units.get(action.name) for action in self.actions))
 
     @property
     def action_joints(self) -> tuple[str, ...]:

@@ -15,18 +15,23 @@ from typing import Any
 
 from lerobot_serve.cage.description import ActionLimit, Interlock, Motion
 from lerobot_serve.edge.robot import checks, urdf
-from lerobot_serve.edge.robot.description import CameraInput, Output, Robot, StateSource
-from lerobot_serve.edge.robot.table import (
-    named,
-    number,
-    read,
-    RobotFileError,
-    shown,
-    Table,
-    text,
+from lerobot_serve.edge.robot.description import (
+    CameraInput,
+    CommandOutput,
+    RobotDescription,
+    StateSource,
 )
-from lerobot_serve.edge.robot.units import between, Unit, UNITS
+from lerobot_serve.edge.robot.units import convert_between, UNIT_NAMES, UnitConversion
 from lerobot_serve.edge.robot.urdf import JointLimit
+from lerobot_serve.edge.robot.yaml_mapping import (
+    named_entries,
+    number,
+    read_yaml,
+    RobotFileError,
+    shortened,
+    text,
+    YamlMapping,
+)
 
 KEYS = 'name fps state cameras actions command interlocks safe_pose rename_map units urdf limits'
 JOINT_STATE = 'sensor_msgs/JointState'
@@ -61,21 +66,21 @@ COMMAND_KEYS = {
 FAR = 1e6
 
 
-def load(path: Path) -> Robot:
+def load(path: Path) -> RobotDescription:
     """Return the robot that the file describes. Raises RobotFileError."""
-    return parse(read(path), str(path), path.parent)
+    return parse(read_yaml(path), str(path), path.parent)
 
 
-def parse(content: Any, place: str, folder: Path = Path()) -> Robot:
+def parse(content: Any, place: str, folder: Path = Path()) -> RobotDescription:
     """
     Return the robot of a file's content; a URDF is looked for in `folder`. Raises RobotFileError.
     """
-    top = Table(content, place, KEYS)
-    robot = Robot(
+    top = YamlMapping(content, place, KEYS)
+    robot = RobotDescription(
         top.text('name'),
         top.number('fps', 0.1, 1000),
         _state(top.need('state'), f'{place}: state'),
-        tuple(_camera(*item) for item in named(top.need('cameras'), f'{place}: cameras')),
+        tuple(_camera(*item) for item in named_entries(top.need('cameras'), f'{place}: cameras')),
         _actions(top, folder),
         _command(top.need('command'), f'{place}: command'),
         tuple(_interlock(*item) for item in _optional(top, 'interlocks')),
@@ -83,20 +88,20 @@ def parse(content: Any, place: str, folder: Path = Path()) -> Robot:
         _rename_map(top),
         {name: _unit(content, where) for name, content, where in _optional(top, 'units')},
     )
-    checks.check(robot, place)
+    checks.check_robot(robot, place)
     return robot
 
 
 def _state(content: Any, place: str) -> tuple[StateSource, ...]:
     if not isinstance(content, list) or not content:
-        raise RobotFileError(f'{place}: expected a list of topics, got {shown(content)}')
+        raise RobotFileError(f'{place}: expected a list of topics, got {shortened(content)}')
     return tuple(_source(item, f'{place}: {i + 1}') for i, item in enumerate(content))
 
 
 def _source(content: Any, place: str) -> StateSource:
     every_key = 'topic type joints fields field names max_age_s max_stamp_age_s'
-    kind = Table(content, place, every_key).message_type(list(STATE_KEYS), JOINT_STATE)
-    table = Table(content, place, STATE_KEYS[kind])
+    kind = YamlMapping(content, place, every_key).message_type(list(STATE_KEYS), JOINT_STATE)
+    table = YamlMapping(content, place, STATE_KEYS[kind])
     field = ''
     if kind == JOINT_STATE:
         fields = table.names('joints')
@@ -117,12 +122,12 @@ def _source(content: Any, place: str) -> StateSource:
 
 
 def _camera(name: str, content: Any, place: str) -> CameraInput:
-    table = Table(content, place, 'topic type max_age_s max_stamp_age_s')
+    table = YamlMapping(content, place, 'topic type max_age_s max_stamp_age_s')
     kind = table.message_type(CAMERA_TYPES, CAMERA_TYPES[0])
     return CameraInput(name, table.topic('topic'), kind, *_max_ages_s(table))
 
 
-def _max_ages_s(table: Table) -> tuple[float, float]:
+def _max_ages_s(table: YamlMapping) -> tuple[float, float]:
     """Return the bounds of the age since arrival and by the stamp; 0 for no bound of the stamp."""
     by_stamp_s = table.number('max_stamp_age_s', 0.001, 60, 0.0)
     return table.number('max_age_s', 0.001, 60), by_stamp_s
@@ -137,11 +142,11 @@ class _Shared:
     joint_limit: Callable[[str, str], JointLimit] | None
 
 
-def _actions(top: Table, folder: Path) -> tuple[ActionLimit, ...]:
+def _actions(top: YamlMapping, folder: Path) -> tuple[ActionLimit, ...]:
     joints = urdf.load(folder / top.text('urdf')).limit if 'urdf' in top else None
     limits = top.choice('limits', ['file', 'urdf'], 'file')
     shared = _Shared(top.number('fps', 0.1, 1000), limits, joints)
-    actions = named(top.need('actions'), f'{top.place}: actions')
+    actions = named_entries(top.need('actions'), f'{top.place}: actions')
     if not actions:
         raise RobotFileError(f'{top.place}: actions is empty; name what the robot can do')
     return tuple(_action(*item, shared) for item in actions)
@@ -149,8 +154,8 @@ def _actions(top: Table, folder: Path) -> tuple[ActionLimit, ...]:
 
 def _action(name: str, content: Any, place: str, shared: _Shared) -> ActionLimit:
     motions, every_key = [motion.value for motion in Motion], ACTION_KEYS[Motion.POSITION]
-    motion = Motion(Table(content, place, every_key).choice('motion', motions, 'position'))
-    table = Table(content, place, ACTION_KEYS[motion])
+    motion = Motion(YamlMapping(content, place, every_key).choice('motion', motions, 'position'))
+    table = YamlMapping(content, place, ACTION_KEYS[motion])
     joint = table.text('joint')
     limit = _joint_limit(table, joint, shared)
     acceleration = table.number('max_acceleration', 1e-6, FAR, default=math.inf)
@@ -165,7 +170,7 @@ def _action(name: str, content: Any, place: str, shared: _Shared) -> ActionLimit
     return ActionLimit(name, joint, motion, low, high, max_step, velocity, acceleration, lead)
 
 
-def _joint_limit(table: Table, joint: str, shared: _Shared) -> JointLimit:
+def _joint_limit(table: YamlMapping, joint: str, shared: _Shared) -> JointLimit:
     """Return what the URDF says, where its limits are wanted."""
     if table.choice('limits', ['file', 'urdf'], shared.limits) == 'file':
         return JointLimit(None, None, None)
@@ -176,7 +181,9 @@ def _joint_limit(table: Table, joint: str, shared: _Shared) -> JointLimit:
     return shared.joint_limit(joint, table.place)
 
 
-def _range(table: Table, urdf_low: float | None, urdf_high: float | None) -> tuple[float, float]:
+def _range(
+    table: YamlMapping, urdf_low: float | None, urdf_high: float | None
+) -> tuple[float, float]:
     """Return min and max; the file may narrow what the URDF allows, never widen it."""
     why = '' if urdf_low is None and urdf_high is None else ' of the URDF'
     floor = -FAR if urdf_low is None else urdf_low
@@ -188,7 +195,7 @@ def _range(table: Table, urdf_low: float | None, urdf_high: float | None) -> tup
     return low, high
 
 
-def _rates(table: Table, key: str, limit: float | None, fps: float) -> tuple[float, float]:
+def _rates(table: YamlMapping, key: str, limit: float | None, fps: float) -> tuple[float, float]:
     """Return max_step and the change a second; one follows from the other."""
     if key in table or limit is not None:
         ceiling, why = (FAR, '') if limit is None else (limit, ' of the URDF')
@@ -200,19 +207,19 @@ def _rates(table: Table, key: str, limit: float | None, fps: float) -> tuple[flo
     return step, step * fps
 
 
-def _command(content: Any, place: str) -> Output:
+def _command(content: Any, place: str) -> CommandOutput:
     every_key = 'topic type time_from_start_s frame_id'
-    kind = Table(content, place, every_key).message_type(
+    kind = YamlMapping(content, place, every_key).message_type(
         list(COMMAND_KEYS), next(iter(COMMAND_KEYS))
     )
-    table = Table(content, place, COMMAND_KEYS[kind])
+    table = YamlMapping(content, place, COMMAND_KEYS[kind])
     frame_id = table.text('frame_id') if 'frame_id' in table else ''
     seconds = table.number('time_from_start_s', 0, 60, default=0.0)
-    return Output(kind, table.topic('topic'), frame_id, seconds)
+    return CommandOutput(kind, table.topic('topic'), frame_id, seconds)
 
 
 def _interlock(name: str, content: Any, place: str) -> Interlock:
-    table = Table(content, place, 'state below above then immediate')
+    table = YamlMapping(content, place, 'state below above then immediate')
     if 'below' not in table and 'above' not in table:
         raise RobotFileError(f'{place}: below or above is missing')
     below, above = (
@@ -233,7 +240,7 @@ def _interlock(name: str, content: Any, place: str) -> Interlock:
     )
 
 
-def _safe_pose(top: Table) -> tuple[float, ...] | None:
+def _safe_pose(top: YamlMapping) -> tuple[float, ...] | None:
     if 'safe_pose' not in top:
         return None
     place = f'{top.place}: safe_pose'
@@ -251,32 +258,36 @@ def _safe_pose(top: Table) -> tuple[float, ...] | None:
 def _values(content: Any, place: str) -> dict[str, float]:
     """Return a value for each of some actions."""
     if not content:
-        raise RobotFileError(f'{place}: expected actions with their values, got {shown(content)}')
-    return {name: number(value, -FAR, FAR, what) for name, value, what in named(content, place)}
+        raise RobotFileError(
+            f'{place}: expected actions with their values, got {shortened(content)}'
+        )
+    return {
+        name: number(value, -FAR, FAR, what) for name, value, what in named_entries(content, place)
+    }
 
 
-def _rename_map(top: Table) -> dict[str, str]:
+def _rename_map(top: YamlMapping) -> dict[str, str]:
     return {name: text(new, place) for name, new, place in _optional(top, 'rename_map')}
 
 
-def _unit(content: Any, place: str) -> Unit:
+def _unit(content: Any, place: str) -> UnitConversion:
     """Return the units of one state or action."""
-    table = Table(content, place, 'robot policy calibrated')
+    table = YamlMapping(content, place, 'robot policy calibrated')
     for key in ('robot', 'policy'):
         table.need(key)
-    robot, policy = (table.choice(key, list(UNITS), '') for key in ('robot', 'policy'))
+    robot, policy = (table.choice(key, list(UNIT_NAMES), '') for key in ('robot', 'policy'))
     calibrated = None
     if 'calibrated' in table:
         ends = table.need('calibrated')
         if not isinstance(ends, list) or len(ends) != 2:
-            raise RobotFileError(f'{place}: calibrated must be two numbers, got {shown(ends)}')
+            raise RobotFileError(f'{place}: calibrated must be two numbers, got {shortened(ends)}')
         low, high = (number(end, -FAR, FAR, f'{place}: calibrated') for end in ends)
         calibrated = low, high
     try:
-        return between(robot, policy, calibrated)
+        return convert_between(robot, policy, calibrated)
     except ValueError as error:
         raise RobotFileError(f'{place}: {error}') from None
 
 
-def _optional(top: Table, key: str) -> list[tuple[str, Any, str]]:
-    return named(top.need(key), f'{top.place}: {key}') if key in top else []
+def _optional(top: YamlMapping, key: str) -> list[tuple[str, Any, str]]:
+    return named_entries(top.need(key), f'{top.place}: {key}') if key in top else []

@@ -16,7 +16,7 @@ from math import pi
 import numpy as np
 
 from lerobot_serve.cage.description import ActionLimit
-from lerobot_serve.wire.executed import Executed
+from lerobot_serve.wire.execution_report import ExecutionReport
 
 # unit -> the kind of quantity, and how much of the kind's first unit one of it is
 KINDS: dict[str, tuple[str, float]] = {
@@ -34,12 +34,12 @@ RANGES: dict[str, tuple[float, float]] = {
     'range_m100_100': (-100.0, 100.0),
     'range_0_100': (0.0, 100.0),
 }
-UNITS = (*KINDS, *RANGES)
+UNIT_NAMES = (*KINDS, *RANGES)
 RATES = ('turning', 'speed')
 
 
 @dataclass(frozen=True, slots=True)
-class Unit:
+class UnitConversion:
     """
     The units of one value: the robot's number is `scale` times the policy's plus `offset`.
     """
@@ -50,7 +50,9 @@ class Unit:
     offset: float = 0.0
 
 
-def between(robot: str, policy: str, calibrated: tuple[float, float] | None = None) -> Unit:
+def convert_between(
+    robot: str, policy: str, calibrated: tuple[float, float] | None = None
+) -> UnitConversion:
     """
     Return how two units convert. `calibrated` are the robot's numbers at the lowest and at the
     highest number of a normalised range. Raises ValueError, whose text is for people.
@@ -58,17 +60,17 @@ def between(robot: str, policy: str, calibrated: tuple[float, float] | None = No
     if robot == policy:
         if calibrated:
             raise ValueError(f'calibrated is for a policy in {" or ".join(RANGES)} alone')
-        return Unit(robot, policy)
+        return UnitConversion(robot, policy)
     if policy in RANGES:
         return _normalised(robot, policy, calibrated)
     if calibrated:
         raise ValueError(f'calibrated is for a policy in {" or ".join(RANGES)} alone')
     if robot in RANGES or KINDS[robot][0] != KINDS[policy][0]:
         raise ValueError(f'{policy} cannot be converted to {robot}')
-    return Unit(robot, policy, KINDS[policy][1] / KINDS[robot][1])
+    return UnitConversion(robot, policy, KINDS[policy][1] / KINDS[robot][1])
 
 
-def _normalised(robot: str, policy: str, calibrated: tuple[float, float] | None) -> Unit:
+def _normalised(robot: str, policy: str, calibrated: tuple[float, float] | None) -> UnitConversion:
     if robot in RANGES:
         raise ValueError(f'{policy} cannot be converted to {robot}')
     if calibrated is None or calibrated[0] == calibrated[1]:
@@ -79,14 +81,14 @@ def _normalised(robot: str, policy: str, calibrated: tuple[float, float] | None)
         )
     low, high = RANGES[policy]
     scale = (calibrated[1] - calibrated[0]) / (high - low)
-    return Unit(robot, policy, scale, calibrated[0] - scale * low)
+    return UnitConversion(robot, policy, scale, calibrated[0] - scale * low)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Units:
+class UnitConversions:
     """The units of several values in their order; None where none is declared: both mean one."""
 
-    declared: tuple[Unit | None, ...] = ()
+    declared: tuple[UnitConversion | None, ...] = ()
     _scale: np.ndarray | None = field(init=False, default=None)
     _offset: np.ndarray | None = field(init=False, default=None)
 
@@ -118,13 +120,13 @@ class Units:
         return (values - self._offset) / self._scale
 
 
-def limits_for_policy(limits: Iterable[ActionLimit], units: Units) -> list[ActionLimit]:
+def limits_for_policy(limits: Iterable[ActionLimit], units: UnitConversions) -> list[ActionLimit]:
     """Return limits in the policy's units."""
     pairs = zip(limits, units.declared, strict=True)
     return [_limit_for_policy(limit, unit) if unit else limit for limit, unit in pairs]
 
 
-def _limit_for_policy(limit: ActionLimit, unit: Unit) -> ActionLimit:
+def _limit_for_policy(limit: ActionLimit, unit: UnitConversion) -> ActionLimit:
     ends = sorted((bound - unit.offset) / unit.scale for bound in (limit.low, limit.high))
     size = abs(unit.scale)
     return replace(
@@ -138,7 +140,7 @@ def _limit_for_policy(limit: ActionLimit, unit: Unit) -> ActionLimit:
     )
 
 
-def executed_for_policy(executed: Executed, units: Units) -> Executed:
+def executed_for_policy(executed: ExecutionReport, units: UnitConversions) -> ExecutionReport:
     """Return what was executed, its rows in the policy's units."""
     if not units.converts or not executed.runs:
         return executed

@@ -12,11 +12,11 @@ import math
 from pathlib import Path
 from xml.etree import ElementTree
 
-from lerobot_serve.edge.robot.table import read_text, RobotFileError, shown
+from lerobot_serve.edge.robot.yaml_mapping import read_text, RobotFileError, shortened
 
-MOVING = ('revolute', 'continuous', 'prismatic')
+MOVING_JOINT_TYPES = ('revolute', 'continuous', 'prismatic')
 # beyond this a number in a URDF means that there is no limit
-MEANT = 1e6
+NO_LIMIT_ABOVE = 1e6
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Urdf:
         for joint in robot.findall('joint'):
             joint_name = joint.get('name', '')
             if joint_name in self._joints:
-                raise RobotFileError(f'{name}: the joint {shown(joint_name)} is there twice')
+                raise RobotFileError(f'{name}: the joint {shortened(joint_name)} is there twice')
             self._joints[joint_name] = joint
 
     def limit(self, joint: str, place: str) -> JointLimit:
@@ -55,13 +55,13 @@ class Urdf:
         where = f'{place}: {self._name}'
         if joint not in self._joints:
             raise RobotFileError(
-                f'{where}: no joint {joint!r}; it has {shown(list(self._joints))}'
+                f'{where}: no joint {joint!r}; it has {shortened(list(self._joints))}'
             )
         element = self._joints[joint]
         kind, limit = element.get('type'), element.find('limit')
-        if kind not in MOVING:
+        if kind not in MOVING_JOINT_TYPES:
             raise RobotFileError(
-                f'{where}: the joint {joint!r} is {shown(kind)} and cannot be commanded'
+                f'{where}: the joint {joint!r} is {shortened(kind)} and cannot be commanded'
             )
         if limit is None:
             if kind == 'continuous':
@@ -95,5 +95,5 @@ def _number(limit: ElementTree.Element, key: str, default: str | None, where: st
     except ValueError:
         value = math.nan
     if math.isnan(value):
-        raise RobotFileError(f'{where}: {key} must be a number, got {shown(text)}')
-    return value if abs(value) <= MEANT else None
+        raise RobotFileError(f'{where}: {key} must be a number, got {shortened(text)}')
+    return value if abs(value) <= NO_LIMIT_ABOVE else None

@@ -1,7 +1,4 @@
 """
-The demo's trained policy `builtin.reach`.
-
-    policy      loading and running it
-    network     what it computes
-    settings    its policy.json
+The demo's trained policy `builtin.reach`: `policy` loads and runs `network`, and
+`settings` reads its policy.json. Loaded through the registry. Thread: `inference`.
 """

@@ -15,7 +15,7 @@ from torch import nn, Tensor
 
 
 @dataclass(frozen=True, slots=True)
-class Sizes:
+class ReachSizes:
     """What decides the shapes of the weights."""
 
     joints: int
@@ -25,7 +25,7 @@ class Sizes:
     hidden: int
 
 
-class Encoder(nn.Module):
+class CameraEncoder(nn.Module):
     """One camera: N x 3 x pixels x pixels in [0, 1] to N x features."""
 
     def __init__(self, channels: tuple[int, int]) -> None:
@@ -54,10 +54,10 @@ class Encoder(nn.Module):
 class ReachNetwork(nn.Module):
     """Both cameras and the state to one normalised chunk, N x rows x joints. Any thread."""
 
-    def __init__(self, sizes: Sizes) -> None:
+    def __init__(self, sizes: ReachSizes) -> None:
         super().__init__()
         self.sizes = sizes
-        self.front, self.wrist = Encoder(sizes.channels), Encoder(sizes.channels)
+        self.front, self.wrist = CameraEncoder(sizes.channels), CameraEncoder(sizes.channels)
         seen = self.front.features + self.wrist.features + sizes.joints
         self.perceptron = nn.Sequential(
             nn.Linear(seen, sizes.hidden),

@@ -14,22 +14,22 @@ import cv2
 import numpy as np
 import torch
 
-from lerobot_serve.policies.agreement import agree, own_precision
 from lerobot_serve.policies.base import (
-    Description,
-    Loading,
+    LoadOptions,
+    PolicyDescription,
     PolicyError,
     PolicyRequest,
     Prediction,
 )
-from lerobot_serve.policies.builtin.network import ReachNetwork, Sizes
-from lerobot_serve.policies.builtin.settings import KIND, read_settings, Settings
-from lerobot_serve.policies.device import torch_device, use_threads
-from lerobot_serve.policies.fingerprint import fingerprint
-from lerobot_serve.policies.frames import newest_image, newest_state
-from lerobot_serve.policies.memory import check_room
-from lerobot_serve.policies.settings import SETTINGS_FILE
-from lerobot_serve.policies.weights import read_tensors
+from lerobot_serve.policies.builtin.network import ReachNetwork, ReachSizes
+from lerobot_serve.policies.builtin.settings import KIND, ReachSettings, read_settings
+from lerobot_serve.policies.files.fingerprint import fingerprint
+from lerobot_serve.policies.files.policy_json import SETTINGS_FILE
+from lerobot_serve.policies.files.safetensors_file import read_tensors
+from lerobot_serve.policies.option_checks import check_no_lerobot_options, check_options_match
+from lerobot_serve.policies.resources.device import set_cpu_threads, torch_device
+from lerobot_serve.policies.resources.memory import check_memory
+from lerobot_serve.policies.runtime.request_inputs import newest_image, newest_state
 
 WEIGHTS_FILE = 'model.safetensors'
 
@@ -37,12 +37,12 @@ WEIGHTS_FILE = 'model.safetensors'
 class ReachPolicy:
     """See the module. Remembers nothing between requests; belongs to the inference worker."""
 
-    def __init__(self, network: ReachNetwork, description: Description) -> None:
+    def __init__(self, network: ReachNetwork, description: PolicyDescription) -> None:
         self.network = network
         self._description = description
         self._device = torch.device(description.device)
 
-    def describe(self) -> Description:
+    def describe(self) -> PolicyDescription:
         return self._description
 
     def predict(self, requests: list[PolicyRequest]) -> list[Prediction]:
@@ -70,14 +70,14 @@ class ReachPolicy:
 
     def _images(self, requests: list[PolicyRequest], name: str) -> torch.Tensor:
         pixels = self.network.sizes.image_pixels
-        images = [small(newest_image(request, name), pixels) for request in requests]
+        images = [square_crop(newest_image(request, name), pixels) for request in requests]
         return self._on_device(np.stack(images))
 
     def _on_device(self, values: np.ndarray) -> torch.Tensor:
         return torch.from_numpy(values).to(self._device)
 
 
-def small(image: np.ndarray, pixels: int) -> np.ndarray:
+def square_crop(image: np.ndarray, pixels: int) -> np.ndarray:
     """
     Return the square in the middle of an image, scaled to `pixels` x `pixels`. Any thread.
 
@@ -89,7 +89,7 @@ def small(image: np.ndarray, pixels: int) -> np.ndarray:
     return cv2.resize(square, (pixels, pixels), interpolation=cv2.INTER_AREA)
 
 
-def load(loading: Loading) -> ReachPolicy:
+def load(loading: LoadOptions) -> ReachPolicy:
     """Return the policy in the folder `loading.path`, on its device. Raises PolicyError."""
     path = loading.path
     folder = Path(path)
@@ -105,24 +105,24 @@ def load(loading: Loading) -> ReachPolicy:
                 f'{file} is missing, so this is not a whole policy of this kind; copy the folder '
                 'again, or give another one'
             )
-    own_precision(loading, KIND)
+    check_no_lerobot_options(loading, KIND)
     settings = read_settings(files[0])
     target = torch_device(loading.device)
     description = _description(loading, settings, files, target)
-    agree(loading, description)
-    check_room(loading, files[1].stat().st_size)
-    use_threads(loading.cpu_threads)
+    check_options_match(loading, description)
+    check_memory(loading, files[1].stat().st_size)
+    set_cpu_threads(loading.cpu_threads)
     return ReachPolicy(_network(settings, files[1]).to(target).eval(), description)
 
 
 def _description(
-    loading: Loading, settings: Settings, files: list[Path], device: torch.device
-) -> Description:
+    loading: LoadOptions, settings: ReachSettings, files: list[Path], device: torch.device
+) -> PolicyDescription:
     try:
         identity = fingerprint(loading.name or settings.id, files)
     except OSError as error:
         raise PolicyError(f'cannot read the policy: {error}') from error
-    return Description(
+    return PolicyDescription(
         KIND,
         identity,
         settings.state_names,
@@ -134,12 +134,12 @@ def _description(
     )
 
 
-def _network(settings: Settings, file: Path) -> ReachNetwork:
+def _network(settings: ReachSettings, file: Path) -> ReachNetwork:
     weights = read_tensors(file)
     # without storage: sizes that the file does not bear out must not cost memory
     with torch.device('meta'):
         network = ReachNetwork(
-            Sizes(
+            ReachSizes(
                 len(settings.state_names),
                 settings.chunk_size,
                 settings.image_pixels,

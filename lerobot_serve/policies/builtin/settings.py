@@ -6,16 +6,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lerobot_serve.policies.base import Camera, PolicyError
-from lerobot_serve.policies.settings import (
+from lerobot_serve.policies.base import PolicyCamera, PolicyError
+from lerobot_serve.policies.files.policy_json import (
     cameras,
     check_fields,
-    FIELDS,
-    GROUP,
+    COMMON_FIELDS,
+    FieldRule,
     is_size,
+    OBJECT,
     one_of,
     read_fields,
-    Rule,
     SIZE,
 )
 
@@ -23,13 +23,13 @@ KIND = 'builtin.reach'
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class ReachSettings:
     """policy.json, field by field; `cameras` are the fixed one and the wrist's, in this order."""
 
     id: str
     state_names: tuple[str, ...]
     action_names: tuple[str, ...]
-    cameras: tuple[Camera, ...]
+    cameras: tuple[PolicyCamera, ...]
     chunk_size: int
     trained_fps: float
     image_pixels: int
@@ -37,16 +37,16 @@ class Settings:
     hidden: int
 
 
-def read_settings(file: Path) -> Settings:
+def read_settings(file: Path) -> ReachSettings:
     """Return what policy.json says. Raises PolicyError; it names file, field and rule."""
     values = read_fields(file, REACH_FIELDS)
-    check_fields(values['network'], NETWORK, f'{file}: network')
+    check_fields(values['network'], NETWORK_FIELDS, f'{file}: network')
     if values['action_names'] != values['state_names']:
         raise PolicyError(
             f'{file}: action_names must equal state_names, because the chunk is relative '
             f'to the state, got {values["action_names"]} and {values["state_names"]}'
         )
-    return Settings(
+    return ReachSettings(
         values['id'],
         tuple(values['state_names']),
         tuple(values['action_names']),
@@ -64,16 +64,16 @@ def _is_channels(value: Any) -> bool:
 
 
 REACH_FIELDS = {
-    **FIELDS,
+    **COMMON_FIELDS,
     'kind': one_of(KIND),
-    'cameras': Rule(
+    'cameras': FieldRule(
         "a list of two cameras, the fixed one and the wrist's",
         lambda value: isinstance(value, list) and len(value) == 2,
     ),
-    'network': GROUP,
+    'network': OBJECT,
 }
-NETWORK = {
+NETWORK_FIELDS = {
     'image_pixels': SIZE,
-    'channels': Rule('a list of two whole numbers', _is_channels),
+    'channels': FieldRule('a list of two whole numbers', _is_channels),
     'hidden': SIZE,
 }

@@ -1,13 +1,6 @@
 """
-Programs that torch exported, with a sidecar that says what they expect.
-
-    loader          loading and running one
-    sidecar         its policy.json
-    programs        program.pt2 and program.onnx behind one call
-    archive, check  what a program.pt2 may hold, read before torch reads it
-    onnx_schema     what a program.onnx may hold,
-    onnx_file       read before onnxruntime reads it,
-    onnx_session    tried in a child process, and run
-    normalization   from the robot's units to the program's and back
-    export          writing such a folder
+Policies exported by torch.export or as ONNX, with a policy.json (`sidecar`). `loader` is the
+entry point; `torch_export_rules`, `program_archive`, `onnx_file` and `onnx_schema` refuse what
+could run code or reach files before a library reads it; `programs` runs both forms. Thread:
+`inference`; ONNX files first run in a child process.
 """

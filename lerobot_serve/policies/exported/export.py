@@ -19,8 +19,8 @@ from safetensors.torch import save_file
 import torch
 
 from lerobot_serve.policies.exported.loader import EXPORT_FILE, ONNX_FILE, STATISTICS_FILE
-from lerobot_serve.policies.output import new_folder
-from lerobot_serve.policies.settings import SETTINGS_FILE
+from lerobot_serve.policies.files.output_folder import make_empty_folder
+from lerobot_serve.policies.files.policy_json import SETTINGS_FILE
 
 
 def write(
@@ -36,7 +36,7 @@ def write(
 
     Raises PolicyError for a folder that holds something, OSError.
     """
-    new_folder(folder)
+    make_empty_folder(folder)
     (folder / SETTINGS_FILE).write_text(json.dumps(sidecar, indent=2) + '\n', encoding='utf-8')
     if onnx:
         write_onnx(program, folder / ONNX_FILE)

@@ -20,38 +20,38 @@ import cv2
 import numpy as np
 import torch
 
-from lerobot_serve.policies.agreement import agree, own_precision
 from lerobot_serve.policies.base import (
-    Camera,
-    Description,
-    Loading,
+    LoadOptions,
+    PolicyCamera,
+    PolicyDescription,
     PolicyError,
     PolicyRequest,
     Prediction,
 )
-from lerobot_serve.policies.device import torch_device, use_threads
-from lerobot_serve.policies.exported.normalization import read_scales, Scale
-from lerobot_serve.policies.exported.onnx_session import Model, read_model
+from lerobot_serve.policies.error_text import one_line
+from lerobot_serve.policies.exported.normalization import FeatureScale, read_scales
+from lerobot_serve.policies.exported.onnx_session import OnnxModel, read_model
 from lerobot_serve.policies.exported.programs import (
-    BoundedSteps,
     load_onnx,
     load_torch,
     Program,
+    TensorSizeLimiter,
 )
 from lerobot_serve.policies.exported.sidecar import ACTION, KIND, read_sidecar, Sidecar, STATE
-from lerobot_serve.policies.failure import in_one_line
-from lerobot_serve.policies.fingerprint import fingerprint
-from lerobot_serve.policies.frames import newest_image, newest_state
-from lerobot_serve.policies.headers import unpacked_bytes
-from lerobot_serve.policies.memory import check_room
-from lerobot_serve.policies.settings import SETTINGS_FILE
-from lerobot_serve.policies.states import States
+from lerobot_serve.policies.files.file_headers import unpacked_bytes
+from lerobot_serve.policies.files.fingerprint import fingerprint
+from lerobot_serve.policies.files.policy_json import SETTINGS_FILE
+from lerobot_serve.policies.option_checks import check_no_lerobot_options, check_options_match
+from lerobot_serve.policies.resources.device import set_cpu_threads, torch_device
+from lerobot_serve.policies.resources.memory import check_memory
+from lerobot_serve.policies.runtime.request_inputs import newest_image, newest_state
+from lerobot_serve.policies.runtime.session_states import SessionStates
 from lerobot_serve.wire.schema import StateClass
 
 EXPORT_FILE, ONNX_FILE = 'program.pt2', 'program.onnx'
 STATISTICS_FILE = 'statistics.safetensors'
 # the archive that was checked, and the tensors read from it
-HOST_COPIES = 2
+HOST_COPY_COUNT = 2
 Hidden = list[torch.Tensor]
 
 
@@ -62,8 +62,8 @@ class ExportedPolicy:
         self,
         program: Program,
         sidecar: Sidecar,
-        scales: dict[str, Scale],
-        description: Description,
+        scales: dict[str, FeatureScale],
+        description: PolicyDescription,
         state_limit: int = 64,
     ) -> None:
         self._program = program
@@ -73,9 +73,9 @@ class ExportedPolicy:
         self._together = description.batch_limit != 1
         self._device = torch.device(description.device)
         self._cameras = {camera.name: camera for camera in sidecar.cameras}
-        self._states: States[Hidden] = States(state_limit)
+        self._states: SessionStates[Hidden] = SessionStates(state_limit)
 
-    def describe(self) -> Description:
+    def describe(self) -> PolicyDescription:
         return self._description
 
     def predict(self, requests: list[PolicyRequest]) -> list[Prediction]:
@@ -96,7 +96,7 @@ class ExportedPolicy:
             before = self._program.remembered()
             hidden = [self._fresh() for _ in range(count)]
             try:
-                with BoundedSteps():
+                with TensorSizeLimiter():
                     first, second = (self._run(self._zeros(count), hidden, 0) for _ in range(2))
             except PolicyError:
                 raise
@@ -104,7 +104,7 @@ class ExportedPolicy:
                 # torch raises all kinds, and so does the code of a program
                 raise PolicyError(
                     f'the program fails on {count} x {", ".join(self._sidecar.inputs)} of the '
-                    f'shapes in {SETTINGS_FILE}: {in_one_line(error)}'
+                    f'shapes in {SETTINGS_FILE}: {one_line(error)}'
                 ) from error
             self._check_shapes(first, count)
             same = all(
@@ -123,7 +123,7 @@ class ExportedPolicy:
         sidecar = self._sidecar
         chunk = (count, sidecar.chunk_size, len(sidecar.action_names))
         wanted = [chunk, *((count, *shape) for shape in sidecar.states)]
-        got = [_described(each) for each in outputs]
+        got = [_tensor_summary(each) for each in outputs]
         if got != [f'{shape} of torch.float32' for shape in wanted]:
             raise PolicyError(
                 f'the program gives {", ".join(got)}, but {SETTINGS_FILE} asks for '
@@ -172,7 +172,7 @@ class ExportedPolicy:
     def _shown(self, name: str, request: PolicyRequest) -> np.ndarray:
         if name == STATE:
             return newest_state(request, len(self._sidecar.state_names))
-        return fitted(newest_image(request, name), self._cameras[name])
+        return resized(newest_image(request, name), self._cameras[name])
 
     def _prepared(self, name: str, batch: np.ndarray) -> torch.Tensor:
         values = torch.from_numpy(batch).to(self._device)
@@ -189,24 +189,24 @@ class ExportedPolicy:
         return {STATE: np.zeros((count, len(self._sidecar.state_names)), np.float32), **zeros}
 
 
-def _described(value: object) -> str:
+def _tensor_summary(value: object) -> str:
     if isinstance(value, torch.Tensor):
         return f'{tuple(value.shape)} of {value.dtype}'
     return type(value).__name__
 
 
-def fitted(image: np.ndarray, camera: Camera) -> np.ndarray:
+def resized(image: np.ndarray, camera: PolicyCamera) -> np.ndarray:
     """Return an image in the size of the camera; each pixel is the mean of what it covers."""
     if image.shape[:2] == (camera.height, camera.width):
         return image
     return cv2.resize(image, (camera.width, camera.height), interpolation=cv2.INTER_AREA)
 
 
-def load(loading: Loading) -> ExportedPolicy:
+def load(loading: LoadOptions) -> ExportedPolicy:
     """Return the policy in the folder `loading.path`, on its device. Raises PolicyError."""
     folder = Path(loading.path)
-    settings, program = _files(loading.path)
-    own_precision(loading, KIND)
+    settings, program = _policy_files(loading.path)
+    check_no_lerobot_options(loading, KIND)
     statistics = folder / STATISTICS_FILE
     sidecar = read_sidecar(settings)
     device = torch_device(loading.device)
@@ -214,17 +214,17 @@ def load(loading: Loading) -> ExportedPolicy:
         statistics, sidecar, device, missing_allowed=loading.allow_missing_statistics
     )
     files = [settings, program, *([statistics] if os.path.isfile(statistics) else [])]
-    model = _onnx(program, sidecar)
+    model = _read_onnx(program, sidecar)
     if model:
         files += sorted({folder / each.location for each in model.external})
     description = _description(loading, sidecar, files, without)
     if ACTION in scales:
         description = replace(description, action_range=scales[ACTION].range())
-    agree(loading, description)
-    check_room(loading, model.size_bytes if model else unpacked_bytes(program), HOST_COPIES)
-    use_threads(loading.cpu_threads)
+    check_options_match(loading, description)
+    check_memory(loading, model.size_bytes if model else unpacked_bytes(program), HOST_COPY_COUNT)
+    set_cpu_threads(loading.cpu_threads)
     if model:
-        loaded: Program = load_onnx(model, _shapes(sidecar), device, loading.cpu_threads)
+        loaded: Program = load_onnx(model, _input_shapes(sidecar), device, loading.cpu_threads)
     else:
         loaded = load_torch(program, device)
     policy = ExportedPolicy(loaded, sidecar, scales, description, loading.state_limit)
@@ -232,7 +232,7 @@ def load(loading: Loading) -> ExportedPolicy:
     return policy
 
 
-def _onnx(program: Path, sidecar: Sidecar) -> Model | None:
+def _read_onnx(program: Path, sidecar: Sidecar) -> OnnxModel | None:
     """Return an ONNX program as it was read, None for one of torch. Raises PolicyError."""
     if program.name != ONNX_FILE:
         return None
@@ -244,14 +244,14 @@ def _onnx(program: Path, sidecar: Sidecar) -> Model | None:
     return read_model(program)
 
 
-def _shapes(sidecar: Sidecar) -> list[tuple[int, ...]]:
+def _input_shapes(sidecar: Sidecar) -> list[tuple[int, ...]]:
     """Return the shapes of a program's inputs and states for one request."""
     cameras = {camera.name: (1, 3, camera.height, camera.width) for camera in sidecar.cameras}
     known = {STATE: (1, len(sidecar.state_names)), **cameras}
     return [*(known[name] for name in sidecar.inputs), *((1, *each) for each in sidecar.states)]
 
 
-def _files(path: str) -> tuple[Path, Path]:
+def _policy_files(path: str) -> tuple[Path, Path]:
     """Return policy.json and the program. Raises PolicyError."""
     folder = Path(path)
     if not path or not os.path.isdir(path):
@@ -274,14 +274,14 @@ def _files(path: str) -> tuple[Path, Path]:
 
 
 def _description(
-    loading: Loading, sidecar: Sidecar, files: list[Path], without: list[str]
-) -> Description:
+    loading: LoadOptions, sidecar: Sidecar, files: list[Path], without: list[str]
+) -> PolicyDescription:
     try:
         identity = fingerprint(loading.name or sidecar.id, files)
     except OSError as error:
         raise PolicyError(f'cannot read the policy: {error}') from error
     note = f'no statistics for {", ".join(without)}: served without normalising them'
-    return Description(
+    return PolicyDescription(
         KIND,
         identity,
         sidecar.state_names,

@@ -13,17 +13,17 @@ import torch
 
 from lerobot_serve.policies.base import PolicyError
 from lerobot_serve.policies.exported.sidecar import ACTION, MODES, Sidecar, STATE
-from lerobot_serve.policies.weights import read_tensors
+from lerobot_serve.policies.files.safetensors_file import read_tensors
 from lerobot_serve.wire.action_range import ActionRange
 
 # stands for a spread of 0, as that of a joint that never moved
-SMALLEST = 1e-8
+MIN_SPREAD = 1e-8
 # standard deviations on each side of the mean
-NEARLY_ALL = 3
+RANGE_DEVIATIONS = 3
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Scale:
+class FeatureScale:
     """One feature: what is taken off, by what the rest is divided, and where that then begins."""
 
     start: torch.Tensor
@@ -40,8 +40,8 @@ class Scale:
             low, high = self.start, self.start + 2 * self.spread
         else:
             low, high = (
-                self.start - NEARLY_ALL * self.spread,
-                self.start + NEARLY_ALL * self.spread,
+                self.start - RANGE_DEVIATIONS * self.spread,
+                self.start + RANGE_DEVIATIONS * self.spread,
             )
         return ActionRange(tuple(low.tolist()), tuple(high.tolist()))
 
@@ -51,7 +51,7 @@ class Scale:
 
 def read_scales(
     file: Path, sidecar: Sidecar, device: torch.device, *, missing_allowed: bool
-) -> tuple[dict[str, Scale], list[str]]:
+) -> tuple[dict[str, FeatureScale], list[str]]:
     """
     Return the scale of each feature that has one, and those that should have one and have not.
 
@@ -91,13 +91,13 @@ def _statistic(file: Path, name: str, tensor: torch.Tensor, sidecar: Sidecar) ->
     return tensor.float().reshape((count,) if feature in counts else (count, 1, 1))
 
 
-def _scale(where: str, mode: str, first: torch.Tensor, second: torch.Tensor) -> Scale:
+def _scale(where: str, mode: str, first: torch.Tensor, second: torch.Tensor) -> FeatureScale:
     spread = second if mode == 'mean_std' else second - first
     if (spread < 0).any():
         raise PolicyError(
             f'{where}: std must be at least 0, and max at least min; export the statistics anew'
         )
     if mode == 'mean_std':
-        return Scale(first, spread, spread + SMALLEST, 0.0)
-    half = spread.where(spread > 0, SMALLEST) / 2
-    return Scale(first, half, half, -1.0)
+        return FeatureScale(first, spread, spread + MIN_SPREAD, 0.0)
+    half = spread.where(spread > 0, MIN_SPREAD) / 2
+    return FeatureScale(first, half, half, -1.0)

@@ -14,27 +14,27 @@ import math
 from pathlib import Path
 import re
 
-from lerobot_serve.policies.exported.archive import Unwanted
 from lerobot_serve.policies.exported.onnx_schema import (
     ATTRIBUTE,
     BYTES,
-    ENTRY,
+    FieldValue,
     FIXED32,
     FIXED64,
     GRAPH_FIELDS,
+    KEY_VALUE,
+    MessageSchema,
     MODEL,
     NODE,
     OPERATORS,
     OPSET,
     PACKABLE,
-    Shape,
     TENSOR_FIELDS,
     TENSOR_TYPE,
     TYPE_FIELDS,
     VALUE,
-    Value,
     VARINT,
 )
+from lerobot_serve.policies.exported.program_archive import UnsafeProgram
 
 FILE_LIMIT_BYTES, NODE_LIMIT, DEPTH_LIMIT, RANK_LIMIT = 2 << 30, 100_000, 4, 8
 NAME_LIMIT_BYTES = 4096
@@ -46,7 +46,7 @@ DOMAINS = {b'', b'ai.onnx'}
 
 
 @dataclass(frozen=True, slots=True)
-class External:
+class ExternalTensor:
     """A tensor whose values are in another file of the folder."""
 
     name: str
@@ -58,59 +58,59 @@ class External:
 
 
 @dataclass(slots=True)
-class Contents:
+class OnnxContents:
     """What a file holds as far as loading it has to know."""
 
     nodes: int = 0
-    external: list[External] = field(default_factory=list)
+    external: list[ExternalTensor] = field(default_factory=list)
 
 
-def check_model(data: memoryview) -> Contents:
-    """Return what a file holds. Raises Unwanted; its text completes "it ..."."""
-    contents = Contents()
+def check_model(data: memoryview) -> OnnxContents:
+    """Return what a file holds. Raises UnsafeProgram; its text completes "it ..."."""
+    contents = OnnxContents()
     try:
         model = _fields(data, MODEL)
         for opset in model.get(8, []):
             _opset(opset)
         if len(model.get(7, [])) != 1:
-            raise Unwanted('has no graph')
+            raise UnsafeProgram('has no graph')
         _graph(model[7][0], contents, 0)
     except (IndexError, ValueError) as error:
-        raise Unwanted(f'is not a readable ONNX file ({error})') from error
+        raise UnsafeProgram(f'is not a readable ONNX file ({error})') from error
     return contents
 
 
-def external_bytes(folder: Path, external: list[External]) -> int:
-    """Return what tensors in other files take. Raises Unwanted for one outside the folder."""
+def external_bytes(folder: Path, external: list[ExternalTensor]) -> int:
+    """Return what tensors in other files take. Raises UnsafeProgram for one outside the folder."""
     for each in external:
         file = folder / each.location
         if file.is_symlink() or not file.is_file():
-            raise Unwanted(f'needs {each.location!r}, which is no file of its folder')
+            raise UnsafeProgram(f'needs {each.location!r}, which is no file of its folder')
         if each.offset + each.size_bytes > file.stat().st_size:
-            raise Unwanted(f'needs more of {each.location!r} than that holds')
+            raise UnsafeProgram(f'needs more of {each.location!r} than that holds')
     return sum(each.size_bytes for each in external)
 
 
-def _fields(data: memoryview, shape: Shape) -> dict[int, list[Value]]:
-    """Return the fields of a message by number. Raises Unwanted, IndexError, ValueError."""
-    found: dict[int, list[Value]] = {}
+def _fields(data: memoryview, shape: MessageSchema) -> dict[int, list[FieldValue]]:
+    """Return the fields of a message by number. Raises UnsafeProgram, IndexError, ValueError."""
+    found: dict[int, list[FieldValue]] = {}
     position = 0
     while position < len(data):
         key, position = _varint(data, position)
         number, wire = key >> 3, key & 7
         if number not in shape:
-            raise Unwanted(f'has the field {number}, which no plain network needs')
+            raise UnsafeProgram(f'has the field {number}, which no plain network needs')
         name, wanted, repeated = shape[number]
         if number in found and not repeated:
-            raise Unwanted(f'has {name} twice')
+            raise UnsafeProgram(f'has {name} twice')
         if wire != wanted and not (name in PACKABLE and wire in (VARINT, FIXED32, FIXED64)):
-            raise Unwanted(f'has {name} in another form')
+            raise UnsafeProgram(f'has {name} in another form')
         value, position = _value(data, position, wire)
         found.setdefault(number, []).append(value)
     return found
 
 
-def _value(data: memoryview, position: int, wire: int) -> tuple[Value, int]:
+def _value(data: memoryview, position: int, wire: int) -> tuple[FieldValue, int]:
     if wire == VARINT:
         return _varint(data, position)
     size = 4 if wire == FIXED32 else 8
@@ -132,7 +132,7 @@ def _varint(data: memoryview, position: int) -> tuple[int, int]:
     raise ValueError('a number has no end')
 
 
-def _numbers(values: list[Value], name: str) -> Iterator[int]:
+def _numbers(values: list[FieldValue], name: str) -> Iterator[int]:
     """Give whole numbers that are packed or stand one by one."""
     for value in values:
         if isinstance(value, int):
@@ -144,23 +144,25 @@ def _numbers(values: list[Value], name: str) -> Iterator[int]:
             yield number
 
 
-def _one(fields: dict[int, list[Value]], number: int) -> bytes:
+def _short_bytes(fields: dict[int, list[FieldValue]], number: int) -> bytes:
     """Return a short text, empty where there is none."""
     values = fields.get(number, [b''])
     if len(values[0]) > NAME_LIMIT_BYTES:
-        raise Unwanted('has a name without bound')
+        raise UnsafeProgram('has a name without bound')
     return bytes(values[0])
 
 
 def _opset(data: memoryview) -> None:
     fields = _fields(data, OPSET)
-    if (domain := _one(fields, 1)) not in DOMAINS:
-        raise Unwanted(f'needs operators of {domain!r:.60}, and only those of ai.onnx are run')
+    if (domain := _short_bytes(fields, 1)) not in DOMAINS:
+        raise UnsafeProgram(
+            f'needs operators of {domain!r:.60}, and only those of ai.onnx are run'
+        )
 
 
-def _graph(data: memoryview, contents: Contents, depth: int) -> None:
+def _graph(data: memoryview, contents: OnnxContents, depth: int) -> None:
     if depth > DEPTH_LIMIT:
-        raise Unwanted(f'has graphs nested deeper than {DEPTH_LIMIT}')
+        raise UnsafeProgram(f'has graphs nested deeper than {DEPTH_LIMIT}')
     fields = _fields(data, GRAPH_FIELDS)
     for initializer in fields.get(5, []):
         _tensor(initializer, contents, may_be_external=depth == 0)
@@ -171,14 +173,14 @@ def _graph(data: memoryview, contents: Contents, depth: int) -> None:
         _node(node, contents, depth)
 
 
-def _node(data: memoryview, contents: Contents, depth: int) -> None:
+def _node(data: memoryview, contents: OnnxContents, depth: int) -> None:
     contents.nodes += 1
     if contents.nodes > NODE_LIMIT:
-        raise Unwanted(f'has more than {NODE_LIMIT} nodes')
+        raise UnsafeProgram(f'has more than {NODE_LIMIT} nodes')
     fields = _fields(data, NODE)
-    operator, domain = _one(fields, 4), _one(fields, 7)
+    operator, domain = _short_bytes(fields, 4), _short_bytes(fields, 7)
     if domain not in DOMAINS or operator.decode('ascii', 'replace') not in OPERATORS:
-        raise Unwanted(
+        raise UnsafeProgram(
             f'uses the operator {(domain + b"." + operator).decode("ascii", "replace")!r:.80}'
         )
     for attribute in fields.get(5, []):
@@ -194,29 +196,31 @@ def _type(data: memoryview) -> None:
         for tensor in _fields(described, TYPE_FIELDS).get(1, []):
             element = _fields(tensor, TENSOR_TYPE).get(1, [0])[0]
             if element not in ITEM_BYTES:
-                raise Unwanted(f'has values of the type {element}, which is no plain number')
+                raise UnsafeProgram(f'has values of the type {element}, which is no plain number')
 
 
-def _tensor(data: memoryview, contents: Contents, *, may_be_external: bool) -> None:
+def _tensor(data: memoryview, contents: OnnxContents, *, may_be_external: bool) -> None:
     fields = _fields(data, TENSOR_FIELDS)
     dims = tuple(_numbers(fields.get(1, []), 'dims'))
     element = fields.get(2, [0])[0]
     if element not in ITEM_BYTES:
-        raise Unwanted(f'has a tensor of the type {element}, which is no plain number')
+        raise UnsafeProgram(f'has a tensor of the type {element}, which is no plain number')
     if len(dims) > RANK_LIMIT or any(not 0 <= size < 1 << 40 for size in dims):
-        raise Unwanted(f'has a tensor of the shape {dims!r:.60}')
+        raise UnsafeProgram(f'has a tensor of the shape {dims!r:.60}')
     size_bytes = math.prod(dims) * ITEM_BYTES[element]
     if fields.get(14, [0])[0]:
         if not may_be_external or 9 in fields:
-            raise Unwanted('has a tensor in another file where it must be in this one')
+            raise UnsafeProgram('has a tensor in another file where it must be in this one')
         contents.external.append(_external(fields, size_bytes, element, dims))
     elif 9 in fields and len(fields[9][0]) != size_bytes:
-        raise Unwanted(f'has a tensor of {len(fields[9][0])} bytes that should have {size_bytes}')
-    elif 9 not in fields and _count(fields) < math.prod(dims):
-        raise Unwanted('has a tensor with fewer values than its shape needs')
+        raise UnsafeProgram(
+            f'has a tensor of {len(fields[9][0])} bytes that should have {size_bytes}'
+        )
+    elif 9 not in fields and _value_bytes(fields) < math.prod(dims):
+        raise UnsafeProgram('has a tensor with fewer values than its shape needs')
 
 
-def _count(fields: dict[int, list[Value]]) -> int:
+def _value_bytes(fields: dict[int, list[FieldValue]]) -> int:
     """Return how many bytes of values there are at most, each of which is a value or less."""
     return sum(
         1 if isinstance(value, int) else len(value)
@@ -226,23 +230,25 @@ def _count(fields: dict[int, list[Value]]) -> int:
 
 
 def _external(
-    fields: dict[int, list[Value]], size_bytes: int, element: int, dims: tuple[int, ...]
-) -> External:
+    fields: dict[int, list[FieldValue]], size_bytes: int, element: int, dims: tuple[int, ...]
+) -> ExternalTensor:
     entries = {}
     for entry in fields.get(13, []):
-        held = _fields(entry, ENTRY)
-        entries[_one(held, 1)] = _one(held, 2)
+        held = _fields(entry, KEY_VALUE)
+        entries[_short_bytes(held, 1)] = _short_bytes(held, 2)
     location = entries.get(b'location', b'').decode('ascii', 'replace')
     if not LOCATION.fullmatch(location) or entries.keys() - EXTERNAL_KEYS:
-        raise Unwanted(
+        raise UnsafeProgram(
             f'has a tensor in the file {location!r:.80}, which must be a plain name with .data at '
             'its end'
         )
     offset, length = (int(entries.get(key, default)) for key, default in EXTERNAL_DEFAULTS)
     if offset < 0 or length not in (-1, size_bytes):
-        raise Unwanted(f'has a tensor of {length} bytes in {location!r} that needs {size_bytes}')
-    name = _one(fields, 8).decode('utf-8')
-    return External(name, location, offset, size_bytes, element, dims)
+        raise UnsafeProgram(
+            f'has a tensor of {length} bytes in {location!r} that needs {size_bytes}'
+        )
+    name = _short_bytes(fields, 8).decode('utf-8')
+    return ExternalTensor(name, location, offset, size_bytes, element, dims)
 
 
 EXTERNAL_KEYS = {b'location', b'offset', b'length', b'checksum'}

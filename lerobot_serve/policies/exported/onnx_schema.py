@@ -9,8 +9,8 @@ from __future__ import annotations
 
 # a message's fields: number -> (name, wire type, whether it may stand more than once)
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
-Shape = dict[int, tuple[str, int, bool]]
-MODEL: Shape = {
+MessageSchema = dict[int, tuple[str, int, bool]]
+MODEL: MessageSchema = {
     1: ('ir_version', VARINT, False),
     2: ('producer_name', BYTES, False),
     3: ('producer_version', BYTES, False),
@@ -21,8 +21,8 @@ MODEL: Shape = {
     8: ('opset_import', BYTES, True),
     14: ('metadata_props', BYTES, True),
 }
-OPSET: Shape = {1: ('domain', BYTES, False), 2: ('version', VARINT, False)}
-GRAPH_FIELDS: Shape = {
+OPSET: MessageSchema = {1: ('domain', BYTES, False), 2: ('version', VARINT, False)}
+GRAPH_FIELDS: MessageSchema = {
     1: ('node', BYTES, True),
     2: ('name', BYTES, False),
     5: ('initializer', BYTES, True),
@@ -32,7 +32,7 @@ GRAPH_FIELDS: Shape = {
     13: ('value_info', BYTES, True),
     16: ('metadata_props', BYTES, True),
 }
-NODE: Shape = {
+NODE: MessageSchema = {
     1: ('input', BYTES, True),
     2: ('output', BYTES, True),
     3: ('name', BYTES, False),
@@ -42,7 +42,7 @@ NODE: Shape = {
     7: ('domain', BYTES, False),
     9: ('metadata_props', BYTES, True),
 }
-ATTRIBUTE: Shape = {
+ATTRIBUTE: MessageSchema = {
     1: ('name', BYTES, False),
     2: ('f', FIXED32, False),
     3: ('i', VARINT, False),
@@ -55,7 +55,7 @@ ATTRIBUTE: Shape = {
     13: ('doc_string', BYTES, False),
     20: ('type', VARINT, False),
 }
-TENSOR_FIELDS: Shape = {
+TENSOR_FIELDS: MessageSchema = {
     1: ('dims', BYTES, True),
     2: ('data_type', VARINT, False),
     4: ('float_data', BYTES, True),
@@ -70,19 +70,19 @@ TENSOR_FIELDS: Shape = {
     14: ('data_location', VARINT, False),
     16: ('metadata_props', BYTES, True),
 }
-ENTRY: Shape = {1: ('key', BYTES, False), 2: ('value', BYTES, False)}
-VALUE: Shape = {
+KEY_VALUE: MessageSchema = {1: ('key', BYTES, False), 2: ('value', BYTES, False)}
+VALUE: MessageSchema = {
     1: ('name', BYTES, False),
     2: ('type', BYTES, False),
     3: ('doc_string', BYTES, False),
     4: ('metadata_props', BYTES, True),
 }
-TYPE_FIELDS: Shape = {1: ('tensor_type', BYTES, False), 6: ('denotation', BYTES, False)}
-TENSOR_TYPE: Shape = {1: ('elem_type', VARINT, False), 2: ('shape', BYTES, False)}
+TYPE_FIELDS: MessageSchema = {1: ('tensor_type', BYTES, False), 6: ('denotation', BYTES, False)}
+TENSOR_TYPE: MessageSchema = {1: ('elem_type', VARINT, False), 2: ('shape', BYTES, False)}
 # numbers may be packed into bytes, or stand one by one
 PACKABLE = {'dims', 'ints', 'floats', 'float_data', 'int32_data', 'int64_data'}
 PACKABLE |= {'double_data', 'uint64_data'}
-Value = int | memoryview
+FieldValue = int | memoryview
 # the operators of ai.onnx
 NAMES = """
 Abs Acos Acosh Add And ArgMax ArgMin Asin Asinh Atan Atanh Attention AveragePool

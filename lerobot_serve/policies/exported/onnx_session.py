@@ -20,11 +20,11 @@ from typing import Any
 import numpy as np
 
 from lerobot_serve.policies.base import PolicyError
-from lerobot_serve.policies.exported.archive import Unwanted
-from lerobot_serve.policies.exported.onnx_file import check_model, External, external_bytes
-from lerobot_serve.policies.failure import in_one_line
+from lerobot_serve.policies.error_text import one_line
+from lerobot_serve.policies.exported.onnx_file import check_model, external_bytes, ExternalTensor
+from lerobot_serve.policies.exported.program_archive import UnsafeProgram
 
-TRIAL_S, TRIAL_SPARE_BYTES, COPIES = 120.0, 4 << 30, 6
+TRIAL_TIMEOUT_S, TRIAL_SPARE_BYTES, MODEL_COPY_COUNT = 120.0, 4 << 30, 6
 BFLOAT16 = 16
 DTYPES = {
     1: np.float32,
@@ -43,32 +43,32 @@ FLOAT_INPUT = 'tensor(float)'
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
+class OnnxModel:
     """An ONNX file that was read and checked."""
 
     folder: Path
     data: bytes
-    external: tuple[External, ...]
+    external: tuple[ExternalTensor, ...]
     size_bytes: int
 
 
-def read_model(file: Path) -> Model:
+def read_model(file: Path) -> OnnxModel:
     """Return what a file holds. Raises PolicyError."""
     try:
         data = file.read_bytes()
         external = check_model(memoryview(data)).external
         size_bytes = len(data) + external_bytes(file.parent, external)
-    except Unwanted as error:
+    except UnsafeProgram as error:
         raise PolicyError(
             f'{file} is refused: it {error}; a program is loaded only when nothing in it can run '
             'code or reach files of others, export it again'
         ) from error
     except OSError as error:
         raise PolicyError(f'{file} cannot be read ({error}); copy it again') from error
-    return Model(file.parent, data, tuple(external), size_bytes)
+    return OnnxModel(file.parent, data, tuple(external), size_bytes)
 
 
-def open_session(model: Model, device: str = 'cpu', threads: int = 0) -> Any:
+def open_session(model: OnnxModel, device: str = 'cpu', threads: int = 0) -> Any:
     """Return onnxruntime's session. Raises PolicyError, and whatever onnxruntime raises."""
     import onnxruntime
 
@@ -78,7 +78,7 @@ def open_session(model: Model, device: str = 'cpu', threads: int = 0) -> Any:
     options.use_deterministic_compute = True
     options.log_severity_level = 4
     if model.external:
-        values = [_external(onnxruntime, model.folder, each) for each in model.external]
+        values = [_read_external(onnxruntime, model.folder, each) for each in model.external]
         options.add_external_initializers([each.name for each in model.external], values)
     return onnxruntime.InferenceSession(
         model.data, options, providers=[_provider(onnxruntime, device)]
@@ -98,7 +98,7 @@ def _provider(onnxruntime: Any, device: str) -> Any:
     return name, {'device_id': int(number or 0)}
 
 
-def _external(onnxruntime: Any, folder: Path, each: External) -> Any:
+def _read_external(onnxruntime: Any, folder: Path, each: ExternalTensor) -> Any:
     """Return the values of a tensor in another file, in memory of their own."""
     with open(folder / each.location, 'rb') as handle:
         handle.seek(each.offset)
@@ -109,7 +109,7 @@ def _external(onnxruntime: Any, folder: Path, each: External) -> Any:
     return onnxruntime.OrtValue.ortvalue_from_numpy(values)
 
 
-def inputs_of(session: Any, count: int) -> list[str]:
+def model_input_names(session: Any, count: int) -> list[str]:
     """Return the names of the inputs in order. Raises PolicyError for others than wanted."""
     inputs = session.get_inputs()
     types = [each.type for each in inputs]
@@ -121,13 +121,13 @@ def inputs_of(session: Any, count: int) -> list[str]:
     return [each.name for each in inputs]
 
 
-def try_model(model: Model, shapes: Sequence[tuple[int, ...]]) -> None:
+def run_in_child_process(model: OnnxModel, shapes: Sequence[tuple[int, ...]]) -> None:
     """
     Load a model and run it once on zeros, in a child process. Raises PolicyError.
 
     The child may take so much memory and time, and it ends with its work or with this process.
     """
-    limit_bytes = TRIAL_SPARE_BYTES + COPIES * model.size_bytes
+    limit_bytes = TRIAL_SPARE_BYTES + MODEL_COPY_COUNT * model.size_bytes
     said = {
         'folder': str(model.folder),
         'external': [asdict(each) for each in model.external],
@@ -140,12 +140,12 @@ def try_model(model: Model, shapes: Sequence[tuple[int, ...]]) -> None:
             [sys.executable, '-m', __spec__.name],
             input=json.dumps(said).encode() + b'\n' + model.data,
             capture_output=True,
-            timeout=TRIAL_S,
+            timeout=TRIAL_TIMEOUT_S,
         )
         answer = json.loads(done.stdout.splitlines()[-1]) if done.stdout else {}
     except subprocess.TimeoutExpired as error:
         raise PolicyError(
-            f'the program in {model.folder} did not answer within {TRIAL_S:g} s; it computes too '
+            f'the program in {model.folder} did not answer within {TRIAL_TIMEOUT_S:g} s; it computes too '
             'long to serve a robot'
         ) from error
     except ValueError:
@@ -158,28 +158,28 @@ def try_model(model: Model, shapes: Sequence[tuple[int, ...]]) -> None:
         )
 
 
-def trial() -> None:
+def child_main() -> None:
     """Do what `try_model` asks for on stdin, and answer on stdout."""
     said = json.loads(sys.stdin.buffer.readline())
     resource.setrlimit(resource.RLIMIT_AS, (said['limit_bytes'],) * 2)
-    resource.setrlimit(resource.RLIMIT_CPU, (int(TRIAL_S),) * 2)
+    resource.setrlimit(resource.RLIMIT_CPU, (int(TRIAL_TIMEOUT_S),) * 2)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     external = tuple(
-        External(**{**each, 'dims': tuple(each['dims'])}) for each in said['external']
+        ExternalTensor(**{**each, 'dims': tuple(each['dims'])}) for each in said['external']
     )
     data = sys.stdin.buffer.read()
-    model = Model(Path(said['folder']), data, external, said['size_bytes'])
+    model = OnnxModel(Path(said['folder']), data, external, said['size_bytes'])
     try:
         session = open_session(model, threads=1)
-        names = inputs_of(session, len(said['shapes']))
+        names = model_input_names(session, len(said['shapes']))
         zeros = [np.zeros(shape, np.float32) for shape in said['shapes']]
         session.run(None, dict(zip(names, zeros, strict=True)))
         error = ''
     except Exception as raised:
         # onnxruntime raises all kinds
-        error = in_one_line(raised)
+        error = one_line(raised)
     print(json.dumps({'error': error}), flush=True)
 
 
 if __name__ == '__main__':
-    trial()
+    child_main()

@@ -17,17 +17,17 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from lerobot_serve.policies.base import PolicyError
-from lerobot_serve.policies.exported.archive import checked
-from lerobot_serve.policies.exported.check import EXPORT_RULES
+from lerobot_serve.policies.error_text import one_line
 from lerobot_serve.policies.exported.onnx_session import (
-    inputs_of,
-    Model,
+    model_input_names,
+    OnnxModel,
     open_session,
-    try_model,
+    run_in_child_process,
 )
-from lerobot_serve.policies.failure import in_one_line
+from lerobot_serve.policies.exported.program_archive import checked_archive
+from lerobot_serve.policies.exported.torch_export_rules import EXPORT_RULES
 
-STEP_LIMIT_BYTES = 1 << 30
+TENSOR_LIMIT_BYTES = 1 << 30
 
 
 class Program(Protocol):
@@ -76,7 +76,7 @@ class OnnxProgram:
         return []
 
 
-class BoundedSteps(TorchDispatchMode):
+class TensorSizeLimiter(TorchDispatchMode):
     """
     Refuses an operator whose result would be over STEP_LIMIT_BYTES, before it is computed.
 
@@ -88,27 +88,27 @@ class BoundedSteps(TorchDispatchMode):
     ) -> Any:
         kwargs = kwargs or {}
         try:
-            planned = func(*_without_values(args), **_without_values(kwargs))
+            planned = func(*_on_meta_device(args), **_on_meta_device(kwargs))
         except (RuntimeError, NotImplementedError, TypeError, ValueError):
             planned = ()
         for each in tree_leaves(planned):
             size = each.untyped_storage().nbytes() if isinstance(each, torch.Tensor) else 0
-            if size > STEP_LIMIT_BYTES:
+            if size > TENSOR_LIMIT_BYTES:
                 raise PolicyError(
                     f'the program makes a tensor of {size >> 20} MB in one step ({func}), allowed '
-                    f'are {STEP_LIMIT_BYTES >> 20}; export a smaller one'
+                    f'are {TENSOR_LIMIT_BYTES >> 20}; export a smaller one'
                 )
         return func(*args, **kwargs)
 
 
-def _without_values(values: Any) -> Any:
+def _on_meta_device(values: Any) -> Any:
     moved = tree_map_only(torch.Tensor, lambda each: each.to('meta'), values)
     return tree_map_only(torch.device, lambda _: torch.device('meta'), moved)
 
 
 def load_torch(file: Path, device: torch.device) -> TorchProgram:
     """Return the program of torch.export in a file. Raises PolicyError."""
-    archive = checked(file, EXPORT_RULES)
+    archive = checked_archive(file, EXPORT_RULES)
     try:
         program = torch.export.load(archive)
         # its guards are source text; the shapes are checked by the probe and at each request
@@ -116,29 +116,29 @@ def load_torch(file: Path, device: torch.device) -> TorchProgram:
     except Exception as error:
         # torch raises all kinds
         raise PolicyError(
-            f'{file} cannot be loaded by torch {torch.__version__}: {in_one_line(error)}; export '
+            f'{file} cannot be loaded by torch {torch.__version__}: {one_line(error)}; export '
             'it with this version, on the CPU'
         ) from error
     return TorchProgram(module)
 
 
 def load_onnx(
-    model: Model, shapes: list[tuple[int, ...]], device: torch.device, threads: int
+    model: OnnxModel, shapes: list[tuple[int, ...]], device: torch.device, threads: int
 ) -> OnnxProgram:
     """
     Return the program in an ONNX file, tried in a process of its own first. Raises PolicyError.
 
     `shapes` are those of its inputs and states for one request.
     """
-    try_model(model, shapes)
+    run_in_child_process(model, shapes)
     try:
         session = open_session(model, str(device), threads)
-        names = inputs_of(session, len(shapes))
+        names = model_input_names(session, len(shapes))
     except PolicyError:
         raise
     except Exception as error:
         # onnxruntime raises all kinds
         raise PolicyError(
-            f'the program in {model.folder} cannot be loaded by onnxruntime: {in_one_line(error)}'
+            f'the program in {model.folder} cannot be loaded by onnxruntime: {one_line(error)}'
         ) from error
     return OnnxProgram(session, names, device)

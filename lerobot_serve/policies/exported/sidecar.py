@@ -11,17 +11,17 @@ from dataclasses import dataclass
 import math
 from pathlib import Path
 
-from lerobot_serve.policies.base import Camera, PolicyError
-from lerobot_serve.policies.settings import (
+from lerobot_serve.policies.base import PolicyCamera, PolicyError
+from lerobot_serve.policies.files.policy_json import (
     cameras,
     check_fields,
-    FIELDS,
-    GROUP,
+    COMMON_FIELDS,
+    FieldRule,
     is_size,
     NAMES,
+    OBJECT,
     one_of,
     read_fields,
-    Rule,
 )
 
 KIND = 'exported'
@@ -32,7 +32,7 @@ MODES: dict[str, tuple[str, ...]] = {
     'mean_std': ('mean', 'std'),
     'min_max': ('min', 'max'),
 }
-WHITE = {'0..1': 1.0, '0..255': 255.0}
+WHITE_LEVELS = {'0..1': 1.0, '0..255': 255.0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Sidecar:
     id: str
     state_names: tuple[str, ...]
     action_names: tuple[str, ...]
-    cameras: tuple[Camera, ...]
+    cameras: tuple[PolicyCamera, ...]
     chunk_size: int
     trained_fps: float
     inputs: tuple[str, ...]
@@ -64,7 +64,7 @@ class Sidecar:
 
 def read_sidecar(file: Path) -> Sidecar:
     """Return what policy.json says. Raises PolicyError; it names file, field and rule."""
-    values = read_fields(file, SIDECAR_FIELDS, {'states': STATES})
+    values = read_fields(file, SIDECAR_FIELDS, {'states': STATES_RULE})
     seen = cameras(values)
     names = [STATE, *(camera.name for camera in seen)]
     if sorted(values['inputs']) != sorted(names):
@@ -82,7 +82,7 @@ def read_sidecar(file: Path) -> Sidecar:
         values['chunk_size'],
         float(values['trained_fps']),
         tuple(values['inputs']),
-        WHITE[values['image_scale']],
+        WHITE_LEVELS[values['image_scale']],
         values['batch'] == 'dynamic',
         values['stochastic'],
         values['normalization'],
@@ -101,17 +101,17 @@ def _is_states(value: object) -> bool:
 
 
 STATE_COUNT_LIMIT, STATE_VALUE_LIMIT = 16, 1 << 20
-STATES = Rule(
+STATES_RULE = FieldRule(
     f'a list of up to {STATE_COUNT_LIMIT} shapes without the batch, of {STATE_VALUE_LIMIT} values '
     'together',
     _is_states,
 )
-SIDECAR_FIELDS: dict[str, Rule] = {
-    **FIELDS,
+SIDECAR_FIELDS: dict[str, FieldRule] = {
+    **COMMON_FIELDS,
     'kind': one_of(KIND),
     'inputs': NAMES,
-    'image_scale': one_of(*WHITE),
+    'image_scale': one_of(*WHITE_LEVELS),
     'batch': one_of('dynamic', 1),
     'stochastic': one_of(False, True),
-    'normalization': GROUP,
+    'normalization': OBJECT,
 }

@@ -24,7 +24,7 @@ import warnings
 import torch
 
 from lerobot_serve.policies.base import PolicyError
-from lerobot_serve.policies.lerobot import seal
+from lerobot_serve.policies.lerobot import hardening
 
 # what torchvision's Python part declares for its compiled part; no policy calls these two
 COMPILED_OPERATORS = ('nms', 'qnms')
@@ -56,13 +56,13 @@ class LeRobot:
 @cache
 def lerobot() -> LeRobot:
     """Import LeRobot once and return its parts. Raises PolicyError when that cannot be."""
-    seal.go_offline()
+    hardening.go_offline()
     try:
         with quiet():
             _import_torchvision()
-            parts = _imported()
-            seal.go_offline()
-            seal.refuse_code()
+            parts = _import_parts()
+            hardening.go_offline()
+            hardening.refuse_code()
             return parts
     except ImportError as error:
         raise PolicyError(
@@ -124,7 +124,7 @@ def import_steps(config_class: type) -> None:
         importlib.import_module(beside)
 
 
-def _imported() -> LeRobot:
+def _import_parts() -> LeRobot:
     from lerobot.configs.policies import PreTrainedConfig
     from lerobot.policies.factory import get_policy_class, make_pre_post_processors
     from lerobot.policies.pretrained import PreTrainedPolicy

@@ -8,10 +8,18 @@ from typing import Any, TypeVar
 
 import torch
 
-from lerobot_serve.policies.base import Loading, PolicyError
-from lerobot_serve.policies.device import torch_device, use_threads
-from lerobot_serve.policies.footprint import declared_bytes
-from lerobot_serve.policies.headers import tensor_headers
+from lerobot_serve.policies.base import LoadOptions, PolicyError
+from lerobot_serve.policies.files.file_headers import tensor_headers
+from lerobot_serve.policies.lerobot.checkpoint.checkpoint import (
+    Checkpoint,
+    CONFIG_FILE,
+    read_checkpoint,
+)
+from lerobot_serve.policies.lerobot.checkpoint.features import read_features
+from lerobot_serve.policies.lerobot.checkpoint.normalization_statistics import (
+    action_range,
+    check_statistics,
+)
 from lerobot_serve.policies.lerobot.compat import (
     import_trusted,
     in_one_line,
@@ -19,50 +27,61 @@ from lerobot_serve.policies.lerobot.compat import (
     lerobot,
     quiet,
 )
-from lerobot_serve.policies.lerobot.description import describe
-from lerobot_serve.policies.lerobot.features import read_features
-from lerobot_serve.policies.lerobot.folder import CONFIG_FILE, Folder, read_folder
-from lerobot_serve.policies.lerobot.kinds import check_dtype, Kind, kind_of, KINDS, served
-from lerobot_serve.policies.lerobot.network import load_network
-from lerobot_serve.policies.lerobot.pipelines import load_pipelines
-from lerobot_serve.policies.lerobot.policy import LeRobotPolicy
-from lerobot_serve.policies.lerobot.precision import precision_of, use_dtype
-from lerobot_serve.policies.lerobot.sizes import check_sizes
-from lerobot_serve.policies.lerobot.statistics import action_range, check_statistics
-from lerobot_serve.policies.lerobot.trial import tried
-from lerobot_serve.policies.memory import check_room
+from lerobot_serve.policies.lerobot.loading.description import describe_policy
+from lerobot_serve.policies.lerobot.loading.first_prediction import try_policy
+from lerobot_serve.policies.lerobot.loading.network import load_network
+from lerobot_serve.policies.lerobot.loading.network_sizes import check_network_sizes
+from lerobot_serve.policies.lerobot.loading.precision import autocast_dtype, set_dtype
+from lerobot_serve.policies.lerobot.policy_types import (
+    check_dtype,
+    policy_type_spec,
+    POLICY_TYPES,
+    PolicyTypeSpec,
+    served_types,
+)
+from lerobot_serve.policies.lerobot.prediction.policy import LeRobotPolicy
+from lerobot_serve.policies.lerobot.prediction.processors import load_processors
+from lerobot_serve.policies.resources.device import set_cpu_threads, torch_device
+from lerobot_serve.policies.resources.footprint import declared_bytes
+from lerobot_serve.policies.resources.memory import check_memory
 
 T = TypeVar('T')
 
 
-def load(loading: Loading) -> LeRobotPolicy:
+def load(loading: LoadOptions) -> LeRobotPolicy:
     """Return the policy in the directory `loading.path`, tried out once. Raises PolicyError."""
-    use_threads(loading.cpu_threads)
+    set_cpu_threads(loading.cpu_threads)
     device = torch_device(loading.device)
-    folder = read_folder(loading.path, loading.trusted_packages)
-    kind = kind_of(folder.policy_type, loading.trusted_packages)
+    folder = read_checkpoint(loading.path, loading.trusted_packages)
+    kind = policy_type_spec(folder.policy_type, loading.trusted_packages)
     check_dtype(folder.policy_type, kind, loading.dtype)
     features = read_features(folder, loading)
     headers = tensor_headers(folder.weights_file)
     notes = check_statistics(folder, loading.allow_missing_statistics)
-    check_room(loading, declared_bytes(folder.path))
+    check_memory(loading, declared_bytes(folder.path))
     lerobot()
     import_trusted(loading.trusted_packages)
     with quiet():
-        network_class = _part(folder, 'its type', lambda: _class(folder, loading))
-        config = _part(folder, CONFIG_FILE, lambda: _config(folder, device, kind, loading.dtype))
-        _part(folder, 'its sizes', lambda: check_sizes(folder, network_class, config, headers))
-        network = _part(
+        network_class = _load_part(folder, 'its type', lambda: _network_class(folder, loading))
+        config = _load_part(
+            folder, CONFIG_FILE, lambda: _load_config(folder, device, kind, loading.dtype)
+        )
+        _load_part(
+            folder,
+            'its sizes',
+            lambda: check_network_sizes(folder, network_class, config, headers),
+        )
+        network = _load_part(
             folder,
             'the network',
             lambda: load_network(folder, network_class, config, loading.dtype),
         )
-        pipelines = _part(
+        pipelines = _load_part(
             folder,
             'the processors',
-            lambda: load_pipelines(folder, config, device, loading.trusted_packages),
+            lambda: load_processors(folder, config, device, loading.trusted_packages),
         )
-        description = describe(
+        description = describe_policy(
             folder,
             loading,
             features,
@@ -73,21 +92,21 @@ def load(loading: Loading) -> LeRobotPolicy:
         )
         if not pipelines.relative:
             description = replace(description, action_range=action_range(folder))
-        return _part(
+        return _load_part(
             folder,
             'a first prediction',
-            lambda: tried(
+            lambda: try_policy(
                 network,
                 pipelines,
                 description,
                 kind,
                 loading.state_limit,
-                precision_of(config, loading.dtype),
+                autocast_dtype(config, loading.dtype),
             ),
         )
 
 
-def _part(folder: Folder, what: str, work: Callable[[], T]) -> T:
+def _load_part(folder: Checkpoint, what: str, work: Callable[[], T]) -> T:
     """Return what a part of the loading makes. Raises PolicyError for all that LeRobot raises."""
     try:
         return work()
@@ -101,20 +120,20 @@ def _part(folder: Folder, what: str, work: Callable[[], T]) -> T:
         ) from error
 
 
-def _class(folder: Folder, loading: Loading) -> Any:
+def _network_class(folder: Checkpoint, loading: LoadOptions) -> Any:
     """Return the class of the network. Raises PolicyError for a type without one."""
     parts, name = lerobot(), folder.policy_type
     if name not in parts.config_class.get_known_choices():
         raise PolicyError(
             f'{folder.path / CONFIG_FILE} is of the type {name!r:.80}, which neither LeRobot '
             f'{parts.version} nor {", ".join(loading.trusted_packages) or "a trusted package"} '
-            f'brings; served are {served()}'
+            f'brings; served are {served_types()}'
         )
     chosen = parts.config_class.get_choice_class(name)
-    if name not in KINDS and not is_trusted(chosen, loading.trusted_packages):
+    if name not in POLICY_TYPES and not is_trusted(chosen, loading.trusted_packages):
         raise PolicyError(
             f'the type {name!r} is of {chosen.__module__.partition(".")[0]}, whose types are not '
-            f'served; served are {served()}'
+            f'served; served are {served_types()}'
         )
     try:
         network_class = parts.get_policy_class(name)
@@ -124,11 +143,13 @@ def _class(folder: Folder, loading: Loading) -> Any:
             f"python3 -m pip install 'lerobot[{name}]'"
         ) from error
     if network_class.predict_action_chunk is parts.policy_class.predict_action_chunk:
-        raise PolicyError(f'the type {name!r} predicts no chunks; served are {served()}')
+        raise PolicyError(f'the type {name!r} predicts no chunks; served are {served_types()}')
     return network_class
 
 
-def _config(folder: Folder, device: torch.device, kind: Kind, dtype: str) -> Any:
+def _load_config(
+    folder: Checkpoint, device: torch.device, kind: PolicyTypeSpec, dtype: str
+) -> Any:
     """Return the configuration as this server runs it: its device, RTC on, nothing downloaded."""
     parts = lerobot()
     try:
@@ -150,5 +171,5 @@ def _config(folder: Folder, device: torch.device, kind: Kind, dtype: str) -> Any
     for asset in folder.assets:
         if asset.is_model:
             config.vlm_model_name = str(asset.folder)
-    use_dtype(config, dtype)
+    set_dtype(config, dtype)
     return config

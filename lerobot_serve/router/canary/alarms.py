@@ -22,23 +22,23 @@ import math
 from typing import Any
 
 # of the highest stake, which is 1 / bound
-FRACTIONS = (0.02, 0.1, 0.4, 0.9)
-FALSE_ALARM = 0.01
+STAKE_FRACTIONS = (0.02, 0.1, 0.4, 0.9)
+FALSE_ALARM_PROBABILITY = 0.01
 # observations among which a false alarm has that probability at most
-ANSWERS, CHUNKS = 10**6, 1000
+REPLIES_PER_ALARM, CHUNKS_PER_ALARM = 10**6, 1000
 # above it nothing can be told from it
 HIGHEST_BOUND = 0.95
 # how fast the champion's recent share forgets, in minimums
-HALF_LIFE = 2.0
+HALF_LIFE_MINIMUMS = 2.0
 
 
-def level(observations: int) -> float:
+def alarm_threshold(observations: int) -> float:
     """Return the log evidence at which an alarm sounds."""
-    return math.log(observations * len(FRACTIONS) / FALSE_ALARM)
+    return math.log(observations * len(STAKE_FRACTIONS) / FALSE_ALARM_PROBABILITY)
 
 
 @dataclass(slots=True)
-class Run:
+class EvidenceRun:
     """Evidence of one stake, and what was seen since it began."""
 
     evidence: float = 0.0
@@ -53,10 +53,12 @@ class Run:
 
 
 @dataclass(slots=True)
-class Alarm:
+class ShareAlarm:
     """One share. `chunk` counts make an observation; 1: each is one, an event or none."""
 
-    runs: list[Run] = field(default_factory=lambda: [Run() for _ in FRACTIONS])
+    runs: list[EvidenceRun] = field(
+        default_factory=lambda: [EvidenceRun() for _ in STAKE_FRACTIONS]
+    )
     # of the chunk that fills
     events: float = 0.0
     count: float = 0.0
@@ -72,17 +74,17 @@ class Alarm:
             share, events, total = self.events / self.count, self.events, self.count
             whole = int(self.count // chunk)
             self.events = self.count = 0.0
-            for run, fraction in zip(self.runs, FRACTIONS, strict=True):
+            for run, fraction in zip(self.runs, STAKE_FRACTIONS, strict=True):
                 more = whole * math.log1p(fraction * (share / bound - 1))
                 run.add(events, total, more)
 
     def _observe(self, events: int, total: int, bound: float) -> None:
-        for run, fraction in zip(self.runs, FRACTIONS, strict=True):
+        for run, fraction in zip(self.runs, STAKE_FRACTIONS, strict=True):
             bad = math.log1p(fraction * (1 / bound - 1))
             run.add(events, total, events * bad + (total - events) * math.log1p(-fraction))
 
     @property
-    def strongest(self) -> Run:
+    def strongest(self) -> EvidenceRun:
         return max(self.runs, key=lambda run: run.evidence)
 
     def memory(self) -> list[float]:
@@ -93,14 +95,16 @@ class Alarm:
     def restore(self, memory: Sequence[Any]) -> None:
         """Go on from what `memory` returned. Raises ValueError or TypeError."""
         values = [_number(value) for value in memory]
-        if len(values) != 3 * len(FRACTIONS) + 2:
+        if len(values) != 3 * len(STAKE_FRACTIONS) + 2:
             raise ValueError(f'an alarm is {memory!r}')
-        self.runs = [Run(*values[i : i + 3]) for i in range(0, 3 * len(FRACTIONS), 3)]
+        self.runs = [
+            EvidenceRun(*values[i : i + 3]) for i in range(0, 3 * len(STAKE_FRACTIONS), 3)
+        ]
         self.events, self.count = values[-2:]
 
 
 @dataclass(slots=True)
-class Usual:
+class ChampionShare:
     """The champion's share: the higher of that since the step began and the recent one."""
 
     events: float = 0.0
@@ -110,7 +114,7 @@ class Usual:
 
     def add(self, events: int, total: int, minimum: int) -> None:
         """Take what was seen since the last time."""
-        keep = 0.5 ** (total / (HALF_LIFE * minimum))
+        keep = 0.5 ** (total / (HALF_LIFE_MINIMUMS * minimum))
         self.events, self.count = self.events + events, self.count + total
         self.recent_events = self.recent_events * keep + events
         self.recent_count = self.recent_count * keep + total
@@ -123,12 +127,12 @@ class Usual:
         )
 
 
-class Alarms:
+class ShareAlarms:
     """One alarm for each kind of event; see guards.KINDS."""
 
     def __init__(self, kinds: Sequence[str]) -> None:
-        self.of = {kind: Alarm() for kind in kinds}
-        self.usual = {kind: Usual() for kind in kinds}
+        self.of = {kind: ShareAlarm() for kind in kinds}
+        self.usual = {kind: ChampionShare() for kind in kinds}
 
     def memory(self) -> dict[str, list[float]]:
         """Return what `restore` takes."""
@@ -141,7 +145,7 @@ class Alarms:
         for kind, alarm in self.of.items():
             *values, a, b, c, d = memory[kind]
             alarm.restore(values)
-            self.usual[kind] = Usual(_number(a), _number(b), _number(c), _number(d))
+            self.usual[kind] = ChampionShare(_number(a), _number(b), _number(c), _number(d))
 
 
 def _number(value: Any) -> float:

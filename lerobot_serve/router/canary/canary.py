@@ -11,31 +11,31 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from lerobot_serve.router.canary import words
+from lerobot_serve.router.canary import status_text
 from lerobot_serve.router.canary.facts import Facts, SLOTS
 from lerobot_serve.router.canary.guards import (
-    forbidden,
-    Limits,
-    not_ready,
-    observe,
-    tripped,
-    unseen,
+    GuardLimits,
+    missing_data,
+    not_ready_reason,
+    promotion_blocker,
+    rollback_reason,
+    update_alarms,
 )
-from lerobot_serve.router.canary.plan import Plan, Terms
+from lerobot_serve.router.canary.plan import CanaryPlan, Terms
 from lerobot_serve.router.canary.record import (
+    CanaryEvent,
+    CanaryRecord,
     from_json,
-    Happening,
     new_trial,
-    Record,
     TEXT_LIMIT,
 )
-from lerobot_serve.router.canary.states import Event, NEXT, ON_TRIAL, State
+from lerobot_serve.router.canary.states import CanaryPhase, CanaryTrigger, ON_TRIAL, TRANSITIONS
 
 # nobody knows what happened between two looks that are further apart
-LONGEST_GAP_NS = 60 * 10**9
+MAX_UPDATE_GAP_NS = 60 * 10**9
 
 
-class NotAllowed(ValueError):
+class CanaryCommandRejected(ValueError):
     """An operator's word that cannot be followed now; says why and what to do."""
 
 
@@ -43,26 +43,29 @@ class Canary:
     """See the module. `limits` may be replaced at any time, the others are to be read."""
 
     def __init__(
-        self, plan: Plan | None, terms: Terms | None = None, limits: Limits | None = None
+        self,
+        plan: CanaryPlan | None,
+        terms: Terms | None = None,
+        limits: GuardLimits | None = None,
     ) -> None:
         self.plan, self.terms = plan, terms or Terms()
-        self.limits = limits or Limits()
-        self.record = Record(trial=new_trial(self.terms))
-        self._new: list[Happening] = []
+        self.limits = limits or GuardLimits()
+        self.record = CanaryRecord(trial=new_trial(self.terms))
+        self._new: list[CanaryEvent] = []
         self._seen_ns: int | None = None
-        self._forget_sight()
+        self._reset_observations()
         self.text = 'no canary: there is no plan'
         if plan:
-            self._on(Event.START, 'began', f'plan {plan.text}; {self.terms.text}')
+            self._on(CanaryTrigger.START, 'began', f'plan {plan.text}; {self.terms.text}')
 
     @property
-    def state(self) -> State:
+    def state(self) -> CanaryPhase:
         return self.record.state
 
     @property
     def is_over(self) -> bool:
         """Whether the split is the operator's."""
-        return self.state in (State.OFF, State.PROMOTED, State.ROLLED_BACK)
+        return self.state in (CanaryPhase.OFF, CanaryPhase.PROMOTED, CanaryPhase.ROLLED_BACK)
 
     @property
     def step(self) -> int:
@@ -72,25 +75,25 @@ class Canary:
     @property
     def share_percent(self) -> int | None:
         """The share of new episodes to the candidate; None without a plan."""
-        if self.state is State.OFF:
+        if self.state is CanaryPhase.OFF:
             return None
-        if self.state in (State.WAITING, State.ROLLED_BACK):
+        if self.state in (CanaryPhase.WAITING, CanaryPhase.ROLLED_BACK):
             return 0
         return self.plan.steps[self.step].share_percent
 
     @property
-    def history(self) -> tuple[Happening, ...]:
+    def history(self) -> tuple[CanaryEvent, ...]:
         """The latest happenings, oldest first."""
         return tuple(self.record.history)
 
-    def look(self, now_ns: int, facts: Facts) -> tuple[Happening, ...]:
+    def look(self, now_ns: int, facts: Facts) -> tuple[CanaryEvent, ...]:
         """Take what was seen by now and decide; return what happened."""
         self._new = []
-        if self.state is State.OFF:
+        if self.state is CanaryPhase.OFF:
             return ()
         self._count(now_ns, facts)
         self._check_policies(facts)
-        if self.state is State.WAITING:
+        if self.state is CanaryPhase.WAITING:
             self._wait(facts)
         elif self.state in ON_TRIAL:
             self._judge(self.seen(facts))
@@ -105,52 +108,52 @@ class Canary:
         """Episodes of this step that wait for a verdict, with their arm."""
         return self.record.trial.open
 
-    def replan(self, plan: Plan | None, terms: Terms) -> None:
+    def change_plan(self, plan: CanaryPlan | None, terms: Terms) -> None:
         """Take another plan and other terms; what is new begins at 0."""
         if (plan, terms) == (self.plan, self.terms):
             return
         self.plan, self.terms = plan, terms
         if plan is None:
-            if self.state is not State.OFF:
-                self._on(Event.STOP, 'stopped', 'the plan was taken away')
+            if self.state is not CanaryPhase.OFF:
+                self._on(CanaryTrigger.STOP, 'stopped', 'the plan was taken away')
             return
-        event = Event.START if self.state is State.OFF else Event.ANEW
-        self._begin_anew(event, f'plan and terms are now: {plan.text}; {terms.text}')
+        event = CanaryTrigger.START if self.state is CanaryPhase.OFF else CanaryTrigger.RESTART
+        self._restart(event, f'plan and terms are now: {plan.text}; {terms.text}')
 
     # an operator's word
 
     def pause(self, reason: str) -> str:
         """Keep the share whatever the comparison says; guards still act. Raises NotAllowed."""
-        return self._by_hand(Event.PAUSE, 'paused', reason)
+        return self._operator_command(CanaryTrigger.PAUSE, 'paused', reason)
 
     def resume(self, reason: str) -> str:
         """Go on; a canary that was rolled back begins anew. Raises NotAllowed."""
-        if self.state is State.ROLLED_BACK:
-            self._allow(Event.RESUME, 'resume')
-            self._begin_anew(Event.RESUME, f'by an operator: {_reason(reason)}')
+        if self.state is CanaryPhase.ROLLED_BACK:
+            self._allow(CanaryTrigger.RESUME, 'resume')
+            self._restart(CanaryTrigger.RESUME, f'by an operator: {_reason(reason)}')
             return self.text
-        return self._by_hand(Event.RESUME, 'resumed', reason)
+        return self._operator_command(CanaryTrigger.RESUME, 'resumed', reason)
 
     def rollback(self, reason: str) -> str:
         """Give the candidate no more episodes. Raises NotAllowed."""
-        return self._by_hand(Event.ROLL_BACK, 'rolled_back', reason)
+        return self._operator_command(CanaryTrigger.ROLL_BACK, 'rolled_back', reason)
 
     def promote(self, reason: str) -> str:
         """Go to the next step without waiting for the comparison. Raises NotAllowed."""
-        self._allow(Event.FINISH, 'promote')
-        if self._forbids:
-            raise NotAllowed(f'not promoted: {self._forbids}')
+        self._allow(CanaryTrigger.FINISH, 'promote')
+        if self._promotion_blocker:
+            raise CanaryCommandRejected(f'not promoted: {self._promotion_blocker}')
         self._advance(f'by an operator: {_reason(reason)}')
         return self.text
 
-    def _by_hand(self, event: Event, what: str, reason: str) -> str:
+    def _operator_command(self, event: CanaryTrigger, what: str, reason: str) -> str:
         self._allow(event, event.name.lower().replace('_', ' '))
         self._on(event, what, f'by an operator: {_reason(reason)}')
         return self.text
 
-    def _allow(self, event: Event, what: str) -> None:
-        if (self.state, event) not in NEXT:
-            raise NotAllowed(
+    def _allow(self, event: CanaryTrigger, what: str) -> None:
+        if (self.state, event) not in TRANSITIONS:
+            raise CanaryCommandRejected(
                 f'cannot {what} a canary that is {self.state.value.replace("_", " ")}: {self.text}'
             )
 
@@ -177,7 +180,7 @@ class Canary:
         except (ValueError, KeyError, TypeError) as error:
             return f'the canary begins anew: what it remembered makes no sense ({error!r})'
         self.record, self._seen_ns = record, None
-        self._forget_sight()
+        self._reset_observations()
         self._say(record.why)
         return ''
 
@@ -186,14 +189,14 @@ class Canary:
     def _count(self, now_ns: int, facts: Facts) -> None:
         record, before_ns = self.record, self._seen_ns
         self._seen_ns = now_ns
-        gap_ns = 0 if before_ns is None else min(max(0, now_ns - before_ns), LONGEST_GAP_NS)
+        gap_ns = 0 if before_ns is None else min(max(0, now_ns - before_ns), MAX_UPDATE_GAP_NS)
         self._was_healthy |= facts.candidate.healthy
         if self.state not in ON_TRIAL:
             record.growth.skip(facts)
             return
-        record.time_ns += gap_ns if self.state is not State.PAUSED else 0
+        record.time_ns += gap_ns if self.state is not CanaryPhase.PAUSED else 0
         record.trial.take(facts.events)
-        observe(record.alarms, record.growth.add(facts), self.limits)
+        update_alarms(record.alarms, record.growth.add(facts), self.limits)
 
     def _check_policies(self, facts: Facts) -> None:
         for slot in SLOTS:
@@ -202,65 +205,71 @@ class Canary:
                 continue
             self.record.policies[slot] = now
             # a canary that is over concerns only the candidate
-            concerned = slot == 'candidate' or self.state in (State.WAITING, *ON_TRIAL)
+            concerned = slot == 'candidate' or self.state in (CanaryPhase.WAITING, *ON_TRIAL)
             if before and concerned:
-                self._begin_anew(Event.ANEW, f'the {slot} is now {now}; it was {before}')
+                self._restart(CanaryTrigger.RESTART, f'the {slot} is now {now}; it was {before}')
 
     def _wait(self, facts: Facts) -> None:
         reason = self._not_ready(facts)
         if reason:
             self._say(reason)
             return
-        self._on(Event.READY, 'started', words.where(self.plan, 0))
+        self._on(CanaryTrigger.READY, 'started', status_text.step_text(self.plan, 0))
 
     def _judge(self, facts: Facts) -> None:
         record, trials = self.record, len(self.plan.trials)
         if record.comparison.look(record.trial, self.terms):
-            self._tell('passed', words.passed(facts, self.terms))
-        guard = self._unhealthy(facts) or tripped(facts, record.alarms, self.limits)
+            self._tell('passed', status_text.passed_text(facts, self.terms))
+        guard = self._unhealthy_reason(facts) or rollback_reason(facts, record.alarms, self.limits)
         if guard:
-            self._on(Event.ROLL_BACK, 'rolled_back', guard)
+            self._on(CanaryTrigger.ROLL_BACK, 'rolled_back', guard)
         elif record.comparison.is_worse(self.terms, trials):
-            self._on(Event.ROLL_BACK, 'rolled_back', words.is_worse(facts, self.terms))
-        elif self.state is State.PAUSED:
+            self._on(
+                CanaryTrigger.ROLL_BACK, 'rolled_back', status_text.worse_text(facts, self.terms)
+            )
+        elif self.state is CanaryPhase.PAUSED:
             self._not_ready(facts)
             self.text = f'paused: {record.why}; {self._progress(facts)}'
         else:
             self._hold_or_promote(facts)
 
-    def _unhealthy(self, facts: Facts) -> str:
+    def _unhealthy_reason(self, facts: Facts) -> str:
         # after a restart of the router its slots are not known yet
         if facts.candidate.healthy or not self._was_healthy:
             return ''
-        return not_ready('candidate', facts.candidate)
+        return not_ready_reason('candidate', facts.candidate)
 
     def _not_ready(self, facts: Facts) -> str:
         """Return why nothing can be promoted now; the candidate's part binds an operator too."""
-        self._forbids = forbidden(facts)
-        return self._forbids or not_ready('champion', facts.champion)
+        self._promotion_blocker = promotion_blocker(facts)
+        return self._promotion_blocker or not_ready_reason('champion', facts.champion)
 
     def _hold_or_promote(self, facts: Facts) -> None:
         reason = self._not_ready(facts)
         if not reason and not self._step_is_over(facts):
-            self._stay(State.RUNNING, self._progress(facts))
+            self._keep_share(CanaryPhase.RUNNING, self._progress(facts))
             return
-        reason = reason or self._unproven(facts) or unseen(facts, self.limits)
+        reason = reason or self._unproven(facts) or missing_data(facts, self.limits)
         if reason:
-            self._stay(State.HELD, reason)
+            self._keep_share(CanaryPhase.HELD, reason)
         else:
-            self._advance(words.rates(facts))
+            self._advance(status_text.rates_text(facts))
 
     def _unproven(self, facts: Facts) -> str:
         comparison, terms = self.record.comparison, self.terms
         if comparison.aborts_differ(terms):
-            return words.aborts_differ(facts)
+            return status_text.aborts_text(facts)
         if comparison.passed:
             return ''
-        return words.undecided(self.plan, self.step, facts, terms, self.record.trial)
+        return status_text.undecided_text(self.plan, self.step, facts, terms, self.record.trial)
 
-    def _stay(self, state: State, why: str) -> None:
+    def _keep_share(self, state: CanaryPhase, why: str) -> None:
         if state is not self.state:
-            self._on(Event.HOLD if state is State.HELD else Event.GATHER, state.value, why)
+            self._on(
+                CanaryTrigger.HOLD if state is CanaryPhase.HELD else CanaryTrigger.CONTINUE,
+                state.value,
+                why,
+            )
         self._say(why)
 
     def _step_is_over(self, facts: Facts) -> bool:
@@ -270,7 +279,7 @@ class Canary:
         return enough and in_time
 
     def _progress(self, facts: Facts) -> str:
-        return words.gathering(self.plan, self.step, facts, self.record.time_ns / 1e9)
+        return status_text.progress_text(self.plan, self.step, facts, self.record.time_ns / 1e9)
 
     # transitions
 
@@ -278,24 +287,28 @@ class Canary:
         step = self.step + 1
         last = step == len(self.plan.trials)
         self.record.begin_step(step, self.terms)
-        to = 'all new episodes to the candidate' if last else words.where(self.plan, step)
-        self._on(Event.FINISH if last else Event.ADVANCE, 'promoted', f'{to}; {why}')
+        to = (
+            'all new episodes to the candidate' if last else status_text.step_text(self.plan, step)
+        )
+        self._on(
+            CanaryTrigger.FINISH if last else CanaryTrigger.ADVANCE, 'promoted', f'{to}; {why}'
+        )
 
-    def _begin_anew(self, event: Event, why: str) -> None:
+    def _restart(self, event: CanaryTrigger, why: str) -> None:
         record = self.record
         record.begin_step(0, self.terms)
         record.comparison.passed = False
-        self._forget_sight()
+        self._reset_observations()
         self._on(event, 'anew', f'from 0, {why}')
 
-    def _forget_sight(self) -> None:
+    def _reset_observations(self) -> None:
         # the candidate was healthy in this life; and what an operator must not override
         self._was_healthy = False
-        self._forbids = 'nothing was seen of the slots yet'
+        self._promotion_blocker = 'nothing was seen of the slots yet'
 
-    def _on(self, event: Event, what: str, why: str) -> None:
+    def _on(self, event: CanaryTrigger, what: str, why: str) -> None:
         """Take an event. Raises KeyError, with nothing changed, when it cannot happen here."""
-        self.record.state = NEXT[self.state, event]
+        self.record.state = TRANSITIONS[self.state, event]
         self._say(why)
         self._tell(what, why)
 
@@ -304,10 +317,10 @@ class Canary:
         self.text = f'{self.state.value.replace("_", " ")}: {self.record.why}'
 
     def _tell(self, what: str, why: str) -> None:
-        happening = Happening(what, why[:TEXT_LIMIT])
+        happening = CanaryEvent(what, why[:TEXT_LIMIT])
         self.record.history.append(happening)
         self._new.append(happening)
 
 
 def _reason(reason: str) -> str:
-    return words.one_line(reason, TEXT_LIMIT // 2)
+    return status_text.one_line(reason, TEXT_LIMIT // 2)

@@ -10,11 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lerobot_serve.router.canary.plan import Terms
-from lerobot_serve.router.canary.trial import Trial
+from lerobot_serve.router.canary.trial import StepTrial
 
 
 @dataclass(slots=True)
-class Comparison:
+class StepComparison:
     """The highest log e in this step, and whether the candidate has passed in any."""
 
     passed: bool = False
@@ -23,7 +23,7 @@ class Comparison:
     # that the champion's episodes are aborted more often
     aborted: float = 0.0
 
-    def look(self, trial: Trial, terms: Terms) -> bool:
+    def look(self, trial: StepTrial, terms: Terms) -> bool:
         """Weigh the outcomes; return True when the candidate passes now for the first time."""
         not_worse, worse, aborted = trial.evidence
         self.not_worse, self.worse = max(self.not_worse, not_worse), max(self.worse, worse)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 import math
 
-from lerobot_serve.router.canary.trial import Arm, EpisodeEvent
+from lerobot_serve.router.canary.trial import ArmCounts, EpisodeEvent
 
 COUNTERS_LIMIT = 10**15
 
@@ -20,7 +20,7 @@ class SlotFacts:
     """One slot. The counters may begin anywhere; the rest is as of now."""
 
     answers: int = 0
-    failed_answers: int = 0
+    failed_replies: int = 0
     commands: int = 0
     # commands from a rung of the ladder instead of a chunk
     fallbacks: int = 0
@@ -34,7 +34,7 @@ class SlotFacts:
     # its fingerprint; empty: not known
     policy: str = ''
     # episodes that began in this step, filled in by the canary
-    arm: Arm = field(default_factory=Arm)
+    arm: ArmCounts = field(default_factory=ArmCounts)
 
     @property
     def reported(self) -> int:
@@ -42,7 +42,7 @@ class SlotFacts:
         return self.arm.success + self.arm.failure
 
 
-TRAFFIC = ('answers', 'failed_answers', 'commands', 'fallbacks', 'trips')
+COUNTERS = ('answers', 'failed_replies', 'commands', 'fallbacks', 'trips')
 SLOTS = ('candidate', 'champion')
 
 
@@ -61,7 +61,7 @@ class Facts:
     missing: str = ''
 
 
-class Growth:
+class CounterGrowth:
     """Adds up by how much the counters grew."""
 
     def __init__(self) -> None:
@@ -73,9 +73,9 @@ class Growth:
         grown = {}
         for slot in SLOTS:
             now: SlotFacts = getattr(facts, slot)
-            grown[slot] = difference(self._seen.get(slot, now), now)
+            grown[slot] = counter_growth(self._seen.get(slot, now), now)
             total = self._totals[slot]
-            more = {name: getattr(total, name) + grown[slot][name] for name in TRAFFIC}
+            more = {name: getattr(total, name) + grown[slot][name] for name in COUNTERS}
             self._totals[slot] = replace(total, **more)
         self.skip(facts)
         return grown
@@ -84,7 +84,7 @@ class Growth:
         """Take the facts of a look without counting what grew."""
         self._seen = {slot: getattr(facts, slot) for slot in SLOTS}
 
-    def since_begin(self, facts: Facts, arms: dict[str, Arm]) -> Facts:
+    def since_begin(self, facts: Facts, arms: dict[str, ArmCounts]) -> Facts:
         """Return the facts with the counters since `restart`, and these episodes."""
         counted = {
             slot: replace(
@@ -109,18 +109,18 @@ class Growth:
 
 def counters(slot: SlotFacts) -> dict[str, int]:
     """Return the counters alone."""
-    return {name: getattr(slot, name) for name in TRAFFIC}
+    return {name: getattr(slot, name) for name in COUNTERS}
 
 
-def difference(before: SlotFacts, now: SlotFacts) -> dict[str, int]:
+def counter_growth(before: SlotFacts, now: SlotFacts) -> dict[str, int]:
     """Return by how much each counter grew; when one fell, all of them began again at 0."""
     was, is_ = counters(before), counters(now)
-    again = any(is_[name] < was[name] for name in TRAFFIC)
-    return {name: max(0, is_[name] - (0 if again else was[name])) for name in TRAFFIC}
+    again = any(is_[name] < was[name] for name in COUNTERS)
+    return {name: max(0, is_[name] - (0 if again else was[name])) for name in COUNTERS}
 
 
 def _checked(values: dict[str, int]) -> dict[str, int]:
-    for name in TRAFFIC:
+    for name in COUNTERS:
         if type(values[name]) is not int or not 0 <= values[name] <= COUNTERS_LIMIT:
             raise ValueError(f'{name} is {values[name]!r}')
-    return {name: values[name] for name in TRAFFIC}
+    return {name: values[name] for name in COUNTERS}

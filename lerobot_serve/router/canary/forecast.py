@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 
 from lerobot_serve.router.canary.evidence import log_mean, stakes
 from lerobot_serve.router.canary.plan import Terms
-from lerobot_serve.router.canary.trial import Arm, Trial
+from lerobot_serve.router.canary.trial import ArmCounts, StepTrial
 
 # further than this nobody waits
-EPISODES_LIMIT = 20_000
+MAX_FORECAST_EPISODES = 20_000
 # fewer say nothing about a rate
-EPISODES_LEAST = 10
+MIN_FORECAST_EPISODES = 10
 
 Numbers = NDArray[np.float64]
 
@@ -32,7 +32,7 @@ class Forecast:
 
 
 @dataclass(frozen=True, slots=True)
-class Race:
+class WagerForecast:
     """One wager: its log wealth, its margin, the success rates it counts with, and its goal."""
 
     wealth: tuple[float, ...]
@@ -47,13 +47,16 @@ class Race:
 
 
 def episodes_to_decide(
-    trial: Trial, *, share_percent: int, terms: Terms, trials: int
+    trial: StepTrial, *, share_percent: int, terms: Terms, trials: int
 ) -> Forecast | None:
     """Return the forecast; None when it would take more than EPISODES_LIMIT, or nobody knows."""
     candidate, champion = trial.totals['candidate'], trial.totals['champion']
-    if min(candidate.begun - candidate.open, champion.begun - champion.open) < EPISODES_LEAST:
+    if (
+        min(candidate.begun - candidate.open, champion.begun - champion.open)
+        < MIN_FORECAST_EPISODES
+    ):
         return None
-    promotion = Race(
+    promotion = WagerForecast(
         tuple(trial.wide.wagers['promotion'].wealth),
         terms.margin,
         _rate(candidate, candidate.success),
@@ -62,7 +65,7 @@ def episodes_to_decide(
         _sizes(terms.block_episodes, share_percent),
         1,
     )
-    rollback = Race(
+    rollback = WagerForecast(
         tuple(trial.narrow.wagers['rollback'].wealth),
         0.0,
         _rate(candidate, candidate.success + candidate.unreported),
@@ -73,19 +76,23 @@ def episodes_to_decide(
     )
     promoted, rolled_back = _episodes(promotion), _episodes(rollback)
     first = min(promoted, rolled_back)
-    return Forecast(math.ceil(first), promoted <= rolled_back) if first <= EPISODES_LIMIT else None
+    return (
+        Forecast(math.ceil(first), promoted <= rolled_back)
+        if first <= MAX_FORECAST_EPISODES
+        else None
+    )
 
 
 # asked again at each look, mostly with the counts of the look before
 @lru_cache(maxsize=4)
-def _episodes(race: Race) -> float:
+def _episodes(race: WagerForecast) -> float:
     """Return how many episodes of the candidate it takes; inf when it never comes there."""
     size = race.sizes[0]
     growths = _growths(race)
     if max(growths) <= 0:
         return math.inf
     # some stake alone gets there; the mean of all may be there sooner
-    blocks = EPISODES_LIMIT // size + 1
+    blocks = MAX_FORECAST_EPISODES // size + 1
     if not _is_there(race, growths, blocks):
         return math.inf
     low, high = 0, blocks
@@ -95,12 +102,12 @@ def _episodes(race: Race) -> float:
     return float(high * size)
 
 
-def _is_there(race: Race, growths: Sequence[float], blocks: int) -> bool:
+def _is_there(race: WagerForecast, growths: Sequence[float], blocks: int) -> bool:
     logs = [w + blocks * growth for w, growth in zip(race.wealth, growths, strict=True)]
     return log_mean(logs) >= race.level
 
 
-def _growths(race: Race) -> list[float]:
+def _growths(race: WagerForecast) -> list[float]:
     """Return by how much the log wealth of each stake is expected to grow with a block."""
     (x, p_x), (y, p_y) = (
         _means(size, rate)
@@ -126,6 +133,6 @@ def _sizes(size: int, share_percent: int) -> tuple[int, int]:
     return max(size, round(scale * share)), max(size, round(scale * (1 - share)))
 
 
-def _rate(arm: Arm, good: int) -> float:
+def _rate(arm: ArmCounts, good: int) -> float:
     """Return a rate which is never quite 0 or 1."""
     return (good + 0.5) / (arm.begun - arm.open + 1)

@@ -15,22 +15,27 @@ from dataclasses import dataclass, fields
 import math
 
 from lerobot_serve.parameters import ParameterError
-from lerobot_serve.router.canary.alarms import Alarms, ANSWERS, CHUNKS, level
+from lerobot_serve.router.canary.alarms import (
+    alarm_threshold,
+    CHUNKS_PER_ALARM,
+    REPLIES_PER_ALARM,
+    ShareAlarms,
+)
 from lerobot_serve.router.canary.facts import Facts, SlotFacts
 
 # below it the network's own jitter makes the ratio
 LATENCY_FLOOR_MS = 5.0
 # a share of the champion's is doubled before it is compared: both are noisy
-CHAMPION_FACTOR = 2.0
-DIVERGENCE_LEAST = 20
+CHAMPION_SHARE_FACTOR = 2.0
+MIN_DIVERGENCE_SAMPLES = 20
 # verdicts that every step needs of both slots
-REPORTED_LEAST = 5
+MIN_OUTCOMES = 5
 # so many chunks of commands are the least that a step needs
-CHUNKS_LEAST = 5
+MIN_COMMAND_CHUNKS = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class GuardLimits:
     """
     Where a guard trips, 0 switches it off; and how much has to be seen before it can tell.
 
@@ -38,7 +43,7 @@ class Limits:
     30 Hz, several episodes.
     """
 
-    failed_answers_percent: float = 2.0
+    failed_replies_percent: float = 2.0
     latency_ratio: float = 2.0
     trips_percent: float = 1.0
     fallbacks_percent: float = 5.0
@@ -57,7 +62,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class GuardedShare:
     """A share that has an alarm: counters of the slots, and the fields of its limits."""
 
     events: str
@@ -69,36 +74,36 @@ class Kind:
     # whether each count is an observation, otherwise chunks of them
     single: bool = False
 
-    def bound(self, alarms: Alarms, limits: Limits) -> float:
+    def bound(self, alarms: ShareAlarms, limits: GuardLimits) -> float:
         """Return the share that is allowed now."""
         usual = alarms.usual[self.events].share(getattr(limits, self.minimum))
-        return max(getattr(limits, self.limit) / 100, CHAMPION_FACTOR * usual)
+        return max(getattr(limits, self.limit) / 100, CHAMPION_SHARE_FACTOR * usual)
 
-    def chunk(self, limits: Limits) -> int:
-        return 1 if self.single else max(1, getattr(limits, self.minimum) // CHUNKS_LEAST)
+    def chunk(self, limits: GuardLimits) -> int:
+        return 1 if self.single else max(1, getattr(limits, self.minimum) // MIN_COMMAND_CHUNKS)
 
     @property
     def level(self) -> float:
-        return level(ANSWERS if self.single else CHUNKS)
+        return alarm_threshold(REPLIES_PER_ALARM if self.single else CHUNKS_PER_ALARM)
 
 
-KINDS = (
-    Kind(
-        'failed_answers',
+GUARDED_SHARES = (
+    GuardedShare(
+        'failed_replies',
         'answers',
-        'failed_answers_percent',
+        'failed_replies_percent',
         'minimum_answers',
         'answers of the candidate failed',
         single=True,
     ),
-    Kind(
+    GuardedShare(
         'trips',
         'commands',
         'trips_percent',
         'minimum_commands',
         'commands of the candidate were changed by the safety cage',
     ),
-    Kind(
+    GuardedShare(
         'fallbacks',
         'commands',
         'fallbacks_percent',
@@ -108,14 +113,16 @@ KINDS = (
 )
 
 
-def new_alarms() -> Alarms:
+def new_alarms() -> ShareAlarms:
     """Return an alarm for each kind, with nothing seen."""
-    return Alarms([kind.events for kind in KINDS])
+    return ShareAlarms([kind.events for kind in GUARDED_SHARES])
 
 
-def observe(alarms: Alarms, grown: Mapping[str, Mapping[str, int]], limits: Limits) -> None:
+def update_alarms(
+    alarms: ShareAlarms, grown: Mapping[str, Mapping[str, int]], limits: GuardLimits
+) -> None:
     """Take by how much the counters of both slots grew. The champion's come first."""
-    for kind in KINDS:
+    for kind in GUARDED_SHARES:
         if not getattr(limits, kind.limit):
             continue
         events, total = (grown['champion'][name] for name in (kind.events, kind.total))
@@ -130,9 +137,9 @@ def observe(alarms: Alarms, grown: Mapping[str, Mapping[str, int]], limits: Limi
         )
 
 
-def tripped(facts: Facts, alarms: Alarms, limits: Limits) -> str:
+def rollback_reason(facts: Facts, alarms: ShareAlarms, limits: GuardLimits) -> str:
     """Return why the candidate must take no more episodes, empty when it may."""
-    failed, *others = (_sounds(kind, facts, alarms, limits) for kind in KINDS)
+    failed, *others = (_sounds(kind, facts, alarms, limits) for kind in GUARDED_SHARES)
     return (
         failed
         or _slow(facts.candidate, facts.champion, limits)
@@ -141,16 +148,16 @@ def tripped(facts: Facts, alarms: Alarms, limits: Limits) -> str:
     )
 
 
-def not_ready(name: str, slot: SlotFacts) -> str:
+def not_ready_reason(name: str, slot: SlotFacts) -> str:
     """Return why the slot cannot be on trial, empty when it can."""
     if not slot.healthy:
         return f'the slot of the {name} is not healthy: {slot.health_text}'
     return '' if slot.policy else f'the policy of the {name} is not known yet'
 
 
-def forbidden(facts: Facts) -> str:
+def promotion_blocker(facts: Facts) -> str:
     """Return why not even an operator may promote; empty when one may."""
-    reason = facts.missing or not_ready('candidate', facts.candidate)
+    reason = facts.missing or not_ready_reason('candidate', facts.candidate)
     policy = facts.candidate.policy
     if reason or policy != facts.champion.policy:
         return reason
@@ -158,7 +165,7 @@ def forbidden(facts: Facts) -> str:
     return f'both slots serve {policy}; load the candidate into its slot, or take the plan away'
 
 
-def unseen(facts: Facts, limits: Limits) -> str:
+def missing_data(facts: Facts, limits: GuardLimits) -> str:
     """Return what a whole step did not show, and what to do about it; empty when nothing."""
     return (
         _few_reported(facts)
@@ -168,7 +175,7 @@ def unseen(facts: Facts, limits: Limits) -> str:
     )
 
 
-def share(part: float, whole: float) -> float:
+def percentage(part: float, whole: float) -> float:
     """Return percent; 0 of nothing is 0."""
     return 100 * part / whole if whole else 0.0
 
@@ -177,7 +184,7 @@ def _short(percent: float) -> str:
     return f'{percent:.1f}' if percent < 10 else f'{percent:.0f}'
 
 
-def _sounds(kind: Kind, facts: Facts, alarms: Alarms, limits: Limits) -> str:
+def _sounds(kind: GuardedShare, facts: Facts, alarms: ShareAlarms, limits: GuardLimits) -> str:
     run = alarms.of[kind.events].strongest
     if not getattr(limits, kind.limit) or run.evidence < kind.level:
         return ''
@@ -185,13 +192,13 @@ def _sounds(kind: Kind, facts: Facts, alarms: Alarms, limits: Limits) -> str:
     oldest = f'; oldest action {facts.candidate.oldest_age_s:.2g} s'
     return (
         f'{run.events:.0f} of the last {run.count:.0f} {kind.words}: '
-        f'{_short(share(run.events, run.count))} %, limit '
+        f'{_short(percentage(run.events, run.count))} %, limit '
         f'{_short(100 * kind.bound(alarms, limits))} % (champion {_short(usual)} %)'
         f'{oldest if kind.events == "fallbacks" else ""}'
     )
 
 
-def _slow(candidate: SlotFacts, champion: SlotFacts, limits: Limits) -> str:
+def _slow(candidate: SlotFacts, champion: SlotFacts, limits: GuardLimits) -> str:
     limit = limits.latency_ratio
     if not limit or not _timed(candidate, limits) or not _timed(champion, limits):
         return ''
@@ -205,12 +212,16 @@ def _slow(candidate: SlotFacts, champion: SlotFacts, limits: Limits) -> str:
     )
 
 
-def _timed(slot: SlotFacts, limits: Limits) -> bool:
+def _timed(slot: SlotFacts, limits: GuardLimits) -> bool:
     return slot.answers >= limits.minimum_answers and not math.isnan(slot.latency_ms_p95)
 
 
 def _diverges(facts: Facts, limit: float) -> str:
-    if not limit or facts.divergence_samples < DIVERGENCE_LEAST or not facts.divergence > limit:
+    if (
+        not limit
+        or facts.divergence_samples < MIN_DIVERGENCE_SAMPLES
+        or not facts.divergence > limit
+    ):
         return ''
     return (
         f'the candidate acts otherwise than the champion: {facts.divergence:.2g} of its spreads '
@@ -220,17 +231,17 @@ def _diverges(facts: Facts, limit: float) -> str:
 
 def _few_reported(facts: Facts) -> str:
     for name, slot in (('candidate', facts.candidate), ('champion', facts.champion)):
-        if slot.reported < REPORTED_LEAST:
+        if slot.reported < MIN_OUTCOMES:
             return (
                 f'only {slot.reported} of {slot.arm.begun} episodes of the {name} in this step '
-                f'have a verdict, {REPORTED_LEAST} are needed. Publish an EpisodeOutcome with '
+                f'have a verdict, {MIN_OUTCOMES} are needed. Publish an EpisodeOutcome with '
                 'SUCCESS or FAILURE for each episode'
             )
     return ''
 
 
-def _few_answers(facts: Facts, limits: Limits) -> str:
-    if not limits.failed_answers_percent and not limits.latency_ratio:
+def _few_answers(facts: Facts, limits: GuardLimits) -> str:
+    if not limits.failed_replies_percent and not limits.latency_ratio:
         return ''
     if facts.candidate.answers < limits.minimum_answers:
         return (
@@ -243,7 +254,7 @@ def _few_answers(facts: Facts, limits: Limits) -> str:
     return ''
 
 
-def _few_commands(candidate: SlotFacts, limits: Limits) -> str:
+def _few_commands(candidate: SlotFacts, limits: GuardLimits) -> str:
     if not limits.trips_percent and not limits.fallbacks_percent:
         return ''
     if candidate.commands >= limits.minimum_commands:
@@ -257,10 +268,12 @@ def _few_commands(candidate: SlotFacts, limits: Limits) -> str:
 
 
 def _few_divergences(facts: Facts, limit: float) -> str:
-    enough = facts.divergence_samples >= DIVERGENCE_LEAST and not math.isnan(facts.divergence)
+    enough = facts.divergence_samples >= MIN_DIVERGENCE_SAMPLES and not math.isnan(
+        facts.divergence
+    )
     if not limit or enough:
         return ''
     return (
         f'the divergence was measured on {facts.divergence_samples} observations only, '
-        f'{DIVERGENCE_LEAST} are needed: is a shadow running? A limit of 0 does without'
+        f'{MIN_DIVERGENCE_SAMPLES} are needed: is a shadow running? A limit of 0 does without'
     )

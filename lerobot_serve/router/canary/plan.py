@@ -15,13 +15,13 @@ import re
 from lerobot_serve.parameters import ParameterError
 
 # share, minimum episodes, minimum seconds
-STEP = re.compile(r'([0-9]+)(?::([0-9]+)(?::([0-9]+(?:\.[0-9]+)?))?)?', re.ASCII)
-FORM = "'SHARE', 'SHARE:EPISODES' or 'SHARE:EPISODES:SECONDS', for example '25:50:600'"
+STEP_PATTERN = re.compile(r'([0-9]+)(?::([0-9]+)(?::([0-9]+(?:\.[0-9]+)?))?)?', re.ASCII)
+STEP_FORMAT = "'SHARE', 'SHARE:EPISODES' or 'SHARE:EPISODES:SECONDS', for example '25:50:600'"
 EPISODES_LIMIT, SECONDS_LIMIT, BLOCK_LIMIT = 1_000_000, 1e7, 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class CanaryStep:
     """A share of the new episodes, and what it takes at least before the next."""
 
     share_percent: int
@@ -30,10 +30,10 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class CanaryPlan:
     """Steps with rising shares; the last is 100 % and is the end."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[CanaryStep, ...]
 
     @property
     def text(self) -> str:
@@ -42,7 +42,7 @@ class Plan:
         return ', '.join([*trials, '100'])
 
     @property
-    def trials(self) -> tuple[Step, ...]:
+    def trials(self) -> tuple[CanaryStep, ...]:
         """The steps at which both policies take episodes."""
         return self.steps[:-1]
 
@@ -93,7 +93,7 @@ def parse_plan(
     minimum_episodes: int = 20,
     minimum_s: float = 600.0,
     name: str = 'canary_steps',
-) -> Plan | None:
+) -> CanaryPlan | None:
     """
     Return the plan, None when there is no text: no canary. The two numbers hold where a step
     names none; `name` is the parameter that errors speak of. Raises ParameterError.
@@ -118,15 +118,15 @@ def parse_plan(
             f"{name} must end with '100' alone, got {texts[-1]!r}: behind it nothing is promoted, "
             'so minimums would do nothing'
         )
-    return Plan((*steps[:-1], Step(100)))
+    return CanaryPlan((*steps[:-1], CanaryStep(100)))
 
 
-def _step(name: str, text: str, minimum_episodes: int, minimum_s: float) -> Step:
-    found = STEP.fullmatch(text.strip())
+def _step(name: str, text: str, minimum_episodes: int, minimum_s: float) -> CanaryStep:
+    found = STEP_PATTERN.fullmatch(text.strip())
     if not found:
-        raise ParameterError(f'each of {name} must be {FORM}; got {text!r}')
+        raise ParameterError(f'each of {name} must be {STEP_FORMAT}; got {text!r}')
     share, episodes, seconds = found.groups()
-    step = Step(
+    step = CanaryStep(
         _whole(share),
         minimum_episodes if episodes is None else _whole(episodes),
         float(minimum_s if seconds is None else seconds),

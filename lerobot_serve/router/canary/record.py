@@ -7,21 +7,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from lerobot_serve.router.canary.alarms import Alarms
-from lerobot_serve.router.canary.comparison import Comparison
-from lerobot_serve.router.canary.facts import Growth, SLOTS
+from lerobot_serve.router.canary.alarms import ShareAlarms
+from lerobot_serve.router.canary.comparison import StepComparison
+from lerobot_serve.router.canary.facts import CounterGrowth, SLOTS
 from lerobot_serve.router.canary.guards import new_alarms
 from lerobot_serve.router.canary.plan import Terms
-from lerobot_serve.router.canary.states import ON_TRIAL, State
-from lerobot_serve.router.canary.trial import Trial
+from lerobot_serve.router.canary.states import CanaryPhase, ON_TRIAL
+from lerobot_serve.router.canary.trial import StepTrial
 
-HISTORY_KEPT = 64
+HISTORY_LIMIT = 64
 TEXT_LIMIT = 1024
 NUMBER_LIMIT = 2**63
 
 
 @dataclass(frozen=True, slots=True)
-class Happening:
+class CanaryEvent:
     """What happened to a canary (one word) and why."""
 
     what: str
@@ -29,21 +29,21 @@ class Happening:
 
 
 @dataclass(slots=True)
-class Record:
+class CanaryRecord:
     """Everything but plan, terms and limits. Owned by the executor thread."""
 
-    state: State = State.OFF
+    state: CanaryPhase = CanaryPhase.OFF
     step: int = 0
     # time that counts for the minimum of the step
     time_ns: int = 0
-    trial: Trial = field(default_factory=lambda: new_trial(Terms()))
-    alarms: Alarms = field(default_factory=new_alarms)
-    comparison: Comparison = field(default_factory=Comparison)
-    growth: Growth = field(default_factory=Growth)
+    trial: StepTrial = field(default_factory=lambda: new_trial(Terms()))
+    alarms: ShareAlarms = field(default_factory=new_alarms)
+    comparison: StepComparison = field(default_factory=StepComparison)
+    growth: CounterGrowth = field(default_factory=CounterGrowth)
     policies: dict[str, str] = field(default_factory=lambda: dict.fromkeys(SLOTS, ''))
     # why the state is what it is
     why: str = ''
-    history: deque[Happening] = field(default_factory=lambda: deque(maxlen=HISTORY_KEPT))
+    history: deque[CanaryEvent] = field(default_factory=lambda: deque(maxlen=HISTORY_LIMIT))
 
     def begin_step(self, step: int, terms: Terms) -> None:
         """Count from 0."""
@@ -71,28 +71,28 @@ class Record:
         }
 
 
-def new_trial(terms: Terms) -> Trial:
+def new_trial(terms: Terms) -> StepTrial:
     """Return a step without episodes."""
-    return Trial(terms.margin, terms.block_episodes)
+    return StepTrial(terms.margin, terms.block_episodes)
 
 
-def from_json(values: Mapping[str, Any], trials: int, terms: Terms) -> Record:
+def from_json(values: Mapping[str, Any], trials: int, terms: Terms) -> CanaryRecord:
     """
     Return the record of a plan with so many steps below 100 %. Raises ValueError, KeyError or
     TypeError when it is none.
     """
-    state = State(values['state'])
+    state = CanaryPhase(values['state'])
     step = _number(values, 'step')
     if step not in _steps(state, trials):
         raise ValueError(f'{state.value} at step {step} of {trials}')
     if state in ON_TRIAL and not all(values['policies'][slot] for slot in SLOTS):
         raise ValueError('on trial without policies')
-    record = Record(
+    record = CanaryRecord(
         state=state,
         step=step,
         time_ns=_number(values, 'time_ns'),
         trial=new_trial(terms),
-        comparison=Comparison(
+        comparison=StepComparison(
             _flag(values, 'passed'),
             _number(values, 'not_worse', float),
             _number(values, 'worse', float),
@@ -104,19 +104,19 @@ def from_json(values: Mapping[str, Any], trials: int, terms: Terms) -> Record:
     record.growth.restore(values['counts'])
     record.trial.restore(values['trial'])
     record.alarms.restore(values['alarms'])
-    record.history.extend(Happening(_text(what), _text(why)) for what, why in values['history'])
+    record.history.extend(CanaryEvent(_text(what), _text(why)) for what, why in values['history'])
     return record
 
 
-def _steps(state: State, trials: int) -> range:
+def _steps(state: CanaryPhase, trials: int) -> range:
     """Return at which steps a canary can be in a state."""
     if state in ON_TRIAL:
         return range(trials)
-    if state is State.PROMOTED:
+    if state is CanaryPhase.PROMOTED:
         return range(trials, trials + 1)
-    if state is State.ROLLED_BACK:
+    if state is CanaryPhase.ROLLED_BACK:
         return range(trials + 1)
-    return range(1) if state is State.WAITING else range(0)
+    return range(1) if state is CanaryPhase.WAITING else range(0)
 
 
 def _number(values: Mapping[str, Any], name: str, kind: type = int) -> Any:

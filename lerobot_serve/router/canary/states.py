@@ -3,7 +3,7 @@ The state machine of a canary: one table.
 
 A row is a state, a column an event, a dot means that it cannot happen there:
 
-                START   READY   HOLD GATHER  ADVANCE FINISH   ROLL_BACK   PAUSE  RESUME  ANEW
+                START   READY   HOLD CONTINUE  ADVANCE FINISH   ROLL_BACK   PAUSE  RESUME  RESTART
     OFF         WAITING .       .    .       .       .        .           .      .       .
     WAITING     .       RUNNING .    .       .       .        ROLLED_BACK .      .       WAITING
     RUNNING     .       .       HELD .       RUNNING PROMOTED ROLLED_BACK PAUSED .       WAITING
@@ -21,7 +21,7 @@ from __future__ import annotations
 from enum import auto, Enum
 
 
-class State(Enum):
+class CanaryPhase(Enum):
     """What a canary does."""
 
     # there is no plan
@@ -40,7 +40,7 @@ class State(Enum):
     ROLLED_BACK = 'rolled_back'
 
 
-class Event(Enum):
+class CanaryTrigger(Enum):
     """What happens to a canary."""
 
     # there is a plan
@@ -52,7 +52,7 @@ class Event(Enum):
     # the step is over but for what is undecided or unseen
     HOLD = auto()
     # it is not over
-    GATHER = auto()
+    CONTINUE = auto()
     # to the next step below 100 %
     ADVANCE = auto()
     # to 100 %
@@ -63,28 +63,36 @@ class Event(Enum):
     PAUSE = auto()
     RESUME = auto()
     # another plan or another policy: all counts are 0
-    ANEW = auto()
+    RESTART = auto()
 
 
-ON_TRIAL = (State.RUNNING, State.HELD, State.PAUSED)
+ON_TRIAL = (CanaryPhase.RUNNING, CanaryPhase.HELD, CanaryPhase.PAUSED)
 
-NEXT = {
-    (State.OFF, Event.START): State.WAITING,
-    (State.WAITING, Event.READY): State.RUNNING,
-    (State.RUNNING, Event.HOLD): State.HELD,
-    (State.HELD, Event.GATHER): State.RUNNING,
-    (State.RUNNING, Event.ADVANCE): State.RUNNING,
-    (State.HELD, Event.ADVANCE): State.RUNNING,
-    (State.PAUSED, Event.ADVANCE): State.PAUSED,
-    **{(state, Event.FINISH): State.PROMOTED for state in ON_TRIAL},
+TRANSITIONS = {
+    (CanaryPhase.OFF, CanaryTrigger.START): CanaryPhase.WAITING,
+    (CanaryPhase.WAITING, CanaryTrigger.READY): CanaryPhase.RUNNING,
+    (CanaryPhase.RUNNING, CanaryTrigger.HOLD): CanaryPhase.HELD,
+    (CanaryPhase.HELD, CanaryTrigger.CONTINUE): CanaryPhase.RUNNING,
+    (CanaryPhase.RUNNING, CanaryTrigger.ADVANCE): CanaryPhase.RUNNING,
+    (CanaryPhase.HELD, CanaryTrigger.ADVANCE): CanaryPhase.RUNNING,
+    (CanaryPhase.PAUSED, CanaryTrigger.ADVANCE): CanaryPhase.PAUSED,
+    **{(state, CanaryTrigger.FINISH): CanaryPhase.PROMOTED for state in ON_TRIAL},
     **{
-        (state, Event.ROLL_BACK): State.ROLLED_BACK
-        for state in (State.WAITING, *ON_TRIAL, State.PROMOTED)
+        (state, CanaryTrigger.ROLL_BACK): CanaryPhase.ROLLED_BACK
+        for state in (CanaryPhase.WAITING, *ON_TRIAL, CanaryPhase.PROMOTED)
     },
-    (State.RUNNING, Event.PAUSE): State.PAUSED,
-    (State.HELD, Event.PAUSE): State.PAUSED,
-    (State.PAUSED, Event.RESUME): State.RUNNING,
-    (State.ROLLED_BACK, Event.RESUME): State.WAITING,
-    **{(state, Event.ANEW): State.WAITING for state in State if state is not State.OFF},
-    **{(state, Event.STOP): State.OFF for state in State if state is not State.OFF},
+    (CanaryPhase.RUNNING, CanaryTrigger.PAUSE): CanaryPhase.PAUSED,
+    (CanaryPhase.HELD, CanaryTrigger.PAUSE): CanaryPhase.PAUSED,
+    (CanaryPhase.PAUSED, CanaryTrigger.RESUME): CanaryPhase.RUNNING,
+    (CanaryPhase.ROLLED_BACK, CanaryTrigger.RESUME): CanaryPhase.WAITING,
+    **{
+        (state, CanaryTrigger.RESTART): CanaryPhase.WAITING
+        for state in CanaryPhase
+        if state is not CanaryPhase.OFF
+    },
+    **{
+        (state, CanaryTrigger.STOP): CanaryPhase.OFF
+        for state in CanaryPhase
+        if state is not CanaryPhase.OFF
+    },
 }

@@ -48,7 +48,7 @@ class EpisodeEvent:
 
 
 @dataclass(slots=True)
-class Arm:
+class ArmCounts:
     """Episodes that began in one arm, and how they ended."""
 
     begun: int = 0
@@ -69,13 +69,13 @@ class Arm:
 
 
 @dataclass(slots=True)
-class Block:
+class EpisodeBlock:
     """Episodes of both arms that began one after the other."""
 
-    candidate: Arm = field(default_factory=Arm)
-    champion: Arm = field(default_factory=Arm)
+    candidate: ArmCounts = field(default_factory=ArmCounts)
+    champion: ArmCounts = field(default_factory=ArmCounts)
 
-    def arm(self, name: str) -> Arm:
+    def arm(self, name: str) -> ArmCounts:
         return self.candidate if name == 'candidate' else self.champion
 
     @property
@@ -86,35 +86,35 @@ class Block:
 # the three questions; see the table above
 
 
-def promotion_gain(block: Block) -> float:
+def promotion_gain(block: EpisodeBlock) -> float:
     """Return by how much the candidate is better, at the least."""
     candidate, champion = block.candidate, block.champion
     worst = champion.begun - champion.failure - champion.aborted
     return candidate.success / candidate.begun - worst / champion.begun
 
 
-def rollback_gain(block: Block) -> float:
+def rollback_gain(block: EpisodeBlock) -> float:
     """Return by how much the champion is better, at the least."""
     candidate, champion = block.candidate, block.champion
     worst = candidate.begun - candidate.failure - candidate.aborted - candidate.moved
     return champion.success / champion.begun - worst / candidate.begun
 
 
-def abort_gain(block: Block) -> float:
+def abort_gain(block: EpisodeBlock) -> float:
     """Return by how much the champion is aborted more often, at the least."""
     candidate, champion = block.candidate, block.champion
     worst = candidate.aborted + candidate.open
     return champion.aborted / champion.begun - worst / candidate.begun
 
 
-GAINS: dict[str, Callable[[Block], float]] = {
+GAINS: dict[str, Callable[[EpisodeBlock], float]] = {
     'promotion': promotion_gain,
     'rollback': rollback_gain,
     'aborted': abort_gain,
 }
 
 
-class Series:
+class BlockSeries:
     """Blocks of one size, and what is bet on them. `best` is the highest log e so far."""
 
     def __init__(self, size: int, margins: Mapping[str, float]) -> None:
@@ -123,7 +123,7 @@ class Series:
         self.best = dict.fromkeys(margins, 0.0)
         # the number of the first block that is not settled, and those from it on; the last fills
         self._first = 0
-        self._blocks: deque[Block] = deque([Block()])
+        self._blocks: deque[EpisodeBlock] = deque([EpisodeBlock()])
         # closed blocks from which on nothing was weighed yet
         self._is_new = False
 
@@ -133,7 +133,7 @@ class Series:
         block.arm(arm).note(BEGUN)
         number = self._first + len(self._blocks) - 1
         if min(block.candidate.begun, block.champion.begun) >= self._size:
-            self._blocks.append(Block())
+            self._blocks.append(EpisodeBlock())
             self._is_new = True
         return number
 
@@ -183,7 +183,7 @@ class Series:
             self.best[name] = _float(memory['best'][name])
         if any(min(b.candidate.begun, b.champion.begun) < self._size for b in blocks[:-1]):
             raise ValueError('a block is closed with too few episodes')
-        self._first, self._blocks = count(memory['first'], 'first'), deque(blocks)
+        self._first, self._blocks = checked_count(memory['first'], 'first'), deque(blocks)
         self._is_new = True
 
     @property
@@ -192,16 +192,16 @@ class Series:
         return self._first + len(self._blocks) - 1
 
 
-class Trial:
+class StepTrial:
     """
     The episodes of a step. `size` is the block of the promotion test; rollback and aborts are
     tested with blocks of one, which find a bad candidate soonest.
     """
 
     def __init__(self, margin: float, size: int) -> None:
-        self.totals = {arm: Arm() for arm in ARMS}
-        self.wide = Series(size, {'promotion': margin})
-        self.narrow = Series(1, {'rollback': 0.0, 'aborted': 0.0})
+        self.totals = {arm: ArmCounts() for arm in ARMS}
+        self.wide = BlockSeries(size, {'promotion': margin})
+        self.narrow = BlockSeries(1, {'rollback': 0.0, 'aborted': 0.0})
         # id -> arm, number of its block in each series
         self._open: OrderedDict[str, tuple[str, int, int]] = OrderedDict()
 
@@ -260,32 +260,34 @@ class Trial:
         self.narrow.restore(memory['narrow'])
         for episode_id, arm, wide, narrow in memory['open']:
             inside = (
-                count(wide, 'block') <= self.wide.last
-                and count(narrow, 'block') <= self.narrow.last
+                checked_count(wide, 'block') <= self.wide.last
+                and checked_count(narrow, 'block') <= self.narrow.last
             )
             if type(episode_id) is not str or arm not in ARMS or not inside:
                 raise ValueError(f'open episode {episode_id!r} of {arm!r}: {wide!r}, {narrow!r}')
             self._open[episode_id] = arm, wide, narrow
 
 
-def count(value: Any, name: str) -> int:
+def checked_count(value: Any, name: str) -> int:
     """Return a count. Raises ValueError."""
     if type(value) is not int or not 0 <= value <= COUNT_LIMIT:
         raise ValueError(f'{name} is {value!r}')
     return value
 
 
-def _arm(values: Sequence[Any]) -> Arm:
-    names = [entry.name for entry in fields(Arm)]
-    arm = Arm(*(count(value, name) for name, value in zip(names, values, strict=True)))
+def _arm(values: Sequence[Any]) -> ArmCounts:
+    names = [entry.name for entry in fields(ArmCounts)]
+    arm = ArmCounts(
+        *(checked_count(value, name) for name, value in zip(names, values, strict=True))
+    )
     if arm.open < 0:
         raise ValueError(f'more ends than episodes: {values!r}')
     return arm
 
 
-def _block(values: Sequence[Any]) -> Block:
-    half = len(fields(Arm))
-    return Block(_arm(values[:half]), _arm(values[half:]))
+def _block(values: Sequence[Any]) -> EpisodeBlock:
+    half = len(fields(ArmCounts))
+    return EpisodeBlock(_arm(values[:half]), _arm(values[half:]))
 
 
 def _float(value: Any) -> float:

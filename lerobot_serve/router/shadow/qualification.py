@@ -27,7 +27,7 @@ SUMS = ('observed_s', 'divergence_sum', 'spreads_sum', 'latency_sum_ms')
 
 
 @dataclass(slots=True)
-class Record:
+class ShadowRecord:
     """One policy's. Samples whose divergence is NaN are counted, but are in no mean."""
 
     observed_s: float = 0.0
@@ -80,7 +80,7 @@ class Qualification:
         warn: Callable[[str], None] = lambda text: None,
     ) -> None:
         self._keep = keep
-        self._records: OrderedDict[str, Record] = OrderedDict()
+        self._records: OrderedDict[str, ShadowRecord] = OrderedDict()
         self._sampled_ns: dict[str, int] = {}
         self._saved_ns: int | None = None
         self._changed: set[str] = set()
@@ -92,9 +92,9 @@ class Qualification:
                     f'what the shadow learned of {policy!r} makes no sense ({error!r}): forgotten'
                 )
 
-    def of(self, policy: str) -> Record:
+    def of(self, policy: str) -> ShadowRecord:
         """Return what is known of a policy."""
-        return self._records.get(policy) or Record()
+        return self._records.get(policy) or ShadowRecord()
 
     def add(
         self,
@@ -108,7 +108,7 @@ class Qualification:
         latency_ms: float,
     ) -> None:
         """Note a sample that was compared."""
-        record = self._records.setdefault(policy, Record())
+        record = self._records.setdefault(policy, ShadowRecord())
         self._records.move_to_end(policy)
         gap_ns = now_ns - self._sampled_ns.get(policy, now_ns)
         record.observed_s += min(gap_ns, GAP_LIMIT_NS) / 1e9
@@ -140,7 +140,7 @@ class Qualification:
             lacks.append(f'{record.episodes} of {minimum_episodes} episodes')
         return f'{policy or "the policy"} was in shadow for {" and ".join(lacks)}' if lacks else ''
 
-    def save_now_and_then(self, now_ns: int) -> None:
+    def save_periodically(self, now_ns: int) -> None:
         """Have written what has changed, at most every SAVE_PERIOD_NS."""
         if self._saved_ns is None:
             self._saved_ns = now_ns
@@ -152,23 +152,23 @@ class Qualification:
         """Have it written now, for the end of the thread."""
         for policy in self._changed:
             record = self._records.get(policy)
-            self._keep(policy, to_json(record) if record else None)
+            self._keep(policy, record_to_json(record) if record else None)
         self._changed.clear()
 
 
-def to_json(record: Record) -> dict[str, Any]:
+def record_to_json(record: ShadowRecord) -> dict[str, Any]:
     """Return what a store keeps."""
     numbers = {name: getattr(record, name) for name in (*COUNTS, *SUMS)}
     return {**numbers, 'recent': list(record.recent)}
 
 
-def _record(row: Any) -> Record:
+def _record(row: Any) -> ShadowRecord:
     counts = {name: _number(row, name, (int,), COUNT_LIMIT) for name in COUNTS}
     sums = {name: float(_number(row, name, (int, float), inf)) for name in SUMS}
     if not isinstance(row['recent'], list):
         raise TypeError('recent must be a list')
     recent = [_text(name, ID_LIMIT) for name in row['recent'][-RECENT_EPISODES:]]
-    return Record(**counts, **sums, recent=OrderedDict.fromkeys(recent))
+    return ShadowRecord(**counts, **sums, recent=OrderedDict.fromkeys(recent))
 
 
 def _number(row: Any, name: str, types: tuple[type, ...], limit: float) -> Any:

@@ -10,20 +10,20 @@ from __future__ import annotations
 
 from hashlib import blake2b
 
-from lerobot_serve.router.shadow.joining import Key
+from lerobot_serve.router.shadow.sample_joiner import RequestKey
 
 
-def is_shadowed(key: Key, percent: float) -> bool:
+def is_shadowed(key: RequestKey, percent: float) -> bool:
     """Tell whether the shadow sees this request, of which it sees so many."""
     return _share_percent('shadow', key) < percent
 
 
-def is_drawn_twice(key: Key, percent: float) -> bool:
+def is_drawn_twice(key: RequestKey, percent: float) -> bool:
     """Tell whether a second draw is wanted, for so many of the requests that the shadow sees."""
     return _share_percent('spread', key) < percent
 
 
-def _share_percent(purpose: str, key: Key) -> float:
+def _share_percent(purpose: str, key: RequestKey) -> float:
     """Return a number in [0, 100), another one for each purpose and request."""
     text = f'{purpose}/{key.session_epoch}/{key.seq}/{key.client_id}'
     digest = blake2b(text.encode('utf-8', 'surrogatepass'), digest_size=6).digest()

@@ -14,7 +14,7 @@ WINDOW_DRAWS = 200
 POLICIES_LIMIT = 32
 
 
-class Spread:
+class PolicySpread:
     """The last WINDOW_DRAWS of each policy; of too many policies the oldest is forgotten."""
 
     def __init__(self) -> None:

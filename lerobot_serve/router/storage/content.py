@@ -18,38 +18,38 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import Any
 
-from lerobot_serve.router.decisions import Decision
-from lerobot_serve.router.split import SLOTS
+from lerobot_serve.router.placement.split import SLOTS
+from lerobot_serve.router.placement.stored_placement import StoredPlacement
 
-Key = tuple[str, str]
+DecisionKey = tuple[str, str]
 PARAMETER, DRAIN, VERDICT, CANARY = 'parameter', 'drain', 'verdict', 'canary'
 CANDIDATE_SLOT = 'slot:b'
 NO_DRAIN: dict[str, Any] = {'text': '', 'now': False}
 
 
-def untouched() -> dict[Key, Any]:
+def default_decisions() -> dict[DecisionKey, Any]:
     """Return the decisions of a new store."""
     return {(DRAIN, slot): dict(NO_DRAIN) for slot in SLOTS}
 
 
 @dataclass(slots=True)
-class Content:
+class StoreContent:
     """What can be relied on."""
 
-    decisions: dict[Key, Any] = field(default_factory=untouched)
+    decisions: dict[DecisionKey, Any] = field(default_factory=default_decisions)
     shadow: dict[str, Any] = field(default_factory=dict)
-    placements: OrderedDict[str, Decision] = field(default_factory=OrderedDict)
+    placements: OrderedDict[str, StoredPlacement] = field(default_factory=OrderedDict)
 
 
 @dataclass(slots=True)
-class Damage:
+class StoreDamage:
     """
     What cannot be relied on, in words. `keys` are the decisions whose rows changed, as far as they
     can be read; `unsealed`: decisions are missing, or changed.
     """
 
     texts: list[str] = field(default_factory=list)
-    keys: list[Key] = field(default_factory=list)
+    keys: list[DecisionKey] = field(default_factory=list)
     unsealed: bool = False
 
     def __bool__(self) -> bool:
@@ -60,7 +60,7 @@ class Damage:
         return '; '.join(self.texts)[:500]
 
 
-def fail_closed(content: Content, damage: Damage, when: str) -> None:
+def fail_closed(content: StoreContent, damage: StoreDamage, when: str) -> None:
     """Put in what the damage comes to."""
     for slot in SLOTS:
         if (DRAIN, slot) not in content.decisions:

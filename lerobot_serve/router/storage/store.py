@@ -15,14 +15,14 @@ import os
 from pathlib import Path
 import sqlite3
 
-from lerobot_serve.router.storage.content import Content, Damage, fail_closed
-from lerobot_serve.router.storage.reading import Reading
+from lerobot_serve.router.storage.batch import Batch, full_batch, transaction, write
+from lerobot_serve.router.storage.content import fail_closed, StoreContent, StoreDamage
+from lerobot_serve.router.storage.reader import StoreReader
 from lerobot_serve.router.storage.schema import APPLICATION_ID, MIGRATIONS, VERSION
-from lerobot_serve.router.storage.writing import Batch, transaction, whole, write
 
 FILE = 'router.sqlite'
 # of the disk and its rights; every other error of SQLite is one of the file's content
-OF_THE_DISK = (
+DISK_ERRORS = (
     sqlite3.SQLITE_CANTOPEN,
     sqlite3.SQLITE_FULL,
     sqlite3.SQLITE_PERM,
@@ -50,14 +50,14 @@ class Store:
         kept beside. `when` is the present in words. Raises StoreRefused.
         """
         self.path, self._capacity = folder / FILE, capacity
-        self.damage, self.content = Damage(), Content()
+        self.damage, self.content = StoreDamage(), StoreContent()
         self.failure, self._is_damaged = '', False
         self._connection: sqlite3.Connection | None = None
         # the lock of the folder, and which file is written
         self._folder: int | None = None
         self._file: tuple[int, int] | None = None
         try:
-            self._hold_folder()
+            self._lock_folder()
             if self.path.exists():
                 self._load(when)
             self._begin()
@@ -73,7 +73,7 @@ class Store:
     def close(self) -> None:
         """Let others have the file."""
         self._disconnect()
-        self._let_folder_go()
+        self._unlock_folder()
 
     def _disconnect(self) -> None:
         if self._connection:
@@ -115,10 +115,10 @@ class Store:
         try:
             self._open()
         except _Damaged as damaged:
-            self.damage = Damage([str(damaged)], unsealed=True)
-            self.content = Content(decisions={})
+            self.damage = StoreDamage([str(damaged)], unsealed=True)
+            self.content = StoreContent(decisions={})
         else:
-            reading = Reading(self._connection, self._capacity)
+            reading = StoreReader(self._connection, self._capacity)
             self.content, self.damage = reading.content, reading.damage
         if self.damage:
             self._is_damaged = True
@@ -133,7 +133,7 @@ class Store:
             self._connection = connect(self.path)
             self._file = _identity(self.path)
             self._check_kind(self._connection)
-            keep_log(self._connection)
+            enable_wal(self._connection)
         except OSError as error:
             raise StoreRefused(f'{self.path} cannot be read: {error}; mend its rights') from error
         except sqlite3.Error as error:
@@ -141,7 +141,7 @@ class Store:
             code = error.sqlite_errorcode & 0xFF
             if code == sqlite3.SQLITE_BUSY:
                 raise self._in_use() from None
-            if code not in OF_THE_DISK:
+            if code not in DISK_ERRORS:
                 raise _Damaged(f'{self.path}: {error}') from error
             self._open_to_read(error)
 
@@ -183,29 +183,29 @@ class Store:
         if self._connection:
             return
         if self._is_damaged or not self.path.exists():
-            self._hold_folder()
+            self._lock_folder()
             self._replace()
         self._connection = connect(self.path)
-        keep_log(self._connection)
+        enable_wal(self._connection)
 
-    def _hold_folder(self) -> None:
+    def _lock_folder(self) -> None:
         """
         Have the folder, made if it is not there, for this router alone: two that begin at once
         could each put a file in the place of the other's. Raises OSError.
         """
-        self._let_folder_go()
+        self._unlock_folder()
         self.path.parent.mkdir(parents=True, exist_ok=True)
         try:
             self._folder = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY)
             fcntl.flock(self._folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            self._let_folder_go()
+            self._unlock_folder()
             raise
         except OSError:
             # a folder or file system without such locks: SQLite's own lock is left
-            self._let_folder_go()
+            self._unlock_folder()
 
-    def _let_folder_go(self) -> None:
+    def _unlock_folder(self) -> None:
         if self._folder is not None:
             os.close(self._folder)
             self._folder = None
@@ -225,11 +225,11 @@ class Store:
             connection.execute(f'PRAGMA application_id = {APPLICATION_ID}')
             migrate(connection, 0)
             with transaction(connection):
-                write(connection, whole(self.content))
+                write(connection, full_batch(self.content))
         finally:
             connection.close()
         if self.path.exists():
-            aside = free_name(self.path)
+            aside = free_damaged_path(self.path)
             with suppress(OSError):
                 os.link(self.path, aside)
                 self.damage.texts.append(f'the damaged file is kept as {aside.name}')
@@ -254,7 +254,7 @@ def connect(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def keep_log(connection: sqlite3.Connection) -> None:
+def enable_wal(connection: sqlite3.Connection) -> None:
     """Write to a log first: a commit is one write, and no reader is kept waiting."""
     connection.execute('PRAGMA journal_mode = WAL')
 
@@ -268,7 +268,7 @@ def migrate(connection: sqlite3.Connection, version: int) -> None:
             connection.execute(f'PRAGMA user_version = {number}')
 
 
-def free_name(path: Path) -> Path:
+def free_damaged_path(path: Path) -> Path:
     """Return the first PATH.damaged-N that is not there."""
     number = 1
     while os.path.lexists(path.with_name(f'{path.name}.damaged-{number}')):

@@ -15,28 +15,28 @@ import sqlite3
 import threading
 from typing import Any
 
-from lerobot_serve.router.decisions import Decision
-from lerobot_serve.router.storage.content import Content, Key
+from lerobot_serve.router.placement.stored_placement import StoredPlacement
+from lerobot_serve.router.storage.batch import Batch
+from lerobot_serve.router.storage.content import DecisionKey, StoreContent
 from lerobot_serve.router.storage.store import Store
-from lerobot_serve.router.storage.writing import Batch
 
 RETRY_S = 1.0
 # a disk that takes longer to write one decision does not work
-DECISION_S = 3.0
+DECISION_LIMIT_S = 3.0
 # placements that wait for a disk; the oldest are given up
 WAITING_LIMIT = 200_000
 
 
 @dataclass(slots=True, eq=False)
-class _Waiting:
+class _PendingDecisions:
     """Decisions whose caller waits; `error` is why they were not written."""
 
-    decisions: dict[Key, Any]
+    decisions: dict[DecisionKey, Any]
     done: threading.Event = field(default_factory=threading.Event)
     error: str = ''
 
 
-class Writer:
+class StoreWriter:
     """See the module. Until `run` has begun, and after it has ended, the caller writes."""
 
     def __init__(
@@ -48,11 +48,11 @@ class Writer:
         self._next, self._queue = Batch(), []
         self._is_running = self._is_failing = False
         # decisions as they were asked for last; owned by the executor thread
-        self.decisions: dict[Key, Any] = dict(store.content.decisions)
+        self.decisions: dict[DecisionKey, Any] = dict(store.content.decisions)
         self.failures = self.given_up = 0
 
     @property
-    def content(self) -> Content:
+    def content(self) -> StoreContent:
         return self._store.content
 
     @property
@@ -64,7 +64,7 @@ class Writer:
 
     # any thread; never waits for the disk
 
-    def place(self, episode_id: str, decided: Decision | None) -> None:
+    def place(self, episode_id: str, decided: StoredPlacement | None) -> None:
         """Have a placement written; None: it is forgotten."""
         with self._lock:
             waiting = self._next.placements
@@ -83,14 +83,14 @@ class Writer:
 
     # executor
 
-    def later(self, decisions: dict[Key, Any]) -> None:
+    def later(self, decisions: dict[DecisionKey, Any]) -> None:
         """Have decisions written without waiting for it."""
         self._note(decisions)
         with self._lock:
             self._next.decisions.update(decisions)
         self._work.set()
 
-    def decide(self, decisions: dict[Key, Any], *, keep: bool) -> str:
+    def decide(self, decisions: dict[DecisionKey, Any], *, keep: bool) -> str:
         """
         Write decisions in one transaction; return why they are not durable, empty when they are.
 
@@ -99,14 +99,14 @@ class Writer:
         """
         before = {key: self.decisions.get(key) for key in decisions}
         self._note(decisions)
-        waiting = _Waiting(dict(decisions))
+        waiting = _PendingDecisions(dict(decisions))
         with self._lock:
             self._queue.append(waiting)
         self._work.set()
         if not self._is_running:
             self.flush()
-        if not waiting.done.wait(DECISION_S):
-            waiting.error = f'the disk did not answer within {DECISION_S:g} s'
+        if not waiting.done.wait(DECISION_LIMIT_S):
+            waiting.error = f'the disk did not answer within {DECISION_LIMIT_S:g} s'
             with self._lock:
                 if waiting in self._queue:
                     self._queue.remove(waiting)
@@ -115,7 +115,7 @@ class Writer:
             self.later(decisions if keep else before)
         return waiting.error
 
-    def _note(self, decisions: dict[Key, Any]) -> None:
+    def _note(self, decisions: dict[DecisionKey, Any]) -> None:
         self.decisions.update(decisions)
         for key in [key for key, value in decisions.items() if value is None]:
             del self.decisions[key]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from lerobot_serve.trace.audit.fields import integer, Record, table, text
-from lerobot_serve.trace.audit.reading import find_runs
-from lerobot_serve.trace.audit.run import offset_s
-from lerobot_serve.trace.stats.lines import lean_records
+from lerobot_serve.tools.traces.fields import integer, Record, table, text
+from lerobot_serve.tools.traces.lean_reader import read_without_actions
+from lerobot_serve.tools.traces.runs import find_runs
+from lerobot_serve.tools.traces.trace_run import wall_offset_s
 
 
 class Source:
@@ -37,7 +37,7 @@ class Source:
         """
         self.lines = 0
         time_s = 0.0
-        for _, record in lean_records(self.path):
+        for _, record in read_without_actions(self.path):
             self.lines += 1
             self._note(record)
             mono_ns = integer(record, 'mono_ns')
@@ -51,7 +51,7 @@ class Source:
             self._is_headed = True
             self.node, self.role = text(record, 'node'), text(record, 'role')
             self.parameters = table(record, 'parameters')
-            self._offset_s = offset_s(record)
+            self._offset_s = wall_offset_s(record)
         elif kind == 'damaged':
             self.is_lossy = True
         elif kind == 'footer':

@@ -1,0 +1,121 @@
+"""`lerobot-serve bench`: measures, writes one JSON file for each benchmark, prints a table."""
+
+from __future__ import annotations
+
+import argparse
+from importlib import import_module
+import json
+from pathlib import Path
+import signal
+
+import rclpy
+
+from benchmarks.harness import machine
+from benchmarks.results import page, report
+from lerobot_serve.ros.process.node_runtime import UserError
+from lerobot_serve.ros.process.private_domain import reserve_domain
+from lerobot_serve.tools.cli.output_folder import make_folder
+
+EXAMPLE = 'example: lerobot-serve bench round_trip --rounds 200'
+# the module benchmarks.NAME has ABOUT, PARAMETERS and measure(rounds, folder)
+NAMES = (
+    'round_trip',
+    'peers_round_trip',
+    'peers_many',
+    'slow_link',
+    'recovery',
+    'start_up',
+    'gpu',
+    'codec',
+    'rtc_parity',
+    'cage',
+    'tick',
+    'edge_cpu',
+    'server_share',
+    'scheduling',
+    'fairness',
+    'memory',
+    'placements',
+    'router',
+    'sessions',
+    'scale',
+    'dispatch',
+    'canary',
+    'rollback',
+    'trace',
+    'trace_stats',
+    'hunt',
+)
+OUT = Path('out/bench')
+PLOTS = 'benchmarks'
+ROUNDS_LIMIT = 100_000
+STEPS_LIMIT = 10**9
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        'names', metavar='NAME', nargs='*', help=f'one of {", ".join(NAMES)}; default: all'
+    )
+    parser.add_argument('--rounds', type=int, default=200, help='repetitions of each case (200)')
+    parser.add_argument('--steps', type=int, help='hunt only: steps of edge and router, each')
+    parser.add_argument('--seed', type=int, help='hunt only: the first seed (1)')
+    parser.add_argument('--out', type=Path, default=OUT, help=f'folder for results ({OUT})')
+    parser.add_argument(
+        '--page',
+        metavar='FOLDER',
+        type=Path,
+        help='measure nothing; write FOLDER/benchmarks.md and its plots from the results',
+    )
+
+
+def main(options: argparse.Namespace) -> int:
+    unknown = [name for name in options.names if name not in NAMES]
+    if unknown:
+        raise UserError(f'there is no benchmark {unknown[0]!r}; there are {", ".join(NAMES)}')
+    if not 4 <= options.rounds <= ROUNDS_LIMIT:
+        raise UserError(f'--rounds must be in [4, {ROUNDS_LIMIT}], got {options.rounds}')
+    hunting = {n: v for n in ('steps', 'seed') if (v := getattr(options, n)) is not None}
+    if hunting and options.names != ['hunt']:
+        raise UserError(f'--{next(iter(hunting))} is for hunt: lerobot-serve bench hunt ...')
+    if not 1 <= hunting.get('steps', 1) <= STEPS_LIMIT:
+        raise UserError(f'--steps must be in [1, {STEPS_LIMIT}], got {options.steps}')
+    if options.page:
+        write_page(options.out, options.page)
+        return 0
+    make_folder(options.out)
+    # nobody's robot is to answer
+    reserve_domain()
+    # ends like Ctrl-C, so that the processes that were started are ended too
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for name in options.names or NAMES:
+        run(name, options.rounds, options.out, **hunting)
+    return 0
+
+
+def write_page(results: Path, folder: Path) -> None:
+    """Write the page of all results that there are. Raises UserError."""
+    found = [file for name in NAMES if (file := results / f'{name}.json').exists()]
+    if not found:
+        raise UserError(f'{results} holds no results; lerobot-serve bench measures')
+    try:
+        read = [json.loads(file.read_text()) for file in found]
+    except ValueError as error:
+        raise UserError(f'{results} holds a result that cannot be read: {error}') from error
+    plots = page.plots(read)
+    make_folder(folder / PLOTS)
+    (folder / 'benchmarks.md').write_text(page.page(read, PLOTS))
+    for name, plot in plots.items():
+        (folder / PLOTS / f'{name}.svg').write_text(plot)
+    print(f'wrote {folder}/benchmarks.md and {len(plots)} plots in {folder / PLOTS}')
+
+
+def run(name: str, rounds: int, folder: Path, **more: int) -> None:
+    """Run one benchmark; `more` is what it alone takes. Raises UserError."""
+    module = import_module(f'benchmarks.{name}')
+    here = machine.facts(rclpy.get_rmw_implementation_identifier())
+    print(f'{name}: {module.ABOUT}', flush=True)
+    print(f'  {here["cpu"]}, {here["cores"]} cores, load {here["load_average"][0]}\n', flush=True)
+    cases = module.measure(rounds, folder, **more)
+    parameters = {'rounds': rounds, **module.PARAMETERS}
+    file = report.write(folder, report.as_json(name, module.ABOUT, here, parameters, cases))
+    print(f'{report.table(cases)}\n\nwrote {file}\n', flush=True)

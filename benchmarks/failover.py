@@ -1,0 +1,257 @@
+"""
+What the death of a policy server means to robots: it is killed with SIGKILL, again and again.
+
+Real processes, as in the demo: simulated arms with their edge controllers, and servers with the
+demo's policy, whose chunks last a second. Three ways to recover: the same server is started again
+at once; a robot knows a second server; a router has a second replica in the slot. The moment of a
+kill is drawn, so that it meets robots with much and with little left to play.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass, replace
+from functools import partial
+import importlib.util
+import os
+from pathlib import Path
+import tempfile
+
+import numpy as np
+
+from benchmarks.harness.nodes import wait_until_active
+from benchmarks.results.outage import describe, find_outage, KillSamples, Outage, RecordedCommand
+from benchmarks.results.report import Case
+from lerobot_serve.demo import process_specs
+from lerobot_serve.demo.node import DemoMonitor
+from lerobot_serve.demo.phase_context import PhaseContext
+from lerobot_serve.demo.process_specs import ProcessSpec, server_node_name
+from lerobot_serve.demo.scoreboard import Scoreboard
+from lerobot_serve.ros import qos
+from lerobot_serve.ros.node.steady_clock import SteadyClockNode
+from lerobot_serve.ros.package_share import shared_file
+from lerobot_serve.ros.process.node_runtime import NodeRuntime
+from lerobot_serve.tools.processes.node_processes import node_processes
+from lerobot_serve_interfaces.msg import EdgeState, ExecutedAction
+
+ABOUT = 'from the SIGKILL of a policy server to the next chunk that a robot plays'
+ROUNDS_A_KILL, LEAST_KILLS = 40, 2
+# actions that robots play before a kill: one second to two, so that it can come at any moment
+ACTIONS_BEFORE = 30, 60
+# played before the first kill: by then a router knows how long answers take
+WARM_UP_ACTIONS = 300
+LIMIT_S = 60.0
+# after it an arm gives up and begins anew; sim_robot's default
+ATTEMPT_S = 8.0
+SLOT, VERSION, PROFILE = 'prod', 'v1', 'wired'
+PARAMETERS = {
+    'rounds_a_kill': ROUNDS_A_KILL,
+    'policy': f'builtin reach, {VERSION} of the demo, cpu_threads 1',
+    'cameras': '2 x 224x224 raw',
+    'profile_of_the_edge': PROFILE,
+    'longest_attempt_s': ATTEMPT_S,
+    'warm_up_actions': WARM_UP_ACTIONS,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class FailoverSetup:
+    """How robots recover."""
+
+    name: str
+    servers: tuple[str, ...]
+    robots: int = 1
+    is_routed: bool = False
+    # nobody else can answer: the server is started again at once
+    is_alone: bool = False
+
+
+ALONE, OTHER = process_specs.CHAMPIONS
+SETUPS = (
+    FailoverSetup('the server is started again at once', (ALONE,), is_alone=True),
+    FailoverSetup('the robot knows a second server', (ALONE, OTHER)),
+    FailoverSetup('the router has a second replica', (ALONE, OTHER), robots=3, is_routed=True),
+)
+
+
+class SilentScreen:
+    """A screen for nobody."""
+
+    def show(self) -> None:
+        pass
+
+
+class CommandRecorder(SteadyClockNode):
+    """Notes the commands of all robots: the executor deposits, the main thread reads."""
+
+    def __init__(self, runtime: NodeRuntime, board: Scoreboard) -> None:
+        super().__init__('bench', context=runtime.context)
+        self._news = board.news
+        self.commands: dict[str, list[RecordedCommand]] = {name: [] for name in board.robots}
+        self.played = dict.fromkeys(board.robots, 0)
+        for name in board.robots:
+            topic = f'/{name}/edge_controller/executed_action'
+            self.create_subscription(
+                ExecutedAction, topic, partial(self._on_executed, name), qos.EXECUTED_ACTION
+            )
+
+    def _on_executed(self, name: str, message: ExecutedAction) -> None:
+        if not message.commanded:
+            return
+        at_s = message.stamp.sec + message.stamp.nanosec / 1e9
+        is_policys = message.rung == EdgeState.RUNG_PLAY
+        seen_s = at_s - message.age_s if is_policys else None
+        self.commands[name].append(RecordedCommand(at_s, seen_s, message.episode_id))
+        self.played[name] += is_policys
+        self._news.set()
+
+    def outages(self, killed_s: float) -> list[Outage]:
+        """Return what a kill meant to those robots for which it is over."""
+        found = (find_outage(tuple(each), killed_s) for each in self.commands.values())
+        return [each for each in found if each]
+
+
+class FailoverScenario:
+    """Processes of one way to recover. The main thread's; all of it may raise UserError."""
+
+    def __init__(
+        self, way: FailoverSetup, stage: PhaseContext, witness: CommandRecorder, state: Path
+    ) -> None:
+        """`state` is a folder for what a router remembers."""
+        self.way, self.stage, self.witness, self._state = way, stage, witness, state
+        self._robots = stage.board.robots
+        self._random = np.random.default_rng(1)
+
+    def start(self) -> None:
+        """Start everything and wait until all robots play."""
+        for name in self.way.servers:
+            self.start_server(name)
+        if self.way.is_routed:
+            self._start(router(self.way, self._state))
+        for name in self.way.servers:
+            self._wait_for_server(name)
+        for number, name in enumerate(self._robots):
+            for part in robot(self.way, name, number):
+                self._start(part)
+        self._wait_for_play(WARM_UP_ACTIONS)
+
+    def start_server(self, name: str) -> None:
+        part = process_specs.server_spec(name, VERSION, shared_file('config/policies'), Path())
+        self._start(with_parameters(part, slot=SLOT))
+
+    def _start(self, part: ProcessSpec) -> None:
+        self.stage.fleet.start(
+            part.name, part.executable, namespace=part.namespace, **part.parameters
+        )
+
+    def kill(self) -> KillSamples:
+        """
+        Kill the server that is used and let it come back; return what each robot lived, and how
+        often each stalled.
+        """
+        self._wait_for_play(int(self._random.integers(*ACTIONS_BEFORE)))
+        before, victim = self._stalls(), self._used_server()
+        killed_s = self.stage.kill(victim)
+        if self.way.is_alone:
+            self.start_server(victim)
+        outages = self._wait_for_all(killed_s)
+        self._wait_for_news()
+        stalls = [now - then for now, then in zip(self._stalls(), before, strict=True)]
+        if not self.way.is_alone:
+            self.start_server(victim)
+        self._wait_for_server(victim)
+        return outages, stalls
+
+    def _used_server(self) -> str:
+        """Return the server that answers."""
+        board = self.stage.board
+        if self.way.is_routed:
+            return board.busiest(SLOT).split('/')[1]
+        return next(iter(self._robots.values())).server.split('/')[1]
+
+    def _stalls(self) -> list[int]:
+        return [each.stalls for each in self._robots.values()]
+
+    def _wait_for_play(self, count: int) -> None:
+        until = {name: done + count for name, done in self.witness.played.items()}
+        played = self.witness.played
+        self.stage.wait(
+            lambda: all(played[name] >= until[name] for name in until), LIMIT_S, 'the robots play'
+        )
+
+    def _wait_for_all(self, killed_s: float) -> list[Outage]:
+        self.stage.wait(
+            lambda: len(self.witness.outages(killed_s)) == len(self._robots),
+            LIMIT_S,
+            'all robots play new chunks',
+        )
+        return self.witness.outages(killed_s)
+
+    def _wait_for_news(self) -> None:
+        """Wait until every edge has told its state once more."""
+        ticks = {name: each.ticks for name, each in self._robots.items()}
+        self.stage.wait(
+            lambda: all(each.ticks > ticks[name] for name, each in self._robots.items()),
+            LIMIT_S,
+            'the edges tell their states',
+        )
+
+    def _wait_for_server(self, name: str) -> None:
+        """Wait until a server can answer, and until a router knows that."""
+        node, board = server_node_name(name), self.stage.board
+        wait_until_active(self.witness, node, self.stage.fleet.processes[name])
+        if self.way.is_routed:
+            self.stage.wait(
+                lambda: board.replica_state(SLOT, node) == 'READY', LIMIT_S, f'{name} is ready'
+            )
+
+
+def router(way: FailoverSetup, state: Path) -> ProcessSpec:
+    parameters = {
+        'slot_prod': process_specs.ros_list(map(server_node_name, way.servers)),
+        'state_folder': state,
+    }
+    return ProcessSpec('router', 'policy_router', parameters=parameters)
+
+
+def robot(way: FailoverSetup, name: str, seed: int) -> list[ProcessSpec]:
+    """Return the demo's arm and its edge controller, which asks whom the way says."""
+    edge, arm = process_specs.robot_specs(name, seed, Path())
+    servers = [process_specs.ROUTER] if way.is_routed else map(server_node_name, way.servers)
+    asks = {'servers': process_specs.ros_list(servers), 'profile': PROFILE}
+    return [with_parameters(edge, **asks), with_parameters(arm, attempt_s=ATTEMPT_S)]
+
+
+def with_parameters(part: ProcessSpec, **parameters: object) -> ProcessSpec:
+    """Return a part of the demo that leaves no trace, with other parameters."""
+    kept = {name: v for name, v in part.parameters.items() if not name.startswith('trace_')}
+    return replace(part, parameters=kept | parameters)
+
+
+def measure(rounds: int, folder: Path) -> list[Case]:
+    """Return a case for each way to recover. Main thread. Raises UserError."""
+    if importlib.util.find_spec('torch') is None:
+        return [Case('not measured', {'why': 'torch is not installed, which the policy needs'})]
+    kills = max(LEAST_KILLS, rounds // ROUNDS_A_KILL)
+    return [measure_setup(way, kills, folder) for way in SETUPS]
+
+
+def measure_setup(way: FailoverSetup, kills: int, folder: Path) -> Case:
+    """Start everything, kill so often, end all. Raises UserError."""
+    with contextlib.ExitStack() as stack:
+        # what a router of an earlier run remembers must not matter
+        state = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=folder)))
+        runtime = NodeRuntime([])
+        stack.callback(runtime.close)
+        onlooker = DemoMonitor(runtime, Scoreboard(process_specs.robot_names(way.robots)))
+        witness = CommandRecorder(runtime, onlooker.board)
+        runtime.add(onlooker)
+        runtime.add(witness)
+        runtime.spin_in_background()
+        processes = stack.enter_context(node_processes(folder, dict(os.environ)))
+        stage = PhaseContext(processes, onlooker, SilentScreen(), folder, folder, (), 0)
+        scene = FailoverScenario(way, stage, witness, state)
+        scene.start()
+        return describe(
+            way.name, [scene.kill() for _ in range(kills)], may_stall=not way.is_routed
+        )

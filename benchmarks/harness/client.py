@@ -1,0 +1,142 @@
+"""
+The client of a benchmark: sends as the edge does, and waits as the edge does.
+
+A thread of its own deposits what arrives with its time; the main thread asks and waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+import queue
+import time
+
+from benchmarks.harness import echo
+from lerobot_serve.ros import qos
+from lerobot_serve.ros.contract.session_client import SessionClient
+from lerobot_serve.ros.node.steady_clock import SteadyClockNode
+from lerobot_serve.ros.process.node_runtime import NodeRuntime, UserError
+from lerobot_serve.ros.topics.dedicated_subscription import DedicatedSubscription
+from lerobot_serve.wire.schema import Refusal
+from lerobot_serve.wire.session import ServerUnreachable, SessionRefused, SessionRequest
+from lerobot_serve_interfaces.msg import ActionChunk, Observation
+
+SERVER = '/policy_server'
+LIFESPAN_S = 3.0
+ANSWER_TIMEOUT_S = 2.0
+READY_TIMEOUT_S = 60.0
+OPEN_S, OPEN_RETRY_S = 5.0, 0.05
+# a server that loads, and a router whose servers do
+RETRYABLE_REFUSALS = (Refusal.NOT_READY, Refusal.UNREACHABLE)
+
+
+def open_when_ready(
+    sessions: SessionClient,
+    ask: SessionRequest,
+    is_running: Callable[[], bool] = lambda: True,
+) -> None:
+    """
+    Open a session as an edge does: who does not answer yet, or is not ready yet, is asked again;
+    no longer when the server is not `is_running`. Raises UserError and Refused.
+    """
+    deadline = time.monotonic() + READY_TIMEOUT_S
+    while True:
+        try:
+            sessions.open(ask, OPEN_S)
+            return
+        except (SessionRefused, ServerUnreachable) as error:
+            if isinstance(error, SessionRefused) and error.code not in RETRYABLE_REFUSALS:
+                raise
+            if not is_running() or time.monotonic() > deadline:
+                raise UserError(f'{error}; see the log of {sessions.server}') from None
+        time.sleep(OPEN_RETRY_S)
+
+
+@dataclass(frozen=True, slots=True)
+class TimedReply:
+    """An answer, and when the executor had it."""
+
+    raw: bytes
+    arrived_ns: int
+
+
+class Inbox:
+    """The executor thread deposits, the main thread takes."""
+
+    def __init__(self, answer_s: float = ANSWER_TIMEOUT_S) -> None:
+        self._answer_s = answer_s
+        self._queue: queue.SimpleQueue[TimedReply] = queue.SimpleQueue()
+
+    def deposit(self, raw: bytes) -> None:
+        self._queue.put(TimedReply(raw, time.monotonic_ns()))
+
+    def take(self) -> TimedReply | None:
+        """Wait for an answer; None when it did not come in time."""
+        try:
+            return self._queue.get(timeout=self._answer_s)
+        except queue.Empty:
+            return None
+
+    def clear(self) -> None:
+        """Drop what came too late."""
+        while not self._queue.empty():
+            self._queue.get_nowait()
+
+
+class PolicyClient(SteadyClockNode):
+    """
+    A client of one policy server or router. Built by the main thread, which also calls everything
+    but the inboxes' `deposit`. An answer is waited for `answer_s`; a request that was lost on the
+    way is sent again until `lifespan_s` is over.
+    """
+
+    def __init__(
+        self,
+        runtime: NodeRuntime,
+        name: str = 'bench',
+        server: str = SERVER,
+        *,
+        answer_s: float = ANSWER_TIMEOUT_S,
+        lifespan_s: float = LIFESPAN_S,
+    ) -> None:
+        super().__init__(name, context=runtime.context)
+        self.server, self.reply_topic = server, f'/{name}/action_chunk'
+        self.chunks = Inbox(answer_s)
+        self.sessions = SessionClient(self, server, lifespan_s=lifespan_s)
+        # chunks arrive as at the edge
+        self._lane = DedicatedSubscription(
+            self, ActionChunk, self.reply_topic, qos.ACTION_CHUNK, self.chunks.deposit
+        )
+        runtime.thread('answers', partial(self._lane.run, runtime.stop), self._lane.wake)
+
+    def wait_until_matched(self) -> None:
+        """Return when requests and chunks are connected. Raises UserError."""
+        if not self.sessions.wait_until_matched(self._lane.publisher_count, READY_TIMEOUT_S):
+            raise UserError(f'the topics of {self.server} were not found')
+
+
+class BenchClient(PolicyClient):
+    """A client of the policy server and of the echo."""
+
+    def __init__(self, runtime: NodeRuntime) -> None:
+        super().__init__(runtime)
+        self.echoes = Inbox()
+        # with bare rclpy
+        self.create_subscription(
+            ActionChunk, echo.REPLIES, self.echoes.deposit, qos.ACTION_CHUNK, raw=True
+        )
+        self._echo = self.create_publisher(
+            Observation, echo.REQUESTS, qos.observation_writer(LIFESPAN_S)
+        )
+
+    def send_echo(self, raw: bytes) -> None:
+        self._echo.publish(raw)
+
+    def wait_for_echo(self) -> None:
+        """Return when the echo is connected in both directions. Raises UserError."""
+        deadline = time.monotonic() + READY_TIMEOUT_S
+        while not (self._echo.get_subscription_count() and self.count_publishers(echo.REPLIES)):
+            if time.monotonic() > deadline:
+                raise UserError(f'the echo did not appear within {READY_TIMEOUT_S:g} s')
+            time.sleep(0.02)

@@ -1,0 +1,241 @@
+"""
+Many robots in one process, each with one request in flight: they ask again as soon as they were
+answered (`run`), or at a rate (`pace`).
+
+They share reply topics, as robots behind a router do. The threads `answers` take chunks and, in
+`run`, send the next requests; the main thread opens, begins, waits and reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import partial
+import struct
+import threading
+import time
+
+import numpy as np
+
+from benchmarks.harness.client import LIFESPAN_S, open_when_ready, READY_TIMEOUT_S, SERVER
+from lerobot_serve.ros import qos
+from lerobot_serve.ros.contract.session_client import SessionClient
+from lerobot_serve.ros.node.steady_clock import SteadyClockNode
+from lerobot_serve.ros.process.node_runtime import NodeRuntime, UserError
+from lerobot_serve.ros.topics.dedicated_subscription import DedicatedSubscriptions
+from lerobot_serve.wire import chunk as wire_chunk
+from lerobot_serve.wire import image_codec
+from lerobot_serve.wire import observation as wire_observation
+from lerobot_serve.wire.cdr import START
+from lerobot_serve.wire.header import Header, read_envelope
+from lerobot_serve.wire.observation import Observation
+from lerobot_serve.wire.schema import Codec, Flag, MsgType, SCHEMA_VERSION
+from lerobot_serve.wire.session import CameraSpec, SessionRequest
+from lerobot_serve_interfaces.msg import ActionChunk
+
+REPLIES = '/bench/swarm_{}/action_chunk'
+SEQ = struct.Struct('<Q')
+FPS = 30.0
+LOST_AFTER_S = 5.0
+# to wait for many topics costs more for each answer than to have a further thread
+TOPICS_A_THREAD = 32
+
+
+@dataclass(slots=True)
+class LoadRobot:
+    """One robot: its request as bytes, of which only the number changes, and what it lived."""
+
+    ask: SessionRequest
+    raw: bytearray
+    seq: int = 0
+    sent_ns: int = 0
+    sent_at: int = 0
+    is_waiting: bool = False
+    latencies_ms: list[float] = field(default_factory=list)
+    others_served: list[int] = field(default_factory=list)
+
+    def next_request(self, now_ns: int, answers: int) -> bytes:
+        """Return the next request; `answers` counts those of all robots so far."""
+        self.seq += 1
+        self.sent_ns, self.sent_at, self.is_waiting = now_ns, answers, True
+        SEQ.pack_into(self.raw, START, self.seq)
+        return bytes(self.raw)
+
+
+@dataclass(slots=True)
+class PacedCounts:
+    """
+    What became of the requests of `pace`: answered, or given up as lost after LOST_AFTER_S. `late`
+    answers came after that; `passed_over` are turns at which a robot was still waiting.
+    """
+
+    sent: int = 0
+    answered: int = 0
+    lost: int = 0
+    late: int = 0
+    passed_over: int = 0
+    seconds: float = 0.0
+
+
+class LoadGenerator(SteadyClockNode):
+    """See the module."""
+
+    def __init__(self, runtime: NodeRuntime, server: str = SERVER, topics: int = 1) -> None:
+        """The robots listen on so many reply topics, in turn."""
+        super().__init__('swarm', context=runtime.context)
+        self._server = server
+        self._topics = tuple(REPLIES.format(number) for number in range(topics))
+        self._sessions = SessionClient(self, server, lifespan_s=LIFESPAN_S, for_fleet=True)
+        self._lanes: dict[str, DedicatedSubscriptions] = {}
+        for first in range(0, topics, TOPICS_A_THREAD):
+            deposits = dict.fromkeys(self._topics[first : first + TOPICS_A_THREAD], self._on_chunk)
+            lanes = DedicatedSubscriptions(self, ActionChunk, deposits, qos.ACTION_CHUNK)
+            self._lanes |= dict.fromkeys(deposits, lanes)
+            runtime.thread('answers', partial(lanes.run, runtime.stop), lanes.wake)
+        self.robots: dict[str, LoadRobot] = {}
+        self.failures: dict[str, int] = {}
+        self.paced = PacedCounts()
+        self._answers = 0
+        self._running = self._asks_again = False
+        self._lock = threading.Lock()
+
+    def open(
+        self,
+        count: int,
+        frames: dict[str, np.ndarray],
+        joints: tuple[str, ...],
+        codec: Codec = Codec.JPEG,
+    ) -> None:
+        """Open so many more sessions. Raises Refused and UserError."""
+        encoded = tuple(image_codec.encode(n, f, codec) for n, f in frames.items())
+        cameras = tuple(CameraSpec(name, *frame.shape) for name, frame in frames.items())
+        opened = len(self.robots)
+        for number in range(opened, opened + count):
+            name = f'robot_{number}'
+            topic = self._topics[number % len(self._topics)]
+            ask = SessionRequest(name, number, number + 1, topic, joints, joints, cameras, FPS)
+            header = Header(
+                0, 0, number + 1, 0, SCHEMA_VERSION, MsgType.OBSERVATION, Flag.EPISODE_START
+            )
+            state = np.full((1, len(joints)), number / 100, np.float32)
+            request = Observation(header, name, f'episode of {name}', state, encoded)
+            open_when_ready(self._sessions, ask)
+            self.robots[name] = LoadRobot(ask, bytearray(wire_observation.encode(request)))
+        if not self._sessions.wait_until_matched(self._is_every_topic_found, READY_TIMEOUT_S):
+            raise UserError(f'the topics of {self._server} were not found')
+
+    def _is_every_topic_found(self) -> bool:
+        used = {robot.ask.reply_topic for robot in self.robots.values()}
+        return all(self._lanes[topic].publisher_count(topic) for topic in used)
+
+    def close(self) -> None:
+        """End all sessions."""
+        for robot in self.robots.values():
+            self._sessions.close(robot.ask, READY_TIMEOUT_S)
+        self.robots = {}
+
+    def run(self, seconds: float) -> float:
+        """
+        Let all robots ask for `seconds`, and return the time that really passed [s]. What was
+        noted before is forgotten.
+        """
+        with self._lock:
+            for robot in self.robots.values():
+                robot.latencies_ms, robot.others_served = [], []
+            self._running = self._asks_again = True
+        begin_ns = time.monotonic_ns()
+        for robot in list(self.robots.values()):
+            self._ask(robot)
+        deadline_ns = begin_ns + int(seconds * 1e9)
+        while (left_ns := deadline_ns - time.monotonic_ns()) > 0:
+            time.sleep(min(0.1, left_ns / 1e9))
+            self._ask_again_for_the_lost()
+        with self._lock:
+            self._running = False
+        return (time.monotonic_ns() - begin_ns) / 1e9
+
+    def pace(self, seconds: float, rate_hz: float) -> PacedCounts:
+        """
+        Let every robot ask so many times a second, each at a point of the period of its own, and
+        wait for what is under way. What was noted before is forgotten.
+        """
+        with self._lock:
+            for robot in self.robots.values():
+                robot.latencies_ms, robot.others_served = [], []
+                robot.is_waiting = False
+            self.paced, self.failures = PacedCounts(), {}
+            self._running, self._asks_again = True, False
+        begin_ns = time.monotonic_ns()
+        for due_s, robot in self._turns(seconds, 1 / rate_hz):
+            time.sleep(max(0.0, due_s - (time.monotonic_ns() - begin_ns) / 1e9))
+            self._take_turn(robot)
+        self.paced.seconds = (time.monotonic_ns() - begin_ns) / 1e9
+        self._wait_for_the_last()
+        return self.paced
+
+    def _turns(self, seconds: float, period_s: float) -> Iterator[tuple[float, LoadRobot]]:
+        """Return when whose turn it is, in order of time; the same in every run."""
+        phases = np.sort(np.random.default_rng(1).uniform(0, period_s, len(self.robots)))
+        for number in range(max(1, round(seconds / period_s))):
+            for phase_s, robot in zip(phases, self.robots.values(), strict=True):
+                yield number * period_s + phase_s, robot
+
+    def _take_turn(self, robot: LoadRobot) -> None:
+        if self._still_waits(robot):
+            self.paced.passed_over += 1
+            return
+        self.paced.sent += 1
+        self._ask(robot)
+
+    def _still_waits(self, robot: LoadRobot) -> bool:
+        """Whether its answer may yet come; what took too long is given up and counted."""
+        with self._lock:
+            if robot.is_waiting and time.monotonic_ns() - robot.sent_ns > LOST_AFTER_S * 1e9:
+                robot.is_waiting = False
+                self.paced.lost += 1
+            return robot.is_waiting
+
+    def _wait_for_the_last(self) -> None:
+        while any(self._still_waits(robot) for robot in self.robots.values()):
+            time.sleep(0.02)
+        with self._lock:
+            self._running = False
+
+    def _ask(self, robot: LoadRobot) -> None:
+        with self._lock:
+            raw = robot.next_request(time.monotonic_ns(), self._answers)
+        self._sessions.send(raw)
+
+    def _ask_again_for_the_lost(self) -> None:
+        before_ns = time.monotonic_ns() - int(LOST_AFTER_S * 1e9)
+        for robot in list(self.robots.values()):
+            if robot.sent_ns < before_ns:
+                self._fail('lost')
+                self._ask(robot)
+
+    def _on_chunk(self, raw: bytes) -> None:
+        now_ns = time.monotonic_ns()
+        header, client_id, _ = read_envelope(raw)
+        robot = self.robots.get(client_id)
+        if robot is None:
+            return
+        status = wire_chunk.decode(raw).status
+        with self._lock:
+            if not self._running:
+                return
+            if header.seq != robot.seq or not robot.is_waiting:
+                self.paced.late += 1
+                return
+            robot.is_waiting = False
+            self._answers += 1
+            self.paced.answered += 1
+            robot.latencies_ms.append((now_ns - robot.sent_ns) / 1e6)
+            robot.others_served.append(self._answers - robot.sent_at - 1)
+        if status:
+            self._fail(f'status_{status}')
+        if self._asks_again:
+            self._ask(robot)
+
+    def _fail(self, reason: str) -> None:
+        with self._lock:
+            self.failures[reason] = self.failures.get(reason, 0) + 1

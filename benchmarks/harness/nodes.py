@@ -1,0 +1,100 @@
+"""Policy servers and routers in processes of their own, and a swarm of robots. Main thread."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+import contextlib
+from dataclasses import dataclass
+from pathlib import Path
+import subprocess
+import time
+
+from rcl_interfaces.srv import SetParameters
+from rclpy.node import Node
+from rclpy.parameter import Parameter
+
+from benchmarks.harness.client import READY_TIMEOUT_S, SERVER
+from benchmarks.harness.load_generator import LoadGenerator
+from benchmarks.harness.processes import child
+from lerobot_serve.ros.contract.service_call import call_service, ServiceCallFailed
+from lerobot_serve.ros.process.node_runtime import NodeRuntime, UserError
+from lerobot_serve.tools.processes.node_processes import executable_path
+from lerobot_serve_interfaces.srv import GetStatus
+
+
+@dataclass(frozen=True, slots=True)
+class ServedLoad:
+    """The server's process and the robots."""
+
+    server: subprocess.Popen
+    swarm: LoadGenerator
+
+
+@contextlib.contextmanager
+def serve(parameters: dict[str, object], folder: Path) -> Iterator[ServedLoad]:
+    """Start a server and give it with a swarm once it serves. Raises UserError."""
+    runtime = NodeRuntime([])
+    try:
+        swarm = LoadGenerator(runtime)
+        runtime.add(swarm)
+        runtime.spin_in_background()
+        with running(swarm, 'policy_server', SERVER, parameters, folder) as server:
+            yield ServedLoad(server, swarm)
+    finally:
+        runtime.close()
+
+
+@contextlib.contextmanager
+def running(
+    node: Node,
+    executable: str,
+    server: str,
+    parameters: dict[str, object],
+    folder: Path,
+    under: Sequence[str] = (),
+) -> Iterator[subprocess.Popen]:
+    """
+    Start a policy server or router under the name `server`, and give its process once it
+    serves; the executor of `node` spins. `under` is a command that runs it. Raises UserError.
+    """
+    name = server[1:]
+    command = [*under, str(executable_path(executable)), '--ros-args', '-r', f'__node:={name}']
+    for key, value in parameters.items():
+        command += ['-p', f'{key}:={value}']
+    with child(command, folder / f'{name}.log') as process:
+        wait_until_active(node, server, process)
+        yield process
+
+
+def wait_until_active(node: Node, server: str, process: subprocess.Popen) -> None:
+    client = node.create_client(GetStatus, f'{server}/get_status')
+    deadline = time.monotonic() + READY_TIMEOUT_S
+    try:
+        while time.monotonic() < deadline and process.poll() is None:
+            # an answer that is sent before the two have fully found each other is lost
+            with contextlib.suppress(ServiceCallFailed):
+                status = call_service(client, GetStatus.Request(), 2.0).status
+                if status.state == status.ACTIVE:
+                    return
+            time.sleep(0.1)
+    finally:
+        node.destroy_client(client)
+    raise UserError(f'{server} did not come up; see {server[1:]}.log')
+
+
+def set_parameter(served: ServedLoad, name: str, value: object) -> None:
+    """Change a parameter of the server. Raises UserError."""
+    client = served.swarm.create_client(SetParameters, f'{SERVER}/set_parameters')
+    request = SetParameters.Request(parameters=[Parameter(name, value=value).to_parameter_msg()])
+    (result,) = call_service(client, request, READY_TIMEOUT_S).results
+    served.swarm.destroy_client(client)
+    if not result.successful:
+        raise UserError(f'{name} was not changed: {result.reason}')
+
+
+def memory_mb(pid: int) -> float:
+    """Return the resident memory of a process."""
+    for line in Path(f'/proc/{pid}/status').read_text().splitlines():
+        if line.startswith('VmRSS:'):
+            return int(line.split()[1]) / 1024
+    raise UserError(f'process {pid} has no memory; it has ended')

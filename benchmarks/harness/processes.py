@@ -1,0 +1,67 @@
+"""Processes that a benchmark talks to; each is ended by its own id, whatever happens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+import contextlib
+from pathlib import Path
+import signal
+import subprocess
+import sys
+
+from lerobot_serve.entry_points import defer_signals
+from lerobot_serve.tools.processes.parent_death import end_with_parent
+
+END_S = 10.0
+
+
+@contextlib.contextmanager
+def child(
+    command: list[str],
+    log: Path,
+    environment: dict[str, str] | None = None,
+    folder: Path | None = None,
+) -> Iterator[subprocess.Popen]:
+    """
+    Run a command beside us with its output in `log`; SIGINT ends it, after END_S SIGKILL. It runs
+    in `folder`, here unless that is given.
+    """
+    with open(log, 'w') as output:
+        with defer_signals():
+            process = subprocess.Popen(
+                end_with_parent(command),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                cwd=folder,
+            )
+        try:
+            yield process
+        finally:
+            end(process)
+
+
+def end(process: subprocess.Popen) -> None:
+    """End one process, with a bound."""
+    if process.poll() is None:
+        process.send_signal(signal.SIGINT)
+    try:
+        process.wait(END_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def page_faults(pid: int) -> int:
+    """Return how often a process touched memory that the system had yet to give it."""
+    try:
+        fields = Path(f'/proc/{pid}/stat').read_text().rpartition(')')[2].split()
+    except OSError:
+        return 0
+    return int(fields[7])
+
+
+def module_command(name: str, *arguments: object) -> list[str]:
+    """Return the command that runs a module of this package with this Python."""
+    return [sys.executable, '-m', f'benchmarks.{name}', *map(str, arguments)]

@@ -1,0 +1,168 @@
+"""One request over the real data path, with the time of each part. Main thread."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+import secrets
+import subprocess
+import time
+
+import numpy as np
+
+from benchmarks.harness.client import open_when_ready, PolicyClient, SERVER
+from lerobot_serve.ros.process.node_runtime import UserError
+from lerobot_serve.wire import chunk as wire_chunk
+from lerobot_serve.wire import observation as wire_observation
+from lerobot_serve.wire.chunk import Chunk
+from lerobot_serve.wire.header import Header
+from lerobot_serve.wire.image_codec import ImageCodecPool
+from lerobot_serve.wire.message_parts import Image
+from lerobot_serve.wire.observation import Observation
+from lerobot_serve.wire.schema import Codec, Flag, MsgType, Status
+from lerobot_serve.wire.session import CameraSpec, ServerUnreachable, SessionRequest
+
+CLIENT_ID = 'bench'
+JOINTS, FPS, JPEG_QUALITY, IMAGE_THREADS = 6, 30.0, 90, 2
+STATE = np.zeros((1, JOINTS), np.float32)
+
+
+@dataclass(frozen=True, slots=True)
+class RoundTrip:
+    """The parts of one round trip [ms]; `total` runs from the frames to the decoded chunk."""
+
+    total: float
+    image_encode: float
+    message_build: float
+    server_queue_wait: float
+    server_processing: float
+    server_inference: float
+    hand_over: float
+    chunk_decode: float
+
+    @property
+    def network(self) -> float:
+        """All that is neither the image encoder nor a duration that the server reports."""
+        server = self.server_queue_wait + self.server_processing + self.server_inference
+        return self.total - self.image_encode - server
+
+
+class RequestSession:
+    """
+    A session with a policy server or router, and the frames that are sent over and over.
+    `episode_id` may be set between two trips.
+    """
+
+    def __init__(
+        self,
+        client: PolicyClient,
+        frames: dict[str, np.ndarray],
+        codec: Codec,
+        client_id: str = CLIENT_ID,
+    ) -> None:
+        self._client, self._frames, self._codec = client, frames, codec
+        self._pool = ImageCodecPool(IMAGE_THREADS)
+        self._seq = 0
+        self._ask = session_request(client.reply_topic, frames, codec, client_id)
+        self.episode_id = 'bench-1'
+        self.request_bytes = self.reply_bytes = 0
+
+    def open(self, server: subprocess.Popen) -> None:
+        """Open the session once the server is ready. Raises UserError and Refused."""
+        open_when_ready(self._client.sessions, self._ask, lambda: server.poll() is None)
+
+    def close(self) -> None:
+        """End the session; also when the server has gone."""
+        self._pool.close()
+        try:
+            self._client.sessions.close(self._ask, 5.0)
+        except ServerUnreachable as error:
+            print(f'the session could not be closed: {error}')
+
+    def trip(self) -> RoundTrip | None:
+        """Ask once; None when no usable answer came in time. Raises UserError for a refusal."""
+        begin_ns = time.perf_counter_ns()
+        images = self._encoded()
+        encoded_ns = time.perf_counter_ns()
+        raw = self._build(images)
+        built_ns = time.perf_counter_ns()
+        self._client.sessions.send(raw)
+        arrived = self._client.chunks.take()
+        taken_ns = time.perf_counter_ns()
+        if arrived is None:
+            return None
+        chunk = wire_chunk.decode(arrived.raw)
+        end_ns = time.perf_counter_ns()
+        if chunk.status != Status.OK:
+            raise UserError(f'the server answered: {chunk.status_text}')
+        if chunk.header.seq != self._seq:
+            return None
+        self.request_bytes, self.reply_bytes = len(raw), len(arrived.raw)
+        return self._parts(
+            chunk, begin_ns, encoded_ns, built_ns, arrived.arrived_ns, taken_ns, end_ns
+        )
+
+    def _encoded(self) -> tuple[Image, ...]:
+        return self._pool.encode_all(self._frames, self._codec, JPEG_QUALITY)
+
+    def _build(self, images: tuple[Image, ...]) -> bytes:
+        self._seq += 1
+        header = Header(
+            self._seq,
+            time.monotonic_ns(),
+            self._ask.session_epoch,
+            0,
+            self._ask.schema_version,
+            MsgType.OBSERVATION,
+            Flag.NONE,
+        )
+        return wire_observation.encode(
+            Observation(header, self._ask.client_id, self.episode_id, STATE, images)
+        )
+
+    @staticmethod
+    def _parts(chunk: Chunk, begin: int, encoded: int, built: int, *rest: int) -> RoundTrip:
+        arrived, taken, end = rest
+        return RoundTrip(
+            total=(end - begin) / 1e6,
+            image_encode=(encoded - begin) / 1e6,
+            message_build=(built - encoded) / 1e6,
+            server_queue_wait=chunk.queue_wait_ms,
+            server_processing=chunk.processing_ms,
+            server_inference=chunk.inference_ms,
+            hand_over=(taken - arrived) / 1e6,
+            chunk_decode=(end - taken) / 1e6,
+        )
+
+
+def session_request(
+    reply_topic: str,
+    frames: dict[str, np.ndarray],
+    codec: Codec,
+    client_id: str = CLIENT_ID,
+) -> SessionRequest:
+    """Return what the null policy of `server_parameters` accepts."""
+    names = tuple(f'joint_{i}.pos' for i in range(JOINTS))
+    cameras = tuple(CameraSpec(name, *frame.shape) for name, frame in frames.items())
+    return SessionRequest(
+        client_id,
+        secrets.randbits(63),
+        secrets.randbits(32),
+        reply_topic,
+        names,
+        names,
+        cameras,
+        FPS,
+        codec=codec,
+    )
+
+
+def server_parameters(height: int, width: int, rows: int) -> list[str]:
+    """Return the command line of a policy_server with the null policy."""
+    cameras = '+'.join(f'{name}:{height}x{width}' for name in ('front', 'wrist'))
+    path = f'joints={JOINTS},chunk={rows},cameras={cameras},fps={FPS:g}'
+    return [
+        '--ros-args',
+        *('-r', f'__node:={SERVER[1:]}'),
+        *('-p', 'policy_kind:=null', '-p', f'policy_path:={path}'),
+        *('-p', f'image_threads:={IMAGE_THREADS}'),
+    ]

@@ -1,0 +1,99 @@
+"""
+What an edge controller costs its robot: the CPU time of its process.
+
+The real node at 30 Hz with the two cameras of the simulated arm at 480x640, beside the demo's
+policy, whose chunks of a second make it ask about twice a second.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+import time
+
+from benchmarks.harness.client import READY_TIMEOUT_S
+from benchmarks.harness.processes import child
+from benchmarks.results.report import Case
+from lerobot_serve.ros import qos
+from lerobot_serve.ros.node.steady_clock import SteadyClockNode
+from lerobot_serve.ros.process.node_runtime import NodeRuntime, UserError
+from lerobot_serve.tools.processes.node_processes import executable_path
+from lerobot_serve_interfaces.msg import EdgeState
+
+ABOUT = 'CPU time of the edge controller'
+SECONDS, WARM_UP_S, HEIGHT, WIDTH = 20.0, 3.0, 480, 640
+ROBOT = '/bench_robot'
+PARAMETERS = {'cameras': f'2 x {HEIGHT}x{WIDTH} JPEG', 'rate_hz': 30, 'seconds': SECONDS}
+GOAL_SHARE = 0.15
+
+
+def measure(rounds: int, folder: Path) -> list[Case]:
+    """Return the one case. Main thread. Raises UserError."""
+    runtime = NodeRuntime([])
+    states: list[EdgeState] = []
+    try:
+        node = SteadyClockNode('bench_edge', context=runtime.context)
+        node.create_subscription(
+            EdgeState, f'{ROBOT}/edge_controller/state', states.append, qos.STATE
+        )
+        runtime.add(node)
+        runtime.spin_in_background()
+        with (
+            child(command('policy_server', ''), folder / 'policy_server.log'),
+            child(
+                command('sim_robot', ROBOT, image_height=HEIGHT, image_width=WIDTH),
+                folder / 'sim_robot.log',
+            ),
+            child(command('edge_controller', ROBOT), folder / 'edge_controller.log') as edge,
+        ):
+            wait_until_streaming(states)
+            time.sleep(WARM_UP_S)
+            return [observe(edge.pid, states)]
+    finally:
+        runtime.close()
+
+
+def command(name: str, namespace: str, **parameters: object) -> list[str]:
+    line = [str(executable_path(name)), '--ros-args']
+    if namespace:
+        line += ['-r', f'__ns:={namespace}']
+    for key, value in parameters.items():
+        line += ['-p', f'{key}:={value}']
+    return line
+
+
+def wait_until_streaming(states: list[EdgeState]) -> None:
+    deadline = time.monotonic() + READY_TIMEOUT_S
+    while not (states and states[-1].state == EdgeState.STREAMING):
+        if time.monotonic() > deadline:
+            raise UserError('the edge controller did not come to stream; see its log')
+        time.sleep(0.05)
+
+
+def observe(pid: int, states: list[EdgeState]) -> Case:
+    """Compare the process with itself SECONDS later."""
+    first, begin_s, begin_cpu_s = states[-1], time.monotonic(), cpu_s(pid)
+    time.sleep(SECONDS)
+    last, passed_s = states[-1], time.monotonic() - begin_s
+    share = (cpu_s(pid) - begin_cpu_s) / passed_s
+    return Case(
+        'edge_controller',
+        parameters={
+            'share_of_a_core': round(share, 3),
+            'requests_per_s': round((last.requests_sent - first.requests_sent) / passed_s, 2),
+            'commands_per_s': round(
+                (last.actions_executed - first.actions_executed) / passed_s, 1
+            ),
+        },
+        counts={
+            'stalls': last.stalls - first.stalls,
+            'ticks_missed': last.ticks_missed - first.ticks_missed,
+        },
+        goals={f'under {GOAL_SHARE:.0%} of a core': share < GOAL_SHARE},
+    )
+
+
+def cpu_s(pid: int) -> float:
+    """Return the CPU time that a process has used."""
+    fields = Path(f'/proc/{pid}/stat').read_text().rpartition(')')[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf('SC_CLK_TCK')

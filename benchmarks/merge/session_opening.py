@@ -1,0 +1,101 @@
+"""
+Robots come and go: sessions opened and closed straight at a server and through a router to
+another, in turn, so that both meet the same machine.
+
+AT_ONCE robots do so at a time, as when a fleet is switched on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+import contextlib
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+import time
+
+from benchmarks.harness.client import LIFESPAN_S, open_when_ready, SERVER
+from benchmarks.harness.nodes import running
+from benchmarks.harness.request_session import session_request
+from benchmarks.merge.edge_cpu import cpu_s
+from benchmarks.results.percentiles import ratio, summarize
+from benchmarks.results.report import Case
+from benchmarks.router_overhead import picture, POLICY, ROUTER, start_router
+from lerobot_serve.ros.contract.session_client import SessionClient
+from lerobot_serve.ros.node.steady_clock import SteadyClockNode
+from lerobot_serve.ros.process.node_runtime import NodeRuntime
+from lerobot_serve.wire.schema import Codec
+
+ABOUT = 'robots come and go: sessions opened and closed, straight and through a router'
+AT_ONCE, ROBOTS_A_TURN, CALL_S = 4, 20, 5.0
+GOAL_TAIL = 5.0
+PARAMETERS = {
+    'at_once': AT_ONCE,
+    'robots_a_turn': ROBOTS_A_TURN,
+    'order': 'direct, router, direct, router, ...',
+}
+# what opening and closing took [ms]
+Visit = tuple[float, float]
+
+
+def measure(rounds: int, folder: Path) -> list[Case]:
+    """Return one case. Main thread. Raises UserError, Refused and Unreachable."""
+    with contextlib.ExitStack() as stack:
+        runtime = NodeRuntime([])
+        stack.callback(runtime.close)
+        node = SteadyClockNode('bench_sessions', context=runtime.context)
+        runtime.add(node)
+        runtime.spin_in_background()
+        stack.enter_context(running(node, 'policy_server', SERVER, POLICY, folder))
+        router = start_router(stack, node, ('prod',), POLICY, folder)
+        crowd = stack.enter_context(ThreadPoolExecutor(AT_ONCE))
+        ways = [SessionClient(node, name, lifespan_s=LIFESPAN_S) for name in (SERVER, ROUTER)]
+        visits: tuple[list[Visit], list[Visit]] = ([], [])
+        for sessions in ways:
+            list(crowd.map(partial(visit, sessions), range(ROBOTS_A_TURN)))
+        begin_s = cpu_s(router.pid)
+        for _ in range(max(1, rounds // ROBOTS_A_TURN)):
+            for sessions, found in zip(ways, visits, strict=True):
+                found += crowd.map(partial(visit, sessions), range(ROBOTS_A_TURN))
+        spent_ms = 1000 * (cpu_s(router.pid) - begin_s) / len(visits[1])
+        return [describe(*visits, spent_ms)]
+
+
+def visit(sessions: SessionClient, number: int) -> Visit:
+    """Open a session and close it. One of the crowd's threads."""
+    name = f'robot_{number}'
+    frames = {'observation.images.front': picture(16, 17)}
+    mine = replace(session_request(f'/{name}/action_chunk', frames, Codec.RAW), client_id=name)
+    begin_s = time.perf_counter()
+    open_when_ready(sessions, mine)
+    open_s = time.perf_counter()
+    sessions.close(mine, CALL_S)
+    return 1000 * (open_s - begin_s), 1000 * (time.perf_counter() - open_s)
+
+
+def describe(direct: Sequence[Visit], routed: Sequence[Visit], spent_ms: float) -> Case:
+    """Return the case; `spent_ms` is the router's processor time for one session."""
+    ways = {'direct': direct, 'router': routed}
+    series_ms = {
+        f'{act}, {way}': [each[place] for each in visits]
+        for way, visits in ways.items()
+        for place, act in enumerate(('open', 'close'))
+    }
+    opened = summarize(series_ms['open, router'])
+    return Case(
+        f'{AT_ONCE} at once',
+        parameters={'processor_ms_of_router_a_session': round(spent_ms, 1)},
+        series_ms=series_ms,
+        ratios={
+            f'{act}, router/direct': ratio(
+                series_ms[f'{act}, router'], series_ms[f'{act}, direct']
+            )
+            for act in ('open', 'close')
+        },
+        goals={
+            f'p99 of opening through the router is at most {GOAL_TAIL:g} times its p50': (
+                opened['p99'] <= GOAL_TAIL * opened['p50']
+            )
+        },
+    )

@@ -1,0 +1,57 @@
+"""What the turns over a link say of this package and its peers. Plain; any thread."""
+
+from __future__ import annotations
+
+from benchmarks.network_emulation.encodings import DEFAULT, ENCODINGS
+from benchmarks.network_emulation.rounds import ContenderResults
+from benchmarks.peers.comparison import LEROBOT, OPENPI
+from benchmarks.results.percentiles import ratio
+from benchmarks.results.report import Case
+
+# an answer to older pictures is not played, in profile wifi of the edge
+TOO_OLD_MS = 3000.0
+
+
+def describe(name: str, records: ContenderResults) -> Case:
+    """Return the case, in which each of ours is compared with each peer."""
+    series = {who: record.times_ms for who, record in records.items()}
+    counts, facts = {}, {}
+    for who, record in records.items():
+        counts[f'lost by {who}'] = record.lost
+        counts[f'too old of {who}'] = sum(took_ms > TOO_OLD_MS for took_ms in record.times_ms)
+        facts[f'KB on the link for a trip of {who}'] = round(
+            record.sent_bytes / max(1, record.trips) / 1e3
+        )
+        facts[f'packets of {who} that a full queue dropped [%]'] = percent(
+            record.dropped, record.packets
+        )
+        facts[f'packets of {who} that the relay carried late [%]'] = percent(
+            record.late, record.packets
+        )
+    compared = {
+        f'{mine} / {peer}': ratio(series[mine], series[peer])
+        for mine in ENCODINGS
+        for peer in (LEROBOT, OPENPI)
+        if mine in series and peer in series
+    }
+    return Case(name, facts, counts, series, compared, goals(records))
+
+
+def goals(records: ContenderResults) -> dict[str, bool]:
+    """Return whether the default is ahead of the peers, and good enough to be played."""
+    mine = records[DEFAULT]
+    said = {}
+    for peer in (LEROBOT, OPENPI):
+        if peer in records:
+            theirs = records[peer].times_ms
+            found = ratio(mine.times_ms, theirs)
+            # who never comes back is no competition
+            ahead = found['median'] < 1 if found else bool(mine.times_ms) and not theirs
+            said[f'{DEFAULT}: median below that of {peer}'] = ahead
+    worst_ms = max(mine.times_ms, default=float('inf'))
+    said[f'{DEFAULT}: none lost, none too old'] = mine.lost == 0 and worst_ms <= TOO_OLD_MS
+    return said
+
+
+def percent(part: int, whole: int) -> float:
+    return round(100 * part / whole, 2) if whole else 0.0

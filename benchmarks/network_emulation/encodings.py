@@ -1,0 +1,34 @@
+"""The ways in which a robot of this package sends its pictures over a link. Plain."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from benchmarks.peers.peer_process import ImageSet
+from lerobot_serve.wire.schema import Codec
+
+# after which a trip is lost, with everybody
+ANSWER_S = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class ImageEncoding:
+    """How pictures are sent; `height` and `width` are the policy's, 0 to leave them as large."""
+
+    codec: Codec
+    quality: int = 0
+    height: int = 0
+    width: int = 0
+
+    def suits(self, size: ImageSet) -> bool:
+        """Return whether it is another way than the others where pictures are of this size."""
+        return not self.height or (self.height < size.height and self.width < size.width)
+
+
+DEFAULT = 'JPEG 90'
+ENCODINGS = {
+    DEFAULT: ImageEncoding(Codec.JPEG, 90),
+    'JPEG 60': ImageEncoding(Codec.JPEG, 60),
+    'JPEG 90, downscaled': ImageEncoding(Codec.JPEG, 90, 224, 224),
+    'raw': ImageEncoding(Codec.RAW),
+}

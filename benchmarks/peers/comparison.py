@@ -1,0 +1,86 @@
+"""What trips of this package and of peers, made in turn, say of each other. Plain; any thread."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from benchmarks.results.percentiles import ratio, summarize
+from benchmarks.results.report import Case
+
+DIRECT, DIRECT_JPEG, ROUTED, ROUTED_JPEG = 'direct raw', 'direct JPEG', 'router raw', 'router JPEG'
+LEROBOT, OPENPI = 'LeRobot', 'openpi'
+# of ours -> the floor below it
+FLOORS = {DIRECT: 'echo of raw', DIRECT_JPEG: 'echo of JPEG'}
+GOAL_LEROBOT, GOAL_FLOOR = 0.5, 1.5
+
+
+@dataclass(frozen=True, slots=True)
+class RoundTripTime:
+    """The time of one trip [ms], and what of it were the encoder and the decoder of pictures."""
+
+    total_ms: float
+    codec_ms: float = 0.0
+
+
+# name of a way -> its trips in order, None for a lost one
+Results = dict[str, list[RoundTripTime | None]]
+Series = dict[str, list[float]]
+
+
+def describe(name: str, facts: dict[str, object], results: Results) -> Case:
+    """Return the case with its ratios and goals."""
+    series = {way: [took.total_ms for took in trips if took] for way, trips in results.items()}
+    for way, floor in FLOORS.items():
+        series[floor_name(way)] = floor_and_codec(results[way], results[floor])
+    counts = {f'lost by {way}': trips.count(None) for way, trips in results.items()}
+    rounds = len(results[DIRECT])
+    compared = {f'{a} / {b}': compare(series[a], series[b]) for a, b in pairs(series)}
+    return Case(name, facts, {'rounds': rounds, **counts}, series, compared, goals(series))
+
+
+def floor_name(way: str) -> str:
+    """Return how the least time that a way could take is called."""
+    return f'floor + codec of {way}'
+
+
+def floor_and_codec(
+    trips: Sequence[RoundTripTime | None], echoes: Sequence[RoundTripTime | None]
+) -> list[float]:
+    """Return the least that each round could have taken, where both were answered."""
+    rounds = zip(trips, echoes, strict=True)
+    return [echo.total_ms + took.codec_ms for took, echo in rounds if took and echo]
+
+
+def pairs(series: Series) -> list[tuple[str, str]]:
+    """Return who is set against whom."""
+    peers = [peer for peer in (LEROBOT, OPENPI) if peer in series]
+    among_peers = [(mine, peer) for mine in (DIRECT, ROUTED, DIRECT_JPEG) for peer in peers]
+    return among_peers + [(mine, floor_name(mine)) for mine in FLOORS]
+
+
+def compare(values: Sequence[float], reference: Sequence[float]) -> dict[str, float]:
+    """Return the ratio of the medians, of its parts, and of the p99; empty of too little."""
+    found = ratio(values, reference)
+    if found:
+        found['p99'] = round(summarize(values)['p99'] / summarize(reference)['p99'], 3)
+    return found
+
+
+def goals(series: Series) -> dict[str, bool]:
+    """Return whether this package is as fast as it is meant to be."""
+    said = {}
+    if LEROBOT in series:
+        found = compare(series[DIRECT], series[LEROBOT])
+        goal = f'{DIRECT}: median at most {GOAL_LEROBOT:g} x that of {LEROBOT}'
+        said[goal] = bool(found) and found['median'] <= GOAL_LEROBOT
+        said[f'{DIRECT}: p99 below that of {LEROBOT}'] = bool(found) and found['p99'] < 1
+    if OPENPI in series:
+        found = compare(series[DIRECT], series[OPENPI])
+        said[f'{DIRECT}: median below that of {OPENPI}'] = bool(found) and found['median'] < 1
+        said[f'{DIRECT}: p99 below that of {OPENPI}'] = bool(found) and found['p99'] < 1
+    for mine in FLOORS:
+        found = ratio(series[mine], series[floor_name(mine)])
+        goal = f'{mine}: median at most {GOAL_FLOOR:g} x (floor + codec)'
+        said[goal] = bool(found) and found['median'] <= GOAL_FLOOR
+    return said

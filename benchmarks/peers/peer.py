@@ -1,0 +1,126 @@
+"""A server and a client of a peer, each a process of its own. Main thread."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+import contextlib
+import json
+import os
+from pathlib import Path
+import socket
+import subprocess
+import tempfile
+import time
+
+from benchmarks.harness.processes import child, module_command
+from benchmarks.peers.peer_process import ImageSet, READY_S, write_line
+from benchmarks.peers.pinned_packages import PeerUnavailable
+
+LOCALHOST = '127.0.0.1'
+ANSWER_S, POLL_S = 30.0, 0.5
+
+
+class Peer:
+    """A peer's client, which waits to be told what to do, and both processes."""
+
+    def __init__(
+        self, link: socket.socket, server: subprocess.Popen, client: subprocess.Popen
+    ) -> None:
+        link.settimeout(ANSWER_S)
+        self._link, self._lines = link, link.makefile('rw')
+        self.server, self.client = server, client
+        self.versions: dict[str, str] = json.loads(self._lines.readline())
+
+    def trip_ms(self, size: ImageSet) -> float | None:
+        """Return the time of one trip, None when it was lost; so are all after the peer's end."""
+        outcome = self.order('trip', str(size))
+        return outcome if isinstance(outcome, float) else None
+
+    def order(self, *what: object, within_s: float = ANSWER_S) -> object:
+        """Return what the client answers, None when it does not; then it is asked no more."""
+        if self._lines.closed:
+            return None
+        self._link.settimeout(within_s)
+        try:
+            write_line(self._lines, what)
+            said = self._lines.readline()
+        except OSError:
+            said = ''
+        if not said:
+            self.close()
+        return json.loads(said) if said else None
+
+    def close(self) -> None:
+        """Hang up, which ends the client."""
+        with contextlib.suppress(OSError):
+            self._lines.close()
+        self._link.close()
+
+
+@contextlib.contextmanager
+def running_peer(
+    peer: str,
+    packages: Path,
+    folder: Path,
+    *,
+    role: str = 'client',
+    host: str = LOCALHOST,
+    server_prefix: Sequence[str] = (),
+    client_prefix: Sequence[str] = (),
+) -> Iterator[Peer]:
+    """
+    Start a peer's server and client, and give them once the client can be asked. `host` is the
+    server's address; the prefixes stand before the two commands, for example
+    ('ip', 'netns', 'exec', 'far'), and become the process that they run. Raises PeerUnavailable.
+    """
+    path = os.pathsep.join([str(packages), os.environ.get('PYTHONPATH', '')])
+    environment = {**os.environ, 'PYTHONPATH': path}
+    # LeRobot writes its own logs below the folder it is started in
+    within = ['env', f'--chdir={packages}']
+    with contextlib.ExitStack() as stack:
+        # in a short path: the name of a socket is bounded
+        place = stack.enter_context(tempfile.TemporaryDirectory())
+        door = stack.enter_context(socket.socket(socket.AF_UNIX))
+        door.bind(f'{place}/door')
+        door.listen()
+        port = free_port()
+        processes = {}
+        for prefix, arguments in (
+            (server_prefix, ('server', host, port)),
+            (client_prefix, (role, host, port, f'{place}/door')),
+        ):
+            log = folder / f'{peer}_{arguments[0]}.log'
+            command = [*prefix, *within, *module_command(f'peers.{peer}', *arguments)]
+            processes[log] = stack.enter_context(child(command, log, environment))
+        met = Peer(accept_client(door, processes), *processes.values())
+        stack.callback(met.close)
+        yield met
+
+
+def accept_client(door: socket.socket, processes: dict[Path, subprocess.Popen]) -> socket.socket:
+    """Return the client's call. Raises PeerUnavailable when it does not come."""
+    door.settimeout(POLL_S)
+    deadline = time.monotonic() + READY_S
+    while time.monotonic() < deadline:
+        with contextlib.suppress(TimeoutError):
+            return door.accept()[0]
+        for log, process in processes.items():
+            if process.poll() is not None:
+                raise PeerUnavailable(
+                    f'{log.stem} ended with status {process.returncode}; see {log}'
+                )
+    raise PeerUnavailable(
+        f'it was not up after {READY_S:g} s; see {", ".join(map(str, processes))}'
+    )
+
+
+def free_port() -> int:
+    """Return a port that nobody has at this moment."""
+    with socket.create_server((LOCALHOST, 0)) as free:
+        return free.getsockname()[1]
+
+
+def cpu_s(pid: int) -> float:
+    """Return the CPU time of a process of ours, to the microsecond; /proc counts in 10 ms."""
+    # how Linux numbers the CPU clock of another process
+    return time.clock_gettime((~pid << 3) | 2)

@@ -1,0 +1,138 @@
+"""
+The process of a peer's server or client: what all peers share. Plain; main thread.
+
+The benchmark listens on a socket that is a file, so that it is reached from other network
+namespaces too. A client calls there once its server has taken it, says its versions, and answers
+each order, all of them one line of JSON.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+import contextlib
+from dataclasses import dataclass
+from functools import cache
+import json
+import socket
+import sys
+import time
+
+import numpy as np
+
+from benchmarks.harness import machine
+from benchmarks.harness.camera_images import camera_images
+
+CAMERAS = ('front', 'wrist', 'side')
+CHUNK_ROWS, JOINTS = 100, 6
+READY_S, POLL_S = 120.0, 0.1
+LOST = 'lost'
+# name -> picture
+Frames = dict[str, np.ndarray]
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a server listens, as its client says it."""
+
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class ImageSet:
+    """So many cameras of one size."""
+
+    cameras: int
+    height: int
+    width: int
+
+    def __str__(self) -> str:
+        return f'{self.cameras}x{self.height}x{self.width}'
+
+    @classmethod
+    def parse(cls, text: str) -> ImageSet:
+        """Return what `str` has made."""
+        return cls(*map(int, text.split('x')))
+
+    @property
+    def picture_bytes(self) -> int:
+        """How much all pictures are, raw."""
+        return self.cameras * self.height * self.width * 3
+
+
+@cache
+def frames(size: ImageSet) -> Frames:
+    """Return one picture for each camera, by its short name; the same in every process."""
+    front, wrist = camera_images(size.height, size.width).values()
+    side = np.ascontiguousarray(front[:, ::-1])
+    return dict(zip(CAMERAS, (front, wrist, side)[: size.cameras], strict=False))
+
+
+# makes one trip with these pictures: its time [ms], or why there was no usable chunk
+Trip = Callable[[Frames], float | str]
+# answers an order of the benchmark
+Orders = dict[str, Callable[..., object]]
+
+
+def run(
+    packages: Sequence[str],
+    serve: Callable[[Address], None],
+    roles: dict[str, Callable[[Address], Orders]],
+) -> int:
+    """
+    Be a server or a client, as the command line says, until the benchmark ends it:
+    ROLE HOST PORT [SOCKET].
+    """
+    role, host, port, *rest = sys.argv[1:]
+    address = Address(host, int(port))
+    with contextlib.suppress(KeyboardInterrupt):
+        if role == 'server':
+            serve(address)
+        else:
+            versions = {name: machine.version(name) for name in packages}
+            serve_orders(rest[0], versions, roles[role](address))
+    return 0
+
+
+def single_robot(connect: Callable[[Address], Trip]) -> Callable[[Address], Orders]:
+    """Return the role of one robot."""
+
+    def orders(address: Address) -> Orders:
+        trip = connect(address)
+        return {'trip': lambda size: trip(frames(ImageSet.parse(size)))}
+
+    return orders
+
+
+def serve_orders(door: str, versions: dict[str, str], orders: Orders) -> None:
+    """Do as the benchmark says, until it hangs up."""
+    with socket.socket(socket.AF_UNIX) as link:
+        link.connect(door)
+        with link.makefile('rw') as lines:
+            write_line(lines, versions)
+            for line in lines:
+                order, *arguments = json.loads(line)
+                write_line(lines, orders[order](*arguments))
+
+
+def write_line(lines: object, what: object) -> None:
+    print(json.dumps(what), file=lines, flush=True)
+
+
+def retry_until_connected(connect: Callable[[], object]) -> object:
+    """Return what `connect` returns once the server is up. Raises OSError after READY_S."""
+    deadline = time.monotonic() + READY_S
+    while True:
+        try:
+            return connect()
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(POLL_S)
+
+
+def wait_until_listening(address: Address) -> None:
+    """Return once somebody listens there. Raises OSError after READY_S."""
+    retry_until_connected(
+        lambda: socket.create_connection((address.host, address.port), READY_S).close()
+    )

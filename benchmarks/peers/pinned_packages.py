@@ -1,0 +1,77 @@
+"""
+The packages of peers. A peer is no requirement of this package: what it needs is pinned in the
+section [bench] of requirements.txt, and a benchmark installs it below its folder of results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import util
+import os
+from pathlib import Path
+import runpy
+import shutil
+import subprocess
+import sys
+
+# peer -> its packages in [bench]; LeRobot and protobuf are part of the workspace
+PACKAGES = {
+    'lerobot': ('grpcio',),
+    'openpi': ('openpi-client', 'msgpack', 'websockets'),
+}
+SOURCES = Path(__file__).resolve().parents[3]
+STAMP = 'pins.txt'
+INSTALL_S = 300.0
+
+
+class PeerUnavailable(Exception):
+    """A peer that cannot be measured here, and why."""
+
+
+def pins_of(peer: str, sources: Path = SOURCES) -> list[str]:
+    """Return the pins of a peer. Raises PeerUnavailable outside a source tree."""
+    try:
+        text = (sources / 'requirements.txt').read_text()
+        read = runpy.run_path(str(sources / '.ci' / 'pins.py'))['read']
+    except OSError as error:
+        raise PeerUnavailable(
+            f'its versions stand in the source tree, here is none: {error}'
+        ) from error
+    pins = read(text, os.environ.get('ROS_DISTRO', 'jazzy')).get('bench', [])
+    return [pin for pin in pins if pin.partition('==')[0] in PACKAGES[peer]]
+
+
+def installed(peer: str, folder: Path) -> Path | None:
+    """Return where the packages of a peer lie, None where they do not. Raises PeerUnavailable."""
+    if peer == 'lerobot' and not util.find_spec('lerobot'):
+        raise PeerUnavailable('LeRobot is not installed; it comes with torch (TORCH=cpu)')
+    stamp = (folder / peer / STAMP).resolve()
+    there = stamp.exists() and stamp.read_text() == content(pins_of(peer))
+    return stamp.parent if there else None
+
+
+def content(pins: Sequence[str]) -> str:
+    """Return what is installed, in one text: compiled packages fit one Python."""
+    return '\n'.join([*pins, f'python {sys.version_info.major}.{sys.version_info.minor}\n'])
+
+
+def install(peer: str, folder: Path) -> Path:
+    """Return where the packages of a peer lie, after installing them. Raises PeerUnavailable."""
+    there = installed(peer, folder)
+    if there:
+        return there
+    pins, target = pins_of(peer), (folder / peer).resolve()
+    shutil.rmtree(target, ignore_errors=True)
+    # as pinned, without what they ask for in turn: openpi-client asks for an older numpy
+    options = ['--quiet', '--no-input', '--disable-pip-version-check', '--no-deps']
+    command = [sys.executable, '-m', 'pip', 'install', *options, '--target', str(target), *pins]
+    print(f'  installing {", ".join(pins)} into {folder / peer}', flush=True)
+    try:
+        result = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_S)
+    except subprocess.TimeoutExpired as error:
+        raise PeerUnavailable(f'pip took longer than {INSTALL_S:g} s') from error
+    if result.returncode:
+        said = result.stderr.strip().splitlines() or ['no reason given']
+        raise PeerUnavailable(f'pip could not install {" ".join(pins)}: {said[-1]}')
+    (target / STAMP).write_text(content(pins))
+    return target

@@ -1,0 +1,45 @@
+"""A small ACT policy with random weights, for measurements without a GPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from benchmarks.policies import random_lerobot
+
+JOINTS = tuple(f'joint_{i}.pos' for i in range(6))
+CAMERAS = ('observation.images.front',)
+PIXELS = 96
+CHUNK_ROWS = 50
+FPS = 30.0
+SETTINGS = {
+    'chunk_size': CHUNK_ROWS,
+    'n_action_steps': CHUNK_ROWS,
+    'dim_model': 128,
+    'n_heads': 4,
+    'dim_feedforward': 512,
+    'n_encoder_layers': 2,
+    'n_decoder_layers': 1,
+    'n_vae_encoder_layers': 1,
+    'latent_dim': 16,
+    'pretrained_backbone_weights': None,
+}
+
+
+def build(folder: Path) -> Path:
+    """Write the policy to `folder` and return it. Raises PolicyError without LeRobot."""
+    images = dict.fromkeys(CAMERAS, (PIXELS, PIXELS))
+    return random_lerobot.build_policy(
+        'act', folder, images=images, joints=len(JOINTS), settings=SETTINGS
+    )
+
+
+def server_parameters(folder: Path) -> dict[str, object]:
+    """Return the parameters of a policy_server that serves it."""
+    names = '[' + ','.join(f"'{name}'" for name in JOINTS) + ']'
+    return {
+        'policy_kind': 'lerobot',
+        'policy_path': folder,
+        'state_names': names,
+        'action_names': names,
+        'trained_fps': FPS,
+    }

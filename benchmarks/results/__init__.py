@@ -1,0 +1,4 @@
+"""
+What a measurement means: cases, percentiles, goals, the page and its charts.
+Plain functions without ROS; any thread.
+"""

@@ -1,0 +1,102 @@
+"""What was seen of fleets of several sizes, as cases. Plain; any thread."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from benchmarks.results.report import Case
+from benchmarks.results.windows import (
+    all_latencies_ms,
+    cpu_ms,
+    is_not_above,
+    ratio_of_medians,
+    share_of_a_core,
+    steady_goals,
+    steady_ratios,
+    thirds,
+    Window,
+)
+
+# counted for requests that were answered all the same, or were counted before
+NO_LOSS = ('late_answer', 'failed_over', 'unanswered', 'no_episode_id')
+
+
+@dataclass(slots=True)
+class FleetRun:
+    """What was seen of a fleet of one size; `counts` holds what robots and router counted."""
+
+    windows: list[Window] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)
+
+
+def uncounted(counts: Mapping[str, int], router_drops: Mapping[str, int]) -> int:
+    """Return how many requests came to an end that nobody counted."""
+    unknown = counts['sent'] - counts['answered'] - counts['lost']
+    told = sum(count for reason, count in router_drops.items() if reason not in NO_LOSS)
+    # what came late was not lost on its way
+    return abs(unknown) + max(0, counts['lost'] - counts['late'] - told)
+
+
+def fleet_case(robots: int, run: FleetRun, alone: Window) -> Case:
+    """Return the case of one fleet; `alone` is what router and servers need without robots."""
+    windows, latencies_ms = run.windows, all_latencies_ms(run.windows)
+    seconds = sum(window.seconds for window in windows)
+    parameters: dict[str, object] = {
+        'seconds': round(seconds, 1),
+        'windows': len(windows),
+        'chunks_per_s': round(len(latencies_ms) / seconds, 1),
+    }
+    series_ms = {'round trip': latencies_ms}
+    for who, held_mb in windows[-1].memory_mb.items():
+        share, more_mb = share_of_a_core(windows, who), held_mb - alone.memory_mb[who]
+        parameters[f'{who}_share_of_a_core'] = round(share, 3)
+        parameters[f'{who}_percent_of_a_core_a_robot'] = round(100 * share / robots, 3)
+        parameters[f'{who}_mb'] = round(held_mb, 1)
+        parameters[f'{who}_mb_a_robot'] = round(more_mb / robots, 3)
+        series_ms[f'processor time of {who} a request'] = cpu_ms(windows, who)
+    goals = {
+        'nothing is lost': run.counts['lost'] == 0,
+        'nothing is lost uncounted': run.counts['uncounted'] == 0,
+    }
+    return Case(f'{robots} robots', parameters, dict(run.counts), series_ms, goals=goals)
+
+
+def steady_case(robots: int, run: FleetRun) -> Case:
+    """Return whether a fleet costs in the end what it cost in the beginning."""
+    names = 'first third', 'last third'
+    series_ms = {
+        f'round trip, {name}': all_latencies_ms(third)
+        for name, third in zip(names, thirds(run.windows), strict=True)
+    }
+    return Case(
+        f'{robots} robots, in the course of time',
+        {'windows': len(run.windows)},
+        series_ms=series_ms,
+        ratios={'last third/first third, medians of windows': steady_ratios(run.windows)},
+        goals=steady_goals(run.windows),
+    )
+
+
+def growth_case(runs: Mapping[int, FleetRun], alone: Window) -> Case:
+    """Return how a robot of the largest fleet compares with one of the smallest."""
+    few, many = min(runs), max(runs)
+    before, after = runs[few].windows, runs[many].windows
+    p99s_ms = [[window.p99_ms for window in windows] for windows in (before, after)]
+    ratios, goals = {'p99 of the round trip': ratio_of_medians(*p99s_ms)}, {}
+    parameters: dict[str, object] = {}
+    for who, held_mb in alone.memory_mb.items():
+        spent_ms = cpu_ms(before, who), cpu_ms(after, who)
+        ratios[f'processor time of {who}'] = ratio_of_medians(*spent_ms)
+        goals[f'processor time of {who}: linear or better'] = is_not_above(*spent_ms)
+        few_mb, many_mb = (
+            (runs[count].windows[-1].memory_mb[who] - held_mb) / count for count in (few, many)
+        )
+        goals[f'memory of {who}: linear or better'] = many_mb <= few_mb
+        parameters[f'{who}_share_of_a_core_without_robots'] = round(
+            share_of_a_core([alone], who), 3
+        )
+        parameters[f'{who}_mb_without_robots'] = round(held_mb, 1)
+    name = f'a robot of {many}/a robot of {few}'
+    return Case(f'from {few} to {many} robots', parameters, {}, {}, {name: ratios}, goals)

@@ -1,0 +1,83 @@
+"""One benchmark's result, as a file for machines and as a table for people. Plain; any thread."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+import json
+from pathlib import Path
+
+from benchmarks.results.percentiles import summarize
+
+COLUMNS = ('n', 'min', 'p50', 'p95', 'p99', 'max')
+
+
+@dataclass
+class Case:
+    """One set of conditions. Series are durations in ms; a goal holds or does not."""
+
+    name: str
+    parameters: dict[str, object] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
+    series_ms: dict[str, Sequence[float]] = field(default_factory=dict)
+    ratios: dict[str, dict[str, float]] = field(default_factory=dict)
+    goals: dict[str, bool] = field(default_factory=dict)
+
+    def as_json(self) -> dict[str, object]:
+        """Return the case with its series summed up."""
+        return {
+            'name': self.name,
+            'parameters': self.parameters,
+            'counts': self.counts,
+            'series_ms': {name: summarize(values) for name, values in self.series_ms.items()},
+            'ratios': self.ratios,
+            'goals': self.goals,
+        }
+
+
+def as_json(
+    name: str,
+    about: str,
+    machine: dict[str, object],
+    parameters: dict[str, object],
+    cases: Sequence[Case],
+) -> dict[str, object]:
+    """Return everything that is known of one run of a benchmark."""
+    return {
+        'benchmark': name,
+        'about': about,
+        'machine': machine,
+        'parameters': parameters,
+        'cases': [case.as_json() for case in cases],
+    }
+
+
+def write(folder: Path, result: dict[str, object]) -> Path:
+    """Write FOLDER/NAME.json and return its path."""
+    file = folder / f'{result["benchmark"]}.json'
+    file.write_text(json.dumps(result, indent=2) + '\n')
+    return file
+
+
+def table(cases: Sequence[Case]) -> str:
+    """Return the cases for a person."""
+    return '\n\n'.join('\n'.join(_lines(case)) for case in cases)
+
+
+def _lines(case: Case) -> list[str]:
+    facts = {**case.parameters, **case.counts}
+    lines = [f'{case.name}  ({", ".join(f"{name} {value}" for name, value in facts.items())})']
+    lines.append(f'  {"[ms]":<26}' + ''.join(f'{column:>9}' for column in COLUMNS))
+    for name, values in case.series_ms.items():
+        figures = summarize(values)
+        cells = [f'{figures["n"]:>9}'] + [
+            f'{figures[column]:>9.3f}' if column in figures else f'{"-":>9}'
+            for column in COLUMNS[1:]
+        ]
+        lines.append(f'  {name:<26}' + ''.join(cells))
+    for name, figures in case.ratios.items():
+        parts = '  '.join(f'{part} {figure:.2f}' for part, figure in figures.items())
+        lines.append(f'  {name}: {parts or "not measured"}')
+    for goal, holds in case.goals.items():
+        lines.append(f'  {"holds " if holds else "MISSED"}  {goal}')
+    return lines

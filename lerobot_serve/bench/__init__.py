@@ -1,1 +1,0 @@
-"""Measurements of lerobot_serve, and the training of its demo policy."""

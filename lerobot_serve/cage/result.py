@@ -1,0 +1,56 @@
+"""What the cage is given of the command before, and what it says of the next. Plain data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+
+
+class Verdict(IntEnum):
+    """ExecutedAction.verdict."""
+
+    PASS = 0
+    CLAMPED = 1
+    HELD = 2
+    STOPPED = 3
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LastCommand:
+    """
+    The last command in action order, and its change a second.
+
+    The change of a velocity is not used: its limits bound the step alone.
+    """
+
+    position: np.ndarray
+    velocity: np.ndarray
+
+    def after(self, command: np.ndarray | None, step_s: float) -> LastCommand:
+        """Return what `command` makes of it; a step without a command is one without motion."""
+        if command is None:
+            return LastCommand(self.position, np.zeros(len(self.position)))
+        return LastCommand(command, (command - self.position) / step_s)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CageResult:
+    """
+    What may be commanded: None means that nothing is sent, and a command is sent whatever the
+    verdict.
+
+    reason  for people; names the joint. Empty for PASS
+    cause   the same in a word, to be counted
+    """
+
+    verdict: Verdict
+    command: np.ndarray | None
+    reason: str = ''
+    cause: str = ''
+
+
+def is_numeric_array(value: object, shape: tuple[int, ...]) -> bool:
+    """Tell whether this is an array of that shape and of real numbers. Never raises."""
+    return isinstance(value, np.ndarray) and value.dtype.kind in 'fiu' and value.shape == shape

@@ -1,0 +1,189 @@
+"""
+What happens in the demo, act by act. Each returns its figures, and what it shows is `shown`.
+
+The main thread; an act that does not come true raises UserError.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+import time
+from typing import Any
+
+from lerobot_serve.demo import process_specs, steady_time
+from lerobot_serve.demo.phase_context import PhaseContext
+from lerobot_serve.demo.scoreboard import version_of
+
+START_S, SERVE_S, SHADOW_S, KILL_S, CANARY_S, BROKEN_S = 120.0, 120.0, 120.0, 60.0, 900.0, 300.0
+# so much is watched after the kill: more than a robot has buffered
+AFTER_KILL_S = 4.0
+EPISODES_TO_SEE = 6
+SHADOW_SAMPLES = 40
+Figures = dict[str, Any]
+
+
+def serve(stage: PhaseContext) -> Figures:
+    """Robots without weights get chunks from two servers with v1."""
+    board = stage.board
+    stage.start_servers()
+    # a robot that asks before v1 is up would be given to v2, which is to drive nobody yet
+    stage.wait(lambda: board.slot('a').state == 'HEALTHY', START_S, 'slot a serves v1')
+    stage.start_robots()
+    stage.wait(lambda: all(r.executed for r in board.robots.values()), START_S, 'the robots move')
+    first_action_s = time.monotonic() - stage.started_s
+    stage.say(f'all robots move, {first_action_s:.0f} s after the start')
+    stage.wait(lambda: len(board.ended) >= EPISODES_TO_SEE, SERVE_S, 'episodes end')
+    edges = [f'{name}_edge' for name in board.robots]
+    with_torch = [name for name in edges if holds_torch(stage.fleet.processes[name].pid)]
+    return {
+        'shown': not with_torch,
+        'robots': len(board.robots),
+        'first_action_s': round(first_action_s, 1),
+        'robots_with_torch': with_torch,
+    }
+
+
+def shadow(stage: PhaseContext) -> Figures:
+    """v2 sees what v1 sees, drives nobody and is compared."""
+    board = stage.board
+    stage.wait(
+        lambda: board.shadow.samples >= SHADOW_SAMPLES and not board.shadow.lacking,
+        SHADOW_S,
+        'v2 is compared in shadow',
+    )
+    seen = board.shadow
+    stage.say(f'v2 in shadow: {seen.samples} samples, {seen.divergence:.3f} rad apart')
+    return {
+        'shown': board.placed_after('v2', 0.0) == 0,
+        'policy': seen.policy,
+        'live_policy': seen.live,
+        'episodes': seen.episodes,
+        'samples': seen.samples,
+        'divergence_rad': round(seen.divergence, 4),
+        'would_trip_the_cage': seen.trips,
+        'latency_ms_p50': round(seen.latency_ms_p50, 1),
+    }
+
+
+def kill_server(stage: PhaseContext) -> Figures:
+    """The server that answers most is killed in mid-episode, and no robot stops."""
+    board = stage.board
+    node = board.busiest('a')
+    victim = node.split('/')[1]
+    before = {name: (r.stalls, r.chunks) for name, r in board.robots.items()}
+    with board.lock:
+        for robot in board.robots.values():
+            robot.max_action_gap_s = robot.max_episode_gap_s = 0.0
+    killed_s = stage.kill(victim)
+    stage.wait(
+        lambda: board.replica_state('a', node) in ('SUSPECT', 'AWAY'),
+        KILL_S,
+        'the router misses the server',
+    )
+    missed_s = steady_time.now_s() - killed_s
+    stage.wait(
+        lambda: all(r.chunks > before[name][1] + 1 for name, r in board.robots.items()),
+        KILL_S,
+        'all robots are answered again',
+    )
+    stage.watch(max(0.0, AFTER_KILL_S - (steady_time.now_s() - killed_s)))
+    stalled = sum(r.stalls > before[name][0] for name, r in board.robots.items())
+    gap_ms = 1e3 * max(robot.max_action_gap_s for robot in board.robots.values())
+    pause_ms = 1e3 * max(robot.max_episode_gap_s for robot in board.robots.values())
+    stage.say(
+        f'{stalled} robots ran out of actions; at most {gap_ms:.0f} ms from one to the next, '
+        f'{pause_ms:.0f} ms from one episode to the next'
+    )
+    stage.start_server(victim, 'v1')
+    back_s = stage.wait(
+        lambda: board.replica_state('a', node) == 'READY', KILL_S, f'{victim} is back'
+    )
+    stage.say(f'{victim} is back after {back_s:.0f} s', mark=f'{victim} back')
+    return {
+        'shown': stalled == 0,
+        'server': node,
+        'at_s': killed_s,
+        'missed_after_s': round(missed_s, 2),
+        'robots_stalled': stalled,
+        'longest_gap_ms': round(gap_ms, 1),
+        'longest_pause_between_episodes_ms': round(pause_ms, 1),
+    }
+
+
+def canary(stage: PhaseContext) -> Figures:
+    """v2 takes over, step by step, when it has shown that it is not worse."""
+    board = stage.board
+    begun_s = steady_time.now_s()
+    stage.node.set(process_specs.ROUTER, **{'canary.plan': list(stage.plan)})
+    seen: list[dict[str, Any]] = []
+
+    def is_over() -> bool:
+        now = board.canary
+        if now.share_percent and (not seen or seen[-1]['share_percent'] != now.share_percent):
+            seen.append(
+                {'share_percent': now.share_percent, 'after_s': steady_time.now_s() - begun_s}
+            )
+        return now.state in ('promoted', 'rolled_back')
+
+    took_s = stage.wait(is_over, CANARY_S, 'the canary comes to an end')
+    end = board.canary
+    stage.say(f'v2 is {end.state.replace("_", " ")} after {took_s:.0f} s')
+    return {
+        'shown': end.state == 'promoted',
+        'ends': end.state,
+        'why': end.text,
+        'plan': list(stage.plan),
+        'steps': [{**each, 'after_s': round(each['after_s'], 1)} for each in seen],
+        'took_s': round(took_s, 1),
+        'successes': {version_of(p): list(n) for p, n in board.successes().items() if p},
+    }
+
+
+def broken_policy(stage: PhaseContext) -> Figures:
+    """v3 jumps and sometimes gives NaN: it is tried and rolled back, with nobody at the desk."""
+    board = stage.board
+    for name in process_specs.CHAMPIONS:
+        stage.load(name, 'v2')
+    stage.wait(
+        lambda: version_of(board.slot('a').policy) == 'v2' and board.slot('a').state == 'HEALTHY',
+        BROKEN_S,
+        'slot a serves v2',
+    )
+    stage.node.set(process_specs.ROUTER, split_percent=100, shadow_minimum_episodes=0)
+    trips = sum(robot.cage_trips for robot in board.robots.values())
+    stage.load(process_specs.CANDIDATE, 'v3')
+    stage.wait(lambda: version_of(board.canary.candidate) == 'v3', BROKEN_S, 'v3 is tried')
+    took_s = stage.wait(lambda: board.canary.state == 'rolled_back', BROKEN_S, 'v3 is rolled back')
+    back_s, end = steady_time.now_s(), board.canary
+    first_s = board.first_placed('v3')
+    stage.say(f'v3 is rolled back: {end.reason[:160]}')
+    stage.watch(AFTER_KILL_S)
+    return {
+        # answers to copies may already tell the router enough; then no episode is given to v3
+        'shown': board.placed_after('v3', back_s + 1.0) == 0,
+        'why': end.text,
+        'episodes_with_v3': board.placed_after('v3', 0.0),
+        'rolled_back_after_first_episode_s': round(back_s - first_s, 1) if first_s else None,
+        'episodes_with_v3_a_second_later': board.placed_after('v3', back_s + 1.0),
+        'took_s': round(took_s, 1),
+        'commands_changed_by_the_cage': sum(r.cage_trips for r in board.robots.values()) - trips,
+        'robots_stalled': sum(robot.stalls for robot in board.robots.values()),
+    }
+
+
+PHASE_FUNCTIONS: dict[str, Callable[[PhaseContext], Figures]] = {
+    'serve': serve,
+    'shadow': shadow,
+    'kill': kill_server,
+    'canary': canary,
+    'broken': broken_policy,
+}
+
+
+def holds_torch(pid: int) -> bool:
+    """Tell whether a process has torch in its memory map."""
+    try:
+        return 'libtorch' in Path(f'/proc/{pid}/maps').read_text()
+    except OSError:
+        return False

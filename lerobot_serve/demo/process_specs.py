@@ -1,0 +1,126 @@
+"""Who plays in the demo and what it is about: every process, every act. Plain; any thread."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROUTER = '/policy_router'
+ROBOTS_LIMIT = 20
+# version -> its folder in config/policies; `reach` is also what a server serves when told nothing
+VERSIONS = {'v1': 'reach_v1', 'v2': 'reach', 'v3': 'reach_v3'}
+CHAMPIONS = ('a1', 'a2')
+CANDIDATE, SHADOW = 'b1', 'shadow'
+SLOTS = {'a1': 'a', 'a2': 'a', 'b1': 'b', 'shadow': 'prod'}
+# an attempt of the simulated arm
+ATTEMPT_S = 3.0
+SHADOW_EPISODES = 5
+# A small fleet and little time: a wider margin, and guards that can tell from less than the
+# defaults, which are for fleets
+CANARY = {
+    'canary.margin': 0.4,
+    'canary.minimum_s': 0.0,
+    # attempts of a simulated arm do not depend on each other
+    'canary.block_episodes': 1,
+    'canary.minimum_answers': 20,
+    'canary.minimum_commands': 150,
+    # one slow moment of a laptop is no slow policy
+    'canary.max_latency_ratio': 0.0,
+}
+# act -> what its figures prove or refute, in the order in which they are played
+PHASE_CLAIMS = {
+    'serve': 'robots without weights are served',
+    'shadow': 'v2 is watched and drives nobody',
+    'kill': 'a server is killed and no robot stops',
+    'canary': 'v2 takes over step by step',
+    'broken': 'v3 is rolled back on its own',
+}
+PHASE_REQUIREMENTS = {'canary': {'shadow'}, 'broken': {'shadow', 'canary'}}
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessSpec:
+    """One process."""
+
+    name: str
+    executable: str
+    namespace: str = ''
+    parameters: dict[str, object] = field(default_factory=dict)
+
+
+def ordered_phases(names: Iterable[str]) -> list[str]:
+    """Return the acts of these names with those that they need, in order."""
+    wanted = {'serve', *names}
+    wanted = wanted.union(*(PHASE_REQUIREMENTS.get(name, ()) for name in wanted))
+    return [name for name in PHASE_CLAIMS if name in wanted]
+
+
+def robot_names(count: int) -> list[str]:
+    return [f'robot_{number + 1}' for number in range(count)]
+
+
+def server_node_name(name: str) -> str:
+    """Return the full name of a server's node."""
+    return f'/{name}/policy_server'
+
+
+def server_spec(name: str, version: str, folder: Path, traces: Path) -> ProcessSpec:
+    """Return a policy server of a slot; `folder` holds the policies."""
+    parameters = {
+        'policy_kind': 'builtin',
+        'slot': SLOTS[name],
+        'cpu_threads': 1,
+        'status_period_s': 0.2,
+        # another version is loaded while it runs
+        'policy_root': str(folder),
+        **policy_parameters(version, folder),
+    }
+    # the shadow drives no robot: nothing of it has to be proved
+    if name != SHADOW:
+        parameters['trace_folder'] = traces
+    return ProcessSpec(name, 'policy_server', f'/{name}', parameters)
+
+
+def policy_parameters(version: str, folder: Path) -> dict[str, object]:
+    """Return the parameters of a server that name a version."""
+    return {'policy_path': str(folder / VERSIONS[version]), 'policy_name': version}
+
+
+def router_spec(state: Path, traces: Path) -> ProcessSpec:
+    parameters = {
+        'slot_a': ros_list(map(server_node_name, CHAMPIONS)),
+        'slot_b': ros_list([server_node_name(CANDIDATE)]),
+        'split_percent': 100,
+        'shadow_policy': server_node_name(SHADOW),
+        'shadow_minimum_episodes': SHADOW_EPISODES,
+        'state_folder': state,
+        'trace_folder': traces,
+        **CANARY,
+    }
+    return ProcessSpec('router', 'policy_router', parameters=parameters)
+
+
+def robot_specs(name: str, seed: int, traces: Path) -> list[ProcessSpec]:
+    """Return the simulated arm and its controller."""
+    edge = {
+        'servers': ros_list([ROUTER]),
+        'task': 'reach the red target',
+        'codec': 'raw',
+        'profile': 'wired',
+        # the demo shows that a canary takes a broken policy away; here each robot would stop first
+        # and wait for a person
+        'clamp_alarm_s': 0.0,
+        'trace_folder': traces,
+        'trace_images': 'none',
+    }
+    arm = {'seed': seed, 'attempt_s': ATTEMPT_S, 'outcome_topic': f'{ROUTER}/outcome'}
+    return [
+        ProcessSpec(f'{name}_edge', 'edge_controller', f'/{name}', edge),
+        ProcessSpec(f'{name}_arm', 'sim_robot', f'/{name}', arm),
+    ]
+
+
+def ros_list(names: Iterable[str]) -> str:
+    """Return names as the command line of a node takes them."""
+    return '[' + ', '.join(f"'{name}'" for name in names) + ']'

@@ -1,0 +1,103 @@
+"""
+Other edge controllers on this robot's command topic: found by the publishers of the topic.
+
+Two of them would pull the robot to and fro. The younger one gives way: it ends, and the older one
+goes on. The ticks in the state that each publishes tell which is the younger one; one whose ticks
+are not known is older than an edge that has not commanded the robot yet. Where no edge gives way,
+all pause, and all but one command nothing until they are restarted: of two that hold, each would
+hold another pose. Plain; the executor thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+import enum
+from typing import NamedTuple
+
+# by then a younger one has noticed and ended
+GIVING_WAY_NS = 3_000_000_000
+# and by then the ticks of one that publishes them are known
+UNKNOWN_NS = 1_000_000_000
+
+
+class OtherPublisher(NamedTuple):
+    """Full name of a node, the gid of its publisher, which no other one has, and its ticks."""
+
+    node: str
+    gid: tuple[int, ...]
+    ticks: int | None = None
+
+
+class Own(NamedTuple):
+    """The same of this edge, and whether it has commanded the robot."""
+
+    ticks: int
+    has_commanded: bool
+
+
+def start_refusal(topic: str, rivals: Iterable[OtherPublisher]) -> str:
+    """Return why an edge must not start; empty when it may."""
+    names = _names(rivals)
+    if not names:
+        return ''
+    return (
+        f'{names} commands {topic} already, and two edge controllers would pull the robot to and '
+        'fro: end the other one, or give this one another command topic'
+    )
+
+
+class ConflictAction(enum.Enum):
+    """What an edge controller does about its rivals."""
+
+    NOTHING = enum.auto()
+    GIVE_WAY = enum.auto()
+    PAUSE = enum.auto()
+
+
+class CommandConflict:
+    """What follows from the rivals of one edge, whose own publisher is `own`."""
+
+    def __init__(self, topic: str, own: tuple[int, ...]) -> None:
+        self._topic, self._own = topic, own
+        self._since_ns: int | None = None
+        # whether this one must not command until it is restarted
+        self.is_silent = False
+        self.text = ''
+
+    def update(self, rivals: list[OtherPublisher], own: Own, now_ns: int) -> ConflictAction:
+        """Take in which rivals are there now; return what to do, each of it once."""
+        if not rivals:
+            self._since_ns = None
+            if not self.is_silent:
+                self.text = ''
+            return ConflictAction.NOTHING
+        if any(self._is_older(rival, own) for rival in rivals):
+            return ConflictAction.GIVE_WAY
+        if self._since_ns is None:
+            self._since_ns = now_ns
+        is_known = all(rival.ticks is not None for rival in rivals)
+        if now_ns - self._since_ns < (GIVING_WAY_NS if is_known else UNKNOWN_NS):
+            return ConflictAction.NOTHING
+        return self._report_conflict(rivals)
+
+    def _is_older(self, rival: OtherPublisher, own: Own) -> bool:
+        if self.text:
+            # both stood their ground, and the robot is at rest
+            return False
+        if rival.ticks is None:
+            return not own.has_commanded
+        return (rival.ticks, self._own) > (own.ticks, rival.gid)
+
+    def _report_conflict(self, rivals: list[OtherPublisher]) -> ConflictAction:
+        is_new = not self.text
+        self.is_silent |= any(rival.gid < self._own for rival in rivals)
+        part = 'this one commands nothing until it is restarted'
+        self.text = (
+            f'{_names(rivals)} commands {self._topic}, too; paused, and '
+            f'{part if self.is_silent else "the other one is to fall silent"}: end one of them'
+        )
+        return ConflictAction.PAUSE if is_new else ConflictAction.NOTHING
+
+
+def _names(rivals: Iterable[OtherPublisher]) -> str:
+    return ' and '.join(sorted({rival.node for rival in rivals}))

@@ -1,0 +1,97 @@
+"""
+What samples say of where the robot is: to begin from, to hold at, and since when not.
+
+A robot that was not measured for `max_blind_ns` is lost: it may have been switched off and moved.
+It moves on when it is at rest and enough new samples agree; where they find it elsewhere than it
+was left it begins from there.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from lerobot_serve.cage.result import LastCommand
+from lerobot_serve.cage.start_position import StartPosition
+from lerobot_serve.edge.control.manual_move import ManualMoveDetector
+from lerobot_serve.edge.control.step import RobotState
+
+
+class PoseTracker:
+    """The tick thread has it see each step."""
+
+    def __init__(
+        self, start: StartPosition, holding: ManualMoveDetector, max_blind_ns: int
+    ) -> None:
+        self._start, self._holding, self._max_blind_ns = start, holding, max_blind_ns
+        self._seen_ns: int | None = None
+        # measured and commanded when it was last seen while it was not lost
+        self._left: tuple[np.ndarray, np.ndarray] | None = None
+        self._is_seen = self._is_lost = self._is_found = False
+
+    def see(
+        self,
+        sensed: RobotState,
+        now_ns: int,
+        last: LastCommand | None,
+        *,
+        plays: bool,
+        moves: bool,
+    ) -> None:
+        """
+        Take what is sensed in this step, `last` being the command before. A robot that plays needs
+        no start; `moves` says that a joint was commanded to move.
+        """
+        measured = sensed.measured
+        is_seen = measured is not None and bool(np.isfinite(measured).all())
+        self._is_seen = is_seen
+        self._is_lost |= not is_seen and bool(self.blind(now_ns))
+        if plays and last and not self._is_lost:
+            self._start.forget()
+        else:
+            self._start.see(measured, sensed.arrived_ns)
+        has_agreed = is_seen and not moves and self._start.agreed is not None
+        self._is_found = self._is_lost and has_agreed
+        self._is_lost &= not self._is_found
+        if is_seen and not self._is_lost:
+            self._seen_ns = now_ns
+            if not self._is_found:
+                self._left = last and (measured, last.position)
+
+    def start_blocked_by(self) -> str:
+        """Return why nothing may begin from here, empty when it may."""
+        return self._start.why_not()
+
+    def begin(self) -> LastCommand | None:
+        """
+        Return what a first command is bounded from, None while nothing may begin: far outside its
+        limits the sensor is wrong, and a hold would drive the robot there.
+        """
+        return None if self.start_blocked_by() else self._start.last()
+
+    def blind(self, now_ns: int) -> str:
+        """Return why the robot must not move on for want of measurements, empty when it may."""
+        if self._seen_ns is not None and now_ns - self._seen_ns <= self._max_blind_ns:
+            return ''
+        if self._is_seen:
+            return 'its state was missing; it moves on when it is at rest and new samples agree'
+        return 'its state is missing or too old'
+
+    def was_moved(self, last: LastCommand | None, *, holds: bool) -> bool:
+        """Return whether it was moved by hand while it held or was lost."""
+        was_moved = self._is_found and self._was_moved_while_lost(last)
+        if holds:
+            was_moved |= self._holding.was_moved(last.position, self._start.agreed)
+        if was_moved or not holds:
+            self._holding.end()
+        return was_moved
+
+    def _was_moved_while_lost(self, last: LastCommand | None) -> bool:
+        if last is None or self._left is None:
+            return False
+        measured, commanded = self._left
+        before = abs(measured - commanded)
+        return self._holding.is_further(abs(self._start.agreed - last.position), before)
+
+    def pose(self, commanded: np.ndarray) -> np.ndarray:
+        """Return where it stands, what is commanded where that is not known."""
+        return commanded if self._start.agreed is None else self._start.agreed

@@ -1,0 +1,123 @@
+"""
+The runs of the action RunEpisode, one at a time: begins them, sees them end. The executor thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+import secrets
+
+from lerobot_serve.edge.control.controller import Controller
+from lerobot_serve.edge.control.operator_control import OperatorControl
+from lerobot_serve.edge.episodes.active_episode import (
+    ActiveEpisode,
+    begin_run,
+    REPORTED_OUTCOMES,
+    RunOutcome,
+)
+from lerobot_serve.edge.session.requester import Requester
+from lerobot_serve.edge.session.transport import EpisodeRequest
+from lerobot_serve.wire.schema import ID_LIMIT, TASK_LIMIT
+from lerobot_serve_interfaces.action import RunEpisode
+from lerobot_serve_interfaces.msg import EpisodeOutcome
+
+
+class EpisodeRunner:
+    """See the module."""
+
+    def __init__(
+        self,
+        controller: Controller,
+        operation: OperatorControl,
+        requester: Requester,
+        clock: Callable[[], int],
+        task: Callable[[], str] = str,
+        tell: Callable[[str, RunOutcome, str], None] = lambda *_: None,
+    ) -> None:
+        """
+        `task` gives what a goal without a task means; `tell` is given the name of each episode
+        that has ended, how, and why in words.
+        """
+        self._controller, self._operation, self._requester = controller, operation, requester
+        self._clock, self._task, self._tell = clock, task, tell
+        self.present: ActiveEpisode | None = None
+
+    def refusal(self, goal: RunEpisode.Goal) -> str:
+        """Return why this goal is not begun; empty when it may be."""
+        if self.present:
+            return 'another episode runs; cancel it first'
+        if why_not := self._operation.refusal():
+            return why_not
+        if len(goal.task.encode()) > TASK_LIMIT or len(goal.episode_id.encode()) > ID_LIMIT:
+            return f'task may have {TASK_LIMIT} bytes and episode_id {ID_LIMIT}'
+        if not goal.max_duration_s >= 0:
+            return f'max_duration_s must be 0 (never) or above, got {goal.max_duration_s}'
+        return ''
+
+    def begin(self, goal: RunEpisode.Goal) -> ActiveEpisode:
+        """Begin an episode."""
+        # named here, so that no verdict on the episode before can be taken for this one's
+        name = goal.episode_id or f'run-{secrets.token_hex(8)}'
+        self._operation.begin(EpisodeRequest(goal.task or self._task(), name))
+        self.present = begin_run(self._controller, self._clock(), goal.max_duration_s, name)
+        return self.present
+
+    def cancel(self) -> None:
+        """End the present run; the next control step follows."""
+        if self.present:
+            self.present.end(RunOutcome.CANCELLED, 'cancelled')
+            self._operation.end()
+
+    def on_outcome(self, message: EpisodeOutcome) -> None:
+        """Somebody judges an episode."""
+        run = self.present
+        if run and message.episode_id == run.episode_id and message.outcome in REPORTED_OUTCOMES:
+            run.end(REPORTED_OUTCOMES[message.outcome], message.text)
+
+    def look(self) -> RunEpisode.Result | None:
+        """Return the result of the present run once it has ended."""
+        run, connection = self.present, self._requester.connection
+        if run is None:
+            return None
+        ended = run.check(
+            self._clock(),
+            state=connection.state,
+            reason=connection.reason,
+            latched=self._controller.latched,
+            stopped=self._controller.stopped,
+        )
+        if ended is None:
+            return None
+        self.present = None
+        if ended[0] is not RunOutcome.DEAD:
+            # the teardown of a robot that is given up belongs to its episode
+            self._operation.end()
+        self._tell(run.episode_id, *ended)
+        return self._result(run, *ended)
+
+    def _result(self, run: ActiveEpisode, outcome: RunOutcome, text: str) -> RunEpisode.Result:
+        progress, controller = self._requester.exchange.progress, self._controller
+        return RunEpisode.Result(
+            outcome=int(outcome),
+            text=text[:256],
+            episode_id=run.episode_id,
+            slot=progress.slot,
+            policy=progress.policy,
+            duration_s=run.elapsed_s(self._clock()),
+            actions_executed=controller.actions_executed - run.actions_executed,
+            stalls=controller.stalls - run.stalls,
+            cage_trips=controller.cage_trips - run.cage_trips,
+            max_action_age_s=controller.oldest_age_ns / 1e9,
+        )
+
+    def feedback(self) -> RunEpisode.Feedback:
+        """Return how the present run is doing."""
+        controller, run = self._controller, self.present
+        return RunEpisode.Feedback(
+            state=int(self._requester.connection.state),
+            rung=int(controller.rung),
+            elapsed_s=run.elapsed_s(self._clock()) if run else 0.0,
+            queue_remaining_s=self._requester.left_s,
+            action_age_s=controller.age_ns / 1e9,
+            actions_executed=controller.actions_executed - run.actions_executed if run else 0,
+        )

@@ -1,0 +1,150 @@
+"""
+Coming to rest, and going slowly to a pose.
+
+A position comes to rest when it no longer changes, a velocity when it is zero; what has to vanish
+is called speed here. The deceleration grows by the jerk each step, stays below its bound, and
+falls again so that speed and deceleration reach zero together: each step takes the greatest one
+from which that is still possible. No joint speeds up or turns back.
+
+Everything starts from the command before, as the cage let it through, so that the two never drift
+apart. Where the cage holds a joint back, its deceleration follows, whatever the jerk. Tick thread.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from math import inf
+
+import numpy as np
+
+from lerobot_serve.cage.description import ActionLimit, Motion
+from lerobot_serve.cage.result import LastCommand
+
+STOP_LIMIT_S = 60.0
+TRAVEL_LIMIT_S = 60.0
+# a quarter of the time for the deceleration to grow, a quarter to fall: without a jerk that is
+# felt, at 4/3 of the deceleration of the hardest stop
+RISE_SHARE = 4
+# of the fastest a joint may be: near people and things, after something went wrong
+SLOW_SHARE = 0.25
+# of what a joint can change in one step: less is rounding and counts as nothing
+ROUNDING = 1e-6
+
+
+def top_speed(limit: ActionLimit, step_s: float) -> float:
+    """Return the greatest speed that the cage lets through."""
+    if limit.motion is Motion.VELOCITY:
+        return min(max(abs(limit.low), abs(limit.high)), limit.max_velocity)
+    return min(limit.max_velocity, limit.max_step / step_s)
+
+
+def top_deceleration(limit: ActionLimit, step_s: float) -> float:
+    """Return the greatest deceleration that the cage lets through; infinite for no bound."""
+    of_step = limit.max_step / step_s if limit.motion is Motion.VELOCITY else inf
+    return min(limit.max_acceleration, of_step)
+
+
+def stop_profile(limit: ActionLimit, steps: int, step_s: float) -> tuple[float, float]:
+    """Return deceleration and jerk that bring a joint from its top speed to rest in `steps`."""
+    rise = max(1, steps // RISE_SHARE)
+    jerk = top_speed(limit, step_s) / (step_s**2 * rise * (steps - rise + 1))
+    return rise * jerk * step_s, jerk
+
+
+def stop_time_s(limit: ActionLimit, step_s: float) -> float:
+    """Return how long a joint needs for a ramp from its top speed; infinite above a minute."""
+    allowed = top_deceleration(limit, step_s)
+
+    def suffice(steps: int) -> bool:
+        return stop_profile(limit, steps, step_s)[0] <= allowed
+
+    choice = range(1, int(STOP_LIMIT_S / step_s))
+    place = bisect_left(choice, True, key=suffice)
+    # one step more, since a tick may come late
+    return (choice[place] + 1) * step_s if place < len(choice) else inf
+
+
+def travel_time_s(limit: ActionLimit, goal: float, stop_s: float, step_s: float) -> float:
+    """
+    Return how long a joint may need from anywhere in its limits to a goal, at slow speed; at most
+    a minute, for joints without an end.
+    """
+    if limit.motion is Motion.VELOCITY:
+        return stop_s
+    distance = max(abs(limit.low - goal), abs(limit.high - goal))
+    # the way at full pace, and the time to gain and to lose it
+    way_s = distance / (SLOW_SHARE * top_speed(limit, step_s)) + 2 * stop_s
+    return min(way_s, TRAVEL_LIMIT_S)
+
+
+def max_stoppable_speed(left: np.ndarray, rate: np.ndarray, step_s: float) -> np.ndarray:
+    """
+    Return the greatest value whose sum over the steps until zero is `left`, when it falls by
+    `rate` each second.
+
+    With n steps of the length t, v + (v - rate t) + ... is n v - rate t n (n - 1) / 2, which times
+    t must be `left`; n is the smallest number of steps in which that much can be done.
+    """
+    whole = left / (rate * step_s**2)
+    steps = np.maximum(1.0, np.ceil((np.sqrt(8.0 * whole + 1.0) - 1.0) / 2.0))
+    return (whole / steps + (steps - 1.0) / 2.0) * rate * step_s
+
+
+class Ramp:
+    """Brakes of all joints, made so that each comes to rest within `stop_s`."""
+
+    def __init__(self, limits: tuple[ActionLimit, ...], *, step_s: float, stop_s: float) -> None:
+        # one step less, since a tick may come late
+        steps = max(1, int(stop_s / step_s + ROUNDING) - 1)
+        both = np.array([stop_profile(limit, steps, step_s) for limit in limits])
+        self.deceleration, self.jerk = both.T
+        self._no_speed = ROUNDING * self.jerk * step_s**2
+        self._no_way = ROUNDING * self.deceleration * step_s**2
+        self._step_s = step_s
+        self._is_velocity = np.array([limit.motion is Motion.VELOCITY for limit in limits])
+        self._slow = np.array([SLOW_SHARE * top_speed(limit, step_s) for limit in limits])
+        self._braking = np.zeros(len(limits))
+
+    def reset(self) -> None:
+        """Begin the next ramp without deceleration."""
+        self._braking = np.zeros(len(self._braking))
+
+    def stop(self, last: LastCommand) -> np.ndarray:
+        """Return the next command on the way to rest."""
+        moving = np.where(self._is_velocity, last.position, last.velocity)
+        speed = np.abs(moving)
+        grown = np.minimum(self._braking + self.jerk * self._step_s, self.deceleration)
+        self._braking = np.minimum(grown, max_stoppable_speed(speed, self.jerk, self._step_s))
+        left = speed - self._braking * self._step_s
+        left = np.where(left > self._no_speed, left, 0.0)
+        # the sum makes -0.0 a 0.0
+        slower = np.copysign(left, moving) + 0.0
+        return np.where(self._is_velocity, slower, last.position + slower * self._step_s)
+
+    def hold(self, last: LastCommand) -> np.ndarray:
+        """Return the positions commanded last, and the next step of velocities on the way to 0."""
+        return self._stop_velocities(last, last.position)
+
+    def approach(self, last: LastCommand, pose: np.ndarray) -> np.ndarray:
+        """Return the next command on the way to a pose, at slow speed and without overshoot."""
+        way = pose - last.position
+        distance = np.abs(way)
+        # at the pose itself, but not at rest: onward is where it goes
+        onward = np.sign(np.where(way == 0, last.velocity, way))
+        speed = last.velocity * onward
+        change = self.deceleration * self._step_s
+        bound = np.minimum(
+            self._slow, max_stoppable_speed(distance, self.deceleration, self._step_s)
+        )
+        # neither gained nor lost faster than the brakes allow
+        speed = np.clip(bound, speed - change, speed + change)
+        step = speed * self._step_s
+        there = np.abs(distance - step) <= self._no_way
+        towards = np.where(there, pose, last.position + onward * step)
+        return self._stop_velocities(last, towards)
+
+    def _stop_velocities(self, last: LastCommand, positions: np.ndarray) -> np.ndarray:
+        command = np.where(self._is_velocity, self.stop(last), positions)
+        # positions are not on a ramp; one that begins later begins without deceleration
+        self._braking = np.where(self._is_velocity, self._braking, 0.0)
+        return command

@@ -1,0 +1,67 @@
+"""
+Cameras that publish one frame again and again while the robot moves. The request thread.
+
+A driver that hangs may go on publishing its last frame: nothing looks late, and the policy acts on
+the past. The bytes of two frames of a real sensor are never equal, so equal ones are a sign; while
+the robot stands in a simulated world they are none, hence the second condition. Plain.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+# of sensor_msgs/Image and CompressedImage: the encapsulation and the stamp come first
+STAMP_END_BYTE = 12
+# a camera that is slow repeats nothing: so many messages must have held the frame
+MIN_REPEATS = 5
+# in the units of the state: above the noise of a sensor, below any motion of a task
+MIN_MOTION = 0.01
+
+
+@dataclass(slots=True)
+class _Frame:
+    """The latest message of a camera, and since when and where its frame is the same."""
+
+    raw: bytes
+    since_ns: int
+    state: np.ndarray
+    repeats: int = 0
+    has_moved: bool = False
+
+
+class FrozenCameraDetector:
+    """`after_s` 0 looks at nothing."""
+
+    def __init__(self, after_s: float) -> None:
+        self.after_s = after_s
+        self._frames: dict[str, _Frame] = {}
+
+    def look(self, now_ns: int, state: np.ndarray, raws: dict[str, bytes]) -> list[str]:
+        """Take in the newest message of each camera; return which of them are frozen."""
+        if not self.after_s:
+            return []
+        return [name for name, raw in raws.items() if self._is_frozen(name, raw, now_ns, state)]
+
+    def _is_frozen(self, name: str, raw: bytes, now_ns: int, state: np.ndarray) -> bool:
+        known = self._frames.get(name)
+        if known is None or not (raw is known.raw or is_same_frame(raw, known.raw)):
+            self._frames[name] = _Frame(raw, now_ns, state)
+            return False
+        if raw is not known.raw:
+            known.repeats += 1
+            known.raw = raw
+        known.has_moved |= bool(np.abs(state - known.state).max(initial=0.0) > MIN_MOTION)
+        is_long = now_ns - known.since_ns >= 1e9 * self.after_s
+        return is_long and known.repeats >= MIN_REPEATS and known.has_moved
+
+
+def is_same_frame(one: bytes, other: bytes) -> bool:
+    """Return whether two messages differ in their stamps at most."""
+    if len(one) != len(other):
+        return False
+    if len(one) <= STAMP_END_BYTE:
+        return one == other
+    arrays = (np.frombuffer(raw, np.uint8, offset=STAMP_END_BYTE) for raw in (one, other))
+    return np.array_equal(*arrays)

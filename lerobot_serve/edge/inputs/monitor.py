@@ -1,0 +1,76 @@
+"""
+What is wrong with inputs that arrive in time: stamps from the past, frames that stand still.
+
+The request thread looks before each request; other threads read `text`. Plain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from lerobot_serve.edge.inputs.frozen_cameras import FrozenCameraDetector
+from lerobot_serve.edge.robot.description import RobotDescription
+from lerobot_serve.edge.wiring import state_input_names
+from lerobot_serve.wire.errors import Malformed
+
+FROZEN = 'frozen_camera'
+
+
+class InputMonitor:
+    """
+    `stamp_ns` reads the stamp of a message, `now_ns` is the clock that stamps are compared with,
+    `mono_ns` the steady one. `drop` counts.
+    """
+
+    def __init__(
+        self,
+        robot: RobotDescription,
+        frozen: FrozenCameraDetector,
+        *,
+        stop_on_frozen: bool,
+        stamp_ns: Callable[[bytes, str], int],
+        now_ns: Callable[[], int],
+        mono_ns: Callable[[], int],
+        drop: Callable[[str], None],
+    ) -> None:
+        self._frozen, self._stop_on_frozen = frozen, stop_on_frozen
+        self._stamp_ns, self._now_ns, self._mono_ns = stamp_ns, now_ns, mono_ns
+        self._drop = drop
+        self._cameras = {camera.name: camera.topic for camera in robot.cameras}
+        named = [*zip(state_input_names(robot), robot.state, strict=True)]
+        named += [(camera.name, camera) for camera in robot.cameras]
+        self._bounds = [
+            (name, one.topic, one.max_stamp_age_s) for name, one in named if one.max_stamp_age_s
+        ]
+        # what is wrong now, for operators
+        self.text = ''
+
+    def check_stamps(self, raws: dict[str, bytes]) -> None:
+        """Raise Malformed for a message whose stamp is further from now than its bound."""
+        for name, topic, bound_s in self._bounds:
+            age_s = (self._now_ns() - self._stamp_ns(raws[name], topic)) / 1e9
+            if abs(age_s) > bound_s:
+                where = 'ago' if age_s > 0 else 'in the future'
+                raise Malformed(
+                    'old_stamp',
+                    f'{topic}: stamped {abs(age_s):.2f} s {where}; max_stamp_age_s is '
+                    f'{bound_s:g}. Is its driver alive, and the clock of its machine set?',
+                )
+
+    def check_frames(self, raws: dict[str, bytes], state: np.ndarray) -> None:
+        """Note frozen cameras. Raises Malformed where they are to stop the robot."""
+        frames = {name: raws[name] for name in self._cameras}
+        frozen = self._frozen.look(self._mono_ns(), state, frames)
+        if not frozen:
+            self.text = ''
+            return
+        topics = ', '.join(self._cameras[name] for name in frozen)
+        self.text = (
+            f'{topics}: the same frame for {self._frozen.after_s:g} s and more, while the robot '
+            'moves; is the camera alive?'
+        )
+        if self._stop_on_frozen:
+            raise Malformed(FROZEN, self.text)
+        self._drop(FROZEN)

@@ -1,0 +1,5 @@
+"""
+What others see of an edge: ~/state, ~/executed_action, diagnostics, Prometheus metrics, log and
+trace. Reads counters of session/, control/ and queue/; nothing here changes what the robot does.
+EdgeListener is called by `request`, `tick` and executor; a call neither raises nor waits.
+"""

@@ -1,0 +1,89 @@
+"""
+What the edge writes to its log: each change of state with its reason, and what goes wrong.
+
+Changes are deposited by the thread that brings them about, which may be the tick's; the executor
+thread writes. Repeats are throttled, see telemetry.throttle.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable
+
+from lerobot_serve.edge.session.connection import (
+    ConnectionChange,
+    ConnectionState,
+    ConnectionStatus,
+)
+from lerobot_serve.telemetry.log_throttle import Log, LogThrottle, PERIOD_S
+
+CHANGES_LIMIT = 1000
+# what an operator brings about, and what belongs to the work of a router
+EXPECTED_REASONS = {'cleared_action', 'policy_changed'}
+
+
+class ChangeLog:
+    """`changed` is any thread's, one at a time; `look` is the executor thread's."""
+
+    def __init__(self, *, inform: Log, warn: Log, complain: Log, clock: Callable[[], int]) -> None:
+        self._inform, self._warn, self._complain = inform, warn, complain
+        self._clock, self._throttle = clock, LogThrottle(clock)
+        self._changes: deque[ConnectionChange] = deque(maxlen=CHANGES_LIMIT)
+        self._reason = ''
+        self._counted: Counter[str] = Counter()
+        self._counted_ns: int | None = None
+
+    def changed(self, change: ConnectionChange) -> None:
+        """Note a change; it must not wait."""
+        self._changes.append(change)
+
+    def look(self, standing: ConnectionStatus, troubles: Counter[str]) -> None:
+        """Write what is new. `troubles` are counts since start, by name."""
+        is_changed = bool(self._changes)
+        while self._changes:
+            self._tell(self._changes.popleft())
+        if not is_changed:
+            self._log_reason(standing)
+        self._reason = standing.reason
+        self._log_problems(troubles)
+        self._throttle.flush()
+
+    def _tell(self, change: ConnectionChange) -> None:
+        words = f'{change.before.name} -> {change.after.name}'
+        text = f'{words}: {change.reason}' if change.reason else words
+        self._throttle.say(self._level(change.after), words, text)
+
+    def _level(self, state: ConnectionState) -> Log:
+        if state == ConnectionState.DEAD:
+            return self._complain
+        return (
+            self._inform
+            if state in (ConnectionState.STREAMING, ConnectionState.CONNECTING)
+            else self._warn
+        )
+
+    def _log_reason(self, standing: ConnectionStatus) -> None:
+        """Without a session the state stays, and what is in its way may change."""
+        waits = standing.state in (ConnectionState.CONNECTING, ConnectionState.RECONNECTING)
+        if waits and self._reason and standing.reason != self._reason:
+            text = f'{standing.state.name}: {standing.reason}'
+            self._throttle.say(self._warn, standing.reason, text)
+
+    def _log_problems(self, troubles: Counter[str]) -> None:
+        """At once what goes wrong for the first time, the rest once in a period."""
+        now_ns = self._clock()
+        is_early = self._counted_ns is not None and now_ns - self._counted_ns < 1e9 * PERIOD_S
+        new = {
+            name: count - self._counted[name]
+            for name, count in sorted(troubles.items())
+            if count > self._counted[name] and name not in EXPECTED_REASONS
+        }
+        if is_early:
+            new = {name: count for name, count in new.items() if name not in self._counted}
+        if not new:
+            return
+        for name in new:
+            self._counted[name] = troubles[name]
+        if not is_early:
+            self._counted_ns = now_ns
+        self._warn('since the last such line: ' + ', '.join(f'{n} {c}' for n, c in new.items()))

@@ -1,0 +1,140 @@
+"""
+The edge's metrics for Prometheus, read from what it counts anyway. The endpoint's thread.
+
+`policy_slot` is prod, a, b or other; reasons, rungs, verdicts and states are of fixed lists: the
+number of series does not grow with episodes or servers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from prometheus_client.core import Metric
+
+from lerobot_serve.cage.result import Verdict
+from lerobot_serve.edge.control.authority import ControlAuthority
+from lerobot_serve.edge.control.controller import Controller
+from lerobot_serve.edge.fallback.rungs import RungKind
+from lerobot_serve.edge.observability.reply_stats import ReplyStats
+from lerobot_serve.edge.observability.reports import count_drops, EdgeView, explain, ticks_missed
+from lerobot_serve.edge.parameters import EdgeParameters
+from lerobot_serve.edge.session.connection import ConnectionState
+from lerobot_serve.telemetry import http_endpoint
+from lerobot_serve.telemetry.http_endpoint import HttpEndpoint
+from lerobot_serve.telemetry.metric_families import counter, gauge, histogram
+
+CONTROLLED_STATES = (ConnectionState.STREAMING, ConnectionState.DEGRADED)
+Losses = Callable[[], dict[str, int]]
+
+
+def serve(parameters: EdgeParameters, view: EdgeView, *, losses: Losses) -> HttpEndpoint | None:
+    """
+    Return the endpoint, None when none is wanted. `losses` is what the trace itself lost, by
+    reason. Raises ParameterError.
+    """
+    return http_endpoint.start_endpoint(
+        parameters, lambda: collect(view, losses()), lambda: why_not_ready(view)
+    )
+
+
+def why_not_ready(view: EdgeView) -> str:
+    """
+    Return why no policy drives the robot, empty when one does or, between two runs, would.
+
+    What is buffered counts: a server that is late changes nothing for the robot yet.
+    """
+    state, say = view.requester.connection.state, view.operation.say
+    controller = view.controller
+    stopped = state is ConnectionState.DEAD or controller.latched or controller.stopped
+    if stopped or controller.start_blocked_by or say is ControlAuthority.OPERATOR:
+        return explain(view)
+    if say is ControlAuthority.NOBODY or state in CONTROLLED_STATES:
+        return ''
+    return ': '.join(filter(None, (state.name, explain(view))))
+
+
+def collect(view: EdgeView, losses: dict[str, int]) -> Iterable[Metric]:
+    """Return all metrics."""
+    yield from request_metrics(view)
+    yield from reply_metrics(view.requester.exchange.tally)
+    yield from command_metrics(view.controller)
+    yield from control_step_metrics(view)
+    yield dropped(dict(count_drops(view)) | losses)
+    yield connection_state(view.requester.connection.state)
+
+
+def request_metrics(view: EdgeView) -> list[Metric]:
+    exchange = view.requester.exchange
+    progress = exchange.progress
+    return [
+        counter('requests', 'requests sent', value=progress.requests_sent),
+        counter('chunks_accepted', 'answers that were played', value=progress.chunks_accepted),
+        gauge('in_flight_requests', 'requests under way', value=exchange.pending is not None),
+    ]
+
+
+def reply_metrics(tally: ReplyStats) -> list[Metric]:
+    latency = histogram('act_latency', 'from a request to its answer', ['policy_slot'])
+    network = histogram(
+        'network_time', 'of a round trip, what was not spent in the server', ['policy_slot']
+    )
+    for family, durations in ((latency, tally.round_trips), (network, tally.network)):
+        for slot, buckets in durations.items():
+            family.add_metric([slot], buckets.cumulative(), buckets.sum_s)
+    superseded = counter(
+        'superseded', 'requests that a newer one replaced in the server', value=tally.superseded
+    )
+    return [latency, network, superseded]
+
+
+def command_metrics(controller: Controller) -> list[Metric]:
+    rungs = counter('commands', 'commands sent, by what made them', ['rung'])
+    for rung, count in zip(RungKind, controller.commands, strict=True):
+        rungs.add_metric([rung.name.lower()], count)
+    trips = counter('cage_trips', 'commands that the safety cage changed or held', ['verdict'])
+    for verdict, count in zip(Verdict, controller.verdicts, strict=True):
+        if verdict is not Verdict.PASS:
+            trips.add_metric([verdict.name.lower()], count)
+    return [
+        counter('actions_executed', 'commands sent', value=controller.actions_executed),
+        rungs,
+        trips,
+        counter('stalls', 'times that nothing was left to play', value=controller.stalls),
+        gauge('cage_latched', '1 when only a person lets it move', value=controller.latched),
+        gauge(
+            'action_age_seconds',
+            'age of the observation behind the last action played',
+            value=controller.age_ns / 1e9,
+        ),
+        gauge(
+            'oldest_action_age_seconds',
+            'the same, the oldest since start or the begin of the last run',
+            value=controller.oldest_age_ns / 1e9,
+        ),
+    ]
+
+
+def control_step_metrics(view: EdgeView) -> list[Metric]:
+    return [
+        counter('ticks', 'control steps', value=view.beat.beats - view.controller.ticks_skipped),
+        counter('ticks_missed', 'control steps that came too late', value=ticks_missed(view)),
+        gauge(
+            'queue_remaining_seconds',
+            'how long the robot can go on with what it has',
+            value=view.requester.left_s,
+        ),
+    ]
+
+
+def dropped(drops: dict[str, int]) -> Metric:
+    family = counter('drops', 'what was dropped or failed, by reason', ['reason'])
+    for reason, count in sorted(drops.items()):
+        family.add_metric([reason], count)
+    return family
+
+
+def connection_state(present: ConnectionState) -> Metric:
+    family = gauge('connection_state', '1 for the state that it is in', ['state'])
+    for state in ConnectionState:
+        family.add_metric([state.name.lower()], state is present)
+    return family

@@ -1,0 +1,34 @@
+"""What is counted of answers, for metrics. The request thread adds, any thread reads."""
+
+from __future__ import annotations
+
+from lerobot_serve.telemetry.histogram import Histogram
+
+# a server may call its slot anything: the number of series must not grow with it
+SLOTS = ('prod', 'a', 'b')
+OTHER_SLOT = 'other'
+
+
+class ReplyStats:
+    """
+    Since start, of chunks that were accepted: how long round trips took, and what of them was not
+    spent in the server, by slot; and how many requests servers replaced unanswered.
+    """
+
+    def __init__(self) -> None:
+        self.round_trips = {slot: Histogram() for slot in (*SLOTS, OTHER_SLOT)}
+        self.network = {slot: Histogram() for slot in (*SLOTS, OTHER_SLOT)}
+        self.superseded = 0
+        self._superseded_before = 0
+
+    def begin_session(self) -> None:
+        """Servers count from here on."""
+        self._superseded_before = 0
+
+    def add(self, slot: str, superseded: int, *, round_trip_s: float, network_s: float) -> None:
+        """Count a chunk; `superseded` is the server's count since the session was opened."""
+        name = slot if slot in SLOTS else OTHER_SLOT
+        self.round_trips[name].add(round_trip_s)
+        self.network[name].add(network_s)
+        self.superseded += max(0, superseded - self._superseded_before)
+        self._superseded_before = superseded

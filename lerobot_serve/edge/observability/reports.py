@@ -1,0 +1,192 @@
+"""What the edge controller tells operators and recorders. Pure functions; any thread."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
+
+from lerobot_serve.edge.control.authority import ControlAuthority
+from lerobot_serve.edge.control.controller import Controller
+from lerobot_serve.edge.control.operator_control import LATCHED_TEXT, OperatorControl, STOPPED_TEXT
+from lerobot_serve.edge.control.step import ExecutedStep
+from lerobot_serve.edge.queue.action_queue import ActionQueue
+from lerobot_serve.edge.session.connection import ConnectionState
+from lerobot_serve.edge.session.requester import Requester
+from lerobot_serve.wire.schema import TASK_LIMIT, TEXT_LIMIT
+from lerobot_serve_interfaces.msg import DropCount, EdgeState, ExecutedAction
+
+REASON_LIMIT = 256
+LEVELS = {
+    ConnectionState.STREAMING: DiagnosticStatus.OK,
+    ConnectionState.CONNECTING: DiagnosticStatus.WARN,
+    ConnectionState.DEGRADED: DiagnosticStatus.WARN,
+    ConnectionState.STALLED: DiagnosticStatus.WARN,
+    ConnectionState.RECONNECTING: DiagnosticStatus.WARN,
+    ConnectionState.DEAD: DiagnosticStatus.ERROR,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeView:
+    """What there is to tell of."""
+
+    requester: Requester
+    controller: Controller
+    operation: OperatorControl
+    actions: ActionQueue
+    beat: Any
+
+
+def executed_action(
+    executed: ExecutedStep, *, stamp: Any, tick: int, client_id: str
+) -> ExecutedAction:
+    """Return the record of one command."""
+    judgement, decision = executed.judgement, executed.decision
+    told = ExecutedAction(
+        stamp=stamp,
+        tick=tick,
+        age_s=executed.age_ns / 1e9,
+        verdict=int(judgement.verdict),
+        rung=int(decision.kind),
+        client_id=client_id,
+        reason=truncate(
+            judgement.reason or ('' if executed.planned else decision.reason), REASON_LIMIT
+        ),
+        raw=decision.wanted.tolist(),
+        commanded=[] if judgement.command is None else judgement.command.tolist(),
+    )
+    if executed.planned:
+        source = executed.planned.source
+        told.seq, told.chunk_row = source.seq, executed.planned.row
+        told.session_epoch, told.episode = source.session_epoch, source.episode
+        told.episode_id, told.slot, told.policy = source.episode_id, source.slot, source.policy
+    return told
+
+
+def edge_state(view: EdgeView, *, stamp: Any, client_id: str, alarm: str = '') -> EdgeState:
+    """Return what the controller is doing; `alarm` is what a person should know before that."""
+    progress, controller = view.requester.exchange.progress, view.controller
+    standing = view.requester.connection.standing
+    drops = count_drops(view)
+    return EdgeState(
+        stamp=stamp,
+        client_id=client_id,
+        server=progress.server,
+        episode_id=progress.episode_id,
+        task=truncate(progress.task, TASK_LIMIT),
+        slot=progress.slot,
+        policy=progress.policy,
+        state=int(standing.state),
+        rung=int(controller.rung),
+        paused=view.operation.paused,
+        reason=truncate('; '.join(text for text in (alarm, explain(view)) if text), TEXT_LIMIT),
+        queue_remaining_s=view.requester.left_s,
+        action_age_s=controller.age_ns / 1e9,
+        round_trip_ms=progress.round_trip_ms,
+        network_ms=progress.network_ms,
+        ticks=view.beat.beats - controller.ticks_skipped,
+        ticks_missed=ticks_missed(view),
+        actions_executed=controller.actions_executed,
+        requests_sent=progress.requests_sent,
+        chunks_accepted=progress.chunks_accepted,
+        stalls=controller.stalls,
+        cage_trips=controller.cage_trips,
+        drops=[DropCount(reason=name, count=n) for name, n in sorted(drops.items()) if n],
+    )
+
+
+def ticks_missed(view: EdgeView) -> int:
+    """Return the control steps without a command: those not woken for, and those too close."""
+    return view.beat.missed + view.controller.ticks_skipped
+
+
+def count_drops(view: EdgeView) -> Counter[str]:
+    """Return everything that was dropped, by reason."""
+    # copied at once: the thread that owns it may add a reason meanwhile
+    drops = Counter(view.requester.exchange.drops) + Counter(view.controller.drops)
+    drops['cleared_action'] = view.actions.rows_cleared
+    drops['refused_chunk'] = view.actions.chunks_refused
+    drops['history_gap'] = view.requester.exchange.history.gaps
+    return drops
+
+
+def count_problems(view: EdgeView) -> Counter[str]:
+    """Return what the log tells as a sum: everything that was dropped, stalls, cage trips."""
+    troubles = count_drops(view)
+    troubles['stalls'] = view.controller.stalls
+    troubles['cage_trips'] = view.controller.cage_trips
+    return troubles
+
+
+def explain(view: EdgeView) -> str:
+    """Return why the state is what it is, in words."""
+    standing, progress = view.requester.connection.standing, view.requester.exchange.progress
+    if standing.state == ConnectionState.DEAD:
+        held = ' paused, so that no teardown begins;' if view.operation.paused else ''
+        return f'{standing.reason};{held} call ~/reset when that is mended'
+    if view.controller.latched:
+        return f'{LATCHED_TEXT} ({view.controller.latch_reason}); call ~/reset_cage when that is mended'
+    if view.controller.stopped:
+        return f'{STOPPED_TEXT}; call ~/reset when what led to it is mended'
+    if view.operation.say is ControlAuthority.OPERATOR:
+        return 'paused'
+    if view.operation.say is ControlAuthority.NOBODY:
+        return 'no episode runs'
+    if view.controller.start_blocked_by:
+        return f'it does not begin: {view.controller.start_blocked_by}'
+    alarm = view.controller.alarm.present
+    clamped = alarm.text if alarm else ''
+    if standing.state == ConnectionState.STREAMING:
+        return '; '.join(filter(None, (clamped, progress.waiting_for)))
+    parts = (clamped, standing.reason, progress.waiting_for, progress.failed)
+    return '; '.join(part for part in parts if part)
+
+
+def diagnostics(
+    state: EdgeState,
+    *,
+    name: str,
+    latched: bool = False,
+    clamped: bool = False,
+    rival: bool = False,
+    frozen: bool = False,
+) -> DiagnosticArray:
+    """
+    Return the state as rqt_runtime_monitor shows it: an error when the cage is `latched` or a
+    `rival` commands the robot, at least a warning when most actions are `clamped` or a camera is
+    `frozen`.
+    """
+    level = LEVELS[ConnectionState(state.state)]
+    if latched or rival:
+        level = DiagnosticStatus.ERROR
+    elif clamped or frozen:
+        level = max(level, DiagnosticStatus.WARN)
+    values = {
+        'server': state.server,
+        'policy': state.policy,
+        'slot': state.slot,
+        'episode': state.episode_id,
+        'left to play [s]': f'{state.queue_remaining_s:.2f}',
+        'round trip [ms]': f'{state.round_trip_ms:.1f}',
+        'stalls': str(state.stalls),
+        'cage trips': str(state.cage_trips),
+        'ticks missed': str(state.ticks_missed),
+    }
+    status = DiagnosticStatus(
+        level=level,
+        name=f'{name}: {state.client_id}',
+        message=ConnectionState(state.state).name + (f': {state.reason}' if state.reason else ''),
+        hardware_id=state.client_id,
+        values=[KeyValue(key=key, value=value) for key, value in values.items()],
+    )
+    told = DiagnosticArray(status=[status])
+    told.header.stamp = state.stamp
+    return told
+
+
+def truncate(text: str, limit: int) -> str:
+    """Return at most `limit` bytes of a text, which may have come from a server."""
+    return text.encode('utf-8', 'replace')[:limit].decode(errors='ignore')

@@ -1,0 +1,133 @@
+"""
+What a trace tells of each control step. The tick thread, which pays a few microseconds for it.
+
+A command is a record each time. What goes on for a while (a rung, a pause, a trip of the cage) is
+told when it begins or changes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from lerobot_serve.cage.result import Verdict
+from lerobot_serve.edge.control.controller import Controller
+from lerobot_serve.edge.control.step import ExecutedStep
+from lerobot_serve.edge.fallback.rungs import RungKind
+from lerobot_serve.edge.queue.action_queue import ChunkSource
+from lerobot_serve.trace.format import records
+from lerobot_serve.trace.format.records import Record, RecordIds
+from lerobot_serve.trace.writing.writer import TraceWriter
+
+VERDICTS = tuple(verdict.name.lower() for verdict in Verdict)
+RUNGS = tuple(rung.name.lower() for rung in RungKind)
+NOT_FINITE = 'not_finite'
+
+
+@dataclass(slots=True)
+class PreviousStep:
+    """How the step before was; `cause` is why the cage changed what was wanted."""
+
+    rung: RungKind = RungKind.PLAY
+    say: Enum | None = None
+    latched: bool = False
+    stalls: int = 0
+    cause: str = ''
+
+
+class StepRecorder:
+    """See the module."""
+
+    def __init__(self, writer: TraceWriter, client_id: str) -> None:
+        self._writer, self._robot = writer, RecordIds(client_id)
+        self._seen = PreviousStep()
+        # of the row played last; many rows have the same
+        self._source: ChunkSource | None = None
+        self._request = self._robot
+
+    def ticked(
+        self,
+        now_ns: int,
+        tick: int,
+        executed: ExecutedStep | None,
+        controller: Controller,
+        say: Enum,
+    ) -> None:
+        """Tell of a step; as Listener has it."""
+        seen = self._seen
+        if executed:
+            self._writer.write(self._command(now_ns, tick, executed))
+            if executed.judgement.cause != seen.cause:
+                self._trip(now_ns, executed)
+        if controller.rung is not seen.rung:
+            self._state(now_ns, 'rung', seen.rung, controller.rung, controller.rung_reason)
+            seen.rung = controller.rung
+        if say is not seen.say:
+            self._state(now_ns, 'operation', seen.say or 'none', say)
+            seen.say = say
+        if controller.latched is not seen.latched:
+            seen.latched = controller.latched
+            self._latch(now_ns, executed)
+        if controller.stalls != seen.stalls:
+            seen.stalls = controller.stalls
+            self._incident(now_ns, 'stalled', controller.rung_reason)
+
+    def _command(self, now_ns: int, tick: int, executed: ExecutedStep) -> Record:
+        planned, decision, judgement = executed.planned, executed.decision, executed.judgement
+        source = planned and planned.source
+        return records.executed(
+            now_ns,
+            self._ids(executed),
+            tick=tick,
+            verdict=VERDICTS[judgement.verdict],
+            rung=RUNGS[decision.kind],
+            raw=decision.wanted,
+            caged=judgement.command,
+            chunk_row=planned.row if planned else None,
+            age_s=executed.age_ns / 1e9 if planned else None,
+            slot=source.slot if planned else '',
+            policy=source.policy if planned else '',
+            reason=reason(executed),
+        )
+
+    def _ids(self, executed: ExecutedStep) -> RecordIds:
+        if executed.planned is None:
+            return self._robot
+        source = executed.planned.source
+        if source is not self._source:
+            named = source.session_epoch, source.seq, source.episode_id
+            self._source, self._request = source, RecordIds(self._robot.client, *named)
+        return self._request
+
+    def _trip(self, now_ns: int, executed: ExecutedStep) -> None:
+        """Tell of a trip as it begins, and of NaN also where it comes in the midst of one."""
+        before, self._seen.cause = self._seen.cause, executed.judgement.cause
+        ids, why = self._ids(executed), executed.judgement.reason
+        if executed.judgement.cause == NOT_FINITE:
+            self._incident(now_ns, 'action_not_finite', why, ids)
+        elif not before:
+            self._incident(now_ns, 'cage_trip', why, ids)
+
+    def _latch(self, now_ns: int, executed: ExecutedStep | None) -> None:
+        if not self._seen.latched:
+            self._state(now_ns, 'cage', 'latched', 'judging', 'somebody reset it')
+            return
+        why = executed.judgement.reason if executed else ''
+        self._state(now_ns, 'cage', 'judging', 'latched', why)
+        self._incident(now_ns, 'cage_latched', why)
+
+    def _state(
+        self, now_ns: int, of: str, before: str | Enum, after: str | Enum, why: str = ''
+    ) -> None:
+        self._writer.write(records.state(now_ns, of, before, after, why=why, ids=self._robot))
+
+    def _incident(self, now_ns: int, name: str, why: str, ids: RecordIds | None = None) -> None:
+        self._writer.write(records.incident(now_ns, name, why=why, ids=ids or self._robot))
+
+
+def reason(executed: ExecutedStep) -> str:
+    """Return why the cage changed it and, of what nobody planned, why it was wanted."""
+    changed, wanted = executed.judgement.reason, executed.decision.reason
+    if executed.planned:
+        return changed
+    return f'{changed}; {wanted}' if changed else wanted

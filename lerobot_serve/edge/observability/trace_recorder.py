@@ -1,0 +1,243 @@
+"""
+The edge's trace: each request and its end, each command, what was dropped, and what changed why.
+
+Each thread tells of its own work and deposits a record; see Listener for whose call is whose.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from enum import Enum
+import json
+import threading
+from typing import Any
+
+from lerobot_serve.edge import wiring
+from lerobot_serve.edge.control.controller import Controller
+from lerobot_serve.edge.control.step import ExecutedStep
+from lerobot_serve.edge.episodes.active_episode import RunOutcome
+from lerobot_serve.edge.episodes.outcomes import EpisodeRecord, OutcomeRegistry
+from lerobot_serve.edge.observability.listener import EdgeListener
+from lerobot_serve.edge.observability.step_recorder import NOT_FINITE, StepRecorder
+from lerobot_serve.edge.parameters import EdgeParameters
+from lerobot_serve.edge.robot.description import RobotDescription
+from lerobot_serve.edge.session.connection import ConnectionChange, ConnectionState
+from lerobot_serve.edge.session.tracker import OK, RequestEnd
+from lerobot_serve.trace.format import records
+from lerobot_serve.trace.format.chunk_range import chunk_range, repeated_rows
+from lerobot_serve.trace.format.deferred_fields import DEFERRED, DeferredFields
+from lerobot_serve.trace.format.records import Record, RecordIds
+from lerobot_serve.trace.format.redaction import Redaction
+from lerobot_serve.trace.writing.open_trace import open_trace
+from lerobot_serve.trace.writing.writer import TraceWriter
+from lerobot_serve.wire.chunk import Chunk
+from lerobot_serve.wire.message_parts import Image
+from lerobot_serve.wire.observation import Observation
+from lerobot_serve.wire.schema import Flag
+
+# a thread that hangs must not keep the trace from having an end
+JOIN_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class SentRequest:
+    """A request in flight, and what its record is to tell of it."""
+
+    seq: int
+    session_epoch: int
+    told: dict[str, Any]
+    repeated_rows: int
+    images: tuple[Image, ...]
+
+
+class EdgeTraceRecorder(EdgeListener):
+    """Records of one run; `run` is the body of the thread that writes them."""
+
+    def __init__(
+        self,
+        writer: TraceWriter,
+        parameters: EdgeParameters,
+        redaction: Redaction,
+        *,
+        client_id: str,
+        clock: Callable[[], int],
+    ) -> None:
+        self.writer, self._clock = writer, clock
+        self._robot, self._redaction = RecordIds(client_id), redaction
+        self._parameters = parameters
+        self._steps = StepRecorder(writer, client_id)
+        self._asked: SentRequest | None = None
+        # slot and policy that answered last
+        self._answering = '', ''
+        self._outcomes = OutcomeRegistry()
+        self._totals: Counter[str] = Counter()
+        self._dropping = threading.Lock()
+
+    def run(
+        self,
+        stop: threading.Event,
+        others: Iterable[threading.Thread],
+        totals: Callable[[], Counter[str]],
+    ) -> None:
+        """
+        Write until `stop` is set and the `others` have ended, and then the end of the run.
+
+        `totals` is what was dropped since start, by reason.
+        """
+        self.writer.run(stop)
+        for thread in others:
+            thread.join(JOIN_S)
+        self.dropped(totals())
+        self.writer.close()
+
+    # requests
+
+    def asked(self, request: Observation, *, server: str, request_bytes: int) -> None:
+        self._outcomes.began(request.episode_id)
+        told = {
+            'server': server,
+            'request_bytes': request_bytes,
+            'prefix_policy': request.prefix_policy if len(request.prefix_robot) else '',
+            'task': self._redaction.task(request.task),
+        }
+        header = request.header
+        repeated = repeated_rows(request)
+        self._asked = SentRequest(header.seq, header.session_epoch, told, repeated, request.images)
+
+    def ended(self, end: RequestEnd) -> None:
+        request, chunk = end.request, end.chunk
+        ids = RecordIds(self._robot.client, request.session_epoch, request.seq, request.episode_id)
+        asked = self._take(ids)
+        told = asked.told if asked else {}
+        if chunk:
+            told |= reply_fields(chunk, has_prefix=bool(told.get('prefix_policy')))
+            told['round_trip_ms'] = (end.at_ns - request.sent_ns) / 1e6
+            told['chunk_bytes'] = end.chunk_bytes
+            told['chunk_range'] = chunk_range(chunk, asked.repeated_rows if asked else 0)
+        made = records.request(
+            end.at_ns,
+            ids,
+            status=end.status,
+            reason=end.reason,
+            episode=request.episode,
+            **told,
+        )
+        if asked and asked.images:
+            made[DEFERRED] = self._pictures(asked.images)
+        self.writer.write(made)
+        if end.status == NOT_FINITE:
+            self._incident(end.at_ns, 'answer_not_finite', end.reason, ids)
+        if chunk and end.status == OK:
+            self._answered(end.at_ns, request.episode_id, chunk)
+
+    def _take(self, ids: RecordIds) -> SentRequest | None:
+        """Return what is known of a request that was sent; None of one that was not."""
+        asked, self._asked = self._asked, None
+        is_this = asked and (asked.seq, asked.session_epoch) == (ids.seq, ids.session_epoch)
+        return asked if is_this else None
+
+    def _pictures(self, images: tuple[Image, ...]) -> DeferredFields:
+        """Return what the thread that writes makes of the images."""
+        size = sum(memoryview(image.data).nbytes for image in images)
+        return DeferredFields(lambda: {'images': self._redaction.pictures(images)}, size)
+
+    def _answered(self, now_ns: int, episode_id: str, chunk: Chunk) -> None:
+        self._outcomes.answered(episode_id, chunk.slot, chunk.policy)
+        if (chunk.slot, chunk.policy) != self._answering:
+            self._answering = chunk.slot, chunk.policy
+            known = [records.policy(chunk.slot, chunk.policy)] if chunk.policy else []
+            self.writer.write(records.policies(now_ns, known))
+
+    # commands
+
+    def ticked(
+        self,
+        now_ns: int,
+        tick: int,
+        executed: ExecutedStep | None,
+        controller: Controller,
+        say: Enum,
+    ) -> None:
+        self._steps.ticked(now_ns, tick, executed, controller, say)
+
+    # all else
+
+    def changed(self, change: ConnectionChange) -> None:
+        before, after, why = change.before, change.after, change.reason
+        self.writer.write(
+            records.state(change.at_ns, 'connection', before, after, why=why, ids=self._robot)
+        )
+        if after is ConnectionState.DEAD:
+            self._incident(change.at_ns, 'dead', why, self._robot)
+
+    def dropped(self, totals: Counter[str]) -> None:
+        # a timer's call and the last one may come at once
+        with self._dropping:
+            new, self._totals = totals - self._totals, totals | self._totals
+        for reason, count in sorted(new.items()):
+            self.writer.write(records.drop(self._clock(), reason, count=count, ids=self._robot))
+
+    def tuned(self, parameters: EdgeParameters) -> None:
+        before, after = asdict(self._parameters), asdict(parameters)
+        self._parameters = parameters
+        for name in after:
+            if before[name] != after[name]:
+                old, new = (self._redaction.value(name, each[name]) for each in (before, after))
+                self.writer.write(records.parameter(self._clock(), name, old, new))
+
+    def judged(self, episode_id: str, outcome: int, text: str) -> None:
+        self._outcome(episode_id, self._outcomes.judged(episode_id, outcome), text)
+
+    def finished(self, episode_id: str, outcome: RunOutcome, text: str) -> None:
+        self._outcome(episode_id, self._outcomes.finished(episode_id, outcome), text)
+
+    def _outcome(self, episode_id: str, news: EpisodeRecord | None, why: str) -> None:
+        if news:
+            ids = RecordIds(self._robot.client, episode_id=episode_id)
+            where = {'slot': news.slot, 'policy': news.policy}
+            self.writer.write(records.outcome(self._clock(), ids, news.outcome, **where, why=why))
+
+    def _incident(self, now_ns: int, name: str, why: str, ids: RecordIds) -> None:
+        self.writer.write(records.incident(now_ns, name, why=why, ids=ids))
+
+
+def reply_fields(chunk: Chunk, *, has_prefix: bool) -> Record:
+    """Return what a record tells of an answer; whether a prefix was ignored where one was sent."""
+    return {
+        'routing': {'slot': chunk.slot},
+        'policy': chunk.policy,
+        'seed': chunk.seed or None,
+        'queue_wait_ms': chunk.queue_wait_ms,
+        'processing_ms': chunk.processing_ms,
+        'inference_ms': chunk.inference_ms,
+        'superseded': chunk.superseded,
+        'prefix_ignored': bool(chunk.header.flags & Flag.PREFIX_IGNORED) if has_prefix else None,
+    }
+
+
+def make_edge_recorder(
+    parameters: EdgeParameters,
+    robot: RobotDescription,
+    *,
+    node: str,
+    client_id: str,
+    clock: Callable[[], int],
+    tell: Callable[[str], None],
+) -> EdgeTraceRecorder | None:
+    """Return what writes the trace, None when none is wanted."""
+    redaction = Redaction(parameters.trace_images, parameters.trace_instructions)
+    limits = json.loads(wiring.encode_robot_limits(parameters, robot))
+    writer = open_trace(
+        parameters,
+        node=node,
+        role='edge',
+        clock=clock,
+        tell=tell,
+        redaction=redaction,
+        more={'client_id': client_id, 'fps': robot.fps, 'limits': limits},
+    )
+    if writer is None:
+        return None
+    return EdgeTraceRecorder(writer, parameters, redaction, client_id=client_id, clock=clock)

@@ -1,0 +1,147 @@
+"""
+Whether the range of a policy's actions fits a robot's limits, or is that of another unit.
+
+A policy in degrees on a robot in radians drives every joint to its limits, each command inside
+them. The range of the training data shows it before anything moves. Pure functions; any thread.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+
+from lerobot_serve.cage.description import ActionLimit, Motion
+from lerobot_serve.edge.robot.description import RobotDescription
+from lerobot_serve.wire.action_range import ActionRange
+
+# a range reaches this many times as far from the middle of the limits as the limits do
+GROSS_REACH, WIDE_REACH = 10.0, 1.5
+# all ranges together reach this small a part of the limits: a policy in rad, a robot in deg
+TINY_SPAN = 1 / 20
+# what LeRobot normalises to, with room for what was recorded beside a calibration
+NORMALISED, NEARLY_ZERO = 101.0, -1.0
+SHOWN = 6
+
+
+class UnitFit(Enum):
+    """How a policy's range fits; GROSS is refused unless the units of the action are declared."""
+
+    FITS = 'fits'
+    DOUBTFUL = 'doubtful'
+    GROSS = 'gross'
+
+
+@dataclass(frozen=True, slots=True)
+class UnitCheck:
+    """The outcome, and a text for people that is empty where all fits."""
+
+    fit: UnitFit
+    text: str = ''
+
+
+@dataclass(frozen=True, slots=True)
+class _Compared:
+    """One action: the policy's range as it is and in the robot's unit, and how far it reaches."""
+
+    action: ActionLimit
+    low: float
+    high: float
+    robot_low: float
+    robot_high: float
+    is_declared: bool
+
+    @property
+    def reach(self) -> float:
+        """1 where the range ends where the limits do, 57.3 for degrees against radians."""
+        middle = (self.action.low + self.action.high) / 2
+        furthest = max(abs(self.robot_low - middle), abs(self.robot_high - middle))
+        return furthest / ((self.action.high - self.action.low) / 2)
+
+    @property
+    def span(self) -> float:
+        return (self.robot_high - self.robot_low) / (self.action.high - self.action.low)
+
+
+def check_units(robot: RobotDescription, policy: ActionRange | None) -> UnitCheck:
+    """
+    Return whether a policy's range fits the robot's limits, with the likely unit if not. A range
+    that is not known fits.
+    """
+    if policy is None:
+        return UnitCheck(UnitFit.FITS)
+    if len(policy.low) != len(robot.actions):
+        text = f'the policy tells the range of {len(policy.low)} actions, the robot has '
+        return UnitCheck(UnitFit.DOUBTFUL, f'{text}{len(robot.actions)}: units are not compared')
+    compared = _compare(robot, policy)
+    gross = [each for each in compared if each.reach >= GROSS_REACH]
+    if gross:
+        all_declared = all(each.is_declared for each in gross)
+        return UnitCheck(
+            UnitFit.DOUBTFUL if all_declared else UnitFit.GROSS, _describe_gross(gross)
+        )
+    if compared and all(each.span <= TINY_SPAN for each in compared):
+        return UnitCheck(UnitFit.DOUBTFUL, _describe_tiny(compared))
+    wide = [each for each in compared if each.reach >= WIDE_REACH]
+    if wide:
+        text = f'the policy goes beyond the limits of the robot: {_shown(wide)}; its actions will '
+        return UnitCheck(UnitFit.DOUBTFUL, f'{text}be clamped there')
+    return UnitCheck(UnitFit.FITS)
+
+
+def _compare(robot: RobotDescription, policy: ActionRange) -> list[_Compared]:
+    """Return the positions: limits of velocities are often far below what was trained."""
+    units = robot.action_units
+    ends = np.array((policy.low, policy.high))
+    in_robot = np.sort(units.to_robot(ends), axis=0)
+    return [
+        _Compared(action, *ends[:, i].tolist(), *in_robot[:, i].tolist(), unit is not None)
+        for i, (action, unit) in enumerate(zip(robot.actions, units.declared, strict=True))
+        if action.motion is Motion.POSITION
+    ]
+
+
+def _describe_gross(gross: list[_Compared]) -> str:
+    undeclared = [each for each in gross if not each.is_declared]
+    text = f'the range of the policy is far beyond the limits of the robot: {_shown(gross)}; '
+    if not undeclared:
+        return text + (
+            'the units of these actions are declared; if they are right, the limits are far '
+            'narrower than what the policy was trained for, and most actions will be clamped'
+        )
+    kinds = {each.action.name: _likely(each, undeclared) for each in undeclared}
+    said = ' or '.join(dict.fromkeys(kinds.values()))
+    first, unit = next(iter(kinds.items()))
+    return text + (
+        f'this looks like {said}. Declare the units in the robot file, for example '
+        f'`units: {{{first}: {{robot: rad, policy: {unit.split(" or ")[0]}}}}}`, or correct its '
+        'limits'
+    )
+
+
+def _likely(one: _Compared, gross: list[_Compared]) -> str:
+    """Return the unit that the numbers of an action look like."""
+    if max(-one.low, one.high) > NORMALISED:
+        return 'deg'
+    if one.low >= NEARLY_ZERO:
+        return 'range_0_100'
+    beyond = any(max(-each.low, each.high) > NORMALISED for each in gross)
+    return 'deg' if beyond else 'deg or range_m100_100'
+
+
+def _describe_tiny(compared: list[_Compared]) -> str:
+    return (
+        f'the range of the policy is a small part of the limits of the robot: {_shown(compared)}; '
+        'this looks like a policy in rad on a robot in deg: declare the units in the robot file'
+    )
+
+
+def _shown(compared: list[_Compared]) -> str:
+    parts = [
+        f'{each.action.name} {each.robot_low:.4g} to {each.robot_high:.4g}, limits '
+        f'{each.action.low:g} to {each.action.high:g}'
+        for each in compared[:SHOWN]
+    ]
+    more = len(compared) - SHOWN
+    return ' · '.join(parts) + (f' · {more} more' if more > 0 else '')

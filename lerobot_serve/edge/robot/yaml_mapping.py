@@ -1,0 +1,228 @@
+"""One mapping of a robot's file: it knows its place, its keys, and what their values may be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+import re
+from typing import Any
+
+import yaml
+
+from lerobot_serve.wire.schema import ID_LIMIT
+
+TOPIC = re.compile(r'(/|~/)?[A-Za-z_][A-Za-z0-9_]*(/[A-Za-z_][A-Za-z0-9_]*)*')
+MAX_SHOWN_CHARS = 80
+# of a robot file or a URDF: far above any
+FILE_BYTES_LIMIT = 16 << 20
+# a plain number reads the same in every YAML; 030, 0x1e, 1:30 and 1_000 do not
+PLAIN_NUMBER = re.compile(
+    r'[-+]?(((0|[1-9]\d*)(\.\d*)?|\.\d+)([eE][-+]?\d+)?|\.(inf|Inf|INF))|\.(nan|NaN|NAN)'
+)
+NUMBERS = ('tag:yaml.org,2002:int', 'tag:yaml.org,2002:float')
+EXPONENT = re.compile(r'[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$')
+
+
+class RobotFileError(ValueError):
+    """The robot file is wrong; the text says where, what was given and what is allowed."""
+
+
+class YamlMapping:
+    """A mapping of the file. Every method raises RobotFileError."""
+
+    def __init__(self, content: Any, place: str, keys: str) -> None:
+        """`keys` are those that it may have, with spaces between."""
+        listed = keys.replace(' ', ', ')
+        if not isinstance(content, dict):
+            raise RobotFileError(f'{place}: expected {listed}, got {shortened(content)}')
+        unknown = [key for key in content if key not in keys.split()]
+        if unknown:
+            raise RobotFileError(f'{place}: unknown {shortened(unknown[0])}; allowed are {listed}')
+        self._content, self.place = content, place
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._content
+
+    def need(self, key: str) -> Any:
+        if key not in self._content:
+            raise RobotFileError(f'{self.place}: {key} is missing')
+        return self._content[key]
+
+    def text(self, key: str) -> str:
+        return text(self.need(key), f'{self.place}: {key}')
+
+    def topic(self, key: str) -> str:
+        value = self.text(key)
+        if not TOPIC.fullmatch(value) or '__' in value:
+            raise RobotFileError(
+                f'{self.place}: {key} must be the name of a topic like joint_states or '
+                f'/arm/joint_states, got {shortened(value)}'
+            )
+        return value
+
+    def number(
+        self, key: str, low: float, high: float, default: float | None = None, why: str = ''
+    ) -> float:
+        """Return a number in [low, high]; `why` tells who set these bounds."""
+        if key not in self._content and default is not None:
+            return default
+        return number(self.need(key), low, high, f'{self.place}: {key}', why)
+
+    def choice(self, key: str, allowed: list[str], default: str) -> str:
+        value = self._content.get(key, default)
+        if value not in allowed:
+            raise RobotFileError(
+                f'{self.place}: {key} must be one of {", ".join(allowed)}, got {shortened(value)}'
+            )
+        return value
+
+    def flag(self, key: str) -> bool:
+        """Return true or false; false where it is not given."""
+        value = self._content.get(key, False)
+        if type(value) is not bool:
+            raise RobotFileError(
+                f'{self.place}: {key} must be true or false, got {shortened(value)}'
+            )
+        return value
+
+    def message_type(self, allowed: list[str], default: str) -> str:
+        """Return `type` as package/Message, however it is written."""
+        written = self._content.get('type', default)
+        kind = written.replace('/msg/', '/') if isinstance(written, str) else written
+        if kind not in allowed:
+            raise RobotFileError(
+                f'{self.place}: type must be one of {", ".join(allowed)}, got {shortened(written)}'
+            )
+        return kind
+
+    def names(self, key: str, allowed: list[str] | None = None) -> tuple[str, ...]:
+        """Return a list of names of which none is there twice."""
+        value = self.need(key)
+        if not isinstance(value, list) or not value or not all(map(is_name, value)):
+            raise RobotFileError(
+                f'{self.place}: {key} must be a list of names, got {shortened(value)}'
+            )
+        refuse_duplicates(value, f'{self.place}: {key}')
+        for name in value:
+            if allowed and name not in allowed:
+                raise RobotFileError(
+                    f'{self.place}: {key} must be among {", ".join(allowed)}, got {name!r}'
+                )
+        return tuple(value)
+
+
+def shortened(value: Any) -> str:
+    """Return what was given, as it may stand in a message: of a long one its begin."""
+    whole = repr(value)
+    return (
+        whole
+        if len(whole) <= MAX_SHOWN_CHARS
+        else f'{whole[:MAX_SHOWN_CHARS]}... ({len(whole)} characters)'
+    )
+
+
+def text(value: Any, what: str) -> str:
+    """Return a name. Raises RobotFileError, which calls the value `what`."""
+    if not is_name(value):
+        raise RobotFileError(
+            f'{what} must be a text of at most {ID_LIMIT} bytes, got {shortened(value)}'
+        )
+    return value
+
+
+def number(value: Any, low: float, high: float, what: str, why: str = '') -> float:
+    """Return a number in [low, high]. Raises RobotFileError, which calls the value `what`."""
+    if type(value) not in (int, float) or value != value:
+        raise RobotFileError(f'{what} must be a number, got {shortened(value)}')
+    if not low <= value <= high:
+        raise RobotFileError(f'{what} must be in [{low:g}, {high:g}]{why}, got {value}')
+    return float(value)
+
+
+def is_name(value: Any) -> bool:
+    return (
+        isinstance(value, str)
+        and bool(value.strip())
+        and value.isprintable()
+        and len(value.encode()) <= ID_LIMIT
+    )
+
+
+def named_entries(content: Any, place: str) -> list[tuple[str, Any, str]]:
+    """Return name, content and place of each entry of a mapping. Raises RobotFileError."""
+    if not isinstance(content, dict) or not all(map(is_name, content)):
+        raise RobotFileError(
+            f'{place}: expected names with their settings, got {shortened(content)}'
+        )
+    return [(name, value, f'{place}: {name}') for name, value in content.items()]
+
+
+def refuse_duplicates(names: list[str] | tuple[str, ...], place: str) -> None:
+    """Raises RobotFileError for a name that is there twice."""
+    for name in names:
+        if names.count(name) > 1:
+            raise RobotFileError(f'{place}: {name!r} is there twice')
+
+
+def read_text(path: Path) -> str:
+    """
+    Return the text of a file. Raises RobotFileError, also for what is no file: a pipe would be
+    waited for, a device never ends. Raises UnicodeDecodeError.
+    """
+    try:
+        if path.exists() and not (path.is_file() or path.is_dir()):
+            raise RobotFileError(f'{path}: is no file')
+        with path.open('rb') as file:
+            data = file.read(FILE_BYTES_LIMIT + 1)
+    except OSError as error:
+        raise RobotFileError(f'{path}: cannot be read ({error.strerror})') from None
+    if len(data) > FILE_BYTES_LIMIT:
+        raise RobotFileError(f'{path}: more than {FILE_BYTES_LIMIT >> 20} MB are not read')
+    return data.decode()
+
+
+def read_yaml(path: Path) -> Any:
+    """Return the content of a YAML file. Raises RobotFileError."""
+    try:
+        return yaml.load(read_text(path), _Loader)
+    except RobotFileError:
+        raise
+    except Exception as error:
+        # besides its own errors the library lets through those of int, dict and datetime
+        raise RobotFileError(f'{path}: not YAML ({_in_one_line(error)})') from None
+
+
+class _Loader(yaml.SafeLoader):
+    """
+    YAML in which a key that is there twice is a mistake, of two limits one would be ignored, and a
+    number that is not plainly decimal: YAML 1.1 takes 030 for 24 and 1:30 for 90.
+    """
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        is_number = isinstance(node, yaml.ScalarNode) and node.tag in NUMBERS
+        if is_number and not PLAIN_NUMBER.fullmatch(node.value):
+            value = super().construct_object(node, deep)
+            given, read_as = shortened(node.value)[1:-1], shortened(value)
+            text = f'{given} is ambiguous (YAML 1.1 reads {read_as}); write it as a plain decimal'
+            raise yaml.constructor.ConstructorError(problem=text, problem_mark=node.start_mark)
+        return super().construct_object(node, deep)
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
+        seen = set()
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                continue
+            if key.value in seen:
+                text = f'{shortened(key.value)} is there twice'
+                raise yaml.constructor.ConstructorError(problem=text, problem_mark=key.start_mark)
+            seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
+# YAML 1.1 takes 1e-3 for a text, unlike YAML 1.2 and unlike who writes it
+_Loader.add_implicit_resolver('tag:yaml.org,2002:float', EXPONENT, list('-+.0123456789'))
+
+
+def _in_one_line(error: Exception) -> str:
+    mark = getattr(error, 'problem_mark', None)
+    text = getattr(error, 'problem', None) or (str(error).splitlines() or ['nested too deep'])[0]
+    return f'line {mark.line + 1}, column {mark.column + 1}: {text}' if mark else text

@@ -1,0 +1,78 @@
+"""Which other edge controllers publish on a topic, from the graph, and for how long they run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+import time
+
+from rclpy.node import Node
+from rclpy.publisher import Publisher
+from rclpy.subscription import Subscription
+
+from lerobot_serve.ros import qos
+from lerobot_serve_interfaces.msg import EdgeState
+
+Gid = tuple[int, ...]
+# full name of the node, gid of its publisher, and its ticks once they are known
+Edge = tuple[str, Gid, int | None]
+
+# by then nodes of one machine have found each other
+DISCOVERY_S = 0.5
+POLL_S = 0.02
+# what every edge controller publishes beside its commands
+EDGE_TOPIC, STATE = 'executed_action', 'state'
+
+
+class CommandTopicPublishers:
+    """Of one topic. `own` is the gid of this node's publisher, () while there is none."""
+
+    def __init__(self, node: Node, topic: str) -> None:
+        """Find the publishers of `topic`, its full name."""
+        self._node, self.topic = node, topic
+        self.own: Gid = ()
+        self._ticks: dict[str, int] = {}
+        self._states: dict[str, Subscription] = {}
+
+    def create(self, create: Callable[[], Publisher]) -> Publisher:
+        """Return this node's publisher of the topic, built by `create`, and know it as its own."""
+        # another process may have the same name
+        before = {gid for _, gid in self._found()}
+        publisher = create()
+        name = self._node.get_fully_qualified_name()
+        mine = [gid for who, gid in self._found() if who == name and gid not in before]
+        self.own = mine[0] if mine else ()
+        return publisher
+
+    def edges(self) -> list[Edge]:
+        """Return each other edge controller that is found by now. Executor thread."""
+        others = [(who, gid) for who, gid in self._found() if gid != self.own]
+        edges = [each for each in others if self._node.count_publishers(f'{each[0]}/{EDGE_TOPIC}')]
+        self._listen_to({who for who, _ in edges})
+        return [(who, gid, self._ticks.get(who)) for who, gid in edges]
+
+    def _listen_to(self, names: set[str]) -> None:
+        """Subscribe to the states of these edges, and of no others."""
+        for name in self._states.keys() - names:
+            self._node.destroy_subscription(self._states.pop(name))
+            self._ticks.pop(name, None)
+        for name in names - self._states.keys() - {self._node.get_fully_qualified_name()}:
+            self._states[name] = self._node.create_subscription(
+                EdgeState, f'{name}/{STATE}', partial(self._on_state, name), qos.STATE
+            )
+
+    def _on_state(self, name: str, message: EdgeState) -> None:
+        self._ticks[name] = message.ticks
+
+    def wait_for_other_edges(self) -> list[Edge]:
+        """Return the same, once others had the time to be found."""
+        deadline = time.monotonic() + DISCOVERY_S
+        while not (edges := self.edges()) and time.monotonic() < deadline:
+            time.sleep(POLL_S)
+        return edges
+
+    def _found(self) -> list[tuple[str, Gid]]:
+        return [
+            (f'{info.node_namespace.rstrip("/")}/{info.node_name}', tuple(info.endpoint_gid))
+            for info in self._node.get_publishers_info_by_topic(self.topic)
+        ]

@@ -1,0 +1,67 @@
+"""
+What a robot hears from its servers: chunks, whether their writers are alive, and that a session is
+not known. One topic of chunks for each server, so that a lost writer is a lost server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+import threading
+
+from rclpy.node import Node
+
+from lerobot_serve.ros import qos
+from lerobot_serve.ros.contract.session_messages import NO_SESSION_TOPIC
+from lerobot_serve.ros.topics.dedicated_subscription import (
+    DedicatedSubscriptions,
+    LivelinessStatus,
+    OnMessage,
+)
+from lerobot_serve_interfaces.msg import ActionChunk
+
+REPLY_TOPIC = '~/action_chunk'
+
+
+class ReplySubscriptions:
+    """
+    Built by the thread that builds the node; `run` is the body of a thread, which `wake` ends
+    together with `stop`. `on_liveliness` is given the server.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        servers: tuple[str, ...],
+        *,
+        on_chunk: OnMessage,
+        on_no_session: OnMessage,
+        on_liveliness: Callable[[str, LivelinessStatus], None],
+    ) -> None:
+        self._lanes = DedicatedSubscriptions(node, ActionChunk, {}, qos.ACTION_CHUNK)
+        self._topics = dict(zip(servers, _topics(len(servers)), strict=True))
+        self._names = {s: node.resolve_topic_name(topic) for s, topic in self._topics.items()}
+        for server, topic in self._topics.items():
+            self._lanes.add(topic, qos.ACTION_CHUNK, on_chunk)
+            self._lanes.watch(topic, partial(on_liveliness, server))
+            self._lanes.add(f'{server}/{NO_SESSION_TOPIC}', qos.NO_SESSION, on_no_session)
+
+    def topic(self, server: str) -> str:
+        """Return the full name of the topic on which this server is to answer."""
+        return self._names[server]
+
+    def publisher_count(self, server: str) -> int:
+        """Return how many writers of this server are connected, dead ones included."""
+        return self._lanes.publisher_count(self._topics[server])
+
+    def run(self, stop: threading.Event) -> None:
+        """Hand over what comes until `stop` is set and `wake` was called."""
+        self._lanes.run(stop)
+
+    def wake(self) -> None:
+        self._lanes.wake()
+
+
+def _topics(count: int) -> list[str]:
+    """The preferred server's, then one with a number for each other."""
+    return [REPLY_TOPIC, *(f'{REPLY_TOPIC}_{number}' for number in range(2, count + 1))]

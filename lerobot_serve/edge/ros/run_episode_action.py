@@ -1,0 +1,96 @@
+"""
+The action RunEpisode: runs one task to its end, with feedback, and a cancel that acts at once.
+
+The executor takes goals and looks at the run now and then; a coroutine waits for its end.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from rclpy.action import CancelResponse, GoalResponse
+from rclpy.action.server import ServerGoalHandle
+from rclpy.callback_groups import ReentrantCallbackGroup
+from rclpy.node import Node
+
+from lerobot_serve.ros.contract.predict_chunk_action import wait_for_executor
+from lerobot_serve.ros.node.executor_future import ExecutorFuture
+from lerobot_serve.ros.node.steady_clock import SteadyClockActionServer
+from lerobot_serve_interfaces.action import RunEpisode
+
+REFUSED = 7
+SUCCEEDED, CANCELLED = 5, 2
+RESULT_KEPT_S = 60
+
+
+class EpisodeRunner(Protocol):
+    """What runs episodes; the executor thread calls it."""
+
+    def refusal(self, goal: RunEpisode.Goal) -> str: ...
+
+    def begin(self, goal: RunEpisode.Goal) -> object: ...
+
+    def cancel(self) -> None: ...
+
+    def look(self) -> RunEpisode.Result | None: ...
+
+    def feedback(self) -> RunEpisode.Feedback: ...
+
+
+class RunEpisodeAction:
+    """`look` is called by a timer of the node."""
+
+    def __init__(self, node: Node, episodes: EpisodeRunner) -> None:
+        self._node, self._episodes = node, episodes
+        self._running: tuple[ServerGoalHandle, ExecutorFuture] | None = None
+        self._server = SteadyClockActionServer(
+            node,
+            RunEpisode,
+            '~/run_episode',
+            self._execute,
+            callback_group=ReentrantCallbackGroup(),
+            goal_callback=lambda _: GoalResponse.ACCEPT,
+            cancel_callback=self._cancel,
+            result_timeout=RESULT_KEPT_S,
+        )
+
+    async def _execute(self, goal: ServerGoalHandle) -> RunEpisode.Result:
+        if goal.is_cancel_requested:
+            # both requests came before the executor got here: the robot must not begin to move
+            goal.canceled()
+            return RunEpisode.Result(outcome=CANCELLED, text='cancelled before it began')
+        why_not = self._episodes.refusal(goal.request)
+        if why_not:
+            goal.abort()
+            return RunEpisode.Result(outcome=REFUSED, text=why_not)
+        end = ExecutorFuture(self._node.executor)
+        self._episodes.begin(goal.request)
+        self._running = goal, end
+        result = await end
+        if result.outcome == CANCELLED:
+            await wait_for_executor(lambda: goal.is_cancel_requested)
+            goal.canceled()
+        elif result.outcome == SUCCEEDED:
+            goal.succeed()
+        else:
+            goal.abort()
+        return result
+
+    def _cancel(self, goal: ServerGoalHandle) -> CancelResponse:
+        # one that has not begun will not, and is no reason to end the one that runs
+        if self._running and self._running[0] is goal:
+            self._episodes.cancel()
+            self.look()
+        return CancelResponse.ACCEPT
+
+    def look(self) -> None:
+        """Tell how the run is doing, and end it when it has ended."""
+        if self._running is None:
+            return
+        goal, end = self._running
+        result = self._episodes.look()
+        if result is None:
+            goal.publish_feedback(self._episodes.feedback())
+            return
+        self._running = None
+        end.set_result(result)

@@ -1,0 +1,160 @@
+"""
+Opens the raw input messages of a robot: the values of its state by name, and its frames as RGB.
+
+Pure functions; any thread. They raise Malformed for what cannot be used. Which topics and what in
+them comes from the robot's description, of which only the attributes named here are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+import math
+import struct
+from typing import Protocol
+
+from geometry_msgs.msg import Quaternion
+from nav_msgs.msg import Odometry
+import numpy as np
+from sensor_msgs.msg import CompressedImage, Image, JointState
+from std_msgs.msg import Float64MultiArray
+
+from lerobot_serve.ros.topics.checked_subscription import decode_message, UNDECODABLE
+from lerobot_serve.ros.topics.compressed_images import frame_from_compressed, passthrough_jpeg
+from lerobot_serve.ros.topics.image_messages import frame_from_image
+from lerobot_serve.wire.errors import Malformed
+from lerobot_serve.wire.message_parts import Image as WireImage
+
+# name of the type in a robot's file -> class of the messages
+MESSAGE_TYPES: dict[str, type] = {
+    'sensor_msgs/JointState': JointState,
+    'nav_msgs/Odometry': Odometry,
+    'std_msgs/Float64MultiArray': Float64MultiArray,
+    'sensor_msgs/Image': Image,
+    'sensor_msgs/CompressedImage': CompressedImage,
+}
+
+# behind the encapsulation, in which a bit says in which order the bytes are
+STAMP_OFFSET, STAMP, STAMP_BIG_ENDIAN = 4, struct.Struct('<iI'), struct.Struct('>iI')
+
+
+class StateSource(Protocol):
+    """One topic of the state; `field` is that of a JointState."""
+
+    topic: str
+    type: str
+    fields: tuple[str, ...]
+    field: str
+
+
+class CameraSource(Protocol):
+    """One topic of frames."""
+
+    topic: str
+    type: str
+
+
+def state_vector(raws: Sequence[bytes], sources: Sequence[StateSource]) -> np.ndarray:
+    """Return the values of all sources, one after the other, from one message of each."""
+    return np.concatenate(
+        [source_values(raw, source) for raw, source in zip(raws, sources, strict=True)],
+        dtype=np.float64,
+    )
+
+
+def source_values(raw: bytes, source: StateSource) -> np.ndarray:
+    """Return the values of one source in the order of its fields, all of them finite."""
+    found = READERS[source.type](
+        decode_message(raw, MESSAGE_TYPES[source.type], source.topic), source
+    )
+    # they travel as float32, of which a larger number is infinite
+    with np.errstate(over='ignore'):
+        finite = np.isfinite(found.astype(np.float32))
+    if not finite.all():
+        bad = int(finite.argmin())
+        raise Malformed('not_finite', f'{source.topic}: {source.fields[bad]} is {found[bad]:g}')
+    return found
+
+
+def stamp_ns(raw: bytes, topic: str) -> int:
+    """Return the stamp of a message that begins with a header, by the clock of its sender."""
+    if len(raw) < STAMP.size + STAMP_OFFSET:
+        raise Malformed(UNDECODABLE, f'{topic}: {len(raw)} bytes hold no stamp')
+    layout = STAMP if raw[1] & 1 else STAMP_BIG_ENDIAN
+    seconds, nanoseconds = layout.unpack_from(raw, STAMP_OFFSET)
+    return seconds * 1_000_000_000 + nanoseconds
+
+
+def rgb_frame(raw: bytes, camera: CameraSource) -> np.ndarray:
+    """Return height x width x channels, RGB."""
+    message = decode_message(raw, MESSAGE_TYPES[camera.type], camera.topic)
+    try:
+        if camera.type == 'sensor_msgs/CompressedImage':
+            return frame_from_compressed(message)
+        return frame_from_image(message)
+    except Malformed as error:
+        raise Malformed(error.reason, f'{camera.topic}: {error}') from None
+
+
+def camera_jpeg(raw: bytes, camera: CameraSource) -> WireImage | None:
+    """
+    Return a camera's own JPEG in wire form, with an empty name; None where it must be encoded.
+
+    To decode and encode it again would cost time and quality.
+    """
+    if camera.type != 'sensor_msgs/CompressedImage':
+        return None
+    return passthrough_jpeg(decode_message(raw, CompressedImage, camera.topic))
+
+
+def _joint_values(message: JointState, source: StateSource) -> np.ndarray:
+    given = np.array(getattr(message, source.field), np.float64)
+    if len(given) != len(message.name):
+        raise Malformed(
+            'wrong_shape',
+            f'{source.topic}: {len(message.name)} names and {len(given)} of {source.field}',
+        )
+    index = {name: i for i, name in enumerate(message.name)}
+    missing = [joint for joint in source.fields if joint not in index]
+    if missing:
+        raise Malformed('missing_joint', f'{source.topic}: no {missing}; it has {message.name}')
+    if len(index) != len(message.name):
+        raise Malformed('doubled_joint', f'{source.topic}: a joint is there twice: {message.name}')
+    return given[[index[joint] for joint in source.fields]]
+
+
+def _odometry_values(message: Odometry, source: StateSource) -> np.ndarray:
+    return np.array([_odometry_value(message, field) for field in source.fields], np.float64)
+
+
+def _odometry_value(message: Odometry, field: str) -> float:
+    part, axis = field.split('.')
+    if field == 'pose.yaw':
+        return yaw(message.pose.pose.orientation)
+    if part == 'pose':
+        return getattr(message.pose.pose.position, axis)
+    return getattr(getattr(message.twist.twist, part), axis)
+
+
+def yaw(rotation: Quaternion) -> float:
+    """Return the turn around z in (-pi, pi], NaN where all four numbers are 0."""
+    x, y, z, w = rotation.x, rotation.y, rotation.z, rotation.w
+    if not any((x, y, z, w)):
+        return math.nan
+    # holds for a rotation of any length, as some drivers round it
+    return math.atan2(2 * (w * z + x * y), w * w + x * x - y * y - z * z)
+
+
+def _array_values(message: Float64MultiArray, source: StateSource) -> np.ndarray:
+    given = np.array(message.data, np.float64)
+    if len(given) != len(source.fields):
+        raise Malformed(
+            'wrong_shape', f'{source.topic}: {len(given)} numbers for {list(source.fields)}'
+        )
+    return given
+
+
+READERS: dict[str, Callable[..., np.ndarray]] = {
+    'sensor_msgs/JointState': _joint_values,
+    'nav_msgs/Odometry': _odometry_values,
+    'std_msgs/Float64MultiArray': _array_values,
+}

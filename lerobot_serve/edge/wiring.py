@@ -1,0 +1,311 @@
+"""What is worked out and put together from parameters and robot file before anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+import random
+import secrets
+import time
+
+from lerobot_serve.cage import limits_encoding
+from lerobot_serve.cage.cage import Cage
+from lerobot_serve.cage.description import ActionLimit
+from lerobot_serve.cage.start_position import StartPosition
+from lerobot_serve.edge.control.clamp_alarm import ClampAlarm
+from lerobot_serve.edge.control.controller import Controller
+from lerobot_serve.edge.control.executed_log import ExecutedActionLog
+from lerobot_serve.edge.control.step import StepTiming
+from lerobot_serve.edge.fallback.ladder import Ladder
+from lerobot_serve.edge.fallback.rungs import parse_ladder, ramp_s, teardown_rungs
+from lerobot_serve.edge.inputs.history import ObservationHistory
+from lerobot_serve.edge.inputs.latest import LatestInputs
+from lerobot_serve.edge.observability.listener import EdgeListener
+from lerobot_serve.edge.parameters import EdgeParameters, read_tags
+from lerobot_serve.edge.queue.action_queue import ActionQueue
+from lerobot_serve.edge.queue.interpolation import Interpolator
+from lerobot_serve.edge.queue.latency import LatencyTracker
+from lerobot_serve.edge.robot.description import RobotDescription
+from lerobot_serve.edge.robot.file import load
+from lerobot_serve.edge.robot.units import limits_for_policy
+from lerobot_serve.edge.robot.yaml_mapping import RobotFileError
+from lerobot_serve.edge.session.connection import Connection
+from lerobot_serve.edge.session.pipeline import RequestPipeline
+from lerobot_serve.edge.session.requester import Requester
+from lerobot_serve.edge.session.server_liveliness import ServerLiveliness
+from lerobot_serve.edge.session.servers import ServerSelection
+from lerobot_serve.edge.session.transport import EpisodeRequest, RequestSettings, Transport
+from lerobot_serve.parameters import ParameterError
+from lerobot_serve.wire.execution_report import ExecutionReport
+from lerobot_serve.wire.schema import Codec, ID_LIMIT
+from lerobot_serve.wire.session import CameraSpec, SESSION_EXTENSION_BYTES_LIMIT, SessionRequest
+
+# one sample may be misread, two may be one misread twice on their way; three cost a tenth of a
+# second at 30 Hz
+START_SAMPLES = 3
+
+
+def load_robot(path: str | Path) -> RobotDescription:
+    """Return the robot of a file. Raises ParameterError."""
+    try:
+        return load(Path(path))
+    except RobotFileError as error:
+        raise ParameterError(str(error)) from error
+
+
+def request_settings(parameters: EdgeParameters, robot: RobotDescription) -> RequestSettings:
+    """Return when to ask and when to give up."""
+    return RequestSettings(
+        1 / robot.fps,
+        parameters.buffer_time_s,
+        parameters.request_timeout_s,
+        parameters.degraded_after_s,
+        parameters.max_offline_s,
+        parameters.max_action_age_s,
+        parameters.merge == 'append',
+        parameters.rtc,
+        parameters.execution_horizon,
+        parameters.max_consecutive_timeouts,
+    )
+
+
+def command_period_s(parameters: EdgeParameters, robot: RobotDescription) -> float:
+    """Return the time between two commands."""
+    return 1 / (robot.fps * parameters.interpolation)
+
+
+def make_controller(
+    parameters: EdgeParameters,
+    robot: RobotDescription,
+    actions: ActionQueue,
+    dry: Callable[[], None],
+) -> Controller:
+    """Return what commands the robot. Raises ParameterError."""
+    step_s = command_period_s(parameters, robot)
+    cage = _cage(parameters, robot, step_s)
+    return Controller(
+        actions,
+        _ladder(parameters, robot, step_s),
+        cage,
+        Interpolator(parameters.interpolation),
+        ExecutedActionLog(len(robot.actions)),
+        StartPosition(
+            cage.limits, samples=START_SAMPLES, tolerance_share=parameters.start_tolerance
+        ),
+        StepTiming(
+            int(1e9 * step_s),
+            int(1e9 * parameters.max_action_age_s),
+            int(1e9 * parameters.max_blind_s),
+        ),
+        dry=dry,
+        releases=parameters.while_paused == 'nothing',
+        alarm=ClampAlarm(
+            robot.actions,
+            window_steps=round(parameters.clamp_alarm_s / step_s),
+            window_s=parameters.clamp_alarm_s,
+        ),
+    )
+
+
+def _ladder(parameters: EdgeParameters, robot: RobotDescription, step_s: float) -> Ladder:
+    rungs = parse_ladder(parameters.ladder, robot, step_s=step_s)
+    stop_s = ramp_s(rungs, robot, step_s)
+    return Ladder(
+        rungs,
+        robot,
+        step_s=step_s,
+        resume_rows=max(1, round(parameters.resume_s * robot.fps)),
+        teardown=teardown_rungs(parameters.teardown, robot, stop_s, step_s=step_s),
+        has_stop_service=bool(parameters.stop_service),
+    )
+
+
+def _cage(parameters: EdgeParameters, robot: RobotDescription, step_s: float) -> Cage:
+    try:
+        return Cage(
+            robot.actions,
+            robot.interlocks,
+            robot.own_state_names,
+            step_s=step_s,
+            # several commands are one action
+            latch_after_trips=parameters.latch_after_trips * parameters.interpolation,
+        )
+    except ValueError as error:
+        raise ParameterError(f'robot_file: {error}') from error
+
+
+def make_requester(
+    parameters: EdgeParameters,
+    robot: RobotDescription,
+    link: Transport,
+    history: ObservationHistory,
+    actions: ActionQueue,
+    connection: Connection,
+    executed: Callable[[], ExecutionReport],
+    *,
+    client_id: str,
+    listener: EdgeListener,
+    presence_lease_s: float,
+) -> Requester:
+    """Return what asks for chunks; its first episode is that of the parameters."""
+    exchange = RequestPipeline(
+        link,
+        history,
+        actions,
+        LatencyTracker(),
+        executed,
+        client_id=client_id,
+        action_count=len(robot.actions),
+        first_epoch=secrets.randbits(32),
+        clock=time.monotonic_ns,
+        listener=listener,
+        units=robot.action_units,
+    )
+    exchange.name_episode(EpisodeRequest(parameters.task))
+    servers = ServerSelection(
+        parameters.servers,
+        first_backoff_s=parameters.reconnect_backoff_s,
+        max_backoff_s=parameters.reconnect_max_backoff_s,
+        random=random.random,
+    )
+    return Requester(
+        link,
+        exchange,
+        actions,
+        connection,
+        servers,
+        ServerLiveliness(presence_lease_s),
+        pace=request_settings(parameters, robot),
+        clock=time.monotonic_ns,
+    )
+
+
+def chunk_rate_warnings(
+    parameters: EdgeParameters, robot: RobotDescription, chunk_size: int
+) -> list[str]:
+    """Return what an operator should know about a server's chunks and this robot's pace."""
+    if chunk_size > parameters.buffer_time_s * robot.fps:
+        return []
+    return [
+        f'a chunk lasts {chunk_size / robot.fps:.2f} s and buffer_time_s is '
+        f'{parameters.buffer_time_s:g}: the server will be asked without a pause'
+    ]
+
+
+def session_request_factory(
+    settings: Callable[[], EdgeParameters],
+    robot: RobotDescription,
+    *,
+    client_id: str,
+    task: Callable[[], str],
+) -> Callable[[int, str], SessionRequest]:
+    """Return what makes the ask of a session of this number and reply topic."""
+    # tells this process from another one of the same name
+    instance = secrets.randbits(63)
+    return lambda epoch, reply_topic: make_session_request(
+        settings(),
+        robot,
+        client_id=client_id,
+        instance=instance,
+        epoch=epoch,
+        reply_topic=reply_topic,
+        task=task(),
+    )
+
+
+def make_session_request(
+    parameters: EdgeParameters,
+    robot: RobotDescription,
+    *,
+    client_id: str,
+    instance: int,
+    epoch: int,
+    reply_topic: str,
+    task: str,
+) -> SessionRequest:
+    """Return what the robot asks of a server."""
+    return SessionRequest(
+        client_id,
+        instance,
+        epoch,
+        reply_topic,
+        robot.state_names,
+        robot.action_names,
+        tuple(CameraSpec(name) for name in robot.camera_names),
+        robot.fps,
+        robot_type=robot.name,
+        policy=parameters.policy,
+        task=task,
+        wants_rtc=parameters.rtc,
+        rtc_execution_horizon=parameters.execution_horizon,
+        codec=Codec[parameters.codec.upper()],
+        # later, the request was given up or the first action is too old to be played
+        answer_within_s=min(parameters.request_timeout_s, parameters.max_action_age_s),
+        tags=read_tags(parameters.tags),
+        extensions=limits_extension(parameters, robot),
+    )
+
+
+def limits_extension(
+    parameters: EdgeParameters, robot: RobotDescription
+) -> tuple[tuple[str, bytes], ...]:
+    """Return the limits as an extension of an ask, in the policy's names and units."""
+    shared = _encoded(parameters, robot, limits_for_policy(robot.actions, robot.action_units))
+    # a robot of hundreds of actions is served without
+    return (
+        ((limits_encoding.EXTENSION_KEY, shared),)
+        if len(shared) <= SESSION_EXTENSION_BYTES_LIMIT
+        else ()
+    )
+
+
+def encode_robot_limits(parameters: EdgeParameters, robot: RobotDescription) -> bytes:
+    """
+    Return what the cage keeps to, as JSON: in the robot's units, as are the commands that a trace
+    holds, under the policy's names of the actions.
+    """
+    return _encoded(parameters, robot, robot.actions)
+
+
+def _encoded(
+    parameters: EdgeParameters, robot: RobotDescription, limits: Iterable[ActionLimit]
+) -> bytes:
+    named = zip(limits, robot.action_names, strict=True)
+    actions = [replace(action, name=name) for action, name in named]
+    at_once = {name for lock in robot.interlocks if lock.immediate for name in lock.then}
+    immediate = [robot.rename_map.get(name, name) for name in sorted(at_once)]
+    return limits_encoding.encode_limits(actions, command_period_s(parameters, robot), immediate)
+
+
+def state_input_names(robot: RobotDescription) -> tuple[str, ...]:
+    """Return how the inputs of the state are called, in order."""
+    return tuple(f'state from {source.topic}' for source in robot.state)
+
+
+def input_topics(robot: RobotDescription) -> dict[str, tuple[str, str, float]]:
+    """Return name, topic, type and bound of the age of every input."""
+    states = zip(state_input_names(robot), robot.state, strict=True)
+    given = [*states, *((camera.name, camera) for camera in robot.cameras)]
+    return {name: (one.topic, one.type, one.max_age_s) for name, one in given}
+
+
+def make_latest_inputs(robot: RobotDescription, resolve: Callable[[str], str]) -> LatestInputs:
+    """Return what keeps the newest of every input; `resolve` gives a topic its full name."""
+    topics = {name: resolve(topic) for name, (topic, _, _) in input_topics(robot).items()}
+    return LatestInputs(input_max_ages_ns(robot), topics)
+
+
+def input_max_ages_ns(robot: RobotDescription) -> dict[str, int]:
+    """Return the bound of every input by its name."""
+    return {name: int(age_s * 1e9) for name, (_, _, age_s) in input_topics(robot).items()}
+
+
+def resolve_client_id(client_id: str, namespace: str) -> str:
+    """Return the robot's name. Raises ParameterError."""
+    name = client_id or namespace.strip('/').replace('/', '.')
+    if not name:
+        raise ParameterError('client_id is empty and the node has no namespace; name this robot')
+    if len(name.encode()) > ID_LIMIT:
+        raise ParameterError(f'client_id may have {ID_LIMIT} bytes, {name[:20]!r}... has more')
+    return name

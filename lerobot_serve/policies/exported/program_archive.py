@@ -1,0 +1,93 @@
+"""
+A program's zip archive, looked through before torch sees it. Any thread.
+
+What torch is given is written anew from the members that were checked: two readers may take one
+file for different ones, and this way there is nothing in it that was not looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+import io
+from pathlib import Path
+import re
+import zipfile
+import zlib
+
+from lerobot_serve.policies.base import PolicyError
+
+# what becomes of a member with such a name; None leaves it out
+MemberRules = dict[str, Callable[[bytes], bytes | None]]
+READ_ERRORS = (
+    OSError,
+    EOFError,
+    LookupError,
+    RuntimeError,
+    TypeError,
+    AttributeError,
+    ValueError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
+
+
+class UnsafeProgram(Exception):
+    """What a member must not hold; the text completes "it ..."."""
+
+
+def keep_member(data: bytes) -> bytes:
+    """Return the member as it is: numbers, or text that only names a version."""
+    return data
+
+
+def drop_member(data: bytes) -> None:
+    """Leave out a member that nobody needs."""
+
+
+def checked_archive(file: Path, rules: MemberRules) -> io.BytesIO:
+    """Return the archive, rid of what the rules leave out. Raises PolicyError."""
+    kept = io.BytesIO()
+    try:
+        with zipfile.ZipFile(file) as archive, zipfile.ZipFile(kept, 'w') as target:
+            for member in _members(archive, file):
+                data = _rule(member.filename, rules)(archive.read(member))
+                if data is not None:
+                    target.writestr(member.filename, data)
+    except UnsafeProgram as error:
+        raise PolicyError(
+            f'{file} is refused: it {error}; a program is loaded only when nothing in it can run '
+            'as Python or reach files, export it anew'
+        ) from error
+    except READ_ERRORS as error:
+        raise _unreadable(file, error) from error
+    kept.seek(0)
+    return kept
+
+
+def _members(archive: zipfile.ZipFile, file: Path) -> list[zipfile.ZipInfo]:
+    names = archive.namelist()
+    if len(set(names)) < len(names):
+        raise PolicyError(f'{file} holds two members of one name; export it anew')
+    members = archive.infolist()
+    # torch compresses nothing, so what is read is no more than what is there
+    if any(member.compress_type != zipfile.ZIP_STORED for member in members):
+        raise UnsafeProgram('holds a compressed member')
+    if sum(member.file_size for member in members) > file.stat().st_size:
+        raise UnsafeProgram('holds more than the file has')
+    return members
+
+
+def _rule(name: str, rules: MemberRules) -> Callable[[bytes], bytes | None]:
+    # torch puts all members into one folder, of any name
+    _, _, inner = name.partition('/')
+    for pattern, rule in rules.items():
+        if re.fullmatch(pattern, inner):
+            return rule
+    raise UnsafeProgram(f'holds {inner!r:.80}, which is no part of a plain program')
+
+
+def _unreadable(file: Path, error: Exception) -> PolicyError:
+    return PolicyError(
+        f'{file} is not a readable program archive ({error}); copy it again, in binary, and with '
+        'git lfs if it is only a pointer'
+    )

@@ -1,0 +1,209 @@
+"""
+What a program of torch.export may hold: the rules for the members of its archive.
+
+torch.export.load trusts its file: it unpickles the sample inputs and whatever asks for it, gives
+symbolic sizes to sympy, which evaluates them as Python, compiles guards and names into source
+text, looks operators up by any path below `torch`, and loads compiled libraries. So sample inputs,
+guards and metadata are left out, and the rest is held to what a plain program of tensors needs.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from typing import Any
+
+import torch
+
+from lerobot_serve.policies.exported.program_archive import (
+    drop_member,
+    keep_member,
+    MemberRules,
+    UnsafeProgram,
+)
+
+NAME, PLAIN_TEXT = re.compile(r'\w*', re.ASCII), re.compile(r'[\w.@+-]*', re.ASCII)
+TENSOR_OPERATOR = re.compile(r'torch\.ops\.(aten|prims|torchvision)\.(\w+)\.(\w+)', re.ASCII)
+OTHER_OPERATOR = re.compile(
+    r'_operator\.(add|sub|mul|neg|pos|pow|floordiv|truediv|mod|getitem|and_|or_|not_'
+    r'|eq|ne|lt|le|gt|ge)'
+    r'|math\.(ceil|floor|trunc|sqrt)'
+    r'|torch\.sym_(int|float|max|min|not|ite|sum|sqrt)'
+    # no while_loop: nothing bounds its turns
+    r'|torch\.ops\.higher_order\.(cond|map_impl|scan|wrap_with_autocast'
+    r'|wrap_with_set_grad_enabled)'
+)
+GRAPH_LIMIT_BYTES = 64 << 20
+FILE_OPERATORS = {'save', 'from_file'}
+# they make tensors of indices, offsets or sizes that nothing compares with their memory
+RAW_OPERATOR = re.compile(
+    r'\w*(sparse|nested|jagged|storage)\w*|\w*_(coo|cs[rc]|bs[rc])(_\w*)?|_?resize_\w*|set_(data)?',
+    re.ASCII,
+)
+# others, as str or t[], are of TorchScript's texts and lists, which grow without bound
+RESULT_TYPES = re.compile(
+    r'(List\[)?(Optional\[Tensor\]|Tensor|int|SymInt)\]?|number|Scalar|float|bool'
+)
+# a power of powers of numbers is computed when the file is read, and has no bound
+POWER_CALLS = {'Pow', 'PowByNatural'}
+EXPONENT_LIMIT, PRECISION_LIMIT, CONSTANT_LIMIT = 16, 4096, 1 << 63
+SYMBOLIC_CALL = re.compile(
+    r'Symbol|Integer|Float|Rational|Add|Mul|Pow|Max|Min|Abs|floor|ceiling|Not|And|Or|Equality'
+    r'|Unequality|LessThan|StrictLessThan|GreaterThan|StrictGreaterThan|FloorDiv|ModularIndexing'
+    r'|Where|PythonMod|Mod|CleanDiv|CeilToInt|FloorToInt|CeilDiv|PowByNatural|FloatTrueDiv'
+    r'|IntTrueDiv|TruncToInt|RoundToInt|ToFloat|Identity'
+)
+SYMBOLIC_NODES = (
+    ast.Expression,
+    ast.Call,
+    ast.Name,
+    ast.Load,
+    ast.Constant,
+    ast.keyword,
+    ast.UnaryOp,
+    ast.USub,
+)
+TREE_TYPES = {None, 'builtins.tuple', 'builtins.list', 'builtins.dict'}
+
+
+def sanitized_graph(data: bytes) -> bytes:
+    """Return models/model.json with nothing in it that could run. Raises UnsafeProgram, ValueError."""
+    if len(data) > GRAPH_LIMIT_BYTES:
+        raise UnsafeProgram(f'describes its graph in {len(data)} bytes')
+    return json.dumps(_sanitized(json.loads(data))).encode()
+
+
+def check_payload(data: bytes) -> bytes:
+    """Return a table of weights or constants, all of them plain numbers. Raises UnsafeProgram."""
+    for entry in json.loads(data)['config'].values():
+        if entry.get('use_pickle') is not False:
+            raise UnsafeProgram('holds a pickled tensor')
+        if not re.fullmatch(r'(weight|tensor)_\d+', entry['path_name'], re.ASCII):
+            raise UnsafeProgram(f'holds the object {entry["path_name"]!r:.60}')
+    return data
+
+
+def _sanitized(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {_checked_text(key): _sanitized_field(key, field) for key, field in value.items()}
+    if isinstance(value, list):
+        return [_sanitized(item) for item in value]
+    return _checked_text(value) if isinstance(value, str) else value
+
+
+def _sanitized_field(name: str, value: Any) -> Any:
+    if name == 'metadata':
+        return {}
+    if name == 'guards_code':
+        return []
+    if name in ('as_operator', 'as_custom_obj', 'custom_obj_values') and value:
+        raise UnsafeProgram('holds an object that is no tensor')
+    if not isinstance(value, str):
+        # text for operators, for example the equation of einsum; it is only ever quoted
+        free = name == 'as_strings' and all(isinstance(item, str) for item in value)
+        return value if free else _sanitized(value)
+    if name != 'as_string':
+        TEXT_CHECKS.get(name, _checked_text)(value)
+    return value
+
+
+def _checked_text(text: str) -> str:
+    if not PLAIN_TEXT.fullmatch(text):
+        raise UnsafeProgram(f'holds the text {text!r:.60}')
+    return text
+
+
+def _check_name(text: str) -> None:
+    if not NAME.fullmatch(text):
+        raise UnsafeProgram(f'holds the name {text!r:.60}')
+
+
+def _check_operator(text: str) -> None:
+    if OTHER_OPERATOR.fullmatch(text):
+        return
+    parts = TENSOR_OPERATOR.fullmatch(text)
+    if parts and parts[2] not in FILE_OPERATORS and not RAW_OPERATOR.fullmatch(parts[2]):
+        packet = getattr(getattr(torch.ops, parts[1]), parts[2], None)
+        overload = getattr(packet, parts[3], None)
+        if isinstance(overload, torch._ops.OpOverload) and _gives_numbers(overload):
+            return
+    raise UnsafeProgram(f'calls {text!r:.80}')
+
+
+def _gives_numbers(overload: Any) -> bool:
+    return all(RESULT_TYPES.fullmatch(str(each.type)) for each in overload._schema.returns)
+
+
+def _check_expression(text: str) -> None:
+    try:
+        nodes = list(ast.walk(ast.parse(text, mode='eval')))
+    except (SyntaxError, RecursionError, MemoryError) as error:
+        raise UnsafeProgram(f'holds the size {text!r:.60}') from error
+    for node in nodes:
+        fits = isinstance(node, SYMBOLIC_NODES)
+        if isinstance(node, ast.Call):
+            fits = isinstance(node.func, ast.Name) and _is_bounded(node)
+        elif isinstance(node, ast.Name):
+            fits = bool(SYMBOLIC_CALL.fullmatch(node.id)) or node.id in ('true', 'false')
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            fits = bool(NAME.fullmatch(node.value))
+        elif isinstance(node, ast.Constant) and type(node.value) is int:
+            fits = node.value <= CONSTANT_LIMIT
+        if not fits:
+            raise UnsafeProgram(f'holds the size {text!r:.60}')
+
+
+def _is_bounded(call: ast.Call) -> bool:
+    """Return whether a call is no power, or one to a small number of what has no power in it."""
+    if _call_name(call) not in POWER_CALLS:
+        return all(_is_small(each.value, PRECISION_LIMIT) for each in call.keywords)
+    if len(call.args) != 2 or call.keywords:
+        return False
+    base, exponent = call.args
+    numbers = [node for node in ast.walk(exponent) if isinstance(node, ast.Constant)]
+    return (
+        all(_call_name(node) not in POWER_CALLS for node in ast.walk(base))
+        and all(_call_name(node) in ('', 'Integer', 'Rational') for node in ast.walk(exponent))
+        and len(numbers) in (1, 2)
+        and all(_is_small(each, EXPONENT_LIMIT) for each in numbers)
+    )
+
+
+def _call_name(node: ast.AST) -> str:
+    return node.func.id if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else ''
+
+
+def _is_small(node: ast.AST, limit: int) -> bool:
+    return (
+        isinstance(node, ast.Constant) and type(node.value) in (int, bool) and node.value <= limit
+    )
+
+
+def _check_tree(text: str) -> None:
+    trees = [json.loads(text)[1]]
+    while trees:
+        tree = trees.pop()
+        if tree['type'] not in TREE_TYPES or tree['context'] not in (None, 'null', '[]'):
+            raise UnsafeProgram('takes or gives more than tensors, one after the other')
+        trees += tree['children_spec']
+
+
+TEXT_CHECKS = {
+    'name': _check_name,
+    'as_name': _check_name,
+    'target': _check_operator,
+    'expr_str': _check_expression,
+    'in_spec': _check_tree,
+    'out_spec': _check_tree,
+}
+EXPORT_RULES: MemberRules = {
+    r'models/model\.json': sanitized_graph,
+    r'data/weights/model_weights_config\.json': check_payload,
+    r'data/constants/model_constants_config\.json': check_payload,
+    r'data/weights/weight_\d+|data/constants/tensor_\d+': keep_member,
+    r'archive_format|archive_version|\.data/version|\.data/serialization_id|byteorder': keep_member,
+    # pickled, but nothing except another export needs them
+    r'data/sample_inputs/model\.pt': lambda data: b'',
+    r'extra/.*': drop_member,
+}

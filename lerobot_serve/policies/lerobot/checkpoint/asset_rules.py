@@ -1,0 +1,141 @@
+"""
+What the folder of a tokenizer or language model may hold, looked at before transformers reads it.
+
+transformers chooses classes, and weights in formats that unpickle, by what such a folder says.
+Here only the classes that LeRobot's policies use are allowed, and weights are safetensors. Any
+thread.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+import re
+from typing import Any
+
+from lerobot_serve.policies.base import PolicyError
+from lerobot_serve.policies.files.assets import Asset, asset_files, WEIGHTS_SUFFIX
+from lerobot_serve.policies.files.file_headers import read_json, tensor_headers
+
+VOCABULARY_LIMIT_BYTES, NUMBER_LIMIT, LAYER_LIMIT, DEPTH_LIMIT = 64 << 20, 1 << 20, 128, 8
+VOCABULARIES = ('tokenizer.json', 'vocab.json', 'added_tokens.json')
+CONFIG_FILE = 'config.json'
+WEIGHTS_FILES = ('model.safetensors', 'model.safetensors.index.json')
+# with it, transformers reads another model: that of its base_model_name_or_path
+ADAPTER_FILE = 'adapter_config.json'
+SHARD = re.compile(r'[\w.-]+\.safetensors', re.ASCII)
+FORBIDDEN_KEYS = {'auto_map', 'custom_pipelines', 'quantization_config', 'custom_generate'}
+# what transformers takes in the place of the files of this folder, wherever it lies
+OUTSIDE_KEYS = re.compile(r'\w+_file|init_inputs|audio_tokenizer\w*', re.ASCII)
+MODELS = {'smolvlm', 'smolvlm_vision', 'idefics3', 'idefics3_vision', 'llama'}
+TOKENIZER_MODELS = MODELS | {'paligemma', 'gemma', 'bart', 'siglip_vision_model'}
+ALLOWED_VALUES = {
+    'model_type': TOKENIZER_MODELS,
+    'tokenizer_class': {
+        f'{name}{fast}'
+        for name in ('GPT2Tokenizer', 'GemmaTokenizer', 'BartTokenizer')
+        for fast in ('', 'Fast')
+    }
+    | {'PreTrainedTokenizerFast'},
+    'processor_class': {'SmolVLMProcessor', 'Idefics3Processor', 'PaliGemmaProcessor'},
+    'image_processor_type': {
+        f'{name}ImageProcessor{fast}'
+        for name in ('SmolVLM', 'Idefics3', 'Siglip')
+        for fast in ('', 'Fast')
+    },
+    'video_processor_type': {'SmolVLMVideoProcessor'},
+    'feature_extractor_type': set(),
+    'attn_implementation': {'eager', 'sdpa'},
+    '_attn_implementation': {'eager', 'sdpa'},
+    '_attn_implementation_internal': {'eager', 'sdpa'},
+}
+
+
+def check_asset(asset: Asset) -> None:
+    """Raise PolicyError for what transformers would take as code, or as something else."""
+    files = asset_files(asset.folder)
+    names = {file.name for file in files}
+    if ADAPTER_FILE in names:
+        raise PolicyError(
+            f'{asset.folder} holds {ADAPTER_FILE}, which names another model to load; use a '
+            'tokenizer or model that is whole'
+        )
+    for file in files:
+        if file.suffix == '.json':
+            _check_json(file)
+    if asset.is_model:
+        _check_model(asset.folder / CONFIG_FILE)
+    weights = [file for file in files if file.suffix == WEIGHTS_SUFFIX]
+    if asset.with_weights and not (weights and names.intersection(WEIGHTS_FILES)):
+        raise PolicyError(
+            f'{asset.folder} has no weights in {" or ".join(WEIGHTS_FILES)}, and no other format '
+            'is read; download the model again'
+        )
+    for file in weights if asset.with_weights else []:
+        tensor_headers(file)
+
+
+def _check_json(file: Path) -> None:
+    if file.name in VOCABULARIES:
+        read_json(file, VOCABULARY_LIMIT_BYTES)
+        return
+    value = read_json(file)
+    if file.name.endswith('.index.json'):
+        shards = value.get('weight_map', {}) if isinstance(value, dict) else None
+        if not isinstance(shards, dict) or not all(
+            isinstance(shard, str) and SHARD.fullmatch(shard) for shard in shards.values()
+        ):
+            raise PolicyError(f'{file} must name .safetensors files of its folder alone')
+    _check_value(file, '', value, 0)
+
+
+def _check_value(file: Path, key: str, value: Any, depth: int) -> None:
+    if depth > DEPTH_LIMIT:
+        raise PolicyError(f'{file} is nested deeper than {DEPTH_LIMIT}; it is not of a tokenizer')
+    if key in FORBIDDEN_KEYS and value:
+        raise PolicyError(
+            f'{file} has {key!r}, which makes transformers run code that lies beside it or that '
+            'another package brings; a policy brings no code: use a tokenizer or model without it'
+        )
+    if OUTSIDE_KEYS.fullmatch(key) and value:
+        raise PolicyError(
+            f'{file} has {key!r:.80}, which names files outside of its folder; remove that key, '
+            'the files of the folder itself are found without it'
+        )
+    if (
+        key in ALLOWED_VALUES
+        and value is not None
+        and value not in _TextChoices(ALLOWED_VALUES[key])
+    ):
+        raise PolicyError(
+            f'{file}: {key} must be {" or ".join(sorted(ALLOWED_VALUES[key])) or "null"}, '
+            f'got {value!r:.80}'
+        )
+    if isinstance(value, dict):
+        for name, each in value.items():
+            _check_value(file, name, each, depth + 1)
+    elif isinstance(value, list):
+        for each in value:
+            _check_value(file, key, each, depth + 1)
+
+
+class _TextChoices(frozenset):
+    """A set in which a value that cannot be hashed is not, instead of an error."""
+
+    def __contains__(self, value: object) -> bool:
+        return isinstance(value, str) and super().__contains__(value)
+
+
+def _check_model(file: Path) -> None:
+    """A network is built of these numbers. Raises PolicyError."""
+    config = read_json(file)
+    if not isinstance(config, dict) or config.get('model_type') != 'smolvlm':
+        raise PolicyError(f'{file} must describe a model of the type smolvlm')
+    for part in (config, config.get('text_config', {}), config.get('vision_config', {})):
+        if not isinstance(part, dict) or part.get('model_type', 'smolvlm') not in MODELS:
+            raise PolicyError(
+                f'{file}: its parts must be of the types {", ".join(sorted(MODELS))}'
+            )
+        for name, value in part.items():
+            limit = LAYER_LIMIT if 'layers' in name else NUMBER_LIMIT
+            if type(value) in (int, float) and not -NUMBER_LIMIT <= value <= limit:
+                raise PolicyError(f'{file}: {name} must be at most {limit}, got {value!r:.40}')

@@ -1,0 +1,216 @@
+"""
+What a policy takes and gives, from its configuration and from what the operator says.
+
+LeRobot's files hold no names of joints and no rate. Those that the operator does not give are
+those of the data set of the training, where it is on this machine. No torch, any thread.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from lerobot_serve.policies.base import LoadOptions, PolicyCamera, PolicyError
+from lerobot_serve.policies.files.policy_json import SIZE_LIMIT
+from lerobot_serve.policies.lerobot.checkpoint.checkpoint import Checkpoint, CONFIG_FILE
+from lerobot_serve.policies.lerobot.checkpoint.dataset_info import read_dataset_info
+
+STATE, ACTION = 'observation.state', 'action'
+# what no file of a policy holds
+NOT_IN_CHECKPOINT = ('state_names', 'action_names', 'trained_fps')
+EMPTY_CAMERA = 'observation.images.empty_camera_'
+ACTION_NAMES = 'action_feature_names'
+FEATURE_LIMIT, CHANNEL_LIMIT, PIXEL_LIMIT = 32, 4, 1 << 25
+DATASET_FEATURES = {'state_names': f'"{STATE}"', 'action_names': ACTION}
+
+
+@dataclass(frozen=True, slots=True)
+class Features:
+    """The values and cameras of one policy; without a state there are no state names."""
+
+    state_names: tuple[str, ...]
+    action_names: tuple[str, ...]
+    cameras: tuple[PolicyCamera, ...]
+    trained_fps: float
+
+
+def read_features(folder: Checkpoint, loading: LoadOptions) -> Features:
+    """Return what the policy takes and gives. Raises PolicyError."""
+    where = str(folder.path / CONFIG_FILE)
+    inputs = _features(where, folder.config, 'input_features')
+    outputs = _features(where, folder.config, 'output_features')
+    for key, feature in inputs.items():
+        if feature.type != 'VISUAL' and (key, feature.type) != (STATE, 'STATE'):
+            raise _unsupported_feature(where, key, feature.type)
+    for key, feature in outputs.items():
+        if (key, feature.type) != (ACTION, 'ACTION'):
+            raise _unsupported_feature(where, key, feature.type)
+    if ACTION not in outputs:
+        raise PolicyError(f'{where} has no {ACTION!r} in output_features; train the policy anew')
+    state_count = _count(where, inputs, STATE) if STATE in inputs else 0
+    action_count = _count(where, outputs, ACTION)
+    seen = _cameras(where, folder.config, inputs)
+    loading = with_dataset_defaults(folder, loading)
+    if held := config_action_names(folder):
+        loading = replace(loading, action_names=_checked_action_names(held, loading))
+    if missing := _missing(loading, state_count, action_count):
+        raise PolicyError('; '.join(missing))
+    return Features(loading.state_names, loading.action_names, seen, loading.trained_fps)
+
+
+def feature_sizes(folder: Checkpoint) -> tuple[int, int]:
+    """Return how many values a state and an action have. Raises PolicyError."""
+    where = str(folder.path / CONFIG_FILE)
+    inputs = _features(where, folder.config, 'input_features')
+    outputs = _features(where, folder.config, 'output_features')
+    sizes = [(inputs, STATE), (outputs, ACTION)]
+    return tuple(_count(where, each, key) if key in each else 0 for each, key in sizes)
+
+
+def with_dataset_defaults(folder: Checkpoint, loading: LoadOptions) -> LoadOptions:
+    """Return what the operator says, with what the data set says where that is nothing."""
+    training, (states, actions) = read_dataset_info(folder.path), feature_sizes(folder)
+    fits = {
+        # names of another number are of another data set
+        'state_names': len(training.state_names) == states,
+        'action_names': len(training.action_names) == actions and not config_action_names(folder),
+        'trained_fps': training.trained_fps > 0,
+    }
+    found = [name for name in NOT_IN_CHECKPOINT if fits[name] and not getattr(loading, name)]
+    return replace(loading, **{name: getattr(training, name) for name in found})
+
+
+def config_action_names(folder: Checkpoint) -> Any:
+    """Return the names of the actions that a newer LeRobot writes into the configuration."""
+    return folder.config.get(ACTION_NAMES)
+
+
+def unspecified_options(folder: Checkpoint, loading: LoadOptions) -> tuple[str, ...]:
+    """
+    Return what neither the operator nor a file says of names and rate. Raises PolicyError.
+    """
+    whole = with_dataset_defaults(folder, loading)
+    known = {
+        'action_names': config_action_names(folder),
+        'state_names': not feature_sizes(folder)[0],
+    }
+    return tuple(
+        name for name in NOT_IN_CHECKPOINT if not (getattr(whole, name) or known.get(name))
+    )
+
+
+def _missing(loading: LoadOptions, state_count: int, action_count: int) -> list[str]:
+    """Return all that is not known or does not fit, so that one start names everything."""
+    missing = []
+    if not 0 < loading.trained_fps < float('inf'):
+        missing.append(
+            f'trained_fps must be given and above 0, got {loading.trained_fps:g}: the fps of the '
+            "data set that the policy was trained on, in its meta/info.json under 'fps'"
+        )
+    wanted = {'state_names': state_count, 'action_names': action_count}
+    for parameter, count in wanted.items():
+        names = getattr(loading, parameter)
+        if not (len(names) == count and len(set(names)) == count and all(names)):
+            missing.append(_wrong_names_text(parameter, names, count))
+    return missing
+
+
+@dataclass(frozen=True, slots=True)
+class Feature:
+    """One entry of the configuration."""
+
+    type: str
+    shape: tuple[int, ...]
+
+
+def _features(where: str, config: dict[str, Any], name: str) -> dict[str, Feature]:
+    entries = config.get(name)
+    if not isinstance(entries, dict) or not entries:
+        raise PolicyError(
+            f'{where} has no {name}, so it does not say what the policy takes and gives; give the '
+            "directory that LeRobot's training wrote"
+        )
+    if len(entries) > FEATURE_LIMIT:
+        raise PolicyError(f'{where}: {name} has {len(entries)} entries, at most {FEATURE_LIMIT}')
+    return {key: _feature(f'{where}: {name}: {key:.80}', entry) for key, entry in entries.items()}
+
+
+def _feature(where: str, entry: object) -> Feature:
+    if isinstance(entry, dict):
+        kind, shape = entry.get('type'), entry.get('shape')
+        sizes = isinstance(shape, list) and all(type(size) is int and size > 0 for size in shape)
+        if isinstance(kind, str) and sizes:
+            return Feature(kind, tuple(shape))
+    raise PolicyError(
+        f"{where} must have a 'type' and a 'shape' of sizes above 0, got {entry!r:.80}"
+    )
+
+
+def _unsupported_feature(where: str, key: str, kind: str) -> PolicyError:
+    return PolicyError(
+        f'{where} has the feature {key!r} of the type {kind}, which no observation here carries; '
+        f'served are {STATE!r}, cameras, and {ACTION!r}: train the policy without it'
+    )
+
+
+def _count(where: str, features: dict[str, Feature], key: str) -> int:
+    shape = features[key].shape
+    if shape and shape[0] > SIZE_LIMIT:
+        raise PolicyError(f'{where}: {key!r} has {shape[0]} values, served are {SIZE_LIMIT}')
+    if len(shape) != 1:
+        raise PolicyError(f'{where}: {key!r} must be a list of values, got the shape {shape}')
+    return shape[0]
+
+
+def _cameras(
+    where: str, config: dict[str, Any], inputs: dict[str, Feature]
+) -> tuple[PolicyCamera, ...]:
+    cameras = []
+    for key, feature in inputs.items():
+        # the network fills these in itself
+        if feature.type != 'VISUAL' or (config.get('empty_cameras') and _is_empty(key)):
+            continue
+        if len(feature.shape) != 3:
+            raise PolicyError(
+                f'{where}: the camera {key!r} must be channels x height x width, '
+                f'got the shape {feature.shape}'
+            )
+        channels, height, width = feature.shape
+        if channels > CHANNEL_LIMIT or max(height, width) > SIZE_LIMIT:
+            raise PolicyError(
+                f'{where}: the camera {key!r} is {feature.shape}; served are at most '
+                f'{CHANNEL_LIMIT} x {SIZE_LIMIT} x {SIZE_LIMIT}'
+            )
+        cameras.append(PolicyCamera(key, height, width, channels))
+    pixels = config.get('n_obs_steps', 1) * sum(each.height * each.width for each in cameras)
+    if pixels > PIXEL_LIMIT:
+        raise PolicyError(
+            f'{where}: an observation has {pixels} pixels, over all cameras and n_obs_steps; '
+            f'served are at most {PIXEL_LIMIT}'
+        )
+    return tuple(cameras)
+
+
+def _is_empty(key: str) -> bool:
+    return key.startswith(EMPTY_CAMERA)
+
+
+def _wrong_names_text(parameter: str, names: tuple[str, ...], count: int) -> str:
+    feature = DATASET_FEATURES[parameter]
+    return (
+        f'{parameter} must be {count} different names in the order of the training data, got '
+        f'{list(names)}; the policy does not hold them: they are in the meta/info.json of the '
+        f'data set it was trained on, under features.{feature}.names'
+    )
+
+
+def _checked_action_names(held: Any, loading: LoadOptions) -> tuple[str, ...]:
+    """Return the names that a newer LeRobot writes into the configuration. Raises PolicyError."""
+    if not isinstance(held, list):
+        raise PolicyError(f'{ACTION_NAMES} must be a list of names, got {held!r:.80}')
+    if loading.action_names and list(loading.action_names) != list(held):
+        raise PolicyError(
+            f'action_names is {list(loading.action_names)}, but the policy was trained with '
+            f'{list(held)} (its {ACTION_NAMES}); give these, or none'
+        )
+    return tuple(map(str, held))

@@ -1,0 +1,104 @@
+"""Describing a policy from its files, its configuration and the operator's words; any thread."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+from lerobot_serve.policies.base import LoadOptions, PolicyDescription, PolicyError
+from lerobot_serve.policies.files.fingerprint import fingerprint
+from lerobot_serve.policies.lerobot.checkpoint.checkpoint import Checkpoint, policy_id
+from lerobot_serve.policies.lerobot.checkpoint.features import Features
+from lerobot_serve.policies.lerobot.policy_types import EXTERNAL_TYPE, POLICY_TYPES, PolicyTypeSpec
+from lerobot_serve.wire.schema import StateClass
+
+RTC_OFF_NOTE = (
+    'actions are relative to the state, by steps that this server cannot carry a prefix through: '
+    'real-time chunking is off'
+)
+
+
+def describe_policy(
+    folder: Checkpoint,
+    loading: LoadOptions,
+    features: Features,
+    kind: PolicyTypeSpec,
+    config: Any,
+    *,
+    relative: bool,
+    notes: tuple[str, ...],
+) -> PolicyDescription:
+    """
+    Return the description, but for the length of a chunk, which a first prediction tells.
+
+    `relative` actions are relative to a state, and no prefix of them can be carried over to
+    another; `notes` come before ours. Raises PolicyError.
+    """
+    steps, stride = _history(config) if kind.state_class is StateClass.NEEDS_HISTORY else (1, 1)
+    rtc = kind.rtc and getattr(config, 'rtc_config', None) is not None
+    return PolicyDescription(
+        folder.policy_type,
+        policy_fingerprint(folder, loading),
+        features.state_names,
+        features.action_names,
+        features.cameras,
+        chunk_size=0,
+        trained_fps=features.trained_fps,
+        state_class=kind.state_class,
+        supports_rtc=rtc and not relative,
+        observation_steps=steps,
+        observation_stride_steps=stride,
+        device=config.device,
+        stochastic=kind.stochastic,
+        batch_limit=kind.batch_limit,
+        denoise_steps=denoise_steps(kind, config),
+        notes=(*notes, *_notes(folder, kind, config, relative=rtc and relative)),
+    )
+
+
+def policy_fingerprint(folder: Checkpoint, loading: LoadOptions) -> str:
+    """Return the fingerprint: of all files that are read, and of the precision if one is given."""
+    assets = {
+        f'{number}/{file.name}': file
+        for number, asset in enumerate(folder.assets)
+        for file in asset.files
+    }
+    settings = {'dtype': loading.dtype} if loading.dtype else {}
+    return fingerprint(policy_id(loading), folder.files, assets, settings)
+
+
+def _history(config: Any) -> tuple[int, int]:
+    """Return how many observations there are and how many control steps apart."""
+    deltas = list(config.observation_delta_indices)
+    gaps = {later - earlier for earlier, later in pairwise(deltas)} or {1}
+    if len(gaps) != 1 or min(gaps) < 1 or deltas[-1] != 0:
+        raise PolicyError(
+            f'the policy looks at the observations {deltas} control steps from now; served are '
+            'evenly spaced ones that end with the present'
+        )
+    return len(deltas), gaps.pop()
+
+
+def denoise_steps(kind: PolicyTypeSpec, config: Any) -> int:
+    """Return how often a chunk is denoised, 0 for a policy that does not."""
+    counts = (getattr(config, name, None) for name in kind.steps)
+    return next((int(count) for count in counts if count), 0)
+
+
+def _notes(folder: Checkpoint, kind: PolicyTypeSpec, config: Any, *, relative: bool) -> list[str]:
+    notes = []
+    if kind is EXTERNAL_TYPE:
+        notes.append(
+            f'{folder.policy_type} is of an installed package ({", ".join(POLICY_TYPES)} are known): it '
+            'serves one session at a time'
+        )
+    if relative:
+        notes.append(RTC_OFF_NOTE)
+    if getattr(config, 'temporal_ensemble_coeff', None) is not None:
+        notes.append('temporal ensembling is not applied: chunks are served as predicted')
+    if getattr(config, 'n_action_repeats', 1) > 1:
+        notes.append(
+            f'n_action_repeats {config.n_action_repeats} is not applied: the planned actions are '
+            'served one a control step'
+        )
+    return notes

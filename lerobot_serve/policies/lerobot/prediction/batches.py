@@ -1,0 +1,147 @@
+"""From requests to what LeRobot's processors and networks take; the thread that predicts."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Any
+
+import cv2
+import numpy as np
+import torch
+
+from lerobot_serve.policies.base import PolicyCamera, PolicyDescription, PolicyError, PolicyRequest
+from lerobot_serve.policies.lerobot.checkpoint.features import ACTION, STATE
+from lerobot_serve.policies.lerobot.prediction.relative_actions import PrefixReanchorer
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class RtcGuidance:
+    """What RTC is told of one request; `prefix` is rows x actions, None for none."""
+
+    delay_steps: int = 0
+    horizon: int | None = None
+    prefix: torch.Tensor | None = None
+
+    @property
+    def key(self) -> Hashable:
+        """Equal for requests that one forward pass may answer."""
+        if self.prefix is None:
+            return None
+        return self.delay_steps, self.horizon, self.prefix.shape[0]
+
+
+class ObservationBuilder:
+    """Makes of a request the observations that LeRobot would have seen, one a control step."""
+
+    def __init__(
+        self, description: PolicyDescription, device: torch.device, *, resizes: bool
+    ) -> None:
+        self._description = description
+        self._device = device
+        self._resizes = resizes
+        # dividing by a tensor rounds alike on every device
+        self._full = torch.tensor(255.0, device=device)
+
+    def of(self, request: PolicyRequest) -> list[Row]:
+        """Return the observations, oldest first, each of batch size 1. Raises PolicyError."""
+        wanted, steps = self._description, self._description.observation_steps
+        shape = (steps, len(wanted.state_names))
+        if request.state.shape != shape:
+            raise PolicyError(
+                f'the state must be {shape[0]} x {shape[1]} (steps x values), got '
+                f'{request.state.shape}; send the history that OpenSession asked for'
+            )
+        frames = {camera.name: self._frames(request, camera) for camera in wanted.cameras}
+        return [self._observation(request, frames, step) for step in range(steps)]
+
+    def _frames(self, request: PolicyRequest, camera: PolicyCamera) -> list[np.ndarray]:
+        frames = request.images.get(camera.name, ())
+        steps = self._description.observation_steps
+        if len(frames) != steps:
+            raise PolicyError(
+                f'the camera {camera.name!r} must come with {steps} frames, got {len(frames)}; '
+                'send every camera with every observation'
+            )
+        return [self._fitted(frame, camera) for frame in frames]
+
+    def _fitted(self, frame: np.ndarray, camera: PolicyCamera) -> np.ndarray:
+        """Return a frame of the size that the network takes."""
+        good = frame.ndim == 3 and frame.shape[2] == camera.channels and frame.size > 0
+        if not good or frame.dtype != np.uint8:
+            raise PolicyError(
+                f'the camera {camera.name!r} must give height x width x {camera.channels} of '
+                f'uint8, got {frame.shape} of {frame.dtype}'
+            )
+        if self._resizes or frame.shape[:2] == (camera.height, camera.width):
+            return frame
+        size = (camera.width, camera.height)
+        return cv2.resize(frame, size, interpolation=cv2.INTER_AREA).reshape(*size[::-1], -1)
+
+    def _observation(
+        self, request: PolicyRequest, frames: dict[str, list[np.ndarray]], step: int
+    ) -> Row:
+        row: Row = {name: self._image(each[step]) for name, each in frames.items()}
+        if self._description.state_names:
+            state = torch.tensor(request.state[step], dtype=torch.float32)
+            row[STATE] = state.unsqueeze(0).to(self._device)
+        return row | {'task': request.task, 'robot_type': request.robot_type}
+
+    def _image(self, frame: np.ndarray) -> torch.Tensor:
+        """Return 1 x channels x height x width in 0..1; bytes travel to the device, not floats."""
+        writable = frame if frame.flags.writeable else frame.copy()
+        pixels = torch.from_numpy(np.ascontiguousarray(writable)).to(self._device)
+        image = pixels.permute(2, 0, 1).to(torch.float32, memory_format=torch.contiguous_format)
+        return (image / self._full).unsqueeze(0)
+
+
+def make_guidance(
+    request: PolicyRequest,
+    description: PolicyDescription,
+    device: torch.device,
+    anchor: PrefixReanchorer | None = None,
+) -> RtcGuidance:
+    """
+    Return what RTC is told of a request; a prefix is never longer than the chunk.
+
+    With an `anchor`, that of the request's own observation, it is made of the prefix in the
+    robot's units. Raises PolicyError for a prefix of other actions.
+    """
+    given = request.prefix_robot if anchor else request.prefix_model
+    rows = given[: description.chunk_size]
+    if not description.supports_rtc or not len(rows):
+        return RtcGuidance()
+    count, units = len(description.action_names), "the robot's units" if anchor else 'model space'
+    if rows.ndim != 2 or rows.shape[1] != count:
+        raise PolicyError(
+            f'the prefix in {units} must be rows x {count} actions, got {rows.shape}'
+        )
+    prefix = torch.tensor(rows, dtype=torch.float32)
+    if anchor:
+        with torch.no_grad():
+            prefix = anchor.reanchored(prefix)
+    prefix = prefix.to(device)
+    return RtcGuidance(request.inference_delay_steps, request.execution_horizon or None, prefix)
+
+
+def tensor_shapes(rows: list[Row]) -> Hashable:
+    """Return the shapes of all tensors; rows of equal shapes make one batch."""
+    return tuple(
+        tuple((key, value.shape) for key, value in sorted(row.items()) if torch.is_tensor(value))
+        for row in rows
+    )
+
+
+def merge_rows(rows: list[Row]) -> Row:
+    """Return one batch of processed rows: tensors and lists joined, the rest of the first."""
+    return {key: _joined([row[key] for row in rows]) for key in rows[0] if key != ACTION}
+
+
+def _joined(values: list[Any]) -> Any:
+    if torch.is_tensor(values[0]):
+        return torch.cat(values)
+    if isinstance(values[0], list):
+        return [each for value in values for each in value]
+    return values[0]

@@ -1,0 +1,121 @@
+"""
+One forward pass of a LeRobot network, by its class of state; the thread that predicts.
+
+LeRobot keeps histories and hidden state inside the policy. Here they come from outside before each
+pass and are taken out after it, so that one policy serves many robots.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from lerobot_serve.policies.lerobot.compat import lerobot
+from lerobot_serve.policies.lerobot.prediction.batches import merge_rows, Row, RtcGuidance
+from lerobot_serve.wire.schema import StateClass
+
+# the names that LeRobot's queues have for images, and TD-MPC's for its one
+QUEUED_IMAGES, QUEUED_IMAGE = 'observation.images', 'observation.image'
+
+
+class StatelessInference:
+    """A network that sees one observation and remembers nothing."""
+
+    def __init__(self, network: Any, *, rtc: bool) -> None:
+        self._network = network
+        self._rtc = rtc
+
+    def chunks(self, histories: list[list[Row]], guidance: list[RtcGuidance]) -> torch.Tensor:
+        """Return batch x rows x actions; all `guidance` has the same key."""
+        batch = merge_rows([steps[-1] for steps in histories])
+        return self._network.predict_action_chunk(batch, **self._told(guidance))
+
+    def _told(self, guidance: list[RtcGuidance]) -> dict[str, Any]:
+        if not self._rtc or guidance[0].prefix is None:
+            return {}
+        return {
+            'inference_delay': guidance[0].delay_steps,
+            'execution_horizon': guidance[0].horizon,
+            'prev_chunk_left_over': torch.stack([each.prefix for each in guidance]),
+        }
+
+
+class HistoryInference:
+    """A network that looks into queues of past observations, which each request brings whole."""
+
+    def __init__(self, network: Any) -> None:
+        self._network = network
+
+    def chunks(self, histories: list[list[Row]], guidance: list[RtcGuidance]) -> torch.Tensor:
+        """Return batch x rows x actions."""
+        queues = self._network._queues
+        try:
+            for rows in zip(*histories, strict=True):
+                batch = self._stacked(merge_rows(list(rows)))
+                lerobot().populate_queues(queues, batch)
+            return self._network.predict_action_chunk(batch)
+        finally:
+            _clear(queues)
+
+    def _stacked(self, batch: Row) -> Row:
+        cameras = [batch[name] for name in self._network.config.image_features]
+        return batch | ({QUEUED_IMAGES: torch.stack(cameras, dim=-4)} if cameras else {})
+
+
+class TdmpcInference:
+    """TD-MPC: its last plan, which the next one starts from, is the hidden state."""
+
+    def __init__(self, network: Any) -> None:
+        self._network = network
+        self.plan: torch.Tensor | None = None
+
+    def chunks(self, histories: list[list[Row]], guidance: list[RtcGuidance]) -> torch.Tensor:
+        """Return batch x rows x actions, going on from `plan` and leaving the new one there."""
+        network = self._network
+        batch = merge_rows([steps[-1] for steps in histories])
+        for name in network.config.image_features:
+            batch[QUEUED_IMAGE] = batch[name]
+        network._prev_mean = self.plan
+        try:
+            lerobot().populate_queues(network._queues, batch)
+            planned = network.predict_action_chunk(batch)
+            self.plan = network._prev_mean
+        finally:
+            network._prev_mean = None
+            _clear(network._queues)
+        return planned.transpose(0, 1)
+
+
+class ExternalInference:
+    """A network of another package, alone with its one session."""
+
+    def __init__(self, network: Any) -> None:
+        self._network = network
+
+    def chunks(self, histories: list[list[Row]], guidance: list[RtcGuidance]) -> torch.Tensor:
+        """Return batch x rows x actions."""
+        return self._network.predict_action_chunk(merge_rows([steps[-1] for steps in histories]))
+
+    def begin(self) -> None:
+        """Forget everything: an episode begins."""
+        self._network.reset()
+
+
+Inference = StatelessInference | HistoryInference | TdmpcInference | ExternalInference
+
+
+def make_inference(network: Any, state_class: StateClass, *, rtc: bool) -> Inference:
+    """Return how a network of this class of state is asked."""
+    if state_class is StateClass.NEEDS_HISTORY:
+        return HistoryInference(network)
+    if state_class is StateClass.RECURRENT:
+        return TdmpcInference(network)
+    if state_class is StateClass.EXCLUSIVE:
+        return ExternalInference(network)
+    return StatelessInference(network, rtc=rtc)
+
+
+def _clear(queues: dict[str, Any]) -> None:
+    for queue in queues.values():
+        queue.clear()

@@ -1,0 +1,200 @@
+"""
+A LeRobot policy that serves many robots.
+
+Each session has processors of its own and, where the policy has one, a hidden state of its own;
+the network is shared and remembers nothing between two calls. Belongs to the inference worker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass, replace
+import time
+from typing import Any
+
+import torch
+
+from lerobot_serve.policies.base import PolicyDescription, PolicyError, PolicyRequest, Prediction
+from lerobot_serve.policies.lerobot.prediction.batches import (
+    make_guidance,
+    ObservationBuilder,
+    Row,
+    RtcGuidance,
+    tensor_shapes,
+)
+from lerobot_serve.policies.lerobot.prediction.network_inference import (
+    ExternalInference,
+    make_inference,
+    TdmpcInference,
+)
+from lerobot_serve.policies.lerobot.prediction.processors import (
+    ProcessorPair,
+    ProcessorPairFactory,
+)
+from lerobot_serve.policies.runtime.seeds import seeded_random
+from lerobot_serve.policies.runtime.session_states import SessionStates
+
+
+@dataclass(frozen=True, slots=True)
+class SessionMemory:
+    """What is remembered of one session."""
+
+    pair: ProcessorPair
+    plan: torch.Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedRequest:
+    """One request, ready for the network."""
+
+    request: PolicyRequest
+    memory: SessionMemory
+    begins: bool
+    lost: bool
+    history: list[Row]
+    guidance: RtcGuidance
+
+
+class LeRobotPolicy:
+    """See the module."""
+
+    def __init__(
+        self,
+        network: Any,
+        pipelines: ProcessorPairFactory,
+        description: PolicyDescription,
+        *,
+        resizes: bool,
+        state_limit: int,
+        precision: torch.dtype | None = None,
+    ) -> None:
+        self.network = network
+        self.pipelines = pipelines
+        self._description = description
+        self._device = torch.device(description.device)
+        self._observations = ObservationBuilder(description, self._device, resizes=resizes)
+        self._inference = make_inference(
+            network, description.state_class, rtc=description.supports_rtc
+        )
+        self._states: SessionStates[SessionMemory] = SessionStates(state_limit)
+        self._precision = precision
+
+    def describe(self) -> PolicyDescription:
+        return self._description
+
+    def predict(self, requests: list[PolicyRequest]) -> list[Prediction]:
+        """
+        Return one prediction each; those that fit together share a forward pass.
+
+        Raises PolicyError for a wrong request, and whatever LeRobot raises. The same request gives
+        the same bits alone; in a batch it may differ by rounding.
+        """
+        prepared = [self._prepared(request) for request in requests]
+        predictions: dict[int, Prediction] = {}
+        memories: dict[int, SessionMemory] = {}
+        for numbers in self._groups(prepared):
+            group = [prepared[number] for number in numbers]
+            chunks, forward_ms = self._forward(group)
+            for number, each, chunk in zip(numbers, group, chunks.split(1), strict=True):
+                memories[number] = self._remembered(each)
+                predictions[number] = self._prediction(each, chunk, forward_ms)
+        for number, each in enumerate(prepared):
+            request = each.request
+            self._states.keep(request.session_id, request.episode, memories[number])
+        return [predictions[number] for number in range(len(requests))]
+
+    def reset(self, session_id: str) -> None:
+        self._states.forget(session_id)
+
+    def _prepared(self, request: PolicyRequest) -> PreparedRequest:
+        """Return a request as the network takes it. Raises PolicyError."""
+        memory, lost = self._states.take(
+            request.session_id, request.episode, request.episode_start
+        )
+        begins = memory is None
+        if memory is None:
+            memory = SessionMemory(self.pipelines.fresh())
+        elif self.pipelines.remembers:
+            # until all went well the session's own must not change
+            memory = replace(memory, pair=self.pipelines.copy(memory.pair))
+        observations = self._observations.of(request)
+        history = [memory.pair.before(observation) for observation in observations]
+        # relative to the present state, which the pair has just seen
+        anchor = memory.pair.anchor if self.pipelines.anchored else None
+        guidance = make_guidance(request, self._description, self._device, anchor)
+        return PreparedRequest(request, memory, begins, lost, history, guidance)
+
+    def _groups(self, prepared: list[PreparedRequest]) -> list[list[int]]:
+        """Return the positions of requests that one forward pass answers."""
+        groups: dict[Hashable, list[int]] = {}
+        for number, each in enumerate(prepared):
+            alone = number if self._description.batch_limit == 1 else None
+            key = (alone, each.guidance.key, tensor_shapes(each.history))
+            groups.setdefault(key, []).append(number)
+        return list(groups.values())
+
+    def _forward(self, group: list[PreparedRequest]) -> tuple[torch.Tensor, float]:
+        """Return batch x rows x actions, and how long that took."""
+        inference = self._inference
+        if isinstance(inference, TdmpcInference):
+            inference.plan = group[0].memory.plan
+        if isinstance(inference, ExternalInference) and group[0].begins:
+            inference.begin()
+        with ExitStack() as stack:
+            for context in self._contexts([each.request.seed for each in group]):
+                stack.enter_context(context)
+            self._synchronize()
+            start_s = time.perf_counter()
+            chunks = inference.chunks(
+                [each.history for each in group], [each.guidance for each in group]
+            )
+            self._synchronize()
+            forward_ms = (time.perf_counter() - start_s) * 1e3
+        self._check(chunks, len(group))
+        # statistics are float32, and so is what leaves
+        return chunks.float(), forward_ms
+
+    def _contexts(self, seeds: list[int]) -> list[AbstractContextManager[Any]]:
+        # RTC's guidance asks for gradients, which inference mode forbids for good
+        rtc = self._description.supports_rtc
+        contexts = [torch.no_grad() if rtc else torch.inference_mode()]
+        if self._precision is not None:
+            contexts.append(torch.autocast(self._device.type, dtype=self._precision))
+        if self._description.stochastic:
+            contexts.append(seeded_random(seeds, self._device))
+        return contexts
+
+    def _synchronize(self) -> None:
+        if self._device.type == 'cuda':
+            torch.cuda.synchronize(self._device)
+
+    def _check(self, chunks: torch.Tensor, count: int) -> None:
+        actions = len(self._description.action_names)
+        if chunks.ndim != 3 or chunks.shape[::2] != (count, actions):
+            raise PolicyError(
+                f'the policy answered {count} requests with {tuple(chunks.shape)}, which must be '
+                f'{count} x rows x {actions} actions'
+            )
+
+    def _remembered(self, each: PreparedRequest) -> SessionMemory:
+        plan = self._inference.plan if isinstance(self._inference, TdmpcInference) else None
+        return SessionMemory(each.memory.pair, plan)
+
+    def _prediction(
+        self, each: PreparedRequest, chunk: torch.Tensor, forward_ms: float
+    ) -> Prediction:
+        robot = each.memory.pair.after(chunk, whole=self.pipelines.whole)
+        remembers = self.pipelines.remembers or isinstance(self._inference, TdmpcInference)
+        return Prediction(
+            _array(chunk),
+            _array(robot),
+            each.lost and remembers,
+            forward_ms,
+            state_found=remembers and not each.begins,
+        )
+
+
+def _array(chunk: torch.Tensor) -> Any:
+    """Return rows x actions of float32, memory of its own."""
+    return chunk[0].to('cpu', torch.float32, copy=True).numpy()

@@ -1,0 +1,209 @@
+"""
+LeRobot's processors, a pair of them for each session.
+
+A pair is loaded once and never used; each session works with a copy, so that what a step remembers
+of one robot never meets another. Statistics and tokenizers, which no call changes, are shared.
+Belongs to the thread that predicts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+import copy
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from lerobot_serve.policies.base import PolicyError
+from lerobot_serve.policies.lerobot.checkpoint.checkpoint import Checkpoint, ProcessorStepSpec
+from lerobot_serve.policies.lerobot.checkpoint.processor_step_rules import STEP_RULES
+from lerobot_serve.policies.lerobot.compat import import_steps, is_trusted, lerobot
+from lerobot_serve.policies.lerobot.prediction.relative_actions import (
+    can_reanchor,
+    find_reanchorer,
+    PrefixReanchorer,
+)
+
+DEVICE_STEP, NORMALIZER_STEP = 'device_processor', 'normalizer_processor'
+RELATIVE_WORDS = ('relative', 'absolute', 'delta')
+SHARED_LIBRARIES = ('transformers', 'tokenizers')
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessorPair:
+    """
+    The processors of one session: observations to the network's input, chunks to robot units.
+
+    Both hold what they remember; they are copied together, as one may refer to the other.
+    """
+
+    pre: Any
+    post: Any
+
+    def before(self, observation: dict[str, Any]) -> dict[str, Any]:
+        """Return what the network takes, for one observation of batch size 1."""
+        with torch.no_grad():
+            row = self.pre(observation)
+        for step in self.pre.steps:
+            # steps hold on to the last observation, images and all
+            if hasattr(step, '_current_transition'):
+                step._current_transition = None
+        return row
+
+    @property
+    def anchor(self) -> PrefixReanchorer | None:
+        """What carries a prefix over to the last observation; None where nothing known does."""
+        return find_reanchorer(self.pre.steps)
+
+    def after(self, chunk: torch.Tensor, *, whole: bool) -> torch.Tensor:
+        """Return a chunk of 1 x rows x actions in the robot's units, on the CPU."""
+        with torch.no_grad():
+            if whole:
+                return self.post(chunk).cpu()
+            return torch.stack([self.post(row).cpu() for row in chunk.unbind(1)], dim=1)
+
+
+class ProcessorPairFactory:
+    """
+    Makes the pairs.
+
+    `remembers` tells whether a pair may hold something of its session, `relative` whether actions
+    are relative to a state, `anchored` whether a prefix of such actions can be carried over to
+    another state, and `whole` whether a whole chunk is processed at once.
+    """
+
+    def __init__(self, template: ProcessorPair, relative: bool, whole: bool = False) -> None:
+        self.relative = relative
+        self.anchored = relative and template.anchor is not None
+        self.remembers = relative or not all(map(_is_own_step, _steps(template)))
+        self.whole = whole
+        self._template = template
+        self._shared = list(_shared_values(template))
+
+    def fresh(self) -> ProcessorPair:
+        """Return a pair that has seen nothing."""
+        return self.copy(self._template)
+
+    def copy(self, pair: ProcessorPair) -> ProcessorPair:
+        """Return a copy of a pair, with all that it remembers."""
+        return copy.deepcopy(pair, {id(value): value for value in self._shared})
+
+    def check_whole_chunk(self, observation: dict[str, Any], chunk: torch.Tensor) -> bool:
+        """Return whether a chunk comes out the same at once as row by row, which is the rule."""
+        pair = self.fresh()
+        pair.before(observation)
+        rows = self.copy(pair).after(chunk, whole=False)
+        try:
+            together = pair.after(chunk, whole=True)
+        except (RuntimeError, ValueError, IndexError):
+            return False
+        return rows.shape == together.shape and torch.equal(rows, together)
+
+    def carries_over(self, observation: dict[str, Any], chunk: torch.Tensor) -> bool:
+        """Return whether a prefix of relative actions comes out right at another state."""
+        pair = self.fresh()
+        pair.before(observation)
+        robot = pair.after(chunk, whole=self.whole)
+        return pair.anchor is not None and can_reanchor(pair.anchor, chunk[0], robot[0])
+
+
+def load_processors(
+    folder: Checkpoint, config: Any, device: torch.device, trusted_packages: tuple[str, ...] = ()
+) -> ProcessorPairFactory:
+    """
+    Return the processors that lie beside a policy. Raises whatever LeRobot raises.
+
+    Raises PolicyError for a step that is neither known here nor of a trusted package.
+    """
+    import_steps(type(config))
+    for step in folder.steps:
+        _check_owner(step, trusted_packages)
+    pre, post = lerobot().make_processors(
+        config,
+        pretrained_path=str(folder.path),
+        preprocessor_overrides=_overrides(folder, folder.preprocessor, str(device)),
+        # the chunk leaves as numpy, so the CPU is where it goes, whatever the file says
+        postprocessor_overrides=_overrides(folder, folder.postprocessor, 'cpu', normalizes=False),
+    )
+    pair = ProcessorPair(pre, post)
+    for step in _steps(pair):
+        if statistics := getattr(step, '_tensor_stats', None):
+            step._tensor_stats = _cloned(statistics)
+    return ProcessorPairFactory(pair, any(map(_is_relative, folder.steps)))
+
+
+def _check_owner(step: ProcessorStepSpec, trusted_packages: tuple[str, ...]) -> None:
+    owner = lerobot().registered_step(step.registry_name)
+    if step.registry_name in STEP_RULES and (owner is None or _is_of_lerobot(owner)):
+        return  # LeRobot says itself when it has none of that name
+    if owner is None or not is_trusted(owner, trusted_packages):
+        raise PolicyError(
+            f'the processor step {step.registry_name!r:.80} is neither known here nor of '
+            f'{", ".join(trusted_packages) or "a package that trusted_packages names"}'
+        )
+
+
+def _cloned(statistics: dict[str, dict[str, torch.Tensor]]) -> dict[str, dict[str, torch.Tensor]]:
+    """Return tensors of their own memory: what was read from a file follows the file's changes."""
+    return {
+        key: {name: value.clone() for name, value in values.items()}
+        for key, values in statistics.items()
+    }
+
+
+def _overrides(
+    folder: Checkpoint,
+    steps: tuple[ProcessorStepSpec, ...],
+    device: str,
+    *,
+    normalizes: bool = True,
+) -> dict[str, dict[str, str]]:
+    """Return where steps compute and tokenizers lie; only of steps that are there."""
+    names = {DEVICE_STEP, NORMALIZER_STEP} if normalizes else {DEVICE_STEP}
+    computing = {
+        step.registry_name: {'device': device} for step in steps if step.registry_name in names
+    }
+    assets = {asset.name: str(asset.folder) for asset in folder.assets}
+    named = {
+        step.registry_name: {'tokenizer_name': assets[step.config['tokenizer_name']]}
+        for step in steps
+        if step.config.get('tokenizer_name') in assets
+    }
+    return computing | named
+
+
+def _is_relative(step: ProcessorStepSpec) -> bool:
+    return step.active and any(word in step.registry_name for word in RELATIVE_WORDS)
+
+
+def _is_own_step(step: object) -> bool:
+    """Whether a step is LeRobot's own: of these, only relative ones remember anything."""
+    return _is_of_lerobot(type(step))
+
+
+def _is_of_lerobot(part: type) -> bool:
+    return part.__module__.partition('.')[0] == 'lerobot'
+
+
+def _steps(pair: ProcessorPair) -> Iterator[Any]:
+    yield from pair.pre.steps
+    yield from pair.post.steps
+
+
+def _shared_values(pair: ProcessorPair) -> Iterator[Any]:
+    """Give the values that all copies share: the statistics, and what tokenizes."""
+    for step in _steps(pair):
+        for name, value in vars(step).items():
+            if name in ('_tensor_stats', 'stats') and _is_own_step(step):
+                yield from _leaf_values(value)
+            elif type(value).__module__.split('.')[0] in SHARED_LIBRARIES:
+                yield value
+
+
+def _leaf_values(value: Any) -> Iterator[Any]:
+    if isinstance(value, dict):
+        for each in value.values():
+            yield from _leaf_values(each)
+    else:
+        yield value

@@ -1,0 +1,75 @@
+"""
+Relative actions: a prefix is carried over to the state of the request that it comes with.
+
+A policy with relative actions predicts differences from the state of its observation. What is
+left of its last chunk is therefore sent in the robot's units, and expressed anew as differences
+from the present state, by the very steps that did so in training: the one that makes actions
+relative, then the normalizer. LeRobot's own loop does the same before it guides such a policy.
+Belongs to the thread that predicts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from lerobot_serve.policies.lerobot.checkpoint.features import STATE
+from lerobot_serve.policies.lerobot.compat import lerobot
+
+# LeRobot's names of the step that makes actions relative in training, and of the normalizer
+RELATIVE_STEP, NORMALIZER_STEP = 'relative_actions_processor', 'normalizer_processor'
+# of values as large as they are here; float32 has seven digits
+TOLERANCE = {'rtol': 1e-3, 'atol': 1e-3}
+
+
+class PrefixReanchorer:
+    """The steps of one session's preprocessor that take part. `reanchored` may raise anything."""
+
+    def __init__(self, relative: Any, normalizer: Any | None) -> None:
+        self._relative, self._normalizer = relative, normalizer
+
+    def reanchored(self, robot: torch.Tensor) -> torch.Tensor:
+        """
+        Return rows of absolute actions as the network has them, relative to the last state that
+        went through the preprocessor.
+        """
+        parts = lerobot()
+        state = self._relative.get_cached_state()
+        # the normalizer moves its statistics to the device of what it gets, and leaves them there
+        robot = robot.to(state.device)
+        transition = parts.create_transition(observation={STATE: state}, action=robot)
+        action = self._relative(transition)[parts.transition_key.ACTION]
+        if self._normalizer is not None:
+            action = action.to(statistics_device(self._normalizer, action.device))
+            normalized = self._normalizer(parts.create_transition(action=action))
+            action = normalized[parts.transition_key.ACTION]
+        return action
+
+
+def find_reanchorer(steps: Iterable[Any]) -> PrefixReanchorer | None:
+    """Return what re-anchors, for the steps of a preprocessor; None where nothing known does."""
+    named = {getattr(type(step), '_registry_name', ''): step for step in steps}
+    relative = named.get(RELATIVE_STEP)
+    if relative is None or not getattr(relative, 'enabled', False):
+        return None
+    return PrefixReanchorer(relative, named.get(NORMALIZER_STEP))
+
+
+def statistics_device(normalizer: Any, default: torch.device) -> torch.device:
+    """Return where a normalizer computes."""
+    for values in normalizer._tensor_stats.values():
+        for value in values.values():
+            return value.device
+    return default
+
+
+def can_reanchor(anchor: PrefixReanchorer, model: torch.Tensor, robot: torch.Tensor) -> bool:
+    """
+    Return whether re-anchoring a chunk at its own state gives the chunk again.
+
+    If it does not, a step in between does something to actions that is not undone here.
+    """
+    again = anchor.reanchored(robot).to(model.device)
+    return again.shape == model.shape and torch.allclose(again, model, **TOLERANCE)

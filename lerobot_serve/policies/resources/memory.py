@@ -1,0 +1,157 @@
+"""
+Whether there is room for a policy, asked before its weights are read; and giving room back.
+
+Called by whoever loads a policy. What others are about to take is the guard's to know.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+import gc
+from pathlib import Path
+import sys
+
+from lerobot_serve.policies.base import LoadOptions, PolicyError
+
+MEMORY_INFO, OWN_CGROUPS = Path('/proc/meminfo'), Path('/proc/self/cgroup')
+CGROUPS = Path('/sys/fs/cgroup')
+KIB, MB = 1 << 10, 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryCapacity:
+    """The memory of one place, which is named in words."""
+
+    place: str
+    free_bytes: int
+    total_bytes: int
+
+
+def check_memory(loading: LoadOptions, weight_bytes: int, host_copies: int = 1) -> None:
+    """
+    Raise PolicyError unless weights of this size fit where they go.
+
+    `host_copies` is how often the weights lie in the host's memory while they are read. Pages of a
+    mapped file do not count, the system drops them when it needs room: measured with a safetensors
+    file of 1 GB, the process grows by 2 GB, and 1 GB of that is the file.
+    """
+    kept_bytes = weight_bytes + loading.memory_margin_bytes
+    read_bytes = weight_bytes * host_copies
+    if loading.device.startswith('cuda'):
+        require_free(kept_bytes, cuda_memory(loading.device), loading)
+        require_free(read_bytes, host_memory(), loading)
+    else:
+        require_free(max(kept_bytes, read_bytes), host_memory(), loading)
+
+
+def require_free(needed_bytes: int, room: MemoryCapacity, loading: LoadOptions) -> None:
+    """Raise PolicyError unless so much is free."""
+    if needed_bytes <= room.free_bytes:
+        return
+    raise PolicyError(
+        f'the policy in {loading.path!r} needs {needed_bytes / MB:.0f} MB of {room.place}, of '
+        f'which {room.free_bytes / MB:.0f} of {room.total_bytes / MB:.0f} MB are free; take a '
+        'smaller policy or another device, end what else uses the memory, or lower '
+        f'memory_margin_mb (now {loading.memory_margin_bytes / MB:.0f}) if this policy needs less '
+        'beside its weights'
+    )
+
+
+def cuda_memory(device: str) -> MemoryCapacity:
+    """Return the memory of a device that torch can use."""
+    import torch  # here, so that a policy without torch does not load it
+
+    return MemoryCapacity(
+        f'the memory of {device}', *torch.cuda.mem_get_info(torch.device(device))
+    )
+
+
+def cuda_device_key(device: str) -> str:
+    """
+    Return what identifies a device in every process, whichever number it has there.
+
+    Raises PolicyError for one that cannot be used here.
+    """
+    import torch
+
+    from lerobot_serve.policies.resources.device import torch_device
+
+    properties = torch.cuda.get_device_properties(torch_device(device))
+    return f'cuda-{getattr(properties, "uuid", properties.name)}'
+
+
+def host_memory() -> MemoryCapacity:
+    """Return what this process may still take: the machine's memory, or less in a container."""
+    machine = machine_memory(MEMORY_INFO.read_text())
+    try:
+        rooms = [machine, *cgroup_memory(OWN_CGROUPS.read_text(), CGROUPS)]
+    except OSError:
+        return machine  # a system without cgroups
+    return min(rooms, key=lambda room: room.free_bytes)
+
+
+def machine_memory(text: str) -> MemoryCapacity:
+    """Return what /proc/meminfo says."""
+    lines = (line.split() for line in text.splitlines())
+    sizes = {words[0]: int(words[1]) * KIB for words in lines if len(words) > 1}
+    return MemoryCapacity("this machine's memory", sizes['MemAvailable:'], sizes['MemTotal:'])
+
+
+def cgroup_memory(text: str, root: Path) -> list[MemoryCapacity]:
+    """
+    Return what the cgroups of a process, named as in /proc/self/cgroup, and those above them
+    leave it; none where there is no limit.
+    """
+    rooms = []
+    for line in text.splitlines():
+        controllers, _, path = line.partition(':')[2].partition(':')
+        if controllers == '':
+            base, files = root, VERSION_2
+        elif 'memory' in controllers.split(','):
+            base, files = root / 'memory', VERSION_1
+        else:
+            continue
+        # in a container the path may be the host's, where only the base is to be seen
+        group = base / path.lstrip('/')
+        groups = [group, *group.parents]
+        for folder in groups[: groups.index(base) + 1]:
+            if room := _cgroup_limit(folder, files):
+                rooms.append(room)
+    return rooms
+
+
+@dataclass(frozen=True, slots=True)
+class CgroupFiles:
+    """The names that a version of cgroups has for the same things."""
+
+    limit: str
+    usage: str
+    reclaimable: str
+
+
+VERSION_1 = CgroupFiles('memory.limit_in_bytes', 'memory.usage_in_bytes', 'total_inactive_file')
+VERSION_2 = CgroupFiles('memory.max', 'memory.current', 'inactive_file')
+NO_LIMIT_BYTES = 1 << 60
+
+
+def _cgroup_limit(folder: Path, files: CgroupFiles) -> MemoryCapacity | None:
+    try:
+        limit = (folder / files.limit).read_text().strip()
+        used_bytes = int((folder / files.usage).read_text())
+        statistics = dict(map(str.split, (folder / 'memory.stat').read_text().splitlines()))
+    except OSError:
+        return None
+    if limit == 'max' or int(limit) >= NO_LIMIT_BYTES:
+        return None
+    # files that were read and not used since make way for new memory
+    used_bytes -= int(statistics.get(files.reclaimable, 0))
+    free_bytes = max(0, int(limit) - used_bytes)
+    return MemoryCapacity("this process's control group", free_bytes, int(limit))
+
+
+def release_unused() -> None:
+    """Give back what nobody refers to any more, on the host and on the device."""
+    gc.collect()
+    torch = sys.modules.get('torch')
+    if torch is not None and torch.cuda.is_initialized():
+        torch.cuda.empty_cache()

@@ -1,0 +1,129 @@
+"""
+All random numbers of a prediction come from the seeds of its requests.
+
+One request seeds torch's own generator. Several that are predicted together each get the numbers
+they would have got alone: a draw for the whole batch is made in as many parts, each from a
+generator of its own. Belongs to the thread that predicts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from lerobot_serve.policies.base import PolicyError
+
+# draws with a size, draws like a tensor, and draws from the rows of a tensor
+SIZED = {torch.randn, torch.rand}
+LIKE = {torch.randn_like: torch.randn, torch.rand_like: torch.rand}
+INDIVISIBLE = {
+    torch.randint,
+    torch.randint_like,
+    torch.randperm,
+    torch.bernoulli,
+    torch.poisson,
+    torch.Tensor.bernoulli,
+    torch.Tensor.bernoulli_,
+    torch.Tensor.normal_,
+    torch.Tensor.uniform_,
+    torch.Tensor.random_,
+    torch.Tensor.exponential_,
+    torch.Tensor.cauchy_,
+    torch.Tensor.geometric_,
+    torch.Tensor.log_normal_,
+    torch.nn.functional.gumbel_softmax,
+}
+
+
+def seeded_random(seeds: Sequence[int], device: torch.device) -> AbstractContextManager[Any]:
+    """
+    Return a context in which random numbers come from these seeds, one a request of the batch.
+
+    In it, a draw that cannot be divided among several requests raises PolicyError.
+    """
+    if len(seeds) == 1:
+        torch.manual_seed(seeds[0])
+        return nullcontext()
+    return _PerRequestGenerators([torch.Generator(device).manual_seed(seed) for seed in seeds])
+
+
+class _PerRequestGenerators(TorchFunctionMode):
+    """Makes each draw in equal parts along its first dimension, one from each generator."""
+
+    def __init__(self, generators: list[torch.Generator]) -> None:
+        super().__init__()
+        self._generators = generators
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if kwargs.get('generator') is not None:
+            return func(*args, **kwargs)
+        if func in SIZED:
+            return self._sized(func, _size(args, kwargs), kwargs)
+        if func in LIKE:
+            return self._like(LIKE[func], args[0], kwargs)
+        if func is torch.normal:
+            return self._normal(args, kwargs)
+        if func in (torch.multinomial, torch.Tensor.multinomial):
+            return self._rows(func, args, kwargs)
+        if func in INDIVISIBLE:
+            raise self._refusal(func.__name__)
+        return func(*args, **kwargs)
+
+    def _sized(self, func: Callable[..., Any], size: list[int], kwargs: dict) -> torch.Tensor:
+        part = [self._part(func.__name__, size), *size[1:]]
+        rest = {name: value for name, value in kwargs.items() if name not in ('size', 'generator')}
+        return torch.cat([func(part, generator=each, **rest) for each in self._generators])
+
+    def _like(self, func: Callable[..., Any], like: torch.Tensor, kwargs: dict) -> torch.Tensor:
+        options = {'dtype': like.dtype, 'device': like.device} | kwargs
+        options.pop('memory_format', None)
+        return self._sized(func, list(like.shape), options)
+
+    def _normal(self, args: tuple, kwargs: dict) -> torch.Tensor:
+        names = dict(zip(('mean', 'std', 'size'), args, strict=False)) | kwargs
+        mean, std, size = names.pop('mean', 0.0), names.pop('std', 1.0), names.pop('size', None)
+        if size is None:
+            raise self._refusal('normal')
+        drawn = self._sized(torch.randn, list(size), names)
+        return drawn if (mean, std) == (0.0, 1.0) else drawn * std + mean
+
+    def _rows(self, func: Callable[..., Any], args: tuple, kwargs: dict) -> torch.Tensor:
+        names = dict(zip(('input', 'num_samples', 'replacement'), args, strict=False)) | kwargs
+        names.pop('generator', None)
+        weights = names.pop('input')
+        if weights.ndim != 2:
+            raise self._refusal(func.__name__)
+        parts = weights.split(self._part(func.__name__, list(weights.shape)))
+        return torch.cat(
+            [
+                torch.multinomial(part, generator=each, **names)
+                for part, each in zip(parts, self._generators, strict=True)
+            ]
+        )
+
+    def _part(self, name: str, size: list[int]) -> int:
+        """Return how many rows of a draw belong to each request. Raises PolicyError."""
+        if not size or not size[0] or size[0] % len(self._generators):
+            raise self._refusal(name)
+        return size[0] // len(self._generators)
+
+    def _refusal(self, name: str) -> PolicyError:
+        return PolicyError(
+            f'the policy draws random numbers with {name} in a way that cannot be divided among '
+            f'{len(self._generators)} requests; ask for each alone'
+        )
+
+
+def _size(args: tuple, kwargs: dict) -> list[int]:
+    """Return the size that randn or rand was asked for, in any of its forms."""
+    size = kwargs.get('size', args)
+    if len(size) == 1 and not isinstance(size[0], int):
+        size = size[0]
+    return list(size)

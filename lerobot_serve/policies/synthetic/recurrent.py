@@ -1,0 +1,73 @@
+"""
+A recurrent policy without a model: each chunk ramps from the state it was shown towards the
+average of those that the episode has shown.
+
+Stands in for a recurrent model in demo and tests: a hidden state that is lost, or that is another
+session's, shows in the numbers. Its "path" is its shape, as for the kind null.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from lerobot_serve.policies.base import LoadOptions, PolicyDescription, PolicyRequest, Prediction
+from lerobot_serve.policies.runtime.request_inputs import newest_state
+from lerobot_serve.policies.runtime.session_states import SessionStates
+from lerobot_serve.policies.synthetic.shape import describe_shape
+from lerobot_serve.wire.schema import StateClass
+
+NEWEST_WEIGHT = np.float32(0.25)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RecurrentState:
+    """What is remembered of an episode: the average of its states, and how many they were."""
+
+    average: np.ndarray
+    seen: int
+
+    def after(self, state: np.ndarray) -> RecurrentState:
+        """Return what is remembered once this state was seen as well."""
+        return RecurrentState(self.average + NEWEST_WEIGHT * (state - self.average), self.seen + 1)
+
+
+class RecurrentPolicy:
+    """See the module. Belongs to the inference worker."""
+
+    def __init__(self, description: PolicyDescription, state_limit: int) -> None:
+        self._description = description
+        self._ramp = np.linspace(0, 1, description.chunk_size, dtype=np.float32)[:, None]
+        self._states: SessionStates[RecurrentState] = SessionStates(state_limit)
+
+    def describe(self) -> PolicyDescription:
+        return self._description
+
+    def predict(self, requests: list[PolicyRequest]) -> list[Prediction]:
+        """Return one prediction each. Raises PolicyError for a wrong state, nothing changed."""
+        answers = [self._answer(request) for request in requests]
+        for request, (_, hidden) in zip(requests, answers, strict=True):
+            self._states.keep(request.session_id, request.episode, hidden)
+        return [prediction for prediction, _ in answers]
+
+    def reset(self, session_id: str) -> None:
+        self._states.forget(session_id)
+
+    def _answer(self, request: PolicyRequest) -> tuple[Prediction, RecurrentState]:
+        state = newest_state(request, len(self._description.state_names))
+        before, lost = self._states.take(
+            request.session_id, request.episode, request.episode_start
+        )
+        hidden = before.after(state) if before else RecurrentState(state, 1)
+        # the longer the episode, the further towards its average
+        reach = np.float32(hidden.seen / (hidden.seen + 1))
+        chunk = state + self._ramp * reach * (hidden.average - state)
+        found = before is not None
+        return Prediction(chunk, chunk, state_lost=lost, state_found=found), hidden
+
+
+def load(loading: LoadOptions) -> RecurrentPolicy:
+    """Return the policy of the shape `loading.path`. Raises PolicyError."""
+    description = describe_shape('recurrent', loading, StateClass.RECURRENT)
+    return RecurrentPolicy(description, loading.state_limit)

@@ -1,0 +1,66 @@
+"""The topics on which clients wait for their chunks: one publisher for each, as long as needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+import threading
+import time
+
+from rclpy.duration import Duration
+from rclpy.node import Node
+from rclpy.publisher import Publisher
+
+from lerobot_serve.ros.contract.session_messages import create_reply_publisher
+
+
+class ReplyPublishers:
+    """The control thread opens and keeps; any thread sends and asks."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._publishers: dict[str, Publisher] = {}
+        # a publisher must not go while another thread publishes on it
+        self._lock = threading.Lock()
+
+    def open(self, topic: str) -> None:
+        """Be able to publish on a client's topic. Raises Refused."""
+        if topic not in self._publishers:
+            publisher = create_reply_publisher(self._node, topic)
+            with self._lock:
+                self._publishers[topic] = publisher
+
+    def send(self, topic: str, raw: bytes, is_wanted: Callable[[], bool] = lambda: True) -> bool:
+        """
+        Publish the bytes of a chunk; False when the topic is no longer open.
+
+        `is_wanted` is asked under the lock: once `keep` has returned, nothing is on its way that
+        was not wanted before.
+        """
+        with self._lock:
+            publisher = self._publishers.get(topic) if is_wanted() else None
+            if publisher:
+                publisher.publish(raw)
+        return publisher is not None
+
+    def has_subscriber(self, topic: str) -> bool:
+        """Return whether DDS knows of somebody who listens there."""
+        with self._lock:
+            publisher = self._publishers.get(topic)
+            return publisher is not None and publisher.get_subscription_count() > 0
+
+    def keep(self, topics: set[str]) -> None:
+        """Close all the others."""
+        with self._lock:
+            for topic in self._publishers.keys() - topics:
+                self._node.destroy_publisher(self._publishers.pop(topic))
+
+    def wait_until_delivered(self, timeout_s: float) -> bool:
+        """Wait until every listener has what was sent to it; False when that took too long."""
+        deadline = time.monotonic() + timeout_s
+        with self._lock:
+            publishers = list(self._publishers.values())
+        delivered = True
+        for publisher in publishers:
+            left_s = max(0.0, deadline - time.monotonic())
+            delivered &= publisher.wait_for_all_acked(Duration(seconds=left_s))
+        return delivered

@@ -1,0 +1,35 @@
+"""What a coroutine of the executor awaits and another thread brings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from rclpy.executors import Executor
+from rclpy.task import Future
+
+
+class ExecutorFuture(Future):
+    """Any thread sets the result or the exception, or lets `keep` do so."""
+
+    def __init__(self, executor: Executor) -> None:
+        super().__init__(executor=executor)
+        # rclpy looks at what a coroutine awaits only when something else wakes it
+        self._wake = executor.wake
+
+    def set_result(self, result: Any) -> None:
+        super().set_result(result)
+        self._wake()
+
+    def set_exception(self, exception: Exception) -> None:
+        super().set_exception(exception)
+        self._wake()
+
+    def keep(self, work: Callable[[], Any]) -> None:
+        """Take what `work` returns or raises."""
+        try:
+            result = work()
+        except Exception as error:
+            self.set_exception(error)
+        else:
+            self.set_result(result)

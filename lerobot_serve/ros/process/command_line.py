@@ -1,0 +1,192 @@
+"""
+The command line of a node's executable: help, and refusal of every word that ROS would pass over.
+
+rclpy ignores words before `--ros-args`, parameters addressed to another node, and parameter files
+without an entry for this node. A person who typed them believes that they hold. Plain functions;
+the main thread calls them before the node is built.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+import re
+from typing import Any
+
+import yaml
+
+from lerobot_serve.entry_points import UserError
+from lerobot_serve.parameters import closest_name, parameter_specs, ParameterSpec, TYPE_NAMES
+
+HELP = ('-h', '--help')
+BEGIN, END = '--ros-args', '--'
+PARAMETER, REMAP, FILE = ('-p', '--param'), ('-r', '--remap'), '--params-file'
+# the remapping rules that rename the node itself
+NODE_RULES, NAMESPACE_RULE = ('__node', '__name'), '__ns'
+WIDTH = 28
+DESCRIPTIONS = {
+    'policy_server': 'Serve one learned policy on one device to robots.',
+    'edge_controller': 'Control one robot: ask servers for actions, play them within its limits.',
+    'policy_router': 'Route requests of robots to the servers of two slots; watch a canary.',
+    'sim_robot': 'Simulate an arm with two cameras, to try servers without a robot.',
+}
+
+
+@dataclass(frozen=True, slots=True)
+class NodeCommand:
+    """One executable: its name, which is also that of its node, and its parameters."""
+
+    name: str
+    parameters: type
+
+
+def is_help_requested(words: Sequence[str]) -> bool:
+    return any(word in HELP for word in words)
+
+
+def help_text(command: NodeCommand) -> str:
+    """Return what `--help` prints."""
+    lines = [
+        f'usage: {command.name} [--help] [--ros-args [-p NAME:=VALUE ...] [--params-file FILE]',
+        '         [-r __ns:=/NAMESPACE] [-r FROM:=TO] [--log-level LEVEL]]',
+        '',
+        DESCRIPTIONS[command.name],
+        '',
+        'parameters (default):',
+        *(line for spec in parameter_specs(command.parameters) for line in _entry(spec)),
+        '',
+        f'example: ros2 run lerobot_serve {command.name} --ros-args --params-file my.yaml',
+    ]
+    return '\n'.join(lines)
+
+
+def _entry(spec: ParameterSpec) -> Iterator[str]:
+    default = list(spec.default) if spec.kind is tuple else spec.default
+    shown = str(default).lower() if spec.kind is bool else repr(default)
+    unit = f' {spec.unit}' if spec.unit else ''
+    yield f'  {spec.name:<{WIDTH}} {TYPE_NAMES[spec.kind]} ({shown}{unit})'
+    bound = f'; {spec.allowed}' if spec.choices or spec.low is not None else ''
+    yield f'  {"":<{WIDTH}} {spec.text}{bound}'
+
+
+def check_arguments(command: NodeCommand, words: Sequence[str]) -> None:
+    """Raise UserError for a word without effect; what rcl refuses is left to rcl."""
+    foreign, ros = split_arguments(words)
+    if foreign:
+        raise UserError(_unknown(command, foreign))
+    path = node_path(command, ros)
+    for option, value in option_values(ros):
+        if option in PARAMETER:
+            _check_address(value, path)
+        if option == FILE:
+            _check_file(Path(value), path)
+
+
+def split_arguments(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the words outside and inside of `--ros-args ... --`."""
+    foreign, ros, inside = [], [], False
+    for word in words:
+        if word == BEGIN:
+            inside = True
+        elif inside and word == END:
+            inside = False
+        else:
+            (ros if inside else foreign).append(word)
+    return foreign, ros
+
+
+def option_values(ros: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Give each option that takes a value, with its value."""
+    valued = (*PARAMETER, *REMAP, FILE)
+    for option, value in pairwise(ros):
+        if option in valued:
+            yield option, value
+
+
+def node_path(command: NodeCommand, ros: Sequence[str]) -> str:
+    """Return the full name that the node will have."""
+    name, namespace = command.name, ''
+    for option, rule in option_values(ros):
+        source, _, target = rule.partition(':=')
+        if option not in REMAP or not target:
+            continue
+        key = source.rpartition(':')[2]
+        if key in NODE_RULES:
+            name = target
+        if key == NAMESPACE_RULE:
+            namespace = target.strip('/')
+    return f'/{namespace}/{name}' if namespace else f'/{name}'
+
+
+def _unknown(command: NodeCommand, foreign: list[str]) -> str:
+    names = [spec.name for spec in parameter_specs(command.parameters)]
+    hints = [hint for word in foreign if (hint := _hint(word, foreign, names))]
+    remedy = f'; did you mean {BEGIN} {" ".join(hints)}?' if hints else ';'
+    given = ' '.join(foreign)
+    return f'unknown argument: {given}{remedy} `{command.name} --help` lists all parameters'
+
+
+def _hint(word: str, foreign: list[str], names: list[str]) -> str:
+    """Return the parameter that a word may have meant, as ROS takes it; empty for none."""
+    key, _, value = re.sub(':?=', '\0', word, count=1).partition('\0')
+    plain = re.sub(r'[-.]', '_', key.strip('-'))
+    flat = {name.replace('.', '_'): name for name in names}
+    near = closest_name(plain, flat)
+    if not near or not (word.startswith('-') or value):
+        return ''
+    after = foreign[foreign.index(word) + 1 :]
+    if not value and after and not after[0].startswith('-'):
+        value = after[0]
+    return f'-p {flat[near]}:={value or "VALUE"}'
+
+
+def _check_address(value: str, path: str) -> None:
+    """Raise UserError for a parameter that is addressed to another node."""
+    address, _, _ = value.partition(':=')[0].rpartition(':')
+    if address and not matches_node(address, path):
+        raise UserError(
+            f'-p {value} is for the node {address}, and this one is {path}: it would have no '
+            f'effect; leave `{address}:` out'
+        )
+
+
+def _check_file(file: Path, path: str) -> None:
+    """Raise UserError for a parameter file that holds nothing for the node."""
+    try:
+        content = yaml.safe_load(file.read_text('utf-8'))
+    except (OSError, ValueError, yaml.YAMLError):
+        # rcl says what is wrong with it
+        return
+    entries = list(_entries(content, ''))
+    if entries and not any(matches_node(entry, path) for entry in entries):
+        raise UserError(
+            f'the parameter file {file} holds nothing for {path}, only for {", ".join(entries)}: '
+            'it would have no effect; correct the name there, or leave the file out'
+        )
+
+
+def _entries(content: Any, place: str) -> Iterator[str]:
+    """Give the names of the nodes that a parameter file has something for."""
+    if not isinstance(content, dict):
+        return
+    for key, value in content.items():
+        if key == 'ros__parameters':
+            yield place
+        else:
+            yield from _entries(value, f'{place}/{str(key).strip("/")}')
+
+
+def matches_node(entry: str, path: str) -> bool:
+    """Return whether an entry of a parameter file, with its wildcards, is for a node."""
+    return _matches(entry.strip('/').split('/'), path.strip('/').split('/'))
+
+
+def _matches(pattern: list[str], tokens: list[str]) -> bool:
+    if not pattern:
+        return not tokens
+    if pattern[0] == '**':
+        return any(_matches(pattern[1:], tokens[i:]) for i in range(len(tokens) + 1))
+    fits = bool(tokens) and pattern[0] in ('*', tokens[0])
+    return fits and _matches(pattern[1:], tokens[1:])

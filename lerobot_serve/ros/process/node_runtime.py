@@ -1,0 +1,285 @@
+"""
+The process around a node: context, executor, threads, signals, and an exit that leaves nothing
+behind.
+
+One thread waits for SIGINT or SIGTERM, the main thread for `stop_requested`. One thread spins the
+executor, whose callbacks only deposit. A node's other threads are started here too, so that one
+place ends them: what it registered with `before_shutdown` is called while all still runs, `stop` is
+set, each thread is joined with a bound, and only then is the node destroyed. A thread that fails
+ends the process with its error and exit status 1; of a UserError one line is printed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+import contextlib
+import faulthandler
+import os
+import signal
+import sys
+import threading
+import traceback
+from typing import Any
+import warnings
+
+import rclpy
+from rclpy.exceptions import InvalidHandle
+from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
+from rclpy.node import Node
+from rclpy.signals import SignalHandlerOptions
+
+from lerobot_serve.entry_points import EXIT_TIMEOUT_S, exit_within, SIGNALS, UserError
+from lerobot_serve.parameters import ParameterError
+from lerobot_serve.ros.process import command_line, fastdds_profile
+from lerobot_serve.ros.process.allocator import keep_freed_memory
+from lerobot_serve.ros.process.command_line import NodeCommand
+from lerobot_serve.ros.process.rcl_errors import readable_rcl_error
+
+JOIN_TIMEOUT_S = 5.0
+LOADING_GRACE_S = 3.0
+SPIN_S = 1.0
+
+
+class RobustExecutor(SingleThreadedExecutor):
+    """
+    Goes on when another thread destroys what it was about to wait for; rclpy's own ends with an
+    error then.
+    """
+
+    def __del__(self) -> None:
+        """One that was not shut down may outlive the context, which took its handles along."""
+        with contextlib.suppress(InvalidHandle):
+            super().__del__()
+
+    def wait_for_ready_callbacks(self, *arguments: Any, **named: Any) -> Any:
+        """Return what is to be done next; called by rclpy."""
+        while True:
+            with contextlib.suppress(InvalidHandle):
+                return super().wait_for_ready_callbacks(*arguments, **named)
+
+    def _take_waitable(self, waitable: Any) -> Any:
+        """Return how to do it; None, as for everything else, for what is gone by now."""
+        with contextlib.suppress(InvalidHandle):
+            return super()._take_waitable(waitable)
+
+
+class NodeRuntime:
+    """
+    Owns the context, the executor and every thread of one process. Built and closed by one thread.
+    """
+
+    def __init__(self, arguments: list[str] | None = None) -> None:
+        """Start ROS with the command line `arguments` (default sys.argv). Raises UserError."""
+        fastdds_profile.apply_shipped_profile()
+        keep_freed_memory()
+        self.stop_requested = threading.Event()
+        self.stop = threading.Event()
+        self.failure: BaseException | None = None
+        self.hanging = False
+        self.context = rclpy.Context()
+        try:
+            rclpy.init(
+                args=arguments,
+                context=self.context,
+                signal_handler_options=SignalHandlerOptions.NO,
+            )
+        except Exception as error:
+            # rcl reports a bad command line or parameter file with types of its own
+            raise UserError(
+                'the command line or a parameter file is wrong: '
+                f'{readable_rcl_error(str(error)) or type(error).__name__}'
+            ) from error
+        self.executor = RobustExecutor(context=self.context)
+        self._starters: list[Callable[[], None]] = []
+        self._farewells: list[Callable[[], None]] = []
+        self._closers: list[Callable[[], None]] = []
+        self._adding = threading.Lock()
+        self._threads: list[threading.Thread] = []
+        self._wakes: list[tuple[threading.Thread, Callable[[], None]]] = []
+
+    def add(self, node: Node) -> None:
+        """Let the executor serve the node, and complain when images will be lost."""
+        self.executor.add_node(node)
+        text = fastdds_profile.own_shared_memory_warning(rclpy.get_rmw_implementation_identifier())
+        if text:
+            node.get_logger().warning(text)
+
+    def thread(
+        self, name: str, target: Callable[[], None], wake: Callable[[], None] | None = None
+    ) -> threading.Thread:
+        """
+        Start and return a thread that runs `target` until `stop` is set. Any thread.
+
+        `wake` is called after `stop` is set, for a target that waits for something else.
+        """
+        thread = threading.Thread(target=self._guarded, args=(target,), name=name, daemon=True)
+        with self._adding:
+            # a node that is configured again and again must not keep all that it had before
+            self._threads = [*(each for each in self._threads if each.is_alive()), thread]
+            self._wakes = [each for each in self._wakes if each[0].is_alive()]
+            if wake:
+                self._wakes.append((thread, wake))
+            thread.start()
+        return thread
+
+    def on_started(self, starter: Callable[[], None]) -> None:
+        """
+        Call `starter` in the main thread once the executor spins. Its UserError ends the process.
+        """
+        self._starters.append(starter)
+
+    def before_shutdown(self, farewell: Callable[[], None]) -> None:
+        """Call `farewell` in the main thread before the end, with everything still running."""
+        self._farewells.append(farewell)
+
+    def on_close(self, closer: Callable[[], None]) -> None:
+        """Call `closer` after `stop` is set and before the threads are joined."""
+        self._closers.append(closer)
+
+    def spin_in_background(self) -> None:
+        # to wake it is not enough: an executor without work goes back to waiting
+        self.thread('executor', self._spin, lambda: self.executor.create_task(no_op))
+
+    def start(self) -> None:
+        """Spin the executor, then do what nodes wanted done `on_started`. Raises UserError."""
+        self.spin_in_background()
+        for starter in self._starters:
+            starter()
+
+    def close(self) -> None:
+        """End every thread, then the nodes, then ROS. May be called twice."""
+        self.end_threads()
+        # what such a thread uses must not be taken down under it
+        if not self.hanging:
+            self.destroy_nodes()
+
+    def end_threads(self) -> None:
+        """Say farewell and end every thread, each within a bound; `hanging` when one goes on."""
+        self.stop_requested.set()
+        farewells, self._farewells = self._farewells, []
+        for farewell in farewells:
+            if not self.stop.is_set():
+                farewell()
+        self.stop.set()
+        for closer in self._closers:
+            closer()
+        self._closers.clear()
+        # one that ends may have started another
+        while self._threads:
+            self._join()
+
+    def _join(self) -> None:
+        """Wake the threads that there are and wait for each."""
+        with self._adding:
+            threads, self._threads = self._threads, []
+            wakes, self._wakes = self._wakes, []
+        for _, wake in wakes:
+            wake()
+        for thread in threads:
+            thread.join(JOIN_TIMEOUT_S)
+            if thread.is_alive():
+                print(
+                    f'thread {thread.name} did not end within {JOIN_TIMEOUT_S:g} s',
+                    file=sys.stderr,
+                )
+                self.hanging = True
+
+    def destroy_nodes(self) -> None:
+        """Destroy the nodes, then end ROS. Without a bound: it is in the middleware's hands."""
+        for node in list(self.executor.get_nodes()):
+            self.executor.remove_node(node)
+            node.destroy_node()
+        self.executor.shutdown(timeout_sec=JOIN_TIMEOUT_S)
+        if self.context.ok():
+            self.context.shutdown()
+
+    def _spin(self) -> None:
+        while not self.stop.is_set():
+            self.executor.spin_once(timeout_sec=SPIN_S)
+
+    def _guarded(self, target: Callable[[], None]) -> None:
+        try:
+            target()
+        except ExternalShutdownException:
+            self._give_up()
+        except UserError as error:
+            self.failure = self.failure or error
+            print(f'error: {error}', file=sys.stderr)
+            self._give_up()
+        except BaseException as error:
+            self.failure = self.failure or error
+            traceback.print_exc()
+            self._give_up()
+
+    def _give_up(self) -> None:
+        self.stop.set()
+        self.stop_requested.set()
+
+
+def run(
+    create: Callable[[NodeRuntime], Node],
+    arguments: list[str] | None = None,
+    command: NodeCommand | None = None,
+) -> int:
+    """
+    Run one node until SIGINT or SIGTERM; return the exit status.
+
+    `create` builds the node and starts its threads. Its UserError and ParameterError become one
+    line. With a `command`, `--help` prints its help, and a word without effect is refused.
+    """
+    words = sys.argv[1:] if arguments is None else arguments
+    if command and command_line.is_help_requested(words):
+        print(command_line.help_text(command))
+        return 0
+    # blocked before any other thread exists, so that only the thread that waits receives them
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    started = threading.Event()
+    runtime = None
+    try:
+        runtime = NodeRuntime(arguments)
+        if command:
+            # what rcl itself refuses was named by now
+            command_line.check_arguments(command, words)
+        watcher = threading.Thread(
+            target=_watch_signals,
+            args=(runtime.stop_requested, started),
+            name='signals',
+            daemon=True,
+        )
+        watcher.start()
+        runtime.add(create(runtime))
+        runtime.start()
+        started.set()
+        runtime.stop_requested.wait()
+    except (UserError, ParameterError) as error:
+        print(f'error: {error}', file=sys.stderr)
+        return 1
+    finally:
+        started.set()
+        if runtime:
+            # what an executor had taken up and never began is no news to an operator
+            warnings.filterwarnings('ignore', message='coroutine .* was never awaited')
+            _close(runtime)
+    return 1 if runtime.failure else 0
+
+
+def _close(runtime: NodeRuntime) -> None:
+    """Close it, or end the process."""
+    runtime.end_threads()
+    if runtime.hanging:
+        os._exit(1)
+    exit_within(EXIT_TIMEOUT_S)
+    runtime.destroy_nodes()
+    faulthandler.cancel_dump_traceback_later()
+
+
+def no_op() -> None:
+    pass
+
+
+def _watch_signals(stop_requested: threading.Event, started: threading.Event) -> None:
+    """Set the event at a signal; a node that is still loading is not waited for."""
+    signal.sigwait(SIGNALS)
+    stop_requested.set()
+    if not started.wait(LOADING_GRACE_S):
+        os._exit(0)

@@ -1,0 +1,63 @@
+"""
+The one door for messages of other nodes: bytes become a message, or Malformed with a reason.
+
+What is no message of its type must neither end a node nor vanish without a count, as it does in a
+subscription that lets the middleware decode.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from rclpy.node import Node
+from rclpy.qos import QoSProfile
+from rclpy.serialization import deserialize_message
+from rclpy.subscription import Subscription
+
+from lerobot_serve.wire.errors import Malformed
+
+UNDECODABLE = 'undecodable'
+
+
+def decode_message(raw: bytes, kind: type, topic: str) -> Any:
+    """Return the message of these bytes. Raises Malformed."""
+    try:
+        return deserialize_message(raw, kind)
+    except Exception as error:
+        # the middleware, the type support and their allocations each have errors of their own
+        raise Malformed(
+            UNDECODABLE,
+            f'{topic}: {len(raw)} bytes are no {kind.__name__} ({type(error).__name__})',
+        ) from error
+
+
+def create_checked_subscription(
+    node: Node,
+    kind: type,
+    topic: str,
+    callback: Callable[[Any], None],
+    profile: QoSProfile,
+    *,
+    drop: Callable[[str], None],
+    **options: Any,
+) -> Subscription:
+    """Subscribe; `drop` is given the reason of each message that cannot be decoded."""
+    receive = partial(_receive, kind, topic, callback, drop)
+    return node.create_subscription(kind, topic, receive, profile, raw=True, **options)
+
+
+def _receive(
+    kind: type,
+    topic: str,
+    callback: Callable[[Any], None],
+    drop: Callable[[str], None],
+    raw: bytes,
+) -> None:
+    try:
+        message = decode_message(raw, kind, topic)
+    except Malformed as error:
+        drop(error.reason)
+    else:
+        callback(message)

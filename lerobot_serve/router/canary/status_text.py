@@ -1,0 +1,139 @@
+"""What a canary tells a person. Pure functions."""
+
+from __future__ import annotations
+
+import math
+
+from lerobot_serve.router.canary.facts import Facts, SlotFacts
+from lerobot_serve.router.canary.forecast import (
+    episodes_to_decide,
+    MAX_FORECAST_EPISODES,
+    MIN_FORECAST_EPISODES,
+)
+from lerobot_serve.router.canary.guards import percentage
+from lerobot_serve.router.canary.plan import CanaryPlan, Terms
+from lerobot_serve.router.canary.trial import StepTrial
+
+# a share of unknown ends that is worth a word
+REPORTED_LOSS_SHARE = 0.02
+
+
+def step_text(plan: CanaryPlan, step: int) -> str:
+    """Return which step this is."""
+    percent = plan.steps[step].share_percent
+    return f'step {step + 1} of {len(plan.steps)}, {percent} % of new episodes to the candidate'
+
+
+def rates_text(facts: Facts) -> str:
+    """Return how often each policy succeeded in this step."""
+    return f'candidate {_rate(facts.candidate)}, champion {_rate(facts.champion)}'
+
+
+def progress_text(plan: CanaryPlan, step: int, facts: Facts, time_s: float) -> str:
+    """Return how far the step's minimums are met."""
+    least = plan.steps[step]
+    parts = [
+        f'{facts.candidate.reported} of {least.minimum_episodes} episodes of the candidate',
+        f'{_minutes(min(time_s, least.minimum_s))} of {_minutes(least.minimum_s)} min',
+    ]
+    return f'{step_text(plan, step)}: {", ".join(parts)}; {rates_text(facts)}'
+
+
+def undecided_text(
+    plan: CanaryPlan, step: int, facts: Facts, terms: Terms, trial: StepTrial
+) -> str:
+    """Return that more episodes are needed, and about how many."""
+    forecast = _forecast(plan, step, facts, terms, trial)
+    return '. '.join(filter(None, (f'undecided: {rates_text(facts)}', _lost(facts), forecast)))
+
+
+def aborts_text(facts: Facts) -> str:
+    """Return that the champion's episodes are aborted more often, and what to do."""
+    candidate, champion = facts.candidate.arm, facts.champion.arm
+    return (
+        'episodes of the champion are aborted more often than those of the candidate '
+        f'({champion.aborted} of {champion.begun}, {candidate.aborted} of {candidate.begun}): '
+        'an aborted episode is no success, so this alone makes the candidate look better. Find '
+        'out why, then promote or roll back by hand'
+    )
+
+
+def passed_text(facts: Facts, terms: Terms) -> str:
+    """Return what the comparison has shown."""
+    return (
+        f'not worse by {_points(terms.margin)} or more: {rates_text(facts)}; wrong in at most '
+        f'{100 * terms.false_promotion:g} % of such canaries'
+    )
+
+
+def worse_text(facts: Facts, terms: Terms) -> str:
+    """Return why the comparison rolls back."""
+    return (
+        f'the candidate is worse than the champion: {rates_text(facts)}; wrong in at most '
+        f'{100 * terms.false_rollback:g} % of canaries whose candidate is not'
+    )
+
+
+def one_line(reason: str, limit: int) -> str:
+    """Return an operator's words as one line of bounded length."""
+    return ' '.join(reason.split())[:limit] or 'no reason given'
+
+
+def _lost(facts: Facts) -> str:
+    """Return how many ends are unknown, where so many weigh: each counts against a promotion."""
+    slots = (('candidate', facts.candidate.arm), ('champion', facts.champion.arm))
+    parts = [
+        f'{arm.moved + arm.unreported} of {arm.begun} of the {name} ({arm.unreported} unreported, '
+        f'{arm.moved} moved)'
+        for name, arm in slots
+        if arm.moved + arm.unreported > REPORTED_LOSS_SHARE * arm.begun
+    ]
+    if not parts:
+        return ''
+    return (
+        f'Episodes without a verdict: {", ".join(parts)}. Each counts against the candidate; '
+        'publish an EpisodeOutcome for every episode'
+    )
+
+
+def _forecast(plan: CanaryPlan, step: int, facts: Facts, terms: Terms, trial: StepTrial) -> str:
+    if min(facts.candidate.reported, facts.champion.reported) < MIN_FORECAST_EPISODES:
+        return 'Too few episodes to say how many more are needed'
+    percent = plan.steps[step].share_percent
+    forecast = episodes_to_decide(
+        trial, share_percent=percent, terms=terms, trials=len(plan.trials)
+    )
+    if forecast is None:
+        return (
+            f'If the rates stay so, {MAX_FORECAST_EPISODES} more episodes of the candidate will not '
+            f'decide it with a margin of {_points(terms.margin)}: promote or roll back by hand'
+        )
+    what = 'promoted' if forecast.promoted else 'rolled back'
+    return (
+        f'About {_about(forecast.episodes)} more episodes of the candidate '
+        f'({_about(forecast.episodes * 100 / percent)} of both) until it is {what}, if the rates '
+        'stay so'
+    )
+
+
+def _rate(slot: SlotFacts) -> str:
+    arm = slot.arm
+    ended = slot.reported + arm.aborted
+    if not ended:
+        return 'without an outcome'
+    aborted = f' ({arm.aborted} aborted)' if arm.aborted else ''
+    return f'{percentage(arm.success, ended):.0f} % of {ended}{aborted}'
+
+
+def _points(margin: float) -> str:
+    return f'{100 * margin:g} percentage points'
+
+
+def _minutes(seconds: float) -> str:
+    return f'{seconds / 60:.3g}'
+
+
+def _about(number: float) -> str:
+    """Return two significant digits: more would claim too much."""
+    size = 10 ** max(0, math.floor(math.log10(max(number, 1))) - 1)
+    return str(math.ceil(number / size) * size)

@@ -1,0 +1,10 @@
+"""The present for people; nothing is measured or compared with it."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+
+def format_local_time() -> str:
+    """Return date and time of day with the zone, for example 2026-11-20 14:03:09 CET."""
+    return datetime.now().astimezone().strftime('%Y-%m-%d %H:%M:%S %Z')

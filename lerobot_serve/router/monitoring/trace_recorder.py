@@ -1,0 +1,155 @@
+"""
+The router's trace: where episodes were placed, how requests were answered, what the canary and the
+shadow did. Any thread; each call deposits one record and returns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+
+from lerobot_serve.router.canary.record import CanaryEvent
+from lerobot_serve.router.data_path.in_flight import InFlightRequest
+from lerobot_serve.router.parameters import RouterParameters
+from lerobot_serve.router.placement.placement_table import Placement
+from lerobot_serve.router.replicas.slot import Slot
+from lerobot_serve.router.shadow.comparator import ShadowComparison
+from lerobot_serve.trace.format import records
+from lerobot_serve.trace.format.records import RecordIds
+from lerobot_serve.trace.writing.open_trace import open_trace
+from lerobot_serve.trace.writing.writer import TraceWriter
+from lerobot_serve.wire.chunk import ReplySummary
+from lerobot_serve.wire.schema import Status
+
+STATUSES = {int(status): status.name.lower() for status in Status}
+
+
+class RouterTraceRecorder:
+    """Records of one run; `writer` is the thread that writes them."""
+
+    def __init__(self, writer: TraceWriter, clock: Callable[[], int]) -> None:
+        self.writer, self._clock = writer, clock
+
+    def policies(self, slots: dict[str, Slot]) -> None:
+        """Tell which policy each slot has."""
+        known = [records.policy(s.name, s.policy) for s in slots.values() if s.policy]
+        self.writer.write(records.policies(self._clock(), known))
+
+    def decided(self, ids: RecordIds, placement: Placement, server: str, policy: str) -> None:
+        """An episode was placed, or moved."""
+        self.writer.write(
+            records.placement(
+                self._clock(),
+                ids,
+                slot=placement.slot,
+                bucket=placement.bucket,
+                split_percent=placement.split_percent,
+                moved=placement.moved,
+                routing_key=placement.key,
+                degraded=placement.degraded,
+                cached=placement.cached,
+                server=server,
+                policy=policy,
+                reason=placement.reason,
+            )
+        )
+
+    def answered(
+        self, flight: InFlightRequest, server: str, raw: bytes, answer: ReplySummary
+    ) -> None:
+        """A robot got an answer, with actions or without."""
+        now_ns = self._clock()
+        self.writer.write(
+            records.request(
+                now_ns,
+                trace_ids(flight),
+                status=STATUSES.get(answer.status, str(answer.status)),
+                episode=flight.header.episode,
+                routing=trace_routing(flight),
+                server=server,
+                policy=answer.policy,
+                seed=answer.seed,
+                queue_wait_ms=answer.queue_wait_ms,
+                processing_ms=answer.processing_ms,
+                inference_ms=answer.inference_ms,
+                round_trip_ms=(now_ns - flight.began_ns) / 1e6,
+                chunk_bytes=len(raw),
+            )
+        )
+
+    def failed(self, flight: InFlightRequest, status: Status | str, text: str) -> None:
+        """A robot was told that nobody can answer; or was told nothing, `status` is why."""
+        self.writer.write(
+            records.request(
+                self._clock(),
+                trace_ids(flight),
+                status=status,
+                episode=flight.header.episode,
+                routing=trace_routing(flight),
+                reason=text,
+            )
+        )
+
+    def canary(self, happening: CanaryEvent, share_percent: int | None) -> None:
+        """The canary did something."""
+        self.writer.write(
+            records.canary(
+                self._clock(), happening.what, why=happening.why, share_percent=share_percent
+            )
+        )
+
+    def shadow(self, found: ShadowComparison, action_names: tuple[str, ...]) -> None:
+        """The shadow was compared with what a robot executed."""
+        ids = RecordIds(found.client_id, found.session_epoch, found.seq, found.episode_id)
+        self.writer.write(
+            records.shadow(
+                self._clock(),
+                ids,
+                live_policy=found.live_policy,
+                shadow_policy=found.shadow_policy,
+                rows=found.rows,
+                divergence=found.divergence,
+                divergence_in_spreads=found.divergence_in_spreads,
+                divergence_per_action=dict(zip(action_names, found.per_action, strict=False)),
+                cage_would_trip=found.cage_would_trip if found.limits_known else None,
+                latency_ms=found.latency_ms,
+            )
+        )
+
+    def state(self, of: str, before: str, after: str, why: str) -> None:
+        """Something is in another state."""
+        self.writer.write(records.state(self._clock(), of, before, after, why=why))
+
+    def parameters(self, old: RouterParameters, new: RouterParameters) -> None:
+        """Parameters were changed."""
+        before, after = asdict(old), asdict(new)
+        for name, value in after.items():
+            if before[name] != value:
+                self.writer.write(records.parameter(self._clock(), name, before[name], value))
+
+
+def make_recorder(
+    parameters: RouterParameters,
+    node: str,
+    *,
+    clock: Callable[[], int],
+    tell: Callable[[str], None],
+) -> RouterTraceRecorder | None:
+    """Return what writes the trace, None when none is wanted."""
+    writer = open_trace(parameters, node=node, role='router', clock=clock, tell=tell)
+    return RouterTraceRecorder(writer, clock) if writer else None
+
+
+def trace_ids(flight: InFlightRequest) -> RecordIds:
+    ask = flight.robot.ask
+    return RecordIds(ask.client_id, ask.session_epoch, flight.seq, flight.episode_id)
+
+
+def trace_routing(flight: InFlightRequest) -> records.Record:
+    ask, seq = flight.robot.ask, flight.seq
+    return records.routing(
+        flight.slot,
+        routing_key=flight.episode_id or f'{ask.client_id}:{ask.session_epoch}:{seq}',
+        degraded=not flight.episode_id,
+        cached=not flight.is_new,
+    )

@@ -1,0 +1,5 @@
+"""
+One policy server (Replica) and one policy (Slot): reports, health, recent latency, counters.
+Written by the executor (status), the session thread and the data path, always under
+RoutingTable.lock.
+"""

@@ -1,0 +1,34 @@
+"""How long answers took lately. Plain; the dispatcher's lock."""
+
+from __future__ import annotations
+
+from collections import deque
+from math import nan
+
+# below this a percentile says nothing
+MIN_SAMPLES = 20
+WINDOW_SAMPLES = 256
+# sorting for every answer would cost more than all else
+REFRESH_SAMPLES = 16
+
+
+class RecentLatency:
+    """The last answers; percentiles are up to REFRESH answers old."""
+
+    def __init__(self) -> None:
+        self._recent_ms: deque[float] = deque(maxlen=WINDOW_SAMPLES)
+        self._sorted_ms: list[float] = []
+        self.count = 0
+
+    def add(self, latency_ms: float) -> None:
+        self._recent_ms.append(latency_ms)
+        self.count += 1
+        if self.count % REFRESH_SAMPLES == 0 or self.count == MIN_SAMPLES:
+            self._sorted_ms = sorted(self._recent_ms)
+
+    def percentile_ms(self, percent: float) -> float:
+        """Return it, nan while there are too few answers."""
+        if len(self._sorted_ms) < MIN_SAMPLES:
+            return nan
+        last = len(self._sorted_ms) - 1
+        return self._sorted_ms[round(last * percent / 100)]

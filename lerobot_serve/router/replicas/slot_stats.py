@@ -1,0 +1,212 @@
+"""
+What happened in each slot: episodes and how they ended, answers, and what robots did with them.
+
+Everything is counted since the start and only rises; who wants to know of a stretch of time takes
+differences. An episode is ended when its robot begins another one or goes; one that has no verdict
+`verdict_within_ns` later is unreported. Each begin and end is an event as well, for the canary,
+which compares episodes by the slot in which they began. Plain; the dispatcher's lock.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque, OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from lerobot_serve.router.placement.placement_table import Placement
+from lerobot_serve.router.replicas.latency import RecentLatency
+from lerobot_serve.telemetry.histogram import Histogram
+from lerobot_serve.wire.execution_report import ExecutionReport
+
+# EpisodeOutcome.outcome -> how it is counted
+OUTCOMES = {1: 'success', 2: 'failure', 3: 'aborted'}
+HOUR_NS = 3_600 * 10**9
+BEGUN = 'begun'
+# events wait for the next look of the canary, a fraction of a second
+EVENTS_LIMIT = 100_000
+# episode, what happened, slot in which it began
+EpisodeTransition = tuple[str, str, str]
+
+
+@dataclass(slots=True)
+class SlotCounters:
+    """
+    One slot's. `ended` counts episodes by how they ended: success, failure, aborted, unreported;
+    `moved` are those that had to leave, which count in no other way.
+    """
+
+    latency: RecentLatency = field(default_factory=RecentLatency)
+    buckets: Histogram = field(default_factory=Histogram)
+    episodes: int = 0
+    requests: int = 0
+    answers: int = 0
+    # requests of an episode that had its slot, and those with which one got it
+    cache_hits: int = 0
+    cache_misses: int = 0
+    moved: int = 0
+    ended: Counter[str] = field(default_factory=Counter)
+    failed: Counter[str] = field(default_factory=Counter)
+    commands: int = 0
+    fallbacks: int = 0
+    trips: int = 0
+    stalls: int = 0
+    oldest_age_s: float = 0.0
+
+
+@dataclass(slots=True)
+class RoutedEpisode:
+    """`ended_ns` is None while it runs."""
+
+    slot: str
+    ended_ns: int | None = None
+    ended_as: str = ''
+    has_moved: bool = False
+    slot_begun: str = ''
+
+
+class SlotStats:
+    """
+    Remembers up to `capacity` episodes, whose outcomes may be reported until `verdict_within_ns`
+    after their end; older ones beyond it are unreported at once.
+    """
+
+    def __init__(
+        self, slots: tuple[str, ...], capacity: int, *, verdict_within_ns: int = 24 * HOUR_NS
+    ) -> None:
+        self.verdict_within_ns = verdict_within_ns
+        self._events: deque[EpisodeTransition] = deque(maxlen=EVENTS_LIMIT)
+        self._slots = {name: SlotCounters() for name in slots}
+        self._capacity = capacity
+        self._episodes: OrderedDict[str, RoutedEpisode] = OrderedDict()
+        self._present: dict[str, str] = {}
+        self._waiting: OrderedDict[str, RoutedEpisode] = OrderedDict()
+
+    def slot(self, name: str) -> SlotCounters:
+        return self._slots[name]
+
+    def take_events(self) -> tuple[EpisodeTransition, ...]:
+        """Return what began and ended since the last call, in order."""
+        events = tuple(self._events)
+        self._events.clear()
+        return events
+
+    def expect(self, episodes: Iterable[tuple[str, str]], now_ns: int) -> None:
+        """Take (episode, slot) from the life of a router before: their verdicts may still come."""
+        for episode_id, slot in episodes:
+            if episode_id not in self._episodes:
+                self._episodes[episode_id] = RoutedEpisode(slot, ended_ns=now_ns, slot_begun=slot)
+                self._waiting[episode_id] = self._episodes[episode_id]
+
+    def record_request(self, client_id: str, placement: Placement, now_ns: int) -> None:
+        """Note a request, and with it the end of the robot's episode before."""
+        tally = self._slots[placement.slot]
+        tally.requests += 1
+        tally.cache_hits += placement.cached
+        tally.cache_misses += not placement.cached
+        episode_id = '' if placement.degraded else placement.key
+        before = self._present.get(client_id, '')
+        if before != episode_id:
+            self.ended(client_id, now_ns)
+            self._present[client_id] = episode_id
+        episode = self._episodes.get(episode_id)
+        if episode:
+            self._resume(episode_id, episode)
+            if placement.moved and not episode.has_moved:
+                # in the last moments of the router before, which nothing remembers
+                self.moved(episode_id, placement.slot)
+        elif episode_id:
+            self._begin(episode_id, placement)
+
+    def _resume(self, episode_id: str, episode: RoutedEpisode) -> None:
+        """It goes on: a session that ended and was opened again ended no episode."""
+        if self._waiting.pop(episode_id, None):
+            episode.ended_ns = None
+
+    def _begin(self, episode_id: str, placement: Placement) -> None:
+        # a router that was restarted knows it, but it was counted before
+        slot, is_new = placement.slot, not (placement.cached or placement.moved)
+        self._episodes[episode_id] = RoutedEpisode(
+            slot, has_moved=placement.moved, slot_begun=slot
+        )
+        self._slots[slot].episodes += is_new
+        if is_new:
+            self._events.append((episode_id, BEGUN, slot))
+        while len(self._episodes) > self._capacity:
+            forgotten, episode = self._episodes.popitem(last=False)
+            if self._waiting.pop(forgotten, None):
+                self._end(forgotten, episode, 'unreported')
+
+    def ended(self, client_id: str, now_ns: int) -> None:
+        """A robot's episode is over: it began another one, or is gone."""
+        episode_id = self._present.pop(client_id, '')
+        episode = self._episodes.get(episode_id)
+        if episode and episode.ended_ns is None:
+            episode.ended_ns = now_ns
+            if not episode.ended_as:
+                self._waiting[episode_id] = episode
+
+    def moved(self, episode_id: str, slot: str) -> None:
+        """An episode had to leave for `slot`; how it ends says nothing of either."""
+        episode = self._episodes.get(episode_id)
+        # one that was judged counts as it was judged
+        if episode is None or episode.ended_as:
+            return
+        if not episode.has_moved:
+            self._slots[episode.slot].moved += 1
+            self._events.append((episode_id, 'moved', episode.slot_begun))
+        episode.has_moved, episode.slot = True, slot
+
+    def answered(self, slot: str, latency_ms: float) -> None:
+        """A robot was answered with actions."""
+        self._slots[slot].answers += 1
+        self._slots[slot].latency.add(latency_ms)
+        self._slots[slot].buckets.add(latency_ms / 1e3)
+
+    def failed(self, slot: str, reason: str) -> None:
+        """A slot could not answer a request."""
+        self._slots[slot].failed[reason] += 1
+
+    def executed(self, slot: str, before: ExecutionReport, now: ExecutionReport) -> None:
+        """Add what a robot did between two requests; nothing when it was started anew."""
+        commands, fallbacks = now.actions - before.actions, now.fallbacks - before.fallbacks
+        trips, stalls = now.trips - before.trips, now.stalls - before.stalls
+        if min(commands, fallbacks, trips, stalls) < 0:
+            return
+        tally = self._slots[slot]
+        tally.commands += commands
+        tally.fallbacks += fallbacks
+        tally.trips += trips
+        tally.stalls += stalls
+        tally.oldest_age_s = max(tally.oldest_age_s, now.oldest_age_s)
+
+    def outcome(self, episode_id: str, outcome: int) -> str:
+        """
+        Note how an episode ended; return why that does not count, in words. The first outcome
+        counts, and the same again is no news.
+        """
+        episode = self._episodes.get(episode_id)
+        if episode is None:
+            return f'no episode {episode_id!r} was routed here'
+        ended_as = OUTCOMES.get(outcome)
+        if ended_as is None:
+            return f'outcome must be one of {", ".join(map(str, OUTCOMES))}, got {outcome}'
+        if episode.ended_as not in ('', ended_as):
+            return f'episode {episode_id!r} has counted as {episode.ended_as} already'
+        self._waiting.pop(episode_id, None)
+        self._end(episode_id, episode, ended_as)
+        return ''
+
+    def look(self, now_ns: int) -> None:
+        """Give up waiting for verdicts that take too long."""
+        while self._waiting:
+            episode_id, episode = next(iter(self._waiting.items()))
+            if now_ns - episode.ended_ns < self.verdict_within_ns:
+                return
+            del self._waiting[episode_id]
+            self._end(episode_id, episode, 'unreported')
+
+    def _end(self, episode_id: str, episode: RoutedEpisode, ended_as: str) -> None:
+        if not (episode.has_moved or episode.ended_as):
+            self._events.append((episode_id, ended_as, episode.slot_begun))
+            self._slots[episode.slot].ended[ended_as] += 1
+            episode.ended_as = ended_as

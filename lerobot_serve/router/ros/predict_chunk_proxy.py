@@ -1,0 +1,119 @@
+"""
+The action PredictChunk of a router: each goal is sent on to a policy server, its chunk comes back.
+
+The executor takes goals and chooses whom they are sent to; `Errands` has a thread that sends them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from itertools import count
+import time
+from typing import Protocol
+
+from rclpy.node import Node
+from rclpy.serialization import deserialize_message
+
+from lerobot_serve.ros.contract.predict_chunk_action import OnReply, PredictChunkAction
+from lerobot_serve.ros.process.node_runtime import NodeRuntime
+from lerobot_serve.router.ros.goal_dispatcher import GoalDispatcher, GoalRequest, RETRY_HINT
+from lerobot_serve.wire.chunk import Chunk
+from lerobot_serve.wire.header import Envelope, read_envelope
+from lerobot_serve.wire.schema import Status, TEXT_LIMIT
+from lerobot_serve_interfaces.action import PredictChunk
+from lerobot_serve_interfaces.msg import ActionChunk, Observation
+
+# from the arrival of a goal to its answer
+GOAL_TIMEOUT_S = 10.0
+# when the router goes away: for answers that are nearly there, then for telling the others
+DRAIN_S = 0.3
+FAILURE_REPLY_S = 0.5
+UNANSWERED = 'goal_unanswered'
+OnFailure = Callable[[Status, str], None]
+
+
+class GoalRouting(Protocol):
+    """Whom a goal is sent to, and the flags of its chunk; without a server, why to nobody."""
+
+    server: str
+    slot: str
+    flags: int
+    status: Status
+    text: str
+
+
+class PredictChunkProxy:
+    """
+    `choose` says whom a request without a session is sent to, `refusal` why an answer of a policy
+    from a slot reaches no robot, and `drop` counts what fails. Offered as long as the node is
+    there; a goal for which `choose` has nobody is told why.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        runtime: NodeRuntime,
+        choose: Callable[[Envelope], GoalRouting],
+        drop: Callable[[str], None],
+        *,
+        refusal: Callable[[str, str], str] = lambda slot, policy: '',
+        limit_s: float = GOAL_TIMEOUT_S,
+    ) -> None:
+        self._choose, self._refusal = choose, refusal
+        self._drop, self._limit_s = drop, limit_s
+        self._numbers = count(1)
+        self._errands = GoalDispatcher(node, runtime)
+        self._action = PredictChunkAction(
+            node, self._predict, self._errands.withdraw, self._errands.__len__
+        )
+
+    def drain(self) -> None:
+        """
+        Wait a little for answers, then end the goals that have none. By now `choose` has nobody
+        for new ones; the executor runs meanwhile.
+        """
+        if not self._action.wait_until_replied(DRAIN_S):
+            self._errands.give_up()
+            self._action.wait_until_replied(FAILURE_REPLY_S)
+        self._errands.close_clients()
+
+    def _predict(self, raw: bytes, answer: OnReply) -> str:
+        """Executor thread."""
+        key, start = f'goal#{next(self._numbers)}', read_envelope(raw)
+        choice = self._choose(start)
+        fail = partial(self._fail, start, choice.slot, answer)
+        if not choice.server:
+            fail(choice.status, choice.text)
+            return key
+        goal = PredictChunk.Goal(observation=deserialize_message(raw, Observation))
+        use, now_s = partial(self._use, choice, answer, fail), time.monotonic()
+        self._errands.send(GoalRequest(key, choice.server, goal, use, fail, now_s, self._limit_s))
+        return key
+
+    def _use(
+        self, choice: GoalRouting, answer: OnReply, fail: OnFailure, chunk: ActionChunk
+    ) -> None:
+        """Answer with a chunk, unless its policy may drive no robot by now. Thread `goals`."""
+        is_ok = chunk.status == ActionChunk.OK
+        if is_ok and (why := self._refusal(choice.slot, chunk.policy)):
+            fail(Status.NO_SLOT, f'{why}; {RETRY_HINT}')
+            return
+        chunk.header.flags |= choice.flags
+        answer(chunk)
+
+    def _fail(
+        self, start: Envelope, slot: str, answer: OnReply, status: Status, text: str
+    ) -> None:
+        self._drop(UNANSWERED)
+        header, client_id, episode_id = start
+        answer(
+            Chunk(
+                header.answer(0),
+                client_id,
+                episode_id,
+                status=status,
+                status_text=text[:TEXT_LIMIT],
+                slot=slot,
+            )
+        )

@@ -1,0 +1,43 @@
+"""What a router tells operators: one publisher for each kind of message. Any thread."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from diagnostic_msgs.msg import DiagnosticArray
+from rclpy.node import Node
+
+from lerobot_serve.ros import qos
+from lerobot_serve_interfaces.msg import (
+    CanaryState,
+    RouterState,
+    RoutingDecision,
+    ServerStatus,
+    ShadowDivergence,
+    ShadowSummary,
+)
+
+
+class RouterPublishers:
+    """The latched ones show a late rqt the present."""
+
+    def __init__(self, node: Node) -> None:
+        topics = (
+            (ServerStatus, '~/status', qos.STATE),
+            (RouterState, '~/state', qos.STATE),
+            (RoutingDecision, '~/routing', qos.DECISIONS),
+            (CanaryState, '~/canary', qos.STATE),
+            (ShadowSummary, '~/shadow_summary', qos.STATE),
+            (ShadowDivergence, '~/shadow_divergence', qos.DECISIONS),
+            (DiagnosticArray, '/diagnostics', qos.DIAGNOSTICS),
+        )
+        self._publishers = {
+            kind: node.create_publisher(
+                kind, name, profile, qos_overriding_options=qos.OVERRIDABLE
+            )
+            for kind, name, profile in topics
+        }
+
+    def tell(self, message: Any) -> None:
+        """Publish it where its kind goes."""
+        self._publishers[type(message)].publish(message)

@@ -1,0 +1,258 @@
+"""
+What a shadow would have done instead, request by request.
+
+The shadow thread tells the book what happened, in any order, and asks it for comparisons. Only
+what concerns requests that the shadow was sent is to be told, but for `on_executed`: all of that.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+
+from lerobot_serve.router.replicas.latency import RecentLatency
+from lerobot_serve.router.shadow.command_tails import CommandTails
+from lerobot_serve.router.shadow.divergence import (
+    Divergence,
+    divergence,
+    Incomparable,
+    shared_rows,
+)
+from lerobot_serve.router.shadow.qualification import Qualification
+from lerobot_serve.router.shadow.remote_cage import RemoteCages, would_trip
+from lerobot_serve.router.shadow.sample_joiner import (
+    ChunkDraw,
+    RequestKey,
+    SampleJoiner,
+    ShadowSample,
+)
+from lerobot_serve.router.shadow.spread import PolicySpread
+from lerobot_serve.wire.chunk import Chunk
+from lerobot_serve.wire.execution_report import ExecutionReport
+from lerobot_serve.wire.header import Envelope
+from lerobot_serve.wire.schema import Status
+from lerobot_serve.wire.session import SessionRequest
+
+SAMPLES_LIMIT = 4096
+# 64 MiB
+VALUES_LIMIT = 1 << 24
+# longer than any chunk is played
+AGE_LIMIT_NS = 30_000_000_000
+ROBOTS_LIMIT = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class ShadowComparison:
+    """
+    One request. `divergence` and `per_action` are in the robot's units; NaN where the shadow's
+    actions are no numbers. `divergence_in_spreads` is NaN also where the policy that drives draws
+    nothing or its spread is not known yet. `episode_id` and `seq` are the request's.
+    """
+
+    client_id: str
+    session_epoch: int
+    episode_id: str
+    seq: int
+    live_policy: str
+    shadow_policy: str
+    rows: int
+    divergence: float
+    divergence_in_spreads: float
+    per_action: tuple[float, ...]
+    limits_known: bool
+    cage_would_trip: bool
+    latency_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class ShadowStatistics:
+    """
+    All that was learned of the policy in shadow, those of earlier runs included; the latencies are
+    those of the last samples.
+    """
+
+    shadow_policy: str
+    live_policy: str
+    hours: float
+    episodes: int
+    samples: int
+    divergence_mean: float
+    divergence_in_spreads_mean: float
+    # samples behind the mean in spreads
+    spreads: int
+    trips: int
+    latency_ms_p50: float
+    latency_ms_p95: float
+    drops: dict[str, int]
+
+
+class ShadowComparator:
+    """The shadow thread's; `summary` any thread's. `qualification` survives a restart."""
+
+    def __init__(self, qualification: Qualification) -> None:
+        self.qualification = qualification
+        self._joiner = SampleJoiner(
+            capacity=SAMPLES_LIMIT, values_limit=VALUES_LIMIT, age_limit_ns=AGE_LIMIT_NS
+        )
+        self._tails = CommandTails(ROBOTS_LIMIT)
+        self._cages = RemoteCages(ROBOTS_LIMIT)
+        self._spread, self._latency = PolicySpread(), RecentLatency()
+        self._shadow_policy = self._live_policy = ''
+
+    @property
+    def drops(self) -> Counter[str]:
+        """What could not be compared, by reason."""
+        return self._joiner.drops
+
+    @property
+    def size(self) -> int:
+        """How much is kept, for reports and tests."""
+        return self._joiner.size + len(self._tails) + len(self._cages)
+
+    def on_session(self, ask: SessionRequest) -> str:
+        """
+        Remember the limits that a robot sent; return why they cannot be used, empty when they can
+        or when there are none.
+        """
+        problem = self._cages.learn(ask)
+        if problem:
+            self.drops['limits_unusable'] += 1
+        return problem
+
+    def close(self) -> None:
+        """Keep what was learned; the last call of the thread."""
+        self.qualification.save()
+
+    def on_live_request(self, start: Envelope, now_ns: int) -> None:
+        """The shadow was sent a request."""
+        self._joiner.request(RequestKey.of(start), start.episode_id, now_ns)
+
+    def on_unasked(self, start: Envelope, reason: str, now_ns: int) -> None:
+        """The shadow was not sent a request that it should have seen."""
+        self._joiner.drop(RequestKey.of(start), reason, now_ns)
+
+    def on_live_chunk(self, chunk: Chunk, now_ns: int) -> None:
+        """A robot was answered; without actions there is nothing to compare."""
+        if chunk.status == Status.OK:
+            self._joiner.live(_key(chunk), _draw(chunk, now_ns))
+        else:
+            self._joiner.drop(_key(chunk), 'shadow_unmatched', now_ns)
+
+    def on_shadow_chunk(self, chunk: Chunk, now_ns: int) -> None:
+        """The shadow has answered."""
+        if chunk.status == Status.OK:
+            self._joiner.shadow(_key(chunk), _draw(chunk, now_ns))
+        else:
+            self._joiner.drop(_key(chunk), 'shadow_failed', now_ns)
+
+    def on_second_draw(self, key: RequestKey, chunk: Chunk, now_ns: int) -> None:
+        """
+        The policy that drives was asked for the same once more and answered; `key` is that of the
+        robot's request, since the second was asked under another name.
+        """
+        if chunk.status == Status.OK:
+            self._joiner.second(key, _draw(chunk, now_ns))
+        else:
+            self.drops['second_draw_failed'] += 1
+
+    def on_executed(self, start: Envelope, executed: ExecutionReport) -> None:
+        """A robot has told, with the request that begins like this, what it executed."""
+        for run, before in self._tails.follow(start, executed):
+            self._joiner.executed(start.client_id, run, before)
+
+    def poll(self, now_ns: int) -> list[ShadowComparison]:
+        """Return what can be compared since the last time; call it now and then."""
+        found = (self._compare(sample, now_ns) for sample in self._joiner.take(now_ns))
+        comparisons = [comparison for comparison in found if comparison]
+        self.qualification.save_periodically(now_ns)
+        return comparisons
+
+    def summary(self) -> ShadowStatistics:
+        """Return all that was learned of the policy that was in shadow last."""
+        record = self.qualification.of(self._shadow_policy)
+        return ShadowStatistics(
+            self._shadow_policy,
+            self._live_policy,
+            record.hours,
+            record.episodes,
+            record.samples,
+            record.divergence_mean,
+            record.spreads_mean,
+            record.spreads_count,
+            record.trips,
+            self._latency.percentile_ms(50),
+            self._latency.percentile_ms(95),
+            dict(self.drops),
+        )
+
+    def _compare(self, sample: ShadowSample, now_ns: int) -> ShadowComparison | None:
+        """Return what a whole sample says; None, and counted, when it cannot be compared."""
+        self._add_spread(sample)
+        try:
+            numbers = shared_rows(sample.commanded, sample.shadow.rows)
+        except Incomparable as error:
+            self.drops[error.reason] += 1
+            return None
+        rows = sample.shadow.rows[numbers]
+        commanded = np.stack([sample.commanded[number] for number in numbers])
+        cage = self._cages.of(sample.key.client_id, rows.shape[1])
+        gaps = [i for i, number in enumerate(numbers) if i and number in sample.begins]
+        trips = would_trip(cage, sample.before, rows, gaps)
+        apart = divergence(commanded, rows)
+        return self._note(sample, apart, cage is not None, trips, now_ns)
+
+    def _note(
+        self, sample: ShadowSample, apart: Divergence, limits_known: bool, trips: bool, now_ns: int
+    ) -> ShadowComparison:
+        live, shadow = sample.live, sample.shadow
+        in_spreads = self._spread.in_spreads(live.policy, live.seed, apart.overall)
+        latency_ms = max(0, shadow.arrived_ns - sample.requested_ns) / 1e6
+        self._latency.add(latency_ms)
+        self._shadow_policy, self._live_policy = shadow.policy, live.policy
+        self.qualification.add(
+            shadow.policy,
+            sample.episode_id,
+            now_ns,
+            divergence=apart.overall,
+            in_spreads=in_spreads,
+            trips=trips,
+            latency_ms=latency_ms,
+        )
+        return ShadowComparison(
+            sample.key.client_id,
+            sample.key.session_epoch,
+            sample.episode_id,
+            sample.key.seq,
+            live.policy,
+            shadow.policy,
+            apart.rows,
+            apart.overall,
+            in_spreads,
+            apart.per_action,
+            limits_known,
+            trips,
+            latency_ms,
+        )
+
+    def _add_spread(self, sample: ShadowSample) -> None:
+        """Learn from a second draw how far the policy that drives is from itself."""
+        live, second = sample.live, sample.second
+        if second is None:
+            return
+        shortest = min(len(live.rows), len(second.rows))
+        numbers = [number for number in sample.commanded if number < shortest]
+        is_another = second.policy == live.policy and second.seed != live.seed
+        if not (is_another and numbers and live.rows.shape[1] == second.rows.shape[1]):
+            self.drops['second_draw_unusable'] += 1
+            return
+        self._spread.add(live.policy, divergence(live.rows[numbers], second.rows[numbers]).overall)
+
+
+def _key(chunk: Chunk) -> RequestKey:
+    return RequestKey(chunk.client_id, chunk.header.session_epoch, chunk.header.seq)
+
+
+def _draw(chunk: Chunk, now_ns: int) -> ChunkDraw:
+    return ChunkDraw(chunk.robot, chunk.policy, chunk.seed, now_ns)

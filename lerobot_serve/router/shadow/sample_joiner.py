@@ -1,0 +1,243 @@
+"""
+What belongs to one request, brought together: the request, the chunk that drove, the chunk of the
+shadow, a second draw, and the rows that were executed.
+
+They may come in any order, twice or not at all. A request is whole when its executed rows can grow
+no more, because the robot plays a later chunk or because of its age, and the shadow has answered.
+What will never be whole is dropped and counted. Whatever arrives, no more is kept than `capacity`
+requests and `values_limit` numbers: the oldest make room. Owned by the shadow thread.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from lerobot_serve.wire.execution_report import ExecutedRun
+from lerobot_serve.wire.header import Envelope
+
+# of one chunk; more are not looked at
+EXECUTED_LIMIT = 4096
+NO_ROWS = np.zeros((0, 0), np.float32)
+
+
+class RequestKey(NamedTuple):
+    """One request of one robot."""
+
+    client_id: str
+    session_epoch: int
+    seq: int
+
+    @classmethod
+    def of(cls, start: Envelope) -> RequestKey:
+        """Return the key of a request or of a chunk that answers it."""
+        return cls(start.client_id, start.header.session_epoch, start.header.seq)
+
+    def is_before(self, other: RequestKey) -> bool:
+        """Tell whether the same robot asked this earlier; epochs count round a circle."""
+        later = (other.session_epoch - self.session_epoch) % 2**32
+        return self.seq < other.seq if later == 0 else later < 2**31
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ChunkDraw:
+    """Rows of a chunk in the robot's units, the policy they are of, and when they came."""
+
+    rows: np.ndarray
+    policy: str
+    seed: int
+    arrived_ns: int
+
+
+@dataclass(slots=True, eq=False)
+class ShadowSample:
+    """
+    What is known of one request. `commanded` are the rows executed, by their number in the chunk;
+    `before` are the rows commanded right before the first of them, as far as known, and at the
+    numbers in `begins` something else was commanded in between.
+    """
+
+    key: RequestKey
+    began_ns: int
+    requested_ns: int | None = None
+    episode_id: str = ''
+    live: ChunkDraw | None = None
+    shadow: ChunkDraw | None = None
+    second: ChunkDraw | None = None
+    commanded: dict[int, np.ndarray] = field(default_factory=dict)
+    before: np.ndarray = field(default_factory=lambda: NO_ROWS)
+    begins: set[int] = field(default_factory=set)
+    # no more of its rows will be executed
+    is_over: bool = False
+    # numbers that are kept
+    size: int = 0
+
+    @property
+    def lacks(self) -> str:
+        """Why it cannot be compared, in a word; empty when it can."""
+        if self.requested_ns is None:
+            return 'shadow_stray'
+        if self.shadow is None:
+            return 'shadow_unanswered'
+        if not self.commanded:
+            return 'shadow_unmatched'
+        return '' if self.live else 'shadow_without_live'
+
+
+class SampleJoiner:
+    """See the module. `drops` counts by reason."""
+
+    def __init__(self, *, capacity: int, values_limit: int, age_limit_ns: int) -> None:
+        self._capacity, self._values_limit = capacity, values_limit
+        self._age_limit_ns = age_limit_ns
+        self._samples: OrderedDict[RequestKey, ShadowSample] = OrderedDict()
+        self._of_client: dict[str, set[RequestKey]] = {}
+        # what is over with: the same again is no news
+        self._finished: OrderedDict[RequestKey, None] = OrderedDict()
+        self._whole: list[ShadowSample] = []
+        self._size = self._whole_size = 0
+        self.drops: Counter[str] = Counter()
+
+    def __len__(self) -> int:
+        return len(self._samples)
+
+    @property
+    def size(self) -> int:
+        """How much is kept, for reports and tests."""
+        values = self._size + self._whole_size
+        return values + len(self._samples) + len(self._finished) + len(self._whole)
+
+    def request(self, key: RequestKey, episode_id: str, now_ns: int) -> None:
+        """The shadow was asked."""
+        sample = self._sample(key, now_ns)
+        if sample and sample.requested_ns is None:
+            sample.requested_ns, sample.episode_id = now_ns, episode_id
+            self._look(sample)
+
+    def live(self, key: RequestKey, draw: ChunkDraw) -> None:
+        """The robot was answered."""
+        sample = self._sample(key, draw.arrived_ns)
+        if sample and sample.live is None:
+            sample.live = self._kept(sample, draw)
+            self._look(sample)
+
+    def shadow(self, key: RequestKey, draw: ChunkDraw) -> None:
+        """The shadow has answered."""
+        sample = self._sample(key, draw.arrived_ns)
+        if sample and sample.shadow is None:
+            sample.shadow = self._kept(sample, draw)
+            self._look(sample)
+
+    def second(self, key: RequestKey, draw: ChunkDraw) -> None:
+        """The policy that drives has answered once more."""
+        sample = self._samples.get(key)
+        if sample is None:
+            self.drops['second_draw_late'] += 1
+        elif sample.second is None:
+            sample.second = self._kept(sample, draw)
+            self._look(sample)
+
+    def drop(self, key: RequestKey, reason: str, now_ns: int) -> None:
+        """It will never be whole."""
+        sample = self._sample(key, now_ns)
+        if sample:
+            self._drop(sample, reason)
+
+    def executed(self, client_id: str, run: ExecutedRun, before: np.ndarray) -> None:
+        """Rows were executed; with that, the robot plays no earlier chunk any more."""
+        key = RequestKey(client_id, run.session_epoch, run.seq)
+        sample = self._samples.get(key)
+        if sample:
+            self._add_rows(sample, run, before)
+        earlier = [each for each in self._of_client.get(client_id, ()) if each.is_before(key)]
+        for each in earlier:
+            self._samples[each].is_over = True
+            self._look(self._samples[each])
+
+    def take(self, now_ns: int) -> list[ShadowSample]:
+        """Return what became whole since the last time, and look for what is too old."""
+        while self._samples:
+            sample = next(iter(self._samples.values()))
+            if now_ns - sample.began_ns < self._age_limit_ns:
+                break
+            self._end(sample)
+        whole, self._whole, self._whole_size = self._whole, [], 0
+        return whole
+
+    def _sample(self, key: RequestKey, now_ns: int) -> ShadowSample | None:
+        """Return what is known of a request; None for one that is over with."""
+        sample = self._samples.get(key)
+        if sample is None and key not in self._finished:
+            sample = self._samples[key] = ShadowSample(key, now_ns)
+            self._of_client.setdefault(key.client_id, set()).add(key)
+            self._make_room()
+        return sample
+
+    def _kept(self, sample: ShadowSample, draw: ChunkDraw) -> ChunkDraw:
+        """Return a copy: what was given is a view of a whole message."""
+        rows = np.array(draw.rows, np.float32)
+        self._grow(sample, rows.size)
+        return ChunkDraw(rows, draw.policy, draw.seed, draw.arrived_ns)
+
+    def _add_rows(self, sample: ShadowSample, run: ExecutedRun, before: np.ndarray) -> None:
+        known = sample.commanded
+        columns = len(next(iter(known.values()))) if known else run.rows.shape[1]
+        if run.rows.shape[1] != columns or len(known) + len(run.rows) > EXECUTED_LIMIT:
+            self.drops['shadow_rows'] += 1
+            return
+        if not known:
+            sample.before = before
+        if not len(before):
+            sample.begins.add(run.first_row)
+        rows = run.rows.copy()
+        for number, row in enumerate(rows, run.first_row):
+            known.setdefault(number, row)
+        self._grow(sample, rows.size)
+
+    def _grow(self, sample: ShadowSample, values: int) -> None:
+        sample.size += values
+        self._size += values
+        self._make_room()
+
+    def _make_room(self) -> None:
+        while len(self._samples) > self._capacity or self._size > self._values_limit:
+            self._drop(next(iter(self._samples.values())), 'shadow_overflow')
+
+    def _look(self, sample: ShadowSample) -> None:
+        """End what is over and lacks nothing that may still come."""
+        if not sample.is_over or sample.key not in self._samples:
+            return
+        if not sample.commanded:
+            self._drop(sample, 'shadow_unmatched')
+        elif not sample.lacks:
+            self._end(sample)
+
+    def _end(self, sample: ShadowSample) -> None:
+        """Hand it over, unless it lacks something or nobody takes what was handed over."""
+        is_full = len(self._whole) >= self._capacity
+        is_full |= self._whole_size + sample.size > self._values_limit
+        reason = sample.lacks or ('shadow_overflow' if is_full else '')
+        if reason:
+            self._drop(sample, reason)
+            return
+        self._forget(sample)
+        self._whole.append(sample)
+        self._whole_size += sample.size
+
+    def _drop(self, sample: ShadowSample, reason: str) -> None:
+        self.drops[reason] += 1
+        self._forget(sample)
+
+    def _forget(self, sample: ShadowSample) -> None:
+        del self._samples[sample.key]
+        self._size -= sample.size
+        mine = self._of_client[sample.key.client_id]
+        mine.discard(sample.key)
+        if not mine:
+            del self._of_client[sample.key.client_id]
+        self._finished[sample.key] = None
+        if len(self._finished) > self._capacity:
+            self._finished.popitem(last=False)

@@ -1,0 +1,89 @@
+"""One transaction: what is to be written at once, and how. One thread."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+import json
+import sqlite3
+from typing import Any
+
+from lerobot_serve.router.placement.stored_placement import StoredPlacement
+from lerobot_serve.router.storage.content import DecisionKey, StoreContent
+from lerobot_serve.router.storage.schema import digest, seal
+
+
+@dataclass(slots=True)
+class Batch:
+    """What is to be written at once; None takes away."""
+
+    decisions: dict[DecisionKey, Any] = field(default_factory=dict)
+    shadow: dict[str, Any] = field(default_factory=dict)
+    placements: dict[str, StoredPlacement | None] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self.decisions or self.shadow or self.placements)
+
+
+def full_batch(content: StoreContent) -> Batch:
+    """Return all that a store holds."""
+    return Batch(dict(content.decisions), dict(content.shadow), dict(content.placements))
+
+
+@contextmanager
+def transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    """All or nothing. Raises sqlite3.Error."""
+    connection.execute('BEGIN IMMEDIATE')
+    try:
+        yield
+        connection.execute('COMMIT')
+    except BaseException:
+        with suppress(sqlite3.Error):
+            connection.execute('ROLLBACK')
+        raise
+
+
+def write(connection: sqlite3.Connection, batch: Batch) -> None:
+    """Write it within a transaction. Raises sqlite3.Error and ValueError."""
+    _write_decisions(connection, batch.decisions)
+    for policy, record in batch.shadow.items():
+        if record is None:
+            connection.execute('DELETE FROM shadow WHERE policy = ?', (policy,))
+            continue
+        text = to_json_line(record)
+        row = policy, text, digest(policy, text)
+        connection.execute('INSERT OR REPLACE INTO shadow VALUES (?, ?, ?)', row)
+    gone = [(episode,) for episode, decided in batch.placements.items() if decided is None]
+    connection.executemany('DELETE FROM placements WHERE episode = ?', gone)
+    connection.executemany(
+        'INSERT OR REPLACE INTO placements VALUES (NULL, ?, ?, ?, ?, ?, ?)',
+        # one by one: between two rows other threads may run
+        (_placement(episode, d) for episode, d in batch.placements.items() if d is not None),
+    )
+
+
+def _write_decisions(connection: sqlite3.Connection, decisions: Mapping[DecisionKey, Any]) -> None:
+    if not decisions:
+        return
+    for (kind, name), value in decisions.items():
+        if value is None:
+            connection.execute('DELETE FROM decisions WHERE kind = ? AND name = ?', (kind, name))
+            continue
+        text = to_json_line(value)
+        row = kind, name, text, digest(kind, name, text)
+        connection.execute('INSERT OR REPLACE INTO decisions VALUES (?, ?, ?, ?)', row)
+    rows = connection.execute('SELECT kind, name, digest FROM decisions').fetchall()
+    connection.execute('INSERT OR REPLACE INTO seal VALUES (1, ?)', (seal(rows),))
+
+
+def _placement(episode: str, decided: StoredPlacement) -> tuple:
+    # a text that has no UTF-8 is no reason to fail
+    reason = decided.reason.encode(errors='replace').decode()
+    row = episode, decided.slot, decided.split_percent, int(decided.moved), reason
+    return *row, digest(*row)
+
+
+def to_json_line(value: Any) -> str:
+    """Return a value as one line. Raises ValueError for what JSON has not."""
+    return json.dumps(value, sort_keys=True, allow_nan=False)

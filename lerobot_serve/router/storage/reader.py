@@ -1,0 +1,83 @@
+"""What a file holds, as far as it can be relied on; what cannot be is noted. One thread."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+import json
+import sqlite3
+from typing import Any
+
+from lerobot_serve.router.placement.split import bucket, SLOTS
+from lerobot_serve.router.placement.stored_placement import stored_placement
+from lerobot_serve.router.storage.content import DecisionKey, StoreContent, StoreDamage
+from lerobot_serve.router.storage.schema import digest, seal
+
+# the damage that is shown; one byte may be seen in many places
+PROBLEMS_LIMIT = 3
+PLACEMENT = 'episode, slot, split_percent, moved, reason, digest'
+
+
+class StoreReader:
+    """One look at a file; `content` and `damage` are what came of it."""
+
+    def __init__(self, connection: sqlite3.Connection, capacity: int) -> None:
+        self._connection, self._capacity = connection, capacity
+        self.content, self.damage = StoreContent(decisions={}), StoreDamage()
+        self._check_pages()
+        self.content.decisions = self._decisions()
+        self._read_shadow()
+        self._read_placements()
+
+    def _check_pages(self) -> None:
+        try:
+            found = self._connection.execute('PRAGMA integrity_check(10)').fetchall()
+        except sqlite3.Error as error:
+            self.damage.texts.append(str(error))
+            return
+        problems = [str(text) for (text,) in found if text != 'ok']
+        self.damage.texts += problems[:PROBLEMS_LIMIT]
+
+    def _rows(self, table: str, columns: str, more: str = '') -> Iterator[tuple]:
+        """Return the rows as far as they can be read."""
+        try:
+            yield from self._connection.execute(f'SELECT {columns} FROM {table} {more}')
+        except (sqlite3.Error, UnicodeDecodeError, OverflowError) as error:
+            self.damage.texts.append(f'{table}: {error}')
+
+    def _decisions(self) -> dict[DecisionKey, Any]:
+        decisions, found, damage = {}, [], self.damage
+        before = len(damage.texts)
+        for kind, name, value, made in self._rows('decisions', 'kind, name, value, digest'):
+            found.append((kind, name, made))
+            if digest(kind, name, value) == made:
+                decisions[kind, name] = json.loads(value)
+            else:
+                damage.keys.append((str(kind), str(name)))
+                damage.texts.append(f'the decision {kind} {name} was changed')
+        seals = [made for (made,) in self._rows('seal', 'digest', 'WHERE id = 1')]
+        if seals != [seal(found)]:
+            damage.texts.append('decisions were changed or are missing')
+        damage.unsealed = len(damage.texts) > before
+        return decisions
+
+    def _read_shadow(self) -> None:
+        for policy, record, made in self._rows('shadow', 'policy, record, digest'):
+            if digest(policy, record) == made:
+                self.content.shadow[policy] = json.loads(record)
+            else:
+                self.damage.texts.append(f'what the shadow learned of {policy} was changed')
+
+    def _read_placements(self) -> None:
+        newest, skipped = self.content.placements, 0
+        for *row, made in self._rows('placements', PLACEMENT, 'ORDER BY number'):
+            if digest(*row) != made or row[1] not in SLOTS:
+                skipped += 1
+                continue
+            episode, slot, split_percent, moved, reason = row
+            newest[episode] = stored_placement(
+                bucket(episode), slot, split_percent, bool(moved), reason
+            )
+        while len(newest) > self._capacity:
+            newest.popitem(last=False)
+        if skipped:
+            self.damage.texts.append(f'{skipped} placements were changed and are forgotten')

@@ -1,0 +1,191 @@
+"""What is worked out from the parameters before and while a policy is served. No ROS."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from lerobot_serve.parameters import ParameterError
+from lerobot_serve.policies import registry
+from lerobot_serve.policies.base import LoadOptions, PolicyDescription, PolicyError
+from lerobot_serve.policies.kind_detection import detect_kind
+from lerobot_serve.policies.resources import memory_reservation
+from lerobot_serve.policies.resources.memory_reservation import MemoryReservation
+from lerobot_serve.server.core import AdmissionSettings, NO_OBSERVER, ServerCore
+from lerobot_serve.server.inference import schedulers
+from lerobot_serve.server.inference.request_queue import RequestQueue
+from lerobot_serve.server.inference.worker import error_chunk, InferenceFailed, InferenceWorker
+from lerobot_serve.server.observability.request_observer import RequestObserver
+from lerobot_serve.server.observability.server_statistics import ServerStatistics
+from lerobot_serve.server.parameters import ServerParameters
+from lerobot_serve.server.sessions.session_validation import SessionRules
+from lerobot_serve.wire.chunk import Chunk
+from lerobot_serve.wire.schema import FINGERPRINT_LIMIT, Status
+
+# as in ServerStatus.msg
+TYPE_LIMIT, DEVICE_LIMIT = 64, 32
+# kinds whose policies are files; the others may need no path
+KINDS_WITH_FILES = ('', 'builtin', 'exported', 'lerobot')
+NO_POLICY_TEXT = (
+    'policy_path is empty, so there is no policy to serve; give -p policy_path:=DIR, the '
+    "directory of a policy (the demo's is config/policies/reach of this package)"
+)
+UNCONFIGURED_TEXT = 'no policy is loaded; configure the node'
+
+
+def load_worker(
+    parameters: ServerParameters,
+    default_path: str,
+    statistics: ServerStatistics,
+    reserve: Callable[[LoadOptions], MemoryReservation] = memory_reservation.reserve,
+) -> InferenceWorker:
+    """
+    Load, check and warm the policy, once `reserve` has found room; inference thread.
+
+    Raises PolicyError.
+    """
+    path = parameters.policy_path
+    if parameters.policy_kind in ('', 'builtin') and not path:
+        path = default_path
+    if parameters.policy_kind in KINDS_WITH_FILES and not path:
+        raise PolicyError(NO_POLICY_TEXT)
+    kind = parameters.policy_kind or detect_kind(path)
+    wanted = load_options(parameters, path)
+    reserved = reserve(wanted)
+    try:
+        made = _load_worker(kind, parameters, wanted, statistics, reserved)
+    except BaseException:
+        reserved.release()
+        raise
+    reserved.loaded()
+    return made
+
+
+def _load_worker(
+    kind: str,
+    parameters: ServerParameters,
+    wanted: LoadOptions,
+    statistics: ServerStatistics,
+    reserved: MemoryReservation,
+) -> InferenceWorker:
+    policy = registry.load(kind, wanted)
+    check_text_lengths(policy.describe())
+    made = InferenceWorker(
+        policy,
+        slot=parameters.slot,
+        statistics=statistics,
+        image_threads=parameters.image_threads,
+        let_go=reserved.release,
+    )
+    try:
+        service_s = made.warm_up(parameters.warmup_inferences)
+    except InferenceFailed as error:
+        made.close()
+        raise PolicyError(f'the policy fails on an empty observation: {error}') from error
+    statistics.reset_for_policy(service_s)
+    return made
+
+
+def check_policy_path_change(present: ServerParameters, wanted: ServerParameters) -> None:
+    """Raise ParameterError for a path that nobody allowed when the node was started."""
+    if wanted.policy_path == present.policy_path:
+        return
+    root = present.policy_root
+    if not root:
+        raise ParameterError(
+            f'policy_path is fixed at start ({present.policy_path!r}); restart the node with the '
+            'new value, or with policy_root, the folder below which it may be changed'
+        )
+    # with all links followed: one that leads out of the folder is refused
+    if not Path(wanted.policy_path).resolve().is_relative_to(Path(root).resolve()):
+        raise ParameterError(
+            f'policy_path must lie below policy_root ({root!r}), got {wanted.policy_path!r}; copy '
+            'the policy there'
+        )
+
+
+def check_text_lengths(served: PolicyDescription) -> None:
+    """A text that no message can hold would be found by the first robot. Raises PolicyError."""
+    texts = (
+        ('fingerprint', served.fingerprint, FINGERPRINT_LIMIT, '; give it a shorter policy_name'),
+        ('policy_type', served.policy_type, TYPE_LIMIT, ''),
+        ('device', served.device, DEVICE_LIMIT, ''),
+    )
+    for name, text, limit, remedy in texts:
+        if len(text.encode()) > limit:
+            raise PolicyError(f'the {name} {text[:40]!r}... is over {limit} bytes{remedy}')
+
+
+def load_options(parameters: ServerParameters, path: str) -> LoadOptions:
+    return LoadOptions(
+        path,
+        parameters.device,
+        parameters.policy_name,
+        parameters.state_names,
+        parameters.action_names,
+        parameters.trained_fps,
+        parameters.allow_missing_statistics,
+        parameters.cpu_threads,
+        parameters.memory_margin_mb << 20,
+        parameters.recurrent_states,
+        parameters.dtype,
+        parameters.trusted_packages,
+    )
+
+
+def session_rules(parameters: ServerParameters) -> SessionRules:
+    return SessionRules(
+        parameters.max_sessions,
+        parameters.default_task,
+        parameters.pin_task,
+        parameters.strict_fps,
+        int(parameters.session_grace_s * 1e9),
+        int(parameters.session_idle_s * 1e9),
+        parameters.sessions_per_process,
+        parameters.one_shots_waiting,
+    )
+
+
+def admission_settings(parameters: ServerParameters) -> AdmissionSettings:
+    return AdmissionSettings(parameters.admission == 'auto', parameters.network_ms / 1e3)
+
+
+def make_core(
+    made: InferenceWorker,
+    mailbox: RequestQueue,
+    statistics: ServerStatistics,
+    parameters: ServerParameters,
+    watch: RequestObserver = NO_OBSERVER,
+) -> ServerCore:
+    """Return the policy ready to be served, not yet taking sessions."""
+    created = ServerCore(
+        made, mailbox, statistics, session_rules(parameters), admission_settings(parameters), watch
+    )
+    apply_live_parameters(created, parameters)
+    return created
+
+
+def apply_live_parameters(served: ServerCore, parameters: ServerParameters) -> None:
+    """Bring in what may change live; sessions that are open stay open."""
+    scheduler = schedulers.make_scheduler(
+        parameters.scheduler,
+        size=parameters.batch_size,
+        window_ns=int(parameters.batch_wait_ms * 1e6),
+        batch_limit=served.served.batch_limit,
+    )
+    served.change(session_rules(parameters), admission_settings(parameters), scheduler)
+
+
+def policy_summary(served: PolicyDescription) -> str:
+    """Return what is served, for the log."""
+    kind = served.state_class.name.lower()
+    return f'{served.fingerprint} ({served.policy_type}, {kind}) on {served.device}'
+
+
+def no_session_text(client_id: str, session_epoch: int) -> str:
+    return f'{client_id!r} has no session of epoch {session_epoch}'
+
+
+def not_ready_chunk(raw: bytes, text: str) -> Chunk:
+    """Return the answer of a server that serves no policy now."""
+    return error_chunk(raw, Status.DRAINING, f'not ready: {text}')

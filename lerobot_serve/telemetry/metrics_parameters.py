@@ -1,0 +1,20 @@
+"""The parameters of an endpoint, which every node has alike."""
+
+from __future__ import annotations
+
+from lerobot_serve.parameters import parameter
+
+
+def metrics_port() -> int:
+    """Return the parameter `metrics_port`."""
+    return parameter(
+        0,
+        'port of the HTTP endpoint with /metrics, /healthz and /readyz; 0 for none',
+        low=0,
+        high=65535,
+    )
+
+
+def metrics_address() -> str:
+    """Return the parameter `metrics_address`."""
+    return parameter('127.0.0.1', 'address of that endpoint; 0.0.0.0 lets other machines read it')

@@ -1,0 +1,83 @@
+"""
+The limits that a header names, read anew: the audit shares no code with the cage that it judges.
+
+What is bounded here is what a trace can prove: the position of each command and its step from the
+command before. Acceleration and lead need what was measured, which a trace does not have. Pure.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+import json
+from math import inf
+from typing import Any
+
+from lerobot_serve.tools.traces.fields import number, Record, text
+
+# what a float32 may be away from the number it stands for
+ROUNDING = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class CommandBounds:
+    """One value for each action; `step` is for one control step."""
+
+    names: tuple[str, ...]
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+    step: tuple[float, ...]
+    is_velocity: tuple[bool, ...]
+    # actions that an interlock may force at once
+    immediate: frozenset[str] = frozenset()
+
+
+def read_bounds(value: Any) -> CommandBounds:
+    """Return what the parameter `limits` says: JSON, as a text or as it is. Raises ValueError."""
+    content = _opened(value)
+    step_s = number(content, 'step_s')
+    rows = content.get('actions')
+    if step_s is None or step_s <= 0 or type(rows) is not list or not rows:
+        raise ValueError('the limits of the header have no step_s above 0 or no actions')
+    columns = [_row(row, step_s) for row in rows]
+    immediate = content.get('immediate')
+    named = frozenset(n for n in immediate if type(n) is str) if type(immediate) is list else ()
+    return CommandBounds(
+        *(tuple(column) for column in zip(*columns, strict=True)), frozenset(named)
+    )
+
+
+def _opened(value: Any) -> Record:
+    try:
+        content = json.loads(value) if isinstance(value, str) else value
+    except (ValueError, RecursionError):
+        content = None
+    if type(content) is not dict:
+        raise ValueError('the limits of the header are no JSON object')
+    return content
+
+
+def _row(row: Any, step_s: float) -> tuple[str, float, float, float, bool]:
+    """Return one of each field of Bounds. Raises ValueError."""
+    if type(row) is not dict or row.get('motion') not in ('position', 'velocity'):
+        raise ValueError('the limits of the header have an action without a motion')
+    is_velocity = row['motion'] == 'velocity'
+    fastest = _limit(row, 'max_velocity')
+    change = _limit(row, 'max_acceleration') if is_velocity else fastest
+    low, high = _limit(row, 'low', -inf), _limit(row, 'high')
+    if is_velocity:
+        low, high = max(low, -fastest), min(high, fastest)
+    step = min(_limit(row, 'max_step'), change * step_s)
+    return text(row, 'name'), low - _slack(low), high + _slack(high), step, is_velocity
+
+
+def _limit(row: Record, name: str, nothing: float = inf) -> float:
+    if row.get(name) is None:
+        return nothing
+    value = number(row, name)
+    if value is None:
+        raise ValueError(f'the limits of the header have {name} that is no number')
+    return value
+
+
+def _slack(bound: float) -> float:
+    return ROUNDING * max(1.0, abs(bound)) if abs(bound) < inf else 0.0

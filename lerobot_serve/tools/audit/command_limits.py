@@ -1,0 +1,105 @@
+"""
+Every command of an edge is made of numbers and within its limits.
+
+A robot may have been put outside its limits by hand. The cage then lets it come back but go no
+further out, so a command outside is a violation unless it is no further out than the one before.
+Steps are judged between two control steps that follow on each other: after a pause the robot may
+be elsewhere, and only the cage knew where. What an immediate interlock forces may go further than
+a step. One thread.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lerobot_serve.tools.audit.check import RunCheck
+from lerobot_serve.tools.audit.command_bounds import CommandBounds, ROUNDING
+from lerobot_serve.tools.traces.fields import integer, is_number, Record, text
+
+Command = list[float]
+# how an edge says that an interlock acts
+INTERLOCK_PHRASE = ' forces '
+
+
+class CommandLimitsCheck(RunCheck):
+    """See the module. `last` is what was commanded last, at the control step `tick`."""
+
+    CHECKS = ('finite', 'position', 'step')
+    KINDS = ('executed',)
+    ROLES = ('edge',)
+    WHY_NOT = 'nothing was commanded'
+
+    def __init__(self, *arguments: Any, **more: Any) -> None:
+        super().__init__(*arguments, **more)
+        self._finite, self._position, self._step = self.tallies
+        self._last: Command | None = None
+        self._tick: int | None = None
+
+    def see(self, record: Record) -> None:
+        tick, before = integer(record, 'tick'), self._tick
+        follows = tick is not None and before is not None and tick == before + 1
+        last = self._last if follows else None
+        self._tick = tick
+        if 'caged' not in record:
+            # a step without a command is one without motion
+            self._last = last
+            return
+        self._last = self._judge(record, last)
+
+    def _judge(self, record: Record, last: Command | None) -> Command | None:
+        """Return the command, None when it is none."""
+        caged, bounds = record['caged'], self.run.bounds
+        self._finite.judged += 1
+        if type(caged) is not list or not caged or not all(map(is_number, caged)):
+            self._finite.violated('what was commanded is not made of numbers')
+            return None
+        if bounds is None:
+            self._position.why_not = self._step.why_not = self.run.no_bounds_reason
+            return None
+        self._position.judged += 1
+        if len(caged) != len(bounds.names):
+            self._position.violated(
+                f'{len(caged)} numbers were commanded, the limits are for {len(bounds.names)}'
+            )
+            return None
+        self._check_position(caged, last, bounds)
+        if last is not None:
+            is_stop, forced = (
+                text(record, 'verdict') == 'stopped',
+                INTERLOCK_PHRASE in text(record, 'reason'),
+            )
+            self._check_step(caged, last, bounds, is_stop=is_stop, forced=forced)
+        return caged
+
+    def _check_position(self, caged: Command, last: Command | None, bounds: CommandBounds) -> None:
+        for joint, (value, low, high) in enumerate(
+            zip(caged, bounds.low, bounds.high, strict=True)
+        ):
+            if low <= value <= high:
+                continue
+            before = None if last is None else last[joint]
+            if before is not None and (before <= value < low or high < value <= before):
+                continue
+            self._position.violated(
+                f'{bounds.names[joint]} is commanded to {value:g}, its limits are '
+                f'{low:.6g} to {high:.6g}'
+            )
+            return
+
+    def _check_step(
+        self, caged: Command, last: Command, bounds: CommandBounds, *, is_stop: bool, forced: bool
+    ) -> None:
+        self._step.judged += 1
+        for joint, (value, before, step) in enumerate(zip(caged, last, bounds.step, strict=True)):
+            way = abs(value - before)
+            if way <= step or way <= step + ROUNDING * max(1.0, abs(value)):
+                continue
+            # who is stopped may be told at once that velocities are to rest
+            if bounds.names[joint] in bounds.immediate and forced:
+                continue
+            if is_stop and bounds.is_velocity[joint] and abs(value) <= abs(before):
+                continue
+            self._step.violated(
+                f'{bounds.names[joint]} goes from {before:g} to {value:g}, a step may be {step:g}'
+            )
+            return

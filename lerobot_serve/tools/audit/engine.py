@@ -1,0 +1,183 @@
+"""All checks over all runs, and the result. One thread; reads files, writes none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Protocol
+
+from lerobot_serve.tools.audit.action_age import ActionAgeCheck
+from lerobot_serve.tools.audit.check import CHECKS, CheckTally, RunCheck, TRACE_CHECKS, Violation
+from lerobot_serve.tools.audit.chunk_rows import ChunkRowsCheck
+from lerobot_serve.tools.audit.command_limits import CommandLimitsCheck
+from lerobot_serve.tools.audit.one_in_flight import OneInFlightCheck
+from lerobot_serve.tools.audit.prefix_policy import PrefixPolicyCheck
+from lerobot_serve.tools.audit.request_ends import RequestEndCheck
+from lerobot_serve.tools.audit.sticky_slots import KINDS as STICKY_KINDS
+from lerobot_serve.tools.audit.sticky_slots import StickySlotCheck
+from lerobot_serve.tools.audit.trace_integrity import TraceIntegrityCheck
+from lerobot_serve.tools.traces.fields import Record
+from lerobot_serve.tools.traces.runs import merge_by_time, open_runs, TimedRecords
+from lerobot_serve.tools.traces.trace_run import TraceRun
+
+# of one run each; the trace itself first, since the others ask what it found
+RUN_CHECKS: tuple[type[RunCheck], ...] = (
+    TraceIntegrityCheck,
+    ActionAgeCheck,
+    CommandLimitsCheck,
+    ChunkRowsCheck,
+    OneInFlightCheck,
+    RequestEndCheck,
+    PrefixPolicyCheck,
+)
+SHOWN_DEFAULT = 5
+RUNS_APART = 1 << 32
+
+
+class CheckStatus(Enum):
+    """What there is to say of a check."""
+
+    HOLDS = 'holds'
+    # the oldest parts were removed, or one of the traces does not record what the check needs
+    HOLDS_AS_RECORDED = 'holds_as_recorded'
+    # the end of a trace, a part or records are missing that should be there
+    INCOMPLETE = 'incomplete'
+    VIOLATED = 'violated'
+    NOT_JUDGED = 'not_judged'
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """
+    What came of one check.
+
+    judged       what was looked at: rows, requests, episodes or traces
+    judged_runs  of so many traces, `runs` there are that it is for
+    gaps         of so many things that are missing; `shown` has them, too
+    why_not      why it was not judged, or not everywhere
+    """
+
+    check: str
+    outcome: CheckStatus
+    judged: int
+    judged_runs: int
+    runs: int
+    violations: int
+    gaps: int
+    shown: tuple[Violation, ...]
+    why_not: str
+
+
+@dataclass(frozen=True, slots=True)
+class AuditResult:
+    """The whole result; `episodes` were seen, `joined` of them in more than one trace."""
+
+    runs: tuple[TraceRun, ...]
+    results: tuple[CheckResult, ...]
+    episodes: int
+    joined: int
+
+    @property
+    def outcome(self) -> CheckStatus:
+        """The worst of the checks; those of the trace itself prove no driving."""
+        if any(result.outcome is CheckStatus.VIOLATED for result in self.results):
+            return CheckStatus.VIOLATED
+        driving = [each.outcome for each in self.results if each.check not in TRACE_CHECKS]
+        if all(outcome is CheckStatus.NOT_JUDGED for outcome in driving):
+            return CheckStatus.NOT_JUDGED
+        if any(result.outcome is CheckStatus.INCOMPLETE for result in self.results):
+            return CheckStatus.INCOMPLETE
+        is_all = all(outcome is CheckStatus.HOLDS for outcome in driving)
+        return CheckStatus.HOLDS if is_all else CheckStatus.HOLDS_AS_RECORDED
+
+
+class RecordSource(Protocol):
+    """Records of several runs in one, for example a bag; `runs` is complete once it was read."""
+
+    runs: list[TraceRun]
+
+    def read(self, first_number: int) -> TimedRecords:
+        """Hand out all records in the order of time; runs are numbered from `first_number`."""
+
+
+def run_audit(
+    paths: Iterable[Path | str], *, show: int = SHOWN_DEFAULT, sources: Sequence[RecordSource] = ()
+) -> AuditResult:
+    """Return what all checks say of the traces. Raises TraceError."""
+    runs = open_runs(paths)
+    # more runs than a bag can have robots
+    more = [source.read(number * RUNS_APART) for number, source in enumerate(sources, 1)]
+    sticky = StickySlotCheck(show=show)
+    watchers: dict[int, list[RunCheck]] = {}
+    seers: dict[int, dict[str, list[Callable[[Record], None]]]] = {}
+    for run, record in merge_by_time(runs, more):
+        if run.number not in watchers:
+            watchers[run.number] = checks_for(run, show)
+            seers[run.number] = observers_by_kind(watchers[run.number])
+        kind = record['kind']
+        for see in seers[run.number].get(kind, ()):
+            see(record)
+        if kind in STICKY_KINDS:
+            sticky.see(run, record)
+    runs += [run for source in sources for run in source.runs]
+    for watcher in (each for of_run in watchers.values() for each in of_run):
+        watcher.finish()
+    sticky.finish(runs)
+    tallies = [tally for of_run in watchers.values() for each in of_run for tally in each.tallies]
+    tallies += sticky.tallies
+    results = [combine(check, [t for t in tallies if t.check == check], show) for check in CHECKS]
+    return AuditResult(tuple(runs), tuple(results), sticky.episodes, sticky.joined)
+
+
+def checks_for(run: TraceRun, show: int) -> list[RunCheck]:
+    """Return one of each that suits the run's role; its first record was read."""
+    suited = [kind for kind in RUN_CHECKS if not kind.ROLES or run.role in kind.ROLES]
+    return [
+        kind(run, show=show) for kind in suited if run.is_trace or kind is not TraceIntegrityCheck
+    ]
+
+
+def observers_by_kind(watchers: Iterable[RunCheck]) -> dict[str, list[Callable[[Record], None]]]:
+    """Return who is to see a record of each kind."""
+    found: dict[str, list[Callable[[Record], None]]] = {}
+    for watcher in watchers:
+        for kind in watcher.KINDS:
+            found.setdefault(kind, []).append(watcher.see)
+    return found
+
+
+def combine(check: str, tallies: list[CheckTally], show: int) -> CheckResult:
+    """Return what the tallies of all runs say together."""
+    judged = [tally for tally in tallies if tally.judged]
+    # a trace that has nothing of the kind leaves nothing open
+    reasons = [tally.partly if tally.judged else tally.why_not for tally in tallies]
+    missing = [reason for reason in reasons if reason]
+    violations = sum(tally.violations for tally in tallies)
+    gaps = sum(tally.gaps for tally in tallies)
+    if violations:
+        outcome = CheckStatus.VIOLATED
+    elif gaps:
+        outcome = CheckStatus.INCOMPLETE
+    elif not judged:
+        outcome = CheckStatus.NOT_JUDGED
+    elif missing or not all(tally.run.is_complete for tally in tallies):
+        outcome = CheckStatus.HOLDS_AS_RECORDED
+    else:
+        outcome = CheckStatus.HOLDS
+    shown = [violation for tally in tallies for violation in tally.shown][:show]
+    return CheckResult(
+        check,
+        outcome,
+        sum(tally.judged for tally in judged),
+        len(judged),
+        len(tallies),
+        violations,
+        gaps,
+        tuple(shown),
+        missing[0] if missing else NO_TRACE_COVERS_IT if not tallies else '',
+    )
+
+
+NO_TRACE_COVERS_IT = 'none of the traces tells of it'

@@ -1,0 +1,100 @@
+"""
+The messages of one MCAP file, also of one whose recorder was killed.
+
+Records are taken out of the file by their lengths, and what is in them is left to the package
+mcap. What cannot be read is left out and said. Any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from io import BytesIO
+from pathlib import Path
+import struct
+from typing import BinaryIO
+
+from mcap.data_stream import ReadDataStream
+from mcap.opcode import Opcode
+from mcap.records import Channel, Chunk, Schema
+from mcap.records import Message as McapMessage
+from mcap.stream_reader import breakup_chunk
+
+from lerobot_serve.tools.bags.message import BagError, BagMessage
+
+MAGIC = b'\x89MCAP0\r\n'
+HEAD = struct.Struct('<BQ')
+# a length above it is damage: no chunk and no message of ours comes near
+RECORD_LIMIT = 1 << 30
+
+ReportDamage = Callable[[str], None]
+Records = list[Schema | Channel | McapMessage]
+
+
+def read(path: Path, tell: ReportDamage) -> Iterator[BagMessage]:
+    """
+    Return the messages in the order in which they were written; `tell` hears in words what could
+    not be read. Raises BagError for what is no MCAP file, OSError.
+    """
+    with open(path, 'rb') as file:
+        if file.read(len(MAGIC)) != MAGIC:
+            raise BagError(f'{path} is no MCAP file: it does not begin like one')
+        yield from _messages(file, path, tell)
+
+
+def _messages(file: BinaryIO, path: Path, tell: ReportDamage) -> Iterator[BagMessage]:
+    schemas: dict[int, str] = {}
+    channels: dict[int, tuple[str, str]] = {}
+    nameless: set[int] = set()
+    for at, opcode, data in _records(file, path, tell):
+        try:
+            found = _open(opcode, data)
+        except Exception as error:
+            # what is damaged may raise anything
+            words = f'{type(error).__name__}: {error}'[:200]
+            tell(f'{path}: what begins at byte {at} is damaged ({words}) and left out')
+            continue
+        for record in found:
+            if isinstance(record, Schema):
+                schemas[record.id] = record.name
+            elif isinstance(record, Channel):
+                channels[record.id] = record.topic, schemas.get(record.schema_id, '')
+            elif record.channel_id in channels:
+                topic, kind = channels[record.channel_id]
+                yield BagMessage(topic, kind, record.log_time, record.data)
+            elif record.channel_id not in nameless:
+                nameless.add(record.channel_id)
+                tell(f'{path}: from byte {at} on, messages of a topic whose name is lost')
+
+
+def _records(file: BinaryIO, path: Path, tell: ReportDamage) -> Iterator[tuple[int, int, bytes]]:
+    """Return position, kind and bytes of each record up to the footer."""
+    size = path.stat().st_size
+    while True:
+        at = file.tell()
+        head = file.read(HEAD.size)
+        if not head:
+            tell(f'{path} has no footer: its recorder was killed or still writes')
+            return
+        opcode, length = HEAD.unpack(head) if len(head) == HEAD.size else (0, 0)
+        if opcode == 0 or length > min(RECORD_LIMIT, size - at - HEAD.size):
+            tell(f'{path} ends or is damaged at byte {at} of {size}; what follows is left out')
+            return
+        if opcode == Opcode.FOOTER:
+            return
+        if opcode in (Opcode.SCHEMA, Opcode.CHANNEL, Opcode.MESSAGE, Opcode.CHUNK):
+            yield at, opcode, file.read(length)
+        else:
+            file.seek(length, 1)
+
+
+def _open(opcode: int, data: bytes) -> Records:
+    """Return what a record holds. Raises anything for one that is damaged."""
+    stream = ReadDataStream(BytesIO(data))
+    if opcode == Opcode.CHUNK:
+        chunk = Chunk.read(stream)
+        if chunk.uncompressed_size > RECORD_LIMIT:
+            raise ValueError(f'{chunk.uncompressed_size} bytes in one chunk')
+        return breakup_chunk(chunk, validate_crc=True)
+    if opcode == Opcode.MESSAGE:
+        return [McapMessage.read(stream, len(data))]
+    return [Schema.read(stream) if opcode == Opcode.SCHEMA else Channel.read(stream)]

@@ -1,0 +1,100 @@
+"""All messages of a bag: a folder or one file, MCAP or SQLite, whoever recorded it. Any thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+import re
+
+import yaml
+
+from lerobot_serve.tools.bags import sqlite_file
+from lerobot_serve.tools.bags.message import BagError, BagMessage
+from lerobot_serve.tools.bags.recording import metadata
+
+
+def _read_mcap(path: Path, tell: Callable[[str], None]) -> Iterator[BagMessage]:
+    # who only reads traces, or the older storage, needs no package for it
+    from lerobot_serve.tools.bags import mcap_file
+
+    return mcap_file.read(path, tell)
+
+
+READERS = {'.mcap': _read_mcap, '.db3': sqlite_file.read}
+COMPRESSED = ('.mcap.zstd', '.db3.zstd', '.mcap.lz4', '.db3.lz4')
+
+
+def is_bag(path: Path) -> bool:
+    """Tell whether a path looks like a bag, without opening it."""
+    if path.is_dir():
+        return (path / metadata.METADATA_FILE).is_file() or bool(_files_in(path))
+    return path.name.endswith((*READERS, *COMPRESSED))
+
+
+def split_bags_and_traces(paths: Iterable[Path | str]) -> tuple[list[Path], list[Path]]:
+    """Return the paths that look like bags, and the others."""
+    given = [Path(path) for path in paths]
+    bags = [path for path in given if is_bag(path)]
+    return bags, [path for path in given if path not in bags]
+
+
+class Bag:
+    """
+    One bag. `damage` says in words what could not be read, once `read` was gone through; a bag
+    without any is whole.
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        """Raises BagError for what is no bag or cannot be read as it is."""
+        self.path = Path(path)
+        self.damage: list[str] = []
+        self.files = _files_in(self.path) if self.path.is_dir() else [self.path]
+        packed = [file for file in self.files if file.name.endswith(COMPRESSED)]
+        if packed:
+            raise BagError(f'{packed[0]} is compressed as a whole; unpack it first: zstd -d FILE')
+        if not self.files or self.files[0].suffix not in READERS:
+            raise BagError(
+                f'{self.path} is no bag; name a file .mcap or .db3, or the folder with it'
+            )
+        if _compression(self.files[0].parent).lower() == 'message':
+            raise BagError(
+                f'the messages of {self.path} are compressed one by one; convert it with '
+                'ros2 bag convert'
+            )
+
+    @property
+    def is_whole(self) -> bool:
+        return not self.damage
+
+    def read(self) -> Iterator[BagMessage]:
+        """Return all messages, about in the order of time. Raises BagError."""
+        self.damage = []
+        for file in self.files:
+            try:
+                yield from READERS[file.suffix](file, self._note)
+            except OSError as error:
+                raise BagError(f'{file} cannot be read: {error.strerror or error}') from error
+
+    def _note(self, text: str) -> None:
+        self.damage.append(text)
+
+
+def _files_in(folder: Path) -> list[Path]:
+    """Return the files of a bag in the order of their numbers: 10 comes behind 9."""
+    endings = (*READERS, *COMPRESSED)
+    found = [file for file in folder.iterdir() if file.name.endswith(endings) and file.is_file()]
+    return sorted(found, key=_in_order)
+
+
+def _in_order(file: Path) -> tuple[str, int]:
+    match = re.fullmatch(r'(.*?)(?:_(\d+))?', file.name.partition('.')[0])
+    return match[1], int(match[2] or 0)
+
+
+def _compression(folder: Path) -> str:
+    """Return the compression mode that the metadata names, empty when it names none."""
+    try:
+        content = yaml.safe_load((folder / metadata.METADATA_FILE).read_text())
+        return str(content[metadata.METADATA_ROOT]['compression_mode'])
+    except (OSError, ValueError, KeyError, TypeError, yaml.YAMLError):
+        return ''

@@ -1,0 +1,101 @@
+"""The file metadata.yaml of a bag's folder, by which `ros2 bag` knows it. Pure; any thread."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+
+from lerobot_serve.tools.bags.recording.qos_profiles import OfferedProfile
+
+METADATA_FILE = 'metadata.yaml'
+METADATA_ROOT = 'rosbag2_bagfile_information'
+# of ROS 2 Jazzy
+VERSION = 9
+
+
+@dataclass(frozen=True, slots=True)
+class BagTopic:
+    """
+    One topic of a bag; `encoding` and `definition` are what definitions.definition returns.
+    """
+
+    name: str
+    type: str
+    encoding: str = ''
+    definition: str = ''
+    profiles: tuple[OfferedProfile, ...] = field(default=(OfferedProfile(),))
+    type_hash: str = ''
+
+
+@dataclass(slots=True)
+class BagContents:
+    """What is in a bag: topics with their numbers of messages, and when they were received."""
+
+    topics: dict[str, BagTopic]
+    counts: dict[str, int]
+    first_ns: int | None = None
+    last_ns: int = 0
+
+    def add(self, topic: str, stamp_ns: int) -> None:
+        """Note one message."""
+        self.counts[topic] += 1
+        self.first_ns = stamp_ns if self.first_ns is None else min(self.first_ns, stamp_ns)
+        self.last_ns = max(self.last_ns, stamp_ns)
+
+    @property
+    def messages(self) -> int:
+        return sum(self.counts.values())
+
+
+def bag_information(contents: BagContents, files: Sequence[str], distro: str) -> dict[str, Any]:
+    """Return what the file says, without its root."""
+    first_ns = contents.first_ns or 0
+    times = {
+        'duration': {'nanoseconds': max(0, contents.last_ns - first_ns)},
+        'starting_time': {'nanoseconds_since_epoch': first_ns},
+        'message_count': contents.messages,
+    }
+    topics = [_topic(topic, contents.counts[name]) for name, topic in contents.topics.items()]
+    in_file = {
+        'starting_time': times['starting_time'],
+        'duration': times['duration'],
+        'message_count': contents.messages,
+    }
+    return {
+        'version': VERSION,
+        'storage_identifier': 'mcap',
+        **times,
+        'topics_with_message_count': topics,
+        'compression_format': '',
+        'compression_mode': '',
+        'relative_file_paths': list(files),
+        'files': [{'path': file, **in_file} for file in files],
+        'custom_data': {},
+        'ros_distro': distro,
+    }
+
+
+def as_yaml(content: dict[str, Any]) -> str:
+    """Return the YAML; no line refers to another one, which rosbag2 would not need but people."""
+    return yaml.dump(content, Dumper=_Plain, sort_keys=False)
+
+
+class _Plain(yaml.SafeDumper):
+    def ignore_aliases(self, data: object) -> bool:
+        return True
+
+
+def _topic(topic: BagTopic, count: int) -> dict[str, Any]:
+    return {
+        'topic_metadata': {
+            'name': topic.name,
+            'type': topic.type,
+            'serialization_format': 'cdr',
+            'offered_qos_profiles': [profile.as_table() for profile in topic.profiles],
+            'type_description_hash': topic.type_hash,
+        },
+        'message_count': count,
+    }

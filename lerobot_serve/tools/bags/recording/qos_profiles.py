@@ -1,0 +1,49 @@
+"""QoS profiles as rosbag2 writes them: a list in YAML. Pure functions; any thread."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+SECOND_NS = 10**9
+# how rmw says "for ever", in nanoseconds
+INFINITE_NS = (1 << 63) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class OfferedProfile:
+    """What a publisher offers, in the words of rmw: keep_last, reliable, transient_local, ..."""
+
+    history: str = 'keep_last'
+    depth: int = 10
+    reliability: str = 'reliable'
+    durability: str = 'volatile'
+    deadline_ns: int = INFINITE_NS
+    lifespan_ns: int = INFINITE_NS
+    liveliness: str = 'automatic'
+    liveliness_lease_ns: int = INFINITE_NS
+
+    def as_table(self) -> dict[str, Any]:
+        """Return what stands in the file."""
+        return {
+            'history': self.history,
+            'depth': self.depth,
+            'reliability': self.reliability,
+            'durability': self.durability,
+            'deadline': _time(self.deadline_ns),
+            'lifespan': _time(self.lifespan_ns),
+            'liveliness': self.liveliness,
+            'liveliness_lease_duration': _time(self.liveliness_lease_ns),
+            'avoid_ros_namespace_conventions': False,
+        }
+
+
+def as_yaml(profiles: tuple[OfferedProfile, ...]) -> str:
+    """Return the profiles as a channel of a bag holds them."""
+    return yaml.safe_dump([profile.as_table() for profile in profiles], sort_keys=False)
+
+
+def _time(nanoseconds: int) -> dict[str, int]:
+    return {'sec': nanoseconds // SECOND_NS, 'nsec': nanoseconds % SECOND_NS}

@@ -1,0 +1,124 @@
+"""
+Requests and answers of a bag, joined by client, session and number.
+
+A request may lie in a bag several times, on the topics of a router and of its servers, and have
+several answers, of a policy and its shadow. Of each policy the first answer counts. What comes
+first, a recorder does not know for sure: a request may stand behind its answer. One thread.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from lerobot_serve.tools.bags.message import BagMessage, CHUNK, OBSERVATION
+from lerobot_serve.wire.chunk import read_reply_summary
+from lerobot_serve.wire.errors import Malformed
+from lerobot_serve.wire.header import read_envelope
+
+# requests of one client that may be under way: one is, and late answers come behind
+REQUESTS_KEPT = 32
+# of a router: what its servers answer it, and second draws, which nobody plays
+REPLY_TOPICS, SECOND_DRAW_TOPIC = '/answers/', '/answers/again'
+
+Key = tuple[int, int]
+
+
+class RequestReply(NamedTuple):
+    """A request and its answer as CDR bytes, and when the recorder heard each."""
+
+    request: bytes
+    answer: bytes
+    request_ns: int
+    reply_ns: int
+
+
+def is_of_robot(topic: str) -> bool:
+    """Tell whether answers there are for a robot, or for a client of ours that plays one."""
+    return REPLY_TOPICS not in topic
+
+
+def is_no_second_draw(topic: str) -> bool:
+    return not topic.endswith(SECOND_DRAW_TOPIC)
+
+
+@dataclass(slots=True)
+class _OpenRequest:
+    request: BagMessage | None = None
+    waiting: list[BagMessage] = field(default_factory=list)
+    answered_by: set[str] = field(default_factory=set)
+
+
+class RequestPairer:
+    """
+    Counts what has no other half: `unanswered` requests and `orphans`, answers whose request is
+    not in the bag; `malformed` messages are neither.
+    """
+
+    def __init__(self, takes: Callable[[str], bool] = is_no_second_draw) -> None:
+        """Answers count on topics that `takes` accepts."""
+        self._takes = takes
+        self._flights: dict[str, OrderedDict[Key, _OpenRequest]] = {}
+        self.unanswered = self.orphans = self.malformed = 0
+
+    def join(self, messages: Iterable[BagMessage]) -> Iterator[RequestReply]:
+        """Return the pairs in the order in which they were complete."""
+        for message in messages:
+            yield from self.add(message)
+        self.finish()
+
+    def add(self, message: BagMessage) -> list[RequestReply]:
+        """Return the pairs that a message of any topic completes."""
+        try:
+            if message.type == OBSERVATION:
+                return self._asked(message)
+            if message.type == CHUNK and self._takes(message.topic):
+                return self._answered(message)
+        except Malformed:
+            self.malformed += 1
+        return []
+
+    def finish(self) -> None:
+        """What has no other half by now has none."""
+        for flights in self._flights.values():
+            for flight in flights.values():
+                self._count(flight)
+        self._flights = {}
+
+    def _asked(self, message: BagMessage) -> list[RequestReply]:
+        header, client_id, _ = read_envelope(message.data)
+        flight = self._flight(client_id, (header.session_epoch, header.seq))
+        if flight.request is None:
+            flight.request = message
+        waiting, flight.waiting = flight.waiting, []
+        return [_request_reply(flight.request, answer) for answer in waiting]
+
+    def _answered(self, message: BagMessage) -> list[RequestReply]:
+        answer = read_reply_summary(message.data)
+        header = answer.start.header
+        flight = self._flight(answer.start.client_id, (header.session_epoch, header.seq))
+        if answer.policy in flight.answered_by:
+            return []
+        flight.answered_by.add(answer.policy)
+        if flight.request is None:
+            flight.waiting.append(message)
+            return []
+        return [_request_reply(flight.request, message)]
+
+    def _flight(self, client_id: str, key: Key) -> _OpenRequest:
+        flights = self._flights.setdefault(client_id, OrderedDict())
+        if key not in flights:
+            flights[key] = _OpenRequest()
+            if len(flights) > REQUESTS_KEPT:
+                self._count(flights.popitem(last=False)[1])
+        return flights[key]
+
+    def _count(self, flight: _OpenRequest) -> None:
+        self.orphans += len(flight.waiting)
+        self.unanswered += not flight.answered_by
+
+
+def _request_reply(request: BagMessage, answer: BagMessage) -> RequestReply:
+    return RequestReply(request.data, answer.data, request.stamp_ns, answer.stamp_ns)

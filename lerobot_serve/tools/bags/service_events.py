@@ -1,0 +1,87 @@
+"""
+Topics on which services tell what they were asked and what they answered, and the one of them that
+a replay needs: what a robot asked for when it opened its session, which no request repeats.
+
+Plain; any thread.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+from lerobot_serve.tools.bags.message import BagMessage, PACKAGE
+from lerobot_serve.wire.cdr import CdrReader
+from lerobot_serve.wire.schema import FINGERPRINT_LIMIT, ID_LIMIT, TASK_LIMIT
+
+TOPIC_END, TYPE_END = '/_service_event', '_Event'
+OPEN_SESSION = f'{PACKAGE}/srv/OpenSession{TYPE_END}'
+
+# the request as the service received it
+REQUEST_RECEIVED = 1
+BYTE, UINT16, UINT32, UINT64 = (struct.Struct(f'<{code}') for code in 'BHIQ')
+# stamp of two numbers, and the 16 bytes that name the caller
+STAMP_AND_CALLER = struct.Struct('<iI16s')
+SIZE = struct.Struct('<IIB')
+REPLY_TOPIC_LIMIT = 256
+NAMES_LIMIT = CAMERAS_LIMIT = 4096
+
+Key = tuple[str, int]
+
+
+def is_service_event(topic: str, kind: str) -> bool:
+    """Tell whether a topic is one of those, by its names."""
+    return topic.endswith(TOPIC_END) and kind.endswith(TYPE_END)
+
+
+class SessionTerms(NamedTuple):
+    """What of OpenSession an answer depends on."""
+
+    robot_type: str
+    task: str
+    rtc_execution_horizon: int
+
+
+class SessionIndex:
+    """The sessions of a bag, whichever server or router was asked; the last word counts."""
+
+    def __init__(self) -> None:
+        self._agreed: dict[Key, SessionTerms] = {}
+
+    def hear(self, message: BagMessage) -> None:
+        """Take note of a message of any type. Raises Malformed."""
+        if message.type == OPEN_SESSION:
+            asked = read_open_session(message.data)
+            if asked:
+                self._agreed[asked[0]] = asked[1]
+
+    def find(self, client_id: str, session_epoch: int) -> SessionTerms | None:
+        return self._agreed.get((client_id, session_epoch))
+
+
+def read_open_session(raw: bytes) -> tuple[Key, SessionTerms] | None:
+    """Return session and wishes from a request to OpenSession, None from a reply."""
+    reader = CdrReader(raw)
+    (event,) = reader.unpack(BYTE, align=1)
+    reader.unpack(STAMP_AND_CALLER, align=4)
+    reader.unpack(UINT64, align=8)
+    if event != REQUEST_RECEIVED or not reader.count(1, 'request'):
+        return None
+    reader.unpack(UINT16, align=2)
+    client_id = reader.string(ID_LIMIT, 'client_id')
+    reader.unpack(UINT64, align=8)
+    (session_epoch,) = reader.unpack(UINT32, align=4)
+    reader.skip_string(REPLY_TOPIC_LIMIT, 'reply_topic')
+    robot_type = reader.string(ID_LIMIT, 'robot_type')
+    reader.skip_string(FINGERPRINT_LIMIT, 'policy')
+    reader.unpack(UINT32, align=4)
+    for what in ('state_names', 'action_names'):
+        for _ in range(reader.count(NAMES_LIMIT, what)):
+            reader.skip_string(ID_LIMIT, what)
+    for _ in range(reader.count(CAMERAS_LIMIT, 'cameras')):
+        reader.skip_string(ID_LIMIT, 'cameras')
+        reader.unpack(SIZE, align=4)
+    task = reader.string(TASK_LIMIT, 'task')
+    reader.unpack(BYTE, align=1)
+    (horizon,) = reader.unpack(UINT32, align=4)
+    return (client_id, session_epoch), SessionTerms(robot_type, task, horizon)

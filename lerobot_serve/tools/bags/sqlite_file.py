@@ -1,0 +1,34 @@
+"""The messages of one file of rosbag2's older storage, an SQLite database. Any thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+import sqlite3
+
+from lerobot_serve.tools.bags.message import BagError, BagMessage
+
+ALL = """
+    SELECT topics.name, topics.type, messages.timestamp, messages.data
+    FROM messages JOIN topics ON topics.id = messages.topic_id
+    ORDER BY messages.timestamp, messages.id
+"""
+
+
+def read(path: Path, tell: Callable[[str], None]) -> Iterator[BagMessage]:
+    """
+    Return the messages in the order of their stamps; `tell` hears in words what could not be read.
+
+    Raises BagError for what is no such database.
+    """
+    begun = False
+    try:
+        with closing(sqlite3.connect(f'{path.resolve().as_uri()}?mode=ro', uri=True)) as database:
+            for topic, kind, stamp_ns, data in database.execute(ALL):
+                begun = True
+                yield BagMessage(topic, kind, stamp_ns, bytes(data))
+    except (sqlite3.Error, TypeError) as error:
+        if not begun:
+            raise BagError(f'{path} cannot be read as a bag: {error}') from error
+        tell(f'{path} is damaged ({error}); what follows is left out')

@@ -1,0 +1,217 @@
+"""
+A bag as records of a trace: each robot in it as the run of an edge, each router as one of its own.
+
+Times are the recorder's, nanoseconds since 1970. A bag does not tell parameters, and not whether
+it holds all that was sent: so what the audit finds in it holds for what was recorded. One thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from lerobot_serve.tools.audit.command_bounds import CommandBounds
+from lerobot_serve.tools.bags import message_decoding
+from lerobot_serve.tools.bags.message import BagMessage, CHUNK, OBSERVATION
+from lerobot_serve.tools.bags.reader import Bag
+from lerobot_serve.tools.bags.request_pairs import is_of_robot, RequestPairer, RequestReply
+from lerobot_serve.tools.traces.fields import Record
+from lerobot_serve.tools.traces.trace_run import LinePosition, TraceRun
+from lerobot_serve.trace.format import records
+from lerobot_serve.trace.format.chunk_range import chunk_range, repeated_rows
+from lerobot_serve.trace.format.records import RecordIds
+from lerobot_serve.wire import chunk as wire_chunk
+from lerobot_serve.wire import observation as wire_observation
+from lerobot_serve.wire.chunk import Chunk
+from lerobot_serve.wire.errors import Malformed
+from lerobot_serve.wire.schema import Flag, Status
+
+# what a recorder hears of two topics may come this much out of order
+SLACK_NS = 50_000_000
+STATUSES = {int(status): status.name.lower() for status in Status}
+
+
+class BagRun(TraceRun):
+    """What a bag tells of one robot or router; the lines are its messages."""
+
+    is_trace = False
+    slack_ns = SLACK_NS
+    no_age_reason = 'a bag does not tell max_action_age_s; name it with --max-action-age'
+
+    def __init__(
+        self, path: Path, number: int, role: str, node: str, bounds: CommandBounds | None
+    ) -> None:
+        super().__init__(path, number)
+        self.role, self.node, self.bounds = role, node, bounds
+        self.no_bounds_reason = 'a bag does not tell the limits; name the robot file with --robot'
+        # nobody knows how the edge interpolated
+        self.parameters = {'interpolation': None}
+
+    def header(self, now_ns: int) -> Record:
+        """Return what stands for the header that a trace would have."""
+        return {'kind': 'header', 'mono_ns': now_ns, 'role': self.role, 'node': self.node}
+
+    def at(self, number: int) -> None:
+        """The next record comes from this message."""
+        self.place = LinePosition(str(self.path), number)
+        self.lines += 1
+
+
+class BagTrace:
+    """`runs` has what was met by now. `read` raises BagError."""
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        max_action_age_s: float | None = None,
+        bounds: CommandBounds | None = None,
+    ) -> None:
+        """Raises BagError."""
+        self._bag = Bag(path)
+        self._max_action_age_s, self._bounds = max_action_age_s, bounds
+        self.runs: list[TraceRun] = []
+        self._runs: dict[tuple[str, str], BagRun] = {}
+        self._before: dict[tuple[str, str], str] = {}
+        self._pairs = RequestPairer(is_of_robot)
+
+    def read(self, first_number: int = 0) -> Iterator[tuple[float, TraceRun, Record]]:
+        """
+        Hand out the records with when they were recorded, never falling; runs are numbered from
+        `first_number`.
+        """
+        latest_ns = 0
+        for number, message in enumerate(self._bag.read(), 1):
+            latest_ns = max(latest_ns, message.stamp_ns)
+            for role, name, record in self._told(message):
+                run = self._runs.get((role, name))
+                if run is None:
+                    run = self._begin(role, name, first_number + len(self.runs))
+                    yield latest_ns / 1e9, run, run.header(message.stamp_ns)
+                run.at(number)
+                yield latest_ns / 1e9, run, record
+        for run in self._runs.values():
+            # what an edge sent and the recorder did not hear, nobody knows
+            run.is_damaged = run.role == 'edge' or not self._bag.is_whole
+
+    def _begin(self, role: str, name: str, number: int) -> BagRun:
+        run = BagRun(self._bag.path, number, role, name, self._bounds)
+        if self._max_action_age_s is not None:
+            run.parameters['max_action_age_s'] = self._max_action_age_s
+        self.runs.append(run)
+        self._runs[role, name] = run
+        return run
+
+    def _told(self, message: BagMessage) -> Iterator[tuple[str, str, Record]]:
+        """Return role, name and record for each run that a message tells something of."""
+        try:
+            if message.type == message_decoding.EXECUTED_TYPE:
+                executed = message_decoding.decode_executed(message.data)
+                yield 'edge', executed.client_id, executed_record(message.stamp_ns, executed)
+            elif message.type == message_decoding.STATE_TYPE:
+                yield from self._changes(
+                    message.stamp_ns, message_decoding.decode_state(message.data)
+                )
+            elif message.type == message_decoding.DECISION_TYPE:
+                node = message.topic.rpartition('/')[0]
+                yield (
+                    'router',
+                    node,
+                    decision_record(
+                        message.stamp_ns, message_decoding.decode_decision(message.data)
+                    ),
+                )
+            elif message.type in (OBSERVATION, CHUNK):
+                for pair in self._pairs.add(message):
+                    chunk = wire_chunk.decode(pair.answer)
+                    yield 'edge', chunk.client_id, request_record(pair, chunk)
+        except Malformed:
+            self._bag.damage.append(f'a message of {message.topic} cannot be read')
+
+    def _changes(
+        self, now_ns: int, now: message_decoding.EdgeState
+    ) -> Iterator[tuple[str, str, Record]]:
+        for of, value in (('connection', now.state), ('ladder', now.rung)):
+            key = now.client_id, of
+            before = self._before.get(key)
+            self._before[key] = value
+            if before not in (None, value):
+                ids = RecordIds(now.client_id, episode_id=now.episode_id)
+                record = records.state(now_ns, of, before, value, why=now.reason, ids=ids)
+                yield 'edge', now.client_id, record
+
+
+def executed_record(now_ns: int, executed: message_decoding.ExecutedAction) -> Record:
+    """Return the record of a command."""
+    is_played = executed.rung == 'play'
+    ids = RecordIds(
+        executed.client_id,
+        executed.session_epoch if is_played else None,
+        executed.seq if is_played else None,
+        executed.episode_id,
+    )
+    made = records.executed(
+        now_ns,
+        ids,
+        tick=executed.tick,
+        verdict=executed.verdict,
+        rung=executed.rung,
+        raw=None,
+        caged=None,
+        chunk_row=executed.chunk_row if is_played else None,
+        age_s=executed.age_s if is_played else None,
+        slot=executed.slot,
+        policy=executed.policy,
+        reason=executed.reason,
+    )
+    for name, values in (('raw', executed.raw), ('caged', executed.commanded)):
+        if values.size:
+            made[name] = values.tolist()
+    return made
+
+
+def decision_record(now_ns: int, decision: message_decoding.RoutingDecision) -> Record:
+    """Return the record of where an episode was placed."""
+    return records.placement(
+        now_ns,
+        RecordIds(decision.client_id, episode_id=decision.episode_id),
+        slot=decision.slot,
+        bucket=decision.bucket,
+        split_percent=decision.split_percent,
+        moved=decision.moved,
+        routing_key=decision.routing_key,
+        degraded=decision.degraded,
+        cached=decision.cached,
+        server=decision.server,
+        policy=decision.policy,
+        reason=decision.reason,
+    )
+
+
+def request_record(pair: RequestReply, chunk: Chunk) -> Record:
+    """Return the record of a request, as the edge would have written it. Raises Malformed."""
+    asked = wire_observation.decode(pair.request)
+    header = chunk.header
+    ended_ns = max(pair.request_ns, pair.reply_ns)
+    made = records.request(
+        ended_ns,
+        RecordIds(chunk.client_id, header.session_epoch, header.seq, chunk.episode_id),
+        status=STATUSES.get(chunk.status, str(chunk.status)),
+        episode=header.episode,
+        routing=records.routing(chunk.slot),
+        policy=chunk.policy,
+        seed=chunk.seed,
+        queue_wait_ms=chunk.queue_wait_ms,
+        processing_ms=chunk.processing_ms,
+        inference_ms=chunk.inference_ms,
+        round_trip_ms=(ended_ns - pair.request_ns) / 1e6,
+        request_bytes=len(pair.request),
+        chunk_bytes=len(pair.answer),
+        chunk_range=chunk_range(chunk, repeated_rows(asked)),
+        superseded=chunk.superseded,
+        reason=chunk.status_text,
+    )
+    if asked.prefix_model.size or asked.prefix_robot.size:
+        made['prefix_policy'] = asked.prefix_policy
+        made['prefix_ignored'] = bool(header.flags & Flag.PREFIX_IGNORED)
+    return made

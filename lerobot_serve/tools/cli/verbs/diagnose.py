@@ -1,0 +1,81 @@
+"""`lerobot-serve explain`: why a robot stuttered, from traces of edge, router and server."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from math import isfinite
+
+from lerobot_serve.parameters import ParameterError
+from lerobot_serve.tools.cli.progress import show_spinner
+from lerobot_serve.tools.diagnosis.diagnose import AROUND_S, diagnose
+from lerobot_serve.tools.diagnosis.report import as_json, as_text, outcome
+from lerobot_serve.tools.diagnosis.time_of_day import parse_time_of_day, TimeOfDay
+from lerobot_serve.trace.format.schema import TraceError
+
+EXAMPLE = (
+    'example: lerobot-serve explain traces/ --client robot_217 --at 14:03  | ends with 0 when it '
+    'is explained, not told or nothing happened, 1 for files that cannot be read, 2 for a wrong '
+    'command line, 4 when nothing of that robot or that time is there'
+)
+STATUS = {'unknown_client': 4, 'not_covered': 4}
+AROUND_LIMIT_S = 3600.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        'paths',
+        metavar='PATH',
+        nargs='+',
+        help='a file of a trace of an edge, a router or a server, or a folder with traces',
+    )
+    parser.add_argument('--client', required=True, metavar='NAME', help='name of the robot')
+    parser.add_argument(
+        '--at',
+        type=time_argument,
+        metavar='TIME',
+        help='14:03 (that minute), 14:03:20 or 2026-07-30T14:03:20, in UTC by the clock of the '
+        'robot; without it the longest stall is explained',
+    )
+    parser.add_argument(
+        '--around',
+        type=seconds_argument,
+        default=AROUND_S,
+        metavar='S',
+        help=f'how much before and after it is looked at [s] ({AROUND_S:g})',
+    )
+    parser.add_argument('--brief', action='store_true', help='without the time line')
+    parser.add_argument('--json', action='store_true', help='print one object')
+
+
+def main(options: argparse.Namespace) -> int:
+    """Return 0, or 4 when there is nothing of that robot or time. Raises ParameterError."""
+    try:
+        with show_spinner('reading traces'):
+            story = diagnose(options.paths, options.client, at=options.at, around_s=options.around)
+    except (TraceError, OSError) as error:
+        raise ParameterError(str(error)) from error
+    if options.json:
+        print(json.dumps(as_json(story), indent=2))
+    else:
+        print(as_text(story, show_line=not options.brief))
+    return STATUS.get(outcome(story), 0)
+
+
+def time_argument(words: str) -> TimeOfDay:
+    """Raises ArgumentTypeError."""
+    try:
+        return parse_time_of_day(words)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def seconds_argument(words: str) -> float:
+    """Raises ArgumentTypeError."""
+    try:
+        seconds = float(words)
+    except ValueError:
+        seconds = float('nan')
+    if not (isfinite(seconds) and 0 <= seconds <= AROUND_LIMIT_S):
+        raise argparse.ArgumentTypeError(f'must be in [0, {AROUND_LIMIT_S:g}] s, got {words}')
+    return seconds

@@ -1,0 +1,183 @@
+"""`lerobot-serve plan`: how many policy servers, each with a GPU, a fleet needs. Needs no ROS."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+import json
+import math
+
+from lerobot_serve.edge.parameters import EdgeParameters
+from lerobot_serve.parameters import ParameterError
+from lerobot_serve.router.routing_parameters import RoutingParameters
+from lerobot_serve.server.parameters import ServerParameters
+from lerobot_serve.server.sessions.admission import MAX_UTILIZATION
+from lerobot_serve.tools.cli.progress import show_spinner
+from lerobot_serve.tools.plan.demand import FleetDemand, ServiceTime
+from lerobot_serve.tools.plan.formula import apply_formula
+from lerobot_serve.tools.plan.report import as_json, as_text
+from lerobot_serve.tools.plan.search import find_server_count, SimulationSettings
+
+EXAMPLE = (
+    'example: lerobot-serve plan --robots 300 --inference-ms 150 --rate-hz 1  | ends with 0 when '
+    'a number of servers holds all goals, 1 when none does or a value is refused, 2 for a wrong '
+    'command line'
+)
+EDGE, ROUTER, SERVER = EdgeParameters(), RoutingParameters(), ServerParameters()
+# 2,000,000 requests take minutes
+REQUESTS_LIMIT = 2_000_000
+# less says nothing of what happens when a server dies
+PERIODS_LEAST = 10
+
+
+@dataclass(frozen=True, slots=True)
+class NumberOption:
+    """One number of the command line; without `default` it has to be given."""
+
+    name: str
+    kind: type
+    low: float
+    high: float
+    default: float | None
+    text: str
+    is_required: bool = False
+
+    @property
+    def field(self) -> str:
+        return self.name[2:].replace('-', '_')
+
+    def check(self, value: float | None) -> float | None:
+        """Return the value. Raises ParameterError."""
+        if value is not None and not self.low <= value <= self.high:
+            bounds = f'[{self.low:.15g}, {self.high:.15g}]'
+            raise ParameterError(f'{self.name} must be in {bounds}, got {value:.15g}')
+        return value
+
+
+OPTIONS = (
+    NumberOption('--robots', int, 1, 10_000, None, 'how many robots', True),
+    NumberOption(
+        '--inference-ms', float, 0.1, 60_000, None,
+        'how long a server is busy with one request [ms], inference and processing, as measured',
+        True,
+    ),
+    NumberOption(
+        '--rate-hz', float, 0.01, 100, None,
+        f'how often each robot asks; as with buffer_time_s {EDGE.buffer_time_s:g} when not given',
+    ),
+    NumberOption('--batch', int, 1, 1024, 1, 'most requests answered together, as by micro_batch (1)'),
+    NumberOption(
+        '--per-more-ms', float, 0, 60_000, None,
+        'how long each further request of a batch takes [ms]; as long as the first if not given',
+    ),
+    NumberOption(
+        '--batch-wait-ms', float, 0, 1000, SERVER.batch_wait_ms,
+        f'how long a batch waits for more requests [ms] ({SERVER.batch_wait_ms:g})',
+    ),
+    NumberOption(
+        '--network-ms', float, 0, 10_000, SERVER.network_ms,
+        f'round trip through the network [ms] ({SERVER.network_ms:g})',
+    ),
+    NumberOption('--chunk-rows', int, 1, 10_000, 100, 'actions of a chunk (100)'),
+    NumberOption('--fps', float, 0.1, 1000, 30.0, 'actions that a robot plays a second (30)'),
+    NumberOption(
+        '--max-age-ms', float, 50, 60_000, 1e3 * EDGE.max_action_age_s,
+        f'max_action_age_s of the edges [ms] ({1e3 * EDGE.max_action_age_s:g})',
+    ),
+    NumberOption(
+        '--failover-s', float, 0, 60, ROUTER.answer_timeout_s,
+        'until the robots of a server that died ask another one [s]; answer_timeout_s of a router '
+        f'({ROUTER.answer_timeout_s:g}), without a router half of buffer_time_s of the edges '
+        f'({EDGE.buffer_time_s / 2:g})',
+    ),
+    NumberOption('--max-servers', int, 1, 10_001, None, 'most servers that are tried (robots + 1)'),
+    NumberOption('--seconds', float, 1, 100_000, 60.0, 'virtual time of each simulation [s] (60)'),
+    NumberOption('--seed', int, 0, 2**63, 1, 'another seed, other random numbers (1)'),
+)  # fmt: skip
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    for option in OPTIONS:
+        parser.add_argument(
+            option.name,
+            type=option.kind,
+            default=option.default,
+            required=option.is_required,
+            metavar='N' if option.kind is int else option.name.rpartition('-')[2].upper(),
+            help=option.text,
+        )
+    parser.add_argument('--json', action='store_true', help='print one object')
+
+
+def main(options: argparse.Namespace) -> int:
+    """Return 0 when a number of servers is enough, otherwise 1. Raises ParameterError."""
+    for option in OPTIONS:
+        option.check(getattr(options, option.field))
+    fleet, service = fleet_demand(options), service_time(options)
+    check_length(options, fleet)
+    found = apply_formula(fleet, service, MAX_UTILIZATION)
+    limit = options.max_servers or options.robots + 1
+    also = (found.without_spare, found.servers)
+    with show_spinner('simulating'):
+        planned = find_server_count(
+            fleet, service, SimulationSettings(options.seconds, options.seed), limit, also
+        )
+    if options.json:
+        print(json.dumps(as_json(fleet, service, found, planned), indent=2))
+    else:
+        print(as_text(fleet, service, found, planned))
+    return 1 if planned.servers is None else 0
+
+
+def fleet_demand(options: argparse.Namespace) -> FleetDemand:
+    """Return what the robots do. Raises ParameterError."""
+    chunk_s, max_age_s = options.chunk_rows / options.fps, options.max_age_ms / 1e3
+    return FleetDemand(
+        robots=options.robots,
+        rate_hz=options.rate_hz or default_rate_hz(min(chunk_s, max_age_s)),
+        network_s=options.network_ms / 1e3,
+        chunk_s=chunk_s,
+        max_age_s=max_age_s,
+        failover_s=options.failover_s,
+        patience_s=EDGE.request_timeout_s,
+    )
+
+
+def default_rate_hz(playable_s: float) -> float:
+    """Return how often an edge asks that leaves its buffer as it is. Raises ParameterError."""
+    if playable_s <= EDGE.buffer_time_s:
+        raise ParameterError(
+            f'--rate-hz must be given: a chunk can be played for {playable_s:g} s, which is no '
+            f'more than buffer_time_s of an edge ({EDGE.buffer_time_s:g}), so it asks all the time'
+        )
+    return 1 / (playable_s - EDGE.buffer_time_s)
+
+
+def service_time(options: argparse.Namespace) -> ServiceTime:
+    """Return what a server does. Raises ParameterError."""
+    more_ms = options.inference_ms if options.per_more_ms is None else options.per_more_ms
+    if more_ms > options.inference_ms:
+        raise ParameterError(
+            f'--per-more-ms must be in [0, --inference-ms ({options.inference_ms:g})], got '
+            f'{more_ms:g}'
+        )
+    return ServiceTime(
+        options.inference_ms / 1e3, more_ms / 1e3, options.batch, options.batch_wait_ms / 1e3
+    )
+
+
+def check_length(options: argparse.Namespace, fleet: FleetDemand) -> None:
+    """Raise ParameterError for a simulation that is too short or too long."""
+    least_s = math.ceil(max(PERIODS_LEAST * fleet.period_s, 4 * fleet.failover_s))
+    asked_hz = fleet.robots * fleet.rate_hz
+    most_s = math.floor(REQUESTS_LIMIT / asked_hz)
+    if most_s < least_s:
+        raise ParameterError(
+            f'{fleet.robots} robots at {fleet.rate_hz:g} Hz ask for {asked_hz:g} requests a '
+            f'second; in {least_s} s, the least of --seconds, at most {REQUESTS_LIMIT} can be'
+        )
+    if not least_s <= options.seconds <= most_s:
+        raise ParameterError(
+            f'--seconds must be in [{least_s}, {most_s}] for so many robots at that rate, got '
+            f'{options.seconds:g}'
+        )

@@ -1,0 +1,93 @@
+"""`lerobot-serve record`: writes what goes over the topics into a bag."""
+
+from __future__ import annotations
+
+import argparse
+from datetime import datetime
+from pathlib import Path
+
+from lerobot_serve.parameters import ParameterError
+from lerobot_serve.tools.bags.message import BagError
+
+EXAMPLE = (
+    'example: lerobot-serve record bags/monday  | ends at Ctrl-C; ends with 0 when the bag is '
+    'whole, 1 when it could not be written'
+)
+LIMIT_MB = 10_000_000
+LIMIT_S = 31_536_000
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        'folder',
+        metavar='FOLDER',
+        nargs='?',
+        type=Path,
+        help='the folder of the bag, which must not be there yet (bag_ and the time)',
+    )
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument(
+        '--topic',
+        dest='topics',
+        metavar='NAME',
+        nargs='+',
+        action='extend',
+        default=[],
+        help='record these; without it all topics of lerobot_serve_interfaces, and /diagnostics',
+    )
+    which.add_argument('--all', action='store_true', help='record every topic')
+    parser.add_argument(
+        '--max-size', type=float, default=0.0, metavar='MB', help='end at this size [MB]'
+    )
+    parser.add_argument(
+        '--duration', type=float, default=0.0, metavar='S', help='end after this time [s]'
+    )
+
+
+def main(options: argparse.Namespace) -> int:
+    """Raises ParameterError."""
+    for name, value, high in (
+        ('--max-size', options.max_size, LIMIT_MB),
+        ('--duration', options.duration, LIMIT_S),
+    ):
+        if not 0 <= value <= high:
+            raise ParameterError(f'{name} must be in [0, {high}] (0 for no limit), got {value:g}')
+    relative = [topic for topic in options.topics if not topic.startswith('/')]
+    if relative:
+        raise ParameterError(f'--topic must be full names such as /{relative[0]}, got {relative}')
+    folder = options.folder or Path(datetime.now().strftime('bag_%Y%m%d-%H%M%S'))
+    return record(folder, options)
+
+
+def record(folder: Path, options: argparse.Namespace) -> int:
+    """Record until a signal or a limit; return the exit status. Raises ParameterError."""
+    from lerobot_serve.ros.process.node_runtime import NodeRuntime, run
+    from lerobot_serve.tools.bags.recording.node import BagRecorderNode, TopicFilter
+
+    recorders: list[BagRecorderNode] = []
+
+    def create(runtime: NodeRuntime) -> BagRecorderNode:
+        wanted = TopicFilter(frozenset(options.topics), options.all)
+        limits = {'limit_bytes': int(options.max_size * 1e6), 'limit_s': options.duration}
+        try:
+            recorders.append(BagRecorderNode(runtime, folder, wanted, **limits))
+        except BagError as error:
+            raise ParameterError(str(error)) from error
+        return recorders[0]
+
+    status = run(create, [])
+    return print_summary(recorders[0], status) if recorders else status
+
+
+def print_summary(recorder: object, status: int) -> int:
+    """Say what is in the bag; return the exit status."""
+    recording, contents = recorder.recording, recorder.contents
+    for name in sorted(contents.counts):
+        print(f'{contents.counts[name]:>9}  {name}')
+    if recording.dropped:
+        print(f'{recording.dropped} messages were dropped: the disk was too slow')
+    if recording.failed:
+        print(f'error: {recording.ended}; what was written before can be read: {recorder.folder}')
+        return 1
+    print(f'{recorder.folder}: {contents.messages} messages; ended {recording.ended}')
+    return status or int(bool(recording.dropped))

@@ -1,0 +1,71 @@
+"""`lerobot-serve route`: which slot an episode is placed in by a split. Needs no ROS."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable
+import json
+import sys
+
+from lerobot_serve.parameters import ParameterError
+from lerobot_serve.router.placement.split import bucket, slot
+
+EXAMPLE = 'example: lerobot-serve route --split 80 ep_42 ep_xyz'
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        'episodes',
+        metavar='EPISODE',
+        nargs='+',
+        help='an episode id; a single - reads them from standard input, one a line',
+    )
+    parser.add_argument(
+        '--split', type=int, required=True, help='share of the episodes to slot a, 0 to 100 [%%]'
+    )
+    parser.add_argument('--json', action='store_true', help='print a list of objects')
+
+
+def main(options: argparse.Namespace) -> int:
+    """Raises ParameterError."""
+    if not 0 <= options.split <= 100:
+        raise ParameterError(f'--split must be in [0, 100], got {options.split}')
+    episodes = lines(sys.stdin.buffer) if options.episodes == ['-'] else options.episodes
+    routes = [route(episode_id, options.split) for episode_id in episodes]
+    print(json.dumps(routes, indent=2) if options.json else table(routes))
+    return 0
+
+
+def lines(file: Iterable[bytes]) -> list[str]:
+    """Return the lines that are not empty. Raises ParameterError."""
+    try:
+        found = [line.rstrip(b'\r\n').decode() for line in file]
+    except UnicodeDecodeError as error:
+        raise ParameterError(f'episode ids are UTF-8, got {error.object!r}') from error
+    return [line for line in found if line]
+
+
+def route(episode_id: str, split_percent: int) -> dict[str, object]:
+    """Return where a router with this split places a new episode. Raises ParameterError."""
+    if not episode_id:
+        raise ParameterError('EPISODE must not be empty: without an id requests are placed singly')
+    try:
+        number = bucket(episode_id)
+    except UnicodeEncodeError as error:
+        raise ParameterError(f'episode ids are UTF-8, got {episode_id!r}') from error
+    return {
+        'key': episode_id,
+        'bucket': number,
+        'slot': slot(number, split_percent),
+        'split_percent': split_percent,
+    }
+
+
+def table(routes: list[dict[str, object]]) -> str:
+    """Return the routes for a person; what would disturb a terminal is escaped."""
+    rows = [('slot', 'bucket', 'episode')]
+    for found in routes:
+        key = str(found['key'])
+        shown = key if key.isprintable() else repr(key)
+        rows.append((str(found['slot']), str(found['bucket']), shown))
+    return '\n'.join(f'{name:<4}  {number:>6}  {key}' for name, number, key in rows)

@@ -1,0 +1,83 @@
+"""The first reading of all runs: who is there, when, and where one robot stalled. One thread."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from lerobot_serve.tools.traces.fields import text
+from lerobot_serve.tools.traces.stalls import Stall, StallDetector
+from lerobot_serve.trace.story.source import Source
+
+CLIENTS_KEPT = 1000
+
+
+@dataclass(slots=True)
+class Survey:
+    """
+    edges         runs of edges that tell of the client; `others` all other runs
+    begin_s, end_s  what the client's edges cover; where there is none, all that tells of it
+    count, total_s  stalls of the client, and their lengths together; `stalls` are the longest
+    clients       whom the traces tell of at all
+    """
+
+    edges: list[Source] = field(default_factory=list)
+    others: list[Source] = field(default_factory=list)
+    begin_s: float = 0.0
+    end_s: float = 0.0
+    count: int = 0
+    total_s: float = 0.0
+    stalls: list[Stall] = field(default_factory=list)
+    clients: set[str] = field(default_factory=set)
+    is_found: bool = False
+
+    @property
+    def worst(self) -> Stall | None:
+        return max(self.stalls, key=lambda stall: stall.length_s, default=None)
+
+
+def survey(runs: Sequence[Source], client: str) -> Survey:
+    """Return what there is of a client. Raises TraceError."""
+    found = Survey()
+    spans: list[tuple[float, float]] = []
+    edge_spans: list[tuple[float, float]] = []
+    for run in runs:
+        playing = StallDetector()
+        times = _read(run, client, playing, found.clients)
+        is_edge = run.role == 'edge' and times is not None
+        (found.edges if is_edge else found.others).append(run)
+        if times:
+            (edge_spans if is_edge else spans).append(times)
+        if is_edge:
+            playing.finish()
+            found.count += playing.count
+            found.total_s += playing.total_s
+            found.stalls += playing.kept
+    found.stalls.sort(key=lambda stall: stall.begin_s)
+    found.is_found = bool(spans or edge_spans)
+    if found.is_found:
+        found.begin_s, found.end_s = _around(edge_spans or spans)
+    return found
+
+
+def _read(
+    run: Source, client: str, playing: StallDetector, clients: set[str]
+) -> tuple[float, float] | None:
+    """Return first and last time of the client in a run, None when it is not in there."""
+    times: tuple[float, float] | None = None
+    for time_s, record in run.read():
+        name = text(record, 'client')
+        if name == client:
+            first_s, last_s = times or (time_s, time_s)
+            times = min(first_s, time_s), max(last_s, time_s)
+            playing.see(time_s, record)
+        elif name and len(clients) < CLIENTS_KEPT:
+            clients.add(name)
+    if times:
+        clients.add(client)
+    return times
+
+
+def _around(spans: Iterable[tuple[float, float]]) -> tuple[float, float]:
+    begins, ends = zip(*spans, strict=True)
+    return min(begins), max(ends)

@@ -1,0 +1,98 @@
+"""The lines of a window: requests with the parts of their time, and what else happened."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from operator import itemgetter
+
+from lerobot_serve.tools.diagnosis.joined_request import JoinedRequest, LOST_STATUSES
+from lerobot_serve.tools.diagnosis.window_facts import WindowFacts
+from lerobot_serve.tools.traces.fields import text
+
+# so many calm ones in a row become one line
+FOLD_MIN = 3
+PARTS = (
+    ('queue wait', 'queue_wait_ms'),
+    ('processing', 'processing_ms'),
+    ('inference', 'inference_ms'),
+)
+
+
+def timeline_lines(facts: WindowFacts) -> list[tuple[float, str]]:
+    """Return when, by the clock of the robot, and what; calm answers in a row are one line."""
+    written: list[tuple[float, str]] = []
+    calm: list[JoinedRequest] = []
+    for time_s, what in sorted(_all(facts), key=itemgetter(0)):
+        if isinstance(what, JoinedRequest) and is_foldable(what, facts):
+            calm.append(what)
+            continue
+        written += _calm_lines(calm, facts)
+        calm = []
+        words = describe_request(what, facts) if isinstance(what, JoinedRequest) else what
+        written.append((time_s, words))
+    return written + _calm_lines(calm, facts)
+
+
+def is_foldable(request: JoinedRequest, facts: WindowFacts) -> bool:
+    """Tell whether it is one of many that went well beside the trouble."""
+    is_plain = request.status == 'ok' and len(request.servers) < 2
+    return is_plain and bool(facts.stalls) and not facts.is_during(request)
+
+
+def _all(facts: WindowFacts) -> Iterator[tuple[float, JoinedRequest | str]]:
+    for each in facts.happenings:
+        yield each.time_s, f'{each.who}  {each.words}'
+    for request in facts.requests.values():
+        if facts.begin_s <= request.end_s <= facts.end_s:
+            yield request.end_s, request
+
+
+def _calm_lines(calm: list[JoinedRequest], facts: WindowFacts) -> list[tuple[float, str]]:
+    if len(calm) < FOLD_MIN:
+        return [(request.end_s, describe_request(request, facts)) for request in calm]
+    words = f'{facts.client}  requests {calm[0].key.seq} to {calm[-1].key.seq}: {len(calm)} ok'
+    trips = [r.round_trip_ms for r in calm if r.round_trip_ms is not None]
+    if trips:
+        words += f', {min(trips):.0f} to {max(trips):.0f} ms'
+    return [(calm[0].end_s, words)]
+
+
+def describe_request(request: JoinedRequest, facts: WindowFacts) -> str:
+    """Return one request: what became of it, the parts of its time, who else tells of it."""
+    words = [f'{facts.client}  request {request.key.seq} {request.status}']
+    if request.edge and (reason := text(request.edge, 'reason')):
+        words[0] += f' ({reason})'
+    parts = ' + '.join(_parts(request))
+    whole = request.round_trip_ms
+    if whole is not None:
+        words[0] += f': {whole:.0f} ms' + (f' = {parts}' if parts else '')
+    elif parts:
+        words[0] += f': {parts}'
+    return '; '.join([*words, *_elsewhere(request, facts)])
+
+
+def _parts(request: JoinedRequest) -> Iterator[str]:
+    if request.network_ms is not None:
+        yield f'network {request.network_ms:.0f}'
+    for name, field in PARTS:
+        value = request.part(field)
+        if value is not None:
+            yield f'{name} {value:.0f}'
+
+
+def _elsewhere(request: JoinedRequest, facts: WindowFacts) -> Iterator[str]:
+    """What router and server tell, where it is more than the edge knows."""
+    for told in request.routers:
+        record = told.record
+        routing = record.get('routing')
+        slot = text(routing, 'slot') if isinstance(routing, dict) else ''
+        where = ' '.join(word for word in (slot, text(record, 'server')) if word)
+        status = text(record, 'status')
+        yield f'router: {where or "nobody"}' + (f', {status}' if status != 'ok' else '')
+    if request.status in (*LOST_STATUSES, 'no record'):
+        for told in request.servers:
+            yield f'server: {text(told.record, "status") or "?"}'
+        if not request.servers and any(facts.of_role('server')):
+            yield 'server: no record'
+    if len(request.servers) > 1:
+        yield f'asked {len(request.servers)} times'

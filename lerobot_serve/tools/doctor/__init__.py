@@ -1,0 +1,5 @@
+"""
+Checks machine, policy, robot file and ROS graph; each check returns findings with a remedy.
+Called by `lerobot-serve doctor`. All modules but node.py are pure: they get the facts that they
+check. The caller's thread and, for node.py, an executor thread.
+"""

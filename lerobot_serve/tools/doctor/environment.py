@@ -1,0 +1,265 @@
+"""ROS, packages, middleware, shared memory and limits of a machine. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from lerobot_serve.entry_points import FROM_ROS, missing_package_text
+from lerobot_serve.tools.doctor.finding import failure, Finding, ok, skipped, warning
+from lerobot_serve.tools.doctor.machine import FileSystemSpace, MachineFacts, PROFILE_VARIABLES
+
+DISTRIBUTIONS = ('jazzy', 'kilted')
+EVERYWHERE = ('cv2', 'numpy', 'prometheus_client', 'simplejpeg', 'yaml')
+FOR_POLICIES = ('torch', 'safetensors')
+FOR_LEROBOT = ('lerobot', 'tokenizers', 'torchvision', 'transformers')
+# what is not to be had without the others
+LOST_WITHOUT = {
+    'argcomplete': 'the shell completes no verbs and options',
+    'mcap': 'no bags are recorded or read',
+    'onnxruntime': 'a policy server runs no ONNX program',
+    'rich': 'the demo has no screen',
+}
+# 7400 + 250 ports a domain; Linux gives out 32768 to 60999 to connections that go out
+DOMAIN_LIMIT, OUTGOING_DOMAINS = 232, range(102, 215)
+RANGES = ('SUBNET', 'SYSTEM_DEFAULT')
+MIB = 1 << 20
+# what the profile of this package gives every node, and what it asks of the kernel
+SEGMENT_BYTES, BUFFER_BYTES = 8 * MIB, 4 * MIB
+NODES_NEEDED, NODES_WANTED = 4, 16
+FILES_NEEDED, FILES_WANTED = 256, 1024
+
+
+@dataclass(frozen=True, slots=True)
+class MiddlewareFacts:
+    """
+    What runs below ROS in this process: `complaint` says what will be lost of large messages,
+    `error` why ROS did not start.
+    """
+
+    name: str = ''
+    complaint: str = ''
+    error: str = ''
+
+
+def check_environment(
+    machine: MachineFacts, middleware: MiddlewareFacts, kind: str
+) -> list[Finding]:
+    """Return the findings; `kind` is that of the policy, empty where none is wanted."""
+    return [
+        ros(machine, middleware.error),
+        *packages(machine.missing, kind),
+        domain(machine.variables.get('ROS_DOMAIN_ID', '')),
+        discovery(machine.variables),
+        *middleware_findings(middleware),
+        profile(machine),
+        shared_memory(machine.shared_memory),
+        network_buffers(machine),
+        open_files(machine),
+    ]
+
+
+def ros(machine: MachineFacts, error: str) -> Finding:
+    name, distribution = 'ROS', machine.variables.get('ROS_DISTRO', '')
+    source = 'source the setup.bash of ROS 2 and of this workspace'
+    if error:
+        return failure(name, f'ROS does not start: {error}', f'correct that, or {source}')
+    if not distribution:
+        return warning(name, 'it runs, but ROS_DISTRO is not set', source)
+    if distribution not in DISTRIBUTIONS:
+        return warning(
+            name,
+            f'{distribution}; this package is tested with {" and ".join(DISTRIBUTIONS)}',
+            f'install ROS 2 {DISTRIBUTIONS[0]}, or run `make test` with yours',
+        )
+    return ok(name, f'{distribution}, Python {machine.python}')
+
+
+def packages(missing: frozenset[str], kind: str) -> list[Finding]:
+    """Return what is wrong with Python packages; a robot needs no torch."""
+    needed = [*EVERYWHERE, *FROM_ROS]
+    needed += FOR_POLICIES if kind else ()
+    needed += FOR_LEROBOT if kind == 'lerobot' else ()
+    found = [
+        failure(f'package {name}', 'is not installed here', install_hint(name))
+        for name in needed
+        if name in missing
+    ]
+    found += [
+        warning(f'package {name}', f'is missing: {lost}', install_hint(name))
+        for name, lost in LOST_WITHOUT.items()
+        if name in missing
+    ]
+    if found:
+        return found
+    without = sorted(missing - {*needed})
+    spared = f'; not here, and not needed for this: {", ".join(without)}' if without else ''
+    return [ok('packages', f'all that is needed is installed{spared}')]
+
+
+def install_hint(package: str) -> str:
+    """Return what the executables say when the package is missing."""
+    return missing_package_text(ModuleNotFoundError(name=package))
+
+
+def domain(text: str) -> Finding:
+    name = 'ROS_DOMAIN_ID'
+    change = 'export ROS_DOMAIN_ID=N with an N from 0 to 101, the same on all machines'
+    if not text:
+        return ok(name, 'not set: domain 0, which all share on this network who set none')
+    if not (text.isascii() and text.strip().isdigit()) or int(text) > DOMAIN_LIMIT:
+        return failure(name, f'must be a number from 0 to {DOMAIN_LIMIT}, got {text!r}', change)
+    if int(text) in OUTGOING_DOMAINS:
+        return warning(
+            name,
+            f'{text}: the system gives the ports of this domain to other connections, too',
+            change,
+        )
+    return ok(name, text)
+
+
+def discovery(variables: Mapping[str, str]) -> Finding:
+    """Return whether other machines will be found."""
+    name, reach = 'discovery', variables.get('ROS_AUTOMATIC_DISCOVERY_RANGE', '').upper()
+    alone = variables.get('ROS_LOCALHOST_ONLY') == '1'
+    if variables.get('ROS_DISCOVERY_SERVER'):
+        return discovery_server(variables)
+    if variables.get('ROS_STATIC_PEERS'):
+        return ok(name, f'peers are named: {variables["ROS_STATIC_PEERS"]}')
+    if reach == 'OFF':
+        return failure(
+            name,
+            'ROS_AUTOMATIC_DISCOVERY_RANGE is OFF: no node finds another',
+            'unset ROS_AUTOMATIC_DISCOVERY_RANGE, or name the machines in ROS_STATIC_PEERS',
+        )
+    if reach == 'LOCALHOST' or alone:
+        what = 'ROS_LOCALHOST_ONLY is 1' if alone else 'ROS_AUTOMATIC_DISCOVERY_RANGE is LOCALHOST'
+        return warning(
+            name,
+            f'{what}: robots and servers on other machines are not found',
+            f'unset {what.partition(" ")[0]}, unless all of it runs on this machine',
+        )
+    if reach and reach not in RANGES:
+        return warning(
+            name,
+            f'ROS_AUTOMATIC_DISCOVERY_RANGE is {reach!r}, which ROS does not know',
+            'set it to SUBNET, LOCALHOST or OFF, or unset it',
+        )
+    return ok(name, 'nodes of the same network are found')
+
+
+def discovery_server(variables: Mapping[str, str]) -> Finding:
+    """Return whether an operator sees all that a discovery server knows."""
+    name, server = 'discovery', variables['ROS_DISCOVERY_SERVER']
+    if variables.get('ROS_SUPER_CLIENT', '').upper() in ('TRUE', '1'):
+        return ok(name, f'by the discovery server {server}')
+    return warning(
+        name,
+        f'by the discovery server {server}, which tells only of topics that are used here: '
+        'record, doctor and rqt miss the others',
+        'export ROS_SUPER_CLIENT=TRUE where an operator looks',
+    )
+
+
+def middleware_findings(middleware: MiddlewareFacts) -> list[Finding]:
+    """Return what the middleware is, and what it does to large messages."""
+    name, large = 'middleware', 'large messages'
+    if middleware.error:
+        return [skipped(name, 'ROS does not start'), skipped(large, 'ROS does not start')]
+    if 'fastrtps' not in middleware.name:
+        return [
+            warning(
+                name,
+                middleware.complaint or f'{middleware.name} is in use',
+                'export RMW_IMPLEMENTATION=rmw_fastrtps_cpp on all machines, or measure yours: '
+                'lerobot-serve bench',
+            ),
+            skipped(large, f'what {middleware.name} does to them is not known here'),
+        ]
+    if middleware.complaint:
+        found, _, how = middleware.complaint.partition('. ')
+        use = (
+            'use the Fast DDS profile of this package, config/fastdds.xml '
+            '(config/fastdds_3.xml from Kilted on)'
+        )
+        return [ok(name, middleware.name), failure(large, found, how or use)]
+    return [
+        ok(name, middleware.name),
+        ok(large, f'the shared-memory segment has {SEGMENT_BYTES // MIB} MiB or more'),
+    ]
+
+
+def profile(machine: MachineFacts) -> Finding:
+    """Return which profile Fast DDS reads; one that is not there it passes over in silence."""
+    name = 'profile of Fast DDS'
+    given = {
+        key: machine.variables[key] for key in PROFILE_VARIABLES if machine.variables.get(key)
+    }
+    for variable, file in given.items():
+        if file in machine.missing_profiles:
+            return failure(
+                name,
+                f'{variable} names {file}, which cannot be read',
+                f'unset {variable} to use the profile of this package, or correct the path',
+            )
+    if not given:
+        return ok(name, "this package's own")
+    return ok(name, ', '.join(f'{file} ({variable})' for variable, file in given.items()))
+
+
+def shared_memory(space: FileSystemSpace | None) -> Finding:
+    name = 'shared memory'
+    enlarge = 'enlarge it: sudo mount -o remount,size=1G /dev/shm, or docker run --shm-size=1g'
+    if space is None:
+        return failure(name, 'there is no /dev/shm', 'mount it: docker run --shm-size=1g')
+    if not space.writable:
+        return failure(
+            name, '/dev/shm cannot be written to', 'sudo chmod 1777 /dev/shm, or mount it anew'
+        )
+    nodes = space.free_bytes // SEGMENT_BYTES
+    free, total = space.free_bytes // MIB, space.total_bytes // MIB
+    found = f'{free} of {total} MiB are free, room for {nodes} nodes'
+    clean = 'remove what dead processes left there: fastdds shm clean; or '
+    if nodes < NODES_NEEDED:
+        return failure(name, found, f'{clean}{enlarge}')
+    if nodes < NODES_WANTED:
+        return warning(name, found, f'{clean}{enlarge}')
+    return ok(name, found)
+
+
+def network_buffers(machine: MachineFacts) -> Finding:
+    """Return whether the kernel allows the buffers that the profile asks for."""
+    name = 'network buffers'
+    limits = {
+        'net.core.rmem_max': machine.receive_buffer_bytes,
+        'net.core.wmem_max': machine.send_buffer_bytes,
+    }
+    known = {key: value for key, value in limits.items() if value is not None}
+    small = {key: value for key, value in known.items() if value < BUFFER_BYTES}
+    if small:
+        told = ', '.join(f'{key} is {value}' for key, value in small.items())
+        return warning(
+            name,
+            f'{told}: bursts of images from other machines are lost',
+            f'sudo sysctl -w {" ".join(f"{key}={BUFFER_BYTES}" for key in small)}, and the same '
+            'in /etc/sysctl.d; in a container, on its host',
+        )
+    if not known:
+        return skipped(name, 'this system does not tell')
+    return ok(name, f'the kernel allows {BUFFER_BYTES // MIB} MiB and more')
+
+
+def open_files(machine: MachineFacts) -> Finding:
+    """Return whether this process may open files enough; `ulimit -n`."""
+    name, limit = 'open files', machine.open_files
+    if limit is None:
+        return ok(name, 'no limit')
+    most = machine.open_files_allowed
+    raised = FILES_WANTED if most is None else max(FILES_WANTED, min(most, 65536))
+    how = f'ulimit -n {raised}; for services LimitNOFILE={raised} in the unit of systemd'
+    found = f'{limit} may be open at once (ulimit -n)'
+    if limit < FILES_NEEDED:
+        return failure(name, found, how)
+    if limit < FILES_WANTED:
+        return warning(name, f'{found}; a router of a fleet needs more', how)
+    return ok(name, found)

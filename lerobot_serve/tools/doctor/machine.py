@@ -1,0 +1,93 @@
+"""What is looked at of this machine, read once and kept as data. Any thread."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+import os
+from pathlib import Path
+import platform
+import resource
+
+from lerobot_serve.entry_points import FROM_ROS, REQUIREMENTS
+
+SHARED_MEMORY = '/dev/shm'
+NETWORK = Path('/proc/sys/net/core')
+PROFILE_VARIABLES = ('FASTRTPS_DEFAULT_PROFILES_FILE', 'FASTDDS_DEFAULT_PROFILES_FILE')
+
+
+@dataclass(frozen=True, slots=True)
+class FileSystemSpace:
+    """Room in a file system, and whether this user may write there."""
+
+    free_bytes: int
+    total_bytes: int
+    writable: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class MachineFacts:
+    """None stands for what the system does not tell."""
+
+    variables: Mapping[str, str] = field(default_factory=dict)
+    python: str = ''
+    shared_memory: FileSystemSpace | None = None
+    receive_buffer_bytes: int | None = None
+    send_buffer_bytes: int | None = None
+    open_files: int | None = None
+    open_files_allowed: int | None = None
+    missing: frozenset[str] = frozenset()
+    # names of profile files that are not there
+    missing_profiles: frozenset[str] = frozenset()
+
+
+def read_machine() -> MachineFacts:
+    """Return how it is now; call it before ROS starts, which sets variables."""
+    variables = dict(os.environ)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    profiles = {variables[name] for name in PROFILE_VARIABLES if variables.get(name)}
+    return MachineFacts(
+        variables,
+        platform.python_version(),
+        file_system_space(SHARED_MEMORY),
+        kernel_value(NETWORK / 'rmem_max'),
+        kernel_value(NETWORK / 'wmem_max'),
+        None if soft == resource.RLIM_INFINITY else soft,
+        None if hard == resource.RLIM_INFINITY else hard,
+        frozenset(missing_packages((*FROM_ROS, *REQUIREMENTS))),
+        frozenset(name for name in profiles if not os.access(name, os.R_OK)),
+    )
+
+
+def file_system_space(path: str) -> FileSystemSpace | None:
+    """Return the room of a folder's file system, None when there is no such folder."""
+    try:
+        found = os.statvfs(path)
+    except OSError:
+        return None
+    return FileSystemSpace(
+        found.f_bavail * found.f_frsize,
+        found.f_blocks * found.f_frsize,
+        os.access(path, os.W_OK | os.X_OK),
+    )
+
+
+def kernel_value(file: Path) -> int | None:
+    """Return the number that a file of the kernel holds."""
+    try:
+        return int(file.read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def missing_packages(packages: Iterable[str]) -> list[str]:
+    """Return those that cannot be imported; none is."""
+    return [name for name in packages if not _is_importable(name)]
+
+
+def _is_importable(package: str) -> bool:
+    try:
+        return find_spec(package) is not None
+    except (ImportError, ValueError):
+        return False

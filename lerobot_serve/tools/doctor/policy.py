@@ -1,0 +1,219 @@
+"""
+Loads a policy as a policy_server does, tells what it is, and measures it. One thread: that of
+whoever asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+import time
+
+import numpy as np
+
+from lerobot_serve.edge.robot.description import RobotDescription
+from lerobot_serve.policies.base import PolicyDescription, PolicyError
+from lerobot_serve.policies.error_text import one_line
+from lerobot_serve.policies.lerobot.checkpoint.checkpoint import read_checkpoint
+from lerobot_serve.policies.lerobot.checkpoint.dataset_info import read_dataset_info
+from lerobot_serve.policies.lerobot.checkpoint.features import unspecified_options
+from lerobot_serve.policies.resources.memory import host_memory
+from lerobot_serve.server import assembly
+from lerobot_serve.server.inference.worker import InferenceFailed, InferenceWorker
+from lerobot_serve.server.observability.server_statistics import ServerStatistics
+from lerobot_serve.server.parameters import ServerParameters
+from lerobot_serve.tools.doctor.finding import failure, Finding, ok, warning
+from lerobot_serve.tools.doctor.speed import PolicySpeed
+from lerobot_serve.wire.schema import StateClass
+
+RUNS_LIMIT, RUNS_NEEDED, LIMIT_S = 200, 5, 5.0
+MIB = 1 << 20
+LOADS = 'loads'
+CLASSES = {
+    StateClass.CHUNK_STATELESS: 'remembers nothing; all sessions share it',
+    StateClass.NEEDS_HISTORY: 'looks at past observations, which each request brings',
+    StateClass.RECURRENT: 'has a hidden state for each session; robots stay with their server',
+    StateClass.EXCLUSIVE: 'nobody knows what it remembers; one session at a time',
+}
+PAGE = 'docs/policy_server.md says what each kind of policy needs'
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyExamination:
+    """What became of a policy; `served` and `forward_ms` are there when it could be used."""
+
+    findings: tuple[Finding, ...]
+    served: PolicyDescription | None = None
+    forward_ms: tuple[float, ...] = ()
+
+    def pace(self, robot: RobotDescription | None) -> PolicySpeed | None:
+        """Return how it keeps up, with the robot or else with its own rate."""
+        if not self.served or not self.forward_ms:
+            return None
+        p50_ms, p99_ms = np.percentile(self.forward_ms, [50, 99])
+        fps = robot.fps if robot else self.served.trained_fps
+        return PolicySpeed(
+            float(p50_ms), float(p99_ms), len(self.forward_ms), fps, self.served.chunk_size
+        )
+
+
+def with_robot_names(
+    robot: RobotDescription | None, parameters: ServerParameters
+) -> tuple[ServerParameters, tuple[str, ...]]:
+    """
+    Return parameters in which what no file of LeRobot holds is taken from the robot file, so that
+    the policy loads, and the names of these: no robot file is compared with itself.
+    """
+    if robot is None or parameters.policy_kind != 'lerobot':
+        return parameters, ()
+    own = {
+        'state_names': robot.state_names,
+        'action_names': robot.action_names,
+        'trained_fps': robot.fps,
+    }
+    try:
+        folder = read_checkpoint(parameters.policy_path)
+        missing = unspecified_options(
+            folder, assembly.load_options(parameters, parameters.policy_path)
+        )
+    except PolicyError:
+        # told when it is loaded
+        return parameters, ()
+    return replace(parameters, **{name: own[name] for name in missing}), missing
+
+
+def training_findings(parameters: ServerParameters) -> list[Finding]:
+    """Return where names and rate come from, where that is a file of the training."""
+    if parameters.policy_kind != 'lerobot':
+        return []
+    training = read_dataset_info(Path(parameters.policy_path))
+    if not training.file:
+        return []
+    return [ok('training', f'{training.file} tells names and rate that are not given')]
+
+
+def examine_policy(
+    parameters: ServerParameters,
+    default_path: str = '',
+    *,
+    runs: int = RUNS_LIMIT,
+    limit_s: float = LIMIT_S,
+    clock: Callable[[], float] = time.perf_counter,
+) -> PolicyExamination:
+    """Load the policy and use it; whatever is wrong becomes a finding."""
+    statistics = ServerStatistics()
+    parameters = replace(parameters, warmup_inferences=1)
+    before_bytes, begin_s = resident_bytes(), clock()
+    try:
+        worker, missing = _load(parameters, default_path, statistics)
+    except PolicyError as error:
+        return PolicyExamination((failure(LOADS, str(error), PAGE),))
+    except Exception as error:
+        # the code of another package: nobody knows what it raises
+        return PolicyExamination((failure(LOADS, one_line(error), f'mend that package; {PAGE}'),))
+    loaded_s, grown_bytes = clock() - begin_s, resident_bytes() - before_bytes
+    try:
+        forward_ms = _measure(worker, runs, limit_s, clock)
+    except InferenceFailed as error:
+        found = failure('predicts', str(error), f'it failed on a black picture; {PAGE}')
+        return PolicyExamination((found,), worker.served)
+    finally:
+        worker.close()
+    findings = (
+        ok(LOADS, f'{parameters.policy_kind}, in {loaded_s:.1f} s'),
+        *policy_findings(worker.served, missing),
+        ok(
+            'warm-up',
+            f'the first prediction took {1e3 * statistics.service_s():.1f} ms, later ones '
+            f'{float(np.median(forward_ms)):.1f} ms',
+        ),
+        memory_finding(grown_bytes),
+    )
+    return PolicyExamination(findings, worker.served, tuple(forward_ms))
+
+
+def _load(
+    parameters: ServerParameters, default_path: str, statistics: ServerStatistics
+) -> tuple[InferenceWorker, str]:
+    """
+    Return the policy, and what is missing of its statistics. Raises PolicyError.
+
+    A policy that loads only when statistics may be missing lacks them, whoever its loader is.
+    """
+    try:
+        return assembly.load_worker(parameters, default_path, statistics), ''
+    except PolicyError as error:
+        if parameters.allow_missing_statistics:
+            raise
+        lenient = replace(parameters, allow_missing_statistics=True)
+        try:
+            return assembly.load_worker(lenient, default_path, statistics), str(error)
+        except PolicyError:
+            raise error from None
+
+
+def _measure(
+    worker: InferenceWorker, runs: int, limit_s: float, clock: Callable[[], float]
+) -> list[float]:
+    """Return how long predictions took [ms], as many as there is time for. Raises InferenceFailed."""
+    begin_s, took_ms = clock(), []
+    while len(took_ms) < runs and (len(took_ms) < RUNS_NEEDED or clock() - begin_s < limit_s):
+        took_ms.append(1e3 * worker.warm_up(1))
+    return took_ms
+
+
+def policy_findings(served: PolicyDescription, missing_statistics: str) -> list[Finding]:
+    """Return what a policy is, and what it says an operator should know."""
+    kind = served.state_class.name.lower()
+    found = [
+        ok('classified', f'{served.policy_type}, {kind}: {CLASSES[served.state_class]}'),
+        ok(
+            'gives',
+            f'chunks of {served.chunk_size} rows of {len(served.action_names)} actions from '
+            f'{len(served.state_names)} values and {len(served.cameras)} cameras, '
+            f'{"with" if served.supports_rtc else "without"} real-time chunking',
+        ),
+        statistics_finding(missing_statistics),
+        ok('fingerprint', served.fingerprint),
+    ]
+    return found + [
+        warning('note', note, f'see that it is meant, since every robot is told; {PAGE}')
+        for note in served.notes
+        if not missing_statistics
+    ]
+
+
+def statistics_finding(missing: str) -> Finding:
+    name = 'statistics'
+    if not missing:
+        return ok(name, 'present for all that is normalised')
+    return failure(
+        name,
+        missing,
+        'save the policy again with its processors and their statistics; only when raw values are '
+        'meant, --parameter allow_missing_statistics=true and the same for the policy_server',
+    )
+
+
+def is_exclusive(served: PolicyDescription) -> bool:
+    return served.state_class is StateClass.EXCLUSIVE
+
+
+def memory_finding(grown_bytes: int) -> Finding:
+    """Return what loading took; the loader has refused what does not fit."""
+    room = host_memory()
+    return ok(
+        'memory',
+        f'it takes {max(0, grown_bytes) // MIB} MiB of the host; {room.free_bytes // MIB} of '
+        f'{room.total_bytes // MIB} MiB of {room.place} are free',
+    )
+
+
+def resident_bytes() -> int:
+    """Return the memory that this process holds, 0 where the system does not tell."""
+    try:
+        lines = Path('/proc/self/status').read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) << 10 for line in lines if line.startswith('VmRSS:')), 0)

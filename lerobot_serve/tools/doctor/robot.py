@@ -1,0 +1,183 @@
+"""The robot file, and whether a policy and a robot agree. Pure but for reading the file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import isinf, pi
+
+from lerobot_serve.cage.description import ActionLimit, Motion
+from lerobot_serve.edge import wiring
+from lerobot_serve.edge.parameters import EdgeParameters
+from lerobot_serve.edge.queue.action_queue import ActionQueue
+from lerobot_serve.edge.queue.delay_rules import DELAY_RULES
+from lerobot_serve.edge.robot.description import RobotDescription
+from lerobot_serve.edge.robot.unit_check import check_units, UnitFit
+from lerobot_serve.parameters import ParameterError
+from lerobot_serve.policies.base import PolicyDescription
+from lerobot_serve.server.sessions.session_validation import (
+    check_cameras,
+    check_equal_names,
+    check_fps,
+    SessionRules,
+)
+from lerobot_serve.tools.doctor.finding import failure, Finding, ok, skipped, warning
+from lerobot_serve.wire.schema import Refusal
+from lerobot_serve.wire.session import SessionRefused, SessionRequest
+
+EXAMPLES = 'the files in config/robots explain every key'
+# two turns of a joint; no arm is so many metres long either
+TURNS_RAD = 4 * pi
+UNITS_PAGE = 'docs/your_robot.md has a section on units'
+# parameter of a server -> the finding that compares it
+FINDING_OF_PARAMETER = {
+    'state_names': 'state names',
+    'action_names': 'action names',
+    'trained_fps': 'rate',
+}
+EXAMPLES_OF = {
+    'state_names': "'state_names=a, b'",
+    'action_names': "'action_names=a, b'",
+    'trained_fps': 'trained_fps=30',
+}
+AGREEMENT_REMEDY = 'correct the robot file, or serve a policy that was trained for this robot'
+
+
+def check_robot_file(path: str) -> tuple[RobotDescription | None, list[Finding]]:
+    """Return the robot of a file, and what is wrong with it; None when it cannot be used."""
+    parameters = EdgeParameters()
+    try:
+        robot = wiring.load_robot(path)
+        actions = ActionQueue(DELAY_RULES[parameters.delay_rule])
+        wiring.make_controller(parameters, robot, actions, lambda: None)
+    except ParameterError as error:
+        return None, [failure('file', str(error), f'correct it there; {EXAMPLES}')]
+    return robot, [
+        ok('file', f'{robot.name} at {robot.fps:g} Hz, an edge_controller takes it'),
+        ok(
+            'joint names',
+            f'{len(robot.own_state_names)} values of the state and {len(robot.actions)} actions, '
+            'none twice, each action is measured',
+        ),
+        *check_limits(robot),
+    ]
+
+
+def check_limits(robot: RobotDescription) -> list[Finding]:
+    """Return whether the limits, which no file may leave out, limit anything."""
+    wide = [action.name for action in robot.actions if _is_wide(action)]
+    found = (
+        [
+            warning(
+                'limits',
+                f'{", ".join(wide)} may go from one end to the other in one control step: '
+                'max_step or max_velocity limits nothing',
+                'lower max_velocity to what the joint may really do; max_step is then '
+                'max_velocity / fps',
+            )
+        ]
+        if wide
+        else [ok('limits', f'all {len(robot.actions)} actions have a range and a largest step')]
+    )
+    far = [
+        f'{action.name} ({action.low:g} to {action.high:g})'
+        for action in robot.actions
+        if action.motion is Motion.POSITION and max(-action.low, action.high) > TURNS_RAD
+    ]
+    if far:
+        found.append(
+            warning(
+                'unit',
+                f'{", ".join(far)}: more than two turns in rad; are these degrees?',
+                'give all limits in the unit that the driver takes, rad and m in ROS; '
+                f'{UNITS_PAGE}, where policy and driver differ',
+            )
+        )
+    pushing = [
+        action.name
+        for action in robot.actions
+        if action.motion is Motion.POSITION and isinf(action.max_lead)
+    ]
+    if pushing:
+        found.append(
+            ok('lead', f'no max_lead for {", ".join(pushing)}: blocked, they push with all force')
+        )
+    return found
+
+
+def _is_wide(action: ActionLimit) -> bool:
+    return action.max_step >= action.high - action.low
+
+
+def check_agreement(
+    robot: RobotDescription,
+    served: PolicyDescription,
+    rules: SessionRules,
+    taken: tuple[str, ...] = (),
+) -> list[Finding]:
+    """
+    Return what a server of this policy would say to this robot. What was `taken` from the robot
+    file, by the names of parameters, cannot be compared with it.
+    """
+    ask = wiring.make_session_request(
+        EdgeParameters(),
+        robot,
+        client_id='doctor',
+        instance=0,
+        epoch=1,
+        reply_topic='/doctor',
+        task='',
+    )
+    skip = {FINDING_OF_PARAMETER[name]: _not_known(name) for name in taken}
+    found = [
+        _names('action names', Refusal.ACTION_NAMES, ask.action_names, served.action_names),
+        _names('state names', Refusal.STATE_NAMES, ask.state_names, served.state_names),
+        *_findings_of('cameras', lambda: check_cameras(ask, served), _cameras(ask, served)),
+        check_units(robot, served),
+        *_findings_of('rate', lambda: check_fps(ask, served, rules), f'both at {robot.fps:g} Hz'),
+    ]
+    return [skip.get(finding.name, finding) for finding in found]
+
+
+def _not_known(parameter: str) -> Finding:
+    """Return that a parameter is missing, and where to get it."""
+    return skipped(
+        FINDING_OF_PARAMETER[parameter],
+        f'not compared: no file of the policy or of its training holds {parameter}; give it from '
+        f'meta/info.json of the data set: --parameter {EXAMPLES_OF[parameter]}, or put that file '
+        'into the directory of the policy as meta/info.json',
+    )
+
+
+def check_units(robot: RobotDescription, served: PolicyDescription) -> Finding:
+    """Return whether the range of the policy's actions fits the limits, as an edge looks at it."""
+    name = 'units'
+    if served.action_range is None:
+        missing = 'the policy tells no range of its actions (relative ones, or no statistics)'
+        return skipped(name, f'not compared with the limits: {missing}')
+    checked = check_units(robot, served.action_range)
+    if checked.fit is UnitFit.GROSS:
+        return failure(name, checked.text, f'an edge refuses this policy; {UNITS_PAGE}')
+    if checked.fit is UnitFit.DOUBTFUL:
+        return warning(name, checked.text, f'see that it is meant; {UNITS_PAGE}')
+    return ok(name, 'the range of the actions in training fits the limits')
+
+
+def _cameras(ask: SessionRequest, served: PolicyDescription) -> str:
+    return f'the {len(served.cameras)} that the policy wants are among the {len(ask.cameras)}'
+
+
+def _names(name: str, code: Refusal, robot: tuple[str, ...], policy: tuple[str, ...]) -> Finding:
+    def compare() -> list[str]:
+        check_equal_names(code, name.replace(' ', '_'), robot, policy)
+        return []
+
+    return _findings_of(name, compare, f'the same {len(policy)}, in the same order')[0]
+
+
+def _findings_of(name: str, check: Callable[[], list[str]], good: str) -> list[Finding]:
+    """Return what a check of the server says, as findings."""
+    try:
+        warnings = check()
+    except SessionRefused as refused:
+        return [failure(name, str(refused), AGREEMENT_REMEDY)]
+    return [warning(name, text, AGREEMENT_REMEDY) for text in warnings] or [ok(name, good)]

@@ -1,0 +1,168 @@
+"""Traps of ros2_control: defaults that let a robot go on when nobody steers. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import isnan
+from typing import Any
+
+from lerobot_serve.cage.description import Motion
+from lerobot_serve.edge.robot.description import RobotDescription
+from lerobot_serve.tools.doctor.finding import failure, Finding, ok, skipped, warning
+
+ENFORCE = 'enforce_command_limits'
+# after which a controller stops when no command comes; which one depends on the controller
+TIMEOUTS = ('cmd_timeout', 'command_timeout', 'cmd_vel_timeout', 'reference_timeout')
+# of a JointTrajectoryController, where each new trajectory begins
+INTERPOLATE = 'interpolate_from_desired_state'
+JOINTS = 'joints'
+# what a doctor asks a controller for
+QUERIED_PARAMETERS = (*TIMEOUTS, INTERPOLATE, JOINTS)
+TRAJECTORY, ARRAY = 'trajectory_msgs/JointTrajectory', 'std_msgs/Float64MultiArray'
+# a robot that goes on for longer without commands has left the place where it was safe
+TIMEOUT_LIMIT_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerFacts:
+    """One controller: its parameters of ASKED, or why it did not tell them."""
+
+    name: str
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    subscribes_commands: bool = False
+    trouble: str = ''
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerManagerFacts:
+    """One controller_manager; `enforces` is None where it has no such parameter."""
+
+    name: str
+    enforces: bool | None = None
+    controllers: tuple[ControllerFacts, ...] = ()
+    trouble: str = ''
+
+
+def check_controllers(
+    managers: list[ControllerManagerFacts], robot: RobotDescription | None
+) -> list[Finding]:
+    """Return the traps; `robot` tells whether commands are velocities."""
+    if not managers:
+        text = 'no controller_manager is in sight; nothing of ros2_control was looked at'
+        return [skipped('controller_manager', text)]
+    rolls = robot is None or any(a.motion is Motion.VELOCITY for a in robot.actions)
+    found = []
+    for manager in managers:
+        found.append(_manager(manager))
+        for controller in manager.controllers:
+            found += _controller(controller, manager, known=robot is not None, rolls=rolls)
+            if robot is not None and controller.subscribes_commands:
+                found += [*_interpolation(controller, robot), *_joints(controller, robot)]
+    return found
+
+
+def _interpolation(controller: ControllerFacts, robot: RobotDescription) -> list[Finding]:
+    """Return where a controller begins each of the trajectories that an edge sends every step."""
+    begins = controller.parameters.get(INTERPOLATE)
+    if robot.command.type != TRAJECTORY or type(begins) is not bool:
+        return []
+    name = f'{controller.name} {INTERPOLATE}'
+    if begins:
+        return [ok(name, 'true: each command continues the one before')]
+    return [
+        warning(
+            name,
+            'false, the default: each command begins at the measured position, so that the arm '
+            'lags behind and sags under its load',
+            f'set {INTERPOLATE}: true in the ros__parameters of {controller.name} and start it '
+            'again; max_lead in the robot file still bounds how far a command is ahead',
+        )
+    ]
+
+
+def _joints(controller: ControllerFacts, robot: RobotDescription) -> list[Finding]:
+    """Return whether a controller moves the joints of the robot file, in its order if need be."""
+    joints, ours = controller.parameters.get(JOINTS), list(robot.action_joints)
+    if not isinstance(joints, list | tuple) or robot.command.type not in (TRAJECTORY, ARRAY):
+        return []
+    name, theirs = f'{controller.name} {JOINTS}', [str(joint) for joint in joints]
+    if robot.command.type == ARRAY and theirs == ours:
+        return [ok(name, 'the joints of the robot file, in its order')]
+    if robot.command.type == TRAJECTORY and sorted(theirs) == sorted(ours):
+        return [ok(name, 'the joints of the robot file')]
+    order = ' in this order, as an array has no names' if robot.command.type == ARRAY else ''
+    return [
+        failure(
+            name,
+            f'{", ".join(theirs)}; the robot file commands {", ".join(ours)}',
+            f'both must be the same joints{order}: correct joint of the actions, or {JOINTS} of '
+            f'{controller.name}',
+        )
+    ]
+
+
+def _manager(manager: ControllerManagerFacts) -> Finding:
+    name = f'{manager.name} {ENFORCE}'
+    if manager.trouble:
+        return warning(
+            name, f'not known: {manager.trouble}', 'look whether it hangs, and ask again'
+        )
+    if manager.enforces is None:
+        return warning(
+            name,
+            'this controller_manager has no such parameter: limits of the URDF are not kept',
+            'update ros2_control, or keep limits in the hardware; the robot file has its own',
+        )
+    if manager.enforces:
+        return ok(name, 'true: commands are kept in the limits of the URDF')
+    return failure(
+        name,
+        'false, the default of Jazzy: a command outside the limits of the URDF goes to the motors',
+        f'set {ENFORCE}: true in the ros__parameters of {manager.name} and start it again',
+    )
+
+
+def _controller(
+    controller: ControllerFacts, manager: ControllerManagerFacts, *, known: bool, rolls: bool
+) -> list[Finding]:
+    """
+    Return what becomes of its robot without commands. Where the robot is `known`, only who takes
+    its commands can let it run on, and only when it `rolls`: a position is held.
+    """
+    name = controller.name
+    if controller.trouble:
+        text = f'its parameters are not known: {controller.trouble}'
+        return [warning(name, text, 'look whether it hangs, and ask again')]
+    given = {key: controller.parameters[key] for key in TIMEOUTS if key in controller.parameters}
+    runs_on = rolls and (controller.subscribes_commands or not known)
+    if not given:
+        return _without(controller) if controller.subscribes_commands and runs_on else []
+    found = []
+    for key, value in given.items():
+        found.append(_timeout(f'{name} {key}', key, value, runs_on=runs_on, node=name))
+    return found
+
+
+def _without(controller: ControllerFacts) -> list[Finding]:
+    return [
+        warning(
+            controller.name,
+            'it takes velocities and has no timeout: the last one may be driven for ever',
+            f'take a controller with one of {", ".join(TIMEOUTS)}, or see that the hardware '
+            'stops by itself',
+        )
+    ]
+
+
+def _timeout(name: str, key: str, value: Any, *, runs_on: bool, node: str) -> Finding:
+    if type(value) not in (int, float) or isnan(value):
+        return warning(name, f'is {value!r}, which is no time', f'set {key}: 0.5 of {node}')
+    if 0 < value <= TIMEOUT_LIMIT_S:
+        return ok(name, f'{value:g} s: then it stops when no command comes')
+    how = f'set {key}: 0.5 (above a few control steps) in the ros__parameters of {node}'
+    if value > TIMEOUT_LIMIT_S:
+        text = f'{value:g} s: for so long it goes on when no command comes'
+        return warning(name, text, how)
+    text = f'{value:g}: it never stops by itself when no command comes'
+    return failure(name, text, how) if runs_on else warning(name, text, how)

@@ -1,0 +1,101 @@
+"""
+Is a policy fast enough for its robot, and for how many of them? Pure functions.
+
+The rule of thumb: a forward pass shall take less than a fifth of the control period. A policy that
+gives a chunk of many rows may take longer, since the robot plays one while the next is made; what
+it may never do is to take half of what its chunk lasts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import floor
+
+from lerobot_serve.server.sessions.admission import Demand, expected_rate_hz, max_robots
+from lerobot_serve.tools.doctor.finding import failure, Finding, ok, skipped, warning
+
+PERIOD_SHARE_LIMIT = 0.2
+CHUNK_SHARE_LIMIT = 0.5
+# above it waiting grows faster than load
+UTILISATION = 0.7
+FASTER = (
+    'run it on a GPU (--device cuda:0), take fewer denoising steps or a smaller network, or end '
+    'what else computes here'
+)
+NO_RATE = (
+    'the control rate is not known: give --robot FILE, or --parameter trained_fps=N with the fps '
+    'of the data set'
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PolicySpeed:
+    """How long forward passes took, and what the robot plays meanwhile; 0 Hz is not known."""
+
+    p50_ms: float
+    p99_ms: float
+    runs: int
+    fps: float
+    chunk_size: int
+
+    @property
+    def period_ms(self) -> float:
+        return 1e3 / self.fps
+
+    @property
+    def chunk_ms(self) -> float:
+        return self.chunk_size * self.period_ms
+
+
+def check_forward_time(pace: PolicySpeed) -> Finding:
+    """Return the verdict of the 20 % rule."""
+    name = 'time of a forward pass'
+    measured = f'p50 {pace.p50_ms:.1f} ms, p99 {pace.p99_ms:.1f} ms of {pace.runs}'
+    if not pace.fps > 0:
+        return skipped(name, f'{measured}; {NO_RATE}')
+    share = pace.p99_ms / pace.period_ms
+    told = (
+        f'{measured}; p99 is {share:.0%} of the control period of {pace.period_ms:.1f} ms '
+        f'({pace.fps:g} Hz), {PERIOD_SHARE_LIMIT:.0%} is the rule'
+    )
+    if share <= PERIOD_SHARE_LIMIT:
+        return ok(name, told)
+    if pace.chunk_size == 1:
+        return failure(name, f'{told}; a chunk is one row, so nothing hides it', FASTER)
+    if pace.p99_ms > CHUNK_SHARE_LIMIT * pace.chunk_ms:
+        return failure(
+            name,
+            f'{told}, and more than half of the {pace.chunk_ms:.0f} ms that a chunk lasts: the '
+            'robot will run out of actions',
+            FASTER,
+        )
+    return warning(
+        name,
+        f'{told}; a chunk lasts {pace.chunk_ms:.0f} ms, which hides it',
+        f'keep buffer_time_s of the edge above {pace.p99_ms / 1e3:.2f} s plus the network, '
+        f'or: {FASTER}',
+    )
+
+
+def check_capacity(pace: PolicySpeed, *, exclusive: bool, network_s: float) -> Finding:
+    """Return how many robots one server of this policy on this machine can serve."""
+    name = 'robots for one server'
+    if not pace.fps > 0:
+        return skipped(name, NO_RATE)
+    chunk_s, service_s = pace.chunk_ms / 1e3, max(pace.p50_ms, 1e-3) / 1e3
+    count = floor(UTILISATION * chunk_s / service_s)
+    if count < 1:
+        return failure(
+            name,
+            f'none: a chunk lasts {chunk_s:.2f} s and takes {service_s:.2f} s to make',
+            FASTER,
+        )
+    if exclusive:
+        return ok(name, 'one: the policy keeps one session at a time')
+    admitted = max_robots(service_s, Demand(expected_rate_hz(chunk_s), chunk_s, network_s))
+    return ok(
+        name,
+        f'about {count}: one request each {chunk_s:.2f} s from each, {pace.p50_ms:.1f} ms for '
+        f'one, at {UTILISATION:.0%} of the time; with admission: auto a server that knows no more '
+        f'takes {admitted}',
+    )

@@ -1,0 +1,171 @@
+"""Lines over time as SVG, drawn by hand: no script, no font, no file from elsewhere. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from html import escape
+import math
+
+COLOURS = ('#1f6fb4', '#d1701c', '#2f8f4e', '#a03a8a', '#6b6b6b', '#b8a000')
+WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 760, 220, 60, 16, 16, 28
+# at most so many intervals between two labels, upwards and along
+VALUE_TICKS, TIME_TICKS = 5, 6
+ROUND = (1.0, 2.0, 5.0, 10.0)
+MINUTE_S, HOUR_S, DAY_S = 60, 3600, 86_400
+TIMES_S = (
+    *(1, 2, 5, 10, 15, 30),
+    *(n * MINUTE_S for n in (1, 2, 5, 10, 15, 30)),
+    *(n * HOUR_S for n in (1, 2, 3, 6, 12)),
+    *(n * DAY_S for n in (1, 2, 5, 10, 20, 50, 100)),
+)
+# labels of marks lie in so many rows, so that near ones can be read
+MARK_ROWS = 4
+
+Points = Sequence[tuple[float, float]]
+Mark = tuple[float, str]
+
+
+@dataclass(frozen=True, slots=True)
+class PlotArea:
+    """The part of the plane that is drawn."""
+
+    first_s: float
+    last_s: float
+    high: float
+
+    def x(self, time_s: float) -> float:
+        span_s = (self.last_s - self.first_s) or 1.0
+        return LEFT + (WIDTH - LEFT - RIGHT) * (time_s - self.first_s) / span_s
+
+    def y(self, value: float) -> float:
+        return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * min(value / self.high, 1.0)
+
+
+def line_chart(
+    title: str,
+    series: Mapping[str, Points],
+    *,
+    high: float | None = None,
+    marks: Sequence[Mark] = (),
+    span_s: tuple[float, float] | None = None,
+) -> str:
+    """
+    Return a figure with one line for each name, and a legend; times are seconds since 1970 and
+    values 0 or above. `high` is the upper end of the values, by default a round one. `marks` are
+    times with a label; `span_s` is the stretch that is drawn, by default that of the lines.
+    """
+    drawn = {name: points for name, points in series.items() if points}
+    if not drawn:
+        return f'<figure><figcaption>{escape(title)}: no data</figcaption></figure>'
+    points = [point for each in drawn.values() for point in each]
+    top = high or round_up(max(value for _, value in points))
+    times = [time for time, _ in points]
+    frame = PlotArea(*(span_s or (min(times), max(times))), top)
+    parts = [_axes(frame)]
+    for number, (name, line) in enumerate(drawn.items()):
+        parts.append(_line(frame, name, line, COLOURS[number % len(COLOURS)]))
+    parts += [
+        _mark(frame, text, time_s, number % MARK_ROWS)
+        for number, (time_s, text) in enumerate(marks)
+        if frame.first_s <= time_s <= frame.last_s
+    ]
+    return (
+        f'<figure><figcaption>{escape(title)}{_legend(drawn)}</figcaption>'
+        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(title)}">'
+        f'{"".join(parts)}</svg></figure>'
+    )
+
+
+def _legend(names: Mapping[str, Points]) -> str:
+    marks = [
+        f' <span style="color:{COLOURS[number % len(COLOURS)]}">&#9632; {escape(name)}</span>'
+        for number, name in enumerate(names)
+    ]
+    return ''.join(marks)
+
+
+def round_up(value: float) -> float:
+    """Return the least of 1, 2 and 5 times a power of ten that is not below; 1 for 0."""
+    if not (value > 0 and math.isfinite(value)):
+        return 1.0
+    power = 10.0 ** math.floor(math.log10(value))
+    return next(power * each for each in ROUND if power * each >= value * (1 - 1e-9))
+
+
+def value_ticks(high: float) -> list[float]:
+    """Return round values from 0 up to `high`."""
+    step = round_up(high / VALUE_TICKS)
+    return [number * step for number in range(int(high / step + 1e-9) + 1)]
+
+
+def time_ticks(first_s: float, last_s: float) -> list[float]:
+    """Return round times of day (UTC) within a stretch."""
+    span_s = last_s - first_s
+    step_s = next((each for each in TIMES_S if span_s <= each * TIME_TICKS), TIMES_S[-1])
+    if not math.isfinite(span_s) or span_s > step_s * 10 * TIME_TICKS:
+        return [first_s, last_s]
+    begin = math.ceil(first_s / step_s)
+    return [number * float(step_s) for number in range(begin, math.floor(last_s / step_s) + 1)]
+
+
+def _axes(frame: PlotArea) -> str:
+    parts = []
+    for value in value_ticks(frame.high):
+        y = frame.y(value)
+        parts.append(
+            f'<line x1="{LEFT}" y1="{y:.1f}" x2="{WIDTH - RIGHT}" y2="{y:.1f}" class="grid"/>'
+            f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{value:.6g}</text>'
+        )
+    ticks = time_ticks(frame.first_s, frame.last_s) or [frame.first_s]
+    is_long = frame.last_s - frame.first_s >= DAY_S
+    for time_s in ticks:
+        x = frame.x(time_s)
+        label = utc_text(time_s) if is_long else utc_time_of_day(time_s)
+        parts.append(
+            f'<line x1="{x:.1f}" y1="{TOP}" x2="{x:.1f}" y2="{HEIGHT - BOTTOM}" class="grid"/>'
+            f'<text x="{x:.1f}" y="{HEIGHT - 8}" text-anchor="{_anchor(frame, x)}">{label}</text>'
+        )
+    return ''.join(parts)
+
+
+def _anchor(frame: PlotArea, x: float) -> str:
+    """Return on which side of a label its place is: none leaves the picture."""
+    if x > WIDTH - 60:
+        return 'end'
+    return 'start' if x < LEFT + 30 else 'middle'
+
+
+def _line(frame: PlotArea, name: str, points: Points, colour: str) -> str:
+    places = [(frame.x(time_s), frame.y(value)) for time_s, value in points]
+    path = ' '.join(f'{x:.1f},{y:.1f}' for x, y in places)
+    dots = ''.join(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2"/>' for x, y in places)
+    return (
+        f'<g fill="{colour}" stroke="{colour}"><title>{escape(name)}</title>'
+        f'<polyline points="{path}" fill="none" stroke-width="1.5"/>{dots}</g>'
+    )
+
+
+def _mark(frame: PlotArea, text: str, time_s: float, row: int) -> str:
+    x = frame.x(time_s)
+    is_right = x > (LEFT + WIDTH) / 2
+    at, anchor = (x - 4, 'end') if is_right else (x + 4, 'start')
+    return (
+        f'<line x1="{x:.1f}" y1="{TOP}" x2="{x:.1f}" y2="{HEIGHT - BOTTOM}" class="mark"/>'
+        f'<text x="{at:.1f}" y="{TOP + 10 + 12 * row}" text-anchor="{anchor}">'
+        f'{escape(text)}</text>'
+    )
+
+
+def utc_time_of_day(time_s: float) -> str:
+    """Return hours, minutes and seconds, UTC."""
+    return utc_text(time_s).rpartition(' ')[2] if math.isfinite(time_s) else '?'
+
+
+def utc_text(time_s: float) -> str:
+    """Return a time of day, UTC."""
+    try:
+        return f'{datetime.fromtimestamp(time_s, timezone.utc):%Y-%m-%d %H:%M:%S}'
+    except (ValueError, OverflowError, OSError):
+        return f'{time_s:.0f} s'

@@ -1,0 +1,4 @@
+"""
+Computes how many policy servers a fleet needs, by formula and by discrete-event simulation;
+docs/plan.md. Called by `lerobot-serve plan`. Pure: virtual time and a seeded generator.
+"""

@@ -1,0 +1,191 @@
+"""A plan as text for people and as JSON for machines. Pure functions; any thread."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from lerobot_serve.tools.plan.demand import FleetDemand, ServiceTime
+from lerobot_serve.tools.plan.formula import formula_terms, FormulaResult, with_noun
+from lerobot_serve.tools.plan.search import CapacityPlan, CurvePoint
+from lerobot_serve.tools.plan.simulation_result import SimulationResult
+
+BAR = 24
+HEAD = ('servers', 'busy', 'p50 ms', 'p99 ms', 'stalled', 'one dies')
+
+
+def as_json(
+    fleet: FleetDemand, service: ServiceTime, found: FormulaResult, plan: CapacityPlan
+) -> dict[str, Any]:
+    """Return everything as one object; `servers` is the answer, null when there is none."""
+    return {
+        'servers': plan.servers,
+        'servers_without_spare': plan.without_spare,
+        'limit': plan.limit,
+        'reason': why_no_answer(plan),
+        'fleet': asdict(fleet) | {'left_s': fleet.left_s, 'playable_s': fleet.playable_s},
+        'service': asdict(service),
+        'formula': asdict(found),
+        'curve': [point_json(point) for point in plan.points],
+    }
+
+
+def point_json(point: CurvePoint) -> dict[str, Any]:
+    return {
+        'servers': point.servers,
+        'holds': point.holds,
+        'misses': missed_goals(point),
+        'calm': sums_json(point.calm),
+        'one_dies': sums_json(point.death),
+    }
+
+
+def sums_json(sums: SimulationResult) -> dict[str, Any]:
+    return {
+        'asked': sums.asked,
+        'answered': sums.answered,
+        'superseded': sums.superseded,
+        'lost': dict(sums.lost),
+        'answer_p50_ms': sums.answer_ms(50),
+        'answer_p99_ms': sums.answer_ms(99),
+        'busy_share': sums.busy_share,
+        'held_share': sums.held_share,
+        'stalled_robots': sums.stalled,
+        'stalled_s': sums.stalled_s,
+        'servers': [asdict(share) for share in sums.servers],
+    }
+
+
+def as_text(
+    fleet: FleetDemand, service: ServiceTime, found: FormulaResult, plan: CapacityPlan
+) -> str:
+    """Return the plan for people."""
+    lines = [*fleet_lines(fleet), '', 'by the formula']
+    lines += [f'  {name:<11}{text}' for name, text in formula_terms(found, fleet, service)]
+    lines += ['', *curve_lines(plan, fleet)]
+    lines += ['', *server_lines(plan.shown), '', *result_lines(plan, found)]
+    return '\n'.join(lines)
+
+
+def fleet_lines(fleet: FleetDemand) -> list[str]:
+    """Return what robots do, as an edge's parameters have it."""
+    return [
+        f'{with_noun(fleet.robots, "robot")}, each asks every {fleet.period_s:.4g} s; a chunk can '
+        f'be played for {fleet.playable_s:.4g} s',
+        f'so {fleet.left_s:.4g} s are left to play when a robot asks: edges with buffer_time_s '
+        f'{max(0.0, fleet.left_s):.4g} do so',
+    ]
+
+
+def curve_lines(plan: CapacityPlan, fleet: FleetDemand) -> list[str]:
+    """Return a line for each number of servers, with the p99 as a bar."""
+    seconds = plan.points[0].calm.seconds
+    left_ms = 1e3 * fleet.left_s
+    lines = [
+        f'by simulation of {seconds:g} s, and of as long with one server that dies; a full bar is '
+        f'{max(0.0, left_ms):.0f} ms',
+        '  '.join(f'{name:>8}' for name in HEAD),
+    ]
+    for point in plan.points:
+        calm, late_ms = point.calm, point.calm.answer_ms(99)
+        row = (
+            point.servers,
+            f'{calm.busy_share:.0%}',
+            as_ms(calm.answer_ms(50)),
+            as_ms(late_ms),
+            f'{calm.stalled_s:.1f} s',
+            f'{point.death.stalled_s:.1f} s',
+        )
+        cells = '  '.join(f'{cell:>8}' for cell in row)
+        lines.append(f'{cells}  |{bar(late_ms, left_ms)}| {point_label(point)}')
+    return lines
+
+
+def as_ms(value_ms: float | None) -> str:
+    return 'none' if value_ms is None else f'{value_ms:.0f}'
+
+
+def bar(value_ms: float | None, full_ms: float) -> str:
+    """Return a bar of BAR characters; one that is over its end has an arrow there."""
+    if value_ms is None or value_ms > full_ms:
+        return '#' * (BAR - 1) + '>'
+    return ('#' * max(1, round(BAR * value_ms / full_ms))).ljust(BAR)
+
+
+def point_label(point: CurvePoint) -> str:
+    if point.holds:
+        return 'enough'
+    return 'too few' if point.normal_misses else 'no spare'
+
+
+def server_lines(point: CurvePoint) -> list[str]:
+    """Return what each server does, from the busiest to the idlest."""
+    shares = sorted(point.calm.servers, key=lambda share: share.busy_share)
+    idlest, busiest = shares[0], shares[-1]
+    calm = point.calm
+    ends = [f'{calm.answered} answered', f'{calm.superseded} superseded']
+    ends += [f'{count} {name}' for name, count in calm.lost.items()]
+    return [
+        f'with {with_noun(point.servers, "server")}: of {calm.asked} requests {", ".join(ends)}',
+        f'  busiest  {busiest.busy_share:.0%} busy, {busiest.chunks} chunks, '
+        f'{with_noun(busiest.robots, "robot")}',
+        f'  idlest   {idlest.busy_share:.0%} busy, {idlest.chunks} chunks, '
+        f'{with_noun(idlest.robots, "robot")}',
+    ]
+
+
+def result_lines(plan: CapacityPlan, found: FormulaResult) -> list[str]:
+    """Return the answer, and why it is not less."""
+    if plan.servers is None:
+        return [
+            f'no number of servers meets all goals: {why_no_answer(plan)}',
+            *formula_caveat(found),
+        ]
+    lines = [
+        f'{with_noun(plan.servers, "server")}, one of them spare',
+        formula_comparison(plan, found),
+    ]
+    for point in plan.points:
+        if point.servers == plan.servers - 1:
+            lines += [f'{point.servers} {verb_be(point.servers)} not enough:']
+            lines += [f'  {miss}' for miss in missed_goals(point)]
+    return lines
+
+
+def formula_caveat(found: FormulaResult) -> list[str]:
+    """Return what the formula's number is good for where the simulation found none."""
+    return [
+        f'the {found.servers} of the formula assume that the robots of a server that dies go on '
+        'playing until another one answers'
+    ]
+
+
+def formula_comparison(plan: CapacityPlan, found: FormulaResult) -> str:
+    """Return how that compares to the formula."""
+    if found.servers <= plan.servers:
+        return f'the formula has {found.servers}, and does not see how requests meet'
+    return (
+        f'the formula has {found.servers}: it leaves each {1 - found.busy_share:.0%} idle, for '
+        'what is not as given here'
+    )
+
+
+def missed_goals(point: CurvePoint) -> list[str]:
+    return [*point.normal_misses, *point.loss_misses]
+
+
+def verb_be(count: int) -> str:
+    return 'is' if count == 1 else 'are'
+
+
+def why_no_answer(plan: CapacityPlan) -> str:
+    """Return why there is no answer, empty when there is one."""
+    if plan.servers is not None:
+        return ''
+    if not plan.reason:
+        (last,) = [point for point in plan.points if point.servers == plan.limit]
+        return f'none up to {plan.limit} is; with {plan.limit} {"; ".join(missed_goals(last))}'
+    if plan.without_spare:
+        enough = f'{with_noun(plan.without_spare, "server")} {verb_be(plan.without_spare)} enough'
+        return f'{enough} as long as none dies, but {plan.reason}'
+    return plan.reason

@@ -1,0 +1,238 @@
+"""
+The smallest number of servers that holds the goals in simulation, and the curve around it. Pure.
+
+More servers are never worse, but for chance at the edge: a number counts only if the next two hold
+the goals as well. The search goes up from the least in growing steps, then halves the last step;
+every number that was tried is a point of the curve.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+import math
+
+from lerobot_serve.tools.plan.demand import FleetDemand, ServiceTime
+from lerobot_serve.tools.plan.formula import with_noun
+from lerobot_serve.tools.plan.simulation import simulate_fleet
+from lerobot_serve.tools.plan.simulation_result import SimulationResult
+
+# so much of the time robots may want to ask and still wait for the answer before
+BLOCKED_SHARE_LIMIT = 0.01
+# shares of the least, for the shape of the curve
+CURVE_SHARES = (0.5, 0.75)
+CURVE_OFFSETS = (-1, 0, 1, 2)
+# the number itself, and those that show that it was not luck
+CONFIRMING_OFFSETS = (0, 1, 2)
+
+
+@dataclass(frozen=True, slots=True)
+class SimulationSettings:
+    """How long, and with which seed; in a second run a server dies when half of it is over."""
+
+    seconds: float
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class CurvePoint:
+    """
+    What so many servers do: `calm` when all goes well, `death` when one dies in the middle; and
+    the goals that are missed then, in words.
+    """
+
+    servers: int
+    calm: SimulationResult
+    death: SimulationResult
+    normal_misses: tuple[str, ...]
+    loss_misses: tuple[str, ...]
+
+    @property
+    def holds(self) -> bool:
+        return not (self.normal_misses or self.loss_misses)
+
+
+@dataclass(frozen=True, slots=True)
+class CapacityPlan:
+    """
+    `points` by number of servers, up to `limit`. `servers` is the smallest number that holds every
+    goal, `without_spare` the smallest as long as none dies, None when there is none; `reason` says
+    why no number can be enough, and is empty when one could.
+    """
+
+    points: tuple[CurvePoint, ...]
+    limit: int
+    without_spare: int | None
+    servers: int | None
+    reason: str
+
+    @property
+    def shown(self) -> CurvePoint:
+        """The point that matters most: the result, or what comes closest to one."""
+        wanted = self.servers or self.without_spare or self.limit
+        return min(self.points, key=lambda point: abs(point.servers - wanted))
+
+
+def find_server_count(
+    fleet: FleetDemand,
+    service: ServiceTime,
+    trial: SimulationSettings,
+    limit: int,
+    also: tuple[int, ...] = (),
+) -> CapacityPlan:
+    """Return how many servers are needed, of 1 to `limit`; `also` are points of the curve, too."""
+    tried: dict[int, CurvePoint] = {}
+    runs = SimulationCache(fleet, service, trial)
+
+    def point(servers: int) -> CurvePoint:
+        if servers not in tried:
+            tried[servers] = runs.point(servers)
+        return tried[servers]
+
+    least = minimum_servers(fleet, service, limit)
+    never, fragile = why_impossible(fleet, service), why_no_spare_helps(fleet, service)
+    without_spare = servers = None
+    if not never:
+        without_spare = smallest_count(
+            lambda n: all(not point(m).normal_misses for m in confirming_counts(n, limit)),
+            least,
+            limit,
+        )
+    if without_spare and not fragile:
+        # one more than the least: a run is too short to show that the rest is a little too slow
+        low = min(limit, max(without_spare, least + 1))
+        servers = smallest_count(
+            lambda n: all(point(m).holds for m in confirming_counts(n, limit)), low, limit
+        )
+    shape = [round(share * least) for share in CURVE_SHARES]
+    around = [offset + (servers or without_spare or least) for offset in CURVE_OFFSETS]
+    for number in (*shape, *around, *also):
+        if 1 <= number <= limit:
+            point(number)
+    points = tuple(point(number) for number in sorted(tried))
+    return CapacityPlan(points, limit, without_spare, servers, never or fragile)
+
+
+def confirming_counts(servers: int, limit: int) -> list[int]:
+    """Return which numbers have to hold the goals, so that this one does for sure."""
+    return [servers + more for more in CONFIRMING_OFFSETS if servers + more <= limit]
+
+
+def minimum_servers(fleet: FleetDemand, service: ServiceTime, limit: int) -> int:
+    """Return the number below which robots wait to ask for longer than they may."""
+    most = service.robots_within((1 + BLOCKED_SHARE_LIMIT) * fleet.period_s)
+    return min(limit, math.ceil(fleet.robots / max(1, most)))
+
+
+def smallest_count(holds: Callable[[int], bool], low: int, high: int) -> int | None:
+    """Return the smallest number of `low` to `high` for which it holds, None when none does."""
+    step, tried = 1, low
+    while not holds(tried):
+        if tried == high:
+            return None
+        low, tried, step = tried + 1, min(high, tried + step), 2 * step
+    high = tried
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if holds(middle) else (middle + 1, high)
+    return low
+
+
+class SimulationCache:
+    """The simulations of one fleet; none is done twice."""
+
+    def __init__(
+        self, fleet: FleetDemand, service: ServiceTime, trial: SimulationSettings
+    ) -> None:
+        self._fleet, self._service, self._trial = fleet, service, trial
+        self.calm = cache(self._run)
+
+    def point(self, servers: int) -> CurvePoint:
+        """Return what so many servers do."""
+        calm, death = self.calm(servers), self._run(servers, self._trial.seconds / 2)
+        # those that are left have to do all the work; what all cannot do they cannot either
+        can_keep_up = calm.held_share <= BLOCKED_SHARE_LIMIT
+        rest = calm if not can_keep_up else self.calm(servers - 1) if servers > 1 else None
+        return CurvePoint(
+            servers, calm, death, normal_misses(calm, self._fleet), loss_misses(death, rest)
+        )
+
+    def _run(self, servers: int, server_loss_at_s: float | None = None) -> SimulationResult:
+        trial = self._trial
+        return simulate_fleet(
+            self._fleet,
+            self._service,
+            servers,
+            seconds=trial.seconds,
+            seed=trial.seed,
+            server_loss_at_s=server_loss_at_s,
+        )
+
+
+def normal_misses(calm: SimulationResult, fleet: FleetDemand) -> tuple[str, ...]:
+    """Return the goals that are missed when all goes well, in words."""
+    late_ms, left_ms = calm.answer_ms(99), 1e3 * fleet.left_s
+    found = []
+    if calm.held_share > BLOCKED_SHARE_LIMIT:
+        found.append(f'a server cannot keep up: {waiting_text(calm)}')
+    if late_ms is None or late_ms > left_ms:
+        took = 'no answer came' if late_ms is None else f'p99 of an answer is {late_ms:.0f} ms'
+        found.append(f'{took}, and {left_ms:.0f} ms are left to play when a robot asks')
+    if calm.stalled:
+        found.append(stalling_text(calm))
+    return tuple(found)
+
+
+def loss_misses(death: SimulationResult, rest: SimulationResult | None) -> tuple[str, ...]:
+    """Return what goes wrong when one dies, in words."""
+    found = [f'when one dies, {stalling_text(death)}'] if death.stalled else []
+    if rest is None:
+        found.append('when one dies, none is left')
+    elif rest.held_share > BLOCKED_SHARE_LIMIT:
+        found.append(f'when one dies, a server cannot keep up: {waiting_text(rest)}')
+    return tuple(found)
+
+
+def waiting_text(sums: SimulationResult) -> str:
+    return f'its robots have to wait before they may ask for {sums.held_share:.0%} of the time'
+
+
+def stalling_text(sums: SimulationResult) -> str:
+    verb = 'stalls' if sums.stalled == 1 else 'stall'
+    return f'{with_noun(sums.stalled, "robot")} {verb}, together {sums.stalled_s:.1f} s'
+
+
+def why_impossible(fleet: FleetDemand, service: ServiceTime) -> str:
+    """Return why no number of servers is enough, empty when one could be."""
+    left_s, own_s = fleet.left_s, fleet.network_s + service.first_s
+    own_share = fleet.rate_hz * service.first_s
+    if left_s <= 0:
+        return (
+            f'a chunk can be played for {fleet.playable_s:.4g} s, and the next is asked for after '
+            f'{fleet.period_s:.4g} s: ask more often, or let chunks be longer'
+        )
+    if own_share > 1 + BLOCKED_SHARE_LIMIT:
+        return (
+            f'one robot alone asks for {own_share:.0%} of the time of a server: ask less often, '
+            'or make the policy faster'
+        )
+    if own_s > left_s:
+        return (
+            f'network and policy alone take {own_s:.4g} s, and {left_s:.4g} s are left to play '
+            'when a robot asks: ask earlier, let chunks be longer, or make network or policy '
+            'faster'
+        )
+    return ''
+
+
+def why_no_spare_helps(fleet: FleetDemand, service: ServiceTime) -> str:
+    """Return why robots may stall when one dies, however many are left; empty when none need."""
+    late_s = fleet.failover_s + fleet.network_s + service.first_s
+    if late_s <= fleet.left_s:
+        return ''
+    return (
+        f'when a server dies, its robots wait {late_s:.4g} s for an answer, of which '
+        f'{fleet.failover_s:.4g} s pass until that is noticed, and {fleet.left_s:.4g} s are left '
+        'to play when a robot asks: notice it sooner, ask earlier, or let chunks be longer'
+    )

@@ -1,0 +1,281 @@
+"""
+Robots and servers in virtual time: queue, batches, and a server that dies. Pure.
+
+What is simulated is what the nodes do. A robot asks at its rate, with one request in flight; when
+the answer is not there by its next turn, it asks as soon as it is. A server serves its robots in
+the order in which they joined the line, a newer request takes the place of the older one of the
+same robot, and several may be answered together. When a server dies, its robots move to the ones
+with the fewest robots after `failover_s`, and what they waited for is asked again there. A robot
+plays its chunk; when nothing is left, it is stalled. It begins in the middle of an episode, with
+as much to play as it has whenever it asks.
+
+What happens is a heap of events. Two that are due at once happen in the order in which they were
+planned, so that the same seed gives the same run.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+import heapq
+from itertools import islice
+import random
+from typing import Any
+
+from lerobot_serve.tools.plan.demand import FleetDemand, ServiceTime
+from lerobot_serve.tools.plan.simulation_result import ServerShare, SimulationResult
+
+# what rounding makes of an answer that comes in time is no stall
+SHORTEST_STALL_S = 1e-9
+
+
+@dataclass(slots=True, eq=False)
+class SimulatedRobot:
+    """`empty_at_s` is when nothing is left to play, `blocked_since_s` since when it wanted to ask."""
+
+    server: SimulatedServer
+    pending: SimulatedRequest | None = None
+    empty_at_s: float = 0.0
+    blocked_since_s: float | None = None
+    turn: int = 0
+    is_stalled: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class SimulatedRequest:
+    robot: SimulatedRobot
+    captured_s: float
+    server: SimulatedServer
+    is_ended: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class SimulatedServer:
+    """`line` holds the request of each robot that waits, and since when it has had its place."""
+
+    robots: int = 0
+    is_alive: bool = True
+    line: dict[SimulatedRobot, tuple[SimulatedRequest, float]] = field(default_factory=dict)
+    serving: list[SimulatedRequest] = field(default_factory=list)
+    chunks: int = 0
+    busy_s: float = 0.0
+    blocked_s: float = 0.0
+
+
+def simulate_fleet(
+    fleet: FleetDemand,
+    service: ServiceTime,
+    servers: int,
+    *,
+    seconds: float,
+    seed: int = 1,
+    server_loss_at_s: float | None = None,
+    begin_s: Sequence[float] | None = None,
+) -> SimulationResult:
+    """
+    Return what became of `seconds`. The first server dies at `server_loss_at_s`; robots begin at random
+    points of their period, or at those of `begin_s`.
+    """
+    run = FleetSimulation(fleet, service, servers, seconds, seed)
+    run.begin(begin_s, server_loss_at_s)
+    return run.sums()
+
+
+class FleetSimulation:
+    """See the module. One run."""
+
+    def __init__(
+        self, fleet: FleetDemand, service: ServiceTime, servers: int, seconds: float, seed: int
+    ) -> None:
+        self._fleet, self._service, self._seconds = fleet, service, seconds
+        self._random = random.Random(seed)
+        self._servers = [SimulatedServer() for _ in range(servers)]
+        self._robots: list[SimulatedRobot] = []
+        for number in range(fleet.robots):
+            server = self._servers[number % servers]
+            server.robots += 1
+            self._robots.append(SimulatedRobot(server))
+        self._way_s = fleet.network_s / 2
+        self._now_s = 0.0
+        self._events: list[tuple[float, int, Callable, tuple]] = []
+        self._planned = 0
+        self._asked = self._superseded = 0
+        self._lost: Counter[str] = Counter()
+        self._answer_s: list[float] = []
+        self._stalled_s = 0.0
+
+    def begin(self, begin_s: Sequence[float] | None, server_loss_at_s: float | None) -> None:
+        """Let everything happen, until the last request has ended."""
+        for number, robot in enumerate(self._robots):
+            at_s = self._random.random() * self._fleet.period_s
+            at_s = begin_s[number] if begin_s else at_s
+            robot.empty_at_s = at_s + max(0.0, self._fleet.left_s)
+            self._plan(at_s, self._on_turn, robot, 0)
+        if server_loss_at_s is not None:
+            self._plan(server_loss_at_s, self._on_death, self._servers[0])
+        while self._events:
+            self._now_s, _, happen, what = heapq.heappop(self._events)
+            happen(*what)
+        for robot in self._robots:
+            self._note_stall(robot, self._seconds)
+
+    def sums(self) -> SimulationResult:
+        """Return what was counted."""
+        return SimulationResult(
+            seconds=self._seconds,
+            asked=self._asked,
+            answered=len(self._answer_s),
+            superseded=self._superseded,
+            lost=self._lost,
+            answer_s=tuple(sorted(self._answer_s)),
+            stalled=sum(robot.is_stalled for robot in self._robots),
+            stalled_s=self._stalled_s,
+            servers=tuple(self._share(server) for server in self._servers),
+        )
+
+    def _share(self, server: SimulatedServer) -> ServerShare:
+        held_share = server.blocked_s / (self._seconds * server.robots) if server.robots else 0.0
+        return ServerShare(server.robots, server.chunks, server.busy_s / self._seconds, held_share)
+
+    def _plan(self, at_s: float, happen: Callable, *what: Any) -> None:
+        self._planned += 1
+        heapq.heappush(self._events, (at_s, self._planned, happen, what))
+
+    def _before_end_s(self, at_s: float) -> float:
+        return min(at_s, self._seconds)
+
+    # robots
+
+    def _on_turn(self, robot: SimulatedRobot, turn: int) -> None:
+        """Let it ask, or wait with it until the answer before has come."""
+        if turn != robot.turn or self._now_s >= self._seconds:
+            return
+        robot.blocked_since_s = self._now_s
+        if robot.pending is None or not self._fleet.patience_s:
+            self._ask(robot, self._now_s)
+
+    def _ask(self, robot: SimulatedRobot, captured_s: float) -> None:
+        if robot.blocked_since_s is not None:
+            robot.server.blocked_s += self._now_s - robot.blocked_since_s
+            robot.blocked_since_s = None
+        request = robot.pending = SimulatedRequest(robot, captured_s, robot.server)
+        self._asked += 1
+        robot.turn += 1
+        jitter = self._fleet.jitter * (2 * self._random.random() - 1)
+        due_s = captured_s + self._fleet.period_s * (1 + jitter)
+        self._plan(max(due_s, self._now_s), self._on_turn, robot, robot.turn)
+        if self._fleet.patience_s:
+            self._plan(self._now_s + self._fleet.patience_s, self._on_request_timeout, request)
+        self._plan(self._now_s + self._way_s, self._on_arrival, request)
+
+    def _on_request_timeout(self, request: SimulatedRequest) -> None:
+        """Ask with a new observation; the answer to the old one does not count any more."""
+        if request.robot.pending is request and self._now_s < self._seconds:
+            self._ask(request.robot, self._now_s)
+
+    def _on_answer(self, request: SimulatedRequest) -> None:
+        robot, request.is_ended = request.robot, True
+        if robot.pending is not request:
+            self._lost['late_chunk'] += 1
+            return
+        robot.pending = None
+        self._answer_s.append(self._now_s - request.captured_s)
+        self._play(robot, request.captured_s)
+        if robot.blocked_since_s is None:
+            return
+        if self._now_s < self._seconds:
+            self._ask(robot, self._now_s)
+        else:
+            robot.server.blocked_s += self._seconds - robot.blocked_since_s
+
+    def _play(self, robot: SimulatedRobot, captured_s: float) -> None:
+        """
+        Put the chunk in place of what is left. As an edge does by default, skip the rows whose
+        time has passed, but none in whose time the robot stood still.
+        """
+        fleet, now_s = self._fleet, self._now_s
+        self._note_stall(robot, now_s)
+        skipped_s = min(now_s - captured_s, max(0.0, robot.empty_at_s - captured_s))
+        end_s = min(now_s + fleet.chunk_s - skipped_s, captured_s + fleet.max_age_s)
+        robot.empty_at_s = max(end_s, now_s)
+
+    def _note_stall(self, robot: SimulatedRobot, until_s: float) -> None:
+        """Count for how long it has had nothing to play."""
+        stalled_s = self._before_end_s(until_s) - robot.empty_at_s
+        if stalled_s > SHORTEST_STALL_S:
+            robot.is_stalled = True
+            self._stalled_s += stalled_s
+
+    # servers
+
+    def _on_arrival(self, request: SimulatedRequest) -> None:
+        server, robot = request.server, request.robot
+        if not server.is_alive:
+            self._lose(request)
+            if robot.server is not server:
+                self._ask_again(robot)
+            return
+        older, since_s = server.line.get(robot, (None, self._now_s))
+        if older:
+            older.is_ended = True
+            self._superseded += 1
+        server.line[robot] = request, since_s
+        self._serve(server)
+
+    def _serve(self, server: SimulatedServer) -> None:
+        """Begin with whose turn it is, when there is anybody and nothing else is being done."""
+        if server.serving or not server.line or not server.is_alive:
+            return
+        service, waiting = self._service, len(server.line)
+        company = min(service.batch, server.robots)
+        if waiting < company:
+            _, since_s = next(iter(server.line.values()))
+            look_s = since_s + service.window_s
+            if self._now_s < look_s:
+                self._plan(look_s, self._serve, server)
+                return
+        first = list(islice(server.line, service.batch))
+        server.serving = [server.line.pop(robot)[0] for robot in first]
+        done_s = self._now_s + service.together_s(len(first))
+        server.busy_s += self._before_end_s(done_s) - self._before_end_s(self._now_s)
+        self._plan(done_s, self._on_done, server)
+
+    def _on_done(self, server: SimulatedServer) -> None:
+        for request in server.serving:
+            self._plan(self._now_s + self._way_s, self._on_answer, request)
+        server.chunks += len(server.serving)
+        server.serving = []
+        self._serve(server)
+
+    # a server dies
+
+    def _on_death(self, server: SimulatedServer) -> None:
+        server.is_alive = False
+        for request in [*server.serving, *(request for request, _ in server.line.values())]:
+            self._lose(request)
+        server.serving, server.line = [], {}
+        self._plan(self._now_s + self._fleet.failover_s, self._on_failover, server)
+
+    def _lose(self, request: SimulatedRequest) -> None:
+        request.is_ended = True
+        self._lost['server_died'] += 1
+
+    def _on_failover(self, server: SimulatedServer) -> None:
+        """Move its robots, each to where the fewest are."""
+        others = [(other.robots, i) for i, other in enumerate(self._servers) if other.is_alive]
+        heapq.heapify(others)
+        for robot in self._robots:
+            if robot.server is not server or not others:
+                continue
+            count, number = heapq.heappop(others)
+            heapq.heappush(others, (count + 1, number))
+            robot.server = self._servers[number]
+            robot.server.robots += 1
+            server.robots -= 1
+            self._ask_again(robot)
+
+    def _ask_again(self, robot: SimulatedRobot) -> None:
+        """Send what it waits for to its new server, when it was lost."""
+        if robot.pending and robot.pending.is_ended:
+            self._ask(robot, robot.pending.captured_s)

@@ -1,0 +1,113 @@
+"""
+Starts the package's executables as processes of their own, and ends every one of them.
+
+The kernel ends them with this process, when that one is killed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+import contextlib
+from pathlib import Path
+import signal
+import subprocess
+import time
+from typing import IO
+
+from ament_index_python.packages import get_package_prefix, PackageNotFoundError
+
+from lerobot_serve.entry_points import defer_signals, EXIT_TIMEOUT_S
+from lerobot_serve.ros.process.node_runtime import UserError
+from lerobot_serve.tools.processes.parent_death import end_with_parent
+
+# A node that hangs ends itself, and its log says where. All end at once, on one machine: before
+# that, a server answers what is due and every node waits for its threads.
+SHUTDOWN_LIMIT_S = EXIT_TIMEOUT_S + 15.0
+
+
+class NodeProcesses:
+    """Processes with their logs in one folder."""
+
+    def __init__(self, folder: Path, environment: dict[str, str]) -> None:
+        self._folder, self.environment = folder, environment
+        self.processes: dict[str, subprocess.Popen] = {}
+        self._logs: list[IO] = []
+
+    def start(
+        self,
+        name: str,
+        executable: str,
+        *,
+        namespace: str = '',
+        params_file: Path | None = None,
+        **parameters: object,
+    ) -> subprocess.Popen:
+        """Start one executable; its output goes to NAME.log. `parameters` win over the file."""
+        command = [str(executable_path(executable)), '--ros-args']
+        if namespace:
+            command += ['-r', f'__ns:={namespace}']
+        if params_file:
+            command += ['--params-file', str(params_file)]
+        for key, value in parameters.items():
+            command += ['-p', f'{key}:={value}']
+        # closed in end(), with the process that writes to it
+        log = open(  # noqa: SIM115
+            self._folder / f'{name}.log', 'w'
+        )
+        self._logs.append(log)
+        with defer_signals():
+            self.processes[name] = subprocess.Popen(
+                end_with_parent(command),
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                env=self.environment,
+            )
+        return self.processes[name]
+
+    def ended(self) -> dict[str, int]:
+        """Return the exit status of every process that is gone."""
+        codes = {name: process.poll() for name, process in self.processes.items()}
+        return {name: code for name, code in codes.items() if code is not None}
+
+    def last_line(self, name: str) -> str:
+        """Return the last line of a log that is not empty."""
+        lines = (self._folder / f'{name}.log').read_text(errors='replace').split('\n')
+        return next((line.strip() for line in reversed(lines) if line.strip()), '(none)')
+
+    def end(self) -> dict[str, int]:
+        """End all with SIGINT, after ENDED_S with SIGKILL; return the exit statuses."""
+        for process in self.processes.values():
+            if process.poll() is None:
+                process.send_signal(signal.SIGINT)
+        deadline = time.monotonic() + SHUTDOWN_LIMIT_S
+        for process in self.processes.values():
+            try:
+                process.wait(max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        for log in self._logs:
+            log.close()
+        return {name: process.returncode for name, process in self.processes.items()}
+
+
+@contextlib.contextmanager
+def node_processes(folder: Path, environment: dict[str, str]) -> Iterator[NodeProcesses]:
+    """Give a Fleet and end it whatever happens."""
+    started = NodeProcesses(folder, environment)
+    try:
+        yield started
+    finally:
+        started.end()
+
+
+def executable_path(name: str) -> Path:
+    """Return the installed executable. Raises UserError."""
+    try:
+        path = Path(get_package_prefix('lerobot_serve')) / 'lib' / 'lerobot_serve' / name
+    except PackageNotFoundError:
+        raise UserError('lerobot_serve is not installed; source install/setup.bash') from None
+    if not path.exists():
+        raise UserError(f'{path} is missing; build the workspace anew')
+    return path

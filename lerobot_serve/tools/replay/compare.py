@@ -1,0 +1,92 @@
+"""Two answers to one request: the one of then and the one of now. Pure functions; any thread."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from math import inf
+
+import numpy as np
+
+from lerobot_serve.wire.chunk import Chunk
+from lerobot_serve.wire.schema import Flag, Status
+
+# what float32 sums in another order may be apart, with room: docs/bags.md
+TOLERANCE = 1e-4
+
+
+class MatchLevel(Enum):
+    """From best to worst."""
+
+    IDENTICAL = 'identical'
+    WITHIN = 'within'
+    BEYOND = 'beyond'
+    # there is nothing to compare: one of the two has no actions, or no way to them
+    MISSING = 'missing'
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyComparison:
+    """
+    `difference` is the largest of all numbers of both chunks, relative to numbers above 1;
+    `why` says what is wrong in words, where numbers do not.
+    """
+
+    likeness: MatchLevel
+    difference: float = 0.0
+    why: str = ''
+
+
+def compare_replies(then: Chunk, now: Chunk, tolerance: float = TOLERANCE) -> ReplyComparison:
+    """Return how much alike two answers are."""
+    if then.status != now.status:
+        why = f'{status_name(then.status)} then, {status_name(now.status)} now: '
+        why += then.status_text or now.status_text
+        is_gone = then.status == Status.OK
+        return ReplyComparison(MatchLevel.MISSING if is_gone else MatchLevel.BEYOND, inf, why)
+    if lost_state(now) and not lost_state(then):
+        why = 'the recording begins within the episode: the hidden state is not known'
+        return ReplyComparison(MatchLevel.MISSING, inf, why)
+    pairs = ((then.robot, now.robot), (then.model, now.model))
+    if any(a.shape != b.shape for a, b in pairs):
+        return ReplyComparison(
+            MatchLevel.BEYOND, inf, f'{then.robot.shape} actions then, {now.robot.shape} now'
+        )
+    if all(a.tobytes() == b.tobytes() for a, b in pairs):
+        return ReplyComparison(MatchLevel.IDENTICAL)
+    difference = max(largest_difference(a, b) for a, b in pairs)
+    is_within = difference <= tolerance
+    return ReplyComparison(MatchLevel.WITHIN if is_within else MatchLevel.BEYOND, difference)
+
+
+def largest_difference(then: np.ndarray, now: np.ndarray) -> float:
+    """Return the largest difference, relative where the number of then is above 1."""
+    if not then.size:
+        return 0.0
+    before = then.astype(np.float64)
+    # what is not finite is as far apart as can be
+    with np.errstate(all='ignore'):
+        ways = np.abs(before - now) / np.maximum(1.0, np.abs(before))
+    largest = float(ways.max())
+    return largest if np.isfinite(largest) else inf
+
+
+def divergence(then: Chunk, now: Chunk) -> np.ndarray | None:
+    """
+    Return the mean distance of each action over the rows that both have, in the robot's units;
+    None where there is nothing to compare.
+    """
+    rows = min(len(then.robot), len(now.robot))
+    if not rows or then.robot.shape[1] != now.robot.shape[1]:
+        return None
+    ways = np.abs(then.robot[:rows].astype(np.float64) - now.robot[:rows])
+    return ways.mean(axis=0)
+
+
+def lost_state(chunk: Chunk) -> bool:
+    return bool(chunk.header.flags & Flag.STATE_LOST)
+
+
+def status_name(status: int) -> str:
+    """Return a status as people read it, also one of later days."""
+    return Status(status).name.lower() if status in tuple(Status) else f'status {status}'

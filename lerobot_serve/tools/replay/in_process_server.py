@@ -1,0 +1,128 @@
+"""
+A policy, served as a policy_server does it, in the thread of whoever asks.
+
+Sessions are opened as their requests come, under the names that they had: the seed of a request is
+made of them. One thread.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lerobot_serve.server import assembly
+from lerobot_serve.server.inference.request_queue import RequestQueue
+from lerobot_serve.server.observability.server_statistics import ServerStatistics
+from lerobot_serve.server.parameters import ServerParameters
+from lerobot_serve.server.sessions.session_table import Session
+from lerobot_serve.tools.replay.sources import ReplayError
+from lerobot_serve.wire.chunk import Chunk
+from lerobot_serve.wire.header import Envelope, read_envelope
+from lerobot_serve.wire.schema import StateClass
+from lerobot_serve.wire.session import CameraSpec, SessionRefused, SessionRequest
+
+REPLY_TOPIC = '/replay/answers/none'
+# what the sessions of requests without one are called
+ONE_SHOT_PREFIX = 'predict_chunk#'
+
+
+class InProcessServer:
+    """See the module."""
+
+    def __init__(
+        self,
+        parameters: ServerParameters,
+        default_path: str = '',
+        *,
+        robot_type: str = '',
+        execution_horizon: int = 0,
+    ) -> None:
+        """
+        Load and warm the policy. `robot_type` and `execution_horizon` are what the robots said
+        when they opened their sessions, which no request repeats. Raises PolicyError.
+        """
+        self._statistics, self._request_queue = ServerStatistics(), RequestQueue()
+        worker = assembly.load_worker(parameters, default_path, self._statistics)
+        self._serving = assembly.make_core(
+            worker, self._request_queue, self._statistics, parameters
+        )
+        self._serving.begin()
+        self.served = worker.served
+        self._robot_type, self._execution_horizon = robot_type, execution_horizon
+        # session -> its episode
+        self._episodes: dict[str, int] = {}
+
+    def answer(self, raw: bytes, info: dict[str, Any], *, forget: bool = False) -> Chunk:
+        """
+        Return the answer to a request. `forget`: the server had lost the session's hidden state.
+
+        Raises Malformed, ReplayError.
+        """
+        key = str(info.get('session_id') or '')
+        if key.startswith(ONE_SHOT_PREFIX):
+            return self._answer_one(key, raw)
+        start = read_envelope(raw)
+        session = self._session(start, info)
+        if self._episodes.get(session.session_id) != start.header.episode:
+            self._episodes[session.session_id] = start.header.episode
+            self._serving.begin_episode(session, start.header.episode)
+        if forget:
+            self._serving.worker.reset(session.session_id)
+        refused = self._serving.deposit(raw, 0)
+        if refused:
+            return refused[1]
+        return self._next()
+
+    def _answer_one(self, key: str, raw: bytes) -> Chunk:
+        """Answer a request that had no session, as the action PredictChunk does."""
+        refused = self._serving.enqueue_one_shot(key, raw, 0, lambda _: None)
+        if refused:
+            return refused
+        chunk = self._next()
+        self._serving.worker.reset(key)
+        return chunk
+
+    def _next(self) -> Chunk:
+        ((_, chunk),) = self._serving.worker.answer(self._request_queue.take())
+        return chunk
+
+    def close(self) -> None:
+        self._serving.worker.close()
+
+    def _session(self, start: Envelope, info: dict[str, Any]) -> Session:
+        """Return the open session of a request. Raises ReplayError."""
+        sessions, header = self._serving.sessions, start.header
+        session = sessions.find(start.client_id, header.session_epoch)
+        if session:
+            return session
+        if self.served.state_class == StateClass.EXCLUSIVE:
+            # one robot after the other, as it was
+            self._end(list(sessions))
+        ask = SessionRequest(
+            start.client_id,
+            0,
+            header.session_epoch,
+            REPLY_TOPIC,
+            self.served.state_names,
+            self.served.action_names,
+            tuple(CameraSpec(c.name, channels=c.channels) for c in self.served.cameras),
+            self.served.trained_fps or 1.0,
+            header.schema_version,
+            robot_type=str(info.get('robot_type') or self._robot_type),
+            task=str(info.get('task') or ''),
+            wants_rtc=True,
+            rtc_execution_horizon=int(
+                info.get('rtc_execution_horizon') or self._execution_horizon
+            ),
+        )
+        try:
+            session, old = self._serving.open(ask, 0)
+        except SessionRefused as refused:
+            raise ReplayError(f'{start.client_id!r} cannot be replayed: {refused}') from refused
+        self._end([old] if old else [])
+        return session
+
+    def _end(self, sessions: list[Session]) -> None:
+        for session in sessions:
+            self._serving.sessions.close(session.ask.client_id, session.ask.session_epoch)
+            self._episodes.pop(session.session_id, None)
+        self._serving.end(sessions, 'session_ended')

@@ -1,0 +1,117 @@
+"""The sum of a replay for people and for machines. Pure functions; any thread."""
+
+from __future__ import annotations
+
+from math import isfinite
+from typing import Any
+
+from lerobot_serve.tools.replay.compare import MatchLevel
+from lerobot_serve.tools.replay.engine import PolicySummary, ReplayResult
+
+NOTES_SHOWN = 5
+HEAD = ('slot', 'requests', 'identical', 'within', 'beyond', 'missing', 'worst', 'policy')
+
+
+def as_text(result: ReplayResult) -> str:
+    """Return the result for people."""
+    lines = [f'policy of now: {result.policy}']
+    if result.is_other_policy:
+        lines.append(
+            'ANOTHER POLICY than the recorded ones: this is what it would have done, not a test '
+            'of it'
+        )
+    rows = [HEAD, *(_row(each) for each in result.sums.values())]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(HEAD))]
+    lines += [
+        '  '.join(f'{cell:<{w}}' for cell, w in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
+    lines += [line for each in result.sums.values() for line in _details(each, result)]
+    lines += _counts(result)
+    return '\n'.join(lines)
+
+
+def as_json(result: ReplayResult) -> dict[str, Any]:
+    """Return the result for machines; docs/bags.md has the fields."""
+    return {
+        'policy': result.policy,
+        'is_other_policy': result.is_other_policy,
+        'tolerance': result.tolerance,
+        'requests': result.requests,
+        **{likeness.value: result.count(likeness) for likeness in MatchLevel},
+        'unanswered': result.unanswered,
+        'not_asked': result.not_asked,
+        'of_other_policies': result.others,
+        'prefixes_ignored': result.prefixes_ignored,
+        'slots': [_sum_json(each, result) for each in result.sums.values()],
+        'notes': result.notes,
+    }
+
+
+def _row(each: PolicySummary) -> tuple[str, ...]:
+    counts = [str(each.counts[likeness]) for likeness in MatchLevel]
+    return each.slot, str(each.requests), *counts, f'{each.worst:.3g}', _shown(each.policy)
+
+
+def _details(each: PolicySummary, result: ReplayResult) -> list[str]:
+    lines = []
+    if each.largest_at:
+        client, epoch, seq = each.largest_at
+        lines.append(
+            f'{each.slot}: the worst is request {seq} of {_shown(client)}, session {epoch}'
+        )
+    if each.why:
+        lines.append(f'{each.slot}: {_shown(each.why)}')
+    if each.total is not None:
+        lines.append(f'{each.slot}: how far the actions are apart (mean, largest of a chunk)')
+        lines += [
+            f'  {_shown(name)}: {total / each.compared:.4g}, {largest:.4g}'
+            for name, total, largest in _distances(each, result)
+        ]
+    return lines
+
+
+def _distances(each: PolicySummary, result: ReplayResult) -> list[tuple[str, float, float]]:
+    """Return name, sum and largest of each action; nothing where the numbers differ."""
+    if each.total is None or len(each.total) != len(result.actions):
+        return []
+    return list(zip(result.actions, each.total.tolist(), each.largest.tolist(), strict=True))
+
+
+def _counts(result: ReplayResult) -> list[str]:
+    counted = (
+        (result.unanswered, 'requests without an answer in the recording'),
+        (result.not_asked, 'answers given without asking the policy (too late, draining)'),
+        (result.others, 'answers of other policies, not compared'),
+        (
+            result.prefixes_ignored,
+            'prefixes of the recorded policy, ignored, so that these chunks had no guidance',
+        ),
+    )
+    lines = [f'{what}: {count}' for count, what in counted if count]
+    lines += [_shown(note) for note in result.notes[:NOTES_SHOWN]]
+    if len(result.notes) > NOTES_SHOWN:
+        lines.append(f'and {len(result.notes) - NOTES_SHOWN} more')
+    return lines
+
+
+def _sum_json(each: PolicySummary, result: ReplayResult) -> dict[str, Any]:
+    at = each.largest_at
+    return {
+        'slot': each.slot,
+        'policy': each.policy,
+        'requests': each.requests,
+        **{likeness.value: each.counts[likeness] for likeness in MatchLevel},
+        # JSON has no infinity
+        'worst': each.worst if isfinite(each.worst) else None,
+        'largest_at': at and {'client': at[0], 'session_epoch': at[1], 'seq': at[2]},
+        'why': each.why,
+        'divergence_per_action': {
+            name: {'mean': total / each.compared, 'max': largest}
+            for name, total, largest in _distances(each, result)
+        },
+    }
+
+
+def _shown(text: str) -> str:
+    return text if text.isprintable() else repr(text)

@@ -1,0 +1,225 @@
+"""
+Requests and answers from a bag, an incident or a policy server's trace, in the order of the
+answers. Any thread.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from lerobot_serve.tools.bags.message import CHUNK
+from lerobot_serve.tools.bags.reader import Bag, is_bag
+from lerobot_serve.tools.bags.request_pairs import is_no_second_draw, RequestPairer
+from lerobot_serve.tools.bags.service_events import SessionIndex
+from lerobot_serve.tools.traces.fields import integer, Record, text
+from lerobot_serve.tools.traces.runs import merge_by_time, open_runs
+from lerobot_serve.tools.traces.trace_run import TraceRun
+from lerobot_serve.trace.format import incident_file, replay_field
+from lerobot_serve.wire.chunk import read_reply_summary
+from lerobot_serve.wire.errors import Malformed
+from lerobot_serve.wire.header import read_envelope
+
+NEEDED_PARAMETERS = ('trace_images', 'trace_instructions')
+ALTERNATIVES = 'or replay a bag (lerobot-serve record) or what a server captured (capture_folder)'
+
+
+class ReplayError(ValueError):
+    """What cannot be replayed; says why and what to do."""
+
+
+class ReplayRequest(NamedTuple):
+    """A request and its answer as CDR bytes, and what else is known of them, often nothing."""
+
+    request: bytes
+    answer: bytes
+    info: dict[str, Any]
+
+
+class BagSource:
+    """`notes` says what is missing, once `read` was gone through. Raises BagError."""
+
+    def __init__(self, path: Path) -> None:
+        self._bag = Bag(path)
+        self._pairs = RequestPairer()
+        self._sessions, self._events_unread = SessionIndex(), 0
+        self._policies = count_policies(self._survey())
+
+    def _survey(self) -> Iterator[bytes]:
+        """
+        Return the answers, and note the sessions: a recorder may hear of one after its requests.
+        """
+        for message in self._bag.read():
+            if message.type == CHUNK and is_no_second_draw(message.topic):
+                yield message.data
+            try:
+                self._sessions.hear(message)
+            except Malformed:
+                self._events_unread += 1
+
+    def policies(self) -> Counter[str]:
+        """Return how many answers each policy gave, by fingerprint."""
+        return self._policies
+
+    def read(self) -> Iterator[ReplayRequest]:
+        self._pairs = RequestPairer()
+        for pair in self._pairs.join(self._bag.read()):
+            start = read_envelope(pair.request)
+            agreed = self._sessions.find(start.client_id, start.header.session_epoch)
+            yield ReplayRequest(pair.request, pair.answer, agreed._asdict() if agreed else {})
+
+    @property
+    def unanswered(self) -> int:
+        return self._pairs.unanswered
+
+    @property
+    def notes(self) -> list[str]:
+        counted = (
+            (self._pairs.orphans, 'answers without a request in the bag'),
+            (self._pairs.malformed + self._events_unread, 'messages that cannot be read'),
+        )
+        return [*self._bag.damage, *(f'{what}: {count}' for count, what in counted if count)]
+
+
+class IncidentSource:
+    """The same of a file that a policy server captured. Raises IncidentError."""
+
+    def __init__(self, path: Path) -> None:
+        pairs = incident_file.read_exchanges(path)
+        self._answered = [ReplayRequest(*pair) for pair in pairs if pair.answer]
+        self.unanswered = len(pairs) - len(self._answered)
+        self.notes: list[str] = []
+
+    def policies(self) -> Counter[str]:
+        return count_policies(recorded.answer for recorded in self._answered)
+
+    def read(self) -> Iterator[ReplayRequest]:
+        yield from self._answered
+
+
+class TraceSource:
+    """
+    The same of what policy servers traced with all their images and instructions: one run, or all
+    below a folder side by side. Traces of edges and routers are left out.
+
+    Raises ReplayError and TraceError.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._policies: Counter[str] = Counter()
+        self._missing = 0
+        runs = open_runs([path])
+        for run, record in merge_by_time(runs):
+            if is_server_run(run) and record['kind'] == 'request':
+                self._survey(record)
+        if not self._policies:
+            self._check(runs)
+        self._bare = [run for run in runs if is_server_run(run) and why_insufficient(run)]
+        self._clear()
+
+    def policies(self) -> Counter[str]:
+        return self._policies
+
+    def read(self) -> Iterator[ReplayRequest]:
+        self._clear()
+        for run, record in merge_by_time(open_runs([self._path])):
+            if not is_server_run(run) or why_insufficient(run):
+                continue
+            if record['kind'] == 'request':
+                yield from self._request(record)
+            elif record['kind'] == 'drop' and text(record, 'of') == 'request':
+                self._lost += integer(record, 'count') or 0
+            self._damaged += record['kind'] == 'damaged'
+
+    @property
+    def notes(self) -> list[str]:
+        counted = (
+            (self._damaged, 'lines of the trace that make no sense'),
+            (self._lost, 'requests lost to the trace, of which hidden states do not know'),
+            (self._unread, 'requests that could not be read then, and are not in the trace'),
+        )
+        bare = [f'{run.path.name} has {why_insufficient(run)}: not compared' for run in self._bare]
+        return [*bare, *(f'{what}: {count}' for count, what in counted if count)]
+
+    def _clear(self) -> None:
+        self.unanswered = self._damaged = self._lost = self._unread = 0
+
+    def _survey(self, record: Record) -> None:
+        if replay_field.REPLAY_FIELD in record:
+            self._policies[text(record, 'policy')] += 1
+        else:
+            self._missing += record.get('status') == 'ok'
+
+    def _check(self, runs: list[TraceRun]) -> None:
+        """Raises ReplayError for runs that hold nothing to ask again."""
+        servers = list(filter(is_server_run, runs))
+        if not servers:
+            roles = ' and '.join(sorted({run.role for run in runs}))
+            raise ReplayError(
+                f'{self._path} is a trace of {roles} only: what is needed to ask again stands in '
+                f"a policy_server's, written with trace_images: full; name that one, {ALTERNATIVES}"
+            )
+        why = next(filter(None, map(why_insufficient, servers)), '')
+        if why or self._missing:
+            why = why or 'requests without what was sent and answered (of an older version)'
+            raise ReplayError(
+                f'{self._path} has {why}: to ask again, a trace needs {NEEDED_PARAMETERS[0]}: full and '
+                f'{NEEDED_PARAMETERS[1]}: full; start the policy_server with both, {ALTERNATIVES}'
+            )
+
+    def _request(self, record: Record) -> Iterator[ReplayRequest]:
+        try:
+            kept = replay_field.decode_field(record)
+        except ValueError:
+            self._damaged += 1
+            return
+        if kept is None:
+            self.unanswered += 1
+        elif not kept.request and record.get('status') == 'bad_observation':
+            self._unread += 1
+        else:
+            yield ReplayRequest(*kept)
+
+
+ReplaySource = BagSource | IncidentSource | TraceSource
+
+
+def open_source(path: Path) -> ReplaySource:
+    """Return what was recorded. Raises ReplayError, BagError, IncidentError and TraceError."""
+    if not path.exists():
+        raise ReplayError(f'there is no {path}; name a bag, an incident or a trace')
+    if path.suffix == incident_file.SUFFIX:
+        return IncidentSource(path)
+    if is_bag(path):
+        return BagSource(path)
+    if path.suffix == '.jsonl' or (path.is_dir() and any(path.rglob('*.jsonl'))):
+        return TraceSource(path)
+    raise ReplayError(f'{path} is neither a bag nor an incident nor a trace; name one of these')
+
+
+def is_server_run(run: TraceRun) -> bool:
+    """Tell whether a policy server wrote it, or nobody knows who."""
+    return run.role in ('', 'server')
+
+
+def why_insufficient(run: TraceRun) -> str:
+    """Return with which parameters a run keeps too little to ask again, empty when all is well."""
+    told = [
+        f'{name}: {run.parameters[name]}' for name in NEEDED_PARAMETERS if name in run.parameters
+    ]
+    is_bare = any(run.parameters.get(name, 'full') != 'full' for name in NEEDED_PARAMETERS)
+    return ', '.join(told) if is_bare else ''
+
+
+def count_policies(answers: Iterator[bytes]) -> Counter[str]:
+    counts: Counter[str] = Counter()
+    for raw in answers:
+        try:
+            counts[read_reply_summary(raw).policy] += 1
+        except Malformed:
+            # counted where it is read
+            continue
+    return counts

@@ -1,0 +1,54 @@
+"""What is counted of one node's role, one slot and one policy. Plain; one thread."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from lerobot_serve.tools.stats.quantile_sketch import QuantileSketch
+
+# names of a trace may be anything; nobody reads more than so many
+NAMES_LIMIT = 256
+OTHER = 'other'
+DURATIONS = ('round_trip_ms', 'inference_ms', 'queue_wait_ms')
+
+
+class GroupKey(NamedTuple):
+    """Whose tally it is; slot and policy are empty where nothing is known of them."""
+
+    role: str
+    slot: str
+    policy: str
+
+
+@dataclass(slots=True)
+class GroupStats:
+    """
+    Counts since the beginning of the traces.
+
+    fallbacks  commands that were not played, by rung
+    stalls     how often playing ended with nothing left
+    trips      commands that the cage changed or stopped
+    """
+
+    episodes: int = 0
+    outcomes: Counter[str] = field(default_factory=Counter)
+    requests: int = 0
+    statuses: Counter[str] = field(default_factory=Counter)
+    durations: dict[str, QuantileSketch] = field(
+        default_factory=lambda: {name: QuantileSketch() for name in DURATIONS}
+    )
+    actions: int = 0
+    trips: int = 0
+    fallbacks: Counter[str] = field(default_factory=Counter)
+    stalls: int = 0
+    oldest_age_s: float = 0.0
+    drops: Counter[str] = field(default_factory=Counter)
+
+
+def count_bounded(counter: Counter[str], name: str, by: int = 1) -> None:
+    """Count a name; one too many counts as OTHER."""
+    if name not in counter and len(counter) >= NAMES_LIMIT:
+        name = OTHER
+    counter[name] += by

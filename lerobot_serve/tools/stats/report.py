@@ -1,0 +1,114 @@
+"""Sums of traces as a table for people and as JSON for machines. Pure functions; any thread."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from lerobot_serve.tools.stats.collect import TraceStats
+from lerobot_serve.tools.stats.group import DURATIONS, GroupKey, GroupStats
+from lerobot_serve.tools.stats.quantile_sketch import ERROR, QuantileSketch
+
+
+def as_json(stats: TraceStats) -> dict[str, Any]:
+    """Return everything but the timelines."""
+    return {
+        'runs': stats.runs,
+        'lines': stats.lines,
+        'bytes': stats.size_bytes,
+        'damaged_lines': stats.damaged,
+        'quantile_error': ERROR,
+        'slots': [key._asdict() | _tally_json(stats.tallies[key]) for key in sorted_keys(stats)],
+        'divergence': {pair: each.spread() for pair, each in sorted(stats.divergences.items())},
+        'policies': dict(stats.policies),
+        'canary': dict(stats.canary),
+        'incidents': dict(stats.incidents),
+    }
+
+
+def as_text(stats: TraceStats) -> str:
+    """Return the sums for people."""
+    head = f'{stats.runs} runs, {stats.lines} lines, {stats.size_bytes / 1e6:.1f} MB'
+    lines = [head + (f', {stats.damaged} of them damaged' if stats.damaged else '')]
+    for key in sorted_keys(stats):
+        lines += ['', group_title(key)]
+        facts = figures_of(stats.tallies[key])
+        lines += [f'  {name:<16}  {value}' for name, value in facts]
+    for pair, sketch in sorted(stats.divergences.items()):
+        lines += ['', f'shadow {printable(pair)}', f'  {"divergence":<16}  {spread_text(sketch)}']
+    told = {'policies': stats.policies, 'canary': stats.canary, 'incidents': stats.incidents}
+    for name, counter in told.items():
+        if counter:
+            lines += ['', f'{name}: {counts_text(counter)}']
+    return '\n'.join([*lines, '', f'quantiles are within {ERROR:.0%} of the exact ones'])
+
+
+def sorted_keys(stats: TraceStats) -> list[GroupKey]:
+    """Return whose tallies there are, in the order in which they are shown."""
+    return sorted(stats.tallies)
+
+
+def group_title(key: GroupKey) -> str:
+    """Return whose tally it is, for people."""
+    slot = f'slot {printable(key.slot)}' if key.slot else 'no slot'
+    return f'{printable(key.role)}, {slot}, {printable(key.policy) or "no policy"}'
+
+
+def figures_of(tally: GroupStats) -> list[tuple[str, str]]:
+    """Return what there is to say, as names and values."""
+    good, ended = tally.outcomes['success'], sum(tally.outcomes.values())
+    share = f', {good} of {ended} with an outcome succeeded' if ended else ''
+    facts = [('episodes', f'{tally.episodes}{share}')]
+    if ended:
+        facts.append(('outcomes', counts_text(tally.outcomes)))
+    if tally.requests:
+        facts.append(('requests', f'{tally.requests}: {counts_text(tally.statuses)}'))
+    facts += [
+        (name.removesuffix('_ms') + ' [ms]', spread_text(tally.durations[name]))
+        for name in DURATIONS
+        if tally.durations[name].count
+    ]
+    fallbacks = sum(tally.fallbacks.values())
+    if tally.actions or fallbacks:
+        facts.append(('actions', f'{tally.actions} played, {tally.trips} changed by the cage'))
+        facts.append(('oldest', f'{tally.oldest_age_s:.3f} s'))
+        facts.append(
+            ('fallbacks', f'{fallbacks}{": " * bool(fallbacks)}{counts_text(tally.fallbacks)}')
+        )
+        facts.append(('stalls', str(tally.stalls)))
+    if tally.drops:
+        facts.append(('drops', counts_text(tally.drops)))
+    return facts
+
+
+def counts_text(counter: Counter[str]) -> str:
+    """Return names with their counts, most frequent first."""
+    return ', '.join(f'{printable(name) or "-"} {n}' for name, n in counter.most_common())
+
+
+def spread_text(sketch: QuantileSketch) -> str:
+    """Return the quantiles for people."""
+    return '  '.join(
+        f'{name} {value:.4g}' for name, value in sketch.spread().items() if name != 'n'
+    )
+
+
+def printable(value: str) -> str:
+    """Return a text of a trace as a terminal may show it."""
+    return value if value.isprintable() else repr(value)
+
+
+def _tally_json(tally: GroupStats) -> dict[str, Any]:
+    return {
+        'episodes': tally.episodes,
+        'outcomes': dict(tally.outcomes),
+        'requests': tally.requests,
+        'statuses': dict(tally.statuses),
+        **{name: tally.durations[name].spread() for name in DURATIONS},
+        'actions': tally.actions,
+        'trips': tally.trips,
+        'fallbacks': dict(tally.fallbacks),
+        'stalls': tally.stalls,
+        'oldest_age_s': tally.oldest_age_s,
+        'drops': dict(tally.drops),
+    }

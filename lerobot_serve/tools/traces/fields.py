@@ -1,0 +1,63 @@
+"""
+Values of a record, whatever was written there: a field of another type is one that is not there.
+
+Pure functions; any thread.
+"""
+
+from __future__ import annotations
+
+from math import isfinite
+from typing import Any
+
+Record = dict[str, Any]
+
+# numbers of sessions begin again at 0 behind the last one
+EPOCHS = 1 << 32
+
+
+def number(record: Record, name: str) -> float | None:
+    """Return a finite number, None for all else."""
+    value = record.get(name)
+    return float(value) if is_number(value) else None
+
+
+def integer(record: Record, name: str) -> int | None:
+    """Return a whole number, None for all else."""
+    value = record.get(name)
+    return value if type(value) is int else None
+
+
+def text(record: Record, name: str) -> str:
+    """Return a text, empty for all else."""
+    value = record.get(name)
+    return value if type(value) is str else ''
+
+
+def table(record: Record, name: str) -> Record:
+    """Return a table of names and values, empty for all else."""
+    value = record.get(name)
+    return value if type(value) is dict else {}
+
+
+def policy_names(record: Record) -> list[str]:
+    """Return each policy that a record says is in use, with its slot before it."""
+    entries = record.get('policies')
+    named = [each for each in entries if type(each) is dict] if type(entries) is list else []
+    return [
+        f'{text(each, "slot") or "no slot"} {text(each, "model_id")}@{text(each, "model_hash")}'
+        for each in named
+    ]
+
+
+def is_number(value: Any) -> bool:
+    """Tell whether one can compute with it. Never raises."""
+    try:
+        return type(value) in (float, int) and isfinite(value)
+    except OverflowError:
+        # an integer that no float can hold
+        return False
+
+
+def is_later_session(epoch: int, than: int) -> bool:
+    """Tell whether a session came after another one."""
+    return 0 < (epoch - than) % EPOCHS < EPOCHS // 2

@@ -1,0 +1,25 @@
+"""What joins the records of edge, router and server. Plain; any thread."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from lerobot_serve.wire.names import session_name
+
+
+class RecordIds(NamedTuple):
+    """The same names in every kind."""
+
+    client: str = ''
+    session_epoch: int | None = None
+    seq: int | None = None
+    episode_id: str = ''
+
+    def fields(self) -> dict[str, Any]:
+        """Return them as fields of a record, with the name that client and epoch make."""
+        is_of_session = self.client and self.session_epoch is not None
+        name = session_name(self.client, self.session_epoch) if is_of_session else ''
+        return {'client': self.client, 'session_id': name} | self._asdict()
+
+
+NO_IDS = RecordIds()

@@ -1,0 +1,297 @@
+"""
+The records of a trace: one function for each kind, so that each field has one name.
+
+`now_ns` is the node's own monotonic clock. What is None or an empty text is left out; arrays are
+copied, so that the caller may go on with his. Pure functions; any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timezone
+from enum import Enum
+from typing import Any
+
+import numpy as np
+
+from lerobot_serve.trace.format.record_ids import NO_IDS, RecordIds
+from lerobot_serve.trace.format.schema import ROLES, SCHEMA_VERSION
+
+Record = dict[str, Any]
+Actions = Sequence[float] | np.ndarray
+
+
+def header(
+    *,
+    node: str,
+    role: str,
+    version: str,
+    wall_s: float,
+    now_ns: int,
+    parameters: Mapping[str, Any],
+    policies: Sequence[Record] | None = None,
+) -> Record:
+    """
+    Return what a file begins with. `wall_s` (seconds since 1970) and `now_ns` are one moment.
+
+    A node that has yet to learn its `policies` leaves them out; a record `policies` follows.
+    Raises ValueError.
+    """
+    if role not in ROLES:
+        raise ValueError(f'role must be one of {", ".join(ROLES)}, got {role!r}')
+    when = datetime.fromtimestamp(wall_s, timezone.utc).isoformat(timespec='milliseconds')
+    made = make_record(
+        'header', now_ns, NO_IDS, schema_version=SCHEMA_VERSION, node=node, role=role
+    )
+    made |= {'version': version, 'when': when.replace('+00:00', 'Z')}
+    known = {} if policies is None else {'policies': list(policies)}
+    return made | known | {'parameters': dict(parameters)}
+
+
+def policy(slot: str, fingerprint: str) -> Record:
+    """Return one of a header's policies; the fingerprint is id@hash."""
+    model_id, _, model_hash = fingerprint.rpartition('@')
+    return {'slot': slot, 'model_id': model_id or model_hash, 'model_hash': model_hash}
+
+
+def policies(now_ns: int, present: Sequence[Record]) -> Record:
+    """Return that other policies are in use now; the headers of later parts name these."""
+    return make_record('policies', now_ns, NO_IDS, policies=list(present))
+
+
+def routing(
+    slot: str, *, routing_key: str = '', degraded: bool = False, cached: bool = False
+) -> Record:
+    """Return how a request was routed; for `request`."""
+    return {'slot': slot, 'routing_key': routing_key, 'degraded': degraded, 'cached': cached}
+
+
+def request(
+    now_ns: int,
+    ids: RecordIds,
+    *,
+    status: str | Enum,
+    episode: int | None = None,
+    routing: Record | None = None,
+    server: str = '',
+    policy: str = '',
+    seed: int | None = None,
+    queue_wait_ms: float | None = None,
+    processing_ms: float | None = None,
+    inference_ms: float | None = None,
+    round_trip_ms: float | None = None,
+    request_bytes: int | None = None,
+    chunk_bytes: int | None = None,
+    chunk_range: Sequence[int] | None = None,
+    superseded: int | None = None,
+    prefix_policy: str = '',
+    prefix_ignored: bool | None = None,
+    drops: Mapping[str, int] | None = None,
+    reason: str = '',
+    task: str | None = None,
+    images: Sequence[Record] | None = None,
+) -> Record:
+    """Return one request and what became of it; `task` and `images` as the redaction has it."""
+    return make_record(
+        'request',
+        now_ns,
+        ids,
+        status=enum_name(status),
+        episode=episode,
+        routing=routing,
+        server=server,
+        policy=policy,
+        seed=seed,
+        queue_wait_ms=queue_wait_ms,
+        processing_ms=processing_ms,
+        inference_ms=inference_ms,
+        round_trip_ms=round_trip_ms,
+        request_bytes=request_bytes,
+        chunk_bytes=chunk_bytes,
+        chunk_range=chunk_range,
+        superseded=superseded,
+        prefix_policy=prefix_policy,
+        prefix_ignored=prefix_ignored,
+        drops=dict(drops) if drops else None,
+        reason=reason,
+        task=task,
+        images=images,
+    )
+
+
+def executed(
+    now_ns: int,
+    ids: RecordIds,
+    *,
+    tick: int,
+    verdict: str | Enum,
+    rung: str | Enum,
+    raw: Actions | None,
+    caged: Actions | None,
+    chunk_row: int | None = None,
+    age_s: float | None = None,
+    slot: str = '',
+    policy: str = '',
+    reason: str = '',
+) -> Record:
+    """Return one command: `raw` as it was wanted, `caged` as it went to the robot."""
+    # field by field, nearly twice as fast as all at once: the control tick pays for it
+    made: Record = {'kind': 'executed', 'mono_ns': now_ns}
+    if ids.client:
+        made['client'] = ids.client
+    if ids.seq is not None:
+        made['session_epoch'], made['seq'] = ids.session_epoch, ids.seq
+    if ids.episode_id:
+        made['episode_id'] = ids.episode_id
+    made['tick'] = tick
+    if chunk_row is not None:
+        made['chunk_row'] = chunk_row
+    if age_s is not None:
+        made['age_s'] = age_s
+    made['verdict'], made['rung'] = enum_name(verdict), enum_name(rung)
+    if slot:
+        made['slot'] = slot
+    if policy:
+        made['policy'] = policy
+    if reason:
+        made['reason'] = reason
+    if raw is not None:
+        made['raw'] = np.array(raw)
+    if caged is not None:
+        made['caged'] = np.array(caged)
+    return made
+
+
+def state(
+    now_ns: int,
+    of: str,
+    before: str | Enum,
+    after: str | Enum,
+    *,
+    why: str = '',
+    ids: RecordIds = NO_IDS,
+) -> Record:
+    """Return that `of` (connection, ladder, slot_a, ...) went from one state to another."""
+    names = {'from': enum_name(before), 'to': enum_name(after)}
+    return make_record('state', now_ns, ids, of=of, **names, why=why)
+
+
+def parameter(now_ns: int, name: str, old: Any, new: Any) -> Record:
+    """Return that a parameter was changed; `old` and `new` as the redaction gives them."""
+    return make_record('parameter', now_ns, NO_IDS, name=name) | {'old': old, 'new': new}
+
+
+def placement(
+    now_ns: int,
+    ids: RecordIds,
+    *,
+    slot: str,
+    bucket: int,
+    split_percent: int | None,
+    moved: bool,
+    routing_key: str = '',
+    degraded: bool | None = None,
+    cached: bool | None = None,
+    server: str = '',
+    policy: str = '',
+    reason: str = '',
+) -> Record:
+    """Return where an episode was placed."""
+    return make_record(
+        'decision',
+        now_ns,
+        ids,
+        slot=slot,
+        bucket=bucket,
+        split_percent=split_percent,
+        moved=moved,
+        routing_key=routing_key,
+        degraded=degraded,
+        cached=cached,
+        server=server,
+        policy=policy,
+        reason=reason,
+    )
+
+
+def shadow(
+    now_ns: int,
+    ids: RecordIds,
+    *,
+    live_policy: str,
+    shadow_policy: str,
+    rows: int,
+    divergence: float,
+    divergence_in_spreads: float | None = None,
+    divergence_per_action: Mapping[str, float] | None = None,
+    cage_would_trip: bool | None = None,
+    latency_ms: float | None = None,
+) -> Record:
+    """Return one comparison; `cage_would_trip` is None where the limits are not known."""
+    return make_record(
+        'shadow',
+        now_ns,
+        ids,
+        live_policy=live_policy,
+        shadow_policy=shadow_policy,
+        rows=rows,
+        divergence=divergence,
+        divergence_in_spreads=divergence_in_spreads,
+        divergence_per_action=divergence_per_action and dict(divergence_per_action),
+        cage_would_trip=cage_would_trip,
+        latency_ms=latency_ms,
+    )
+
+
+def outcome(
+    now_ns: int,
+    ids: RecordIds,
+    outcome: str | Enum,
+    *,
+    slot: str = '',
+    policy: str = '',
+    why: str = '',
+) -> Record:
+    """Return how an episode ended: success, failure or aborted."""
+    fields = {'outcome': enum_name(outcome), 'slot': slot, 'policy': policy, 'why': why}
+    return make_record('outcome', now_ns, ids, **fields)
+
+
+def canary(now_ns: int, what: str, *, why: str, share_percent: float | None = None) -> Record:
+    """Return what a canary did; `share_percent` is the candidate's from now on."""
+    return make_record('canary', now_ns, NO_IDS, what=what, why=why, share_percent=share_percent)
+
+
+def drop(
+    now_ns: int, reason: str, *, count: int = 1, of: str = '', ids: RecordIds = NO_IDS
+) -> Record:
+    """Return that something was dropped; `of` says what, where the reason does not."""
+    return make_record('drop', now_ns, ids, reason=reason, count=count, of=of)
+
+
+def incident(now_ns: int, name: str, *, why: str = '', ids: RecordIds = NO_IDS) -> Record:
+    """Return that something happened that a person should look at."""
+    return make_record('incident', now_ns, ids, name=name, why=why)
+
+
+def footer(now_ns: int, *, records: int, dropped: Mapping[str, int], ended: str) -> Record:
+    """Return what a part ends with: `dropped` by reason, since the start of the run."""
+    return make_record(
+        'footer', now_ns, NO_IDS, records=records, dropped=dict(dropped), ended=ended
+    )
+
+
+def make_record(kind: str, now_ns: int, ids: RecordIds, **fields: Any) -> Record:
+    """Return a record of any kind, without the fields that are None or an empty text."""
+    made: Record = {'kind': kind, 'mono_ns': now_ns}
+    if ids is not NO_IDS:
+        fields = ids.fields() | fields
+    for name, value in fields.items():
+        if not (value is None or value == ''):
+            made[name] = value
+    return made
+
+
+def enum_name(value: str | Enum) -> str:
+    """Return the name of an enumeration's member as it stands in a trace."""
+    return value.name.lower() if isinstance(value, Enum) else value

@@ -1,0 +1,79 @@
+"""
+What a trace keeps of images and instructions: all, a hash that still tells same from other, or
+nothing. Pure; any thread, which pays for the hash (about 1 ms for each MB).
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any
+
+from lerobot_serve.wire.message_parts import Image
+
+LEVELS = ('full', 'hash', 'none')
+# the parameters of nodes that hold an instruction
+INSTRUCTIONS = frozenset({'task', 'default_task'})
+
+
+@dataclass(frozen=True, slots=True)
+class Redaction:
+    """Each of the two is one of LEVELS. Raises ValueError."""
+
+    images: str = 'hash'
+    instructions: str = 'full'
+
+    def __post_init__(self) -> None:
+        for name in ('images', 'instructions'):
+            if getattr(self, name) not in LEVELS:
+                raise ValueError(
+                    f'{name} must be one of {", ".join(LEVELS)}, got {getattr(self, name)!r}'
+                )
+
+    @property
+    def keeps_everything(self) -> bool:
+        """Tell whether a policy can be asked again from what is written."""
+        return self.images == self.instructions == 'full'
+
+    def task(self, text: str) -> str | None:
+        """Return what is written of an instruction."""
+        if self.instructions == 'none' or not text:
+            return None
+        if self.instructions == 'hash':
+            return 'sha256:' + sha256(text.encode(errors='replace')).hexdigest()
+        return text
+
+    def pictures(self, images: Iterable[Image]) -> list[dict[str, Any]] | None:
+        """Return what is written of a request's images."""
+        if self.images == 'none':
+            return None
+        return [self._picture(image) for image in images]
+
+    def value(self, name: str, value: Any) -> Any:
+        """Return what is written of a parameter's value."""
+        is_told = name not in INSTRUCTIONS or self.instructions == 'full'
+        return value if is_told else self.task(value)
+
+    def values(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what is written of all parameters."""
+        return {name: self.value(name, value) for name, value in parameters.items()}
+
+    def _picture(self, image: Image) -> dict[str, Any]:
+        data = bytes(image.data)
+        content = (
+            {'base64': b64encode(data).decode()}
+            if self.images == 'full'
+            else {'sha256': sha256(data).hexdigest()}
+        )
+        return {
+            'name': image.name,
+            'height': image.height,
+            'width': image.width,
+            'channels': image.channels,
+            'channel_bytes': image.channel_bytes,
+            'codec': int(image.codec),
+            'steps_back': image.steps_back,
+            **content,
+        }

@@ -1,0 +1,106 @@
+"""
+The file that a run writes to: one os.write a line, so that a killed process tears the last at
+most; one more file when it is full, and the oldest removed. Owned by who holds the writer's lock.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+import contextlib
+import errno
+from itertools import count
+import os
+from pathlib import Path
+from typing import Any
+
+from lerobot_serve.trace.format.encoding import encode
+from lerobot_serve.trace.format.run_files import free_stem, part_name
+from lerobot_serve.trace.format.schema import PART_LIMIT_MIN
+
+# appended, and never another run's file
+NEW_FILE = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+FOOTER_BYTES = 512
+
+
+class RotatingTraceFile:
+    """`path` is the present or the latest part; `records` counts its lines but the header."""
+
+    def __init__(self, folder: Path, name: str, *, limit_bytes: int, keep_files: int) -> None:
+        """Touches nothing. Raises ValueError."""
+        if limit_bytes < PART_LIMIT_MIN:
+            raise ValueError(f'limit_bytes must be at least {PART_LIMIT_MIN}, got {limit_bytes}')
+        if keep_files < 1:
+            raise ValueError(f'keep_files must be at least 1, got {keep_files}')
+        self._folder, self._name = folder, name
+        self._limit_bytes, self._keep_files = limit_bytes, keep_files
+        self._stem = ''
+        self._next = 0
+        self._kept: deque[Path] = deque()
+        self._file: int | None = None
+        self._size = 0
+        self.path: Path | None = None
+        self.records = 0
+
+    @property
+    def is_open(self) -> bool:
+        return self._file is not None
+
+    def begin(self, header: dict[str, Any]) -> None:
+        """Begin the next part; no part may be open. Raises OSError."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        if not self._stem:
+            self._stem = free_stem(self._name, os.listdir(self._folder))
+        number, path, file = self._create()
+        place = {'part': number} | ({'continues': self.path.name} if self.path else {})
+        line = encode(header | place)
+        try:
+            write_line(file, line)
+        except OSError:
+            os.close(file)
+            with contextlib.suppress(OSError):
+                path.unlink()
+            raise
+        self._file, self._size, self.records = file, len(line), 0
+        self._next, self.path = number + 1, path
+        self._remove_oldest(path)
+
+    def has_room(self, size: int) -> bool:
+        """Return whether a line of that size may be added; a first line always."""
+        return not self.records or self._size + size + FOOTER_BYTES <= self._limit_bytes
+
+    def write(self, line: bytes) -> None:
+        """Add a line. Raises OSError."""
+        write_line(self._file, line)
+        self._size += len(line)
+        self.records += 1
+
+    def is_gone(self) -> bool:
+        """Return whether nobody would find any more what is written."""
+        return os.fstat(self._file).st_nlink == 0
+
+    def close(self) -> None:
+        """Let the file be; nothing when none is open."""
+        if self._file is not None:
+            with contextlib.suppress(OSError):
+                os.close(self._file)
+            self._file = None
+
+    def _create(self) -> tuple[int, Path, int]:
+        """Return the first number from the next one on that is free, with its file."""
+        for number in count(self._next):
+            path = self._folder / part_name(self._stem, number)
+            with contextlib.suppress(FileExistsError):
+                return number, path, os.open(path, NEW_FILE, 0o644)
+        raise AssertionError('numbers do not end')
+
+    def _remove_oldest(self, newest: Path) -> None:
+        self._kept.append(newest)
+        while len(self._kept) > self._keep_files:
+            with contextlib.suppress(OSError):
+                self._kept.popleft().unlink()
+
+
+def write_line(file: int, line: bytes) -> None:
+    """Raises OSError, also when only a part was written."""
+    if os.write(file, line) < len(line):
+        raise OSError(errno.ENOSPC, 'only a part of a line fitted')

@@ -1,0 +1,173 @@
+"""
+What a robot executed, told with each of its requests: the extension 'lerobot_serve.executed'.
+
+A router learns from it how the robot is doing and which rows of which chunk it really played; a
+policy server does not look at it. The bytes: one for the version, three unused, then the fields of
+HEAD, a RUN for each run, and the rows of all runs one after the other as float32. Bytes behind
+them are ignored. What was told with a request that is lost is lost too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+import struct
+
+import numpy as np
+
+from lerobot_serve.wire.cdr import FLOAT32
+from lerobot_serve.wire.errors import Malformed, Unencodable
+from lerobot_serve.wire.message_parts import Extension, EXTENSION_BYTES_LIMIT
+from lerobot_serve.wire.observation import read_extension
+
+KEY = 'lerobot_serve.executed'
+VERSION = 1
+# four seconds of a fast robot; requests come more often
+ROWS_LIMIT = 256
+# the rows of a request, whatever the robot, leave room for a run a row
+VALUES_LIMIT = EXTENSION_BYTES_LIMIT // 8
+
+# version, oldest age, actions, fallbacks, trips, stalls, dropped rows, columns, runs
+HEAD = struct.Struct('<B3xfQQQQQII')
+# seq, session epoch, first row, rows, flags; a bit without a name is ignored
+RUN = struct.Struct('<QIIHH')
+AFTER_PAUSE = 1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ExecutedRun:
+    """
+    Consecutive rows of one chunk as they were commanded: float32, rows x actions. Between the run
+    before and one that is `after_pause` something else was commanded, or nothing.
+    """
+
+    seq: int
+    session_epoch: int
+    first_row: int
+    rows: np.ndarray
+    after_pause: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ExecutionReport:
+    """
+    Counted since the edge process started: `actions` are the commands sent, `fallbacks` those of
+    them that a rung of the ladder commanded because there was nothing to play, `trips` what the
+    cage judged other than PASS, `dropped_rows` the rows never told because they were too many.
+
+    Since the last request: the age of the oldest action played, and the `runs`, oldest first.
+    """
+
+    actions: int = 0
+    fallbacks: int = 0
+    trips: int = 0
+    stalls: int = 0
+    dropped_rows: int = 0
+    oldest_age_s: float = 0.0
+    runs: tuple[ExecutedRun, ...] = ()
+
+
+def rows_limit(columns: int) -> int:
+    """Return how many rows of so many actions one request may tell of."""
+    return min(ROWS_LIMIT, VALUES_LIMIT // max(1, columns))
+
+
+def encode(executed: ExecutionReport) -> Extension:
+    """Return the extension. Raises Unencodable."""
+    runs = executed.runs
+    columns = runs[0].rows.shape[1] if runs else 0
+    for run in runs:
+        if run.rows.ndim != 2 or run.rows.shape[1] != columns or not run.rows.size:
+            raise Unencodable(f'a run must be rows of {columns} actions, got {run.rows.shape}')
+    rows = sum(len(run.rows) for run in runs)
+    if rows > rows_limit(columns):
+        raise Unencodable(f'{rows} rows were executed, at most {rows_limit(columns)} are told')
+    try:
+        head = HEAD.pack(
+            VERSION,
+            executed.oldest_age_s,
+            executed.actions,
+            executed.fallbacks,
+            executed.trips,
+            executed.stalls,
+            executed.dropped_rows,
+            columns,
+            len(runs),
+        )
+        heads = [
+            RUN.pack(
+                run.seq,
+                run.session_epoch,
+                run.first_row,
+                len(run.rows),
+                AFTER_PAUSE if run.after_pause else 0,
+            )
+            for run in runs
+        ]
+    except (struct.error, OverflowError) as error:
+        raise Unencodable(f'what was executed does not fit its fields: {error}') from None
+    values = [np.ascontiguousarray(run.rows, FLOAT32).tobytes() for run in runs]
+    return Extension(KEY, b''.join((head, *heads, *values)))
+
+
+def decode(extension: Extension) -> ExecutionReport:
+    """Return what was executed; it holds on to no message. Raises Malformed."""
+    return _read(bytes(extension.value))
+
+
+def find_execution_report(raw: bytes) -> ExecutionReport | None:
+    """
+    Return what the bytes of an Observation tell, which is not opened for it; None when it tells
+    nothing, or in a version of later days. Raises Malformed.
+    """
+    value = read_extension(raw, KEY)
+    if value is None or (len(value) and value[0] > VERSION):
+        return None
+    return _read(bytes(value))
+
+
+def _read(data: bytes) -> ExecutionReport:
+    if data[:1] != bytes((VERSION,)):
+        raise Malformed(
+            'executed_version', f'{KEY}: must begin with {VERSION}, got {data[:1].hex()!r}'
+        )
+    _need(data, HEAD.size)
+    _, age_s, *counts, columns, run_count = HEAD.unpack_from(data)
+    # also for NaN
+    if not 0 <= age_s < inf:
+        raise Malformed('not_finite', f'{KEY}: oldest_age_s must be 0 or above, got {age_s}')
+    if run_count > ROWS_LIMIT or columns > VALUES_LIMIT:
+        raise Malformed(
+            'oversized',
+            f'{KEY}: {run_count} runs of {columns} actions, at most {ROWS_LIMIT} runs and '
+            f'{VALUES_LIMIT} actions are allowed',
+        )
+    return ExecutionReport(*counts, age_s, _runs(data, run_count, columns) if run_count else ())
+
+
+def _runs(data: bytes, run_count: int, columns: int) -> tuple[ExecutedRun, ...]:
+    begin = HEAD.size + run_count * RUN.size
+    _need(data, begin)
+    heads = tuple(RUN.iter_unpack(data[HEAD.size : begin]))
+    rows = sum(head[3] for head in heads)
+    if rows > rows_limit(columns):
+        raise Malformed(
+            'oversized', f'{KEY}: {rows} rows, at most {rows_limit(columns)} are allowed'
+        )
+    if not (columns and all(head[3] for head in heads)):
+        raise Malformed('wrong_shape', f'{KEY}: a run without rows or actions')
+    _need(data, begin + 4 * rows * columns)
+    table = np.frombuffer(data, FLOAT32, rows * columns, begin).reshape(rows, columns)
+    runs, at = [], 0
+    for seq, session_epoch, first_row, count, flags in heads:
+        rows_of_run = table[at : at + count]
+        runs.append(
+            ExecutedRun(seq, session_epoch, first_row, rows_of_run, bool(flags & AFTER_PAUSE))
+        )
+        at += count
+    return tuple(runs)
+
+
+def _need(data: bytes, size: int) -> None:
+    if len(data) < size:
+        raise Malformed('truncated', f'{KEY}: {size} bytes are needed, there are {len(data)}')

@@ -1,0 +1,162 @@
+"""
+Frames <-> CameraImage content.
+
+Frames are RGB everywhere (height x width x channels), and simplejpeg takes and gives RGB: no
+channel is ever swapped. `Codec` threads: JPEG releases the GIL, so `encode_all` and `decode_all`
+work on the cameras in parallel.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import simplejpeg
+
+from lerobot_serve.wire.errors import Malformed, Unencodable
+from lerobot_serve.wire.message_parts import Image
+from lerobot_serve.wire.schema import Codec
+
+PIXELS_LIMIT = 64_000_000
+COLORSPACE = {1: 'GRAY', 3: 'RGB'}
+CHANNEL_TYPES = {1: np.dtype('u1'), 2: np.dtype('<u2')}
+
+
+def encode(
+    name: str, frame: np.ndarray, codec: Codec, *, quality: int = 90, steps_back: int = 0
+) -> Image:
+    """Return one frame in wire form. Raw frames are not copied here. Raises Unencodable."""
+    if frame.ndim == 2:
+        frame = frame[:, :, None]
+    if not is_frame(frame):
+        raise Unencodable(
+            f'camera {name}: a frame must be height x width x 1 or 3 of uint8 or uint16, at most '
+            f'{PIXELS_LIMIT} pixels, got {frame.shape} of {frame.dtype}'
+        )
+    height, width, channels = frame.shape
+    if codec == Codec.RAW:
+        data = (
+            np.ascontiguousarray(frame, CHANNEL_TYPES[frame.itemsize]).reshape(-1).view(np.uint8)
+        )
+    elif codec == Codec.JPEG:
+        data = encode_jpeg(name, frame, quality)
+    else:
+        raise Unencodable(f'camera {name}: codec must be 1 (JPEG) or 2 (raw), got {codec}')
+    return Image(name, height, width, data, codec, channels, frame.itemsize, steps_back)
+
+
+def is_frame(frame: np.ndarray) -> bool:
+    return (
+        frame.ndim == 3
+        and frame.shape[2] in COLORSPACE
+        and frame.dtype.kind == 'u'
+        and frame.itemsize in CHANNEL_TYPES
+        and 0 < frame.shape[0] * frame.shape[1] <= PIXELS_LIMIT
+    )
+
+
+def encode_jpeg(name: str, frame: np.ndarray, quality: int) -> bytes:
+    if frame.dtype != np.uint8:
+        raise Unencodable(
+            f'camera {name}: JPEG holds 8 bits a channel, got {frame.dtype}; send it raw'
+        )
+    channels = frame.shape[2]
+    try:
+        return simplejpeg.encode_jpeg(
+            np.ascontiguousarray(frame),
+            quality,
+            COLORSPACE[channels],
+            # as in the videos that most policies are trained on; half the time of 4:4:4
+            colorsubsampling='420' if channels == 3 else 'Gray',
+            fastdct=False,
+        )
+    except ValueError as error:
+        raise Unencodable(
+            f'camera {name}: no JPEG of {frame.shape} at quality {quality} ({error})'
+        ) from None
+
+
+def decode(image: Image) -> np.ndarray:
+    """Return height x width x channels. A raw frame is a read-only view. Raises Malformed."""
+    pixels = image.height * image.width
+    if not 0 < pixels <= PIXELS_LIMIT or image.channels not in COLORSPACE:
+        raise Malformed(
+            'wrong_shape',
+            f'camera {image.name}: {image.height}x{image.width}x{image.channels} '
+            f'is not a frame of 1 or 3 channels and at most {PIXELS_LIMIT} pixels',
+        )
+    if image.codec == Codec.RAW:
+        return decode_raw(image)
+    if image.codec == Codec.JPEG:
+        return decode_jpeg(image)
+    raise Malformed(
+        'unknown_codec',
+        f'camera {image.name}: codec must be 1 (JPEG) or 2 (raw), got {image.codec}',
+    )
+
+
+def decode_raw(image: Image) -> np.ndarray:
+    if image.channel_bytes not in CHANNEL_TYPES:
+        raise Malformed(
+            'wrong_shape',
+            f'camera {image.name}: channel_bytes must be 1 or 2, got {image.channel_bytes}',
+        )
+    shape = (image.height, image.width, image.channels)
+    expected = image.height * image.width * image.channels * image.channel_bytes
+    if len(image.data) != expected:
+        raise Malformed(
+            'wrong_shape',
+            f'camera {image.name}: {len(image.data)} bytes cannot be a raw frame of '
+            f'{shape}, which has {expected}',
+        )
+    return np.frombuffer(image.data, CHANNEL_TYPES[image.channel_bytes]).reshape(shape)
+
+
+def decode_jpeg(image: Image) -> np.ndarray:
+    """Check the size before decoding, so that a few bytes cannot ask for gigabytes."""
+    try:
+        height, width, _, _ = simplejpeg.decode_jpeg_header(image.data)
+        if (height, width) != (image.height, image.width):
+            raise Malformed(
+                'wrong_shape',
+                f'camera {image.name}: the JPEG is {height}x{width}, '
+                f'{image.height}x{image.width} was announced',
+            )
+        return simplejpeg.decode_jpeg(image.data, COLORSPACE[image.channels], strict=True)
+    except (ValueError, RuntimeError) as error:
+        if isinstance(error, Malformed):
+            raise
+        raise Malformed('bad_jpeg', f'camera {image.name}: not a whole JPEG ({error})') from None
+
+
+class ImageCodecPool:
+    """
+    Threads that encode or decode the cameras of one robot side by side; one owner thread calls it.
+    """
+
+    def __init__(self, threads: int) -> None:
+        self._pool = ThreadPoolExecutor(threads - 1, 'image') if threads > 1 else None
+
+    def encode_all(
+        self, frames: dict[str, np.ndarray], codec: Codec, quality: int
+    ) -> tuple[Image, ...]:
+        def one(item: tuple[str, np.ndarray]) -> Image:
+            return encode(item[0], item[1], codec, quality=quality)
+
+        return self._map(one, list(frames.items()), parallel=codec == Codec.JPEG)
+
+    def decode_all(self, images: tuple[Image, ...]) -> tuple[np.ndarray, ...]:
+        return self._map(
+            decode, list(images), parallel=any(image.codec == Codec.JPEG for image in images)
+        )
+
+    def close(self) -> None:
+        if self._pool:
+            self._pool.shutdown()
+
+    def _map(self, function, items: list, *, parallel: bool) -> tuple:
+        if self._pool and parallel and len(items) > 1:
+            others = [self._pool.submit(function, item) for item in items[1:]]
+            # the caller does its share: a hand-over costs as much as a small image
+            return (function(items[0]), *(other.result() for other in others))
+        return tuple(map(function, items))

@@ -1,0 +1,130 @@
+"""The pieces that an observation and a chunk are made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+import struct
+
+import numpy as np
+
+from lerobot_serve.wire.cdr import CdrReader, CdrWriter
+from lerobot_serve.wire.errors import Malformed, Unencodable
+from lerobot_serve.wire.schema import Codec, ID_LIMIT, KEY_LIMIT
+
+# far above any robot, far below what would hurt a server
+ACTION_VALUES_LIMIT = 1 << 20
+IMAGE_BYTES_LIMIT = 64 << 20
+IMAGES_LIMIT = 256
+EXTENSIONS_LIMIT = 64
+EXTENSION_BYTES_LIMIT = 1 << 20
+
+ACTIONS_SHAPE = struct.Struct('<II')
+IMAGE_LAYOUT = struct.Struct('<IIHBBB')
+NO_ACTIONS = np.zeros((0, 0), np.float32)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Image:
+    """CameraImage.msg, field by field; `data` is any buffer of bytes."""
+
+    name: str
+    height: int
+    width: int
+    data: np.ndarray | bytes
+    codec: int = Codec.RAW
+    channels: int = 3
+    channel_bytes: int = 1
+    steps_back: int = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Extension:
+    """Extension.msg: optional content of a later version or another vendor."""
+
+    key: str
+    value: np.ndarray | bytes
+
+
+def write_actions(writer: CdrWriter, actions: np.ndarray, what: str) -> None:
+    if actions.ndim != 2:
+        raise Unencodable(f'{what} must be rows x columns, got the shape {actions.shape}')
+    writer.pack(ACTIONS_SHAPE, *actions.shape, align=4)
+    writer.floats(actions, ACTION_VALUES_LIMIT, what)
+
+
+def read_actions(reader: CdrReader, what: str) -> np.ndarray:
+    rows, columns = reader.unpack(ACTIONS_SHAPE, align=4)
+    values = reader.floats(ACTION_VALUES_LIMIT, what)
+    if values.size != rows * columns:
+        raise Malformed(
+            'wrong_shape', f'{what}: {values.size} values cannot be {rows} rows of {columns}'
+        )
+    return values.reshape(rows, columns)
+
+
+def write_images(writer: CdrWriter, images: tuple[Image, ...]) -> None:
+    writer.count(len(images), IMAGES_LIMIT, 'images')
+    for image in images:
+        writer.string(image.name, ID_LIMIT)
+        writer.pack(
+            IMAGE_LAYOUT,
+            image.height,
+            image.width,
+            image.steps_back,
+            image.codec,
+            image.channels,
+            image.channel_bytes,
+            align=4,
+        )
+        writer.block(image.data, IMAGE_BYTES_LIMIT, f'camera {image.name}')
+
+
+def skip_actions(reader: CdrReader, what: str) -> None:
+    reader.unpack(ACTIONS_SHAPE, align=4)
+    reader.skip(ACTION_VALUES_LIMIT, what, 4)
+
+
+def read_images(reader: CdrReader) -> tuple[Image, ...]:
+    return tuple(read_image(reader) for _ in range(reader.count(IMAGES_LIMIT, 'images')))
+
+
+def read_image(reader: CdrReader) -> Image:
+    name = reader.string(ID_LIMIT, 'camera name')
+    height, width, steps_back, codec, channels, channel_bytes = reader.unpack(
+        IMAGE_LAYOUT, align=4
+    )
+    data = reader.block(IMAGE_BYTES_LIMIT, f'camera {name}')
+    return Image(name, height, width, data, codec, channels, channel_bytes, steps_back)
+
+
+def skip_images(reader: CdrReader) -> None:
+    for _ in range(reader.count(IMAGES_LIMIT, 'images')):
+        reader.skip_string(ID_LIMIT, 'camera name')
+        reader.unpack(IMAGE_LAYOUT, align=4)
+        reader.skip(IMAGE_BYTES_LIMIT, 'image')
+
+
+def write_extensions(writer: CdrWriter, extensions: tuple[Extension, ...]) -> None:
+    writer.count(len(extensions), EXTENSIONS_LIMIT, 'extensions')
+    for extension in extensions:
+        writer.string(extension.key, KEY_LIMIT)
+        writer.block(extension.value, EXTENSION_BYTES_LIMIT, f'extension {extension.key}')
+
+
+def read_extensions(reader: CdrReader) -> tuple[Extension, ...]:
+    return tuple(
+        Extension(
+            reader.string(KEY_LIMIT, 'extension key'),
+            reader.block(EXTENSION_BYTES_LIMIT, 'extension'),
+        )
+        for _ in range(reader.count(EXTENSIONS_LIMIT, 'extensions'))
+    )
+
+
+def find_extension(reader: CdrReader, key: str) -> np.ndarray | None:
+    """Return the bytes of the first one with this key, None when there is none."""
+    for _ in range(reader.count(EXTENSIONS_LIMIT, 'extensions')):
+        if reader.string(KEY_LIMIT, 'extension key') == key:
+            return reader.block(EXTENSION_BYTES_LIMIT, 'extension')
+        reader.skip(EXTENSION_BYTES_LIMIT, 'extension')
+    return None

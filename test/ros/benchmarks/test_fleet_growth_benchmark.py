@@ -1,0 +1,30 @@
+"""The benchmark of growing fleets with a small one: real servers, a router under a profiler."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+
+from benchmarks.fleet_growth import RoutedFleet
+from benchmarks.harness import profiler
+from benchmarks.harness.processes import module_command
+
+ROBOTS, SECONDS = 4, 1.5
+
+
+@pytest.mark.skipif(not profiler.is_possible(), reason=profiler.WHY_NOT)
+def test_a_fleet_grows_and_what_it_costs_is_known(tmp_path):
+    profile = tmp_path / 'profile'
+    with contextlib.ExitStack() as stack:
+        fleet = RoutedFleet(stack, tmp_path, ROBOTS, module_command('profiled', profile))
+        fleet.grow(ROBOTS // 2)
+        fleet.grow(ROBOTS)
+        run = fleet.run(SECONDS)
+    assert run.counts['sent'] == run.counts['answered'] == ROBOTS * 3
+    assert run.counts['lost'] == run.counts['uncounted'] == 0
+    for window in run.windows:
+        assert len(window.latencies_ms) == ROBOTS
+        assert set(window.cpu_s) == {'router', 'servers', 'robots'}
+        assert min(window.memory_mb.values()) > 10
+    assert {'intake', 'answers', 'control'} <= set(profiler.read(profile))

@@ -1,0 +1,92 @@
+"""Signs of life between real processes: a lost server is left at once, without a router."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+import signal
+import subprocess
+
+import pytest
+from support.nodes.edge_rig import EdgeRig
+from test_edge_outages import LEFT, RIGHT, SAME, sessions, without_gaps
+
+from lerobot_serve_interfaces.msg import EdgeState
+
+# as an operator has it who sets nothing: FAST of the rig is for other tests
+DEFAULTS = {
+    'request_timeout_s': 5.0,
+    'reconnect_backoff_s': 0.5,
+    'reconnect_max_backoff_s': 10.0,
+}
+
+
+def stop_process(_: EdgeRig, process: subprocess.Popen) -> None:
+    process.send_signal(signal.SIGSTOP)
+
+
+def kill_process(rig: EdgeRig, process: subprocess.Popen) -> None:
+    rig.kill(process)
+
+
+@pytest.fixture
+def stopped():
+    """Give a list of processes that are continued at the end, so that they can end."""
+    processes: list[subprocess.Popen] = []
+    yield processes
+    for process in processes:
+        process.send_signal(signal.SIGCONT)
+
+
+@pytest.mark.parametrize('lose', [kill_process, stop_process])
+def test_a_lost_server_costs_no_stall_where_there_is_a_second(
+    edge_rig, stopped, lose: Callable[[EdgeRig, subprocess.Popen], None]
+):
+    servers = {LEFT: edge_rig.start_server('/left', **SAME)}
+    servers[RIGHT] = edge_rig.start_server('/right', **SAME)
+    for name in (LEFT, RIGHT):
+        edge_rig.wait_for_topic(f'{name}/status')
+    edge_rig.start(servers=[LEFT, RIGHT], **DEFAULTS)
+    edge_rig.wait_for_play()
+    first = edge_rig.wait(lambda: edge_rig.seen.last.server, 'a server is named')
+    (second,) = servers.keys() - {first}
+    before = sessions(edge_rig)
+    if lose is stop_process:
+        stopped.append(servers[first])
+    lose(edge_rig, servers[first])
+    edge_rig.wait_for_server(second)
+    edge_rig.wait(lambda: sessions(edge_rig) - before, 'the other one is played')
+    seen = edge_rig.seen
+    assert without_gaps(seen.executed)
+    assert seen.rungs == {EdgeState.RUNG_PLAY}
+    assert seen.last.stalls == 0
+    # not by a timeout of a request
+    assert 'request_timeout' not in seen.drops()
+    assert EdgeState.STALLED not in {state.state for state in seen.states}
+
+
+def test_a_stopped_single_server_is_lost_and_found_again(edge_rig, stopped):
+    server = edge_rig.start_server(**SAME)
+    # no request is under way when it is stopped, nor does one end by time
+    edge_rig.start(**{**DEFAULTS, 'request_timeout_s': 60.0})
+    edge_rig.wait_for_play()
+    stopped.append(server)
+    server.send_signal(signal.SIGSTOP)
+    edge_rig.wait_for_state(EdgeState.RECONNECTING, reason='no sign of life for 2 s')
+    server.send_signal(signal.SIGCONT)
+    edge_rig.wait_for_state(EdgeState.STREAMING)
+    edge_rig.wait_for_play()
+
+
+def test_a_server_that_says_goodbye_is_left_before_anything_is_asked(edge_rig):
+    servers = {LEFT: edge_rig.start_server('/left', **SAME)}
+    servers[RIGHT] = edge_rig.start_server('/right', **SAME)
+    for name in (LEFT, RIGHT):
+        edge_rig.wait_for_topic(f'{name}/status')
+    edge_rig.start(servers=[LEFT, RIGHT], **DEFAULTS)
+    edge_rig.wait_for_play()
+    first = edge_rig.wait(lambda: edge_rig.seen.last.server, 'a server is named')
+    (second,) = servers.keys() - {first}
+    edge_rig.stop(servers[first])
+    edge_rig.wait_for_server(second)
+    edge_rig.wait_for_play(30)
+    assert edge_rig.seen.last.stalls == 0

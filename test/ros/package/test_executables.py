@@ -1,0 +1,88 @@
+"""The four executables: they start, they stop at a signal with status 0, and nothing stays."""
+
+from __future__ import annotations
+
+from pathlib import Path
+import signal
+import subprocess
+import sys
+
+import pytest
+
+START = {
+    'policy_server': {'policy_kind': 'null'},
+    'policy_router': {},
+    'edge_controller': {'client_id': 'robot'},
+    'sim_robot': {},
+}
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+def nodes(node) -> set[str]:
+    return {name for name, _ in node.get_node_names_and_namespaces()}
+
+
+@pytest.mark.parametrize('number', SIGNALS, ids=lambda number: number.name)
+@pytest.mark.parametrize('name', START)
+def test_a_signal_ends_it_with_status_0(name, number, processes, node, wait_until, log_of):
+    process = processes.start(name, name, **START[name])
+    wait_until(lambda: name in nodes(node) or process.poll() is not None, f'{name} comes up')
+    process.send_signal(number)
+    assert process.wait(10) == 0, log_of(name)
+    assert 'Traceback' not in log_of(name)
+
+
+def blocks_signals(pid: int) -> bool:
+    for line in Path(f'/proc/{pid}/status').read_text().splitlines():
+        if line.startswith('SigBlk:'):
+            return bool(int(line.split()[1], 16) & 1 << signal.SIGINT - 1)
+    return False
+
+
+@pytest.mark.parametrize('name', START)
+def test_a_signal_while_it_loads_ends_it_without_a_traceback(name, processes, wait_until, log_of):
+    process = processes.start(name, name, **START[name])
+    wait_until(lambda: blocks_signals(process.pid), f'{name} holds signals back')
+    process.send_signal(signal.SIGINT)
+    assert process.wait(20) == 0, log_of(name)
+    assert 'Traceback' not in log_of(name)
+
+
+def test_a_failing_thread_ends_the_process_with_status_1(runtime):
+    def fails():
+        raise ZeroDivisionError('on purpose')
+
+    runtime.thread('fails', fails)
+    assert runtime.stop.wait(10)
+    assert isinstance(runtime.failure, ZeroDivisionError)
+
+
+HANGING = """
+import ctypes, sys
+from rclpy.node import Node
+from lerobot_serve.ros import runtime
+from lerobot_serve.entry_points import UserError
+
+class Hanging(Node):
+    def destroy_node(self):
+        ctypes.PyDLL(None).sleep(100)
+
+def create(opened):
+    opened.on_started(refuse)
+    return Hanging('hanging', context=opened.context)
+
+def refuse():
+    raise UserError('no such thing')
+
+runtime.END_S = 0.5
+sys.exit(runtime.run(create, []))
+"""
+
+
+def test_a_node_that_hangs_while_it_is_destroyed_ends_with_status_1_and_says_where():
+    ended = subprocess.run(
+        [sys.executable, '-c', HANGING], capture_output=True, text=True, timeout=60
+    )
+    assert ended.returncode == 1
+    assert ended.stderr.startswith('error: no such thing\n')
+    assert 'in destroy_node' in ended.stderr

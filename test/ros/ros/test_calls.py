@@ -1,0 +1,79 @@
+"""Calling services: who is asked, and what is told when nobody answers."""
+
+from __future__ import annotations
+
+from functools import partial
+import threading
+
+import pytest
+from rclpy.callback_groups import ReentrantCallbackGroup
+from rclpy.task import Future
+from std_srvs.srv import Trigger
+
+from lerobot_serve.ros.contract.service_call import call_service, ServiceCallFailed
+
+NAME = '/asked'
+
+
+class Deaf:
+    """A service that answers nobody, like one that was killed and is still found."""
+
+    def __init__(self, node) -> None:
+        self.asked = threading.Event()
+        self.times = 0
+        # a group of its own: what waits in the node's keeps the others waiting
+        group = ReentrantCallbackGroup()
+        node.create_service(Trigger, NAME, self._serve, callback_group=group)
+        self.client = node.create_client(Trigger, NAME)
+        self.offers = partial(node.count_services, NAME)
+
+    async def _serve(self, _: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
+        self.times += 1
+        self.asked.set()
+        await Future()
+        return response
+
+
+@pytest.fixture
+def deaf(node) -> Deaf:
+    return Deaf(node)
+
+
+def answer(_: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
+    response.message = 'here'
+    return response
+
+
+def test_who_comes_while_another_one_does_not_answer_is_asked_too(deaf, node):
+    def successor() -> None:
+        assert deaf.asked.wait(20.0)
+        node.create_service(Trigger, NAME, answer)
+
+    comes = threading.Thread(target=successor)
+    comes.start()
+    response = call_service(deaf.client, Trigger.Request(), 20.0, offers=deaf.offers)
+    comes.join()
+    assert response.message == 'here'
+    # what was not answered is waited for no more
+    assert not deaf.client._pending_requests
+
+
+def test_one_who_takes_his_time_is_not_asked_twice(deaf):
+    with pytest.raises(ServiceCallFailed, match=r'/asked did not answer within 0\.6 s'):
+        call_service(deaf.client, Trigger.Request(), 0.6, offers=deaf.offers)
+    assert deaf.times == 1
+    assert not deaf.client._pending_requests
+
+
+def test_a_node_that_closes_asks_nobody(deaf):
+    stop = threading.Event()
+    stop.set()
+    with pytest.raises(ServiceCallFailed):
+        call_service(deaf.client, Trigger.Request(), 20.0, stop)
+    assert not deaf.times
+
+
+def test_a_service_that_is_not_there_is_named(node):
+    client = node.create_client(Trigger, '/nowhere')
+    with pytest.raises(ServiceCallFailed, match='/nowhere is not there'):
+        call_service(client, Trigger.Request(), 0.1)

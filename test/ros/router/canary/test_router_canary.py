@@ -1,0 +1,159 @@
+"""A candidate on its way from few episodes to all, or back, with a real router and servers."""
+
+from __future__ import annotations
+
+import time
+
+from support.nodes.small_client import SmallClient
+
+from lerobot_serve.router.placement.split import bucket
+from lerobot_serve.wire.schema import Status
+from lerobot_serve_interfaces.msg import CanaryState, EpisodeOutcome
+from lerobot_serve_interfaces.srv import ControlSlot
+
+SUCCESS, FAILURE = EpisodeOutcome.SUCCESS, EpisodeOutcome.FAILURE
+# decided in seconds: no waiting, and guards that need commands are switched off
+PLAN = {
+    'canary.plan': "['50:10:0', '100']",
+    'canary.minimum_s': 0.0,
+    'canary.block_episodes': 1,
+    'canary.margin': 0.3,
+    'canary.max_trip_percent': 0.0,
+    'canary.max_fallback_percent': 0.0,
+    'canary.max_latency_ratio': 1000.0,
+}
+
+
+class Fleet:
+    """A robot that plays one episode after the other, and its judge."""
+
+    def __init__(self, rig, client: SmallClient) -> None:
+        self.rig, self.client, self.count = rig, client, 0
+
+    def play(self, succeeds: dict[str, bool], task: str = '', report: bool = True) -> str:
+        """Play an episode, report how it ended for its slot, and return the slot."""
+        self.count += 1
+        name = f'episode-{self.count}'
+        for _ in range(3):
+            chunk = self.client.round_trip(episode_id=name, task=task)
+        if report and chunk.slot:
+            outcome = SUCCESS if succeeds[chunk.slot] else FAILURE
+            assert self.rig.report(name, outcome).accepted
+        return chunk.slot
+
+    def play_until(self, state: int, **how: object) -> CanaryState:
+        def reached() -> CanaryState | None:
+            self.play(**how)
+            now = self.rig.watch.last.get(CanaryState)
+            return now if now and now.state == state else None
+
+        return self.rig.wait(reached, f'the canary in state {state}', 60.0)
+
+
+def canary(rig, **more: object) -> Fleet:
+    rig.slots(**{**PLAN, **more})
+    fleet = Fleet(rig, rig.robot())
+    rig.wait(lambda: rig.watch.last.get(CanaryState), 'the state of the canary')
+    return fleet
+
+
+def test_a_candidate_that_does_as_well_gets_all_episodes(router_rig):
+    fleet = canary(router_rig)
+    router_rig.wait(lambda: router_rig.get('split_percent') == 50, 'the first step')
+    refusal = router_rig.set(split_percent=10)
+    assert 'is the canary' in refusal
+    state = fleet.play_until(CanaryState.PROMOTED, succeeds={'a': True, 'b': True})
+    assert state.share_percent == 100
+    assert 'all new episodes to the candidate' in state.text
+    assert router_rig.get('split_percent') == 0
+    assert {fleet.play({'a': True, 'b': True}) for _ in range(5)} == {'b'}
+
+
+def test_a_candidate_that_fails_at_its_task_is_rolled_back(router_rig):
+    fleet = canary(router_rig)
+    state = fleet.play_until(CanaryState.ROLLED_BACK, succeeds={'a': True, 'b': False})
+    assert 'worse than the champion' in state.text
+    assert router_rig.get('split_percent') == 100
+    assert {fleet.play({'a': True, 'b': True}) for _ in range(5)} == {'a'}
+
+
+def test_a_guard_rolls_back_within_a_second(router_rig):
+    fleet = canary(router_rig, failures_to_drain=3)
+    router_rig.wait(lambda: router_rig.get('split_percent') == 50, 'the first step')
+    in_b = next(n for n in (f'bad-{i}' for i in range(100)) if bucket(n) >= 50)
+    for _ in range(3):
+        fleet.client.round_trip(episode_id=in_b, task='nan')
+    failed_ns = time.monotonic_ns()
+    # from the drain on, whatever the canary says, no new episode begins there
+    new = [f'new-{i}' for i in range(20)]
+    assert {fleet.client.round_trip(episode_id=name).slot for name in new} == {'a'}
+    state = router_rig.wait(
+        lambda: (
+            (now := router_rig.watch.last[CanaryState]).state == CanaryState.ROLLED_BACK and now
+        ),
+        'the roll back',
+    )
+    print(f'rolled back {(time.monotonic_ns() - failed_ns) / 1e6:.0f} ms after the failure')
+    assert 'not_finite' in state.text
+    assert router_rig.get('split_percent') == 100
+
+
+def test_without_outcomes_it_holds_and_says_what_to_do(router_rig):
+    fleet = canary(router_rig)
+    for _ in range(40):
+        fleet.play({}, report=False)
+    state = router_rig.watch.last[CanaryState]
+    assert state.state in (CanaryState.RUNNING, CanaryState.HELD)
+    assert state.share_percent == 50
+
+
+def test_an_operator_pauses_promotes_and_rolls_back(router_rig):
+    fleet = canary(router_rig)
+    request = ControlSlot.Request
+    router_rig.wait(lambda: router_rig.get('split_percent') == 50, 'the first step')
+    assert router_rig.control(request.CANARY_PAUSE).done
+    assert router_rig.watch.last[CanaryState] is not None
+    for _ in range(10):
+        fleet.play({'a': True, 'b': True})
+    assert router_rig.get('split_percent') == 50
+    assert router_rig.control(request.CANARY_RESUME).done
+    answer = router_rig.control(request.CANARY_PROMOTE, reason='it is good')
+    assert answer.done, answer.text
+    assert router_rig.get('split_percent') == 0
+    assert router_rig.control(request.CANARY_ROLLBACK, reason='it was not').done
+    assert router_rig.get('split_percent') == 100
+    refused = router_rig.control(request.CANARY_PAUSE)
+    assert not refused.done
+    assert 'it was not' in refused.text
+
+
+def test_it_goes_on_where_it_was_after_the_router_was_killed(router_rig):
+    fleet = canary(router_rig)
+    fleet.play_until(CanaryState.ROLLED_BACK, succeeds={'a': True, 'b': False})
+    router_rig.kill('router')
+    router_rig.watch.last.clear()
+    router_rig.router(slot_a=['a'], slot_b=['b'], split_percent=50, **PLAN)
+    state = router_rig.wait(lambda: router_rig.watch.last.get(CanaryState), 'the canary')
+    assert state.state == CanaryState.ROLLED_BACK
+    router_rig.wait(lambda: router_rig.get('split_percent') == 100, 'the split of before')
+
+
+def test_a_plan_that_makes_no_sense_is_refused(router_rig):
+    router_rig.slots()
+    assert "must end with '100'" in router_rig.set(canary__plan=['5', '25'])
+    assert router_rig.watch.last.get(CanaryState, CanaryState()).state == CanaryState.OFF
+    refused = router_rig.control(ControlSlot.Request.CANARY_PROMOTE)
+    assert not refused.done
+    assert 'there is no canary' in refused.text
+    assert not router_rig.set(canary__plan=['5', '100'])
+    router_rig.wait(lambda: router_rig.get('split_percent') == 95, 'the first step')
+
+
+def test_an_outcome_of_an_episode_that_was_never_here_is_refused(router_rig):
+    router_rig.slots()
+    client = router_rig.robot()
+    assert client.round_trip(episode_id='known').status == Status.OK
+    assert router_rig.report('known', SUCCESS).accepted
+    answer = router_rig.report('unknown', SUCCESS)
+    assert not answer.accepted
+    assert "no episode 'unknown' was routed here" in answer.text

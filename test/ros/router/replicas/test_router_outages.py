@@ -1,0 +1,218 @@
+"""Servers that are killed, hang, come back or answer nonsense, behind a router."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+import shutil
+
+import pytest
+from support.nodes.small_client import SmallClient
+
+from lerobot_serve.router.storage.store import Store
+from lerobot_serve.wire.schema import Flag, Status
+from lerobot_serve_interfaces.msg import ReplicaState, SlotState
+from lerobot_serve_interfaces.srv import ControlSlot
+
+
+def answered(client: SmallClient, episode_id: str, count: int = 1, **changes: object) -> list:
+    """Return chunks, each of which came and holds actions."""
+    chunks = [client.round_trip(episode_id=episode_id, **changes) for _ in range(count)]
+    assert [chunk.status for chunk in chunks] == [Status.OK] * count
+    return chunks
+
+
+def replica(rig, slot: str, server: str) -> ReplicaState:
+    return next(r for r in rig.slot(slot).replicas if r.server == f'/{server}/policy_server')
+
+
+@pytest.fixture
+def pair(router_rig):
+    """Slot a with two replicas of one policy, slot b with one."""
+    router_rig.server('a1', 'a', policy='a')
+    router_rig.server('a2', 'a', policy='a')
+    router_rig.server('b', 'b')
+    router_rig.router(slot_a=['a1', 'a2'], slot_b=['b'])
+    router_rig.wait_for_verdict('healthy')
+    return router_rig
+
+
+def test_a_killed_replica_costs_no_answer_and_the_slot_stays(pair):
+    client, episode = pair.robot(), pair.episode('a')
+    answered(client, episode, 25)
+    first = pair.wait_for_decision(episode).server.split('/')[1]
+    pair.kill(first)
+    chunks = answered(client, episode, 25)
+    assert {chunk.slot for chunk in chunks} == {'a'}
+    assert not any(chunk.header.flags & Flag.POLICY_CHANGED for chunk in chunks)
+    pair.wait(lambda: replica(pair, 'a', first).state != ReplicaState.READY, 'it is given up')
+    assert pair.state.verdict == 'healthy'
+
+
+def test_a_replica_that_hangs_is_left_and_used_again_when_it_goes_on(pair):
+    client, episode = pair.robot(), pair.episode('a')
+    answered(client, episode, 25)
+    first = pair.wait_for_decision(episode).server.split('/')[1]
+    pair.hang(first)
+    answered(client, episode, 10)
+    pair.wait(
+        lambda: (
+            answered(client, episode) and replica(pair, 'a', first).state == ReplicaState.SUSPECT
+        ),
+        'it is suspect',
+    )
+    pair.go_on(first)
+    pair.wait(
+        lambda: (
+            answered(client, episode) and replica(pair, 'a', first).state == ReplicaState.READY
+        ),
+        'it is ready again',
+    )
+    assert replica(pair, 'a', first).probes > 0
+
+
+def test_a_replica_of_another_policy_gets_nothing_and_is_named(router_rig):
+    router_rig.server('a1', 'a', policy='a')
+    router_rig.server('a2', 'a', policy='other')
+    router_rig.server('b', 'b')
+    router_rig.router(slot_a=['a1', 'a2'], slot_b=['b'])
+    router_rig.wait(
+        lambda: replica(router_rig, 'a', 'a2').state == ReplicaState.STRANGER, 'it is a stranger'
+    )
+    text = replica(router_rig, 'a', 'a2').text
+    assert 'all replicas of a slot must serve the same policy' in text
+    answered(router_rig.robot(), router_rig.episode('a'), 5)
+    assert replica(router_rig, 'a', 'a2').requests == 0
+
+
+def test_a_replica_started_for_another_slot_is_named(router_rig):
+    router_rig.server('a', 'prod')
+    router_rig.server('b', 'b')
+    router_rig.router(slot_a=['a'], slot_b=['b'])
+    router_rig.wait_for_verdict('drain-a')
+    router_rig.wait(
+        lambda: 'start it with slot:=a' in router_rig.slot('a').text, 'what to do about it'
+    )
+
+
+def test_an_episode_leaves_a_dead_slot_and_its_next_chunk_says_so(router_rig):
+    router_rig.slots()
+    client, episode = router_rig.robot(), router_rig.episode('b')
+    answered(client, episode, 3)
+    router_rig.kill('b')
+    (chunk,) = answered(client, episode)
+    assert chunk.slot == 'a'
+    assert chunk.header.flags & Flag.POLICY_CHANGED
+    decision = router_rig.wait_for_decision(episode, moved=True)
+    assert decision.slot == 'a'
+    assert 'slot b cannot answer' in decision.reason
+    (chunk,) = answered(client, episode)
+    assert (chunk.slot, chunk.header.flags & Flag.POLICY_CHANGED) == ('a', 0)
+
+
+def test_robots_in_the_good_slot_see_nothing_of_the_bad_one(router_rig):
+    router_rig.slots(answer_timeout_s=5.0)
+    client = router_rig.robot()
+    router_rig.hang('b')
+    for number in range(10):
+        chunks = answered(client, router_rig.episode('a', salt=number), 3)
+        assert {(chunk.slot, chunk.header.flags) for chunk in chunks} == {('a', 0)}
+    assert router_rig.slot('a').failures == 0
+
+
+def test_failures_in_a_row_drain_a_slot_and_clean_trials_bring_it_back(router_rig):
+    router_rig.slots(failures_to_drain=3)
+    client, episode = router_rig.robot(), router_rig.episode('b')
+    for _ in range(2):
+        chunk = client.round_trip(episode_id=episode, task='nan')
+        assert (chunk.status, chunk.slot) == (Status.NOT_FINITE, 'b')
+    # the third drains slot b, and slot a is asked at once
+    assert client.round_trip(episode_id=episode, task='nan').slot == 'a'
+    router_rig.wait_for_verdict('drain-b')
+    assert 'not_finite' in router_rig.slot('b').text
+    assert 'takes no episodes' in router_rig.set(split_percent=20)
+    assert router_rig.get('split_percent') == 50
+    # the first chunk with actions since then tells of the move
+    (chunk,) = answered(client, episode)
+    assert (chunk.slot, chunk.header.flags & Flag.POLICY_CHANGED) == ('a', Flag.POLICY_CHANGED)
+    (chunk,) = answered(client, router_rig.episode('b', salt='new'))
+    assert chunk.slot == 'a'
+    # robots go on in slot a, copies of what they ask show that b is well
+    router_rig.wait(
+        lambda: answered(client, episode) and router_rig.state.verdict == 'healthy',
+        'slot b is back',
+    )
+    (chunk,) = answered(client, router_rig.episode('b', salt='newest'))
+    assert chunk.slot == 'b'
+
+
+def test_an_operator_drains_and_restores_at_episode_boundaries(router_rig):
+    router_rig.slots()
+    client, running = router_rig.robot(), router_rig.episode('b')
+    answered(client, running)
+    assert router_rig.control(ControlSlot.Request.DRAIN, 'b').done
+    router_rig.wait(lambda: router_rig.slot('b').state == SlotState.DRAINED, 'b is drained')
+    (chunk,) = answered(client, running)
+    assert (chunk.slot, chunk.header.flags) == ('b', 0)
+    (chunk,) = answered(client, router_rig.episode('b', salt='new'))
+    assert chunk.slot == 'a'
+    assert router_rig.control(ControlSlot.Request.RESTORE, 'b').done
+    (chunk,) = answered(client, router_rig.episode('b', salt='newer'))
+    assert chunk.slot == 'b'
+    refused = router_rig.control(ControlSlot.Request.DRAIN, 'c')
+    assert not refused.done
+    assert "there is no slot 'c'; there are a, b" in refused.text
+    assert 'nothing to probe' in router_rig.control(ControlSlot.Request.PROBE, 'a').text
+
+
+def test_a_slot_that_is_down_is_done_without_until_it_comes(router_rig):
+    router_rig.server('a', 'a')
+    router_rig.router(slot_a=['a'], slot_b=['b'], settle_s=0.0)
+    router_rig.wait_for_verdict('drain-b')
+    client = router_rig.robot()
+    (chunk,) = answered(client, router_rig.episode('b'))
+    assert chunk.slot == 'a'
+    router_rig.server('b', 'b')
+    router_rig.wait_for_verdict('healthy')
+
+    def is_in_b() -> bool:
+        number = len(router_rig.watch.decisions)
+        (chunk,) = answered(client, router_rig.episode('b', salt=number))
+        return chunk.slot == 'b'
+
+    router_rig.wait(is_in_b, 'new episodes go to b')
+
+
+def written(folder: Path, to: Path) -> set[str]:
+    """Return the placements that a router which is killed now leaves behind."""
+    shutil.rmtree(to, ignore_errors=True)
+    shutil.copytree(folder, to)
+    store = Store(to, 1000, 'now')
+    store.close()
+    return set(store.content.placements)
+
+
+def test_placements_survive_the_router(router_rig, tmp_path):
+    folder = tmp_path / 'kept'
+    router_rig.slots(state_folder=folder)
+    client = router_rig.robot()
+    names = [f'episode-{number}' for number in range(8)]
+    before = [answered(client, name)[0].slot for name in names]
+    assert set(before) == {'a', 'b'}
+    # not waited for by requests: those of the last moment are lost with the process
+    router_rig.wait(lambda: written(folder, tmp_path / 'copy') == {*names}, 'they are written')
+    router_rig.kill('router')
+    router_rig.router(slot_a=['a'], slot_b=['b'], split_percent=100, state_folder=folder)
+    client.ask = replace(client.ask, session_epoch=2)
+    client.open()
+    assert [answered(client, name)[0].slot for name in names] == before
+    assert {answered(client, f'new-{n}')[0].slot for n in range(4)} == {'a'}
+
+
+def test_a_second_router_of_that_name_is_refused_in_one_line(router_rig):
+    router_rig.slots()
+    second = router_rig.fleet.start('second', 'policy_router')
+    assert second.wait(30) == 1
+    log = router_rig.log('second')
+    assert 'state_folder' in log
+    assert 'Traceback' not in log

@@ -1,0 +1,165 @@
+"""A router before two slots, as robots meet it: nothing tells it from a policy server."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from support.nodes.small_client import SmallClient
+
+from lerobot_serve.router.placement.split import bucket
+from lerobot_serve.wire import observation as wire_observation
+from lerobot_serve.wire.schema import Refusal, Status
+from lerobot_serve.wire.session import SessionRefused
+from lerobot_serve_interfaces.msg import RouterState, ServerStatus
+from lerobot_serve_interfaces.srv import GetStatus, ResetEpisode
+
+ROUTER = '/policy_router'
+
+
+@pytest.fixture
+def slots(router_rig):
+    router_rig.slots()
+    return router_rig
+
+
+@pytest.fixture
+def client(slots) -> SmallClient:
+    return slots.robot()
+
+
+def slot_of(client: SmallClient, episode_id: str) -> str:
+    chunk = client.round_trip(episode_id=episode_id)
+    assert chunk.status == Status.OK
+    assert chunk.policy.startswith('steered@')
+    return chunk.slot
+
+
+def test_episodes_go_where_their_bucket_says(client):
+    for number in range(12):
+        name = f'episode-{number}'
+        assert slot_of(client, name) == ('a' if bucket(name) < 50 else 'b')
+
+
+def test_a_change_of_the_split_moves_new_episodes_only(client, slots):
+    names = [f'old-{number}' for number in range(6)]
+    before = [slot_of(client, name) for name in names]
+    assert set(before) == {'a', 'b'}
+    assert not slots.set(split_percent=0)
+    assert [slot_of(client, name) for name in names] == before
+    assert {slot_of(client, f'new-{number}') for number in range(6)} == {'b'}
+    assert not slots.set(split_percent=100)
+    assert {slot_of(client, f'newer-{number}') for number in range(6)} == {'a'}
+    assert 'split_percent' in slots.set(split_percent=101)
+    assert slot_of(client, 'after-the-refusal') == 'a'
+
+
+def test_decisions_are_published_once_for_an_episode(client, slots):
+    for _ in range(3):
+        slot_of(client, 'ep_42')
+    slot_of(client, 'another')
+    slots.wait_for_decision('another')
+    (decision,) = [each for each in slots.watch.decisions if each.episode_id == 'ep_42']
+    assert (decision.bucket, decision.slot, decision.degraded) == (29, 'a', False)
+    assert decision.policy.startswith('steered@')
+    assert decision.server == '/a/policy_server'
+
+
+def test_without_an_episode_id_routing_is_degraded_said_once_and_counted(client, slots):
+    for _ in range(3):
+        assert client.round_trip(episode_id='').status == Status.OK
+    slots.wait_for_drop('no_episode_id', 3)
+    assert slots.wait_for_decision('').degraded
+    assert slots.log('router').count('sends no episode_id') == 1
+
+
+def test_bad_bytes_do_not_end_it(client, slots):
+    for raw in (b'', b'\x00\x01\x00\x00', b'\xff' * 64):
+        client.send(raw)
+        assert client.round_trip().status == Status.OK
+    slots.wait_for_drop('truncated')
+
+
+def test_an_unknown_robot_gets_no_answer_and_the_known_one_still_does(client, slots):
+    stranger = client.observation(client_id='stranger')
+    client.send(wire_observation.encode(stranger))
+    old = client.observation()
+    client.send(wire_observation.encode(replace(old, header=replace(old.header, session_epoch=9))))
+    assert client.round_trip().status == Status.OK
+    slots.wait_for_drop('no_session', 2)
+
+
+def test_reset_and_close_reach_both_slots(client, slots):
+    request = ResetEpisode.Request(client_id='tester', session_epoch=1, episode=1)
+    assert client.reset(request).acknowledged
+    for name in ('a', 'b'):
+        assert slots.steering(name).events('reset')
+    assert client.close().closed
+    assert not client.close().closed
+    slots.wait(lambda: slots.state.robots == 0, 'no robot is left')
+
+
+def test_what_it_says_of_itself_is_what_a_policy_server_says(client, slots):
+    for _ in range(3):
+        client.round_trip(episode_id=slots.episode('a'))
+
+    def said() -> GetStatus.Response | None:
+        reply = slots.ask(GetStatus, 'get_status', GetStatus.Request())
+        return reply if reply.action_names else None
+
+    # what the policies want is asked by a thread of its own, once they are there
+    reply = slots.wait(said, 'it knows what its policies want')
+    assert reply.status.state == ServerStatus.ACTIVE
+    assert reply.status.policy_type == 'router'
+    assert reply.status.active_sessions == 1
+    assert (reply.status.requests, reply.status.chunks) == (3, 3)
+    assert list(reply.action_names) == [f'joint_{i}.pos' for i in range(6)]
+    assert reply.chunk_size == 30
+
+
+def test_its_state_names_slots_replicas_and_shares(slots):
+    state: RouterState = slots.wait(
+        lambda: (s := slots.state).slots and s.verdict == 'healthy' and s, 'the state'
+    )
+    assert [(s.slot, s.share_percent) for s in state.slots] == [('a', 50), ('b', 50)]
+    assert [s.replicas[0].server for s in state.slots] == ['/a/policy_server', '/b/policy_server']
+    assert not slots.set(split_percent=80)
+    slots.wait(lambda: slots.slot('a').share_percent == 80, 'the share of a')
+    assert slots.slot('b').share_percent == 20
+
+
+def test_a_robot_that_does_not_fit_is_refused_with_the_slots_reason(slots):
+    with pytest.raises(
+        SessionRefused, match=r'slot a \(/a/policy_server\): .*action_names'
+    ) as refused:
+        slots.robot(action_names=('x',))
+    assert refused.value.code == Refusal.ACTION_NAMES
+    assert slots.robot('fits').round_trip().status == Status.OK
+
+
+def test_two_robots_of_one_name_are_told_apart(client, slots):
+    client.round_trip()
+    with pytest.raises(SessionRefused, match='another robot called') as refused:
+        slots.robot(instance=2, session_epoch=2)
+    assert refused.value.code == Refusal.NAME_IN_USE
+    assert client.round_trip().status == Status.OK
+
+
+def test_a_policy_for_other_robots_in_slot_b_is_not_used(router_rig):
+    router_rig.server('a', 'a')
+    router_rig.server('b', 'b', options='&joint=arm')
+    router_rig.router(slot_a=['a'], slot_b=['b'])
+    state = router_rig.wait_for_verdict('drain-b')
+    router_rig.wait(lambda: 'does not fit slot a' in router_rig.slot('b').text, 'the reason')
+    assert state.split_percent == 50
+    client = router_rig.robot()
+    assert {slot_of(client, f'episode-{n}') for n in range(8)} == {'a'}
+    assert 'slot b would get 40 %' in router_rig.set(split_percent=60)
+
+
+def test_one_slot_called_prod_needs_no_split(router_rig):
+    router_rig.server('one', 'prod')
+    router_rig.router(slot_prod=['one'])
+    router_rig.wait_for_verdict('healthy')
+    assert slot_of(router_rig.robot(), 'episode-1') == 'prod'
+    assert router_rig.wait_for_decision('episode-1').reason == 'there is one slot'

@@ -1,0 +1,100 @@
+"""The router's metrics, read over HTTP: each of them moves."""
+
+from __future__ import annotations
+
+import socket
+from urllib.error import HTTPError
+from urllib.request import urlopen
+
+from prometheus_client.parser import text_string_to_metric_families
+import pytest
+
+from lerobot_serve.wire.execution_report import encode, ExecutionReport
+from lerobot_serve_interfaces.msg import EpisodeOutcome
+
+SLOTS = ('a', 'b')
+
+
+@pytest.fixture
+def port() -> int:
+    with socket.socket() as free:
+        free.bind(('127.0.0.1', 0))
+        return free.getsockname()[1]
+
+
+def page(port: int, path: str) -> str:
+    with urlopen(f'http://127.0.0.1:{port}{path}', timeout=10) as answer:
+        return answer.read().decode()
+
+
+def metrics(port: int) -> dict[tuple, float]:
+    """Return the value of every series by its name and labels."""
+    families = text_string_to_metric_families(page(port, '/metrics'))
+    return {
+        (sample.name, *sample.labels.values()): sample.value
+        for family in families
+        for sample in family.samples
+    }
+
+
+def test_every_figure_of_a_slot_has_its_name_and_moves(router_rig, port):
+    router_rig.slots(metrics_port=port, failures_to_drain=100)
+    client = router_rig.robot()
+    before = metrics(port)
+    for slot in SLOTS:
+        for number in range(2):
+            told = encode(ExecutionReport(actions=10 * number, fallbacks=number, trips=number))
+            client.round_trip(episode_id=router_rig.episode(slot), extensions=(told,))
+        client.round_trip(episode_id=router_rig.episode(slot), task='nan')
+        answer = router_rig.report(router_rig.episode(slot), EpisodeOutcome.SUCCESS)
+        assert answer.accepted, answer.text
+    now = metrics(port)
+
+    def grown(name: str, *labels: str) -> float:
+        key = (f'lerobot_serve_{name}', *labels)
+        return now[key] - before.get(key, 0.0)
+
+    for slot in SLOTS:
+        assert grown('act_latency_seconds_count', slot) == 2
+        assert grown('act_latency_seconds_sum', slot) > 0
+        assert grown('act_latency_seconds_bucket', '+Inf', slot) == 2
+        assert grown('requests_total', slot) == 3
+        assert grown('answers_total', slot) == 2
+        assert grown('episodes_total', slot) == 1
+        assert (grown('cache_hits_total', slot), grown('cache_misses_total', slot)) == (2, 1)
+        assert grown('failed_total', slot, 'not_finite') == 1
+        assert grown('episodes_ended_total', 'success', slot) == 1
+        assert grown('commands_total', slot) == 10
+        assert (grown('fallbacks_total', slot), grown('trips_total', slot)) == (1, 1)
+        replica = (slot, f'/{slot}/policy_server')
+        assert grown('replica_requests_total', *replica) == 3
+        assert now[('lerobot_serve_replica_ready', *replica)] == 1
+        assert now[('lerobot_serve_replica_sessions', *replica)] == 1
+        assert now['lerobot_serve_share_ratio', slot] == 0.5
+        assert now['lerobot_serve_in_flight_requests', slot] == 0
+    assert now['lerobot_serve_robots',] == 1
+    assert now['lerobot_serve_split_ratio',] == 0.5
+    assert now['lerobot_serve_canary_state', 'off'] == 1
+
+
+def test_alive_and_ready_are_told_apart(router_rig, port):
+    router_rig.router(slot_prod=['one'], metrics_port=port, settle_s=0.0)
+    router_rig.wait_for_verdict('degraded')
+    assert page(port, '/healthz') == 'alive\n'
+    with pytest.raises(HTTPError) as error:
+        page(port, '/readyz')
+    assert error.value.code == 503
+    assert 'not heard of yet' in error.value.read().decode()
+    router_rig.server('one', 'prod')
+    router_rig.wait_for_verdict('healthy')
+    assert page(port, '/readyz') == 'ready\n'
+
+
+def test_a_port_that_is_taken_is_refused_in_one_line(router_rig, port):
+    with socket.socket() as taken:
+        taken.bind(('127.0.0.1', port))
+        taken.listen()
+        started = router_rig.router(slot_prod=['one'], metrics_port=port)
+        assert started.wait(30) == 1
+    assert f'metrics_port {port}' in router_rig.log('router')
+    assert 'Traceback' not in router_rig.log('router')

@@ -1,0 +1,161 @@
+"""Who may ask a policy server, for how long, and what the others hear."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from lerobot_serve.tools.processes.parent_death import end_with_parent
+from lerobot_serve.wire.schema import Refusal, Status
+
+PERSON = Path(__file__).with_name('client_process.py')
+
+
+def test_a_chunk_of_an_old_session_never_reaches_the_new_one(rig):
+    rig.steering.turns.close_gate()
+    rig.start(policy_kind='steered')
+    client = rig.client()
+    client.request()
+    rig.wait_for_events('predict')
+    client.ask = replace(client.ask, session_epoch=2)
+    assert client.open().session_epoch == 2
+    rig.steering.turns.open_gate()
+    rig.wait_for_drop('session_closed')
+    # what comes next on the same topic is the new session's
+    chunk = client.round_trip()
+    assert (chunk.status, chunk.header.session_epoch) == (Status.OK, 2)
+    assert rig.steering.events('reset') == ['reset tester#00000001']
+    assert rig.status().active_sessions == 1
+
+
+def test_what_waits_goes_with_its_session(rig):
+    rig.steering.turns.close_gate()
+    rig.start(policy_kind='steered')
+    first, second = rig.clients(2)
+    first.request()
+    rig.wait_for_events('predict')
+    second.request()
+    rig.wait_for_requests(2)
+    assert second.close().closed
+    rig.wait_for_drop('session_ended')
+    rig.steering.turns.open_gate()
+    assert first.take().status == Status.OK
+    assert second.open().accepted
+    assert second.round_trip().header.seq == 2
+    assert len(rig.steering.events('predict')) == 2
+
+
+def test_a_robot_that_is_faster_than_the_policy_gets_its_newest_request_answered(rig):
+    rig.steering.turns.close_gate()
+    rig.start(policy_kind='steered')
+    client, other = rig.clients(2)
+    other.request()
+    rig.wait_for_events('predict')
+    for count in range(1, 5):
+        client.request(state=np.full((1, 6), count, np.float32))
+        # one at a time: the writer keeps only the newest, too
+        rig.wait_for_requests(1 + count)
+    rig.steering.turns.open_gate()
+    chunk = client.take()
+    assert (chunk.header.seq, chunk.superseded) == (4, 3)
+    assert np.array_equal(chunk.robot[0], np.full(6, 4))
+    assert rig.status().superseded == 3
+
+
+def test_a_robot_may_come_back_and_another_of_its_name_may_not(rig):
+    rig.start(policy_kind='steered', session_grace_s=30.0)
+    client = rig.client()
+    reply = rig.open_session(replace(client.ask, instance=2, session_epoch=9))
+    assert (reply.accepted, reply.code) == (False, Refusal.NAME_IN_USE)
+    for words in ("another robot called 'tester'", 'its own client_id', '30 s'):
+        assert words in reply.reason
+    assert client.round_trip().status == Status.OK
+    assert rig.open_session(replace(client.ask, session_epoch=9)).accepted
+    assert rig.open_session(replace(client.ask, session_epoch=9)).accepted
+    client.ask = replace(client.ask, session_epoch=9)
+    assert client.round_trip().header.session_epoch == 9
+    assert client.close().closed
+    assert rig.open_session(replace(client.ask, instance=2)).accepted
+
+
+def test_a_full_server_says_how_full_it_is(rig):
+    rig.start(policy_kind='steered', max_sessions=2)
+    client, _ = rig.clients(2)
+    client.round_trip()
+    reply = rig.open_session(rig.stranger('third'))
+    assert (reply.accepted, reply.code) == (False, Refusal.CAPACITY)
+    for words in ('2 sessions are open', '2 can be served', 'ask another server', 'max_sessions'):
+        assert words in reply.reason
+    assert (reply.active_sessions, reply.max_sessions) == (2, 2)
+    assert reply.policy == rig.status().policy
+    assert reply.predicted_delay_ms > 0
+    assert 0 < reply.load < 1
+    assert rig.drops() == {'refused_capacity': 1}
+    # one that is in already may open anew, and a seat that is given up is free
+    assert rig.open_session(client.ask).accepted
+    assert rig.set(max_sessions=3) == ''
+    reply = rig.open_session(rig.stranger('third'))
+    assert (reply.accepted, reply.active_sessions, reply.max_sessions) == (True, 3, 3)
+
+
+def test_a_slow_policy_is_measured_and_serves_no_more_than_it_can(rig):
+    path = rig.steering.path(seconds=0.1, chunk=4)
+    rig.start(policy_kind='steered', policy_path=path, admission='auto')
+    assert rig.open_session(rig.stranger('first')).accepted
+    reply = rig.open_session(rig.stranger('second'))
+    assert (reply.accepted, reply.code) == (False, Refusal.CAPACITY)
+    assert (reply.active_sessions, reply.max_sessions) == (1, 1)
+    assert reply.predicted_delay_ms >= 100
+    # the measurement may be overruled
+    assert rig.set(admission='fixed') == ''
+    assert rig.open_session(rig.stranger('second')).accepted
+
+
+def test_a_fast_policy_admits_as_many_as_allowed(rig):
+    rig.start(policy_kind='steered', admission='auto', max_sessions=3)
+    replies = [rig.open_session(rig.stranger(f'robot_{i}')) for i in range(4)]
+    assert [reply.accepted for reply in replies] == [True, True, True, False]
+
+
+@pytest.fixture
+def person(rig):
+    """A robot in a process of its own, with an open session and one answer."""
+    rig.start(policy_kind='steered', session_grace_s=0.5)
+    command = [sys.executable, str(PERSON), rig.name, 'victim']
+    with subprocess.Popen(
+        end_with_parent(command), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout.readline() == b'answered\n'
+        yield process
+        process.kill()
+
+
+def test_the_session_of_a_process_that_was_killed_is_closed(rig, person, log_of_rig):
+    survivor = rig.client()
+    assert rig.status().active_sessions == 2
+    person.kill()
+    # the lease of its participant is 5 s, in the profile that the package brings
+    rig.wait_for_drop('client_gone')
+    assert rig.status().active_sessions == 1
+    assert rig.wait_for_events('reset') == ['reset victim#00000001']
+    assert 'closed victim#00000001: client_gone' in log_of_rig('policy_server')
+    # silent for longer than the grace time, but there
+    assert survivor.round_trip().status == Status.OK
+    assert '/victim/action_chunk' not in dict(rig.node.get_topic_names_and_types())
+
+
+def test_a_robot_that_is_silent_for_too_long_has_to_open_anew(rig):
+    rig.start(policy_kind='steered', session_grace_s=0.5, session_idle_s=1.0)
+    client = rig.client()
+    assert client.round_trip().status == Status.OK
+    rig.wait_for_drop('session_idle')
+    assert rig.status().active_sessions == 0
+    client.request()
+    rig.wait_for_drop('no_session')
+    assert client.open().accepted
+    assert client.round_trip().status == Status.OK

@@ -1,0 +1,136 @@
+"""The command line of the doctor: exit statuses, text and JSON, and mistakes of users."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from lerobot_serve.ros.process.fastdds_profile import profile_variable
+from lerobot_serve.tools.cli.main import main
+
+NULL = ('--kind', 'null', 'joints=6,chunk=30,cameras=,fps=30')
+QUICK = ('--wait-s', '0.2')
+
+
+def run(*words: str, **variables: str) -> subprocess.CompletedProcess:
+    """Run the verb in a process of its own, as a user does."""
+    code = 'import sys; from lerobot_serve.tools.cli.main import main; sys.exit(main())'
+    return subprocess.run(
+        [sys.executable, '-c', code, 'doctor', *words],
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+def findings(output: str) -> dict[str, dict]:
+    told = json.loads(output)
+    return {f['name']: f for group in told['groups'] for f in group['findings']}
+
+
+def test_without_arguments_the_machine_is_looked_at(capsys):
+    main(['doctor', '--json', *QUICK])
+    told = json.loads(capsys.readouterr().out)
+    assert [group['name'] for group in told['groups']] == [
+        'environment',
+        'policy',
+        'robot',
+        'topics',
+        'ros2_control',
+        'capacity',
+    ]
+    assert {'outcome', 'counts', 'groups'} == set(told)
+    assert [f['verdict'] for f in told['groups'][1]['findings']] == ['skipped']
+
+
+def test_a_policy_is_looked_at_and_the_last_line_counts(capsys):
+    main(['doctor', *QUICK, *NULL])
+    lines = capsys.readouterr().out.splitlines()
+    assert any(line.startswith('  ok    fingerprint: ') for line in lines)
+    assert any(line.startswith('  ok    robots for one server: about ') for line in lines)
+    assert any('p99' in line for line in lines)
+    assert 'failure' in lines[-1]
+    assert '\033' not in '\n'.join(lines)
+
+
+def test_policy_and_robot_are_compared(sim_arm_yaml, capsys):
+    assert main(['doctor', '--json', *QUICK, '--robot', str(sim_arm_yaml), *NULL]) == 1
+    found = findings(capsys.readouterr().out)
+    assert found['action names']['verdict'] == 'failure'
+    assert found['cameras']['verdict'] == 'warning'
+    assert found['rate']['verdict'] == 'ok'
+
+
+@pytest.mark.parametrize(
+    ('words', 'name', 'text'),
+    [
+        (('/no/such/place',), 'loads', 'is not a directory'),
+        (('--kind', 'nonsense', '/tmp'), 'loads', "no policy kind 'nonsense'"),
+        (('--robot', '/no/such/file.yaml'), 'file', 'cannot be read'),
+        (('--device', 'cuda:99', '--kind', 'null', 'joints=1,chunk=1,fps=1'), 'loads', 'cuda:99'),
+    ],
+)
+def test_a_mistake_is_a_failure_with_its_remedy(words, name, text, capsys):
+    assert main(['doctor', '--json', *QUICK, *words]) == 1
+    finding = findings(capsys.readouterr().out)[name]
+    assert finding['verdict'] == 'failure'
+    assert text in finding['found']
+    assert finding['remedy']
+
+
+@pytest.mark.parametrize(
+    'words',
+    [
+        ('--wait-s', '0'),
+        ('--wait-s', 'nan'),
+        ('--wait-s', 'long'),
+        ('--namespace', 'a b'),
+        ('a', 'b'),
+        ('--nonsense',),
+    ],
+)
+def test_a_wrong_command_line_ends_with_2(words, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(['doctor', *words])
+    assert ended.value.code == 2
+    assert ': error: ' in capsys.readouterr().err
+
+
+def test_a_wrong_parameter_of_the_server_is_one_line(capsys):
+    assert main(['doctor', '--parameter', 'nonsense=1']) == 1
+    assert capsys.readouterr().err.count('\n') == 1
+
+
+@pytest.mark.parametrize('domain', ['abc', '300'])
+def test_a_domain_that_cannot_be_is_told_and_ros_not_started(domain):
+    """ROS would end the process."""
+    done = run('--json', *QUICK, *NULL, ROS_DOMAIN_ID=domain)
+    assert done.returncode == 1, done.stderr
+    found = findings(done.stdout)
+    assert found['ROS_DOMAIN_ID']['verdict'] == 'failure'
+    assert found['loads']['verdict'] == 'ok'
+    assert 'Traceback' not in done.stderr
+
+
+def test_a_profile_that_is_not_there_is_found(tmp_path):
+    gone = str(tmp_path / 'gone.xml')
+    done = run('--json', *QUICK, **{profile_variable(): gone})
+    assert done.returncode == 1, done.stderr
+    found = findings(done.stdout)
+    assert gone in found['profile of Fast DDS']['found']
+    assert found['large messages']['verdict'] == 'failure'
+    assert 'Unset' in found['large messages']['remedy']
+
+
+def test_only_warnings_are_no_failure(monkeypatch, capsys):
+    """The tests' own domain reaches this machine alone, which is a warning."""
+    assert os.environ['ROS_AUTOMATIC_DISCOVERY_RANGE'] == 'LOCALHOST'
+    status = main(['doctor', '--json', *QUICK])
+    told = json.loads(capsys.readouterr().out)
+    assert told['counts']['warning'] >= 1
+    assert status == (1 if told['counts']['failure'] else 0)

@@ -1,0 +1,4 @@
+"""
+Rigs and fakes shared by test/unit and test/ros, imported as `from support.edge.requester_rig
+import ...`. Never imported by lerobot_serve or benchmarks.
+"""

@@ -1,0 +1,151 @@
+"""A controller with its queue, ladder and cage, and a robot that stands where a test puts it."""
+
+from __future__ import annotations
+
+from math import inf
+
+import numpy as np
+
+from lerobot_serve.cage.cage import Cage
+from lerobot_serve.cage.description import ActionLimit, Interlock, Motion
+from lerobot_serve.cage.result import CageResult, LastCommand
+from lerobot_serve.cage.start_position import StartPosition
+from lerobot_serve.edge.control.authority import OperatingConditions
+from lerobot_serve.edge.control.controller import Controller
+from lerobot_serve.edge.control.executed_log import ExecutedActionLog
+from lerobot_serve.edge.control.step import ExecutedStep, RobotState, StepTiming
+from lerobot_serve.edge.fallback.ladder import Ladder
+from lerobot_serve.edge.fallback.rungs import Rung, RungKind
+from lerobot_serve.edge.queue.action_queue import ActionQueue, ChunkSource
+from lerobot_serve.edge.queue.interpolation import Interpolator
+from lerobot_serve.edge.robot.description import CommandOutput, RobotDescription
+from lerobot_serve.edge.session.connection import ConnectionEvent, ConnectionState
+
+STEP_S = 0.02
+STEP_NS = 20_000_000
+MAX_AGE_NS = 10 * STEP_NS
+RAMP_S = 0.1
+LADDER = (Rung(RungKind.RAMP, RAMP_S), Rung(RungKind.HOLD))
+GIVING_UP = (Rung(RungKind.RAMP, RAMP_S), Rung(RungKind.STOP_SERVICE))
+# what leads to each state
+WAYS = {
+    ConnectionState.CONNECTING: (),
+    ConnectionState.STREAMING: (ConnectionEvent.MERGED,),
+    ConnectionState.DEGRADED: (ConnectionEvent.MERGED, ConnectionEvent.LATE),
+    ConnectionState.STALLED: (ConnectionEvent.MERGED, ConnectionEvent.DRY),
+    ConnectionState.RECONNECTING: (ConnectionEvent.MERGED, ConnectionEvent.LOST),
+    ConnectionState.DEAD: (
+        ConnectionEvent.MERGED,
+        ConnectionEvent.LOST,
+        ConnectionEvent.VIOLATION,
+    ),
+}
+
+
+def arm(max_step: float = 10.0, joints: int = 1) -> RobotDescription:
+    actions = tuple(
+        ActionLimit(f'j{i}.pos', f'j{i}', Motion.POSITION, -100.0, 100.0, max_step)
+        for i in range(joints)
+    )
+    command = CommandOutput('std_msgs/Float64MultiArray', 'command')
+    return RobotDescription('robot', 1 / STEP_S, (), (), actions, command)
+
+
+class Spy(Cage):
+    """Remembers what it let out."""
+
+    released: list[np.ndarray | None]
+
+    def judge(self, wanted: object, last: LastCommand | None, **known: object) -> CageResult:
+        judgement = super().judge(wanted, last, **known)
+        self.released = [*getattr(self, 'released', [])[-1:], judgement.command]
+        return judgement
+
+
+class Bench:
+    """`step` is one tick; each of `interpolation` is a part of a step of the policy."""
+
+    def __init__(
+        self,
+        robot: RobotDescription | None = None,
+        *,
+        interpolation: int = 1,
+        resume_rows: int = 1,
+        latch_after_trips: int = 0,
+        interlocks: tuple[Interlock, ...] = (),
+        ladder: tuple[Rung, ...] = LADDER,
+        teardown: tuple[Rung, ...] = GIVING_UP,
+        has_stop_service: bool = True,
+        releases: bool = False,
+        start_samples: int = 1,
+        tolerance_share: float = inf,
+        max_blind_s: float = inf,
+    ) -> None:
+        self.robot = robot or arm()
+        self.queue, self.dries = ActionQueue(), 0
+        self.ladder = Ladder(
+            ladder,
+            self.robot,
+            step_s=STEP_S,
+            resume_rows=resume_rows,
+            teardown=teardown,
+            has_stop_service=has_stop_service,
+        )
+        self.cage = Spy(
+            self.robot.actions,
+            interlocks,
+            ('level',),
+            step_s=STEP_S,
+            latch_after_trips=latch_after_trips,
+        )
+        self.controller = Controller(
+            self.queue,
+            self.ladder,
+            self.cage,
+            Interpolator(interpolation),
+            ExecutedActionLog(len(self.robot.actions)),
+            StartPosition(
+                self.cage.limits, samples=start_samples, tolerance_share=tolerance_share
+            ),
+            StepTiming(STEP_NS, MAX_AGE_NS, int(min(1e9 * max_blind_s, 1e18))),
+            dry=self._on_dry,
+            releases=releases,
+        )
+        self.orders = OperatingConditions()
+        self.measured: np.ndarray | None = np.zeros(len(self.robot.actions))
+        self.level = inf
+        self.now_ns, self.asked = 1_000_000_000, 0
+        self.stops = 0
+
+    def _on_dry(self) -> None:
+        self.dries += 1
+
+    def sense(self) -> RobotState:
+        self.asked += 1
+        return RobotState(np.array([self.level]), self.measured)
+
+    def plan(self, *rows: float | list[float], age_ns: int = 0, seq: int = 1) -> None:
+        """Append a chunk whose observation is that old."""
+        chunk = np.array(rows, np.float32).reshape(len(rows), -1)
+        source = ChunkSource(seq, 7, 2, 'episode', self.now_ns - age_ns, 'prod', 'fake@0')
+        self.queue.append(chunk, source, mark=self.queue.mark())
+
+    def step(self) -> ExecutedStep | None:
+        executed, call_stop_service = self.controller.step(self.now_ns, self.sense, self.orders)
+        self.stops += call_stop_service
+        self.now_ns += STEP_NS
+        return executed
+
+    def be(self, **orders: object) -> None:
+        """Change what is decided outside of the control step."""
+        self.orders = self.orders._replace(**orders)
+
+    def commands(self, steps: int) -> list[float | None]:
+        """Return what the first joint is told in so many steps."""
+        return [_first(self.step()) for _ in range(steps)]
+
+
+def _first(executed: ExecutedStep | None) -> float | None:
+    if executed is None or executed.judgement.command is None:
+        return None
+    return float(executed.judgement.command[0])

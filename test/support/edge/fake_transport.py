@@ -1,0 +1,109 @@
+"""
+Servers without ROS, for trying a requester: they refuse, reset and answer as they are told.
+
+The thread of the requester calls the methods of Link; the test calls the others.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+import queue
+
+import numpy as np
+
+from lerobot_serve.edge.inputs.history import HistoryStep
+from lerobot_serve.edge.session.transport import SessionAgreement
+from lerobot_serve.wire import chunk as wire_chunk
+from lerobot_serve.wire import observation as wire_observation
+from lerobot_serve.wire.chunk import Chunk
+from lerobot_serve.wire.header import Header
+from lerobot_serve.wire.message_parts import Image
+from lerobot_serve.wire.observation import Observation
+from lerobot_serve.wire.schema import Flag, SCHEMA_VERSION
+
+WAIT_S = 10.0
+
+
+class FakeTransport:
+    """
+    A Link that remembers what it was asked. `open_errors` are raised first, in order; then a
+    server opens sessions unless `refusals` has an error for it. `heard` is given each request
+    instead of `request`, where it is set.
+    """
+
+    def __init__(self, *open_errors: Exception) -> None:
+        self.open_errors = deque(open_errors)
+        self.away: set[str] = set()
+        # servers that give no sign of life
+        self.mute: set[str] = set()
+        self.probed: list[str] = []
+        self.refusals: dict[str, Exception] = {}
+        self.observe_errors: deque[Exception] = deque()
+        self.images: tuple[Image, ...] = ()
+        self.agreement = SessionAgreement(SCHEMA_VERSION)
+        # server and epoch of each attempt to open a session
+        self.asked: list[tuple[str, int]] = []
+        self.left: list[str] = []
+        self.resets: list[tuple[int, int, str]] = []
+        self._requests: queue.SimpleQueue[Observation] = queue.SimpleQueue()
+        self.heard: Callable[[Observation], None] = self._requests.put
+
+    @property
+    def epochs(self) -> list[int]:
+        return [epoch for _, epoch in self.asked]
+
+    @property
+    def servers(self) -> list[str]:
+        return [server for server, _ in self.asked]
+
+    def is_there(self, server: str) -> bool:
+        return server not in self.away
+
+    def open_session(self, server: str, epoch: int) -> SessionAgreement:
+        self.asked.append((server, epoch))
+        if self.open_errors:
+            raise self.open_errors.popleft()
+        if server in self.refusals:
+            raise self.refusals[server]
+        return self.agreement
+
+    def close_session(self) -> None:
+        self.left.append(self.servers[-1])
+
+    def reset_episode(self, epoch: int, episode: int, episode_id: str) -> None:
+        self.resets.append((epoch, episode, episode_id))
+
+    def observe(self, moments: tuple[HistoryStep, ...]) -> tuple[np.ndarray, tuple[Image, ...]]:
+        """Return the inputs `state` as they were deposited, and `images` at each moment."""
+        if self.observe_errors:
+            raise self.observe_errors.popleft()
+        states = np.stack([moment.snapshot.values['state'] for moment in moments])
+        images = [replace(i, steps_back=m.steps_back) for m in moments for i in self.images]
+        return states, tuple(images)
+
+    def send(self, raw: bytes) -> None:
+        self.heard(wire_observation.decode(raw))
+
+    def probe(self, on_answer: Callable[[], None]) -> None:
+        self.probed.append(self.servers[-1])
+        if self.servers[-1] not in self.mute:
+            on_answer()
+
+    def request(self, timeout_s: float = WAIT_S) -> Observation:
+        """Wait for the next request. Raises queue.Empty."""
+        return self._requests.get(timeout=timeout_s)
+
+    @property
+    def requests_waiting(self) -> int:
+        return self._requests.qsize()
+
+
+def reply_bytes(
+    request: Observation, robot: np.ndarray, *, header: Header | None = None, **changes: object
+) -> bytes:
+    """Return the bytes of a chunk that answers `request`, with any field of Chunk changed."""
+    content = {'client_id': request.client_id, 'episode_id': request.episode_id, **changes}
+    chunk = Chunk(header or request.header.answer(Flag.NONE), robot=robot, **content)
+    return wire_chunk.encode(chunk)

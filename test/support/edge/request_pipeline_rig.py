@@ -1,0 +1,45 @@
+"""An exchange with a session that is open, in steps of 10 ms; for the tests of the exchange."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from lerobot_serve.edge.queue.action_queue import ChunkSource
+from lerobot_serve.edge.session.pipeline import ReplyResult
+from lerobot_serve.edge.session.transport import SessionAgreement
+from lerobot_serve.wire.observation import Observation
+from lerobot_serve.wire.schema import SCHEMA_VERSION
+from support.edge.fake_transport import reply_bytes
+from support.edge.requester_rig import Bench, CHUNK
+
+SERVER = '/policy_server'
+# 8 rows, which the policy has 10 times as large
+ROWS = np.arange(24, dtype=np.float32).reshape(8, 3)
+RTC = SessionAgreement(SCHEMA_VERSION, chunk_size=8, supports_rtc=True)
+
+
+def source(policy: str = 'act@0') -> ChunkSource:
+    return ChunkSource(1, 0, 0, 'episode', 0, 'prod', policy)
+
+
+def guided(agreement: SessionAgreement = RTC, **pace: object) -> Bench:
+    """Return a bench with a session that is open, and steps of 10 ms."""
+    bench = Bench(**{'step_s': 0.01, 'append': False, 'rtc': True, **pace})
+    begin_session(bench, agreement)
+    return bench
+
+
+def begin_session(bench: Bench, agreement: SessionAgreement = RTC, server: str = SERVER) -> None:
+    bench.exchange.next_session_epoch()
+    bench.exchange.begin_session(server, agreement)
+
+
+def fill(bench: Bench, rows: np.ndarray = ROWS, policy: str = 'act@0') -> None:
+    bench.actions.append(rows, source(policy), mark=bench.actions.mark(), model=10 * rows)
+
+
+def hear(bench: Bench, request: Observation, robot: np.ndarray = CHUNK, **changes) -> ReplyResult:
+    """Let the answer to a request arrive now."""
+    return bench.exchange.on_answer(
+        reply_bytes(request, robot, **changes), bench.now_ns, bench.pace
+    )

@@ -1,0 +1,35 @@
+"""What may happen to a hunted edge between two control steps."""
+
+from __future__ import annotations
+
+from support.fuzz.driver import FuzzEvent, FuzzEvents, FuzzTarget
+from support.fuzz.edge_model import EdgeModel, SERVERS
+from support.fuzz.edge_servers import ABSENT, BEHAVIORS, HEALTHY
+
+MS = 1_000_000
+POLICIES = 'reach@1', 'reach@2'
+
+
+def _all(mood: str) -> FuzzEvent:
+    return FuzzEvent(4, lambda model: [model.set_mood(server, mood) for server in SERVERS])
+
+
+EVENTS: FuzzEvents = {
+    'pause': FuzzEvent(6, EdgeModel.pause),
+    'resume': FuzzEvent(8, EdgeModel.resume),
+    'reset': FuzzEvent(4, EdgeModel.reset),
+    'run': FuzzEvent(6, EdgeModel.run, ((0.0, 1.0, 5.0),)),
+    'cancel': FuzzEvent(4, EdgeModel.cancel),
+    'judge': FuzzEvent(3, EdgeModel.judge, ((1, 2, 3),)),
+    'reset_cage': FuzzEvent(3, EdgeModel.reset_cage),
+    'mood': FuzzEvent(14, EdgeModel.set_mood, (SERVERS, BEHAVIORS)),
+    'all well': _all(HEALTHY),
+    'all gone': _all(ABSENT),
+    'swap policy': FuzzEvent(3, EdgeModel.swap_policy, (SERVERS, POLICIES)),
+    'sensing': FuzzEvent(5, EdgeModel.set_sensing, ((True, True, False),)),
+    'misread': FuzzEvent(4, EdgeModel.misread, ((0.3, 1.5, 6.28, -6.28),)),
+    'late step': FuzzEvent(4, EdgeModel.step, ((30 * MS, 150 * MS, 900 * MS),)),
+    'restart': FuzzEvent(1, EdgeModel.restart),
+}
+
+TARGET = FuzzTarget(EdgeModel, EVENTS, run_steps=400)

@@ -1,0 +1,255 @@
+"""
+Invariants of an edge, checked from what crosses its boundary: commands, requests, chunks, and what
+an operator does. It shares no code with the product.
+
+Each row of a chunk carries a number of its own in the last action, the mark, which no limit ever
+changes. So a command tells which row it plays, and with it which request, policy and episode.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import isfinite
+
+from support.fuzz.violation import Violation
+
+S = 1_000_000_000
+TINY = 1e-6
+MARK = -1
+Key = tuple[int, int, int]
+Command = tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeBounds:
+    """What the robot file and the parameters promise."""
+
+    low: Command
+    high: Command
+    max_step: Command
+    period_ns: int
+    max_age_ns: int
+    request_timeout_ns: int
+    # the longest that coming to rest may take
+    rest_ns: int
+    # how long it may move on without being measured
+    blind_ns: int
+    run_on_start: bool = True
+    interpolated: bool = False
+
+
+@dataclass(slots=True)
+class ChunkRow:
+    """One row that a server made: of which request, which policy, and what it says."""
+
+    key: Key
+    policy: str
+    values: Command
+
+
+@dataclass(slots=True)
+class SentRequest:
+    """One request."""
+
+    captured_ns: int
+    sent_ns: int
+    episode: int
+    is_over: bool = False
+
+
+@dataclass
+class EdgeInvariants:
+    """Each method is one thing that crossed the boundary; it raises Violation."""
+
+    bounds: EdgeBounds
+    rows: dict[int, ChunkRow] = field(default_factory=dict)
+    requests: dict[Key, SentRequest] = field(default_factory=dict)
+    # actions of policies that were commanded
+    witnessed: int = 0
+
+    def __post_init__(self) -> None:
+        self.restarted(0)
+
+    def restarted(self, now_ns: int) -> None:
+        """The process began, again: nothing of the one before counts."""
+        self._paused, self._running = False, self.bounds.run_on_start
+        self._quiet_since_ns = None if self._running else now_ns
+        self._stopped_ns: int | None = None
+        self._sensed_ns = now_ns
+        self._episode, self._played_marks = 0, set()
+        self._last: Command | None = None
+        self._last_ns, self._speeds = 0, (0.0,)
+        self._flying: Key | None = None
+        self.requests.clear()
+
+    # an operator
+
+    def operator(self, word: str, now_ns: int) -> None:
+        """Note a word that was accepted."""
+        if word in ('begin', 'reset'):
+            self._episode += 1
+            self._running = True
+        if word == 'reset':
+            self._stopped_ns = None
+        if word == 'end':
+            self._running = False
+        self._paused = {'pause': True, 'resume': False}.get(word, self._paused)
+        is_quiet = self._paused or not self._running
+        if is_quiet and self._quiet_since_ns is None:
+            self._quiet_since_ns = now_ns
+        elif not is_quiet:
+            self._quiet_since_ns = None
+
+    def stop_called(self, now_ns: int) -> None:
+        """The stop service was called: it comes to rest, and is silent until a reset."""
+        if self._stopped_ns is None:
+            self._stopped_ns = now_ns
+
+    def sensed(self, now_ns: int) -> None:
+        """The robot was measured."""
+        self._sensed_ns = now_ns
+
+    # requests and chunks
+
+    def asked(
+        self, key: Key, now_ns: int, captured_ns: int, marks: list[float], policy: str
+    ) -> None:
+        """A request left; `marks` are those of its prefix, `policy` what it says of the prefix."""
+        flying = self.requests.get(self._flying) if self._flying else None
+        if flying and not flying.is_over and self._flying[:2] == key[:2]:
+            waited_ns = now_ns - flying.sent_ns
+            if waited_ns < self.bounds.request_timeout_ns:
+                raise Violation(
+                    'one in flight',
+                    f'{key} was sent {waited_ns / S:.2f} s after {self._flying}, which was not '
+                    'answered',
+                )
+        if key in self.requests:
+            raise Violation('one in flight', f'{key} was sent twice')
+        self._flying = key
+        self.requests[key] = SentRequest(captured_ns, now_ns, self._episode)
+        policies = {self._row(mark, 'a prefix').policy for mark in marks}
+        if policies - {policy}:
+            raise Violation('prefix', f'a prefix of {policy!r} has rows of {sorted(policies)}')
+
+    def made(self, mark: int, row: ChunkRow) -> None:
+        """A server made a row."""
+        self.rows[mark] = row
+
+    def arrived(self, key: Key) -> None:
+        """Something arrived that says it answers this request."""
+        if key in self.requests:
+            self.requests[key].is_over = True
+
+    # commands
+
+    def commanded(
+        self, command: Command | None, now_ns: int, where: Command, *, plays: bool, free: bool
+    ) -> None:
+        """
+        One control step. `where` is where the robot really is; `plays` says that this is an action
+        of a policy, `free` that the cage let it or the nearest to it through.
+        """
+        if command is None:
+            self._last = None
+            return
+        self._check_numbers(command)
+        speeds = self._speeds_to(command, where)
+        if self._stopped_ns is not None:
+            what = 'stop', 'after a stop by service', self._stopped_ns
+            self._check_quiet(*what, command, now_ns, speeds, plays=plays)
+            if self._last is None:
+                raise Violation('stop', f'{command} begins after a stop by service')
+        if self._quiet_since_ns is not None:
+            why = 'paused' if self._paused else 'no episode runs'
+            what = 'authority', why, self._quiet_since_ns
+            self._check_quiet(*what, command, now_ns, speeds, plays=plays)
+        if plays and free:
+            self._check_row(command, now_ns)
+            self._check_seen(now_ns, speeds)
+        self._last, self._last_ns, self._speeds = command, now_ns, speeds
+
+    def _check_numbers(self, command: Command) -> None:
+        low, high = self.bounds.low, self.bounds.high
+        for i, value in enumerate(command):
+            if not isfinite(value):
+                raise Violation('finite', f'{command} is commanded')
+            if not low[i] - TINY <= value <= high[i] + TINY:
+                raise Violation('position', f'{value} is not in [{low[i]}, {high[i]}], action {i}')
+
+    def _check_seen(self, now_ns: int, speeds: Command) -> None:
+        blind_ns = now_ns - self._sensed_ns
+        if blind_ns > self.bounds.blind_ns and max(speeds[:MARK]) > TINY:
+            raise Violation('blind', f'a policy moves it, {blind_ns / S:.2f} s after it was seen')
+
+    def _speeds_to(self, command: Command, where: Command) -> Command:
+        """Return how far each action goes in this step, within its limit."""
+        begin = where if self._last is None else self._last
+        speeds = tuple(abs(to - at) for to, at in zip(command, begin, strict=True))
+        for i, speed in enumerate(speeds[:MARK]):
+            if speed > self.bounds.max_step[i] + TINY:
+                what = 'from where it is' if self._last is None else 'from the command before'
+                raise Violation(
+                    'start' if self._last is None else 'step',
+                    f'action {i} goes {speed:.4f} {what}, {self.bounds.max_step[i]} is allowed',
+                )
+        return speeds
+
+    def _check_quiet(
+        self,
+        rule: str,
+        why: str,
+        since_ns: int,
+        command: Command,
+        now_ns: int,
+        speeds: Command,
+        *,
+        plays: bool,
+    ) -> None:
+        """What moves comes to rest, and nothing begins."""
+        if plays:
+            raise Violation(rule, f'{why}, and a policy commands')
+        if self._last is None:
+            if max(speeds[:MARK]) > TINY:
+                raise Violation(rule, f'{why}, and a motion of {max(speeds[:MARK]):.4f} begins')
+            return
+        for i, speed in enumerate(speeds[:MARK]):
+            before = self._speeds[i] if i < len(self._speeds) else 0.0
+            if speed > before + TINY:
+                raise Violation(
+                    rule, f'{why}, and action {i} goes from {before:.4f} to {speed:.4f} a step'
+                )
+        if now_ns - since_ns > self.bounds.rest_ns and max(speeds[:MARK]) > TINY:
+            raise Violation(rule, f'{why} for long, and it moves by {max(speeds[:MARK])}')
+
+    def _row(self, mark: float, what: str) -> ChunkRow:
+        row = self.rows.get(round(mark)) if abs(mark - round(mark)) < TINY else None
+        if row is None:
+            raise Violation('invented', f'{what} has the mark {mark}, which no server made')
+        return row
+
+    def _check_row(self, command: Command, now_ns: int) -> None:
+        self.witnessed += 1
+        if self.bounds.interpolated:
+            # between two rows no mark is whole
+            return
+        row = self._row(command[MARK], 'what is played')
+        request = self.requests.get(row.key)
+        if request is None:
+            raise Violation('invented', f'a row of {row.key} is played, which was never asked')
+        age_ns = now_ns - request.captured_ns
+        if age_ns > self.bounds.max_age_ns:
+            raise Violation('stale', f'an action is played {age_ns / S:.3f} s after its inputs')
+        if request.episode != self._episode:
+            raise Violation('episode', 'a row of an episode that has ended is played')
+        mark = round(command[MARK])
+        if mark in self._played_marks:
+            raise Violation('invented', f'row {mark} is played twice')
+        self._played_marks.add(mark)
+
+    def forget(self, before_ns: int) -> None:
+        """Let go of what cannot count any more, so that long hunts stay small."""
+        old = {key for key, asked in self.requests.items() if asked.sent_ns < before_ns}
+        self.requests = {key: asked for key, asked in self.requests.items() if key not in old}
+        self.rows = {mark: row for mark, row in self.rows.items() if row.key not in old}
+        self._played_marks &= self.rows.keys()

@@ -1,0 +1,441 @@
+"""
+A whole edge in virtual time: controller, ladder, cage, queue, requester, states and operation as
+its node wires them, with servers, a robot and an operator.
+
+`step` lets one control step pass, with all that falls into it; the other methods are what an
+operator, the world or an accident does between two steps. The checker sees what crosses the
+boundary, and raises Violation.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+import contextlib
+from dataclasses import dataclass
+import heapq
+from itertools import count
+from pathlib import Path
+import queue
+from random import Random
+import tempfile
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import numpy as np
+
+from lerobot_serve.edge import wiring
+from lerobot_serve.edge.control.loop import ControlLoop, StateReader
+from lerobot_serve.edge.control.operator_control import OperatorControl
+from lerobot_serve.edge.episodes.runner import EpisodeRunner
+from lerobot_serve.edge.fallback.rungs import RungKind
+from lerobot_serve.edge.inputs.history import ObservationHistory
+from lerobot_serve.edge.observability.listener import EdgeListener
+from lerobot_serve.edge.parameters import EdgeParameters
+from lerobot_serve.edge.queue.action_queue import ActionQueue
+from lerobot_serve.edge.queue.delay_rules import DELAY_RULES
+from lerobot_serve.edge.robot.description import RobotDescription
+from lerobot_serve.edge.session.connection import Connection, ConnectionEvent, ConnectionState
+from lerobot_serve.edge.session.transport import EpisodeRequest
+from lerobot_serve.parameters import build_parameters, ParameterError
+from lerobot_serve.wire import chunk as wire_chunk
+from lerobot_serve.wire.errors import Malformed
+from lerobot_serve_interfaces.action import RunEpisode
+from support.fuzz.edge_invariants import EdgeBounds, EdgeInvariants, S
+from support.fuzz.edge_servers import EdgeModelServers, SILENT
+from support.fuzz.stepped_thread import SteppedThread
+
+FPS = 10
+CLIENT = 'hunted'
+PRESENCE_LEASE_S = 2.0
+# max_age_s of the joints, max_blind_s, and a step
+BLIND_NS = int(0.35 * S) + S // 2 + S // FPS
+SERVERS = '/near', '/far'
+# the last action carries the marks: it may go anywhere in a step
+ROBOT = """
+name: hunted
+fps: 10
+state:
+- {topic: joint_states, joints: [swing, lift, mark], max_age_s: 0.35}
+cameras: {}
+actions:
+  swing.pos: {joint: swing, min: -2.0, max: 2.0, max_step: 0.2}
+  lift.pos: {joint: lift, min: -1.0, max: 1.0, max_step: 0.1}
+  mark.pos: {joint: mark, min: -10.0, max: 1000000.0, max_step: 1000000.0}
+command: {topic: command}
+safe_pose: {swing.pos: 1.0, lift.pos: 0.5, mark.pos: 0.0}
+"""
+LOW, HIGH = (-2.0, -1.0, -10.0), (2.0, 1.0, 1e6)
+MAX_STEP = (0.2, 0.1, 1e6)
+# what a hunt varies from run to run
+CHOICES: dict[str, tuple[object, ...]] = {
+    'run_on_start': (True, False),
+    'teardown': ('hold', 'safe_pose', 'initial_pose', 'stop_service'),
+    'while_paused': ('hold', 'nothing'),
+    'merge': ('replace', 'append'),
+    'rtc': (False, True),
+    'interpolation': (1, 1, 1, 2),
+    'latch_after_trips': (0, 150, 8),
+    'ladder': ((), ('repeat_last 0.2', 'ramp 1', 'safe_pose 1', 'stop_service'), ('hold',)),
+    'delay_rule': tuple(DELAY_RULES),
+    'servers': (SERVERS, SERVERS[:1]),
+}
+FIXED = {
+    'request_timeout_s': 0.5,
+    'buffer_time_s': 0.5,
+    'max_action_age_s': 1.0,
+    'degraded_after_s': 0.3,
+    'max_offline_s': 2.0,
+    'reconnect_backoff_s': 0.1,
+    'reconnect_max_backoff_s': 0.5,
+    'stop_service': '/stop',
+}
+
+
+@dataclass(slots=True)
+class StepCounter:
+    """As ros.beat has it; the model counts."""
+
+    beats: int = 0
+    missed: int = 0
+    due_ns: int = 0
+
+
+class VirtualTimeInbox:
+    """What a requester waits at: `get` and `put` of a queue, in virtual time."""
+
+    def __init__(self, model: EdgeModel) -> None:
+        self._model, self._items = model, deque()
+
+    def put(self, item: object) -> None:
+        self._items.append(item)
+        self._model.wake()
+
+    def get(self, timeout: float) -> object:
+        self._model.sleep(int(timeout * S), until=lambda: self._items)
+        if not self._items:
+            raise queue.Empty
+        return self._items.popleft()
+
+
+class ArrayMessages:
+    """Inputs are arrays already."""
+
+    def state(self, raws: list[np.ndarray], sources: tuple) -> np.ndarray:
+        if not np.isfinite(raws[0]).all():
+            raise Malformed('not_finite', 'hunted')
+        return np.array(raws[0], np.float64)
+
+
+def fuzzed_robot() -> RobotDescription:
+    """Return the robot, read as any other."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / 'robot.yaml'
+        file.write_text(ROBOT)
+        return wiring.load_robot(file)
+
+
+class EdgeModel:
+    """See the module; one thread drives it."""
+
+    def __init__(self, seed: int, **choices: object) -> None:
+        """`choices` take the place of what the seed would draw."""
+        self.random = Random(seed)
+        self.robot = fuzzed_robot()
+        self.choices, self.parameters = self._draw(choices)
+        self.now_ns = 1000 * S
+        self.period_ns = int(S * wiring.command_period_s(self.parameters, self.robot))
+        self.where = np.array([0.3, -0.2, 0.0])
+        self.sensing, self._misread = True, np.zeros(3)
+        self._sensed_ns = self.now_ns
+        self.checker = EdgeInvariants(self._bounds())
+        self.servers = EdgeModelServers(
+            self.parameters.servers,
+            self.checker,
+            self.random,
+            clock=self.clock,
+            deliver=self._deliver,
+            sleep=lambda ns: self.sleep(ns, until=lambda: False),
+            later=self._at,
+            captured_ns=lambda: self._sensed_ns,
+        )
+        self._turns: SteppedThread | None = None
+        self._begin()
+
+    def _draw(self, given: dict[str, object]) -> tuple[dict[str, object], EdgeParameters]:
+        """Return choices that go together, and the parameters with them."""
+        while True:
+            drawn = {name: self.random.choice(values) for name, values in CHOICES.items()}
+            choices = {**drawn, **given}
+            with contextlib.suppress(ParameterError):
+                return choices, build_parameters(EdgeParameters, {**FIXED, **choices})
+
+    def _bounds(self) -> EdgeBounds:
+        parts = self.parameters.interpolation
+        return EdgeBounds(
+            LOW,
+            HIGH,
+            tuple(step / parts for step in MAX_STEP),
+            self.period_ns,
+            int(self.parameters.max_action_age_s * S),
+            int(self.parameters.request_timeout_s * S),
+            rest_ns=3 * S,
+            blind_ns=BLIND_NS,
+            run_on_start=self.parameters.run_on_start,
+            interpolated=parts > 1,
+        )
+
+    # wiring, as edge.node does it
+
+    def _begin(self) -> None:
+        """Start the process."""
+        self._future: list[tuple[int, int, Callable[[], None]]] = []
+        self._numbers = count()
+        self._wake_ns: int | None = None
+        self._has_woken = lambda: False
+        self.checker.restarted(self.now_ns)
+        parameters, robot = self.parameters, self.robot
+        actions = ActionQueue(DELAY_RULES[parameters.delay_rule])
+        self.connection = Connection(self.clock)
+        self.controller = wiring.make_controller(
+            parameters,
+            robot,
+            actions,
+            lambda: self.connection.on(ConnectionEvent.DRY, 'nothing fresh is left to play'),
+        )
+        self.inputs = wiring.make_latest_inputs(robot, str)
+        self.requester = self._make_requester(actions, ObservationHistory(self.inputs))
+        self.operation = OperatorControl(
+            self.controller,
+            self.requester,
+            run_on_start=parameters.run_on_start,
+        )
+        self.beat = StepCounter()
+        self.ticker = self._make_ticker()
+        self.runs = EpisodeRunner(self.controller, self.operation, self.requester, self.clock)
+        self._executed: Any = None
+        self._stop_called = False
+        self._sense()
+        self._turns = SteppedThread(self.requester.run)
+        # what it does first, it does in the first step
+
+    def _make_requester(self, actions: ActionQueue, history: ObservationHistory) -> Any:
+        self._history = history
+        with (
+            mock.patch.object(wiring.time, 'monotonic_ns', self.clock),
+            mock.patch.object(wiring.random, 'random', self.random.random),
+        ):
+            requester = wiring.make_requester(
+                self.parameters,
+                self.robot,
+                self.servers,
+                history,
+                actions,
+                self.connection,
+                self.controller.report,
+                client_id=CLIENT,
+                listener=EdgeListener(),
+                presence_lease_s=PRESENCE_LEASE_S,
+            )
+        requester._arrived = VirtualTimeInbox(self)
+        requester._stop.wait = lambda s: self.sleep(int(s * S), until=lambda: False)
+        return requester
+
+    def _make_ticker(self) -> ControlLoop:
+        return ControlLoop(
+            self.beat,
+            self.controller,
+            self.operation,
+            self._history,
+            StateReader(self.inputs, ArrayMessages(), self.robot),
+            EdgeListener(),
+            command=self._on_command,
+            rest=lambda command: None,
+            stop=self._on_stop,
+            commands_per_action=self.parameters.interpolation,
+            clock=self.clock,
+        )
+
+    # time
+
+    def clock(self) -> int:
+        return self.now_ns
+
+    def sleep(self, wait_ns: int, until: Callable[[], object]) -> None:
+        """The requester's thread: let time pass, at most so much of it."""
+        self._wake_ns, self._has_woken = self.now_ns + wait_ns, until
+        while self.now_ns < self._wake_ns and not until():
+            self._turns.wait()
+        self._wake_ns = None
+
+    def wake(self) -> None:
+        """Something has come in; the requester looks when the driver lets it."""
+
+    def _deliver(self, delay_ns: int, raw: bytes) -> None:
+        self._at(delay_ns, lambda: self._arrive(raw))
+
+    def _at(self, delay_ns: int, act: Callable[[], None]) -> None:
+        heapq.heappush(self._future, (self.now_ns + delay_ns, next(self._numbers), act))
+
+    def _pass(self, end_ns: int) -> None:
+        """Let time pass until then, with what is due by then, in order."""
+        while True:
+            self._settle()
+            due_ns = [at_ns for at_ns, *_ in self._future[:1]]
+            if self._wake_ns is not None:
+                due_ns.append(self._wake_ns)
+            at_ns = min(due_ns, default=end_ns)
+            if at_ns > end_ns:
+                break
+            self.now_ns = max(self.now_ns, at_ns)
+            while self._future and self._future[0][0] <= self.now_ns:
+                heapq.heappop(self._future)[2]()
+        self.now_ns = max(self.now_ns, end_ns)
+
+    def _settle(self) -> None:
+        """Let the requester do all that it can do now."""
+        while self._wake_ns is None or self._wake_ns <= self.now_ns or self._has_woken():
+            if self._turns.ended:
+                return
+            self._turns.go()
+
+    def _arrive(self, raw: bytes) -> None:
+        try:
+            header = wire_chunk.decode(raw).header
+        except Malformed:
+            pass
+        else:
+            self.checker.arrived((header.session_epoch, header.episode, header.seq))
+        self.requester.on_chunk(raw)
+
+    # what crosses the boundary
+
+    def _on_command(self, executed: Any, tick: int) -> None:
+        self._executed = executed
+
+    def _on_stop(self) -> None:
+        self._stop_called = True
+
+    def _sense(self) -> None:
+        if self.sensing:
+            read = self.where + self._misread
+            self._misread = np.zeros(len(read))
+            self.inputs.deposit('state from joint_states', read, self.now_ns)
+            self._sensed_ns = self.now_ns
+            self.checker.sensed(self.now_ns)
+
+    # rules
+
+    def step(self, late_ns: int = 0) -> None:
+        """One control step, perhaps a late one."""
+        self._pass(self.now_ns + self.period_ns + late_ns)
+        self._sense()
+        self.beat.beats += 1
+        self._executed, where = None, tuple(map(float, self.where))
+        self.ticker._tick()
+        executed = self._executed
+        command = executed.judgement.command if executed else None
+        if command is not None:
+            self.where = np.clip(np.array(command, np.float64), LOW, HIGH)
+        plays = executed is not None and executed.decision.kind is RungKind.PLAY
+        free = plays and executed.judgement.verdict.name in ('PASS', 'CLAMPED')
+        told = None if command is None else tuple(map(float, command))
+        self.checker.commanded(told, self.now_ns, where, plays=free, free=free)
+        if self._stop_called:
+            self._stop_called = False
+            self.checker.stop_called(self.now_ns)
+        self._look()
+        if self.beat.beats % 100 == 0:
+            self.checker.forget(self.now_ns - 60 * S)
+
+    def _look(self) -> None:
+        """As the node's timer does."""
+        before = self.runs.present
+        result = self.runs.look()
+        if before and result and result.outcome != RunEpisode.Result.DEAD:
+            self.checker.operator('end', self.now_ns)
+
+    def pause(self) -> None:
+        self.operation.pause()
+        self.checker.operator('pause', self.now_ns)
+
+    def resume(self) -> None:
+        self.operation.resume()
+        self.checker.operator('resume', self.now_ns)
+
+    def reset(self) -> None:
+        """The service ~/reset."""
+        self.checker.operator('reset', self.now_ns)
+        self.operation.reset(EpisodeRequest('reach'))
+
+    def run(self, max_duration_s: float = 0.0) -> None:
+        """A goal of RunEpisode, which may be refused."""
+        goal = RunEpisode.Goal(task='reach', max_duration_s=max_duration_s)
+        if not self.runs.refusal(goal):
+            self.checker.operator('begin', self.now_ns)
+            self.runs.begin(goal)
+
+    def cancel(self) -> None:
+        if self.runs.present:
+            self.runs.cancel()
+            self.checker.operator('end', self.now_ns)
+            self._look()
+
+    def judge(self, outcome: int) -> None:
+        """Somebody says how the run has ended."""
+        if self.runs.present:
+            self.runs.on_outcome(
+                SimpleNamespace(
+                    episode_id=self.runs.present.episode_id, outcome=outcome, text='hunted'
+                )
+            )
+
+    def reset_cage(self) -> None:
+        self.operation.reset_cage()
+
+    def set_mood(self, server: str, mood: str) -> None:
+        if server in self.servers.all:
+            was_alive = self.servers.all[server].is_alive
+            self.servers.all[server].mood = mood
+            is_alive = self.servers.all[server].is_alive
+            if was_alive is not is_alive:
+                self._note_writer(server, is_alive=is_alive)
+
+    def _note_writer(self, server: str, *, is_alive: bool) -> None:
+        """The middleware says whether a server's writer to this robot is alive."""
+        self.requester.on_liveliness(
+            server,
+            alive=int(is_alive),
+            change=1 if is_alive else -1,
+            is_silent=self.servers.all[server].mood == SILENT,
+        )
+
+    def swap_policy(self, server: str, policy: str) -> None:
+        if server in self.servers.all:
+            self.servers.all[server].policy = policy
+
+    def set_sensing(self, is_on: bool) -> None:
+        """Joint states come, or do not."""
+        self.sensing = is_on
+
+    def misread(self, by: float) -> None:
+        """One sample of the joints is wrong."""
+        self._misread = np.array([by, -by / 2, 0.0])
+
+    def restart(self) -> None:
+        """The process is killed and started again; the robot stays where it is."""
+        self.close()
+        self._begin()
+
+    def close(self) -> None:
+        """End the requester."""
+        if self._turns and not self._turns.ended:
+            self.requester.close()
+            while not self._turns.ended:
+                self.now_ns = max(self.now_ns, self._wake_ns or 0)
+                self._turns.go()
+
+    @property
+    def state(self) -> ConnectionState:
+        return self.connection.state

@@ -1,0 +1,439 @@
+"""
+A whole router core in virtual time: dispatcher, slots, control, canary, operator and the folder
+that outlives it, with servers, robots and a person who operates it.
+
+`step` is the turn of one robot; the other methods are what happens between two steps. The checker
+sees what crosses the boundary, and raises Violation. A restart builds everything anew from the
+folder as it was on the disk at that moment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+import contextlib
+from dataclasses import replace
+import heapq
+from itertools import count
+from pathlib import Path
+from random import Random
+import shutil
+import tempfile
+from typing import Any
+from unittest import mock
+
+import numpy as np
+
+from lerobot_serve.parameters import build_parameters, ParameterError
+from lerobot_serve.router.api import slot_commands
+from lerobot_serve.router.api.slot_commands import run_slot_command, SlotCommandRejected
+from lerobot_serve.router.core import RouterCore
+from lerobot_serve.router.data_path.in_flight import InFlightRequest
+from lerobot_serve.router.monitoring.drop_counters import DropCounters
+from lerobot_serve.router.parameters import RouterParameters
+from lerobot_serve.router.placement.placement_table import Placement
+from lerobot_serve.router.sessions import opening
+from lerobot_serve.router.sessions.client_sessions import ClientSession
+from lerobot_serve.wire import chunk as wire_chunk
+from lerobot_serve.wire import observation as wire_observation
+from lerobot_serve.wire.chunk import ReplySummary
+from lerobot_serve.wire.errors import Malformed
+from lerobot_serve.wire.header import Header
+from lerobot_serve.wire.observation import Observation
+from lerobot_serve.wire.schema import Flag, MsgType, Status
+from lerobot_serve.wire.session import SessionRefused, SessionRequest
+from lerobot_serve_interfaces.msg import CanaryState
+from support.fuzz.router_invariants import RouterInvariants, S
+from support.fuzz.router_servers import HEALTHY, NAMES, RouterModelClient, RouterModelServer
+
+STEP_NS = S // 6
+# in turns of robots
+LOOK_EVERY = 3
+ROBOTS = 'r1', 'r2', 'r3'
+SLOTS = {'a': ('/a1', '/a2'), 'b': ('/b1',)}
+STATE = np.zeros((1, 2), np.float32)
+# a robot asks again when nothing came for so long
+PATIENCE_NS = 4 * S
+SLOT_COMMANDS = {
+    'drain': slot_commands.DRAIN,
+    'restore': slot_commands.RESTORE,
+    'probe': slot_commands.PROBE,
+    'lift': slot_commands.LIFT_VERDICT,
+}
+CANARY_COMMANDS = {
+    'pause': slot_commands.CANARY_PAUSE,
+    'resume': slot_commands.CANARY_RESUME,
+    'promote': slot_commands.CANARY_PROMOTE,
+    'rollback': slot_commands.CANARY_ROLLBACK,
+}
+PLANS = {'none': (), 'short': ('50:2:0', '100'), 'careful': ('20:3:0', '50:3:0', '100')}
+CHOICES: dict[str, tuple[object, ...]] = {
+    'split_percent': (50, 100, 0, 80),
+    'canary.plan': tuple(PLANS.values()),
+    'hedge_factor': (0.0, 2.0),
+    'spare': ('none', 'none', 'b'),
+    'rollback_now': (False, True),
+    'standby_replicas': (0, 1),
+}
+FIXED = {
+    'slot_a': SLOTS['a'],
+    'slot_b': SLOTS['b'],
+    'answer_timeout_s': 0.5,
+    'trial_after_s': 0.2,
+    'trial_max_s': 0.5,
+    'trials_to_return': 1,
+    'canary.minimum_episodes': 2,
+    'canary.minimum_s': 0.0,
+    'canary.margin': 0.3,
+    'canary.block_episodes': 1,
+    'remembered_episodes': 1000,
+    'session_grace_s': 5.0,
+}
+
+
+class InlineExecutor:
+    """An executor that does everything at once, in the caller's thread."""
+
+    def __init__(self, *_: object, **__: object) -> None: ...
+
+    def submit(self, act: Callable[..., Any], *arguments: object) -> Future:
+        future: Future = Future()
+        try:
+            future.set_result(act(*arguments))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+    def shutdown(self, **_: object) -> None: ...
+
+
+class ModelRobot:
+    """One robot: its session, its episode, and what it waits for."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self.epoch, self.seq = name, 0, 0
+        self.episode, self.number = '', 0
+        self.waits_since_ns: int | None = None
+        self.is_open = False
+
+    def ask(self) -> SessionRequest:
+        topic = f'/{self.name}/chunk'
+        return SessionRequest(self.name, 1, self.epoch, topic, NAMES, NAMES, (), 10.0)
+
+
+class RouterModel:
+    """See the module; one thread drives it. It is the Outside of its own dispatcher."""
+
+    def __init__(self, seed: int, **choices: object) -> None:
+        """`choices` take the place of what the seed would draw."""
+        self.random = Random(seed)
+        drawn = {name: self.random.choice(values) for name, values in CHOICES.items()}
+        self.choices = {**drawn, **choices}
+        # as the file has them
+        self._given = build_parameters(RouterParameters, {**FIXED, **self.choices})
+        self._parent = Path(tempfile.mkdtemp(prefix='hunt'))
+        self._folders = count()
+        self._folder = self._parent / 'state'
+        self._folder.mkdir()
+        self.now_ns, self.wall_s = 1000 * S, 1.7e9
+        self._names = count(1)
+        self.servers = {
+            name: RouterModelServer(name, slot, f'{slot}@1')
+            for slot in SLOTS
+            for name in SLOTS[slot]
+        }
+        self.people = {name: ModelRobot(name) for name in ROBOTS}
+        self.checker = RouterInvariants(end_ns=3 * S, calm_ns=8 * S)
+        self.checker.split(self._given.split_percent)
+        self._future: list[tuple[int, int, Callable[[], None]]] = []
+        self._numbers = count()
+        self.steps = 0
+        self._rolled_back = ''
+        self._begin()
+
+    # the process
+
+    def _begin(self) -> None:
+        self._future, self._jobs = [], []
+        self._drops, self.parameters = DropCounters(), self._given
+        self._began_ns = self.now_ns
+        clients = {name: RouterModelClient(server) for name, server in self.servers.items()}
+        with mock.patch.object(opening, 'ThreadPoolExecutor', InlineExecutor):
+            self.serving = self._serving(clients)
+        # what was set live before holds again
+        self.parameters = self.serving.parameters
+        self._tell_status()
+        self.serving.settle()
+        self.serving.control.check_replicas()
+        self.checker.started(self.parameters.split_percent)
+        for slot in SLOTS:
+            self.checker.slot_is(slot, self.now_ns, well=self._is_well(slot), open=False)
+        for person in self.people.values():
+            person.is_open = False
+
+    def _serving(self, clients: dict[str, RouterModelClient]) -> RouterCore:
+        return RouterCore(
+            self._given,
+            self._folder,
+            clients,
+            self,
+            self._drops,
+            clock=lambda: self.now_ns,
+            warn=lambda text: None,
+            inform=lambda text: None,
+            set_split=self._set_split,
+            given=self._given,
+            now=lambda: f'at {self.wall_s:.0f}',
+        )
+
+    def _set_split(self, percent: int) -> None:
+        """The canary's own choice; as the node's parameter server does it."""
+        self.checker.split(percent)
+        self._apply(replace(self.parameters, split_percent=percent))
+
+    def _apply(self, parameters: RouterParameters) -> None:
+        self.parameters = parameters
+        self.serving.change(parameters)
+
+    def _tell_status(self) -> None:
+        for name, server in self.servers.items():
+            self.serving.note_there(name, is_there=server.is_there)
+            if server.tells:
+                self.serving.learn(name, server.seen)
+
+    # what the dispatcher does to the outside
+
+    def send(self, server: str, raw: bytes) -> None:
+        for delay_ns, answer in self.servers[server].answers(raw, self.random):
+            self._at(delay_ns, lambda a=answer: self._answered(server, a))
+
+    def _answered(self, server: str, raw: bytes) -> None:
+        self.serving.dispatcher.on_answer(server, raw, self.now_ns)
+
+    def reply(self, robot: ClientSession, raw: bytes) -> None:
+        try:
+            chunk = wire_chunk.decode(raw)
+        except Malformed:
+            return
+        person = self.people[robot.ask.client_id]
+        key = chunk.client_id, chunk.header.session_epoch, chunk.header.seq
+        if (key[1], key[2]) == (person.epoch, person.seq):
+            person.waits_since_ns = None
+        if chunk.status != Status.OK:
+            self.checker.failed(key)
+            return
+        flagged = bool(chunk.header.flags & Flag.POLICY_CHANGED)
+        self.checker.replied(key, chunk.episode_id, chunk.slot, chunk.policy, flagged=flagged)
+
+    def fail(self, flight: InFlightRequest, status: Status, text: str) -> None:
+        self.people[flight.robot.ask.client_id].waits_since_ns = None
+        self.checker.failed(key_of(flight))
+
+    def decided(self, robot: ClientSession, flight: InFlightRequest, placement: Placement) -> None:
+        if not placement.slot:
+            return
+        self.checker.decided(
+            flight.episode_id,
+            placement.slot,
+            self.serving.slots[placement.slot].policy,
+            self.now_ns,
+            is_new=not placement.cached,
+        )
+
+    def reopen_session(self, robot: ClientSession, server: str) -> None:
+        self._jobs.append(lambda: self.serving.control.reopen_session(robot, server))
+
+    def wake(self) -> None: ...
+
+    def served(
+        self, flight: InFlightRequest, server: str, raw: bytes, answer: ReplySummary
+    ) -> None: ...
+
+    def unanswered(self, flight: InFlightRequest, reason: str) -> None:
+        self.checker.dropped(key_of(flight))
+
+    def asked(self, robot: ClientSession, raw: bytes, header: Header, executed: Any) -> None: ...
+
+    # time
+
+    def _at(self, delay_ns: int, act: Callable[[], None]) -> None:
+        heapq.heappush(self._future, (self.now_ns + delay_ns, next(self._numbers), act))
+
+    def step(self) -> None:
+        """A robot has its turn."""
+        self.steps += 1
+        self._live(self.people[ROBOTS[self.steps % len(ROBOTS)]])
+        self._pass(self.now_ns + STEP_NS)
+        self._work()
+        if self.steps % LOOK_EVERY == 0:
+            self._tell_status()
+            self.serving.update_canary()
+            self._look()
+        if self.steps % (2 * LOOK_EVERY) == 0:
+            self.serving.look()
+            self.serving.control.check_replicas()
+            self.serving.control.maintain_sessions()
+
+    def _pass(self, end_ns: int) -> None:
+        dispatcher = self.serving.dispatcher
+        while True:
+            due_ns = dispatcher.on_timer(self.now_ns)
+            times = [due_ns] if due_ns is not None else []
+            times += [at_ns for at_ns, *_ in self._future[:1]]
+            at_ns = min(times, default=end_ns)
+            if at_ns > end_ns:
+                break
+            if at_ns == end_ns and not times:
+                break
+            self.now_ns = max(self.now_ns, at_ns)
+            while self._future and self._future[0][0] <= self.now_ns:
+                heapq.heappop(self._future)[2]()
+        self.now_ns = max(self.now_ns, end_ns)
+
+    def _work(self) -> None:
+        jobs, self._jobs = self._jobs, []
+        for job in jobs:
+            job()
+
+    def _look(self) -> None:
+        for slot, names in SLOTS.items():
+            is_open = all(person.is_open for person in self.people.values())
+            is_open &= all(
+                name in robot.places.get(slot, ())
+                for robot in self.serving.dispatcher.robots
+                for name in names[:1]
+            )
+            self.checker.slot_is(slot, self.now_ns, well=self._is_well(slot), open=is_open)
+        self.checker.look(self.now_ns)
+        now = self.serving.canary.report(None)
+        rolled_back = now.candidate_policy if now.state == CanaryState.ROLLED_BACK else ''
+        if rolled_back and rolled_back != self._rolled_back:
+            self.checker.verdict(rolled_back)
+        self._rolled_back = rolled_back
+        if self.steps % 600 == 0:
+            self.checker.forget(500)
+
+    # robots
+
+    def _live(self, person: ModelRobot) -> None:
+        waits = person.waits_since_ns
+        if waits is not None and self.now_ns - waits < PATIENCE_NS:
+            return
+        if not person.is_open or waits is not None:
+            self._open(person)
+        if person.is_open:
+            if not person.episode or self.random.random() < 0.15:
+                self._begin_episode(person)
+            self._ask(person)
+
+    def _open(self, person: ModelRobot) -> None:
+        person.epoch += 1
+        self.checker.closed(person.name)
+        person.waits_since_ns, person.is_open = None, False
+        with contextlib.suppress(SessionRefused):
+            self.serving.control.open(person.ask())
+            person.is_open = True
+
+    def _begin_episode(self, person: ModelRobot) -> None:
+        if person.episode and self.random.random() < 0.8:
+            good = self.random.random() < 0.7
+            self.serving.outcome(person.episode, 1 if good else 2)
+        person.number += 1
+        person.episode = f'episode-{next(self._names)}'
+
+    def _ask(self, person: ModelRobot) -> None:
+        person.seq += 1
+        person.waits_since_ns = self.now_ns
+        header = Header(person.seq, 0, person.epoch, person.number, 1, MsgType.OBSERVATION)
+        key = person.name, person.epoch, person.seq
+        self.checker.asked(key, person.episode, self.now_ns)
+        dropped = sum(self._drops.counts().values())
+        raw = wire_observation.encode(Observation(header, person.name, person.episode, STATE))
+        self.serving.dispatcher.on_request(raw, self.now_ns)
+        robot = self.serving.dispatcher.robots.find(person.name, person.epoch)
+        if robot is None and sum(self._drops.counts().values()) > dropped:
+            # counted: no such session
+            self.checker.dropped(key)
+
+    # what happens between two steps
+
+    def _is_well(self, slot: str) -> bool:
+        return all(self.servers[name].mood == HEALTHY for name in SLOTS[slot])
+
+    def _disturbed(self, slot: str) -> None:
+        self.checker.slot_is(slot, self.now_ns, well=False, open=False)
+
+    def set_mood(self, server: str, mood: str) -> None:
+        self.servers[server].mood = mood
+        self._disturbed(self.servers[server].slot)
+
+    def slot_mood(self, slot: str, mood: str) -> None:
+        for name in SLOTS[slot]:
+            self.servers[name].mood = mood
+        self._disturbed(slot)
+
+    def load(self, slot: str, version: int) -> None:
+        """All servers of a slot serve another policy."""
+        for name in SLOTS[slot]:
+            self.servers[name].policy = f'{slot}@{version}'
+        self._disturbed(slot)
+
+    def slot_word(self, word: str, slot: str) -> None:
+        """An operator's word on a slot."""
+        with contextlib.suppress(SlotCommandRejected):
+            policy = self.serving.slots[slot].policy
+            run_slot_command(self.serving, SLOT_COMMANDS[word], slot, 'hunted')
+            if word == 'lift':
+                self.checker.lifted(policy)
+            elif word != 'probe':
+                self.checker.drain(slot, is_drained=word == 'drain')
+
+    def canary_word(self, word: str) -> None:
+        """An operator's word on the canary."""
+        before = self.serving.canary.report(None)
+        with contextlib.suppress(SlotCommandRejected):
+            run_slot_command(self.serving, CANARY_COMMANDS[word], '', 'hunted')
+            if word == 'rollback':
+                self.checker.verdict(before.candidate_policy)
+            elif before.state == CanaryState.ROLLED_BACK:
+                self.checker.lifted(before.candidate_policy)
+
+    def set_split(self, percent: int) -> None:
+        """`ros2 param set split_percent`, as the node's parameter server takes it."""
+        wanted = replace(self.parameters, split_percent=percent)
+        with contextlib.suppress(ParameterError):
+            self.serving.check_change(self.parameters, wanted)
+            self.checker.split(percent)
+            self._apply(wanted)
+
+    def set_plan(self, name: str) -> None:
+        """`ros2 param set canary.plan`."""
+        wanted = replace(self.parameters, canary_plan=PLANS[name])
+        with contextlib.suppress(ParameterError):
+            self.serving.check_change(self.parameters, wanted)
+            self._apply(wanted)
+
+    def step_wall_clock(self, by_s: float) -> None:
+        """The system clock is set."""
+        self.wall_s += by_s
+
+    def restart(self, is_killed: bool) -> None:
+        """The process ends, by a signal or without a word, and is started again."""
+        if is_killed:
+            # what had not reached the disk is lost
+            left = self._parent / f'state{next(self._folders)}'
+            shutil.copytree(self._folder, left)
+        self.serving.close()
+        if is_killed:
+            shutil.rmtree(self._folder)
+            self._folder = left
+        self._begin()
+
+    def close(self) -> None:
+        self.serving.close()
+        shutil.rmtree(self._parent, ignore_errors=True)
+
+
+def key_of(flight: InFlightRequest) -> tuple[str, int, int]:
+    ask = flight.robot.ask
+    return ask.client_id, ask.session_epoch, flight.seq

@@ -1,0 +1,124 @@
+"""The policy servers of a hunted router, and its clients of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from random import Random
+from types import SimpleNamespace
+
+import numpy as np
+
+from lerobot_serve.router.replicas.replica import ReplicaReport
+from lerobot_serve.wire import chunk as wire_chunk
+from lerobot_serve.wire.chunk import Chunk
+from lerobot_serve.wire.header import read_envelope
+from lerobot_serve.wire.schema import Flag, Refusal, StateClass, Status
+from lerobot_serve.wire.session import ServerUnreachable, SessionRefused, SessionRequest
+
+HEALTHY, SLOW, HALTED, ABSENT, FAILING, NAN, FORGETFUL, FOREIGN, FULL, TWICE = BEHAVIORS = (
+    'well',
+    'slow',
+    'halted',
+    'gone',
+    'failing',
+    'nan',
+    'forgetful',
+    'foreign',
+    'full',
+    'twice',
+)
+STATUSES = {
+    FAILING: Status.POLICY_ERROR,
+    NAN: Status.NOT_FINITE,
+    FORGETFUL: Status.NO_SESSION,
+}
+MS = 1_000_000
+ROWS = np.zeros((2, 2), np.float32)
+NAMES = 'x', 'y'
+
+
+@dataclass(slots=True)
+class RouterModelServer:
+    """A policy server: its slot, how it is, and which policy it has."""
+
+    name: str
+    slot: str
+    policy: str
+    mood: str = HEALTHY
+
+    @property
+    def is_there(self) -> bool:
+        return self.mood != ABSENT
+
+    @property
+    def tells(self) -> bool:
+        """Whether its status comes."""
+        return self.mood not in (ABSENT, HALTED)
+
+    @property
+    def seen(self) -> ReplicaReport:
+        return ReplicaReport(
+            self.policy, self.slot, StateClass.CHUNK_STATELESS, True, max_sessions=8
+        )
+
+    def answers(self, raw: bytes, random: Random) -> list[tuple[int, bytes]]:
+        """Return what it answers, and after how long."""
+        if self.mood in (ABSENT, HALTED):
+            return []
+        delay_ns = random.choice((5, 20, 60)) * MS
+        if self.mood == SLOW:
+            delay_ns = random.choice((300, 900, 1500, 4000)) * MS
+        policy = 'foreign@9' if self.mood == FOREIGN else self.policy
+        status = STATUSES.get(self.mood, Status.OK)
+        header, client_id, episode_id = read_envelope(raw)
+        rows = {'robot': ROWS, 'model': ROWS} if status == Status.OK else {}
+        answer = wire_chunk.encode(
+            Chunk(
+                header.answer(Flag.NONE),
+                client_id,
+                episode_id,
+                status=status,
+                policy=policy,
+                slot=self.slot,
+                **rows,
+            )
+        )
+        again = [(delay_ns + 40 * MS, answer)] if self.mood == TWICE else []
+        return [(delay_ns, answer), *again]
+
+
+class RouterModelClient:
+    """As router.opening has it."""
+
+    def __init__(self, server: RouterModelServer) -> None:
+        self._server, self.topic = server, f'/router/answers{server.name}'
+
+    def _call(self) -> None:
+        if self._server.mood in (ABSENT, HALTED):
+            raise ServerUnreachable(f'{self._server.name} does not answer')
+
+    def open(self, ask: SessionRequest, timeout_s: float) -> SimpleNamespace:
+        self._call()
+        if self._server.mood == FULL:
+            raise SessionRefused(Refusal.CAPACITY, 'hunted')
+        return SimpleNamespace(server=self._server.name)
+
+    def close(self, ask: SessionRequest, timeout_s: float) -> None:
+        self._call()
+
+    def reset(self, request: object, timeout_s: float) -> SimpleNamespace:
+        self._call()
+        return SimpleNamespace(acknowledged=True, text='')
+
+    def status(self, timeout_s: float) -> SimpleNamespace:
+        self._call()
+        return SimpleNamespace(
+            state_names=list(NAMES),
+            action_names=list(NAMES),
+            cameras=[],
+            observation_steps=1,
+            observation_stride_steps=1,
+        )
+
+    def is_matched(self, timeout_s: float) -> bool:
+        return True

@@ -1,0 +1,121 @@
+"""A robot without a body: opens a session, sends observations, takes chunks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+import queue
+import time
+import zlib
+
+import numpy as np
+from rclpy.node import Node
+
+from benchmarks.harness.client import RETRYABLE_REFUSALS
+from lerobot_serve.ros import qos
+from lerobot_serve.ros.contract.session_client import SessionClient
+from lerobot_serve.wire import chunk as wire_chunk
+from lerobot_serve.wire import observation as wire_observation
+from lerobot_serve.wire.chunk import Chunk
+from lerobot_serve.wire.header import Header
+from lerobot_serve.wire.observation import Observation
+from lerobot_serve.wire.schema import Flag, MsgType
+from lerobot_serve.wire.session import (
+    CameraSpec,
+    ServerUnreachable,
+    SessionRefused,
+    SessionRequest,
+)
+from lerobot_serve_interfaces.msg import ActionChunk
+
+JOINTS = tuple(f'joint_{i}.pos' for i in range(6))
+
+
+class SmallClient:
+    """Used by the test's thread; chunks are deposited by the executor's."""
+
+    def __init__(self, node: Node, server: str, name: str = 'tester', **ask: object) -> None:
+        topic = f'/{name}/action_chunk'
+        # a process of its own, as the server sees it
+        instance = zlib.crc32(name.encode())
+        self.ask = SessionRequest(
+            name,
+            instance,
+            1,
+            topic,
+            JOINTS,
+            JOINTS,
+            (CameraSpec('observation.images.front'),),
+            30.0,
+        )
+        self.ask = replace(self.ask, **ask)
+        self.chunks: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        self._subscription = node.create_subscription(
+            ActionChunk, topic, self.chunks.put, qos.ACTION_CHUNK, raw=True
+        )
+        self._sessions = SessionClient(node, server, lifespan_s=3.0)
+        self._seq = 0
+
+    def open(self, limit_s: float = 30.0):
+        """Return the reply; a server that is still loading is waited for. Raises Refused."""
+        deadline = time.monotonic() + limit_s
+        while True:
+            try:
+                reply = self._sessions.open(self.ask, 5.0)
+            except (ServerUnreachable, SessionRefused) as error:
+                is_refused = (
+                    isinstance(error, SessionRefused) and error.code not in RETRYABLE_REFUSALS
+                )
+                if is_refused or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.01)
+            else:
+                self.wait_for_wiring()
+                return reply
+
+    def wait_for_wiring(self, limit_s: float = 20.0) -> None:
+        """Wait until requests and answers have somebody at the other end."""
+        publishers = self._subscription.get_publisher_count
+        if not self._sessions.wait_until_matched(publishers, limit_s):
+            raise TimeoutError('requests or answers found nobody at the other end')
+
+    def observation(
+        self, *, episode: int = 0, flags: Flag = Flag.NONE, **changes: object
+    ) -> Observation:
+        self._seq += 1
+        now_ns = time.monotonic_ns()
+        header = Header(self._seq, now_ns, self.ask.session_epoch, episode, 1, 1, flags)
+        state = np.linspace(-1, 1, 6, dtype=np.float32)[None, :]
+        built = Observation(header, self.ask.client_id, 'episode-1', state)
+        return replace(built, **changes)
+
+    def send(self, raw: bytes) -> None:
+        self._sessions.send(raw)
+
+    def request(self, **changes: object) -> int:
+        """Send one observation, wait for nothing; return its seq."""
+        observation = self.observation(**changes)
+        self.send(wire_observation.encode(observation))
+        return observation.header.seq
+
+    def readers(self) -> int:
+        """Return how many get its requests."""
+        return self._sessions._requests.get_subscription_count()
+
+    def close(self):
+        return self._sessions.close(self.ask, 5.0)
+
+    def reset(self, request):
+        return self._sessions.reset(request, 5.0)
+
+    def take(self, limit_s: float = 10.0) -> Chunk:
+        """Return the next chunk. Raises queue.Empty."""
+        return wire_chunk.decode(self.chunks.get(timeout=limit_s))
+
+    def round_trip(self, **changes: object) -> Chunk:
+        """Send one observation and return its answer."""
+        observation = self.observation(**changes)
+        assert observation.header.msg_type == MsgType.OBSERVATION
+        self.send(wire_observation.encode(observation))
+        chunk = self.take()
+        assert chunk.header.seq == observation.header.seq
+        return chunk

@@ -1,0 +1,259 @@
+"""
+A dispatcher with its slots, robots and clock, and what it did to the outside.
+
+Two replicas in each slot unless a test says otherwise; every robot has a session with all. The
+outside fails the test when it is called under the dispatcher's lock.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+
+from lerobot_serve.router.data_path.dispatcher import Dispatcher
+from lerobot_serve.router.data_path.fake_transport import FakeTransport
+from lerobot_serve.router.data_path.rules import DispatchRules
+from lerobot_serve.router.monitoring.drop_counters import DropCounters
+from lerobot_serve.router.placement.placement_table import PlacementTable
+from lerobot_serve.router.placement.split import bucket
+from lerobot_serve.router.replicas.health import HealthRules
+from lerobot_serve.router.replicas.replica import Replica, ReplicaReport
+from lerobot_serve.router.replicas.slot import Slot, SlotDrain
+from lerobot_serve.router.replicas.slot_stats import SlotStats
+from lerobot_serve.router.sessions.client_sessions import ClientSession, ClientSessions
+from lerobot_serve.wire import chunk as wire_chunk
+from lerobot_serve.wire import execution_report as wire_executed
+from lerobot_serve.wire import observation as wire_observation
+from lerobot_serve.wire.chunk import Chunk
+from lerobot_serve.wire.execution_report import ExecutionReport
+from lerobot_serve.wire.header import Header, read_envelope
+from lerobot_serve.wire.observation import Observation
+from lerobot_serve.wire.schema import MsgType, StateClass, Status
+from lerobot_serve.wire.session import SessionRequest
+
+MS, SECOND = 1_000_000, 1_000_000_000
+TIMEOUT_NS = SECOND
+SLOTS = {'a': ('/a1', '/a2'), 'b': ('/b1', '/b2')}
+RULES = HealthRules(failures_to_unhealthy=5)
+REPLICA_RULES = HealthRules(failures_to_unhealthy=2)
+ROUTING = DispatchRules(50, TIMEOUT_NS, hedge_factor=2.0, hedge_percent=10.0)
+STATE = np.zeros((1, 2), np.float32)
+ROWS = np.zeros((2, 2), np.float32)
+LOCK_LIMIT_S = 10.0
+
+
+def ask_of(name: str = 'robot', epoch: int = 1, instance: int = 1) -> SessionRequest:
+    return SessionRequest(
+        name, instance, epoch, f'/{name}/chunk', ('x', 'y'), ('x', 'y'), (), 10.0
+    )
+
+
+def episode_in(slot: str, salt: int = 0, split_percent: int = 50) -> str:
+    """Return the name of an episode that the split puts there."""
+    names = (f'episode-{salt}-{number}' for number in range(1000))
+    return next(n for n in names if (bucket(n) < split_percent) == (slot == 'a'))
+
+
+def request_bytes(
+    name: str, seq: int, episode: str, *, epoch: int = 1, number: int = 0, executed=None
+) -> bytes:
+    header = Header(seq, 0, epoch, number, 1, MsgType.OBSERVATION)
+    extensions = (wire_executed.encode(executed),) if executed else ()
+    return wire_observation.encode(
+        Observation(header, name, episode, STATE, extensions=extensions)
+    )
+
+
+def answer_bytes(
+    request: bytes, status: int = Status.OK, policy: str = '', slot: str = 'a', flags: int = 0
+) -> bytes:
+    header, name, episode = read_envelope(request)
+    rows = {'robot': ROWS, 'model': ROWS} if status == Status.OK else {}
+    return wire_chunk.encode(
+        Chunk(header.answer(flags), name, episode, status=status, policy=policy, slot=slot, **rows)
+    )
+
+
+class LockedOutside(FakeTransport):
+    """Takes the dispatcher's lock in each call, as anything out there might."""
+
+    dispatcher: Dispatcher | None = None
+
+    def called(self) -> None:
+        taken = self.dispatcher.lock.acquire(timeout=LOCK_LIMIT_S)
+        assert taken, 'called under the lock'
+        self.dispatcher.lock.release()
+
+
+class Rig:
+    """See the module. `now_ns` is the time; `advance` lets it pass."""
+
+    def __init__(
+        self,
+        slots: dict[str, tuple[str, ...]] = SLOTS,
+        *,
+        routing: DispatchRules = ROUTING,
+        rules: HealthRules = RULES,
+        replica_rules: HealthRules = REPLICA_RULES,
+        capacity: int = 10_000,
+        classes: dict[str, int] | None = None,
+        outside: FakeTransport | None = None,
+    ) -> None:
+        self.now_ns = 1000 * SECOND
+        self.drops, self.tally = DropCounters(), SlotStats(tuple(slots), capacity)
+        self.slots = {n: Slot(n, servers, rules, replica_rules) for n, servers in slots.items()}
+        self.replicas: dict[str, Replica] = {r.name: r for s in self.slots.values() for r in s}
+        self.robots = ClientSessions(grace_ns=5 * SECOND, idle_ns=60 * SECOND)
+        self.outside = outside or LockedOutside()
+        self.sticky = PlacementTable(capacity)
+        self.dispatcher = Dispatcher(
+            self.slots,
+            self.robots,
+            self.sticky,
+            routing,
+            self.outside,
+            self.tally,
+            self.drops,
+        )
+        self.outside.dispatcher = self.dispatcher
+        self.classes = classes or {}
+        for slot in self.slots.values():
+            slot.is_policy_pinned = True
+            for server in slot.replicas:
+                self.learn(server)
+        self._seqs: Counter[str] = Counter()
+
+    # what is there
+
+    def learn(self, server: str, policy: str = '', *, active: bool = True) -> None:
+        """A replica's status."""
+        slot = self.replicas[server].slot
+        state_class = self.classes.get(slot, StateClass.CHUNK_STATELESS)
+        seen = ReplicaReport(policy or f'{slot}@1', slot, state_class, active, max_sessions=8)
+        with self.dispatcher.lock:
+            self.slots[slot].learn(server, seen)
+
+    def note_there(self, server: str, is_there: bool) -> None:
+        """Find a server or not; one that is back tells of itself at once."""
+        replica = self.replicas[server]
+        replica.note_there(is_there=is_there)
+        if is_there and replica.seen:
+            self.learn(server, replica.seen.policy)
+
+    def robot(
+        self, name: str = 'robot', places: dict[str, tuple[str, ...]] | None = None, epoch: int = 1
+    ) -> ClientSession:
+        """Take in a robot that has its sessions already."""
+        places = places or {slot.name: tuple(slot.replicas) for slot in self.slots.values()}
+        robot = ClientSession(ask_of(name, epoch), places, self.now_ns)
+        self.robots.add(robot)
+        for slot_name, servers in places.items():
+            for server in servers:
+                self.slots[slot_name].replicas[server].sessions += 1
+            self.slots[slot_name].replicas[servers[0]].robots += 1
+        return robot
+
+    def drain(self, slot: str, *, after_s: float = 60.0) -> None:
+        """An operator drains a slot."""
+        self.slots[slot].drain = SlotDrain('maintenance', self.now_ns + int(after_s * SECOND))
+
+    def rules(self, **changes: float) -> None:
+        known = self.dispatcher.asking.rules
+        fields = {name: getattr(known, name) for name in DispatchRules.__dataclass_fields__}
+        self.dispatcher.asking.rules = DispatchRules(**{**fields, **changes})
+
+    # what happens
+
+    def request(
+        self,
+        name: str = 'robot',
+        episode: str = 'episode',
+        *,
+        epoch: int = 1,
+        number: int = 0,
+        executed: ExecutionReport | None = None,
+    ) -> bytes:
+        """A robot asks; return its bytes."""
+        self._seqs[name] += 1
+        raw = request_bytes(
+            name, self._seqs[name], episode, epoch=epoch, number=number, executed=executed
+        )
+        self.dispatcher.on_request(raw, self.now_ns)
+        return raw
+
+    def answer(
+        self, server: str, request: bytes, status: int = Status.OK, policy: str = '', flags=0
+    ) -> None:
+        """A replica answers, with its slot's policy."""
+        slot = self.replicas[server].slot
+        policy = policy or self.slots[slot].policy
+        raw = answer_bytes(request, status, policy, slot, flags)
+        self.dispatcher.on_answer(server, raw, self.now_ns)
+
+    def advance(self, ns: int) -> None:
+        """Let time pass, and the alarm go off whenever it is due."""
+        until_ns = self.now_ns + ns
+        while (due_ns := self.dispatcher.flights.next_due_ns) is not None and due_ns <= until_ns:
+            self.now_ns = max(self.now_ns, due_ns)
+            self.dispatcher.on_timer(self.now_ns)
+        self.now_ns = until_ns
+        self.dispatcher.on_timer(self.now_ns)
+
+    def round_trip(self, name: str = 'robot', episode: str = 'episode', ns: int = 10 * MS) -> str:
+        """A robot asks, whoever was asked first answers after a while; return who that was."""
+        raw = self.request(name, episode)
+        server = next(server for server, sent in self.outside.sent if sent is raw)
+        self.advance(ns)
+        self.answer(server, raw)
+        return server
+
+    def warm_up(self, slot: str, count: int = 24, name: str = 'robot') -> None:
+        """So many answers as a percentile takes."""
+        for number in range(count):
+            self.round_trip(name, episode_in(slot, salt=number))
+
+    # what came of it
+
+    def forget(self) -> None:
+        """Look only at what comes from now on."""
+        self.outside.sent.clear()
+        self.outside.replies.clear()
+        self.outside.failures.clear()
+
+    @property
+    def servers(self) -> list[str]:
+        """Who was asked since the last look."""
+        servers = [server for server, _ in self.outside.sent]
+        self.outside.sent.clear()
+        return servers
+
+    @property
+    def replies(self) -> list[tuple[int, int, str]]:
+        """Seq, flags and slot of what the robots got since the last look."""
+        chunks = [wire_chunk.decode(raw) for _, raw in self.outside.replies]
+        self.outside.replies.clear()
+        return [(chunk.header.seq, chunk.header.flags, chunk.slot) for chunk in chunks]
+
+    @property
+    def texts(self) -> list[str]:
+        """What robots were told that got no actions since the last look."""
+        texts = [text for _, _, text in self.outside.failures]
+        self.outside.failures.clear()
+        return texts
+
+    def drop(self, reason: str) -> int:
+        return self.drops.counts().get(reason, 0)
+
+
+def check_counts(slots: dict[str, Slot], robots: ClientSessions) -> None:
+    """What replicas count of sessions and robots is what the robots' places say."""
+    sessions, firsts = Counter(), Counter()
+    for robot in robots:
+        for servers in robot.places.values():
+            sessions.update(servers)
+            firsts.update(servers[:1])
+    for slot in slots.values():
+        for replica in slot:
+            counted = replica.sessions, replica.robots
+            assert counted == (sessions[replica.name], firsts[replica.name]), replica.name

@@ -1,0 +1,76 @@
+"""A router between configure and cleanup, with fake servers behind it and a clock that waits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from lerobot_serve.router.core import RouterCore
+from lerobot_serve.router.data_path.fake_transport import FakeTransport
+from lerobot_serve.router.monitoring.drop_counters import DropCounters
+from lerobot_serve.router.parameters import RouterParameters
+from lerobot_serve.router.replicas.replica import ReplicaReport
+from lerobot_serve.router.sessions.client_sessions import ClientSession
+from lerobot_serve.wire.schema import StateClass
+from lerobot_serve.wire.session import SessionRequest
+from support.router.replica_rig import FakeReplica
+
+MS, SECOND = 1_000_000, 1_000_000_000
+TWO_SLOTS = {'slot_a': ('/a1', '/a2'), 'slot_b': ('/b1',)}
+
+
+class RoutingRig:
+    """Two slots unless `parameters` say otherwise; every server is heard of and ready."""
+
+    def __init__(self, folder: Path, *, heard: bool = True, **parameters: object) -> None:
+        self.now_ns = 1000 * SECOND
+        self.parameters = RouterParameters(**(parameters or TWO_SLOTS))
+        self.drops, self.outside = DropCounters(), FakeTransport()
+        self.told: list[str] = []
+        self.informed: list[str] = []
+        self.splits: list[int] = []
+        self.clients = {name: FakeReplica(name) for name in self.parameters.servers}
+        self.serving = RouterCore(
+            self.parameters,
+            folder,
+            self.clients,
+            self.outside,
+            self.drops,
+            clock=lambda: self.now_ns,
+            warn=self.told.append,
+            inform=self.informed.append,
+            set_split=self.splits.append,
+        )
+        self.slots, self.replicas = self.serving.slots, self.serving.replicas
+        if heard:
+            for name in self.replicas:
+                self.hear(name)
+        self.serving.settle()
+
+    def hear(self, server: str, *, active: bool = True, policy: str = '', text: str = '') -> str:
+        """A server tells of itself; return what changed."""
+        slot = self.replicas[server].slot
+        seen = ReplicaReport(
+            policy or f'act@{slot}',
+            slot,
+            StateClass.CHUNK_STATELESS,
+            active,
+            load=0.25,
+            max_sessions=8,
+            text=text,
+        )
+        return self.serving.learn(server, seen)
+
+    def away(self, *servers: str) -> None:
+        for server in servers:
+            self.serving.note_there(server, is_there=False)
+
+    def robot(self, name: str = 'robot', epoch: int = 1) -> ClientSession:
+        """Take in a robot that has its sessions everywhere."""
+        ask = SessionRequest(name, 1, epoch, f'/{name}/chunk', ('x', 'y'), ('x', 'y'), (), 10.0)
+        places = {slot.name: tuple(slot.replicas) for slot in self.slots.values()}
+        robot = ClientSession(ask, places, self.now_ns)
+        self.serving.dispatcher.robots.add(robot)
+        return robot
+
+    def close(self) -> None:
+        self.serving.close()

@@ -1,0 +1,178 @@
+"""A feed with its thread, a shadow and a replica as its clients see them, and robots that ask."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+import threading
+
+import numpy as np
+
+from lerobot_serve.router.data_path.in_flight import InFlightRequest
+from lerobot_serve.router.data_path.rules import ShadowRules
+from lerobot_serve.router.sessions.client_sessions import ClientSession
+from lerobot_serve.router.shadow.comparator import ShadowComparator, ShadowComparison
+from lerobot_serve.router.shadow.feed import ShadowFeed
+from lerobot_serve.router.shadow.qualification import Qualification
+from lerobot_serve.wire import chunk as wire_chunk
+from lerobot_serve.wire.chunk import Chunk, read_reply_summary
+from lerobot_serve.wire.execution_report import ExecutedRun, ExecutionReport
+from lerobot_serve.wire.header import read_envelope
+from lerobot_serve.wire.schema import Status
+from lerobot_serve.wire.session import SessionRequest
+from support.router.dispatch_rig import ask_of, request_bytes
+
+MS, SECOND = 1_000_000, 1_000_000_000
+LIVE, SHADOW = 'act@11', 'act@22'
+ALL = ShadowRules(percent=100.0, spread_percent=100.0)
+LIMIT_S = 10.0
+ROWS = np.zeros((2, 2), np.float32)
+
+
+class FakeClient:
+    """A server. `error` is what each call raises; `hangs` keeps a call until it is set."""
+
+    def __init__(self) -> None:
+        self.sessions: dict[str, int] = {}
+        self.opened: list[SessionRequest] = []
+        self.closed: list[SessionRequest] = []
+        self.sent: list[bytes] = []
+        self.error: Exception | None = None
+        self.hangs: threading.Event | None = None
+
+    def open(self, ask: SessionRequest, timeout_s: float) -> None:
+        self.opened.append(ask)
+        self._answer()
+        self.sessions[ask.client_id] = ask.session_epoch
+
+    def close(self, ask: SessionRequest, timeout_s: float) -> None:
+        self.closed.append(ask)
+        self._answer()
+        if self.sessions.get(ask.client_id) == ask.session_epoch:
+            del self.sessions[ask.client_id]
+
+    def send(self, raw: bytes) -> None:
+        self.sent.append(raw)
+
+    def _answer(self) -> None:
+        if self.hangs:
+            assert self.hangs.wait(LIMIT_S)
+        if self.error:
+            raise self.error
+
+    @property
+    def asked(self) -> list[tuple[str, int, int]]:
+        """Return who asked, in which session, and which number."""
+        starts = [read_envelope(raw) for raw in self.sent]
+        return [(s.client_id, s.header.session_epoch, s.header.seq) for s in starts]
+
+
+class FeedRig:
+    """See the module; made by `feed_rig`. What a test calls is what the data path would."""
+
+    def __init__(self, folder: Path, rules: ShadowRules) -> None:
+        self.now_ns = 1000 * SECOND
+        self.shadow, self.again = FakeClient(), FakeClient()
+        self.has_room = True
+        self.published: list[tuple[ShadowComparison, tuple[str, ...]]] = []
+        self.told: list[str] = []
+        self.book = ShadowComparator(Qualification(warn=self.told.append))
+        self.feed = ShadowFeed(
+            self.book,
+            self.shadow,
+            lambda robot: self.again if self.has_room else None,
+            lambda found, names: self.published.append((found, names)),
+            rules,
+            clock=lambda: self.now_ns,
+            tell=self.told.append,
+        )
+        self.raised: list[BaseException] = []
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name='shadow')
+
+    def _run(self) -> None:
+        try:
+            self.feed.run(self._stop)
+        except BaseException as error:
+            self.raised.append(error)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def end(self) -> None:
+        self._stop.set()
+        self.feed.wake()
+        if self._thread.ident:
+            self._thread.join(LIMIT_S)
+        assert not self.raised
+
+    def settle(self) -> None:
+        """Wait until all of it is done, with what is published because of it."""
+        for _ in range(2):
+            assert self.feed.finish(LIMIT_S), self.raised
+
+    @staticmethod
+    def robot(name: str = 'robot', epoch: int = 1, **ask: object) -> ClientSession:
+        return ClientSession(
+            replace(ask_of(name, epoch), **ask), {}, 0, episode_id='e-1', slot='a'
+        )
+
+    def request(
+        self, robot: ClientSession, seq: int, executed: ExecutionReport | None = None
+    ) -> bytes:
+        """A robot has asked."""
+        raw = request_bytes(robot.ask.client_id, seq, 'e-1', epoch=robot.ask.session_epoch)
+        self.feed.on_request(robot, raw, read_envelope(raw).header, executed)
+        return raw
+
+    def serve(self, robot: ClientSession, request: bytes, seed: int = 0) -> None:
+        """A robot was answered."""
+        raw = chunk_bytes(request, LIVE, seed=seed)
+        flight = InFlightRequest(robot, read_envelope(request).header, 'e-1', request, self.now_ns)
+        self.feed.on_reply_sent(flight, '/a1', raw, read_reply_summary(raw))
+
+    def rounds(self, robot: ClientSession, *seqs: int, shadow: bool = True, seed: int = 0) -> None:
+        """Let a robot ask, be answered by both, and execute all of it."""
+        executed = None
+        for seq in seqs:
+            request = self.request(robot, seq, executed)
+            self.serve(robot, request, seed and seed + seq)
+            if shadow:
+                self.feed.on_shadow_chunk(chunk_bytes(request, SHADOW))
+            run = ExecutedRun(seq, robot.ask.session_epoch, 0, ROWS)
+            executed = ExecutionReport(runs=(run,))
+        self.settle()
+
+    def drops(self) -> dict[str, int]:
+        return self.feed.drops()
+
+
+def chunk_bytes(
+    request: bytes, policy: str, *, status: int = Status.OK, seed: int = 0, name: str = ''
+) -> bytes:
+    """Return what a server answers to a request."""
+    header, client_id, episode = read_envelope(request)
+    rows = {'robot': ROWS, 'model': ROWS} if status == Status.OK else {}
+    return wire_chunk.encode(
+        Chunk(
+            header.answer(0),
+            name or client_id,
+            episode,
+            status=status,
+            policy=policy,
+            seed=seed,
+            **rows,
+        )
+    )
+
+
+@contextmanager
+def feed_rig(folder: Path, rules: ShadowRules = ALL) -> Iterator[FeedRig]:
+    """Give a feed whose thread runs once it is started, and see to its end."""
+    rig = FeedRig(folder, rules)
+    try:
+        yield rig
+    finally:
+        rig.end()

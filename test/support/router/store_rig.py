@@ -1,0 +1,67 @@
+"""A store as a router meets it: what it holds, and what that allows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+import shutil
+from typing import Any
+
+from lerobot_serve.router.storage.batch import Batch
+from lerobot_serve.router.storage.content import DecisionKey, DRAIN, StoreContent, VERDICT
+from lerobot_serve.router.storage.store import FILE, Store
+
+POLICIES = ('one@1', 'two@2')
+SLOTS = ('a', 'b', 'prod')
+
+
+def rolled_back(text: str = 'arm hit the table', *, now: bool = False) -> dict[str, Any]:
+    return {'verdict': 'rolled_back', 'text': text, 'now': now, 'when': 'today'}
+
+
+def drained(text: str = 'maintenance', *, now: bool = False) -> dict[str, Any]:
+    return {'text': text, 'now': now}
+
+
+def written(folder: Path, decisions: dict[DecisionKey, Any], **more: Any) -> None:
+    """Write decisions as a router does, and end."""
+    store = Store(folder, 100, 'then')
+    store.write(Batch(dict(decisions), **more))
+    store.close()
+
+
+def opened(folder: Path, capacity: int = 100) -> Store:
+    """Open, close and return it."""
+    store = Store(folder, capacity, 'now')
+    store.close()
+    return store
+
+
+def copied(folder: Path, to: Path) -> Path:
+    """Copy the files of a store that is in use, as a power cut or a backup finds them."""
+    shutil.rmtree(to, ignore_errors=True)
+    to.mkdir()
+    for file in folder.glob(f'{FILE}*'):
+        shutil.copy(file, to)
+    return to
+
+
+def bars(content: StoreContent) -> set[tuple[str, str]]:
+    """Return which policy drives no robot in which slot."""
+    decisions = content.decisions
+    barred = {n for kind, n in decisions if kind == VERDICT and _bars(decisions[kind, n])}
+    return {
+        (slot, policy)
+        for slot in SLOTS
+        for policy in POLICIES
+        if policy in barred or f'slot:{slot}' in barred
+    }
+
+
+def drains(content: StoreContent) -> set[str]:
+    """Return the slots that are drained."""
+    decisions = content.decisions
+    return {name for kind, name in decisions if kind == DRAIN and decisions[kind, name]['text']}
+
+
+def _bars(row: dict[str, Any]) -> bool:
+    return row['verdict'] in ('rolled_back', 'damaged')

@@ -1,0 +1,4 @@
+"""
+Remote real-time chunking and LeRobot's own loop under one script of delays, compared byte by
+byte. Used by test_rtc_parity; one thread; needs LeRobot.
+"""

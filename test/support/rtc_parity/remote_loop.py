@@ -1,0 +1,166 @@
+"""
+The remote loop: the edge's exchange and queue, the bytes of the wire, a policy as it is served.
+
+Between them is what the topics carry, encoded and decoded; time is the script's. Main thread.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from lerobot_serve.edge.inputs.history import HistoryStep, ObservationHistory
+from lerobot_serve.edge.inputs.latest import LatestInputs
+from lerobot_serve.edge.queue.action_queue import ActionQueue
+from lerobot_serve.edge.queue.delay_rules import DELAY_RULES
+from lerobot_serve.edge.queue.latency import LatencyTracker
+from lerobot_serve.edge.session.pipeline import ReplyResult, RequestPipeline
+from lerobot_serve.edge.session.transport import EpisodeRequest, RequestSettings, SessionAgreement
+from lerobot_serve.server import assembly
+from lerobot_serve.server.inference.request_queue import RequestQueue
+from lerobot_serve.server.observability.server_statistics import ServerStatistics
+from lerobot_serve.server.parameters import ServerParameters
+from lerobot_serve.wire import chunk as wire_chunk
+from lerobot_serve.wire import image_codec
+from lerobot_serve.wire.execution_report import ExecutionReport
+from lerobot_serve.wire.message_parts import Image
+from lerobot_serve.wire.schema import Codec, SCHEMA_VERSION
+from lerobot_serve.wire.session import CameraSpec, SessionRequest
+from support.rtc_parity.scene import (
+    CAMERA,
+    CHUNK_ROWS,
+    FPS,
+    HEIGHT,
+    JOINTS,
+    ROBOT_TYPE,
+    ScriptedObservation,
+    TASK,
+    WIDTH,
+)
+from support.rtc_parity.script import STEP_S
+
+SERVER, CLIENT = '/policy_server', 'robot'
+INPUT = 'robot'
+LONG_S = 1e6
+
+
+class Wire:
+    """The link of the exchange: what it sends is kept for whoever carries it."""
+
+    def __init__(self) -> None:
+        self.sent: list[bytes] = []
+
+    def observe(self, moments: tuple[HistoryStep, ...]) -> tuple[np.ndarray, tuple[Image, ...]]:
+        """Return what the robot sees, as it was deposited."""
+        seen: list[ScriptedObservation] = [moment.snapshot.values[INPUT] for moment in moments]
+        frames = tuple(image_codec.encode(CAMERA, each.frame, Codec.RAW) for each in seen)
+        return np.stack([each.state for each in seen]), frames
+
+    def send(self, raw: bytes) -> None:
+        self.sent.append(raw)
+
+
+class RemoteLoop:
+    """One policy, one robot after the other."""
+
+    def __init__(self, folder: Path) -> None:
+        parameters = ServerParameters(
+            policy_kind='lerobot',
+            policy_path=str(folder),
+            cpu_threads=1,
+            memory_margin_mb=0,
+            state_names=JOINTS,
+            action_names=JOINTS,
+            trained_fps=FPS,
+            warmup_inferences=1,
+        )
+        self._request_queue, statistics = RequestQueue(), ServerStatistics()
+        self._worker = assembly.load_worker(parameters, '', statistics)
+        self.serving = assembly.make_core(
+            self._worker, self._request_queue, statistics, parameters
+        )
+        self.serving.begin()
+        self._now_ns = 0
+
+    def begin(self, horizon: int, rule: str, number: int) -> None:
+        """A robot opens a session, whose `number` its requests and their seeds carry."""
+        self._open(horizon, number)
+        self._wire, self._inputs = Wire(), LatestInputs({INPUT: int(LONG_S * 1e9)})
+        self._queue = ActionQueue(DELAY_RULES[rule])
+        # as LeRobot's tracker counts: every answer, for ever
+        latency = LatencyTracker(window_s=LONG_S, warm_up=0)
+        self._exchange = RequestPipeline(
+            self._wire,
+            ObservationHistory(self._inputs),
+            self._queue,
+            latency,
+            ExecutionReport,
+            client_id=CLIENT,
+            action_count=len(JOINTS),
+            first_epoch=number,
+            clock=lambda: self._now_ns,
+        )
+        served = self.serving.served
+        agreement = SessionAgreement(
+            SCHEMA_VERSION, chunk_size=served.chunk_size, supports_rtc=served.supports_rtc
+        )
+        self._exchange.begin_session(SERVER, agreement)
+        self._exchange.name_episode(EpisodeRequest(TASK))
+        self._pace = RequestSettings(STEP_S, LONG_S, LONG_S, rtc=True, execution_horizon=horizon)
+
+    def _open(self, horizon: int, number: int) -> None:
+        ask = SessionRequest(
+            CLIENT,
+            1,
+            number,
+            f'/{CLIENT}/action_chunk',
+            JOINTS,
+            JOINTS,
+            (CameraSpec(CAMERA, HEIGHT, WIDTH),),
+            FPS,
+            robot_type=ROBOT_TYPE,
+            task=TASK,
+            wants_rtc=True,
+            rtc_execution_horizon=horizon,
+            codec=Codec.RAW,
+        )
+        session, old = self.serving.open(ask, self._now_ns)
+        self.serving.end([old] if old and old is not session else [], 'another script')
+
+    def play(self) -> bytes | None:
+        """Return the next row, None when nothing is left."""
+        planned = self._queue.take()
+        return None if planned is None else planned.action.tobytes()
+
+    def ask(self, seen: ScriptedObservation) -> bytes:
+        """Return the request as it goes over the wire."""
+        self._now_ns += 1_000_000_000
+        self._inputs.deposit(INPUT, seen, self._now_ns)
+        if not self._exchange.ask(self._pace):
+            raise RuntimeError(self._exchange.progress.waiting_for)
+        return self._wire.sent.pop()
+
+    def answer(self, raw: bytes, latency_s: float) -> tuple[int, float]:
+        """
+        Let the server answer, and merge what arrives after `latency_s`. Return the seed, and the
+        latency as this robot's clock shows it.
+        """
+        refused = self.serving.deposit(raw, self._now_ns)
+        if refused:
+            raise RuntimeError(refused[1].status_text)
+        ((_, chunk),) = self._worker.answer(self._request_queue.take())
+        latency_ns = round(latency_s * 1e9)
+        self._now_ns += latency_ns
+        outcome = self._exchange.on_answer(wire_chunk.encode(chunk), self._now_ns, self._pace)
+        if outcome is not ReplyResult.MERGED:
+            raise RuntimeError(f'{outcome}: {chunk.status_text}')
+        return chunk.seed, latency_ns / 1e9
+
+    def left(self) -> tuple[bytes, bytes]:
+        """Return what is left to play in both units."""
+        left = self._queue.leftover(CHUNK_ROWS)
+        return left.model.tobytes(), left.robot.tobytes()
+
+    def close(self) -> None:
+        self._worker.close()

@@ -1,0 +1,88 @@
+"""A policy and the robots it serves, without ROS; for the tests of serving and its reports."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from lerobot_serve.server.core import AdmissionSettings, NO_OBSERVER, ServerCore
+from lerobot_serve.server.inference.request_queue import QueuedRequest, RequestQueue
+from lerobot_serve.server.observability.request_observer import RequestObserver
+from lerobot_serve.server.observability.server_statistics import ServerStatistics
+from lerobot_serve.wire import chunk as wire_chunk
+from lerobot_serve.wire import observation as wire_observation
+from lerobot_serve.wire.chunk import Chunk
+from lerobot_serve.wire.session import CameraSpec, SessionRequest
+from support.server.session_rig import RULES
+from support.server.worker_rig import ASK as BARE_ASK
+from support.server.worker_rig import bench, FRONT, HEADER, OBSERVATION
+
+FIXED, MEASURED = AdmissionSettings(False, 0.0), AdmissionSettings(True, 0.0)
+ASK = replace(BARE_ASK, cameras=(CameraSpec(FRONT, 8, 16),))
+
+
+def ask(number: int = 1, **changes: object) -> SessionRequest:
+    own = {'client_id': f'robot_{number}', 'reply_topic': f'/robot_{number}/action_chunk'}
+    return replace(ASK, **(own | changes))
+
+
+def request(number: int = 1, *, left_s: float = 0.0, **header: object) -> bytes:
+    """Return what a robot asks that has so much left to play."""
+    observation = replace(
+        OBSERVATION,
+        client_id=f'robot_{number}',
+        header=replace(HEADER, **header),
+        queue_remaining_s=left_s,
+    )
+    return wire_observation.encode(observation)
+
+
+class Rig:
+    """Serving around a fake policy; `rig.step` is one turn of the inference thread."""
+
+    def __init__(
+        self,
+        predict=None,
+        admitted: AdmissionSettings = FIXED,
+        *,
+        begun: bool = True,
+        watch: Callable[[ServerStatistics], RequestObserver] = lambda _: NO_OBSERVER,
+        **changes: object,
+    ) -> None:
+        made = bench(predict, **changes)
+        self.policy, self.statistics, self.worker = made.policy, made.statistics, made.worker
+        self.mailbox = RequestQueue()
+        rules = replace(RULES, max_sessions=100)
+        self.watch = watch(self.statistics)
+        self.serving = ServerCore(
+            self.worker, self.mailbox, self.statistics, rules, admitted, self.watch
+        )
+        if begun:
+            self.serving.begin()
+
+    @property
+    def drops(self) -> dict[str, int]:
+        return self.statistics.drop_counts()
+
+    @property
+    def resets(self) -> list[str]:
+        """Return what the policy was told to forget, in order."""
+        return [call for call in self.policy.calls if isinstance(call, str)]
+
+    def open(self, number: int = 1, now_ns: int = 0, **changes: object):
+        session, _ = self.serving.open(ask(number, **changes), now_ns)
+        return session
+
+    def step(self) -> list[Chunk]:
+        """Run the jobs and answer what waits, as the inference thread would."""
+        chunks = []
+        for mail, chunk in self.worker.answer(self.mailbox.take()):
+            chunks.append(chunk)
+            self.tell(mail, chunk)
+            if mail.use:
+                mail.use(chunk)
+        return chunks
+
+    def tell(self, mail: QueuedRequest, chunk: Chunk) -> None:
+        """Tell of an answer, as the node does once it is sent."""
+        self.watch.answered(mail, chunk, wire_chunk.encode(chunk))

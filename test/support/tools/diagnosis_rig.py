@@ -1,0 +1,146 @@
+"""
+Two robots, a router and a server for forty seconds, in which one thing goes wrong.
+
+Robot robot_1 stalls at 26 s whatever the trouble is. Each machine has a clock of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from lerobot_serve.trace.format import records
+from lerobot_serve.trace.format.encoding import encode
+from lerobot_serve.trace.format.records import Record, RecordIds
+
+WALL_S = 1_785_420_000.0
+LENGTH_S, STEP_S, ASK_S = 40.0, 0.1, 0.5
+ROUGH_S, STALL_S = (24.0, 28.0), (26.0, 26.5)
+ROBOTS = ('robot_1', 'robot_2')
+ROLES = {'robot_1': 'edge', 'robot_2': 'edge', 'router': 'router', 'server': 'server'}
+# what the own clock of each machine counts from, and how far its wall clock is off
+BOOTED_S = {'robot_1': 0.0, 'robot_2': 500.0, 'router': 77.0, 'server': 9000.0}
+OFF_S = {'robot_1': 0.0, 'robot_2': 0.0, 'router': -2.5, 'server': 3.75}
+PARAMETERS = {'buffer_time_s': 0.4, 'request_timeout_s': 1.0, 'max_action_age_s': 3.0}
+
+
+@dataclass
+class Scene:
+    """Records by node; `write` writes those that are left."""
+
+    trouble: str = ''
+    told: dict[str, list[Record]] = field(default_factory=lambda: {name: [] for name in ROLES})
+
+    def add(self, node: str, time_s: float, record: Record) -> None:
+        record['mono_ns'] = int((time_s + BOOTED_S[node]) * 1e9)
+        self.told[node].append(record)
+
+    def write(self, folder: Path, spoil: Mapping[str, list[bytes]] | None = None) -> None:
+        folder.mkdir(exist_ok=True)
+        for node, told in self.told.items():
+            lines = [encode(header(node)), *(encode(each) for each in told)]
+            lines += (spoil or {}).get(node, [])
+            (folder / f'{node}.jsonl').write_bytes(b''.join([*lines, encode(footer(node))]))
+
+
+def header(node: str) -> Record:
+    return records.header(
+        node=f'/{node}',
+        role=ROLES[node],
+        version='0',
+        wall_s=WALL_S + OFF_S[node],
+        now_ns=int(BOOTED_S[node] * 1e9),
+        parameters=PARAMETERS if node in ROBOTS else {},
+    )
+
+
+def footer(node: str) -> Record:
+    end_ns = int((BOOTED_S[node] + LENGTH_S) * 1e9)
+    return records.footer(end_ns, records=0, dropped={}, ended='closed')
+
+
+def scene(trouble: str = '') -> Scene:
+    """Return what is recorded; `trouble` is the name of the rule that has to find it."""
+    made = Scene(trouble)
+    for client in ROBOTS:
+        for number in range(int(LENGTH_S / ASK_S)):
+            _request(made, client, number)
+        _commands(made, client)
+    if trouble == 'router':
+        ids = RecordIds('robot_1', 3, 50, 'episode')
+        decision = records.placement(
+            0, ids, slot='b', bucket=1, split_percent=50, moved=True, reason='slot a is down'
+        )
+        made.add('router', ROUGH_S[0], decision)
+    if trouble == 'server_gone':
+        change = records.state(
+            0,
+            'connection',
+            'streaming',
+            'reconnecting',
+            why='session_lost',
+            ids=RecordIds('robot_1'),
+        )
+        made.add('robot_1', ROUGH_S[0], change)
+    for told in made.told.values():
+        told.sort(key=lambda record: record['mono_ns'])
+    return made
+
+
+def _request(made: Scene, client: str, number: int) -> None:
+    sent_s = number * ASK_S + 0.01
+    is_rough = ROUGH_S[0] <= sent_s < ROUGH_S[1]
+    trouble = made.trouble if is_rough or made.trouble == 'buffer_short' else ''
+    is_his = client == 'robot_1'
+    way_ms = 450.0 if trouble in ('network', 'buffer_short') and is_his else 6.0
+    wait_ms = 2.0
+    if trouble == 'server_overloaded' or (trouble == 'queue_of_its_own' and is_his):
+        wait_ms = 400.0
+    work_ms = 200.0 if trouble == 'policy_slow' else 40.0
+    ids = RecordIds(client, 3, number + 1, 'episode')
+    parts = {'queue_wait_ms': wait_ms, 'processing_ms': 1.0, 'inference_ms': work_ms}
+    whole_ms = way_ms + sum(parts.values())
+    end_s = sent_s + whole_ms / 1e3
+    status = 'not_finite' if trouble == 'policy_failed' and is_his else 'ok'
+    lost = is_his and trouble in ('asks_too_often', 'lost_or_hung', 'answer_lost')
+    if lost:
+        ended = records.request(0, ids, status='timed_out', reason='request_timeout')
+        made.add(client, sent_s + PARAMETERS['request_timeout_s'], ended)
+    else:
+        told = records.request(0, ids, status=status, round_trip_ms=whole_ms, **parts)
+        made.add(client, end_s, told)
+    if lost and trouble == 'lost_or_hung':
+        return
+    if lost and trouble == 'asks_too_often':
+        made.add('server', end_s, records.request(0, ids, status='superseded', queue_wait_ms=2.0))
+        return
+    made.add('server', end_s - way_ms / 2e3, records.request(0, ids, status=status, **parts))
+    if not lost:
+        passed = records.request(
+            0, ids, status=status, server='/server', round_trip_ms=whole_ms - way_ms / 2, **parts
+        )
+        made.add('router', end_s - way_ms / 4e3, passed)
+
+
+def _commands(made: Scene, client: str) -> None:
+    trouble = made.trouble if client == 'robot_1' else ''
+    for tick in range(int(LENGTH_S / STEP_S)):
+        time_s = tick * STEP_S
+        is_stall = client == 'robot_1' and STALL_S[0] <= time_s < STALL_S[1]
+        is_rough = ROUGH_S[0] <= time_s < ROUGH_S[1]
+        if trouble == 'ticks_missed' and is_rough and not is_stall and tick % 4:
+            continue
+        verdict = 'held' if trouble == 'cage' and is_rough else 'pass'
+        rung, why = ('ramp', 'ramp: nothing_to_play') if is_stall else ('play', '')
+        command = records.executed(
+            0,
+            RecordIds(client),
+            tick=tick,
+            verdict=verdict,
+            rung=rung,
+            raw=None,
+            caged=None,
+            reason=why,
+        )
+        made.add(client, time_s, command)

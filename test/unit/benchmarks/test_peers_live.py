@@ -1,0 +1,38 @@
+"""A real peer over its real processes, where a benchmark has installed it."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.peers import peer as processes
+from benchmarks.peers import pinned_packages
+from benchmarks.peers.peer_process import ImageSet
+
+SMALL = ImageSet(2, 24, 32)
+
+
+@pytest.fixture
+def installed(repository):
+    found = pinned_packages.installed('openpi', repository / 'out' / 'bench' / 'peers')
+    if not found:
+        pytest.skip('openpi-client is not installed; `lerobot-serve bench peers_many` does')
+    return found
+
+
+def test_openpi_s_client_is_served(installed, tmp_path):
+    with processes.running_peer('openpi', installed, tmp_path) as peer:
+        pinned = dict(pin.split('==') for pin in pinned_packages.pins_of('openpi'))
+        assert peer.versions == pinned
+        assert all(peer.trip_ms(SMALL) for _ in range(3))
+        peer.server.kill()
+        peer.server.wait()
+        assert peer.trip_ms(SMALL) is None
+
+
+def test_openpi_s_robots_are_served(installed, tmp_path):
+    with processes.running_peer('openpi', installed, tmp_path, role='robots') as peer:
+        assert peer.order('open', 3, str(SMALL)) == 3
+        told = peer.order('pace', 0.2, 20.0)
+        assert [one['sent'] for one in told] == [4] * 3
+        assert all(len(one['latencies_ms']) == 4 for one in told)
+        assert processes.cpu_s(peer.server.pid) > 0

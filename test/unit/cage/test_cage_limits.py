@@ -1,0 +1,204 @@
+"""What a position may be asked for: the order of the limits, braking, and the way back."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from math import inf
+
+from hypothesis import assume, example, given, settings
+from hypothesis import strategies as st
+import numpy as np
+import pytest
+from support.edge.cage_rig import (
+    action_limits,
+    at_rest,
+    cage,
+    check_step,
+    close,
+    hard_window,
+    judge,
+    moderate,
+    outside,
+    pace,
+    STEP_S,
+    wild,
+)
+
+from lerobot_serve.cage.description import ActionLimit, Motion
+from lerobot_serve.cage.result import LastCommand, Verdict
+
+positions = action_limits(0, Motion.POSITION)
+
+
+def joint(low: float = -1.0, high: float = 1.0, max_step: float = 1.0, **limits: float):
+    return ActionLimit('joint', 'joint', Motion.POSITION, low, high, max_step, **limits)
+
+
+def run(limit: ActionLimit, last: LastCommand, wanted, measured=None) -> list[LastCommand]:
+    """Return what became of a script of wanted positions."""
+    guard, lived = cage((limit,)), [last]
+    for value in wanted:
+        command = judge(guard, np.array([value]), lived[-1], measured).command
+        lived.append(lived[-1].after(command, STEP_S))
+    return lived
+
+
+def steps_to_stop(step: float, brake: float) -> float:
+    """Return how far a joint goes in all that brakes as hard as it may, step by step."""
+    travel = 0.0
+    while step > 0:
+        travel += step
+        step -= brake
+    return travel
+
+
+@settings(max_examples=300)
+@given(
+    action_limits(0, Motion.POSITION, lead=False),
+    st.floats(0, 1),
+    st.lists(moderate | st.sampled_from([np.nan, 1e9, -1e9]), max_size=60),
+)
+@example(joint(max_acceleration=1.0), 0.5, [9.0] * 200 + [-9.0] * 200)
+def test_from_rest_inside_no_script_breaks_the_acceleration(limit, share, script):
+    assume(np.isfinite(limit.low))
+    here = float(np.clip(limit.low + share * (limit.high - limit.low), limit.low, limit.high))
+    lived = run(limit, at_rest(here), script)
+    change = limit.max_acceleration * STEP_S
+    for before, after in pairwise(lived):
+        jump = abs(after.velocity[0] - before.velocity[0])
+        assert jump <= change * (1 + 1e-6) + close(here) / STEP_S
+
+
+@given(st.floats(0.001, 1), st.floats(0.01, 1), st.floats(1e-3, 0.2), st.sampled_from([-1.0, 1.0]))
+def test_a_joint_is_as_fast_as_it_can_still_stop_and_not_slower(room, step, brake, side):
+    limit = joint(-room, room, 10.0, max_acceleration=brake / STEP_S**2)
+    # at such a speed that the acceleration alone would allow this step
+    last = LastCommand(np.zeros(1), np.array([side * step / STEP_S]))
+    assume(steps_to_stop(step - brake, brake) < room)
+    command = side * judge(cage((limit,)), np.array([side * step]), last).command[0]
+    if steps_to_stop(step, brake) <= room * (1 - 1e-6):
+        assert command == step
+    else:
+        assert steps_to_stop(command, brake) == pytest.approx(room, rel=1e-6)
+
+
+share = st.floats(-1, 1)
+
+
+@settings(max_examples=300)
+@given(positions, share, share, share, share)
+def test_what_no_limit_forbids_is_not_changed(limit, place, ahead, speed, wish):
+    lowest, highest = np.clip((limit.low, limit.high), -5, 5)
+    here = float(np.clip(lowest + (place + 1) / 2 * (highest - lowest), lowest, highest))
+    measured = here + ahead * min(limit.max_lead, 1.0) * 0.999
+    brake = limit.max_acceleration * STEP_S**2
+    velocity = speed * min(pace(limit), 2 * brake) / STEP_S
+    low, high = hard_window(limit, here, measured)
+    straight_on = here + velocity * STEP_S
+    low, high = max(low, straight_on - brake), min(high, straight_on + brake)
+    assume(low <= high)
+    wanted = float(np.clip(low + (wish + 1) / 2 * (high - low), low, high))
+    room = limit.high - here if wanted > here else here - limit.low
+    assume(brake == inf or steps_to_stop(abs(wanted - here), brake) <= room * (1 - 1e-6))
+    last = LastCommand(np.array([here]), np.array([velocity]))
+    judgement = judge(cage((limit,)), np.array([wanted]), last, np.array([measured]))
+    assert (judgement.verdict, judgement.reason) == (Verdict.PASS, '')
+
+
+@settings(max_examples=300)
+@given(positions, st.floats(-1e3, 1e3), st.floats(-1e3, 1e3), moderate)
+def test_a_joint_outside_is_led_back_at_its_pace_whatever_is_wanted(limit, here, wanted, measured):
+    limit = joint(limit.low, limit.high, limit.max_step, max_velocity=limit.max_velocity)
+    distance = outside(limit.low, limit.high, here)
+    assume(distance > 0)
+    command = run(limit, at_rest(here), [wanted])[-1].position[0]
+    left = outside(limit.low, limit.high, command)
+    assert left < distance
+    assert left == pytest.approx(max(0, distance - pace(limit)), abs=1e-6)
+
+
+@given(action_limits(0, Motion.POSITION, lead=False), st.floats(-9, 9), st.data())
+def test_a_joint_outside_comes_back_smoothly_and_settles_inside(limit, here, data):
+    assume(np.isfinite(limit.low))
+    wanted = data.draw(st.floats(limit.low, limit.high))
+    limit = joint(limit.low, limit.high, max_step=0.5, max_acceleration=200.0)
+    lived = run(limit, at_rest(here), [wanted] * 300)
+    for before, after in pairwise(lived):
+        assert outside(limit.low, limit.high, after.position[0]) <= outside(
+            limit.low, limit.high, before.position[0]
+        )
+        check_step(limit, before.position[0], before.velocity[0], after.position[0], None)
+    assert outside(limit.low, limit.high, lived[-1].position[0]) == 0
+
+
+def test_a_joint_that_is_driven_into_its_limit_arrives_there_at_rest():
+    lived = run(joint(max_step=0.1, max_acceleration=5.0), at_rest(0.0), [9.0] * 200)
+    assert lived[-1].position[0] == pytest.approx(1.0)
+    assert lived[-1].velocity[0] == pytest.approx(0.0, abs=1e-6)
+    assert max(last.velocity[0] for last in lived) > 1.5
+
+
+def test_a_joint_that_can_no_longer_stop_stops_dead_at_its_limit():
+    lived = run(
+        joint(max_acceleration=1.0), LastCommand(np.array([0.9]), np.array([4.0])), [9.0] * 3
+    )
+    assert [last.position[0] for last in lived] == pytest.approx([0.9, 0.9796, 1.0, 1.0])
+    assert lived[-1].position[0] == 1.0
+
+
+def test_a_joint_outside_that_moves_out_stops_and_then_comes_back():
+    limit = joint(max_step=0.1, max_acceleration=50.0)
+    lived = run(limit, LastCommand(np.array([1.2]), np.array([3.0])), [9.0] * 4)
+    assert [last.position[0] for last in lived] == pytest.approx([1.2, 1.2, 1.18, 1.14, 1.08])
+
+
+@settings(max_examples=200)
+@given(positions, st.lists(st.tuples(moderate, moderate), min_size=1, max_size=30), moderate)
+def test_a_blocked_joint_is_commanded_no_further_than_its_lead(limit, script, measured):
+    guard, last = cage((limit,)), at_rest(measured)
+    for wanted, drift in script:
+        measured += 0.01 * drift
+        before = outside(measured - limit.max_lead, measured + limit.max_lead, last.position[0])
+        command = judge(guard, np.array([wanted]), last, np.array([measured])).command
+        after = outside(measured - limit.max_lead, measured + limit.max_lead, command[0])
+        assert after <= before
+        last = last.after(command, STEP_S)
+
+
+def test_a_joint_that_was_pushed_away_is_followed_at_its_pace():
+    limit = joint(max_step=0.1, max_lead=0.2)
+    lived = run(limit, at_rest(0.5), [0.9] * 5, measured=np.array([-0.1]))
+    assert [last.position[0] for last in lived] == pytest.approx([0.5, 0.4, 0.3, 0.2, 0.1, 0.1])
+
+
+def test_a_lead_is_kept_though_the_acceleration_is_not():
+    limit = joint(max_acceleration=1.0, max_lead=0.2)
+    last = LastCommand(np.array([0.15]), np.array([5.0]))
+    assert run(limit, last, [0.9], measured=np.zeros(1))[-1].position[0] == pytest.approx(0.2)
+
+
+@pytest.mark.parametrize('value', [np.nan, inf])
+@given(positions, st.floats(-9, 9), st.floats(-9, 9))
+def test_what_is_at_rest_is_not_moved_by_what_is_not_finite(value, limit, here, measured):
+    (_, last) = run(limit, at_rest(here), [value], measured=np.array([measured]))
+    assert last.position[0] == here
+
+
+@given(positions, moderate, st.floats(-50, 50), st.lists(wild(1), min_size=1, max_size=3))
+def test_permanent_nonsense_brings_every_joint_to_rest(limit, here, velocity, script):
+    limit = joint(limit.low, limit.high, limit.max_step, max_acceleration=100.0)
+    lived = run(limit, LastCommand(np.array([here]), np.array([velocity])), [np.nan] * 40)
+    assert lived[-1].velocity[0] == 0
+    assert lived[-1].position[0] == lived[-2].position[0]
+
+
+def test_what_was_planned_up_to_a_limit_is_not_clamped_for_its_rounding():
+    limit = joint(-100.0, 100.0, 0.1, max_velocity=4.9, max_acceleration=3.3)
+    change, here, step, last = 3.3 * STEP_S**2, 0.7, 0.0, at_rest(0.7)
+    guard = cage((limit,))
+    for _ in range(60):
+        step = min(step + change, 4.9 * STEP_S, 0.1)
+        here += step
+        judgement = judge(guard, np.array([here]), last)
+        assert judgement.verdict == Verdict.PASS
+        last = last.after(judgement.command, STEP_S)

@@ -1,0 +1,87 @@
+"""Each command of docs/runbook.md runs as it stands there and prints what is shown."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+import re
+import shlex
+
+import pytest
+
+from lerobot_serve.tools.cli.main import main, VERBS
+from lerobot_serve.tools.diagnosis.rules import RULES
+from lerobot_serve.tools.traces.reader import read_records
+
+REPOSITORY = Path(__file__).parents[2]
+INCIDENT = REPOSITORY / 'docs' / 'incidents' / 'stutter'
+PAGE = (REPOSITORY / 'docs' / 'runbook.md').read_text()
+LEFT_OUT = '...'
+BLOCK = re.compile(r'```console\n\$ (lerobot-serve .*)\n((?:.*\n)*?)```')
+SHOWN = [(match[1], match[2].splitlines()) for match in BLOCK.finditer(PAGE)]
+LIMIT_BYTES = 400_000
+
+
+def arguments(command: str) -> list[str]:
+    """Return what a shell in the repository would pass on."""
+    given = []
+    for word in shlex.split(command)[1:]:
+        files = sorted(str(f.relative_to(REPOSITORY)) for f in REPOSITORY.glob(word))
+        given += files if '*' in word else [word]
+    return given
+
+
+def is_shown(printed: list[str], shown: list[str]) -> bool:
+    """Tell whether the lines are those that are shown, where `...` is any number of lines."""
+    pattern = ''.join('(?:.*\n)*?' if s == LEFT_OUT else f'{re.escape(s)}\n' for s in shown)
+    return bool(re.fullmatch(pattern, ''.join(f'{line}\n' for line in printed)))
+
+
+@pytest.mark.parametrize(('command', 'shown'), SHOWN, ids=[command for command, _ in SHOWN])
+def test_what_is_shown_is_what_is_printed(command, shown, capsys, monkeypatch):
+    monkeypatch.chdir(REPOSITORY)
+    assert main(arguments(command)) == 0
+    printed = capsys.readouterr().out.replace(f'{os.getcwd()}/', '').splitlines()
+    assert is_shown(printed, shown), '\n'.join(printed)
+
+
+def test_every_command_of_ours_in_a_block_is_run():
+    blocks = re.findall(r'^```.*\n((?:.*\n)*?)^```', PAGE, re.MULTILINE)
+    named = [line for block in blocks for line in block.splitlines() if 'lerobot-serve ' in line]
+    assert [line.removeprefix('$ ') for line in named] == [command for command, _ in SHOWN]
+    assert len(SHOWN) >= 5
+
+
+def test_verbs_and_options_that_are_named_exist(capsys):
+    for verb in set(re.findall(r'`lerobot-serve (\w+)', PAGE)):
+        assert verb in VERBS
+    with pytest.raises(SystemExit):
+        main(['explain', '--help'])
+    text = capsys.readouterr().out
+    assert 'example: lerobot-serve explain traces/ --client robot_217 --at 14:03' in text
+    for option in ('--at', '--around', '--brief', '--json'):
+        assert option in text and f'`{option}' in PAGE
+
+
+def test_every_verdict_is_in_the_table():
+    assert re.findall(r'^\| `(\w+)` \| (.*) \|$', PAGE, re.MULTILINE) == [
+        (rule.name, rule.needs) for rule in RULES
+    ]
+
+
+def test_every_alert_has_an_entry():
+    alerts = (REPOSITORY / 'config' / 'prometheus' / 'alerts.yaml').read_text()
+    named = set(re.findall(r'alert: (\w+)', alerts))
+    assert named - {'RobotStutters'} == set(re.findall(r'\*\*([A-Z]\w+[a-z][A-Z]\w+)\*\*', PAGE))
+    assert '`RobotStutters`' in PAGE
+
+
+def test_the_incident_is_small_and_holds_no_pictures():
+    files = [file for file in INCIDENT.rglob('*') if file.is_file()]
+    assert sum(file.stat().st_size for file in files) < LIMIT_BYTES
+    roles = set()
+    for file in INCIDENT.rglob('*.jsonl'):
+        for _, record in read_records(file):
+            assert record['kind'] != 'damaged' and 'images' not in record
+            roles |= {record.get('role')} - {None}
+    assert roles == {'edge', 'router', 'server'}

@@ -1,0 +1,247 @@
+"""
+Who commands, for every combination of what may have a say in it.
+
+Each predicate below says why what is allowed is safe, in terms of the combination alone; none
+looks at the rules and their order. Together they leave one answer for each combination.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+
+from lerobot_serve.edge.control.authority import (
+    ActionSupply,
+    AllowedMotion,
+    AuthorityInputs,
+    ControlAuthority,
+    grant_motion,
+    Intervention,
+    JointMotion,
+    MotionGrant,
+    OperatingConditions,
+    TeardownState,
+)
+from lerobot_serve.edge.session.connection import ConnectionState
+
+BOOLEANS = False, True
+QUIET = AllowedMotion.NONE, AllowedMotion.HOLD, AllowedMotion.SLOW_DOWN, AllowedMotion.INTERLOCK
+# a command that begins or goes on with a motion
+MOTION = AllowedMotion.PLAY, AllowedMotion.FALL_BACK, AllowedMotion.TEARDOWN
+
+
+def every() -> list[AuthorityInputs]:
+    orders = [
+        OperatingConditions(*one)
+        for one in product(BOOLEANS, BOOLEANS, ConnectionState, Intervention)
+    ]
+    switches = product(BOOLEANS, BOOLEANS, BOOLEANS, BOOLEANS)
+    rest = list(product(switches, TeardownState, JointMotion, ActionSupply))
+    return [
+        AuthorityInputs(order, *switched, teardown, joints, supply)
+        for order in orders
+        for switched, teardown, joints, supply in rest
+    ]
+
+
+EVERY = every()
+
+
+def test_there_is_no_combination_left_out():
+    assert len(EVERY) == len(set(EVERY)) == 2 * 2 * 6 * 2 * 2**4 * 3**3
+    assert len(AuthorityInputs._fields) == 8
+    assert len(OperatingConditions._fields) == 4
+
+
+# each is given a combination and its answer, and holds for all of them
+
+
+def a_latch_allows_braking_and_interlocks(given: AuthorityInputs, grant: MotionGrant) -> bool:
+    """A policy that drove into the limits all the time drives no more until a person looked."""
+    return not given.latched or grant.allowed in QUIET[:1] + QUIET[2:]
+
+
+def a_stop_by_service_allows_braking_and_interlocks(
+    given: AuthorityInputs, grant: MotionGrant
+) -> bool:
+    """What stopped the robot may have cut its power: only a reset makes it a robot to command."""
+    return not given.stopped or grant.allowed in QUIET[:1] + QUIET[2:]
+
+
+def a_pause_begins_no_motion(given: AuthorityInputs, grant: MotionGrant) -> bool:
+    """A person may stand in the robot's reach; also a teardown waits, and the stop service."""
+    by_hand = given.orders.person is Intervention.COMMANDING
+    return not given.orders.paused or by_hand or grant.allowed in QUIET
+
+
+def between_episodes_no_motion_begins(given: AuthorityInputs, grant: MotionGrant) -> bool:
+    """A person changes the scene: the same as a pause."""
+    by_hand = given.orders.person is Intervention.COMMANDING
+    return given.orders.running or by_hand or grant.allowed in QUIET
+
+
+def silence_is_left_by_a_policy_a_person_or_an_interlock(
+    given: AuthorityInputs, grant: MotionGrant
+) -> bool:
+    """The robot may stand anywhere: what has nothing to do there does not begin."""
+    begins = AllowedMotion.NONE, AllowedMotion.PLAY, AllowedMotion.INTERLOCK
+    return given.joints is not JointMotion.SILENT or grant.allowed in begins
+
+
+def before_the_first_action_nothing_moves(given: AuthorityInputs, grant: MotionGrant) -> bool:
+    """The robot stands where a person put it; only what an interlock moved is slowed down."""
+    by_hand = given.orders.person is Intervention.COMMANDING
+    return given.supply is not ActionSupply.NEVER or by_hand or grant.allowed in QUIET
+
+
+def an_interlock_is_always_heard(given: AuthorityInputs, grant: MotionGrant) -> bool:
+    """The cage forces in every command: there must be one."""
+    return not given.interlock or grant.allowed is not AllowedMotion.NONE
+
+
+def without_an_interlock_none_acts(given: AuthorityInputs, grant: MotionGrant) -> bool:
+    return given.interlock or grant.allowed is not AllowedMotion.INTERLOCK
+
+
+def what_moves_is_never_left_to_itself(given: AuthorityInputs, grant: MotionGrant) -> bool:
+    """Silence would let a velocity go on; braking comes before silence and before a hold."""
+    left = AllowedMotion.NONE, AllowedMotion.HOLD, AllowedMotion.INTERLOCK
+    return given.joints is not JointMotion.MOVING or grant.allowed not in left
+
+
+def only_what_moves_is_slowed_down(given: AuthorityInputs, grant: MotionGrant) -> bool:
+    return given.joints is JointMotion.MOVING or grant.allowed is not AllowedMotion.SLOW_DOWN
+
+
+def a_policy_plays_in_a_living_episode_alone(given: AuthorityInputs, grant: MotionGrant) -> bool:
+    """And what was given up is not driven by what is still buffered."""
+    orders = given.orders
+    may = orders.running and not orders.paused and orders.state is not ConnectionState.DEAD
+    may = may and given.supply is ActionSupply.FRESH and not (given.latched or given.stopped)
+    may = may and orders.person is Intervention.NONE
+    plays = grant.allowed is AllowedMotion.PLAY and grant.commander is not ControlAuthority.PERSON
+    return plays == may
+
+
+def a_person_in_command_is_stopped_by_cage_and_stop_alone(
+    given: AuthorityInputs, grant: MotionGrant
+) -> bool:
+    commands = given.orders.person is Intervention.COMMANDING
+    may = commands and not (given.latched or given.stopped)
+    plays = grant.allowed is AllowedMotion.PLAY and grant.commander is ControlAuthority.PERSON
+    return plays == may
+
+
+def a_teardown_moves_a_robot_given_up_in_its_episode(
+    given: AuthorityInputs, grant: MotionGrant
+) -> bool:
+    """Once, where it is to move at all, and only from where it was driven."""
+    orders = given.orders
+    may = orders.state is ConnectionState.DEAD and orders.running and not orders.paused
+    may = may and orders.person is Intervention.NONE and not (given.latched or given.stopped)
+    may = (
+        may and given.teardown is TeardownState.PENDING and given.joints is not JointMotion.SILENT
+    )
+    may = may and given.supply is not ActionSupply.NEVER
+    return (grant.allowed is AllowedMotion.TEARDOWN) == may
+
+
+def the_ladder_falls_back_where_a_policy_would_play(
+    given: AuthorityInputs, grant: MotionGrant
+) -> bool:
+    """It is what the policy's silence means: where the policy must not play, nor must it."""
+    orders = given.orders
+    may = orders.running and not orders.paused and orders.state is not ConnectionState.DEAD
+    may = may and given.supply is ActionSupply.DRY and not (given.latched or given.stopped)
+    may = may and orders.person is Intervention.NONE and given.joints is not JointMotion.SILENT
+    return (grant.allowed is AllowedMotion.FALL_BACK) == may
+
+
+def who_is_at_rest_and_may_hold_does(given: AuthorityInputs, grant: MotionGrant) -> bool:
+    """Where the torque stays on, the pose stays: in a pause, between episodes, in a teardown."""
+    orders = given.orders
+    may = given.joints is JointMotion.AT_REST and not (given.latched or given.stopped)
+    may = may and orders.person is Intervention.NONE
+    paused = orders.paused and not given.releases
+    idle = not orders.paused and not orders.running
+    dead = not orders.paused and orders.running and orders.state is ConnectionState.DEAD
+    dead = dead and given.teardown is TeardownState.HOLD and given.supply is not ActionSupply.NEVER
+    return (grant.allowed is AllowedMotion.HOLD) == (may and (paused or idle or dead))
+
+
+PREDICATES = [
+    a_latch_allows_braking_and_interlocks,
+    a_stop_by_service_allows_braking_and_interlocks,
+    a_pause_begins_no_motion,
+    between_episodes_no_motion_begins,
+    silence_is_left_by_a_policy_a_person_or_an_interlock,
+    before_the_first_action_nothing_moves,
+    an_interlock_is_always_heard,
+    without_an_interlock_none_acts,
+    what_moves_is_never_left_to_itself,
+    only_what_moves_is_slowed_down,
+    a_policy_plays_in_a_living_episode_alone,
+    a_person_in_command_is_stopped_by_cage_and_stop_alone,
+    a_teardown_moves_a_robot_given_up_in_its_episode,
+    the_ladder_falls_back_where_a_policy_would_play,
+    who_is_at_rest_and_may_hold_does,
+]
+
+
+@pytest.mark.parametrize('holds', PREDICATES, ids=lambda one: one.__name__)
+def test_in_every_combination(holds):
+    broken = [
+        (given, grant_motion(given)) for given in EVERY if not holds(given, grant_motion(given))
+    ]
+    assert not broken, f'{len(broken)} of {len(EVERY)}, first {broken[0]}'
+
+
+def test_the_predicates_leave_one_answer_for_each_combination():
+    """So that no rule may be changed without one of them."""
+    for given in EVERY[::7]:
+        grant = grant_motion(given)
+        others = [
+            allowed
+            for allowed in AllowedMotion
+            if all(holds(given, grant._replace(allowed=allowed)) for holds in PREDICATES)
+        ]
+        assert others == [grant.allowed], given
+
+
+NAMED = [
+    (AuthorityInputs(latched=True), ControlAuthority.NOBODY, 'latched'),
+    (AuthorityInputs(stopped=True), ControlAuthority.NOBODY, 'stopped'),
+    (AuthorityInputs(latched=True, stopped=True), ControlAuthority.NOBODY, 'latched'),
+    (AuthorityInputs(OperatingConditions(paused=True)), ControlAuthority.OPERATOR, 'paused'),
+    (
+        AuthorityInputs(OperatingConditions(paused=True, state=ConnectionState.DEAD)),
+        ControlAuthority.OPERATOR,
+        'paused',
+    ),
+    (AuthorityInputs(OperatingConditions(running=False)), ControlAuthority.NOBODY, 'no_episode'),
+    (
+        AuthorityInputs(OperatingConditions(running=False, state=ConnectionState.DEAD)),
+        ControlAuthority.NOBODY,
+        'no_episode',
+    ),
+    (
+        AuthorityInputs(OperatingConditions(state=ConnectionState.DEAD)),
+        ControlAuthority.TEARDOWN,
+        'given_up',
+    ),
+    (AuthorityInputs(), ControlAuthority.LADDER, 'nothing_played_yet'),
+    (AuthorityInputs(interlock=True), ControlAuthority.INTERLOCK, 'nothing_played_yet'),
+    (AuthorityInputs(stopped=True, interlock=True), ControlAuthority.INTERLOCK, 'stopped'),
+    (
+        AuthorityInputs(OperatingConditions(paused=True, person=Intervention.COMMANDING)),
+        ControlAuthority.PERSON,
+        'person_commands',
+    ),
+]
+
+
+@pytest.mark.parametrize(('given', 'commander', 'cause'), NAMED)
+def test_the_answer_names_who_commands_and_why(given, commander, cause):
+    grant = grant_motion(given)
+    assert (grant.commander, grant.cause) == (commander, cause)

@@ -1,0 +1,75 @@
+"""How episodes ended, as an edge tells it: the first to say so counts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.edge.edge_recorder_rig import Asking
+from support.edge.request_pipeline_rig import hear
+
+from lerobot_serve.edge.episodes.active_episode import RunOutcome
+from lerobot_serve.edge.episodes.outcomes import EPISODES_KEPT
+from lerobot_serve.edge.session.transport import EpisodeRequest
+from lerobot_serve.trace.format import records
+from lerobot_serve.trace.format.records import RecordIds
+
+
+@pytest.fixture
+def asking() -> Asking:
+    return Asking()
+
+
+def outcomes(asking: Asking) -> list[tuple]:
+    return [
+        (r['episode_id'], r['outcome'], r.get('policy'), r.get('why'))
+        for r in asking.notes.of('outcome')
+    ]
+
+
+def test_the_first_word_on_an_episode_counts(asking):
+    episode_id = asking.bench.exchange.progress.episode_id
+    asking.recorder.judged(episode_id, 1, 'not asked for anything yet')
+    hear(asking.bench, asking.bench.ask(), policy='act@b')
+    for outcome in (9, 1, 2, 1):
+        asking.recorder.judged(episode_id, outcome, 'seen')
+    asking.recorder.judged('of another robot', 1, 'seen')
+    asking.recorder.finished(episode_id, RunOutcome.TIMEOUT, '8 s have passed')
+    assert outcomes(asking) == [(episode_id, 'success', 'act@b', 'seen')]
+
+
+ENDS = [
+    (RunOutcome.SUCCESS, 'success'),
+    (RunOutcome.FAILURE, 'failure'),
+    (RunOutcome.TIMEOUT, 'aborted'),
+    (RunOutcome.CANCELLED, 'aborted'),
+    (RunOutcome.DEAD, 'aborted'),
+    (RunOutcome.STOPPED, 'aborted'),
+]
+
+
+@pytest.mark.parametrize(('outcome', 'word'), ENDS)
+def test_a_run_that_nobody_judged_is_aborted(asking, outcome, word):
+    asking.recorder.finished('run-1', outcome, 'why')
+    assert outcomes(asking) == [('run-1', word, None, 'why')]
+
+
+def test_only_the_last_episodes_are_remembered(asking):
+    for number in range(EPISODES_KEPT + 1):
+        asking.bench.exchange.begin_episode(EpisodeRequest('', f'episode {number}'), tell=False)
+        hear(asking.bench, asking.bench.ask())
+    for number in (0, 1):
+        asking.recorder.judged(f'episode {number}', 2, '')
+    assert outcomes(asking) == [('episode 1', 'failure', None, None)]
+
+
+def test_the_documentation_has_every_field():
+    document = (Path(__file__).parents[2] / 'docs' / 'trace.md').read_text()
+    row = next(line for line in document.splitlines() if line.startswith('| `outcome` |'))
+    made = records.outcome(
+        1, RecordIds('r', episode_id='e'), 'success', slot='a', policy='p', why='w'
+    )
+    assert list(made) == [
+        'kind', 'mono_ns', 'client', 'episode_id', 'outcome', 'slot', 'policy', 'why',
+    ]  # fmt: skip
+    assert all(f'`{name}`' in row for name in ('outcome', 'slot', 'policy', 'why'))

@@ -1,0 +1,285 @@
+"""What people and episodes decide, what follows for the robot, and what the services answer."""
+
+from __future__ import annotations
+
+import pytest
+from support.edge.controller_rig import Bench as Tick
+from support.edge.controller_rig import GIVING_UP
+from support.edge.requester_rig import Bench as Requests
+from support.edge.requester_rig import Simulation
+
+from lerobot_serve.edge.control.authority import ControlAuthority
+from lerobot_serve.edge.control.operator_control import OperatorControl
+from lerobot_serve.edge.fallback.rungs import Rung, RungKind
+from lerobot_serve.edge.session.connection import ConnectionEvent, ConnectionState
+from lerobot_serve.edge.session.transport import EpisodeRequest
+
+DEAD = (ConnectionEvent.MERGED, ConnectionEvent.LOST, ConnectionEvent.VIOLATION)
+POSE = (Rung(RungKind.REPEAT_LAST, 1.0), Rung(RungKind.STOP_SERVICE))
+
+
+class Robot:
+    """An operation around a controller and a requester, whose thread does not run."""
+
+    def __init__(self, *, run_on_start: bool = True, **tick: object) -> None:
+        self.tick, self.requests = Tick(**tick), Requests()
+        self.rests: list[bool] = []
+        controller, requester = self.tick.controller, self.requests.requester
+        rest = requester.rest
+        requester.rest = lambda *, resting: (self.rests.append(resting), rest(resting=resting))
+        begin = requester.begin
+        # of a robot the two have one queue
+        requester.begin = lambda episode: (self.tick.queue.clear(), begin(episode))
+        self.operation = OperatorControl(controller, requester, run_on_start=run_on_start)
+
+    def live(self, steps: int = 1) -> list[float | None]:
+        """Return what is commanded in so many control steps."""
+        commands = []
+        for _ in range(steps):
+            self.tick.orders = self.operation.look()
+            commands += self.tick.commands(1)
+        return commands
+
+    def lives_through(self, *events: ConnectionEvent) -> None:
+        for event in events:
+            self.requests.connection.on(event, 'told so')
+        self.operation.look()
+
+
+def test_by_default_the_policy_has_the_say_from_the_start():
+    robot = Robot()
+    robot.tick.plan(1.0, 2.0)
+    assert robot.live(2) == [1.0, 2.0]
+    assert robot.operation.say is ControlAuthority.POLICY
+    assert robot.rests == []
+
+
+def test_a_robot_that_does_not_run_by_itself_waits_for_an_episode():
+    robot = Robot(run_on_start=False)
+    assert robot.operation.say is ControlAuthority.NOBODY
+    assert robot.rests == [True]
+    robot.tick.plan(1.0, 2.0)
+    assert robot.live(2) == [None, None]
+    robot.operation.begin(EpisodeRequest())
+    assert (robot.operation.say, robot.rests) == (ControlAuthority.POLICY, [True, False])
+    robot.operation.end()
+    assert (robot.operation.say, robot.rests) == (ControlAuthority.NOBODY, [True, False, True])
+
+
+def test_a_pause_comes_to_rest_and_what_is_left_is_played_afterwards():
+    robot = Robot()
+    robot.tick.plan(1.0, 1.0, 2.0, 3.0)
+    robot.live(2)
+    assert robot.operation.pause() == (True, 'paused; the robot comes to rest')
+    assert robot.operation.paused
+    assert (robot.operation.say, robot.rests) == (ControlAuthority.OPERATOR, [True])
+    assert robot.live(3) == [1.0] * 3
+    assert robot.tick.controller.rung_reason == 'hold: paused'
+    told = (True, 'the pause is lifted; it goes on with what is not too old')
+    assert robot.operation.resume() == told
+    assert not robot.operation.paused
+    assert (robot.operation.say, robot.rests) == (ControlAuthority.POLICY, [True, False])
+    assert robot.live(2) == [2.0, 3.0]
+
+
+def test_each_is_told_once():
+    robot = Robot()
+    for _ in range(3):
+        robot.operation.pause()
+        robot.operation.look()
+    assert robot.rests == [True]
+    for _ in range(3):
+        robot.operation.resume()
+    assert robot.rests == [True, False]
+
+
+def test_a_robot_that_is_given_up_is_torn_down_once_until_an_episode_begins():
+    robot = Robot(has_stop_service=False)
+    robot.tick.plan(0.0, 0.0)
+    robot.live(2)
+    robot.lives_through(*DEAD)
+    assert robot.operation.say is ControlAuthority.TEARDOWN
+    assert robot.live(30)[6:] == [None] * 24
+    robot.tick.plan(5.0, 6.0)
+    assert robot.live() == [None]
+    # what was left ends with the episode
+    robot.operation.begin(EpisodeRequest())
+    assert robot.requests.connection.state == ConnectionState.CONNECTING
+    assert robot.operation.say is ControlAuthority.POLICY
+    robot.tick.plan(7.0)
+    assert robot.live() == [7.0]
+
+
+# a robot that is given up while it is paused
+
+
+def test_a_teardown_waits_for_the_operator():
+    """Server dies, operator pauses to have a look, connection is given up: nothing moves."""
+    robot = Robot(teardown=POSE)
+    robot.tick.plan(0.0, 0.0)
+    robot.live(2)
+    robot.lives_through(*DEAD[:2])
+    robot.operation.pause()
+    robot.live(5)
+    robot.lives_through(DEAD[2])
+    assert robot.requests.connection.state is ConnectionState.DEAD
+    assert robot.operation.say is ControlAuthority.OPERATOR
+    assert robot.live(500) == [0.0] * 500
+    assert robot.tick.stops == 0
+    done, text = robot.operation.resume()
+    assert done
+    assert 'given up (told so) and no policy drives it: the teardown begins now' in text
+    assert robot.live(60)[:50] == [0.0] * 50
+    assert robot.tick.stops == 1
+
+
+def test_between_episodes_a_robot_that_is_given_up_is_not_torn_down():
+    robot = Robot(teardown=POSE)
+    robot.tick.plan(0.0, 0.0)
+    robot.live(2)
+    robot.operation.end()
+    robot.lives_through(*DEAD)
+    assert robot.operation.say is ControlAuthority.NOBODY
+    assert robot.live(500) == [0.0] * 500
+    assert robot.tick.stops == 0
+
+
+def test_a_resume_of_a_robot_that_is_given_up_says_so():
+    robot = Robot(teardown=())
+    robot.tick.plan(0.0, 0.0)
+    robot.live(2)
+    robot.operation.pause()
+    robot.lives_through(*DEAD)
+    done, text = robot.operation.resume()
+    assert not done
+    assert 'given up (told so) and no policy drives it: it does not move' in text
+    assert '~/reset' in text
+
+
+def test_a_resume_says_that_a_robot_that_played_nothing_is_not_torn_down():
+    robot = Robot(teardown=POSE)
+    robot.operation.pause()
+    robot.lives_through(*DEAD)
+    done, text = robot.operation.resume()
+    assert (done, 'it does not move' in text) == (False, True)
+    assert robot.live(100) == [None] * 100
+
+
+# a stop by service
+
+
+def stopped() -> Robot:
+    robot = Robot(ladder=GIVING_UP)
+    robot.tick.plan(0.0, 0.0)
+    robot.live(20)
+    assert robot.tick.stops == 1
+    return robot
+
+
+def test_a_stop_by_service_is_lifted_by_a_reset_alone():
+    robot = stopped()
+    assert 'call ~/reset' in robot.operation.refusal()
+    robot.tick.plan(1.0, 1.0)
+    assert robot.operation.resume() == (
+        False,
+        'it is not paused; the stop service was called and that stays so; call ~/reset when what '
+        'led to it is mended',
+    )
+    robot.operation.pause()
+    assert robot.live(3) == [None] * 3
+    done, text = robot.operation.resume()
+    assert not done
+    assert 'the stop service was called and that stays so' in text
+    # as a RunEpisode that was asked for just before the stop
+    robot.operation.begin(EpisodeRequest())
+    robot.tick.plan(1.0, 1.0)
+    assert robot.live(3) == [None] * 3
+    assert robot.operation.say is ControlAuthority.NOBODY
+    told = (True, 'the stop by service is lifted; the next episode begins')
+    assert robot.operation.reset(EpisodeRequest()) == told
+    robot.tick.plan(2.0, 2.0)
+    robot.live()
+    assert robot.operation.refusal() == ''
+    assert robot.live() == [2.0]
+
+
+def test_a_reset_while_paused_waits_for_the_resume():
+    robot = stopped()
+    robot.operation.pause()
+    done, text = robot.operation.reset(EpisodeRequest())
+    assert (done, 'when ~/resume is called' in text) == (True, True)
+    robot.tick.plan(1.0, 1.0)
+    assert robot.live(3) == [None] * 3
+    robot.operation.resume()
+    assert robot.live(1) == [1.0]
+
+
+def test_a_reset_says_what_it_does_not_lift():
+    robot = Robot(latch_after_trips=1)
+    robot.tick.plan(float('nan'), float('nan'))
+    robot.live(2)
+    assert robot.tick.controller.latched
+    assert 'call ~/reset_cage' in robot.operation.refusal()
+    done, text = robot.operation.reset(EpisodeRequest())
+    assert (done, '~/reset_cage' in text) == (False, True)
+    robot.tick.plan(1.0)
+    assert robot.live() == [None]
+    assert robot.operation.reset_cage() == (True, 'the safety cage judges again')
+    robot.live(2)
+    assert robot.operation.reset_cage() == (False, 'the safety cage is not latched')
+    assert robot.operation.say is ControlAuthority.POLICY
+
+
+def test_a_resume_without_a_pause_says_that_nothing_was_done():
+    robot = Robot(run_on_start=False)
+    told = 'it is not paused; no episode runs; send a goal to ~/run_episode or call ~/reset'
+    assert robot.operation.resume() == (False, told)
+    assert robot.operation.pause()[0]
+    assert robot.operation.pause() == (True, 'it was paused before')
+
+
+TABLE = [
+    # dead, paused, an episode runs -> who has it
+    (False, False, True, ControlAuthority.POLICY),
+    (False, False, False, ControlAuthority.NOBODY),
+    (False, True, True, ControlAuthority.OPERATOR),
+    (False, True, False, ControlAuthority.OPERATOR),
+    (True, False, True, ControlAuthority.TEARDOWN),
+    (True, False, False, ControlAuthority.NOBODY),
+    (True, True, True, ControlAuthority.OPERATOR),
+    (True, True, False, ControlAuthority.OPERATOR),
+]
+
+
+@pytest.mark.parametrize(('dead', 'paused', 'runs', 'say'), TABLE)
+def test_who_has_the_say(dead, paused, runs, say):
+    robot = Robot(run_on_start=runs)
+    if paused:
+        robot.operation.pause()
+    if dead:
+        robot.lives_through(*DEAD)
+    assert robot.operation.say is say
+    assert robot.requests.requester._resting.is_set() == (say is not ControlAuthority.POLICY)
+
+
+def test_what_begins_while_paused_waits_for_the_resume():
+    robot = Robot(run_on_start=False)
+    robot.operation.pause()
+    robot.operation.begin(EpisodeRequest())
+    assert robot.operation.say is ControlAuthority.OPERATOR
+    robot.operation.resume()
+    assert robot.operation.say is ControlAuthority.POLICY
+
+
+def test_between_two_episodes_nothing_is_asked():
+    bench = Simulation(servers=('/a',))
+    operation = OperatorControl(Tick().controller, bench.requester, run_on_start=False)
+    bench.at(2.0, lambda: operation.begin(EpisodeRequest('', 'one')))
+    bench.at(4.0, operation.end)
+    bench.at(8.0, lambda: operation.begin(EpisodeRequest('', 'two')))
+    bench.run(9.0)
+    times = [at_s for at_s, _, _ in bench.requests]
+    assert min(times) == 2.0
+    assert [at_s for at_s in times if 4.0 < at_s < 8.0] == []
+    names = {request.episode_id: at_s for at_s, _, request in bench.requests}
+    assert list(names) == ['one', 'two']

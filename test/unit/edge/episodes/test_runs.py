@@ -1,0 +1,234 @@
+"""The runs of the action RunEpisode: what is refused, how each ends, and what its result holds."""
+
+from __future__ import annotations
+
+import pytest
+from support.edge.controller_rig import arm, STEP_NS
+from support.edge.controller_rig import Bench as Tick
+from support.edge.fake_transport import reply_bytes
+from support.edge.requester_rig import Bench as Requests
+from support.edge.requester_rig import CHUNK
+
+from lerobot_serve.edge.control.authority import ControlAuthority
+from lerobot_serve.edge.control.operator_control import OperatorControl
+from lerobot_serve.edge.episodes.active_episode import RunOutcome
+from lerobot_serve.edge.episodes.runner import EpisodeRunner
+from lerobot_serve.edge.fallback.rungs import RungKind
+from lerobot_serve.edge.session.connection import ConnectionEvent, ConnectionState
+from lerobot_serve_interfaces.action import RunEpisode
+from lerobot_serve_interfaces.msg import EpisodeOutcome
+
+
+class Robot:
+    """All that runs need, without threads; `live` is a control step."""
+
+    def __init__(self, **robot: object) -> None:
+        self.tick, self.requests = Tick(arm(0.5), **robot), Requests()
+        self.requests.now_ns = self.tick.now_ns
+        controller, requester = self.tick.controller, self.requests.requester
+        self.operation = OperatorControl(controller, requester, run_on_start=False)
+        self.runs = EpisodeRunner(controller, self.operation, requester, lambda: self.tick.now_ns)
+
+    def begin(self, **goal: object) -> None:
+        self.runs.begin(RunEpisode.Goal(**goal))
+        requester = self.requests.requester
+        requester._begin_episode(requester._next_episode.pop())
+
+    def live(self, steps: int = 1) -> None:
+        for _ in range(steps):
+            self.tick.orders = self.operation.look()
+            self.tick.step()
+
+    def judge(self, outcome: int, episode_id: str, text: str = '') -> None:
+        self.runs.on_outcome(EpisodeOutcome(episode_id=episode_id, outcome=outcome, text=text))
+
+    def lives_through(self, *events: ConnectionEvent) -> None:
+        for event in events:
+            self.requests.connection.on(event, 'told so')
+
+
+@pytest.fixture
+def robot() -> Robot:
+    return Robot()
+
+
+def goal(**fields: object) -> RunEpisode.Goal:
+    return RunEpisode.Goal(**fields)
+
+
+REFUSED = [
+    ({'task': 'x' * 4097}, 'task may have 4096 bytes and episode_id 128'),
+    ({'task': 'ü' * 2049}, 'task may have 4096 bytes and episode_id 128'),
+    ({'episode_id': 'ü' * 65}, 'task may have 4096 bytes and episode_id 128'),
+    ({'max_duration_s': -1.0}, 'max_duration_s must be 0 (never) or above, got -1.0'),
+    ({'max_duration_s': float('nan')}, 'max_duration_s must be 0 (never) or above, got nan'),
+]
+
+
+@pytest.mark.parametrize(('fields', 'text'), REFUSED)
+def test_a_goal_that_makes_no_sense_is_refused(robot, fields, text):
+    # as it comes from a client that does not look at the bounds
+    given = goal()
+    for name, value in fields.items():
+        setattr(given, f'_{name}', value)
+    assert robot.runs.refusal(given) == text
+
+
+@pytest.mark.parametrize(
+    'fields', [{}, {'task': 'x' * 4096, 'episode_id': 'y' * 128}, {'max_duration_s': 1e9}]
+)
+def test_a_goal_that_makes_sense_is_not(robot, fields):
+    assert robot.runs.refusal(goal(**fields)) == ''
+
+
+def test_one_runs_at_a_time(robot):
+    robot.begin()
+    assert robot.runs.refusal(goal()) == 'another episode runs; cancel it first'
+    robot.runs.cancel()
+    robot.runs.look()
+    assert robot.runs.refusal(goal()) == ''
+
+
+def test_a_run_is_an_episode_with_its_task_and_name(robot):
+    robot.begin(task='fold', episode_id='fold-1')
+    assert robot.operation.say is ControlAuthority.POLICY
+    progress = robot.requests.exchange.progress
+    assert (progress.task, progress.episode_id) == ('fold', 'fold-1')
+    assert robot.runs.look() is None
+
+
+VERDICTS = [
+    (EpisodeOutcome.SUCCESS, RunOutcome.SUCCESS),
+    (EpisodeOutcome.FAILURE, RunOutcome.FAILURE),
+    (EpisodeOutcome.ABORTED, RunOutcome.FAILURE),
+]
+
+
+@pytest.mark.parametrize(('verdict', 'outcome'), VERDICTS)
+def test_whoever_judges_ends_it(robot, verdict, outcome):
+    robot.begin(episode_id='fold-1')
+    robot.judge(verdict, 'fold-1', 'the towel is folded')
+    result = robot.runs.look()
+    assert (result.outcome, result.text) == (outcome, 'the towel is folded')
+    assert result.episode_id == 'fold-1'
+    assert robot.operation.say is ControlAuthority.NOBODY
+    assert robot.runs.present is None
+    assert robot.runs.look() is None
+
+
+@pytest.mark.parametrize(
+    ('verdict', 'episode_id'), [(EpisodeOutcome.SUCCESS, 'fold-0'), (0, 'fold-1'), (9, 'fold-1')]
+)
+def test_a_verdict_on_another_episode_or_without_a_meaning_is_none(robot, verdict, episode_id):
+    robot.judge(EpisodeOutcome.SUCCESS, '')
+    robot.begin(episode_id='fold-1')
+    robot.judge(verdict, episode_id)
+    assert robot.runs.look() is None
+
+
+def test_the_first_verdict_counts(robot):
+    robot.begin(episode_id='fold-1')
+    robot.judge(EpisodeOutcome.FAILURE, 'fold-1', 'it fell')
+    robot.judge(EpisodeOutcome.SUCCESS, 'fold-1', 'no, it did not')
+    robot.runs.cancel()
+    assert robot.runs.look().text == 'it fell'
+
+
+def test_who_cancels_stops_the_robot_at_the_next_step(robot):
+    robot.begin()
+    robot.tick.plan(0.25, 0.5, 0.75)
+    robot.live()
+    robot.runs.cancel()
+    assert robot.operation.say is ControlAuthority.NOBODY
+    robot.live()
+    assert robot.tick.controller.rung is RungKind.RAMP
+    result = robot.runs.look()
+    assert (result.outcome, result.text) == (RunOutcome.CANCELLED, 'cancelled')
+
+
+def test_to_cancel_nothing_changes_nothing(robot):
+    robot.runs.cancel()
+    assert robot.runs.look() is None
+
+
+def test_time_ends_it(robot):
+    robot.begin(max_duration_s=1.0)
+    robot.live(49)
+    assert robot.runs.look() is None
+    robot.live(1)
+    result = robot.runs.look()
+    assert (result.outcome, result.duration_s) == (RunOutcome.TIMEOUT, pytest.approx(1.0))
+
+
+def test_a_robot_that_is_given_up_ends_it_and_a_next_one_begins_anew(robot):
+    robot.begin()
+    robot.lives_through(ConnectionEvent.MERGED, ConnectionEvent.LOST, ConnectionEvent.VIOLATION)
+    result = robot.runs.look()
+    assert (result.outcome, result.text) == (RunOutcome.DEAD, 'told so')
+    robot.runs.begin(goal())
+    # before the thread of the requests gets to it
+    assert robot.runs.look() is None
+    assert robot.requests.connection.state == ConnectionState.CONNECTING
+
+
+def test_a_latched_cage_ends_it():
+    robot = Robot(latch_after_trips=2)
+    robot.begin()
+    robot.tick.plan(9.0, 9.0, 9.0)
+    robot.live(2)
+    assert robot.runs.look().outcome == RunOutcome.STOPPED
+
+
+def test_a_result_counts_what_happened_since_the_run_began(robot):
+    robot.begin(episode_id='first')
+    robot.tick.plan(0.25, float('nan'), age_ns=5 * STEP_NS)
+    robot.live(4)
+    robot.judge(EpisodeOutcome.FAILURE, 'first')
+    first = robot.runs.look()
+    assert (first.actions_executed, first.stalls, first.cage_trips) == (4, 1, 1)
+    assert first.max_action_age_s == pytest.approx(0.12)
+    robot.begin(episode_id='second')
+    robot.tick.plan(*[0.25] * 8, age_ns=STEP_NS)
+    robot.live(3)
+    robot.judge(EpisodeOutcome.SUCCESS, 'second')
+    second = robot.runs.look()
+    assert (second.actions_executed, second.stalls, second.cage_trips) == (3, 0, 0)
+    assert second.max_action_age_s == pytest.approx(0.06)
+
+
+def test_a_result_names_the_policy_that_answered(robot):
+    robot.begin(episode_id='fold-1')
+    request = robot.requests.ask()
+    raw = reply_bytes(request, CHUNK, slot='b', policy='act@0')
+    robot.requests.exchange.on_answer(raw, robot.requests.now_ns, robot.requests.pace)
+    robot.judge(EpisodeOutcome.SUCCESS, 'fold-1')
+    result = robot.runs.look()
+    assert (result.slot, result.policy) == ('b', 'act@0')
+
+
+@pytest.mark.parametrize('letter', ['x', '漢', '😀'])
+def test_a_long_reason_fits_the_message(robot, letter):
+    robot.begin()
+    for event in (ConnectionEvent.MERGED, ConnectionEvent.LOST, ConnectionEvent.VIOLATION):
+        robot.requests.connection.on(event, 5000 * letter)
+    assert 0 < len(robot.runs.look().text.encode()) <= 1024
+
+
+def test_the_feedback_is_that_of_the_present_run(robot):
+    robot.begin()
+    robot.tick.plan(0.25, 0.5, age_ns=3 * STEP_NS)
+    robot.live(5)
+    robot.requests.requester._connect()
+    bench = robot.requests
+    bench.requester.on_chunk(reply_bytes(bench.ask(), CHUNK))
+    for _ in range(5):
+        bench.requester._take(0.0)
+    told = robot.runs.feedback()
+    assert (told.state, told.rung) == (ConnectionState.STREAMING, RungKind.RAMP)
+    assert told.elapsed_s == pytest.approx(0.1)
+    assert told.action_age_s == pytest.approx(0.08)
+    assert told.queue_remaining_s == pytest.approx(len(CHUNK) * bench.pace.step_s)
+    assert told.actions_executed == 5
+    robot.runs.cancel()
+    robot.runs.look()
+    assert robot.runs.feedback().elapsed_s == 0.0

@@ -1,0 +1,244 @@
+"""Coming to rest: bounded, without turning back, and in the time given."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+import itertools
+from math import inf
+
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+import numpy as np
+import pytest
+from support.edge.ramp_rig import ARM, begin, FREE, near, rates, SPEEDS, WHEEL
+
+from lerobot_serve.cage import cage as cage_module
+from lerobot_serve.cage.description import ActionLimit, Motion
+from lerobot_serve.cage.result import LastCommand, Verdict
+from lerobot_serve.edge.fallback.ramp import (
+    max_stoppable_speed,
+    Ramp,
+    stop_profile,
+    stop_time_s,
+    top_deceleration,
+    top_speed,
+)
+
+
+@st.composite
+def joints(draw):
+    motion = draw(st.sampled_from(Motion))
+    low, high = sorted((draw(st.floats(-3, 0)), draw(st.floats(0.1, 3))))
+    return ActionLimit(
+        'joint',
+        'joint',
+        motion,
+        low if motion is Motion.VELOCITY else -1e5,
+        high if motion is Motion.VELOCITY else 1e5,
+        draw(st.floats(0.001, 1)),
+        draw(st.floats(0.01, 5) | st.just(inf)),
+        draw(st.floats(0.1, 50) | st.just(inf)),
+    )
+
+
+def speed_of(last: LastCommand, limit: ActionLimit) -> float:
+    moving = last.position if limit.motion is Motion.VELOCITY else last.velocity
+    return float(moving[0])
+
+
+def stop(ramp: Ramp, last: LastCommand, step_s: float, steps: int) -> list[LastCommand]:
+    path = [last]
+    for _ in range(steps):
+        path.append(path[-1].after(ramp.stop(path[-1]), step_s))
+    return path
+
+
+@settings(max_examples=150, deadline=None)
+@given(joints(), SPEEDS, st.floats(-50, 50), rates, st.floats(0, 0.5))
+def test_a_ramp_is_bounded_never_turns_back_and_ends_at_rest(limit, share, at, step_s, more_s):
+    needed_s = stop_time_s(limit, step_s)
+    assume(needed_s < 3)
+    stop_s = needed_s + more_s
+    ramp = Ramp((limit,), step_s=step_s, stop_s=stop_s)
+    last = begin(limit, share, at, step_s)
+    path = stop(ramp, last, step_s, round(stop_s / step_s) + 1)
+    speeds = [speed_of(last, limit) for last in path]
+    # velocities are found from positions, whose rounding a short step makes large
+    noise = abs(at) / step_s
+    deceleration, jerk = ramp.deceleration[0], ramp.jerk[0]
+    assert deceleration <= near(top_deceleration(limit, step_s))
+    before = 0.0
+    for earlier, later in itertools.pairwise(speeds):
+        assert abs(later) <= near(abs(earlier), noise)
+        assert earlier * later >= 0 or abs(later) <= near(0, noise)
+        change = abs(earlier) - abs(later)
+        assert change <= near(deceleration * step_s, noise)
+        assert abs(change - before) <= near(jerk * step_s**2, noise)
+        before = change
+    assert before <= near(jerk * step_s**2, noise)
+    rest = path[-1]
+    assert speed_of(rest, limit) == 0.0
+    assert (ramp.stop(rest) == rest.position).all()
+
+
+@given(joints(), rates)
+def test_the_hardest_stop_takes_the_steps_it_is_made_for(limit, step_s):
+    needed_s = stop_time_s(limit, step_s)
+    assume(needed_s < 3)
+    steps = round(needed_s / step_s) - 1
+    ramp = Ramp((limit,), step_s=step_s, stop_s=needed_s)
+    moving = max(abs(limit.low), abs(limit.high))
+    sign = 1 if limit.high == moving or limit.motion is Motion.POSITION else -1
+    path = stop(ramp, begin(limit, sign, 0.0, step_s), step_s, steps)
+    assert abs(speed_of(path[-1], limit)) <= near(0, top_speed(limit, step_s) * 1e4)
+    if steps > 1:
+        # with one step less the limits would not allow it
+        assert stop_profile(limit, steps - 1, step_s)[0] > top_deceleration(limit, step_s)
+
+
+@given(st.floats(0, 1e3), st.floats(1e-3, 1e4), rates)
+def test_the_fastest_is_the_greatest_that_still_fits(left, rate, step_s):
+    value = float(max_stoppable_speed(np.array([left]), np.array([rate]), step_s)[0])
+
+    def way(speed: float) -> float:
+        steps = int(speed / (rate * step_s)) + 1
+        falling = speed - rate * step_s * np.arange(min(steps, 10**6))
+        return float(np.maximum(falling, 0).sum() * step_s)
+
+    assume(value / (rate * step_s) < 10**6)
+    assert way(value) == pytest.approx(left, rel=1e-6, abs=1e-12)
+
+
+def test_a_joint_at_rest_stays_where_it_is_to_the_last_bit():
+    ramp = Ramp((ARM, FREE, WHEEL), step_s=1 / 30, stop_s=0.5)
+    position = np.array([0.1 + 0.2, -7.3, 0.0])
+    for make in (ramp.stop, ramp.hold):
+        assert make(LastCommand(position, np.zeros(3))).tobytes() == position.tobytes()
+
+
+def test_backward_comes_to_zero_too_and_not_to_minus_zero():
+    path = stop(
+        Ramp((WHEEL,), step_s=0.1, stop_s=1.0), LastCommand(np.full(1, -0.5), np.zeros(1)), 0.1, 10
+    )
+    rest = path[-1].position
+    assert rest == 0
+    assert not np.signbit(rest)
+
+
+def test_an_example_by_hand():
+    # 8 steps, the deceleration grows for 2: v = j t^2 * 2 * 7
+    limit = replace(FREE, max_step=1.4)
+    assert stop_profile(limit, 8, 1.0) == pytest.approx((0.2, 0.1))
+    ramp = Ramp((limit,), step_s=1.0, stop_s=9.0)
+    path = stop(ramp, LastCommand(np.zeros(1), np.array([1.4])), 1.0, 8)
+    speeds = [float(last.velocity[0]) for last in path]
+    assert speeds == pytest.approx([1.4, 1.3, 1.1, 0.9, 0.7, 0.5, 0.3, 0.1, 0.0])
+
+
+def test_every_joint_has_its_own_brakes():
+    limits = (ARM, FREE, WHEEL)
+    together = Ramp(limits, step_s=1 / 30, stop_s=1.0)
+    last = LastCommand(np.array([1.0, 2.0, 0.7]), np.array([1.5, -3.0, 9.9]))
+    paths = stop(together, last, 1 / 30, 40)
+    for index, limit in enumerate(limits):
+        alone = Ramp((limit,), step_s=1 / 30, stop_s=1.0)
+        one = LastCommand(last.position[[index]], last.velocity[[index]])
+        for both, only in zip(paths, stop(alone, one, 1 / 30, 40), strict=True):
+            assert both.position[index] == only.position[0]
+
+
+def test_a_ramp_that_begins_anew_begins_without_deceleration():
+    ramp = Ramp((FREE,), step_s=0.1, stop_s=2.0)
+    last = LastCommand(np.zeros(1), np.ones(1))
+    first = ramp.stop(last)
+    stop(ramp, last, 0.1, 5)
+    assert ramp.stop(last) != first
+    ramp.reset()
+    assert ramp.stop(last) == first
+
+
+def test_holding_keeps_positions_and_ramps_velocities():
+    ramp = Ramp((ARM, WHEEL), step_s=1 / 30, stop_s=0.5)
+    last = LastCommand(np.array([1.0, 0.8]), np.array([2.0, 0.0]))
+    speeds = []
+    for _ in range(16):
+        last = last.after(ramp.hold(last), 1 / 30)
+        assert last.position[0] == 1.0
+        speeds.append(last.position[1])
+    assert speeds == sorted(speeds, reverse=True)
+    assert 0.7 < speeds[0] < 0.8
+    assert speeds[-1] == 0.0
+
+
+def test_a_held_back_joint_does_not_shoot_forward_again():
+    """The cage may let less through than the ramp wants; the next step starts from there."""
+    ramp = Ramp((FREE,), step_s=0.1, stop_s=2.0)
+    last = LastCommand(np.zeros(1), np.array([1.0]))
+    last = last.after(ramp.stop(last), 0.1)
+    held = LastCommand(last.position, np.zeros(1))
+    assert ramp.stop(held) == held.position
+    turned = LastCommand(last.position, np.array([-0.01]))
+    assert -0.001 <= ramp.stop(turned)[0] - last.position[0] <= 0
+
+
+@settings(max_examples=50, deadline=None)
+@given(SPEEDS, SPEEDS, rates)
+def test_the_cage_lets_a_ramp_pass_unchanged(of_arm, of_wheel, step_s):
+    limits = (replace(ARM, max_step=2.0 * step_s), replace(WHEEL, max_step=4.0 * step_s))
+    cage = cage_module.Cage(limits, (), (), step_s=step_s, latch_after_trips=0)
+    ramp = Ramp(limits, step_s=step_s, stop_s=1.0)
+    last = LastCommand(
+        np.array([3.0, np.clip(of_wheel, -0.5, 0.8)]), np.array([2.0 * of_arm, 0.0])
+    )
+    for _ in range(round(1.0 / step_s) + 1):
+        judgement = cage.judge(ramp.stop(last), last, measured=None, state=None)
+        assert judgement.verdict == Verdict.PASS, judgement.reason
+        last = last.after(judgement.command, step_s)
+    assert last.velocity[0] == last.position[1] == 0.0
+
+
+# how long it takes
+
+
+def test_without_a_limit_of_acceleration_one_step_and_one_in_hand_are_enough():
+    assert stop_time_s(FREE, 0.1) == pytest.approx(0.2)
+
+
+def test_the_time_grows_with_the_speed_and_shrinks_with_the_brakes():
+    slow = replace(ARM, max_velocity=1.0)
+    strong = replace(ARM, max_acceleration=16.0)
+    assert stop_time_s(slow, 0.01) < stop_time_s(ARM, 0.01) > stop_time_s(strong, 0.01)
+    # four thirds of what constant braking needs
+    assert stop_time_s(ARM, 0.001) == pytest.approx(4 / 3 * 2.0 / 8.0, rel=0.02)
+
+
+def test_what_cannot_stop_within_a_minute_never_does():
+    assert stop_time_s(replace(ARM, max_acceleration=0.01), 0.01) == inf
+    assert stop_time_s(replace(ARM, max_acceleration=1e-6), 25.0) == inf
+
+
+@pytest.mark.parametrize(
+    ('limit', 'speed', 'deceleration'),
+    [
+        (ARM, 1.0, 8.0),
+        (replace(ARM, max_step=0.5), 2.0, 8.0),
+        (FREE, 1.0, inf),
+        (WHEEL, 0.8, 1.0),
+        (replace(WHEEL, low=-0.9), 0.9, 1.0),
+        (replace(WHEEL, max_velocity=0.3), 0.3, 1.0),
+        (replace(WHEEL, max_step=1.0), 0.8, 4.0),
+    ],
+)
+def test_the_bounds_are_those_of_the_robot_file(limit, speed, deceleration):
+    assert top_speed(limit, 0.1) == pytest.approx(speed)
+    assert top_deceleration(limit, 0.1) == pytest.approx(deceleration)
+
+
+@pytest.mark.parametrize('way', ['hold', 'approach'])
+def test_a_ramp_out_of_another_motion_begins_without_deceleration(way):
+    last, elsewhere = LastCommand(np.zeros(1), np.ones(1)), np.full(1, 9.0)
+    ramp = Ramp((FREE,), step_s=0.1, stop_s=2.0)
+    first = ramp.stop(last)
+    for _ in range(5):
+        ramp.hold(last) if way == 'hold' else ramp.approach(last, elsewhere)
+    assert ramp.stop(last) == first

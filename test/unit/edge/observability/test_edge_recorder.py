@@ -1,0 +1,300 @@
+"""The edge's trace: what became of each request, what was dropped, and what changed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+import threading
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from support.edge.edge_recorder_rig import Asking, audited, CLIENT, Notes, recorder_of
+from support.edge.request_pipeline_rig import fill, hear, ROWS
+from support.edge.requester_rig import CHUNK, MS
+from support.edge.robot_rig import SIM_ARM
+from support.tools.trace_rig import Trace
+
+from lerobot_serve.edge.observability.trace_recorder import EdgeTraceRecorder, make_edge_recorder
+from lerobot_serve.edge.parameters import EdgeParameters
+from lerobot_serve.edge.session.connection import ConnectionEvent
+from lerobot_serve.edge.session.transport import EpisodeRequest
+from lerobot_serve.edge.wiring import load_robot
+from lerobot_serve.tools.audit.command_bounds import read_bounds
+from lerobot_serve.tools.audit.engine import CheckStatus
+from lerobot_serve.tools.traces.reader import read_records
+from lerobot_serve.trace.format.deferred_fields import DEFERRED, resolve_deferred_fields
+from lerobot_serve.wire.execution_report import ExecutedRun, ExecutionReport
+from lerobot_serve.wire.message_parts import Image
+from lerobot_serve.wire.schema import Codec, Flag, Status
+
+PICTURE = Image('front', 2, 2, b'abcd', codec=Codec.JPEG)
+
+
+@pytest.fixture
+def asking() -> Asking:
+    return Asking()
+
+
+# requests
+
+
+def test_an_answer_that_is_played_is_told_with_all_there_is_of_it(asking):
+    bench = asking.bench
+    bench.link.images = (PICTURE,)
+    request = bench.ask()
+    bench.now_ns += 30 * MS
+    times = {'queue_wait_ms': 1.0, 'processing_ms': 2.0, 'inference_ms': 4.0}
+    hear(bench, request, slot='b', policy='act@b', seed=7, superseded=2, **times)
+    (told,) = asking.requests
+    # by the thread that writes
+    (image,) = resolve_deferred_fields(told)['images']
+    assert (image['name'], len(image['sha256'])) == ('front', 64)
+    assert (told.pop('request_bytes') > 200, told.pop('chunk_bytes') > 100) == (True, True)
+    assert told.pop(DEFERRED).bytes == 4
+    assert told == {
+        'kind': 'request',
+        'mono_ns': 30 * MS,
+        'client': CLIENT,
+        'session_id': f'{CLIENT}#00000000',
+        'session_epoch': 0,
+        'seq': 1,
+        'episode_id': request.episode_id,
+        'status': 'ok',
+        'episode': 0,
+        'routing': {'slot': 'b'},
+        'server': '/policy_server',
+        'policy': 'act@b',
+        'seed': 7,
+        **times,
+        'round_trip_ms': 30.0,
+        'chunk_range': [0, len(CHUNK)],
+        'superseded': 2,
+        'task': 'fold the towel',
+    }
+
+
+BAD = [
+    ({'status': Status.POLICY_ERROR, 'status_text': 'no memory'}, 'policy_error', 'no memory'),
+    ({'status': Status.TOO_LATE}, 'too_late', 'too_late'),
+    ({'status': 77}, 'unknown_status', 'unknown_status'),
+    ({'status': Status.NO_SESSION, 'status_text': 'who?'}, 'no_session', 'who?'),
+    ({'robot': CHUNK * np.nan}, 'not_finite', 'the chunk holds NaN or infinity'),
+    ({'robot': CHUNK[:, :2]}, 'wrong_shape', '(2, 2) is no chunk of this robot'),
+]
+
+
+@pytest.mark.parametrize(('changes', 'status', 'reason'), BAD)
+def test_an_answer_without_actions_is_told_with_its_status_and_its_words(
+    asking, changes, status, reason
+):
+    bench = asking.bench
+    request = bench.ask()
+    bench.now_ns += 5 * MS
+    hear(bench, request, **{'robot': CHUNK[:0] if 'status' in changes else CHUNK, **changes})
+    (told,) = asking.requests
+    assert (told['status'], told['reason'], told['round_trip_ms']) == (status, reason, 5.0)
+    incidents = [record['name'] for record in asking.notes.of('incident')]
+    assert incidents == (['answer_not_finite'] if status == 'not_finite' else [])
+    assert asking.notes.of('policies') == []
+
+
+def begin_episode(asking: Asking) -> None:
+    asking.bench.exchange.begin_episode(EpisodeRequest('wash'), tell=True)
+
+
+def time_out(asking: Asking) -> None:
+    """Its time is over, and then its session: until then a late answer would count."""
+    asking.bench.exchange.time_out()
+    asking.session()
+
+
+WAYS = [
+    (time_out, 'timed_out', 'request_timeout'),
+    (begin_episode, 'given_up', 'episode_began'),
+    (Asking.session, 'given_up', 'session_lost'),
+    (lambda asking: asking.bench.exchange.leave(), 'given_up', 'stopped'),
+]
+
+
+@pytest.mark.parametrize(('way', 'status', 'reason'), WAYS)
+def test_a_request_without_an_answer_is_told_once_with_why(asking, way, status, reason):
+    bench = asking.bench
+    request = bench.ask()
+    bench.now_ns += 5 * MS
+    way(asking)
+    # what comes later is no other end of it
+    hear(bench, request)
+    way(asking)
+    (told,) = asking.requests
+    assert (told['status'], told['reason'], told['mono_ns']) == (status, reason, 5 * MS)
+    assert (told['seq'], told['episode_id']) == (1, request.episode_id)
+    assert (told['task'], told['server']) == ('fold the towel', '/policy_server')
+    assert 'round_trip_ms' not in told
+
+
+def test_an_answer_that_the_queue_refuses_is_told_as_given_up(asking):
+    bench = asking.bench
+    request = bench.ask()
+    bench.actions.clear()
+    hear(bench, request, policy='act@b')
+    (told,) = asking.requests
+    assert (told['status'], told['reason']) == ('given_up', 'refused_chunk')
+    assert (told['policy'], told['round_trip_ms']) == ('act@b', 0.0)
+    assert asking.notes.of('policies') == []
+
+
+def test_a_request_that_got_a_number_and_was_never_sent_is_told_too(asking):
+    bench = asking.bench
+    hear(bench, bench.ask())
+    bench.executed = ExecutionReport(
+        runs=(ExecutedRun(1, 0, 0, CHUNK), ExecutedRun(1, 0, 2, CHUNK[:, :2]))
+    )
+    assert bench.exchange.ask(bench.pace) is None
+    bench.executed = ExecutionReport()
+    hear(bench, bench.ask())
+    told = [(r['seq'], r['status'], r.get('reason'), r.get('task')) for r in asking.requests]
+    task = 'fold the towel'
+    assert told == [
+        (1, 'ok', None, task),
+        (2, 'given_up', 'unencodable', None),
+        (3, 'ok', None, task),
+    ]
+    assert audited(asking.notes.records)['ended'] is CheckStatus.HOLDS
+
+
+PREFIXES = [
+    ('act@0', 'act@0', Flag.NONE, False, CheckStatus.HOLDS),
+    ('act@0', 'act@1', Flag.PREFIX_IGNORED, True, CheckStatus.HOLDS),
+    ('act@0', 'act@1', Flag.NONE, False, CheckStatus.VIOLATED),
+]
+
+
+@pytest.mark.parametrize(('before', 'answers', 'flags', 'ignored', 'outcome'), PREFIXES)
+def test_a_prefix_is_told_as_the_audit_looks_at_it(
+    asking, before, answers, flags, ignored, outcome
+):
+    bench = asking.bench
+    fill(bench, policy=before)
+    request = bench.ask()
+    hear(bench, request, ROWS, header=request.header.answer(flags), policy=answers)
+    (told,) = asking.requests
+    assert (told['prefix_policy'], told['prefix_ignored']) == (before, ignored)
+    assert told['chunk_range'] == [0 if ignored else request.inference_delay_steps, len(ROWS)]
+    assert audited(asking.notes.records)['prefix'] is outcome
+
+
+def test_without_a_prefix_nothing_is_said_of_one(asking):
+    hear(asking.bench, asking.bench.ask())
+    assert not {'prefix_policy', 'prefix_ignored'} & asking.requests[0].keys()
+
+
+def test_another_policy_is_told_when_it_answers_first(asking):
+    for slot, policy in [('a', 'act@0'), ('a', 'act@0'), ('b', 'act@0'), ('b', 'act@1')]:
+        hear(asking.bench, asking.bench.ask(), slot=slot, policy=policy)
+    told = [
+        (policy['slot'], policy['model_hash'])
+        for record in asking.notes.of('policies')
+        for policy in record['policies']
+    ]
+    assert told == [('a', '0'), ('b', '0'), ('b', '1')]
+
+
+def test_what_is_not_to_be_kept_is_not(asking):
+    asking = Asking(images='none', instructions='hash')
+    asking.bench.link.images = (PICTURE,)
+    hear(asking.bench, asking.bench.ask())
+    (told,) = map(resolve_deferred_fields, asking.requests)
+    assert 'images' not in told
+    assert told['task'].startswith('sha256:')
+
+
+# drops, states, parameters
+
+
+def test_a_drop_is_told_once_with_how_many(asking):
+    recorder, notes = asking.recorder, asking.notes
+    for totals in ({'late_chunk': 2}, {'late_chunk': 2}, {'late_chunk': 5, 'malformed': 1}):
+        recorder.dropped(Counter(totals))
+    told = [(r['reason'], r['count'], r['client']) for r in notes.of('drop')]
+    assert told == [('late_chunk', 2, CLIENT), ('late_chunk', 3, CLIENT), ('malformed', 1, CLIENT)]
+    # a drop names no request: it would count as its end
+    assert not any('seq' in record for record in notes.of('drop'))
+
+
+def test_what_the_connection_goes_through_is_told_with_its_reasons(asking):
+    for event in (
+        ConnectionEvent.MERGED,
+        ConnectionEvent.LATE,
+        ConnectionEvent.LATE,
+        ConnectionEvent.LOST,
+        ConnectionEvent.VIOLATION,
+    ):
+        asking.bench.connection.on(event, f'since {event.name}')
+    told = [(r['of'], r['from'], r['to'], r['why']) for r in asking.notes.of('state')]
+    assert told == [
+        ('connection', 'connecting', 'streaming', 'since MERGED'),
+        ('connection', 'streaming', 'degraded', 'since LATE'),
+        ('connection', 'degraded', 'reconnecting', 'since LOST'),
+        ('connection', 'reconnecting', 'dead', 'since VIOLATION'),
+    ]
+    (incident,) = asking.notes.of('incident')
+    assert (incident['name'], incident['why']) == ('dead', 'since VIOLATION')
+
+
+def test_parameters_that_change_are_told_as_they_are_redacted():
+    notes = Notes()
+    recorder = recorder_of(lambda: 9, notes, instructions='none')
+    before = EdgeParameters(client_id=CLIENT)
+    recorder.tuned(replace(before, buffer_time_s=0.25, task='secret'))
+    recorder.tuned(replace(before, buffer_time_s=0.25, task='secret'))
+    told = {r['name']: (r['old'], r['new']) for r in notes.of('parameter')}
+    assert told == {'buffer_time_s': (0.5, 0.25), 'task': (None, None)}
+
+
+# the run
+
+
+def test_the_end_is_written_after_all_others_have_ended(tmp_path, asking):
+    trace, dropped, stop = Trace(tmp_path), Counter(), threading.Event()
+    recorder = recorder_of(lambda: 9, trace.writer)
+
+    def say_goodbye(timeout_s: float) -> None:
+        """As a thread does that takes its time when it is told to stop."""
+        recorder.changed(asking.bench.connection.on(ConnectionEvent.MERGED, 'the last words'))
+        dropped['late_chunk'] += 3
+
+    stop.set()
+    recorder.run(stop, [SimpleNamespace(join=say_goodbye)], lambda: dropped)
+    kinds = [(r['kind'], r.get('why', r.get('reason'))) for r in trace.read()]
+    assert kinds[1:] == [('state', 'the last words'), ('drop', 'late_chunk'), ('footer', None)]
+    assert trace.writer.losses == {}
+
+
+def make(folder: str, **given: object) -> EdgeTraceRecorder | None:
+    parameters = EdgeParameters(trace_folder=folder, **given)
+    return make_edge_recorder(
+        parameters,
+        load_robot(SIM_ARM),
+        node='/arm/edge_controller',
+        client_id='arm',
+        clock=lambda: 5,
+        tell=print,
+    )
+
+
+def test_nobody_who_does_not_want_a_trace_gets_one():
+    assert make('') is None
+
+
+def test_the_header_has_what_commands_are_judged_by(tmp_path):
+    recorder = make(str(tmp_path), task='secret', trace_instructions='none')
+    recorder.writer.drain()
+    recorder.writer.close()
+    (_, header), *_ = read_records(recorder.writer.path)
+    assert (header['role'], header['node']) == ('edge', '/arm/edge_controller')
+    given = header['parameters']
+    assert (given['client_id'], given['task'], given['max_action_age_s']) == ('arm', None, 3.0)
+    bounds = read_bounds(given['limits'])
+    assert bounds.names[0] == 'shoulder_pan.pos'
+    assert bounds.step[0] > 0

@@ -1,0 +1,27 @@
+"""What is logged of a robot that does not begin: each reason once, and no moment's wait."""
+
+from __future__ import annotations
+
+from lerobot_serve.edge.observability.not_commanded import NotCommandedWarning
+
+
+def logged(*looks: tuple[str, int]) -> list[str]:
+    lines: list[str] = []
+    waiting = NotCommandedWarning(lines.append)
+    for why, commands in looks:
+        waiting.look(why, commands)
+    return lines
+
+
+def test_what_lasts_is_logged_once():
+    assert logged(*[('far outside', 0)] * 9) == ['the robot is not commanded: far outside']
+    assert len(logged(*[('far outside', 0), ('far outside', 0), ('', 0)] * 9)) == 1
+
+
+def test_a_moments_wait_is_not():
+    assert logged(('1 of 3', 0), ('2 of 3', 0), ('', 1), ('1 of 3', 1)) == []
+
+
+def test_after_a_command_it_is_logged_again():
+    twice = [('far outside', 0)] * 2
+    assert len(logged(*twice, ('', 5), *[('far outside', 5)] * 2)) == 2

@@ -1,0 +1,148 @@
+"""What is left as the prefix of the next request: aligned, of one policy, never padded."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+import numpy as np
+import pytest
+
+from lerobot_serve.edge.queue.action_queue import ActionQueue, ChunkSource, Leftover, QueueMark
+from lerobot_serve.edge.queue.delay_rules import clamped
+from lerobot_serve.wire.message_parts import NO_ACTIONS
+
+LIMIT = 50
+
+
+def plan(queue: ActionQueue, seq: int, rows: int, policy: str = 'a@0', **changes: object) -> None:
+    """Append rows 100 * seq, 100 * seq + 1, ... and, twice as wide, their negatives as model."""
+    robot = 100 * seq + np.arange(rows, dtype=np.float32)[:, None]
+    content = {'model': np.repeat(-robot, 2, axis=1), **changes}
+    of = ChunkSource(seq, 7, 0, 'episode', seq, 'prod', policy)
+    assert queue.append(robot, of, mark=queue.mark(), **content)
+
+
+def numbers(leftover: Leftover) -> list[float]:
+    """Return the rows, after a check that both units say the same."""
+    robot = leftover.robot[:, 0].tolist() if len(leftover.robot) else []
+    if len(leftover.model):
+        assert leftover.model.tolist() == [[-row, -row] for row in robot]
+    return robot
+
+
+def is_empty(leftover: Leftover) -> bool:
+    assert (leftover.policy == '') == (leftover.source is None) == (not len(leftover.robot))
+    return not len(leftover.model) and not len(leftover.robot)
+
+
+def test_a_queue_that_never_held_anything_has_no_prefix():
+    assert is_empty(ActionQueue().leftover(LIMIT))
+
+
+def test_a_drained_queue_has_a_prefix_without_rows_not_of_zeros():
+    queue = ActionQueue()
+    plan(queue, 1, 2)
+    queue.take()
+    queue.take()
+    assert is_empty(queue.leftover(LIMIT))
+
+
+@pytest.mark.parametrize('rows', [2, 3])
+def test_a_chunk_of_which_everything_is_skipped_has_no_prefix(rows):
+    queue = ActionQueue(clamped)
+    chunk = np.ones((rows, 1), np.float32)
+    of = ChunkSource(1, 7, 0, 'episode', 0, 'prod', 'a@0')
+    queue.replace(chunk, of, mark=queue.mark(), delay_rows=3, model=chunk)
+    assert is_empty(queue.leftover(LIMIT))
+
+
+def test_a_cleared_queue_has_no_prefix():
+    queue = ActionQueue()
+    plan(queue, 1, 2)
+    queue.clear()
+    assert is_empty(queue.leftover(LIMIT))
+    assert queue.leftover(LIMIT).mark == QueueMark(1, 0)
+
+
+def test_a_prefix_begins_with_the_next_row_to_play():
+    queue = ActionQueue()
+    plan(queue, 1, 4)
+    queue.take()
+    left = queue.leftover(LIMIT)
+    assert numbers(left) == [101, 102, 103]
+    assert (left.policy, left.source.seq, left.mark) == ('a@0', 1, QueueMark(0, 1))
+    assert queue.rows_left == 3
+
+
+def test_chunks_of_one_policy_make_one_prefix():
+    queue = ActionQueue()
+    plan(queue, 1, 2)
+    plan(queue, 2, 2)
+    queue.take()
+    left = queue.leftover(LIMIT)
+    assert (numbers(left), left.source.seq) == ([101, 200, 201], 1)
+    assert numbers(queue.leftover(2)) == [101, 200]
+
+
+@pytest.mark.parametrize('limit', [0, 1, 2, 3, 4])
+def test_a_prefix_has_no_more_rows_than_asked_for(limit):
+    queue = ActionQueue()
+    plan(queue, 1, 3)
+    left = queue.leftover(limit)
+    assert len(left.model) == len(left.robot) == min(limit, 3)
+    assert is_empty(left) == (limit == 0)
+
+
+def test_there_is_no_prefix_while_another_policy_is_still_played():
+    queue = ActionQueue()
+    plan(queue, 1, 1, 'a@0')
+    plan(queue, 2, 2, 'b@0')
+    assert is_empty(queue.leftover(LIMIT))
+    queue.take()
+    left = queue.leftover(LIMIT)
+    assert (numbers(left), left.policy) == ([200, 201], 'b@0')
+
+
+def test_a_prefix_ends_before_the_first_row_of_another_policy():
+    queue = ActionQueue()
+    plan(queue, 1, 1, 'b@0')
+    plan(queue, 2, 1, 'a@0')
+    plan(queue, 3, 1, 'b@0')
+    assert numbers(queue.leftover(LIMIT)) == [100]
+
+
+def test_chunks_with_and_without_the_units_of_the_policy_do_not_make_one_prefix():
+    queue = ActionQueue()
+    plan(queue, 1, 2)
+    plan(queue, 2, 2, model=NO_ACTIONS)
+    assert is_empty(queue.leftover(LIMIT))
+    queue.take()
+    queue.take()
+    left = queue.leftover(LIMIT)
+    assert (numbers(left), left.model.size) == ([200, 201], 0)
+
+
+policies = st.sampled_from(('a@0', 'b@0'))
+chunks = st.lists(st.tuples(policies, st.integers(0, 4)), max_size=6)
+
+
+@given(chunks, st.integers(0, 12), st.integers(0, 12))
+def test_a_prefix_is_what_will_be_played_next(script, taken, limit):
+    queue = ActionQueue()
+    for seq, (policy, rows) in enumerate(script, 1):
+        plan(queue, seq, rows, policy)
+    for _ in range(taken):
+        queue.take()
+    left = queue.leftover(limit)
+    coming = []
+    while planned := queue.take():
+        coming.append((planned.source.policy, planned.action[0]))
+    newest = coming[-1][0] if coming else ''
+    expected = []
+    for policy, number in coming[:limit]:
+        if policy != newest:
+            break
+        expected.append(number)
+    assert numbers(left) == expected
+    assert left.policy == (newest if expected else '')
+    is_empty(left)

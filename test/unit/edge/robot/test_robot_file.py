@@ -1,0 +1,214 @@
+"""The robot's file: what is in it, and what follows from what is left out."""
+
+from __future__ import annotations
+
+from math import inf
+
+import pytest
+from support.edge.robot_rig import ARM, BASE, changed, PAN_PATH, ROBOTS, SIM_ARM
+
+from lerobot_serve.cage.description import ActionLimit, Interlock, Motion
+from lerobot_serve.edge.robot.description import CommandOutput
+from lerobot_serve.edge.robot.file import load, parse
+from lerobot_serve.edge.robot.measurement import measuring_indices
+from lerobot_serve.edge.robot.yaml_mapping import RobotFileError
+
+SO101_JOINTS = (
+    'shoulder_pan',
+    'shoulder_lift',
+    'elbow_flex',
+    'wrist_flex',
+    'wrist_roll',
+    'gripper',
+)
+
+
+def test_the_simulated_arm_loads():
+    robot = load(SIM_ARM)
+    assert (robot.name, robot.fps) == ('sim_arm', 30.0)
+    assert robot.command == CommandOutput('trajectory_msgs/JointTrajectory', 'joint_trajectory')
+    assert robot.action_names == robot.state_names == robot.own_state_names
+    assert robot.action_names[0] == 'shoulder_pan.pos'
+    assert robot.camera_names == ('observation.images.front', 'observation.images.wrist')
+    assert robot.actions[0] == ActionLimit(
+        'shoulder_pan.pos', 'shoulder_pan', Motion.POSITION, -1.9, 1.9, 0.15, 4.5
+    )
+    assert robot.safe_pose == (0.0, 0.0, 1.2, 0.0, 0.0, 0.0)
+
+
+@pytest.mark.parametrize('file', sorted(ROBOTS.glob('*.yaml')), ids=lambda file: file.stem)
+def test_every_robot_that_comes_with_the_package_loads(file):
+    robot = load(file)
+    assert robot.name == file.stem
+    assert None not in measuring_indices(robot)
+    assert all(0 < action.max_step < action.high - action.low for action in robot.actions)
+
+
+def test_the_robots_are_those_of_lerobot():
+    names = tuple(f'{joint}.pos' for joint in SO101_JOINTS)
+    assert load(ROBOTS / 'so100.yaml').action_names == names
+    assert load(ROBOTS / 'so101.yaml').state_names == names
+    both = load(ROBOTS / 'bimanual_14.yaml')
+    assert len(both.actions) == len(both.state_names) == len(both.safe_pose) == 14
+    assert both.state_names == both.action_names
+    assert both.action_names[6:8] == ('left_gripper', 'right_waist')
+    base = load(ROBOTS / 'diff_drive.yaml')
+    assert {action.motion for action in base.actions} == {Motion.VELOCITY}
+    assert base.interlocks == (
+        Interlock('obstacle', 'front_distance', 0.35, None, {'linear.x': 0.0}),
+    )
+
+
+def test_a_robot_needs_no_camera():
+    assert parse(changed('cameras', {}), 'f').cameras == ()
+
+
+@pytest.mark.parametrize(
+    ('source', 'expected'),
+    [
+        (
+            {'joints': ['a', 'b'], 'field': 'velocity'},
+            (('a', 'b'), 'velocity', ('a.vel', 'b.vel')),
+        ),
+        ({'joints': ['a'], 'field': 'effort'}, (('a',), 'effort', ('a.eff',))),
+        ({'joints': ['a'], 'names': ['left_a']}, (('a',), 'position', ('left_a',))),
+        (
+            {'type': 'sensor_msgs/msg/JointState', 'joints': ['a']},
+            (('a',), 'position', ('a.pos',)),
+        ),
+        (
+            {'type': 'nav_msgs/Odometry', 'fields': ['pose.yaw', 'linear.x']},
+            (('pose.yaw', 'linear.x'), '', ('pose.yaw', 'linear.x')),
+        ),
+        (
+            {'type': 'nav_msgs/msg/Odometry', 'fields': ['linear.x'], 'names': ['x.vel']},
+            (('linear.x',), '', ('x.vel',)),
+        ),
+        (
+            {'type': 'std_msgs/Float64MultiArray', 'names': ['force', 'range']},
+            (('force', 'range'), '', ('force', 'range')),
+        ),
+    ],
+)
+def test_a_state_has_the_names_given_or_those_of_its_values(source, expected):
+    states = [*ARM['state'], {'topic': 'more', 'max_age_s': 1, **source}]
+    robot = parse(changed('state', states), 'f')
+    more = robot.state[-1]
+    assert (more.fields, more.field, more.names) == expected
+    assert robot.state_names == (*robot.state[0].names, *more.names)
+
+
+def test_one_topic_may_give_two_fields():
+    states = [*ARM['state'], {**ARM['state'][0], 'field': 'velocity'}]
+    robot = parse(changed('state', states), 'f')
+    assert len(robot.state_names) == 12
+    assert measuring_indices(robot) == (0, 1, 2, 3, 4, 5)
+
+
+def test_a_safe_pose_has_the_order_of_the_actions():
+    pose = {name: i / 10 for i, name in enumerate(ARM['actions'])}
+    robot = parse(changed('safe_pose', dict(reversed(pose.items()))), 'f')
+    assert robot.safe_pose == (0.0, 0.1, 0.2, 0.3, 0.4, 0.5)
+
+
+def test_what_a_policy_calls_otherwise_is_renamed():
+    renames = {'observation.images.front': 'observation.images.camera1', 'gripper.pos': 'jaw'}
+    robot = parse(changed('rename_map', renames), 'f')
+    assert robot.camera_names == ('observation.images.camera1', 'observation.images.wrist')
+    assert robot.state_names[-1] == robot.action_names[-1] == 'jaw'
+    assert robot.own_state_names[-1] == robot.actions[-1].name == 'gripper.pos'
+    assert robot.cameras[0].name == 'observation.images.front'
+
+
+def test_names_may_be_swapped():
+    swapped = {
+        'observation.images.front': 'observation.images.wrist',
+        'observation.images.wrist': 'observation.images.front',
+    }
+    robot = parse(changed('rename_map', swapped), 'f')
+    assert robot.camera_names == ('observation.images.wrist', 'observation.images.front')
+
+
+@pytest.mark.parametrize(
+    ('given_limits', 'expected'),
+    [
+        ({'max_step': 0.1}, (0.1, 3.0, inf, inf)),
+        ({'max_velocity': 6}, (0.2, 6.0, inf, inf)),
+        ({'max_velocity': 6, 'max_step': 0.1}, (0.1, 6.0, inf, inf)),
+        ({'max_step': 0.1, 'max_acceleration': 9, 'max_lead': 0.5}, (0.1, 3.0, 9.0, 0.5)),
+    ],
+)
+def test_a_step_and_a_velocity_follow_from_each_other(given_limits, expected):
+    limits = {'joint': 'shoulder_pan', 'min': -1, 'max': 1, **given_limits}
+    pan = parse(changed(PAN_PATH, limits), 'f').actions[0]
+    assert (pan.max_step, pan.max_velocity, pan.max_acceleration, pan.max_lead) == expected
+
+
+@pytest.mark.parametrize(
+    ('given_limits', 'expected'),
+    [
+        ({'max_step': 0.1}, (0.1, 2.0)),
+        ({'max_acceleration': 4}, (0.2, 4.0)),
+        ({'max_acceleration': 4, 'max_step': 0.1}, (0.1, 4.0)),
+    ],
+)
+def test_of_a_velocity_a_step_and_an_acceleration_do(given_limits, expected):
+    limits = {'joint': 'linear.x', 'motion': 'velocity', 'min': -1, 'max': 1, **given_limits}
+    forwards = parse(changed('actions/linear.x', limits, BASE), 'f').actions[0]
+    assert (forwards.max_step, forwards.max_acceleration) == expected
+    assert (forwards.max_velocity, forwards.max_lead) == (inf, inf)
+
+
+@pytest.mark.parametrize(
+    ('text', 'words'),
+    [
+        ('', 'expected name, fps'),
+        ('- a\n- b', "got ['a', 'b']"),
+        ('name: [a, b', 'not YAML (line 1, column 12: expected'),
+        ('fps: 30\nname: {a\n', 'not YAML (line 3, column 1: '),
+        ('fps: 30\nfps: 60\n', "not YAML (line 2, column 1: 'fps' is there twice)"),
+        ('a: {b: 1, c: 2, b: 3}', "line 1, column 17: 'b' is there twice"),
+        ('a: !!python/object:os.system {}', 'not YAML (line 1, column 4: could not determine'),
+        ('fps: 2026-13-45', 'not YAML (month must be in 1..12'),
+        ('fps: !!int ""', 'not YAML'),
+        ('[' * 700, 'not YAML'),
+        (b'name: \xff', 'not YAML'),
+        ('name: "\x07"', 'not YAML'),
+    ],
+)
+def test_what_is_no_table_is_one_line(tmp_path, text, words):
+    file = tmp_path / 'robot.yaml'
+    file.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(RobotFileError) as refused:
+        load(file)
+    assert str(refused.value).startswith(f'{file}: ')
+    assert words in str(refused.value)
+    assert len(str(refused.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize('text', ['1e-3', '1E-3', '+1.e-3', '.1e-2', '1.0e-3', '0.001'])
+def test_a_number_may_have_an_exponent(tmp_path, text):
+    file = tmp_path / 'robot.yaml'
+    file.write_text(SIM_ARM.read_text().replace('max_step: 0.15', f'max_step: {text}', 1))
+    assert load(file).actions[0].max_step == 0.001
+
+
+def test_a_name_that_looks_like_a_number_stays_a_name_in_quotes(tmp_path):
+    file = tmp_path / 'robot.yaml'
+    file.write_text(SIM_ARM.read_text().replace('name: sim_arm', 'name: "1e3"', 1))
+    assert load(file).name == '1e3'
+
+
+def test_an_action_that_is_there_twice_is_refused(tmp_path):
+    file = tmp_path / 'robot.yaml'
+    line = '  shoulder_pan.pos: {joint: shoulder_pan, min: -9, max: 9, max_step: 9}\n'
+    file.write_text(SIM_ARM.read_text().replace('  gripper.pos:', f'{line}  gripper.pos:', 1))
+    with pytest.raises(RobotFileError, match=r"line \d+, column 3: 'shoulder_pan.pos' is there"):
+        load(file)
+
+
+def test_a_file_that_cannot_be_read_is_one_line(tmp_path):
+    with pytest.raises(RobotFileError, match=r'cannot be read \(No such file'):
+        load(tmp_path / 'nothing.yaml')
+    with pytest.raises(RobotFileError, match=r'cannot be read \(Is a directory'):
+        load(tmp_path)

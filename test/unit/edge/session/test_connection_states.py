@@ -1,0 +1,290 @@
+"""The connection's state machine: every pair of the table, and the events of time and refusals."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+
+from lerobot_serve.edge.session import connection as states
+from lerobot_serve.edge.session.connection import (
+    Connection,
+    ConnectionEvent,
+    ConnectionState,
+    ConnectionStatus,
+    REFUSAL_EVENTS,
+    timer_event,
+    TRANSITIONS,
+)
+from lerobot_serve.wire.schema import Refusal
+from lerobot_serve_interfaces.msg import EdgeState
+
+S = 1_000_000_000
+# written a second time, so that no pair changes by mistake
+STAYS = {
+    ConnectionState.CONNECTING: 'OPENED LATE DRY LOST VIOLATION REVIVED',
+    ConnectionState.STREAMING: 'OPENED MERGED OFFLINE VIOLATION REVIVED',
+    ConnectionState.DEGRADED: 'OPENED LATE OFFLINE VIOLATION REVIVED',
+    ConnectionState.STALLED: 'OPENED LATE DRY OFFLINE VIOLATION REVIVED',
+    ConnectionState.RECONNECTING: 'LATE DRY LOST REVIVED',
+    ConnectionState.DEAD: 'OPENED MERGED LATE DRY LOST OFFLINE VIOLATION',
+}
+LEADS = {
+    ConnectionState.CONNECTING: {
+        'MERGED': ConnectionState.STREAMING,
+        'OFFLINE': ConnectionState.DEAD,
+    },
+    ConnectionState.STREAMING: {
+        'LATE': ConnectionState.DEGRADED,
+        'DRY': ConnectionState.STALLED,
+        'LOST': ConnectionState.RECONNECTING,
+    },
+    ConnectionState.DEGRADED: {
+        'MERGED': ConnectionState.STREAMING,
+        'DRY': ConnectionState.STALLED,
+        'LOST': ConnectionState.RECONNECTING,
+    },
+    ConnectionState.STALLED: {
+        'MERGED': ConnectionState.STREAMING,
+        'LOST': ConnectionState.RECONNECTING,
+    },
+    ConnectionState.RECONNECTING: {
+        'OPENED': ConnectionState.DEGRADED,
+        'MERGED': ConnectionState.STREAMING,
+        'OFFLINE': ConnectionState.DEAD,
+        'VIOLATION': ConnectionState.DEAD,
+    },
+    ConnectionState.DEAD: {'REVIVED': ConnectionState.CONNECTING},
+}
+TO = {
+    ConnectionState.CONNECTING: (),
+    ConnectionState.STREAMING: (ConnectionEvent.MERGED,),
+    ConnectionState.DEGRADED: (ConnectionEvent.MERGED, ConnectionEvent.LATE),
+    ConnectionState.STALLED: (ConnectionEvent.MERGED, ConnectionEvent.DRY),
+    ConnectionState.RECONNECTING: (ConnectionEvent.MERGED, ConnectionEvent.LOST),
+    ConnectionState.DEAD: (ConnectionEvent.MERGED, ConnectionEvent.LOST, ConnectionEvent.OFFLINE),
+}
+TELLS_WHY = {
+    (state, event)
+    for state in (ConnectionState.CONNECTING, ConnectionState.RECONNECTING)
+    for event in (ConnectionEvent.OPENED, ConnectionEvent.LOST, ConnectionEvent.VIOLATION)
+}
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_ns = 7 * S
+
+    def __call__(self) -> int:
+        return self.now_ns
+
+
+def in_state(state: ConnectionState, clock: Clock | None = None) -> Connection:
+    connection = Connection(clock or Clock())
+    for event in TO[state]:
+        connection.on(event, f'by {event.name}')
+    assert connection.state == state
+    return connection
+
+
+def test_the_states_are_those_of_the_message():
+    for state in ConnectionState:
+        assert getattr(EdgeState, state.name) == state
+    assert len(ConnectionState) == 6
+
+
+def test_every_pair_is_listed_once():
+    listed = [(state, name) for state, names in STAYS.items() for name in names.split()]
+    listed += [(state, name) for state, names in LEADS.items() for name in names]
+    assert sorted(listed) == sorted(
+        (s, e.name) for s, e in product(ConnectionState, ConnectionEvent)
+    )
+
+
+@pytest.mark.parametrize(('state', 'event'), product(ConnectionState, ConnectionEvent))
+def test_a_pair_leads_where_it_is_said_to(state, event):
+    clock = Clock()
+    connection = in_state(state, clock)
+    before, changes = connection.standing, connection.changes
+    clock.now_ns += S
+    change = connection.on(event, 'because')
+    after = LEADS[state].get(event.name)
+    if after:
+        assert (change.before, change.event, change.after) == (state, event, after)
+        assert (change.at_ns, change.reason) == (8 * S, 'because')
+        assert connection.standing == ConnectionStatus(after, 'because', 8 * S)
+        assert connection.changes == (*changes, change)
+    else:
+        assert change is None
+        told = 'because' if (state, event) in TELLS_WHY else before.reason
+        assert connection.standing == ConnectionStatus(state, told, before.since_ns)
+        assert connection.changes == changes
+
+
+def test_the_picture_is_the_table():
+    lines = [line.split() for line in states.__doc__.splitlines() if line.startswith('    ')]
+    events = [ConnectionEvent[name] for name in lines[0]]
+    drawn = {
+        (ConnectionState[row[0]], event): ConnectionState[name]
+        for row in lines[1:]
+        for event, name in zip(events, row[1:], strict=True)
+        if name != '.'
+    }
+    assert len(lines) == 1 + len(ConnectionState)
+    assert drawn == TRANSITIONS
+
+
+def test_another_table_may_be_given():
+    connection = Connection(
+        Clock(), {(ConnectionState.CONNECTING, ConnectionEvent.DRY): ConnectionState.DEAD}
+    )
+    assert connection.on(ConnectionEvent.MERGED, '') is None
+    assert connection.on(ConnectionEvent.DRY, '').after == ConnectionState.DEAD
+
+
+def test_a_new_connection_waits_for_a_server():
+    connection = Connection(Clock())
+    assert (connection.state, connection.since_ns, connection.changes) == (1, 7 * S, ())
+    assert connection.reason
+
+
+def test_only_the_latest_changes_are_kept():
+    connection = in_state(ConnectionState.STREAMING)
+    for number in range(states.MAX_CHANGES_KEPT):
+        connection.on(ConnectionEvent.LATE, f'late {number}')
+        connection.on(ConnectionEvent.MERGED, '')
+    assert len(connection.changes) == states.MAX_CHANGES_KEPT
+    assert connection.changes[-2].reason == f'late {states.MAX_CHANGES_KEPT - 1}'
+
+
+# what time brings
+
+TIMES = {'degraded_after_s': 1.0, 'max_offline_s': 60.0}
+
+
+@pytest.mark.parametrize('state', ConnectionState)
+@pytest.mark.parametrize('wanted_since_ns', [None, 0, 10 * S])
+@pytest.mark.parametrize('now_ns', [10 * S, 11 * S - 1, 11 * S, 60 * S - 1, 60 * S])
+def test_late_and_offline_are_due_at_their_bound_and_only_where_they_lead_on(
+    state, wanted_since_ns, now_ns
+):
+    told = timer_event(
+        ConnectionStatus(state, 'x', 0), now_ns, wanted_since_ns=wanted_since_ns, **TIMES
+    )
+    late = state == ConnectionState.STREAMING and wanted_since_ns is not None
+    if late and now_ns - wanted_since_ns >= S:
+        assert told == (ConnectionEvent.LATE, 'no chunk for 1 s')
+    elif state == ConnectionState.RECONNECTING and now_ns >= 60 * S:
+        assert told == (ConnectionEvent.OFFLINE, 'no session for 60 s; x')
+    else:
+        assert told is None
+
+
+def test_a_clock_that_stands_or_goes_back_brings_nothing():
+    for state in (ConnectionState.STREAMING, ConnectionState.RECONNECTING):
+        assert (
+            timer_event(ConnectionStatus(state, '', 9 * S), 9 * S, wanted_since_ns=9 * S, **TIMES)
+            is None
+        )
+        assert (
+            timer_event(ConnectionStatus(state, '', 9 * S), 0, wanted_since_ns=9 * S, **TIMES)
+            is None
+        )
+
+
+@pytest.mark.parametrize('state', ConnectionState)
+@pytest.mark.parametrize('refused_since_ns', [None, 0, 10 * S])
+@pytest.mark.parametrize('now_ns', [60 * S - 1, 60 * S, 70 * S - 1, 70 * S])
+def test_a_robot_that_every_server_refuses_is_given_up_at_its_bound(
+    state, refused_since_ns, now_ns
+):
+    standing = ConnectionStatus(state, 'arm_0.pos', 0)
+    event = timer_event(
+        standing, now_ns, wanted_since_ns=None, refused_since_ns=refused_since_ns, **TIMES
+    )
+    is_over = refused_since_ns is not None and now_ns - refused_since_ns >= 60 * S
+    if state == ConnectionState.CONNECTING and is_over:
+        assert event == (ConnectionEvent.OFFLINE, 'refused for 60 s; arm_0.pos')
+    elif state != ConnectionState.RECONNECTING:
+        assert event is None
+
+
+def test_a_robot_that_never_had_a_session_waits_for_ever():
+    clock = Clock()
+    for state in (ConnectionState.CONNECTING, ConnectionState.DEAD):
+        connection = in_state(state, clock)
+        clock.now_ns += 10**9 * S
+        assert connection.check_timers(wanted_since_ns=0, **TIMES) is None
+        assert connection.state == state
+
+
+def test_the_time_offline_counts_from_the_loss_whatever_servers_say_meanwhile():
+    clock = Clock()
+    connection = in_state(ConnectionState.RECONNECTING, clock)
+    clock.now_ns += 59 * S
+    connection.on(ConnectionEvent.LOST, '/b: full')
+    assert connection.check_timers(wanted_since_ns=None, **TIMES) is None
+    clock.now_ns += S
+    change = connection.check_timers(wanted_since_ns=None, **TIMES)
+    assert change.after == connection.state == ConnectionState.DEAD
+    assert connection.reason == 'no session for 60 s; /b: full'
+
+
+def test_a_session_in_between_starts_the_time_anew():
+    clock = Clock()
+    connection = in_state(ConnectionState.RECONNECTING, clock)
+    clock.now_ns += 59 * S
+    connection.on(ConnectionEvent.OPENED, '')
+    connection.on(ConnectionEvent.LOST, '')
+    clock.now_ns += 59 * S
+    assert connection.check_timers(wanted_since_ns=None, **TIMES) is None
+    assert connection.state == ConnectionState.RECONNECTING
+
+
+def test_a_late_chunk_degrades_once():
+    clock = Clock()
+    connection = in_state(ConnectionState.STREAMING, clock)
+    wanted_since_ns = clock.now_ns
+    clock.now_ns += S
+    assert connection.check_timers(wanted_since_ns=None, **TIMES) is None
+    change = connection.check_timers(wanted_since_ns=wanted_since_ns, **TIMES)
+    assert change.after == ConnectionState.DEGRADED
+    assert connection.check_timers(wanted_since_ns=wanted_since_ns, **TIMES) is None
+
+
+# what refusals mean
+
+ASK_AGAIN = {
+    Refusal.CAPACITY,
+    Refusal.NAME_IN_USE,
+    Refusal.NOT_READY,
+    Refusal.DRAINING,
+    Refusal.EXCLUSIVE_IN_USE,
+    Refusal.UNREACHABLE,
+}
+
+
+@pytest.mark.parametrize('refusal', Refusal)
+def test_a_refusal_is_for_later_or_for_good(refusal):
+    if refusal == Refusal.OK:
+        assert refusal not in REFUSAL_EVENTS
+    else:
+        assert REFUSAL_EVENTS[refusal] == (
+            ConnectionEvent.LOST if refusal in ASK_AGAIN else ConnectionEvent.VIOLATION
+        )
+
+
+@pytest.mark.parametrize('refusal', [refusal for refusal in Refusal if refusal])
+def test_a_first_server_that_refuses_is_told_and_asked_again(refusal):
+    connection = in_state(ConnectionState.CONNECTING)
+    assert connection.on(REFUSAL_EVENTS[refusal], 'not this robot') is None
+    assert (connection.state, connection.reason) == (ConnectionState.CONNECTING, 'not this robot')
+
+
+@pytest.mark.parametrize('refusal', [refusal for refusal in Refusal if refusal])
+def test_on_reconnect_a_violation_is_the_end_and_the_rest_is_not(refusal):
+    connection = in_state(ConnectionState.RECONNECTING)
+    connection.on(REFUSAL_EVENTS[refusal], 'refused')
+    dead = refusal not in ASK_AGAIN
+    assert connection.state == (ConnectionState.DEAD if dead else ConnectionState.RECONNECTING)
+    assert connection.reason == 'refused'

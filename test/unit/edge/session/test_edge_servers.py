@@ -1,0 +1,157 @@
+"""Whom to ask next: the order, the waits, and the way back to the preferred server."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+import pytest
+
+from lerobot_serve.edge.session.servers import ServerSelection
+
+ABC = ('/a', '/b', '/c')
+
+
+def servers(names=ABC, random=lambda: 0.5, first_s=0.5, max_s=10.0) -> ServerSelection:
+    return ServerSelection(names, first_backoff_s=first_s, max_backoff_s=max_s, random=random)
+
+
+def fail(asked: ServerSelection, times: int) -> list[tuple[str, float]]:
+    """Return who is asked after each failure, and after which wait."""
+    seen = []
+    for _ in range(times):
+        wait_s = asked.failed('gone')
+        seen.append((asked.present, wait_s))
+    return seen
+
+
+def test_the_preferred_one_is_asked_first():
+    assert servers().present == servers().preferred == '/a'
+
+
+def test_the_next_is_asked_at_once_until_all_were_tried():
+    assert fail(servers(), 6) == [
+        ('/b', 0.0),
+        ('/c', 0.0),
+        ('/a', 0.25),
+        ('/b', 0.0),
+        ('/c', 0.0),
+        ('/a', 0.5),
+    ]
+
+
+def test_a_failure_in_the_middle_of_the_list_goes_round_it():
+    asked = servers()
+    fail(asked, 1)
+    asked.answered()
+    assert fail(asked, 3) == [('/c', 0.0), ('/a', 0.0), ('/a', 0.25)]
+
+
+def test_a_single_server_is_asked_again_after_a_wait_that_grows_to_its_bound():
+    waits = [wait_s for _, wait_s in fail(servers(('/a',), lambda: 1.0), 7)]
+    assert waits == [0.5, 1.0, 2.0, 4.0, 8.0, 10.0, 10.0]
+
+
+def test_the_wait_is_drawn_from_all_of_its_length():
+    draws = iter([0.0, 0.999, 0.5])
+    waits = [wait_s for _, wait_s in fail(servers(('/a',), lambda: next(draws)), 3)]
+    assert waits == pytest.approx([0.0, 0.999, 1.0])
+
+
+def test_a_failover_draws_nothing():
+    def never() -> float:
+        raise AssertionError('no wait was due')
+
+    assert fail(servers(random=never), 2) == [('/b', 0.0), ('/c', 0.0)]
+
+
+def test_an_answer_starts_rounds_and_waits_anew():
+    asked = servers(('/a', '/b'))
+    fail(asked, 7)
+    asked.answered()
+    assert asked.present == '/b'
+    assert fail(asked, 4) == [('/a', 0.0), ('/a', 0.25), ('/b', 0.0), ('/a', 0.5)]
+
+
+def test_a_server_that_opens_and_never_answers_makes_nobody_ask_faster():
+    # opening a session tells Servers nothing, on purpose
+    waits = [wait_s for _, wait_s in fail(servers(('/a',), lambda: 1.0), 3)]
+    assert waits == sorted(waits)
+
+
+def test_the_way_home_is_for_episode_boundaries():
+    asked = servers()
+    assert not asked.return_to_preferred()
+    fail(asked, 1)
+    asked.answered()
+    assert asked.present == '/b'
+    assert asked.return_to_preferred()
+    assert asked.present == '/a'
+    assert not asked.return_to_preferred()
+
+
+def test_a_preferred_one_that_just_failed_is_not_asked_out_of_turn():
+    asked = servers()
+    fail(asked, 1)
+    assert not asked.return_to_preferred()
+    assert fail(asked, 2) == [('/c', 0.0), ('/a', 0.25)]
+
+
+def test_a_preferred_one_that_is_still_gone_costs_one_try():
+    asked = servers()
+    fail(asked, 1)
+    asked.answered()
+    asked.return_to_preferred()
+    assert fail(asked, 1) == [('/b', 0.0)]
+
+
+def test_the_reasons_are_told_in_the_order_of_preference_until_one_answers():
+    asked = servers()
+    assert asked.text == ''
+    asked.failed('no answer')
+    asked.failed('full')
+    asked.failed('draining')
+    asked.failed('still no answer')
+    assert asked.text == '/a: still no answer; /b: full; /c: draining'
+    before = asked.failures
+    asked.answered()
+    assert asked.text == '/a: still no answer; /c: draining'
+    # a reader in another thread keeps what it has
+    assert set(before) == {'/a', '/b', '/c'}
+    fail(asked, 2)
+    asked.answered()
+    asked.failed('gone again')
+    assert asked.text == '/a: gone again; /b: gone; /c: gone'
+
+
+@given(
+    st.integers(1, 4), st.lists(st.sampled_from(['fail', 'fail', 'answer', 'home']), max_size=60)
+)
+def test_any_history_keeps_the_order(count, script):
+    names = tuple(f'/{i}' for i in range(count))
+    asked = servers(names, lambda: 1.0)
+    # who failed since the last answer or wait, and the waits since the last answer
+    round_, waits = [], 0
+    for verb in script:
+        before = asked.present
+        if verb == 'answer':
+            asked.answered()
+            round_, waits = [], 0
+            assert asked.present == before
+            assert before not in asked.failures
+        elif verb == 'home':
+            moved = asked.return_to_preferred()
+            assert moved == (before != '/0' and '/0' not in round_)
+            assert asked.present == ('/0' if moved else before)
+        else:
+            wait_s = asked.failed('x')
+            round_.append(before)
+            if len(round_) == count:
+                assert wait_s == min(0.5 * 2**waits, 10.0)
+                assert asked.present == '/0'
+                round_, waits = [], waits + 1
+            else:
+                assert wait_s == 0.0
+                place = names.index(before)
+                turn = [names[(place + i) % count] for i in range(1, count + 1)]
+                assert asked.present == next(name for name in turn if name not in round_)
+        assert len(set(round_)) == len(round_)

@@ -1,0 +1,180 @@
+"""One request after the other: which answers count, and what becomes of them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from support.edge.fake_transport import reply_bytes
+from support.edge.request_pipeline_rig import begin_session, fill, guided, hear, ROWS
+from support.edge.requester_rig import CHUNK, MS, played
+
+from lerobot_serve.edge.inputs.latest import InputsNotReady
+from lerobot_serve.edge.queue.delay_rules import clamped, DELAY_RULES
+from lerobot_serve.edge.session.pipeline import ReplyResult
+from lerobot_serve.edge.session.transport import EpisodeRequest
+from lerobot_serve.wire.execution_report import decode, ExecutedRun, ExecutionReport
+from lerobot_serve.wire.schema import Flag, Status
+
+# how a chunk joins what is left
+
+
+@pytest.mark.parametrize(('name', 'first'), [('lived', 1), ('clamped', 3), ('raw', 3)])
+def test_the_rule_of_delay_decides_where_a_chunk_begins(name, first):
+    bench = guided()
+    bench.actions.rule = DELAY_RULES[name]
+    fill(bench)
+    request = bench.ask()
+    bench.actions.take()
+    bench.now_ns += 21 * MS
+    hear(bench, request, 2 * ROWS)
+    assert played(bench) == (2 * ROWS[first:]).tolist()
+
+
+def test_the_delay_is_that_of_the_arrival_not_of_the_look():
+    bench = guided()
+    bench.actions.rule = clamped
+    raw = reply_bytes(bench.ask(), ROWS)
+    bench.now_ns += 500 * MS
+    bench.exchange.on_answer(raw, 10 * MS, bench.pace)
+    assert played(bench) == ROWS[1:].tolist()
+    assert bench.exchange.progress.round_trip_ms == 10.0
+
+
+def test_a_chunk_is_appended_where_the_robot_appends():
+    bench = guided(append=True, rtc=False)
+    fill(bench)
+    request = bench.ask()
+    bench.actions.take()
+    bench.now_ns += 50 * MS
+    assert hear(bench, request, 2 * ROWS, model=3 * ROWS, policy='act@0') is ReplyResult.MERGED
+    assert np.array_equal(bench.actions.leftover(99).model, [*10 * ROWS[1:], *3 * ROWS])
+    assert played(bench) == [*ROWS[1:].tolist(), *(2 * ROWS).tolist()]
+
+
+@pytest.mark.parametrize('append', [True, False])
+def test_a_chunk_of_an_episode_that_has_ended_is_refused(append):
+    bench = guided(append=append, rtc=False)
+    request = bench.ask()
+    # whoever ends it clears at once; the thread has not got to it yet
+    bench.actions.clear()
+    assert hear(bench, request) is ReplyResult.DROPPED
+    assert played(bench) == []
+    assert bench.exchange.pending is None
+    assert bench.actions.chunks_refused == 1
+    assert (bench.exchange.progress.chunks_accepted, bench.exchange.progress.slot) == (0, '')
+    # nor does the server know by it that an episode began
+    assert bench.ask().header.flags == Flag.EPISODE_START
+
+
+BAD_MODELS = [
+    (10 * CHUNK * np.nan, 'not_finite'),
+    (10 * CHUNK + np.array([[0, np.inf, 0], [0, 0, 0]], np.float32), 'not_finite'),
+    (10 * CHUNK[:1], 'wrong_shape'),
+    (np.concatenate([CHUNK, CHUNK]), 'wrong_shape'),
+]
+
+
+@pytest.mark.parametrize(('model', 'reason'), BAD_MODELS)
+def test_actions_in_the_units_of_the_policy_are_looked_at_too(model, reason):
+    bench = guided()
+    assert hear(bench, bench.ask(), CHUNK, model=model) is ReplyResult.FAILED
+    assert bench.drops == {reason: 1}
+    assert played(bench) == []
+
+
+def test_actions_in_the_units_of_the_policy_may_have_other_columns():
+    bench = guided()
+    model = np.arange(10, dtype=np.float32).reshape(2, 5)
+    assert hear(bench, bench.ask(), CHUNK, model=model) is ReplyResult.MERGED
+    assert np.array_equal(bench.actions.leftover(9).model, model)
+
+
+ENDS = [
+    (Status.POLICY_ERROR, ReplyResult.FAILED, 'policy_error'),
+    (Status.TOO_LATE, ReplyResult.FAILED, 'too_late'),
+    (Status.NOT_FINITE, ReplyResult.FAILED, 'not_finite'),
+    (77, ReplyResult.FAILED, 'unknown_status'),
+    (Status.NO_SESSION, ReplyResult.SESSION_OVER, 'no_session'),
+    (Status.DRAINING, ReplyResult.SESSION_OVER, 'draining'),
+]
+
+
+@pytest.mark.parametrize(('status', 'outcome', 'reason'), ENDS)
+def test_an_answer_that_is_no_chunk_says_what_it_is(status, outcome, reason):
+    bench = guided()
+    assert hear(bench, bench.ask(), CHUNK[:0], status=status) is outcome
+    assert bench.drops == {reason: 1}
+    assert bench.exchange.progress.failed == f'the server says: {reason}'
+    assert bench.exchange.pending is None
+
+
+def test_a_state_that_the_server_lost_is_counted_and_the_chunk_is_played():
+    bench = guided()
+    request = bench.ask()
+    hear(bench, request, header=request.header.answer(Flag.STATE_LOST))
+    assert bench.drops == {'state_lost': 1}
+    assert played(bench) == CHUNK.tolist()
+    hear(bench, bench.ask())
+    assert bench.drops == {'state_lost': 1}
+
+
+def test_a_change_of_policy_is_counted_and_the_chunk_is_played():
+    bench = guided()
+    request = bench.ask()
+    flags = Flag.POLICY_CHANGED | Flag.STATE_LOST
+    assert hear(bench, request, header=request.header.answer(flags)) is ReplyResult.MERGED
+    assert bench.drops == {'policy_changed': 1, 'state_lost': 1}
+    assert played(bench) == CHUNK.tolist()
+
+
+def test_a_request_tells_what_was_executed():
+    bench = guided()
+    run = ExecutedRun(7, 9, 4, CHUNK)
+    bench.executed = ExecutionReport(50, 4, 3, 2, 1, 0.25, (run,))
+    told = decode(bench.ask().extensions[0])
+    assert (told.actions, told.fallbacks, told.trips, told.stalls) == (50, 4, 3, 2)
+    assert (told.dropped_rows, told.oldest_age_s) == (1, 0.25)
+    assert (told.runs[0].seq, told.runs[0].session_epoch, told.runs[0].first_row) == (7, 9, 4)
+    assert np.array_equal(told.runs[0].rows, CHUNK)
+
+
+# episodes
+
+
+def test_an_episode_begins_with_each_request_until_a_chunk_counts():
+    bench = guided()
+    flags = []
+    for changes in ({'status': Status.POLICY_ERROR}, {'robot': CHUNK * np.nan}, {}, {}):
+        request = bench.ask()
+        flags.append(request.header.flags)
+        hear(bench, request, **{'robot': CHUNK, **changes})
+    assert flags == [Flag.EPISODE_START] * 3 + [Flag.NONE]
+    bench.exchange.begin_episode(EpisodeRequest(), tell=False)
+    assert bench.ask().header.flags == Flag.EPISODE_START
+
+
+def test_a_session_opened_again_in_mid_episode_begins_none():
+    bench = guided()
+    hear(bench, bench.ask())
+    begin_session(bench, server='/b')
+    request = bench.ask()
+    assert (request.header.flags, request.header.seq) == (Flag.NONE, 1)
+
+
+def test_an_episode_that_nobody_named_gets_a_name_and_a_named_one_keeps_it():
+    bench = guided()
+    for episode, name in [(EpisodeRequest('a'), '-0002'), (EpisodeRequest('b', 'mine'), 'mine')]:
+        bench.exchange.begin_episode(episode, tell=False)
+        assert bench.exchange.progress.episode_id.endswith(name)
+        assert bench.ask().task == episode.task
+    assert bench.link.resets == []
+    bench.exchange.begin_episode(EpisodeRequest('', 'told'), tell=True)
+    assert bench.link.resets == [(0, 3, 'told')]
+
+
+def test_what_is_missing_is_no_drop():
+    bench = guided()
+    bench.link.observe_errors.append(InputsNotReady('front is 2 s old'))
+    assert bench.exchange.ask(bench.pace) is None
+    assert bench.exchange.progress.waiting_for == 'front is 2 s old'
+    assert bench.drops == {}

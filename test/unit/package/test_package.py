@@ -1,0 +1,130 @@
+"""What setup.py, package.xml, requirements.txt and the Makefile promise each other."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import xml.etree.ElementTree as ElementTree
+
+import pytest
+
+from lerobot_serve.entry_points import FROM_ROS, REQUIREMENTS
+
+LARGEST_BYTES = 1_000_000
+TOP_LEVEL = {
+    *('.ci', '.gitignore', 'CHANGELOG.md', 'CONTRIBUTING.md', 'LICENSE', 'Makefile', 'README.md'),
+    *('config', 'docs', 'launch', 'lerobot_serve', 'lerobot_serve_interfaces', 'package.xml'),
+    *('requirements.txt', 'resource', 'ruff.toml', 'setup.cfg', 'setup.py', 'test'),
+}
+# imported name -> rosdep key, where they differ; None for what rosdep does not know
+KEYS = {
+    'cv2': 'python3-opencv',
+    'numpy': 'python3-numpy',
+    'yaml': 'python3-yaml',
+    'prometheus_client': 'python3-prometheus-client',
+    'argcomplete': 'python3-argcomplete',
+    'rich': 'python3-rich',
+    'mcap': None,
+    'simplejpeg': 'python3-simplejpeg-pip',
+    'torch': None,
+    'safetensors': None,
+    'onnxruntime': None,
+    'lerobot': None,
+    'tokenizers': None,
+    'torchvision': None,
+    'transformers': None,
+    'launch': 'launch',
+    'launch_ros': 'launch_ros',
+}
+
+
+@pytest.fixture
+def tracked(repository) -> list[str]:
+    """What git would give to others; a source tree without git has nobody's files beside it."""
+    listed = subprocess.run(
+        ['git', 'ls-files', '-z'], cwd=repository, capture_output=True, text=True, timeout=60
+    )
+    if listed.returncode:
+        pytest.skip(f'not a checkout of git: {listed.stderr.strip()}')
+    names = listed.stdout.split('\0')[:-1]
+    return [name for name in names if (repository / name).exists()]
+
+
+def third_party(repository) -> set[str]:
+    import sys
+
+    package = repository / 'lerobot_serve'
+    peers = package / 'bench' / 'peers'
+    names = set()
+    for file in package.rglob('*.py'):
+        # what is measured beside this package is no part of it
+        known = of_peers(repository) if file.is_relative_to(peers) else set()
+        names |= imported(file) - known
+    return names - set(sys.stdlib_module_names) - {'lerobot_serve'}
+
+
+def imported(file) -> set[str]:
+    names = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.split('.')[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            names.add(node.module.split('.')[0])
+    return names
+
+
+def of_peers(repository) -> set[str]:
+    section = (repository / 'requirements.txt').read_text().partition('# [bench]')[2]
+    return {pin.replace('-', '_') for pin in re.findall(r'^([\w-]+)==', section, re.M)}
+
+
+def test_every_import_is_a_named_dependency(repository):
+    root = ElementTree.parse(repository / 'package.xml').getroot()
+    named = {element.text for tag in ('depend', 'exec_depend') for element in root.iter(tag)}
+    requirements = (repository / 'requirements.txt').read_text()
+    for name in third_party(repository):
+        key = KEYS.get(name, name)
+        if key is None:
+            assert re.search(rf'^{name}==', requirements, re.M), name
+        else:
+            assert key in named, f'package.xml does not name {key}'
+
+
+def test_every_import_has_a_remedy_when_it_is_missing(repository):
+    of_launch_files = {'launch', 'launch_ros'}
+    assert third_party(repository) - of_launch_files == {*FROM_ROS, *REQUIREMENTS}
+
+
+def test_both_packages_have_the_same_version(repository):
+    import lerobot_serve
+
+    for folder in ('.', 'lerobot_serve_interfaces'):
+        root = ElementTree.parse(repository / folder / 'package.xml').getroot()
+        assert root.get('format') == '3'
+        assert root.findtext('version') == lerobot_serve.__version__
+    assert f"version='{lerobot_serve.__version__}'" in (repository / 'setup.py').read_text()
+
+
+@pytest.mark.parametrize(
+    'name', ['policy_server', 'policy_router', 'edge_controller', 'sim_robot', 'lerobot-serve']
+)
+def test_executables_are_declared(repository, name):
+    text = (repository / 'setup.py').read_text()
+    assert re.search(rf"'{name} = lerobot_serve\.[\w.]+:\w+'", text)
+
+
+def test_every_pin_is_exact(repository):
+    for line in (repository / 'requirements.txt').read_text().splitlines():
+        if line and not line.startswith('#'):
+            assert re.match(r'[\w-]+(\[\w+\])?==[\w.]+(\s+# kilted: [\w.]+)?$', line), line
+
+
+def test_nothing_tracked_is_large(repository, tracked):
+    sizes = {name: (repository / name).stat().st_size for name in tracked}
+    assert sizes
+    assert not {name: size for name, size in sizes.items() if size > LARGEST_BYTES}
+
+
+def test_nothing_lies_about_at_the_top(tracked):
+    assert {name.partition('/')[0] for name in tracked} == TOP_LEVEL

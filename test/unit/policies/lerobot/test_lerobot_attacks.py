@@ -1,0 +1,283 @@
+"""Folders that try to run code, or to reach the network, when they are loaded."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import os
+from pathlib import Path
+import shutil
+import subprocess
+import sys
+import threading
+
+import pytest
+
+pytest.importorskip('torch', reason='torch is not installed (TORCH=none)')
+pytest.importorskip('lerobot', reason='LeRobot is not installed')
+
+from support.policies.attack_rig import ATTACKS, evil_asset, with_step
+from support.policies.lerobot_rig import change_json, folder_of, loading, refused
+
+from lerobot_serve.policies.base import PolicyError
+from lerobot_serve.policies.lerobot.checkpoint import asset_rules
+from lerobot_serve.policies.lerobot.checkpoint import checkpoint as folder_module
+from lerobot_serve.policies.lerobot.loader import load
+from lerobot_serve.policies.lerobot.prediction import processors
+
+LOADERS = {
+    'AutoConfig': 'AutoConfig.from_pretrained(folder, trust_remote_code=True)',
+    'AutoTokenizer': 'AutoTokenizer.from_pretrained(folder, trust_remote_code=True)',
+    'AutoProcessor': 'AutoProcessor.from_pretrained(folder, trust_remote_code=True)',
+}
+
+
+@pytest.fixture
+def marker(tmp_path):
+    return tmp_path / 'marker'
+
+
+@pytest.fixture
+def asset(tmp_path, marker):
+    return evil_asset(tmp_path / 'asset', marker)
+
+
+@pytest.mark.parametrize('attack', ATTACKS)
+def test_a_folder_that_attacks_is_refused_and_nothing_runs(tmp_path, asset, marker, attack):
+    text = refused(ATTACKS[attack](tmp_path / 'policy', asset))
+    assert not marker.exists()
+    assert text
+
+
+@pytest.mark.parametrize('attack', ['action tokenizer', 'tokenizer', 'language model'])
+def test_the_seal_holds_where_the_lists_would_not(tmp_path, asset, marker, monkeypatch, attack):
+    monkeypatch.setattr(folder_module, 'check_step', lambda *_: None)
+    monkeypatch.setattr(folder_module, 'check_asset', lambda *_: None)
+    monkeypatch.setattr(
+        'lerobot_serve.policies.lerobot.prediction.processors._check_owner', lambda *_: None
+    )
+    text = refused(ATTACKS[attack](tmp_path / 'policy', asset))
+    assert not marker.exists()
+    assert 'wants to run Python that lies beside a tokenizer' in text
+
+
+@pytest.mark.parametrize('sealed', [False, True])
+def test_the_attack_is_one_without_the_seal(tmp_path, sealed):
+    """For each loader, all in one process: to import transformers takes seconds."""
+    seal = 'from lerobot_serve.policies.lerobot import seal; seal.go_offline(); seal.refuse_code()'
+    code = [
+        'from lerobot_serve.policies.lerobot import compat; compat._import_torchvision()',
+        seal if sealed else '',
+    ]
+    markers = {name: tmp_path / f'{name}.marker' for name in LOADERS}
+    for name, load_it in LOADERS.items():
+        folder = evil_asset(tmp_path / name, markers[name])
+        code += [f'from transformers import {name}', f'folder = {str(folder)!r}']
+        code += ['try:', f'    {load_it}', 'except Exception as error:', '    print(repr(error))']
+    # transformers copies the code that it imports below HF_HOME
+    environment = os.environ | {'HF_HOME': str(tmp_path / 'hf')}
+    done = subprocess.run(
+        [sys.executable, '-c', '\n'.join(code)],
+        env=environment,
+        check=True,
+        timeout=120,
+        capture_output=True,
+        text=True,
+    )
+    ran = {name for name, marker in markers.items() if marker.exists()}
+    assert ran == (set() if sealed else set(LOADERS)), done
+    refusals = [line for line in done.stdout.splitlines() if 'wants to run Python' in line]
+    assert len(refusals) == (len(LOADERS) if sealed else 0), done
+
+
+UNGUARDED = """
+import sys
+from pathlib import Path
+from lerobot_serve.policies.lerobot import folder, pipelines, seal
+folder.check_step = folder.check_asset = pipelines._check_owner = lambda *_: None
+if sys.argv[2] == 'without a seal':
+    seal.refuse_code = lambda: None
+from lerobot_serve.policies.base import Loading, PolicyError
+from lerobot_serve.policies.lerobot.loader import load
+try:
+    load(eval(sys.argv[1]))
+except PolicyError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize('seal', ['without a seal', 'sealed'])
+def test_the_attack_is_one_in_the_loader_without_lists_and_seal(asset, marker, tmp_path, seal):
+    folder = ATTACKS['action tokenizer'](tmp_path / 'policy', asset)
+    done = subprocess.run(
+        [sys.executable, '-c', UNGUARDED, repr(loading(folder)), seal],
+        env=os.environ | {'HF_HOME': str(tmp_path / 'hf')},
+        stdin=subprocess.DEVNULL,
+        check=True,
+        timeout=120,
+        capture_output=True,
+        text=True,
+    )
+    assert marker.exists() is (seal == 'without a seal'), done
+    assert ('wants to run Python' in done.stdout) is (seal == 'sealed'), done
+
+
+class Counting(http.server.BaseHTTPRequestHandler):
+    """The hub, which counts who asks."""
+
+    asked: list[str]
+
+    def _count(self) -> None:
+        self.asked.append(self.path)
+        self.send_error(404)
+
+    do_GET = do_HEAD = do_POST = _count
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def hub():
+    handler = type('Hub', (Counting,), {'asked': []})
+    with http.server.ThreadingHTTPServer(('127.0.0.1', 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f'http://127.0.0.1:{server.server_port}', handler.asked
+        server.shutdown()
+        thread.join()
+
+
+LOAD = (
+    'from lerobot_serve.policies.base import Loading, PolicyError\n'
+    'from lerobot_serve.policies.lerobot.loader import load\n'
+    'try:\n    print(load({said!r}).describe().fingerprint)\n'
+    'except PolicyError as error:\n    print("refused", error)\n'
+)
+DOWNLOAD = (
+    'from transformers import AutoTokenizer\n'
+    'try:\n    AutoTokenizer.from_pretrained("lab/words")\nexcept Exception as error:\n    pass\n'
+)
+
+
+@pytest.mark.parametrize('name', ['smolvla', 'missing tokenizer', 'backbone', 'without us'])
+def test_the_hub_is_never_asked(tmp_path, hub, name):
+    endpoint, asked = hub
+    kind = 'act' if name == 'backbone' else 'smolvla'
+    folder = Path(shutil.copytree(folder_of(kind), tmp_path / kind))
+    if name == 'missing tokenizer':
+        change_json(folder / 'config.json', lambda held: held.update(vlm_model_name='lab/words'))
+    if name == 'backbone':
+        weights = {'pretrained_backbone_weights': 'ResNet18_Weights.IMAGENET1K_V1'}
+        change_json(folder / 'config.json', lambda held: held.update(weights))
+    code = DOWNLOAD if name == 'without us' else LOAD.format(said=loading(folder))
+    environment = {
+        key: value
+        for key, value in os.environ.items()
+        if not key.startswith(('HF_', 'TRANSFORMERS'))
+    }
+    environment |= {'HF_ENDPOINT': endpoint, 'HF_HOME': str(tmp_path / 'hf')}
+    environment |= {'TORCH_HOME': str(tmp_path / 'torch'), 'https_proxy': endpoint}
+    done = subprocess.run(
+        [sys.executable, '-c', code],
+        env=environment,
+        check=True,
+        timeout=240,
+        capture_output=True,
+        text=True,
+    )
+    # what is asked without us shows that the counting works
+    assert bool(asked) is (name == 'without us'), done
+    assert done.stdout.startswith('refused') is (name == 'missing tokenizer'), done
+
+
+def test_weights_that_could_be_pickled_are_refused(tmp_path):
+    folder = Path(shutil.copytree(folder_of('smolvla'), tmp_path / 'smolvla'))
+    vlm = Path(shutil.copytree(folder_of('smolvla') / 'vlm', tmp_path / 'vlm'))
+    (vlm / 'pytorch_model.bin').write_bytes(b'cos\nsystem\n(S"true"\ntR.')
+    change = {'vlm_model_name': str(vlm), 'load_vlm_weights': True}
+    change_json(folder / 'config.json', lambda held: held.update(change))
+    assert 'has no weights in model.safetensors' in refused(folder)
+    # one of another name is not what transformers reads
+    shutil.copy(folder / 'model.safetensors', vlm / 'other.safetensors')
+    assert 'has no weights in model.safetensors' in refused(folder)
+    (vlm / 'model.safetensors.index.json').write_text('{"weight_map": {"w": "../x.bin"}}')
+    assert 'must name .safetensors files of its folder alone' in refused(folder)
+
+
+@pytest.mark.parametrize(
+    ('change', 'said'),
+    [
+        ({'model_type': 'bert'}, 'model_type must be'),
+        ({'model_type': 'gemma'}, 'must describe a model of the type smolvlm'),
+        ({'quantization_config': {'quant_method': 'hqq'}}, "has 'quantization_config'"),
+        ({'attn_implementation': 'lab/kernel'}, 'attn_implementation must be'),
+        ({'text_config': {'auto_map': {'AutoModel': 'evil.Model'}}}, "has 'auto_map'"),
+        ({'text_config': {'model_type': ['llama']}}, 'model_type must be'),
+        ({'text_config': {'num_hidden_layers': 129}}, 'num_hidden_layers must be at most 128'),
+        ({'text_config': {'hidden_size': 1 << 21}}, 'hidden_size must be at most 1048576'),
+        ({'vision_config': 3}, 'its parts must be of the types'),
+    ],
+)
+def test_a_language_model_is_looked_at(tmp_path, change, said):
+    vlm = Path(shutil.copytree(folder_of('smolvla') / 'vlm', tmp_path / 'vlm'))
+    change_json(vlm / 'config.json', lambda held: held.update(change))
+    asset = folder_module.Asset('vlm', vlm, is_model=True)
+    with pytest.raises(PolicyError, match=said):
+        asset_rules.check_asset(asset)
+
+
+@pytest.mark.parametrize(
+    ('file', 'change'),
+    [
+        ('tokenizer_config.json', {'vocab_file': '/etc/passwd'}),
+        ('tokenizer_config.json', {'tokenizer_file': '/etc/passwd'}),
+        ('tokenizer_config.json', {'init_inputs': ['/etc/passwd']}),
+        ('special_tokens_map.json', {'merges_file': '/etc/passwd'}),
+        ('processor_config.json', {'audio_tokenizer': {'audio_tokenizer_name_or_path': '/x'}}),
+        ('audio_tokenizer.json', {'audio_tokenizer_name_or_path': '/x'}),
+    ],
+)
+def test_an_asset_names_no_files_outside_of_its_folder(tmp_path, file, change):
+    asset = folder_module.Asset('words', tmp_path)
+    (tmp_path / file).write_text(json.dumps(dict.fromkeys(change)))
+    asset_rules.check_asset(asset)
+    (tmp_path / file).write_text(json.dumps(change))
+    with pytest.raises(PolicyError, match='names files outside of its folder'):
+        asset_rules.check_asset(asset)
+
+
+def test_an_asset_that_is_a_part_of_another_is_refused(tmp_path):
+    (tmp_path / 'adapter_config.json').write_text('{"base_model_name_or_path": "/elsewhere"}')
+    with pytest.raises(PolicyError, match='names another model to load'):
+        asset_rules.check_asset(folder_module.Asset('words', tmp_path))
+
+
+def test_a_known_step_of_another_package_is_refused(monkeypatch):
+    step = folder_module.ProcessorStepSpec('device_processor', {}, None)
+    processors._check_owner(step, ())
+    foreign = type('Foreign', (), {'__module__': 'somewhere.steps'})
+    registry = processors.lerobot().step_registry._registry
+    monkeypatch.setitem(registry, 'device_processor', foreign)
+    with pytest.raises(PolicyError, match='device_processor'):
+        processors._check_owner(step, ('other',))
+    processors._check_owner(step, ('somewhere',))
+
+
+def test_statistics_come_from_state_files_alone(tmp_path):
+    folder = Path(shutil.copytree(folder_of('act'), tmp_path / 'act'))
+
+    def add(held):
+        for step in held['steps']:
+            if step['registry_name'] == 'unnormalizer_processor':
+                step['config']['stats'] = {'action': {'mean': [9.0] * 6, 'std': [9.0] * 6}}
+
+    change_json(folder / 'policy_postprocessor.json', add)
+    assert "'stats' is not a setting that the step unnormalizer_processor may have" in refused(
+        folder
+    )
+
+
+def test_a_policy_that_is_as_it_was_loads(tmp_path):
+    assert load(loading(folder_of('smolvla'))).describe().policy_type == 'smolvla'
+    assert 'is refused' in refused(with_step('time_limit_processor')(tmp_path, tmp_path))

@@ -1,0 +1,225 @@
+"""Loading LeRobot directories: what they are described as, and why they are refused."""
+
+from pathlib import Path
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip('torch', reason='torch is not installed (TORCH=none)')
+pytest.importorskip('lerobot', reason='LeRobot is not installed')
+
+from support.policies.lerobot_rig import (
+    change_json,
+    change_tensors,
+    folder_of,
+    KINDS,
+    loaded,
+    loading,
+    NAMES,
+    refused,
+    requests_for,
+)
+
+from lerobot_serve.policies.base import PolicyCamera  # noqa: E402
+from lerobot_serve.policies.lerobot import compat, loader  # noqa: E402
+from lerobot_serve.policies.lerobot.loader import load  # noqa: E402
+from lerobot_serve.policies.lerobot.policy_types import policy_type_spec  # noqa: E402
+from lerobot_serve.wire.schema import StateClass  # noqa: E402
+
+PRE_STATISTICS = 'policy_preprocessor_step_3_normalizer_processor.safetensors'
+POST_STATISTICS = 'policy_postprocessor_step_0_unnormalizer_processor.safetensors'
+
+
+@pytest.fixture
+def copied(tmp_path):
+    """A directory of an ACT policy that a test may damage."""
+    return Path(shutil.copytree(folder_of('act'), tmp_path / 'act'))
+
+
+@pytest.mark.parametrize(
+    ('kind', 'state_class', 'chunk_size', 'steps'),
+    [
+        ('act', StateClass.CHUNK_STATELESS, 16, 1),
+        ('diffusion', StateClass.NEEDS_HISTORY, 4, 2),
+        ('vqbet', StateClass.NEEDS_HISTORY, 4, 3),
+        ('tdmpc', StateClass.RECURRENT, 5, 1),
+        ('smolvla', StateClass.CHUNK_STATELESS, 16, 1),
+    ],
+)
+def test_a_policy_describes_itself(kind, state_class, chunk_size, steps):
+    described = loaded(kind).describe()
+    assert described.policy_type == kind
+    assert described.fingerprint.startswith(f'{kind}@')
+    assert described.state_names == described.action_names == NAMES
+    assert described.state_class is state_class
+    assert described.chunk_size == chunk_size
+    assert (described.observation_steps, described.observation_stride_steps) == (steps, 1)
+    assert described.supports_rtc == (kind == 'smolvla')
+    assert described.trained_fps == 30.0
+    assert described.device == 'cpu'
+
+
+def test_its_cameras_are_the_features():
+    assert loaded('act').describe().cameras == (
+        PolicyCamera('observation.images.front', 48, 64),
+        PolicyCamera('observation.images.wrist', 48, 64),
+    )
+
+
+def test_the_fingerprint_follows_every_file(copied):
+    first = load(loading(copied)).describe().fingerprint
+    assert load(loading(copied)).describe().fingerprint == first
+    assert load(loading(copied, name='arm')).describe().fingerprint == first.replace('act', 'arm')
+    seen = {first}
+    change_tensors(copied / POST_STATISTICS, lambda held: held['action.mean'].add_(1))
+    seen.add(load(loading(copied)).describe().fingerprint)
+    change_tensors(copied / 'model.safetensors', lambda held: next(iter(held.values())).add_(1))
+    seen.add(load(loading(copied)).describe().fingerprint)
+    change_json(copied / 'config.json', lambda held: held.update(dropout=0.2))
+    seen.add(load(loading(copied)).describe().fingerprint)
+    change_json(copied / 'policy_preprocessor.json', lambda held: held.update(name='other'))
+    seen.add(load(loading(copied)).describe().fingerprint)
+    assert len(seen) == 5
+
+
+def test_a_loaded_policy_does_not_need_its_files(copied):
+    policy = load(loading(copied))
+    request = requests_for(policy, 1)[0]
+    expected = policy.predict([request])[0].robot
+    for name in ('model.safetensors', PRE_STATISTICS, POST_STATISTICS):
+        # in place: with a file that is only mapped it would show
+        with open(copied / name, 'r+b') as file:
+            file.write(b'\xff' * (copied / name).stat().st_size)
+    policy.reset(request.session_id)
+    np.testing.assert_array_equal(policy.predict([request])[0].robot, expected)
+
+
+def test_an_unknown_field_is_named(copied):
+    change_json(copied / 'config.json', lambda held: held.update(a_new_field=3))
+    text = refused(copied)
+    assert "config.json: 'a_new_field' is not a setting that an act policy may have" in text
+
+
+def test_an_unknown_type_is_named(copied):
+    change_json(copied / 'config.json', lambda held: held.update(type='somebodys'))
+    text = refused(copied)
+    assert "a policy of the type 'somebodys' is not served" in text
+    assert 'served are act, ' in text
+    text = refused(copied, trusted_packages=('json',))
+    assert "of the type 'somebodys', which neither LeRobot" in text
+
+
+def test_an_unknown_step_is_named(copied):
+    change_json(
+        copied / 'policy_preprocessor.json',
+        lambda held: held['steps'].append({'registry_name': 'somebodys_step'}),
+    )
+    text = refused(copied)
+    assert "the processor step 'somebodys_step' is refused" in text
+    text = refused(copied, trusted_packages=('json',))
+    assert "'somebodys_step' is neither known here nor of json" in text
+
+
+def test_the_device_is_ours_not_the_files(copied, caplog):
+    change_json(copied / 'config.json', lambda held: held.update(device='cuda:1'))
+    change_json(
+        copied / 'policy_preprocessor.json',
+        lambda held: held['steps'][2]['config'].update(device='cuda'),
+    )
+    change_json(
+        copied / 'policy_postprocessor.json',
+        lambda held: held['steps'][1]['config'].update(device='cuda'),
+    )
+    policy = load(loading(copied))
+    assert policy.describe().device == policy.network.config.device == 'cpu'
+    assert not caplog.records  # LeRobot would say that it takes another
+
+
+def test_lerobot_does_not_choose_the_device(copied):
+    folder, kind = loader.read_checkpoint(str(copied)), policy_type_spec('act')
+    assert loader._load_config(folder, torch.device('cuda:3'), kind, '').device == 'cuda:3'
+
+
+@pytest.mark.parametrize('device', ['cuda:63', 'tpu', ''])
+def test_a_device_that_is_not_there_is_refused(copied, device):
+    assert repr(device) in refused(copied, device=device)
+
+
+def test_no_room_is_refused_before_the_weights_are_read(copied, monkeypatch):
+    monkeypatch.setattr(loader, 'load_network', lambda *_: pytest.fail('read'))
+    text = refused(copied, memory_margin_bytes=1 << 60)
+    assert 'memory' in text
+
+
+def test_an_asset_of_the_hub_is_named(tmp_path):
+    folder = Path(shutil.copytree(folder_of('smolvla'), tmp_path / 'smolvla'))
+    change_json(
+        folder / 'config.json', lambda held: held.update(vlm_model_name='nobody/no-such-model')
+    )
+    text = refused(folder)
+    assert "needs 'nobody/no-such-model', which is not on this machine" in text
+    assert 'hf download nobody/no-such-model' in text
+
+
+def test_loading_is_quiet(capsys):
+    for kind in KINDS:
+        loaded(kind)
+    assert capsys.readouterr() == ('', '')
+
+
+def test_lerobot_that_is_not_installed_is_said(copied, monkeypatch):
+    compat.lerobot.cache_clear()
+    monkeypatch.setattr(compat, '_import_parts', lambda: __import__('lerobot_of_nowhere'))
+    try:
+        text = refused(copied)
+    finally:
+        compat.lerobot.cache_clear()
+    assert 'this policy needs LeRobot' in text
+    assert 'python3 -m pip install lerobot' in text
+
+
+def test_the_loader_does_not_import_lerobot():
+    code = (
+        'import sys; import lerobot_serve.policies.lerobot.loader; '
+        'assert "lerobot" not in sys.modules and "torchvision" not in sys.modules'
+    )
+    subprocess.run([sys.executable, '-c', code], check=True, timeout=120)
+
+
+def test_a_fresh_process_finds_the_steps_of_a_policy_type():
+    said = loading(folder_of('smolvla'))
+    code = (
+        'from lerobot_serve.policies.base import Loading\n'
+        'from lerobot_serve.policies.lerobot.loader import load\n'
+        f'print(load({said!r}).describe().fingerprint)'
+    )
+    done = subprocess.run(
+        [sys.executable, '-c', code], check=True, timeout=120, capture_output=True, text=True
+    )
+    assert done.stdout.strip() == loaded('smolvla').describe().fingerprint
+
+
+def test_the_steps_of_a_type_are_registered_though_lerobot_does_not_import_them():
+    from lerobot.policies.wall_x.configuration_wall_x import WallXConfig
+    from lerobot.processor import ProcessorStepRegistry
+
+    compat.import_steps(WallXConfig)
+    assert 'wall_x_task_processor' in ProcessorStepRegistry.list()
+
+
+def test_guidance_that_does_not_work_is_found_when_loading(monkeypatch):
+    monkeypatch.setattr(
+        'lerobot.policies.rtc.modeling_rtc.RTCProcessor.get_prefix_weights', lambda *_: 1 / 0
+    )
+    assert 'a first prediction failed with ZeroDivisionError' in refused(folder_of('smolvla'))
+
+
+def test_notes_say_what_is_not_applied(copied):
+    change_json(
+        copied / 'config.json',
+        lambda held: held.update(temporal_ensemble_coeff=0.01, n_action_steps=1),
+    )
+    assert any('temporal ensembling' in note for note in load(loading(copied)).describe().notes)

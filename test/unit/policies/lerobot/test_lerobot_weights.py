@@ -1,0 +1,118 @@
+"""Weights of a LeRobot directory: exactly those of the network, or refused."""
+
+from pathlib import Path
+import shutil
+
+import pytest
+
+torch = pytest.importorskip('torch', reason='torch is not installed (TORCH=none)')
+pytest.importorskip('lerobot', reason='LeRobot is not installed')
+
+from safetensors.torch import save_file  # noqa: E402
+from support.policies.lerobot_rig import change_tensors, folder_of, LEROBOT, refused  # noqa: E402
+
+from lerobot_serve.policies.base import PolicyError  # noqa: E402
+from lerobot_serve.policies.lerobot.checkpoint.checkpoint import read_checkpoint  # noqa: E402
+from lerobot_serve.policies.lerobot.loading import network  # noqa: E402
+
+
+@pytest.fixture
+def copied(tmp_path):
+    """A directory of an ACT policy that a test may damage."""
+    return Path(shutil.copytree(folder_of('act'), tmp_path / 'act'))
+
+
+def rename(held):
+    held['model.renamed'] = held.pop('model.action_head.bias')
+
+
+@pytest.mark.parametrize(
+    ('change', 'said'),
+    [
+        (rename, 'model.action_head.bias'),
+        (rename, 'model.renamed'),
+        (lambda held: held.update(extra=torch.zeros(2)), 'extra'),
+        (lambda held: held.pop('model.action_head.bias'), 'model.action_head.bias'),
+        (
+            lambda held: held.update({'model.action_head.bias': torch.zeros(7)}),
+            'model.action_head.bias is 7 in the file and 6 in the network',
+        ),
+        (
+            lambda held: held.update({'normalize_inputs.mean': torch.zeros(2)}),
+            'migrate_policy_normalization.py',
+        ),
+    ],
+)
+def test_weights_that_do_not_fit_are_refused(copied, change, said):
+    change_tensors(copied / 'model.safetensors', change)
+    text = refused(copied)
+    assert 'model.safetensors does not fit the act policy' in text
+    assert said in text
+
+
+@pytest.mark.parametrize('content', [b'', b'version https://git-lfs.github.com', b'\xff' * 64])
+def test_a_damaged_file_of_weights_is_refused(copied, content):
+    (copied / 'model.safetensors').write_bytes(content)
+    assert 'is not a readable safetensors file' in refused(copied)
+
+
+def test_weights_that_are_not_finite_are_refused(copied):
+    def spoil(held):
+        held['model.action_head.bias'][0] = float('nan')
+
+    change_tensors(copied / 'model.safetensors', spoil)
+    assert 'has values that are not finite' in refused(copied)
+
+
+class Careless(torch.nn.Module):
+    """A network whose own loader may have gone on without the file."""
+
+    def __init__(self):
+        super().__init__()
+        self.config = None
+        self.model = torch.nn.ModuleDict(
+            {'one': torch.nn.Linear(2, 2), 'tied': torch.nn.Linear(2, 2, bias=False)}
+        )
+        self.model['tied'].weight = self.model['one'].weight
+
+
+@pytest.mark.parametrize(
+    ('change', 'said'),
+    [
+        (lambda held: None, None),
+        (lambda held: held.update(nothing=torch.zeros(1)), 'unknown are model.nothing'),
+        (lambda held: held.pop('one.bias'), 'missing are model.one.bias'),
+        (lambda held: held['one.bias'].add_(1), 'not loaded are model.one.bias'),
+        (lambda held: held.update({'one.bias': torch.zeros(3)}), 'not loaded are model.one.bias'),
+    ],
+)
+def test_a_loader_that_goes_on_without_the_file_is_found_out(copied, change, said):
+    careless = Careless()
+    # as another project writes it: without the prefix, and a tied weight only once
+    held = {
+        name.removeprefix('model.'): tensor.clone()
+        for name, tensor in careless.state_dict().items()
+        if 'tied' not in name
+    }
+    change(held)
+    save_file(held, copied / 'model.safetensors')
+    folder = read_checkpoint(str(copied))
+    if said is None:
+        network.check_weights(folder, careless)
+        return
+    with pytest.raises(PolicyError, match=said):
+        network.check_weights(folder, careless)
+
+
+def test_every_loader_that_is_not_lerobots_common_one_is_checked(copied):
+    class Careless(LEROBOT.get_policy_class('act')):
+        config_class, name = LEROBOT.get_policy_class('act').config_class, 'careless'
+
+        @classmethod
+        def from_pretrained(cls, path, *, config, strict):
+            return cls(config)
+
+    config = LEROBOT.config_class.from_pretrained(str(copied))
+    folder = read_checkpoint(str(copied))
+    with pytest.raises(PolicyError, match='not loaded are model'):
+        network.load_network(folder, Careless, config)

@@ -1,0 +1,179 @@
+"""Policies and processors that other packages bring: one session, or refused."""
+
+from dataclasses import dataclass, replace
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip('torch', reason='torch is not installed (TORCH=none)')
+pytest.importorskip('lerobot', reason='LeRobot is not installed')
+
+from safetensors.torch import save_file  # noqa: E402
+from support.policies.lerobot_rig import folder_of, loading, requests_for  # noqa: E402
+
+from lerobot_serve.policies.base import PolicyError  # noqa: E402
+from lerobot_serve.policies.lerobot.compat import lerobot  # noqa: E402
+from lerobot_serve.policies.lerobot.loader import load  # noqa: E402
+from lerobot_serve.wire.schema import StateClass  # noqa: E402
+
+PARTS = lerobot()
+
+from lerobot.processor import ProcessorStep, ProcessorStepRegistry, TransitionKey  # noqa: E402
+
+LAST_ROW = 'foreign_last_row'
+
+
+def trusting(folder):
+    """Return what an operator says who trusts the package that this file stands for."""
+    return loading(folder, trusted_packages=(__name__,))
+
+
+@PARTS.config_class.register_subclass('foreign_counter')
+@dataclass
+class CounterConfig(PARTS.config_class):
+    """As another package would register one; the class of its policy is found beside it."""
+
+    rows: int = 3
+    answers: str = 'chunk'
+
+    observation_delta_indices = None
+    action_delta_indices = None
+    reward_delta_indices = None
+
+    def get_optimizer_preset(self):
+        return None
+
+    def get_scheduler_preset(self):
+        return None
+
+    def validate_features(self):
+        pass
+
+
+class CounterPolicy(PARTS.policy_class):
+    """Answers how often it was asked since its reset: state of its own, which nobody knows of."""
+
+    config_class = CounterConfig
+    name = 'foreign_counter'
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.weight = torch.nn.Parameter(torch.zeros(1))
+        self.reset()
+
+    def reset(self):
+        self.asked = 0
+
+    def predict_action_chunk(self, batch):
+        if self.config.answers == 'nothing':
+            raise NotImplementedError('no chunks here')
+        if self.config.answers == 'flat':
+            return torch.zeros(1, 6)
+        self.asked += 1
+        return torch.full((1, self.config.rows, 6), float(self.asked)) + torch.randn(1) * 0
+
+    def get_optim_params(self):
+        return {}
+
+    def forward(self, batch):
+        return None, None
+
+    def select_action(self, batch):
+        return None
+
+
+@ProcessorStepRegistry.register(LAST_ROW)
+class LastRow(ProcessorStep):
+    """Takes the last row of a chunk, as one of LeRobot's does: it wants rows one by one."""
+
+    def __call__(self, transition):
+        action = transition[TransitionKey.ACTION]
+        return transition | {TransitionKey.ACTION: action[:, -1] if action.ndim == 3 else action}
+
+    def transform_features(self, features):
+        return features
+
+
+@pytest.fixture
+def foreign(tmp_path):
+    """Write a foreign policy, with the processors of another."""
+
+    def write(**config):
+        folder = tmp_path / 'foreign'
+        shutil.copytree(folder_of('act'), folder)
+        described = json.loads((folder / 'config.json').read_text())
+        features = {key: described[key] for key in ('input_features', 'output_features')}
+        described = {'type': 'foreign_counter', 'device': 'cpu', **features, **config}
+        (folder / 'config.json').write_text(json.dumps(described))
+        save_file({'weight': torch.zeros(1)}, folder / 'model.safetensors')
+        return folder
+
+    return write
+
+
+def test_it_serves_one_session(foreign):
+    described = load(trusting(foreign())).describe()
+    assert described.state_class is StateClass.EXCLUSIVE
+    assert described.policy_type == 'foreign_counter'
+    assert described.chunk_size == 3
+    assert described.batch_limit == 1
+    assert 'one session at a time' in ' '.join(described.notes)
+
+
+def test_it_is_reset_when_an_episode_begins(foreign):
+    policy = load(trusting(foreign()))
+    first = requests_for(policy, 1)[0]
+    onward = replace(first, episode_start=False)
+    asked = [policy.predict([each])[0].model[0, 0] for each in (first, onward, onward)]
+    assert asked == [1, 2, 3]
+    assert policy.predict([replace(onward, episode=1)])[0].model[0, 0] == 1
+    assert policy.predict([replace(first, episode=1)])[0].model[0, 0] == 1
+    policy.reset(first.session_id)
+    assert policy.predict([onward])[0].model[0, 0] == 1
+
+
+@pytest.mark.parametrize(
+    ('answers', 'said'),
+    [
+        ('nothing', 'a first prediction failed with NotImplementedError: no chunks here'),
+        ('flat', r'answered 1 requests with (1, 6), which must be 1 x rows x 6 actions'),
+    ],
+)
+def test_one_that_gives_no_chunks_is_refused(foreign, answers, said):
+    with pytest.raises(PolicyError) as refusal:
+        load(trusting(foreign(answers=answers)))
+    assert said in str(refusal.value)
+
+
+def test_one_without_a_chunk_method_is_refused(foreign, monkeypatch):
+    monkeypatch.delattr(CounterPolicy, 'predict_action_chunk')
+    with pytest.raises(PolicyError, match="type 'foreign_counter' predicts no chunks"):
+        load(trusting(foreign()))
+
+
+def test_one_that_needs_a_package_is_refused(foreign, monkeypatch):
+    def missing(name):
+        raise ImportError('no module named elsewhere')
+
+    parts = replace(PARTS, get_policy_class=missing)
+    monkeypatch.setattr('lerobot_serve.policies.lerobot.loader.lerobot', lambda: parts)
+    with pytest.raises(PolicyError, match=r'no module named elsewhere.*lerobot\[foreign_counter'):
+        load(trusting(foreign()))
+
+
+def test_rows_are_processed_one_by_one_where_a_chunk_would_come_out_otherwise(tmp_path):
+    folder = tmp_path / 'last row'
+    shutil.copytree(folder_of('act'), folder)
+    plain = load(loading(folder))
+    file = folder / 'policy_postprocessor.json'
+    described = json.loads(file.read_text())
+    described['steps'].append({'registry_name': LAST_ROW})
+    file.write_text(json.dumps(described))
+    policy = load(trusting(folder))
+    assert plain.pipelines.whole
+    assert not policy.pipelines.whole
+    request = requests_for(policy, 1)[0]
+    expected = plain.predict([request])[0].robot
+    np.testing.assert_array_equal(policy.predict([request])[0].robot, expected)

@@ -1,0 +1,47 @@
+"""The device and the threads of torch."""
+
+from __future__ import annotations
+
+import pytest
+
+from lerobot_serve.policies.base import PolicyError
+
+torch = pytest.importorskip('torch', reason='torch is not installed (TORCH=none)')
+
+from lerobot_serve.policies.resources.device import set_cpu_threads, torch_device  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def threads():
+    before = torch.get_num_threads()
+    yield before
+    torch.set_num_threads(before)
+
+
+def test_the_cpu_is_a_device():
+    assert torch_device('cpu') == torch.device('cpu')
+
+
+@pytest.mark.parametrize('text', ['banana', '', 'meta', 'cuda:', 'cuda:-1', 'xpu', 'cpu\n'])
+def test_what_is_no_device_is_said(text):
+    with pytest.raises(PolicyError) as caught:
+        torch_device(text)
+    assert str(caught.value) == f"device must be 'cpu' or 'cuda:N', got {text!r}"
+
+
+def test_a_device_that_is_not_here_is_one_line():
+    with pytest.raises(
+        PolicyError, match=r"the device 'cuda:99' cannot be used here \("
+    ) as caught:
+        torch_device('cuda:99')
+    assert '\n' not in str(caught.value)
+
+
+def test_threads_are_as_many_as_said(threads):
+    set_cpu_threads(threads + 1)
+    assert torch.get_num_threads() == threads + 1
+
+
+def test_no_number_of_threads_leaves_them(threads):
+    set_cpu_threads(0)
+    assert torch.get_num_threads() == threads

@@ -1,0 +1,266 @@
+"""The router's services without ROS: what is awaited is done at once by the rig."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+from support.router.router_core_rig import RoutingRig
+
+from lerobot_serve.router.api.services import RouterServices
+from lerobot_serve.wire.schema import Refusal
+from lerobot_serve.wire.session import SessionRefused, SessionRequest
+from lerobot_serve_interfaces.msg import EpisodeOutcome, ServerStatus
+from lerobot_serve_interfaces.srv import (
+    CloseSession,
+    ControlSlot,
+    GetStatus,
+    OpenSession,
+    ReportOutcome,
+    ResetEpisode,
+)
+
+
+class Replies:
+    """Reply topics that are open; the executor's threads must come one at a time."""
+
+    def __init__(self) -> None:
+        self.topics: set[str] = set()
+        self.is_alone = lambda: False
+
+    def open(self, topic: str) -> None:
+        assert self.is_alone()
+        self.topics.add(topic)
+
+    def keep(self, topics: set[str]) -> None:
+        # one that is opened between the look at what is needed and this would be closed
+        assert self.is_alone()
+        self.topics &= topics
+
+
+class Host:
+    """The node; its control thread works at once, or is over."""
+
+    def __init__(self, rig: RoutingRig) -> None:
+        self.rig = rig
+        self.routing = SimpleNamespace(
+            serving=rig.serving,
+            is_open=True,
+            is_drained=False,
+            close_session=rig.serving.control.close,
+        )
+        self.standing = ServerStatus.ACTIVE, ''
+        self.is_over = False
+        self.before_work = lambda: None
+        self.warned: list[str] = []
+        self.looks = 0
+
+    async def later(self, routing, work):
+        assert routing is not None
+        if self.is_over:
+            raise SessionRefused(Refusal.DRAINING, 'it is over')
+        await asyncio.sleep(0)
+        self.before_work()
+        return work()
+
+    def look(self) -> None:
+        self.looks += 1
+
+    def status(self) -> ServerStatus:
+        return ServerStatus(state=self.standing[0])
+
+    def warn(self, text: str) -> None:
+        self.warned.append(text)
+
+
+def read_ask(request: OpenSession.Request) -> SessionRequest:
+    names = tuple(request.action_names)
+    return SessionRequest(
+        request.client_id, 1, request.session_epoch, request.reply_topic, names, names, (), 10.0
+    )
+
+
+class Rig:
+    """See the module."""
+
+    def __init__(self, folder) -> None:
+        self.rig = RoutingRig(folder)
+        for client in self.rig.clients.values():
+            client.open = self.opened(client.open)
+        self.host, self.replies = Host(self.rig), Replies()
+        self.services = RouterServices(
+            self.host, self.replies, self.rig.drops, read_ask, '/policy_router/observation'
+        )
+
+        self.replies.is_alone = self.services._keeping.locked
+
+    @staticmethod
+    def opened(open_session):
+        def act(ask: SessionRequest, timeout_s: float) -> OpenSession.Response:
+            open_session(ask, timeout_s)
+            return OpenSession.Response(accepted=True, observation_steps=1, chunk_size=10)
+
+        return act
+
+    @property
+    def drops(self) -> dict[str, int]:
+        return self.rig.drops.counts()
+
+    async def open(self, name: str = 'robot', epoch: int = 1) -> OpenSession.Response:
+        request = OpenSession.Request(
+            client_id=name, session_epoch=epoch, reply_topic=f'/{name}/chunk'
+        )
+        return await self.services.open(request, OpenSession.Response())
+
+    def do(self, awaitable):
+        return asyncio.run(awaitable)
+
+    def close(self, name: str = 'robot', epoch: int = 1) -> CloseSession.Response:
+        request = CloseSession.Request(client_id=name, session_epoch=epoch)
+        return self.do(self.services.close(request, CloseSession.Response()))
+
+    def reset(self, name: str = 'robot') -> ResetEpisode.Response:
+        request = ResetEpisode.Request(client_id=name, session_epoch=1, episode=1)
+        return self.do(self.services.reset(request, ResetEpisode.Response()))
+
+
+@pytest.fixture
+def rig(tmp_path):
+    made = Rig(tmp_path)
+    yield made
+    made.rig.close()
+
+
+def test_a_session_is_opened_reset_and_closed(rig):
+    reply = rig.do(rig.open())
+    assert (reply.accepted, reply.chunk_size) == (True, 10)
+    assert reply.observation_topic == '/policy_router/observation'
+    assert rig.replies.topics == {'/robot/chunk'}
+    assert rig.reset().acknowledged
+    assert rig.close().closed
+    assert rig.replies.topics == set()
+    again = rig.close()
+    assert (again.closed, again.text) == (False, "'robot' has no session of epoch 1")
+    assert 'no session of epoch 1' in rig.reset().text
+
+
+def test_who_is_refused_leaves_no_topic_behind(rig):
+    for client in rig.rig.clients.values():
+        client.refuses = Refusal.ACTION_NAMES
+    reply = rig.do(rig.open())
+    assert (reply.accepted, reply.code) == (False, Refusal.ACTION_NAMES)
+    assert rig.replies.topics == set()
+    assert rig.drops['refused_action_names'] == 1
+    assert rig.host.warned[0].startswith("refused 'robot': slot a (")
+
+
+def test_slots_with_different_histories_take_nobody(rig):
+    for name, client in rig.rig.clients.items():
+        first = client.open
+
+        def act(ask, timeout_s, first=first, steps=2 if name == '/b1' else 1):
+            reply = first(ask, timeout_s)
+            reply.observation_steps = steps
+            return reply
+
+        client.open = act
+    reply = rig.do(rig.open())
+    assert (reply.accepted, reply.code) == (False, Refusal.NOT_READY)
+    assert 'different histories' in reply.reason
+    assert not any(client.sessions for client in rig.rig.clients.values())
+    assert len(rig.rig.serving.dispatcher.robots) == 0
+
+
+def test_before_and_after_its_time_it_says_what_to_do(rig):
+    rig.host.routing.is_open = False
+    rig.host.standing = ServerStatus.INACTIVE, 'configured; activate it to route'
+    reply = rig.do(rig.open())
+    assert (reply.code, reply.reason) == (
+        Refusal.NOT_READY,
+        'not ready: configured; activate it to route',
+    )
+    rig.host.routing.is_drained = True
+    reply = rig.do(rig.open())
+    assert (reply.code, 'elsewhere' in reply.reason) == (Refusal.DRAINING, True)
+    rig.host.routing = None
+    assert rig.do(rig.open()).code == Refusal.NOT_READY
+    assert not rig.close().closed
+    assert 'configure and activate it' in rig.reset().text
+    assert rig.drops == {'refused_not_ready': 2, 'refused_draining': 1}
+
+
+def test_who_waits_while_the_router_goes_is_refused(rig):
+    def go() -> None:
+        rig.host.routing.is_open, rig.host.routing.is_drained = False, True
+
+    rig.host.before_work = go
+    assert rig.do(rig.open()).code == Refusal.DRAINING
+    assert not any(client.sessions for client in rig.rig.clients.values())
+
+
+def test_who_comes_after_the_end_is_told(rig):
+    rig.do(rig.open())
+    rig.host.is_over = True
+    assert rig.do(rig.open('late')).code == Refusal.DRAINING
+    assert rig.close().text == 'it is over'
+    assert rig.reset().text == 'it is over'
+    assert rig.replies.topics == {'/robot/chunk'}
+
+
+def test_a_topic_is_not_closed_while_its_session_is_being_opened(rig):
+    """Another thread may look for topics that nobody needs at any moment."""
+    rig.host.before_work = rig.services.keep_replies
+    assert rig.do(rig.open()).accepted
+    assert rig.replies.topics == {'/robot/chunk'}
+
+
+def test_several_are_opened_at_once(rig):
+    async def all_of_them() -> list[OpenSession.Response]:
+        return await asyncio.gather(*(rig.open(f'robot_{number}') for number in range(8)))
+
+    assert all(reply.accepted for reply in rig.do(all_of_them()))
+    assert len(rig.replies.topics) == 8
+
+
+def control(rig: Rig, command: int, slot: str = '', reason: str = '') -> ControlSlot.Response:
+    request = ControlSlot.Request(command=command, slot=slot, reason=reason)
+    return rig.services.control_slot(request, ControlSlot.Response())
+
+
+def test_an_operators_word_is_done_said_and_looked_at(rig):
+    answer = control(rig, ControlSlot.Request.DRAIN, 'b', 'it smells')
+    assert answer.done
+    assert rig.host.warned == [
+        'slot b gets no new episodes; running ones leave at their end, within 60 s '
+        '(an operator: it smells)'
+    ]
+    assert rig.host.looks == 1
+    answer = control(rig, 77, 'b')
+    assert (answer.done, 'there is no command 77' in answer.text) == (False, True)
+    rig.host.routing = None
+    answer = control(rig, ControlSlot.Request.RESTORE, 'b')
+    assert (answer.done, 'configure' in answer.text) == (False, True)
+    assert rig.host.looks == 1
+
+
+def outcome(rig: Rig, episode_id: str, how: int) -> ReportOutcome.Response:
+    told = EpisodeOutcome(episode_id=episode_id, outcome=how)
+    request = ReportOutcome.Request(outcome=told)
+    return rig.services.report_outcome(request, ReportOutcome.Response())
+
+
+def test_an_outcome_that_does_not_count_says_why(rig):
+    answer = outcome(rig, 'nobody', EpisodeOutcome.SUCCESS)
+    assert (answer.accepted, "no episode 'nobody'" in answer.text) == (False, True)
+    assert rig.drops == {'outcome_unknown': 1}
+    rig.host.routing = None
+    assert 'configure' in outcome(rig, 'nobody', EpisodeOutcome.SUCCESS).text
+
+
+def test_its_status_is_told_configured_or_not(rig):
+    for routing in (rig.host.routing, None):
+        rig.host.routing = routing
+        told = rig.services.get_status(GetStatus.Request(), GetStatus.Response())
+        assert told.status.state == ServerStatus.ACTIVE
+        assert told.schema_version_max >= 1

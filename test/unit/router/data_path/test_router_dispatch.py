@@ -1,0 +1,252 @@
+"""One request and its answer: whom it goes to, what counts, and what the robot is told."""
+
+from __future__ import annotations
+
+import pytest
+from support.router.dispatch_rig import (
+    answer_bytes,
+    episode_in,
+    MS,
+    request_bytes,
+    Rig,
+    SECOND,
+    SLOTS,
+    TIMEOUT_NS,
+)
+
+from lerobot_serve.router.data_path.fake_transport import FakeTransport
+from lerobot_serve.router.data_path.transport import Transport
+from lerobot_serve.wire.execution_report import ExecutionReport
+
+PROD = {'prod': ('/p1', '/p2')}
+ALONE = {'prod': ('/p1',)}
+
+
+@pytest.fixture
+def rig():
+    made = Rig()
+    made.robot()
+    return made
+
+
+def prod(slots=PROD, **more) -> Rig:
+    made = Rig(slots, **more)
+    made.robot()
+    return made
+
+
+def test_a_request_goes_on_unread_and_its_answer_comes_back_unread(rig):
+    raw = rig.request(episode=episode_in('a'))
+    ((server, sent),) = rig.outside.sent
+    assert sent is raw
+    assert server in SLOTS['a']
+    rig.now_ns += 30 * MS
+    answer = answer_bytes(raw, policy='a@1')
+    rig.dispatcher.on_answer(server, answer, rig.now_ns)
+    ((robot, told),) = rig.outside.replies
+    assert told is answer
+    assert robot is rig.robots.current('robot')
+    ((flight, by, peeked),) = rig.outside.served_by
+    assert (flight.seq, by, peeked.policy, flight.raw) == (1, server, 'a@1', b'')
+    assert rig.drops.counts() == {}
+    tally = rig.tally.slot('a')
+    assert (tally.requests, tally.answers, tally.episodes) == (1, 1, 1)
+
+
+def test_each_slot_gets_its_episodes(rig):
+    for slot in 'ab':
+        rig.request(episode=episode_in(slot))
+    assert [server[1] for server in rig.servers] == ['a', 'b']
+    assert [placement.slot for _, _, placement in rig.outside.decisions] == ['a', 'b']
+
+
+def test_a_stranger_and_an_older_session_are_counted_and_go_nowhere(rig):
+    rig.request('stranger')
+    rig.request('robot', epoch=7)
+    assert rig.drop('no_session') == 2
+    assert rig.servers == []
+    assert len(rig.dispatcher.flights) == 0
+
+
+@pytest.mark.parametrize(
+    'raw', [b'', b'\x00\x01\x00\x00', b'\xff' * 64, answer_bytes(request_bytes('robot', 1, 'e'))]
+)
+def test_bytes_that_are_no_request_are_counted(rig, raw):
+    rig.dispatcher.on_request(raw, rig.now_ns)
+    assert sum(rig.drops.counts().values()) == 1
+    assert rig.servers == []
+
+
+@pytest.mark.parametrize('raw', [b'', b'\xff' * 64, request_bytes('robot', 1, 'e')])
+def test_bytes_that_are_no_answer_are_counted_and_the_answer_is_still_waited_for(rig, raw):
+    request = rig.request(episode=episode_in('a'))
+    rig.dispatcher.on_answer('/a1', raw, rig.now_ns)
+    assert sum(rig.drops.counts().values()) == 1
+    rig.answer('/a1', request)
+    assert len(rig.replies) == 1
+
+
+def test_a_newer_request_takes_the_place_of_an_older_one(rig):
+    episode = episode_in('a')
+    old, new = rig.request(episode=episode), rig.request(episode=episode)
+    assert rig.drop('superseded') == 1
+    rig.answer('/a1', old)
+    assert (rig.replies, rig.drop('late_answer')) == ([], 1)
+    rig.answer('/a1', new)
+    assert [seq for seq, _, _ in rig.replies] == [2]
+    rig.answer('/a1', new)
+    assert (rig.replies, rig.drop('late_answer')) == ([], 2)
+
+
+def test_an_answer_of_an_older_session_is_late(rig):
+    old = rig.request(episode=episode_in('a'))
+    rig.robot(epoch=2)
+    new = rig.request(episode=episode_in('a'), epoch=2)
+    rig.answer('/a1', old)
+    assert rig.replies == []
+    rig.answer('/a1', new)
+    assert len(rig.replies) == 1
+
+
+def test_who_was_not_asked_has_nothing_to_say(rig):
+    raw = rig.request(episode=episode_in('a'))
+    (asked,) = rig.servers
+    other = next(server for server in SLOTS['a'] if server != asked)
+    rig.answer(other, raw)
+    rig.answer('/b1', raw)
+    assert (rig.replies, rig.drop('late_answer')) == ([], 2)
+
+
+def test_where_nobody_can_answer_the_robot_is_told_at_once():
+    rig = prod()
+    for server in PROD['prod']:
+        rig.note_there(server, False)
+    rig.request()
+    (text,) = rig.texts
+    assert 'no slot may answer; mend one and ask again (slot prod: /p1: it has gone' in text
+    assert rig.drop('unanswered') == 1
+    assert len(rig.dispatcher.flights) == 0
+
+
+def test_a_policy_of_nobody_and_no_other_slot_is_no_answer():
+    rig = prod(ALONE)
+    raw = rig.request()
+    rig.answer('/p1', raw, policy='other@1')
+    assert rig.replies == []
+    assert len(rig.texts) == 1
+
+
+def test_an_answer_that_never_comes_is_counted_and_another_asked_meanwhile():
+    rig = prod()
+    raw = rig.request()
+    (first,) = rig.servers
+    rig.advance(TIMEOUT_NS)
+    (second,) = rig.servers
+    assert first != second
+    rig.advance(TIMEOUT_NS)
+    assert (rig.servers, rig.drop('timeout'), rig.drop('failed_over')) == ([], 1, 1)
+    rig.answer(second, raw)
+    assert (rig.replies, rig.drop('late_answer')) == ([], 1)
+    assert rig.tally.slot('prod').failed == {'timeout': 1}
+
+
+def test_the_time_of_an_answer_begins_anew_when_the_server_was_busy_with_an_earlier_one():
+    rig = prod(ALONE)
+    old = rig.request()
+    rig.advance(600 * MS)
+    new = rig.request()
+    rig.advance(300 * MS)
+    rig.answer('/p1', old)
+    rig.advance(600 * MS)
+    assert rig.drop('timeout') == 0
+    rig.answer('/p1', new)
+    assert [seq for seq, _, _ in rig.replies] == [2]
+    assert rig.replicas['/p1'].health.failures == 0
+
+
+def test_who_asks_ever_again_does_not_hide_that_nobody_answers():
+    rig = prod(ALONE)
+    for _ in range(5):
+        rig.request()
+        rig.advance(400 * MS)
+    assert rig.replicas['/p1'].health.failures == 1
+    assert rig.drop('timeout') == 1
+
+
+def test_one_that_always_answers_the_request_before_is_not_waited_for_for_ever():
+    rig = prod(ALONE)
+    before = rig.request()
+    for _ in range(10):
+        raw = rig.request()
+        rig.advance(900 * MS)
+        rig.answer('/p1', before)
+        before = raw
+    rig.advance(TIMEOUT_NS)
+    assert rig.drop('timeout') > 0
+    assert rig.replies == []
+    assert not rig.replicas['/p1'].is_ready
+
+
+def test_the_alarm_is_woken_only_for_what_is_due_earlier_than_it_knows():
+    rig = prod(ALONE)
+    first = rig.request()
+    assert rig.outside.wakes == 1
+    due_ns = rig.dispatcher.on_timer(rig.now_ns)
+    assert due_ns == rig.now_ns + TIMEOUT_NS
+    rig.now_ns += MS
+    rig.request()
+    assert rig.outside.wakes == 1
+    rig.answer('/p1', first)
+    rig.rules(timeout_ns=10 * MS)
+    rig.robot('other')
+    rig.request('other')
+    assert rig.outside.wakes == 2
+    assert rig.dispatcher.on_timer(rig.now_ns) == rig.now_ns + 10 * MS
+
+
+def test_nothing_under_way_is_nothing_due():
+    rig = prod(ALONE)
+    assert rig.dispatcher.on_timer(rig.now_ns) is None
+    rig.answer('/p1', rig.request())
+    assert rig.dispatcher.on_timer(rig.now_ns) is None
+
+
+def test_what_was_executed_belongs_to_the_slot_of_the_request_before(rig):
+    for episode, actions, fallbacks in (('a', 0, 0), ('b', 10, 1), ('b', 30, 1), ('a', 31, 2)):
+        rig.request(
+            episode=episode_in(episode),
+            executed=ExecutionReport(actions=actions, fallbacks=fallbacks),
+        )
+    a, b = rig.tally.slot('a'), rig.tally.slot('b')
+    assert (a.commands, a.fallbacks, b.commands, b.fallbacks) == (10, 1, 21, 1)
+    assert [header.seq for _, header, _ in rig.outside.heard] == [1, 2, 3, 4]
+
+
+def test_a_robot_that_asks_is_heard(rig):
+    rig.now_ns += 7 * SECOND
+    rig.request()
+    assert rig.robots.current('robot').heard_ns == rig.now_ns
+
+
+def test_one_suspect_is_asked_where_there_is_nobody_else():
+    rig = prod(ALONE)
+    for _ in range(5):
+        rig.request()
+        rig.advance(TIMEOUT_NS)
+    assert not rig.replicas['/p1'].is_ready
+    rig.outside.sent.clear()
+    for _ in range(3):
+        raw = rig.request()
+        assert rig.servers == ['/p1']
+        rig.advance(10 * MS)
+        rig.answer('/p1', raw)
+    assert len(rig.replies) == 3
+    assert rig.slots['prod'].is_healthy
+    assert rig.texts == []
+
+
+def test_the_outside_of_tests_is_one():
+    outside: Transport = FakeTransport(capacity=2)
+    for seq in range(3):
+        outside.send('/a1', bytes([seq]))
+    assert list(outside.sent) == [('/a1', b'\x01'), ('/a1', b'\x02')]

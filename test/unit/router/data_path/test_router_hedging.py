@@ -1,0 +1,222 @@
+"""Second tries: when, how many, of whom; and a replica that has died."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+import pytest
+from support.router.dispatch_rig import episode_in, MS, Rig, ROUTING, SECOND, SLOTS, TIMEOUT_NS
+
+from lerobot_serve.router.data_path.rules import HEDGE_BURST, HEDGE_FLOOR_NS, HedgeBudget
+from lerobot_serve.wire.schema import Flag, StateClass, Status
+
+PROD = {'prod': ('/p1', '/p2')}
+ALONE = {'prod': ('/p1',)}
+ANSWER_NS = 10 * MS
+# twice the p95 of round trips of ANSWER_NS
+LATE_NS = 2 * ANSWER_NS
+
+
+def warm(slots=PROD, **more) -> Rig:
+    """Everybody answers within ANSWER_NS; one robot."""
+    rig = Rig(slots, **more)
+    rig.robot()
+    for _ in range(32):
+        rig.round_trip(ns=ANSWER_NS)
+    rig.forget()
+    return rig
+
+
+def test_a_second_replica_is_asked_when_the_first_is_late_and_the_first_answer_counts():
+    rig = warm()
+    raw = rig.request()
+    (first,) = rig.servers
+    rig.advance(LATE_NS - 1)
+    assert rig.servers == []
+    rig.advance(1)
+    (second,) = rig.servers
+    assert {first, second} == set(PROD['prod'])
+    rig.answer(second, raw)
+    assert len(rig.replies) == 1
+    assert rig.dispatcher.hedges_won == 1
+    rig.answer(first, raw)
+    assert (rig.replies, rig.drop('late_answer')) == ([], 1)
+    assert rig.dispatcher.asking.hedges == 1
+    assert rig.replicas[second].counts['hedges'] == 1
+
+
+def test_the_first_may_still_win():
+    rig = warm()
+    raw = rig.request()
+    first = rig.servers[0]
+    rig.advance(LATE_NS)
+    second = rig.servers[0]
+    rig.answer(first, raw)
+    rig.answer(second, raw)
+    assert len(rig.replies) == 1
+    assert (rig.dispatcher.hedges_won, rig.drop('late_answer')) == (0, 1)
+    # the robot stays with whom it had
+    rig.request()
+    assert rig.servers == [first]
+
+
+def test_a_second_answer_without_actions_is_counted_as_late_too():
+    rig = warm()
+    raw = rig.request()
+    first = rig.servers[0]
+    rig.advance(LATE_NS)
+    rig.answer(rig.servers[0], raw)
+    rig.answer(first, raw, Status.POLICY_ERROR)
+    assert (len(rig.replies), rig.drop('late_answer')) == (1, 1)
+
+
+def test_one_that_fails_waits_for_the_other_that_was_asked():
+    rig = warm()
+    raw = rig.request()
+    first = rig.servers[0]
+    rig.advance(LATE_NS)
+    second = rig.servers[0]
+    rig.answer(first, raw, Status.POLICY_ERROR)
+    assert (rig.replies, rig.texts, rig.servers) == ([], [], [])
+    rig.answer(second, raw)
+    assert len(rig.replies) == 1
+    assert rig.slots['prod'].health.failures == 0
+
+
+def test_nobody_is_hedged_before_enough_answers_are_known():
+    rig = Rig(PROD)
+    rig.robot()
+    for _ in range(10):
+        rig.round_trip(ns=ANSWER_NS)
+    rig.forget()
+    rig.request()
+    rig.advance(TIMEOUT_NS - 1)
+    assert len(rig.servers) == 1
+
+
+def test_a_hedge_comes_no_sooner_than_the_floor():
+    rig = Rig(PROD)
+    rig.robot()
+    for _ in range(32):
+        rig.round_trip(ns=MS // 10)
+    rig.forget()
+    rig.request()
+    rig.advance(HEDGE_FLOOR_NS - 1)
+    assert len(rig.servers) == 1
+    rig.advance(1)
+    assert len(rig.servers) == 1
+
+
+def test_no_hedges_with_a_factor_of_zero_or_one_replica():
+    never = warm(routing=replace(ROUTING, hedge_factor=0.0))
+    alone = warm(ALONE)
+    for rig in (never, alone):
+        rig.request()
+        rig.advance(TIMEOUT_NS - 1)
+        assert len(rig.servers) == 1
+        assert rig.dispatcher.asking.hedges == 0
+
+
+@pytest.mark.parametrize('state_class', [StateClass.RECURRENT, StateClass.EXCLUSIVE])
+def test_what_keeps_state_is_never_hedged_and_a_move_says_that_it_was_lost(state_class):
+    rig = warm(classes={'prod': state_class})
+    raw = rig.request()
+    rig.forget()
+    rig.advance(TIMEOUT_NS - 1)
+    assert rig.servers == []
+    rig.advance(1)
+    (second,) = rig.servers
+    rig.answer(second, raw)
+    assert [flags for _, flags, _ in rig.replies] == [Flag.STATE_LOST]
+    rig.forget()
+    assert rig.round_trip() == second
+    assert [flags for _, flags, _ in rig.replies] == [0]
+    assert rig.dispatcher.asking.hedges == 0
+
+
+def test_state_is_lost_between_two_requests_too():
+    rig = warm(classes={'prod': StateClass.RECURRENT})
+    first = rig.round_trip()
+    rig.forget()
+    rig.note_there(first, False)
+    second = rig.round_trip()
+    assert first != second
+    assert [flags for _, flags, _ in rig.replies] == [Flag.STATE_LOST]
+    # whoever comes back has missed what happened meanwhile, and nobody goes back to it
+    rig.note_there(first, True)
+    assert rig.round_trip() == second
+    assert [flags for _, flags, _ in rig.replies] == [0]
+    # a new episode has no state to lose
+    rig.note_there(second, False)
+    rig.round_trip(episode='another')
+    assert [flags for _, flags, _ in rig.replies] == [0]
+
+
+def test_a_slot_that_is_slow_uses_up_its_own_budget_only():
+    rig = Rig()
+    for number in range(60):
+        rig.robot(f'robot-{number}')
+    for slot in 'ab':
+        for number in range(40):
+            rig.round_trip(f'robot-{number}', episode_in(slot, number), ANSWER_NS)
+    rig.forget()
+    for number in range(40):
+        rig.request(f'robot-{number}', episode_in('b', number))
+    rig.advance(LATE_NS)
+    assert len(rig.servers) == 40 + HEDGE_BURST
+    raw = rig.request('robot-50', episode_in('a'))
+    rig.advance(LATE_NS)
+    first, second = rig.servers
+    assert {first, second} == set(SLOTS['a'])
+    rig.answer(second, raw)
+    assert len(rig.replies) == 1
+
+
+def test_a_burst_after_a_rest_that_is_late_silences_nobody():
+    rig = warm()
+    rig.advance(10 * SECOND)
+    for number in range(12):
+        rig.robot(f'robot-{number}')
+        rig.request(f'robot-{number}', f'episode-{number}')
+    rig.advance(LATE_NS)
+    assert all(replica.is_ready for replica in rig.replicas.values())
+
+
+@given(st.lists(st.tuples(st.booleans(), st.floats(0, 100)), max_size=300))
+def test_the_budget_is_a_burst_and_a_share(script):
+    budget, earned, spent = HedgeBudget(), 0.0, 0
+    for earns, percent in script:
+        if earns:
+            budget.earn(percent)
+            earned += percent / 100
+        else:
+            spent += budget.spend()
+        assert spent <= HEDGE_BURST + earned + 1e-6
+
+
+@settings(max_examples=20)
+@given(st.floats(0, 50), st.integers(1, 120))
+def test_hedges_keep_to_the_budget_however_slow_all_are(percent, count):
+    rig = warm({'prod': ('/p1', '/p2', '/p3')}, routing=replace(ROUTING, hedge_percent=percent))
+    for _ in range(count):
+        raw = rig.request()
+        first = rig.servers[0]
+        rig.advance(10 * LATE_NS)
+        # slow and alive
+        rig.answer(first, raw)
+    hedges = rig.dispatcher.asking.hedges
+    assert hedges <= HEDGE_BURST + (32 + count) * percent / 100 + 1
+    assert (hedges > 0) == (percent > 0)
+
+
+def test_all_would_be_asked_twice_and_the_budget_says_no():
+    rig = warm(routing=replace(ROUTING, hedge_factor=0.1))
+    for _ in range(500):
+        raw = rig.request()
+        rig.advance(ANSWER_NS)
+        for server in rig.servers:
+            rig.answer(server, raw)
+    allowed = HEDGE_BURST + (32 + 500) * ROUTING.hedge_percent / 100
+    assert allowed - 5 <= rig.dispatcher.asking.hedges <= allowed

@@ -1,0 +1,283 @@
+"""What the router looks at again and again: robots that are gone, verdicts, and its own end."""
+
+from __future__ import annotations
+
+import threading
+from types import SimpleNamespace
+
+from builtin_interfaces.msg import Time
+from diagnostic_msgs.msg import DiagnosticArray
+import pytest
+from support.router.dispatch_rig import request_bytes
+from support.router.router_core_rig import RoutingRig, SECOND
+
+from lerobot_serve.router.core import RouterCore
+from lerobot_serve.router.data_path.replica_transport import RosTransport
+from lerobot_serve.router.monitoring.health_monitor import HealthMonitor, NodeContext
+from lerobot_serve.router.runtime import RouterRuntime
+from lerobot_serve.wire import chunk as wire_chunk
+from lerobot_serve.wire.schema import Status
+from lerobot_serve_interfaces.msg import CanaryState, RouterState
+
+LIMIT_S = 10.0
+
+
+class Replicas:
+    """Servers as ros.replica_clients has them; their thread only waits for its end."""
+
+    def __init__(self) -> None:
+        self.awake = threading.Event()
+        self.there, self.closed = True, False
+        self.on_answer = self.on_status = None
+
+    def listen(self, on_answer, on_status) -> None:
+        self.on_answer, self.on_status = on_answer, on_status
+
+    def run(self, stop: threading.Event) -> None:
+        while not stop.is_set():
+            self.awake.wait(LIMIT_S)
+            self.awake.clear()
+
+    def wake(self) -> None:
+        self.awake.set()
+
+    def is_there(self, server: str) -> bool:
+        return self.there
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Rig(RoutingRig):
+    """A router with its threads; what it tells and warns of is kept."""
+
+    def __init__(self, folder) -> None:
+        super().__init__(folder)
+        self.topics: list[object] = []
+        self.warned: list[str] = []
+        self.sent: list[bytes] = []
+        self.threads: list[threading.Thread] = []
+        self.behind, self.stop = Replicas(), threading.Event()
+        self.wiring = RosTransport(
+            {},
+            SimpleNamespace(send=lambda topic, raw: self.sent.append(raw) or True),
+            self.drops,
+            tell=self.topics.append,
+            stamp=Time,
+            warn=self.warned.append,
+        )
+        self.here = NodeContext(
+            '/policy_router', lambda: self.now_ns, Time, self.warned.append, self.informed.append
+        )
+
+    def routing(self) -> RouterRuntime:
+        return RouterRuntime(
+            self.serving,
+            self.wiring,
+            self.behind,
+            None,
+            SimpleNamespace(tell=self.topics.append),
+            self.start,
+            self.here,
+            stop=self.stop,
+        )
+
+    def start(self, name: str, target, wake) -> threading.Thread:
+        thread = threading.Thread(target=target, name=name, daemon=True)
+        self.threads.append(thread)
+        thread.start()
+        return thread
+
+    def lookout(self, close_session) -> HealthMonitor:
+        return HealthMonitor(
+            self.serving,
+            self.behind,
+            SimpleNamespace(tell=self.topics.append),
+            self.wiring.jobs,
+            close_session,
+            self.here,
+            feed=None,
+            recorder=None,
+        )
+
+    def published(self, kind: type) -> list:
+        return [each for each in self.topics if isinstance(each, kind)]
+
+
+@pytest.fixture
+def rig(tmp_path):
+    return Rig(tmp_path)
+
+
+def nobody(topic: str) -> bool:
+    return False
+
+
+def test_a_robot_that_is_gone_is_counted_once_however_long_closing_takes(rig):
+    robot = rig.robot()
+    lookout = rig.lookout(rig.serving.control.close)
+    lookout.poll_slowly(nobody, rig.parameters)
+    rig.now_ns += 10 * SECOND
+    # the control thread is busy, and time goes on
+    for _ in range(3):
+        lookout.poll_slowly(nobody, rig.parameters)
+        rig.now_ns += SECOND
+    assert rig.drops.counts() == {}
+    rig.wiring.jobs.end()
+    rig.wiring.jobs.run()
+    assert rig.drops.counts()['client_gone'] == 1
+    assert rig.serving.dispatcher.robots.find('robot', robot.ask.session_epoch) is None
+    said = [text for text in rig.warned if 'closed the session' in text]
+    assert said == ["closed the session of 'robot': client_gone"]
+    rig.close()
+
+
+def test_who_is_missing_is_looked_for_by_one_job_at_a_time(rig):
+    lookout = rig.lookout(rig.serving.control.close)
+    for _ in range(5):
+        lookout.poll_slowly(nobody, rig.parameters)
+    done = []
+    rig.serving.control.maintain_sessions = lambda: done.append('looked')
+    rig.wiring.jobs.put(lambda: lookout.poll_slowly(nobody, rig.parameters))
+    rig.wiring.jobs.put(rig.wiring.jobs.end)
+    rig.wiring.jobs.end()
+    rig.wiring.jobs.run()
+    assert done == ['looked']
+    rig.close()
+
+
+def test_a_verdict_is_said_when_it_changes(rig):
+    lookout = rig.lookout(rig.serving.control.close)
+    for _ in range(3):
+        lookout.look(rig.parameters, is_open=False)
+    assert not rig.topics
+    for _ in range(3):
+        lookout.look(rig.parameters, is_open=True)
+    assert (rig.warned, rig.informed) == ([], ['healthy'])
+    rig.slots['b'].health.suspend('timeout', rig.now_ns)
+    for _ in range(3):
+        lookout.look(rig.parameters, is_open=True)
+    assert rig.warned == ['drain-b: slot b: unhealthy: timeout']
+    assert [state.verdict for state in rig.published(RouterState)] == ['healthy', 'drain-b']
+    rig.behind.there = False
+    lookout.look(rig.parameters, is_open=True)
+    assert rig.warned[-1].startswith('degraded: slot a: /a1: it has gone')
+    assert rig.informed == ['healthy']
+    rig.close()
+
+
+def test_once_a_second_everything_is_told(rig):
+    rig.lookout(rig.serving.control.close).poll_slowly(nobody, rig.parameters)
+    for kind in (RouterState, DiagnosticArray, CanaryState):
+        assert len(rig.published(kind)) == 1
+    rig.close()
+
+
+def status(server: str, policy: str = 'act@2', slot: str = 'a') -> SimpleNamespace:
+    return SimpleNamespace(
+        policy=policy,
+        slot=slot,
+        state_class=1,
+        state=2,
+        ACTIVE=2,
+        warmed_up=True,
+        load=0.5,
+        active_sessions=1,
+        max_sessions=4,
+        text='',
+    )
+
+
+def test_what_a_server_says_of_itself_is_learned_and_a_change_is_said(rig):
+    routing = rig.routing()
+    rig.behind.on_status('/a1', status('/a1', 'act@a'))
+    assert not rig.warned
+    for server in ('/a1', '/a2'):
+        rig.behind.on_status(server, status(server))
+    assert rig.warned[-1] == 'slot a serves act@2 now, before it was act@a'
+    assert rig.replicas['/a1'].seen.load == 0.5
+    routing.close()
+
+
+def test_a_policy_that_is_learned_late_is_written_down(rig):
+    written = []
+    lookout = rig.lookout(rig.serving.control.close)
+    lookout._recorder = SimpleNamespace(
+        policies=lambda slots: written.append({n: s.policy for n, s in slots.items()})
+    )
+    first, second = ({'a': rig.slots['a'].policy, 'b': policy} for policy in ('act@b', 'act@c'))
+    rig.slots['b'].policy = ''
+    lookout.on_status('/b1', status('/b1', 'act@b', 'b'))
+    # not before the router begins: until then the slots find together
+    assert written == []
+    rig.slots['b'].policy = ''
+    lookout.record_policies()
+    for policy in ('act@b', 'act@b', 'act@c'):
+        lookout.on_status('/b1', status('/b1', policy, 'b'))
+    assert written[1:] == [first, second]
+    rig.close()
+
+
+# the router's end
+
+
+def test_its_threads_end_and_everything_is_let_go(rig):
+    routing = rig.routing()
+    routing.begin()
+    robot = rig.robot()
+    assert routing.is_open
+    routing.close()
+    assert not any(thread.is_alive() for thread in rig.threads)
+    assert sorted(thread.name for thread in rig.threads) == [
+        'alarm',
+        'answers',
+        'control',
+        'store',
+    ]
+    assert rig.behind.closed
+    assert rig.serving.dispatcher.robots.current('robot') is None
+    for name in robot.places['a'] + robot.places['b']:
+        assert 'close' in rig.clients[name].calls
+    # once more hurts nobody, and work comes too late
+    routing.close()
+    assert not routing.later(int)
+
+
+def test_a_router_that_goes_away_refuses_and_says_so(rig):
+    routing = rig.routing()
+    raw = request_bytes('robot', 1, 'e')
+    routing.on_request(raw)
+    assert rig.drops.counts() == {'no_session': 1}
+    routing.begin()
+    rig.robot()
+    routing.on_request(raw)
+    (sent,) = rig.outside.sent
+    assert sent[1] == raw
+    flight = rig.serving.dispatcher.flights.newest('robot')
+    flight.end()
+    routing.drain()
+    assert (routing.is_open, routing.is_drained) == (False, True)
+    routing.on_request(raw)
+    chunk = wire_chunk.decode(rig.sent[-1])
+    assert (chunk.status, chunk.header.seq) == (Status.DRAINING, 1)
+    assert len(rig.outside.sent) == 1
+    routing.begin()
+    routing.on_request(raw)
+    assert len(rig.outside.sent) == 2
+    routing.close()
+
+
+def test_a_late_answer_to_a_router_that_is_closed_hurts_nobody(rig):
+    routing = rig.routing()
+    routing.begin()
+    routing.close()
+    rig.behind.on_answer('/a1', b'')
+    rig.behind.on_status('/a1', status('/a1'))
+    assert rig.drops.counts()['encapsulation'] == 1
+
+
+def test_a_folder_in_use_is_free_again_after_the_end(rig, tmp_path):
+    rig.routing().close()
+    again = Rig(tmp_path)
+    assert isinstance(again.serving, RouterCore)
+    again.close()

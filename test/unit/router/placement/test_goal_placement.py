@@ -1,0 +1,129 @@
+"""Requests without a session: they follow the split and the episode, and ask whoever is ready."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+import pytest
+from support.router.dispatch_rig import episode_in, Rig
+
+from lerobot_serve.router.placement.eligibility import PolicyVerdict
+from lerobot_serve.router.placement.episode_placement import NoSlotAvailable
+from lerobot_serve.router.placement.goal_placement import GoalPlacement
+from lerobot_serve.router.placement.split import bucket
+from lerobot_serve.router.replicas.slot import VerdictRecord
+
+SERVERS = ('/a1', '/a2', '/b1', '/b2')
+# who comes and goes together
+GROUPS = (*((server,) for server in SERVERS), SERVERS[:2], SERVERS[2:])
+EPISODES = ('', 'one', 'two')
+HAPPENINGS = st.lists(
+    st.tuples(st.just('ask'), st.sampled_from(EPISODES), st.integers(0, 100))
+    | st.tuples(st.just('there'), st.sampled_from(GROUPS), st.booleans())
+    | st.tuples(st.just('drain'), st.sampled_from('ab'), st.booleans()),
+    min_size=10,
+    max_size=25,
+)
+
+
+def goal_places(rig: Rig) -> GoalPlacement:
+    return GoalPlacement(rig.slots, rig.sticky, rig.tally)
+
+
+def down(rig: Rig, *servers: str) -> None:
+    for server in servers:
+        rig.note_there(server, False)
+
+
+@given(HAPPENINGS)
+@settings(max_examples=60, deadline=None)
+def test_whoever_is_chosen_is_ready_and_an_episode_stays_while_it_can(happenings):
+    rig = Rig()
+    places, homes = goal_places(rig), {}
+    for what, name, value in happenings:
+        if what == 'there':
+            for server in name:
+                rig.note_there(server, value)
+        elif what == 'drain':
+            health = rig.slots[name].health
+            health.suspend('a test', rig.now_ns) if value else health.restore()
+        else:
+            check_one(rig, places, homes, name, value)
+
+
+def check_one(rig: Rig, places: GoalPlacement, homes: dict, name: str, percent: int) -> None:
+    home, wanted = homes.get(name), 'a' if bucket(name or 'request') < percent else 'b'
+    able = {slot.name for slot in rig.slots.values() if slot.has_ready_replica}
+    healthy = {slot.name for slot in rig.slots.values() if slot.is_healthy}
+    try:
+        placement, replica = places.place(name, 'request', percent, rig.now_ns)
+    except NoSlotAvailable:
+        assert not healthy
+        assert home not in able
+        assert rig.sticky.find(name) is None or home
+        return
+    assert replica.is_ready
+    assert placement.slot == replica.slot
+    assert placement.degraded == (not name)
+    if home:
+        assert placement.slot == home or home not in able
+        assert placement.moved or placement.slot == home
+    elif wanted in healthy:
+        assert (placement.slot, placement.reason) == (wanted, '')
+    else:
+        assert placement.slot in (healthy or able)
+        assert placement.reason
+    if name:
+        homes[name] = placement.slot
+
+
+def test_the_least_loaded_replica_is_asked():
+    rig = Rig()
+    rig.replicas['/a1'].robots = 3
+    _, replica = goal_places(rig).place(episode_in('a'), '', 50, rig.now_ns)
+    assert replica.name == '/a2'
+
+
+def test_an_episode_that_has_to_leave_says_why_and_counts_as_moved():
+    rig, episode = Rig(), episode_in('b')
+    places = goal_places(rig)
+    assert places.place(episode, '', 50, rig.now_ns)[0].slot == 'b'
+    down(rig, '/b1', '/b2')
+    placement, replica = places.place(episode, '', 50, rig.now_ns)
+    assert (placement.slot, placement.moved, placement.cached) == ('a', True, False)
+    assert 'slot b cannot answer: /b1: it has gone' in placement.reason
+    assert replica.slot == 'a'
+    # and stays
+    rig.note_there('/b1', True)
+    again, _ = places.place(episode, '', 50, rig.now_ns)
+    assert (again.slot, again.cached) == ('a', True)
+
+
+def test_nobody_ready_says_whom_to_start_and_remembers_nothing():
+    rig = Rig()
+    down(rig, *SERVERS)
+    with pytest.raises(
+        NoSlotAvailable, match=r'slot b: /b1: it has gone.*slot a: /a1: it has gone'
+    ):
+        goal_places(rig).place('episode', '', 50, rig.now_ns)
+    assert rig.sticky.find('episode') is None
+
+
+def test_one_slot_needs_no_split():
+    rig = Rig({'prod': ('/one',)})
+    placement, replica = goal_places(rig).place('episode', '', 50, rig.now_ns)
+    assert (placement.slot, placement.split_percent, replica.name) == ('prod', None, '/one')
+
+
+def test_an_answer_is_looked_at_once_more_before_a_robot_gets_it():
+    rig = Rig()
+    places, slot = goal_places(rig), rig.slots['b']
+    assert places.refusal('b', slot.policy, rig.now_ns) == ''
+    assert 'the answer is of other@1, and slot b' in places.refusal('b', 'other@1', rig.now_ns)
+    assert 'no slot' in places.refusal('c', slot.policy, rig.now_ns)
+    slot.bars[slot.policy] = VerdictRecord(
+        PolicyVerdict.ROLLED_BACK, 'it hit the table', rig.now_ns + 1
+    )
+    # running episodes leave at that time, no sooner
+    assert places.refusal('b', slot.policy, rig.now_ns) == ''
+    assert 'it hit the table' in places.refusal('b', slot.policy, rig.now_ns + 1)

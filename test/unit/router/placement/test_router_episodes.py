@@ -1,0 +1,257 @@
+"""An episode keeps its slot; when it has to leave, its next chunk says so."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+import pytest
+from support.router.dispatch_rig import episode_in, MS, Rig, SECOND, TIMEOUT_NS
+
+from lerobot_serve.wire.schema import Flag, Status
+
+SINGLE = {'a': ('/a1',), 'b': ('/b1',)}
+IN_A, IN_B = episode_in('a'), episode_in('b')
+
+
+@pytest.fixture
+def rig():
+    made = Rig(SINGLE)
+    made.robot()
+    return made
+
+
+def got(rig: Rig, episode: str = IN_B, name: str = 'robot') -> tuple[str, int]:
+    """Ask until actions come; return the slot and the flags of the chunk."""
+    raw = rig.request(name, episode)
+    for server in rig.servers:
+        rig.answer(server, raw)
+    ((_, flags, slot),) = rig.replies
+    return slot, flags
+
+
+def test_a_split_that_changes_moves_nothing_that_runs(rig):
+    for split in (0, 100, 50, 1, 99):
+        rig.rules(split_percent=split)
+        assert got(rig) == ('b', 0) if split else True
+        if not split:
+            assert got(rig) == ('b', 0)
+    assert got(rig, 'a new one') == ('a', 0)
+
+
+def test_an_operators_drain_moves_nothing_that_runs(rig):
+    got(rig)
+    rig.drain('b')
+    assert got(rig) == ('b', 0)
+    assert got(rig, episode_in('b', 1)) == ('a', 0)
+
+
+def test_an_episode_leaves_a_slot_that_is_gone(rig):
+    got(rig)
+    rig.note_there('/b1', False)
+    assert got(rig) == ('a', Flag.POLICY_CHANGED)
+    assert got(rig) == ('a', 0)
+    rig.note_there('/b1', True)
+    assert got(rig) == ('a', 0)
+    (*_, (_, _, placement)) = rig.outside.decisions
+    assert placement.moved
+    assert placement.reason == 'slot b cannot answer: /b1: it has gone'
+    assert (rig.tally.slot('b').moved, rig.tally.slot('a').episodes) == (1, 0)
+
+
+def test_it_leaves_a_drained_slot_only_with_a_failed_answer_of_its_own(rig):
+    rig.robot('other')
+    got(rig)
+    got(rig, episode_in('b', 1), 'other')
+    for _ in range(5):
+        raw = rig.request('other', episode_in('b', 1))
+        rig.forget()
+        rig.answer('/b1', raw, Status.NOT_FINITE)
+    assert not rig.slots['b'].is_healthy
+    # the fifth was asked of slot a at once
+    assert rig.servers == ['/a1']
+    rig.answer('/a1', raw)
+    assert [flags for _, flags, _ in rig.replies] == [Flag.POLICY_CHANGED]
+    assert got(rig) == ('b', 0)
+
+
+def test_a_request_that_nobody_answers_in_time_goes_to_the_other_slot_at_once(rig):
+    got(rig)
+    raw = rig.request(episode=IN_B)
+    rig.forget()
+    rig.advance(TIMEOUT_NS)
+    assert rig.servers == ['/a1']
+    rig.answer('/a1', raw)
+    assert rig.replies == [(2, Flag.POLICY_CHANGED, 'a')]
+
+
+def test_an_episode_stays_where_the_other_slot_takes_none(rig):
+    got(rig)
+    rig.drain('a')
+    rig.note_there('/b1', False)
+    rig.request(episode=IN_B)
+    assert len(rig.texts) == 1
+    assert rig.robots.current('robot').slot == 'b'
+    rig.note_there('/b1', True)
+    assert got(rig) == ('b', 0)
+
+
+def test_a_request_that_nobody_answers_in_time_goes_to_no_slot_that_takes_none(rig):
+    got(rig)
+    rig.drain('a')
+    rig.request(episode=IN_B)
+    rig.forget()
+    rig.advance(TIMEOUT_NS)
+    assert (rig.servers, rig.drop('timeout')) == ([], 1)
+    assert len(rig.outside.decisions) == 1
+    assert rig.robots.current('robot').slot == 'b'
+    assert rig.tally.slot('b').moved == 0
+
+
+def test_what_was_told_is_told_again_only_when_it_did_not_arrive(rig):
+    got(rig)
+    rig.note_there('/b1', False)
+    raw = rig.request(episode=IN_B)
+    rig.answer('/a1', raw, Status.BAD_OBSERVATION)
+    rig.forget()
+    assert got(rig) == ('a', Flag.POLICY_CHANGED)
+    assert got(rig) == ('a', 0)
+
+
+def test_a_new_session_of_the_same_robot_is_still_told(rig):
+    got(rig)
+    rig.note_there('/b1', False)
+    rig.request(episode=IN_B)
+    rig.forget()
+    old, new = rig.robots.current('robot'), rig.robot(epoch=2)
+    new.resume(old)
+    raw = rig.request(episode=IN_B, epoch=2)
+    rig.answer('/a1', raw)
+    assert [flags for _, flags, _ in rig.replies] == [Flag.POLICY_CHANGED]
+
+
+def test_a_robot_that_a_router_does_not_know_yet_is_told_that_its_episode_moved(rig):
+    got(rig)
+    rig.note_there('/b1', False)
+    got(rig)
+    rig.robot('other')
+    assert got(rig, IN_B, 'other') == ('a', Flag.POLICY_CHANGED)
+    assert got(rig, IN_B, 'other') == ('a', 0)
+
+
+def test_two_robots_of_one_episode_are_both_told(rig):
+    rig.robot('other')
+    got(rig)
+    got(rig, IN_B, 'other')
+    rig.note_there('/b1', False)
+    assert got(rig) == ('a', Flag.POLICY_CHANGED)
+    rig.note_there('/b1', True)
+    assert got(rig, IN_B, 'other') == ('a', Flag.POLICY_CHANGED)
+
+
+def test_a_move_between_two_slots_of_one_policy_is_flagged_too(rig):
+    rig.robot('other')
+    rig.learn('/b1', 'a@1')
+    got(rig)
+    got(rig, IN_B, 'other')
+    rig.note_there('/b1', False)
+    assert got(rig) == ('a', Flag.POLICY_CHANGED)
+    rig.note_there('/b1', True)
+    assert got(rig, IN_B, 'other') == ('a', Flag.POLICY_CHANGED)
+
+
+def test_a_slot_that_changes_its_policy_says_so_to_episodes_that_run(rig):
+    got(rig)
+    rig.learn('/b1', 'b@2')
+    assert got(rig) == ('b', Flag.POLICY_CHANGED)
+    assert got(rig) == ('b', 0)
+    rig.learn('/b1', 'b@3')
+    assert got(rig, episode_in('b', 1)) == ('b', 0)
+
+
+def test_a_new_episode_is_told_nothing_of_the_one_before(rig):
+    got(rig)
+    rig.note_there('/b1', False)
+    rig.request(episode=IN_B)
+    rig.forget()
+    assert got(rig, 'another') == ('a', 0)
+
+
+def test_a_failure_of_the_episode_before_moves_no_new_one(rig):
+    raw = rig.request(episode=IN_B)
+    rig.answer('/b1', raw, Status.NOT_FINITE)
+    rig.forget()
+    # drained by others before the first answer of the new one
+    rig.request(episode=episode_in('b', 1))
+    rig.slots['b'].health.suspend('x', rig.now_ns)
+    raw = rig.request(episode=episode_in('b', 1))
+    assert rig.servers[-1] == '/b1'
+
+
+def test_requests_without_an_episode_are_placed_one_by_one_and_never_moved(rig):
+    slots = {got(rig, '')[0] for _ in range(40)}
+    assert slots == {'a', 'b'}
+    assert all(p.degraded and not p.cached for _, _, p in rig.outside.decisions)
+    rig.note_there('/b1', False)
+    assert {got(rig, '')[0] for _ in range(20)} == {'a'}
+    assert rig.tally.slot('b').moved == 0
+    assert rig.tally.slot('a').episodes == 0
+
+
+def test_where_nothing_is_healthy_somebody_is_asked_all_the_same(rig):
+    rig.slots['a'].health.suspend('x', rig.now_ns)
+    rig.slots['b'].health.suspend('x', rig.now_ns)
+    assert got(rig)[0] == 'b'
+    rig.note_there('/b1', False)
+    assert got(rig, episode_in('b', 1))[0] == 'a'
+    # nobody is ready any more: one that failed lately is better than nobody
+    rig.replicas['/a1'].health.suspend('x', rig.now_ns)
+    assert got(rig, episode_in('b', 2))[0] == 'a'
+
+
+def test_a_robot_without_a_session_in_a_slot_has_its_episodes_in_the_other():
+    rig = Rig(SINGLE)
+    rig.robot(places={'a': ('/a1',)})
+    assert got(rig) == ('a', 0)
+    ((_, _, placement),) = rig.outside.decisions
+    assert placement.reason == 'slot b takes no episodes: it has no session of this robot'
+    assert not placement.moved
+
+
+def test_episodes_that_are_forgotten_stay_where_they_run():
+    rig = Rig(SINGLE, capacity=1)
+    for number in range(3):
+        rig.robot(f'robot-{number}')
+    episodes = [episode_in('b', number) for number in range(3)]
+    for split in (50, 100, 100):
+        rig.rules(split_percent=split)
+        for number in range(3):
+            assert got(rig, episodes[number], f'robot-{number}') == ('b', 0)
+
+
+def test_a_new_episode_begins_where_it_is_least_busy_and_stays_there():
+    rig = Rig({'prod': ('/p1', '/p2')})
+    for number in range(10):
+        rig.robot(f'robot-{number}', {'prod': ('/p1', '/p2')})
+    for number in range(10):
+        rig.round_trip(f'robot-{number}', f'episode-{number}')
+    assert [rig.replicas[name].robots for name in ('/p1', '/p2')] == [5, 5]
+    before = {r.ask.client_id: r.places['prod'][0] for r in rig.robots}
+    rig.replicas['/p1'].robots += 7
+    for number in range(10):
+        name = f'robot-{number}'
+        assert rig.round_trip(name, f'episode-{number}') == before[name]
+
+
+@settings(max_examples=30)
+@given(st.lists(st.tuples(st.integers(0, 100), st.integers(0, 7)), min_size=1, max_size=60))
+def test_no_sequence_of_splits_moves_an_episode(script):
+    rig = Rig(SINGLE)
+    rig.robot()
+    where: dict[int, str] = {}
+    for split, number in script:
+        rig.rules(split_percent=split)
+        slot, flags = got(rig, f'episode-{number}')
+        assert (where.setdefault(number, slot), flags) == (slot, 0)
+        rig.advance(MS)
+    rig.advance(SECOND)
+    assert rig.tally.slot('a').moved == rig.tally.slot('b').moved == 0

@@ -1,0 +1,283 @@
+"""The sticky table: an episode keeps its slot for its whole life, whatever the split does."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import invariant, rule, RuleBasedStateMachine
+import pytest
+
+from lerobot_serve.router.placement.placement_table import Placement, PlacementTable, REASON_LIMIT
+from lerobot_serve.router.placement.split import bucket, slot
+from lerobot_serve.router.storage.store import FILE, Store
+from lerobot_serve.router.storage.writer import StoreWriter
+
+EPISODES = ('a', 'b', 'c', 'd', 'e')
+REASONS = ('', 'slot a takes no episodes: drained')
+
+
+def turned(slot_name: str) -> tuple[str, str]:
+    """Choose the other slot."""
+    return {'a': 'b', 'b': 'a'}[slot_name], 'slot is drained'
+
+
+def refuse(slot_name: str) -> tuple[str, str]:
+    raise LookupError(slot_name)
+
+
+def test_a_new_episode_is_placed_by_the_split():
+    placement = PlacementTable(4).place('ep_42', 'request', 30)
+    assert placement == Placement('ep_42', 29, 'a', 30)
+    assert not (placement.cached or placement.degraded or placement.moved or placement.reason)
+
+
+def test_a_changed_split_does_not_move_an_episode():
+    table = PlacementTable(4)
+    table.place('ep_42', 'request', 30)
+    assert table.place('ep_42', 'request', 0) == Placement('ep_42', 29, 'a', 30, cached=True)
+    assert table.place('ep_xyz', 'request', 0).slot == 'b'
+
+
+def test_a_new_episode_may_be_turned_to_the_other_slot_and_stays_there():
+    table = PlacementTable(4)
+    placement = table.place('ep_42', 'request', 30, turned)
+    assert placement == Placement('ep_42', 29, 'b', 30, reason='slot is drained')
+    assert table.place('ep_42', 'request', 100, refuse).slot == 'b'
+
+
+def test_nobody_is_asked_about_a_known_episode():
+    table = PlacementTable(4)
+    table.place('ep_42', 'request', 30)
+    assert table.place('ep_42', 'request', 30, refuse).cached
+
+
+def test_what_could_not_be_chosen_is_not_remembered():
+    table = PlacementTable(4)
+    with pytest.raises(LookupError):
+        table.place('ep_42', 'request', 30, refuse)
+    assert len(table) == 0
+    assert not table.place('ep_42', 'request', 30).cached
+
+
+def test_a_known_episode_is_found():
+    table = PlacementTable(4)
+    assert table.find('ep_42') is None
+    assert table.find('') is None
+    table.place('ep_42', 'request', 30)
+    assert table.find('ep_42') == Placement('ep_42', 29, 'a', 30, cached=True)
+
+
+def test_to_look_for_an_episode_is_not_to_use_it():
+    table = PlacementTable(2)
+    table.place('one', 'request', 50)
+    table.place('two', 'request', 50)
+    table.find('one')
+    table.place('three', 'request', 50)
+    assert table.find('one') is None
+    assert table.find('two')
+
+
+def test_an_episode_that_had_to_move_stays_where_it_went():
+    table = PlacementTable(4)
+    table.place('ep_42', 'request', 30)
+    moved = table.move('ep_42', 'b', 'slot a is drained')
+    assert moved == Placement('ep_42', 29, 'b', 30, moved=True, reason='slot a is drained')
+    later = table.place('ep_42', 'request', 100, refuse)
+    assert (later.slot, later.cached, later.moved) == ('b', True, True)
+    assert table.move('ep_42', 'a', 'slot b is drained').slot == 'a'
+    assert table.move('ep_42', 'a', 'slot b is drained').slot == 'a'
+    assert len(table) == 1
+
+
+def test_an_episode_that_was_forgotten_before_it_had_to_move_is_remembered_anew():
+    table = PlacementTable(1)
+    table.place('ep_42', 'request', 30)
+    table.place('ep_xyz', 'request', 40)
+    moved = table.move('ep_42', 'b', 'slot a is drained')
+    assert moved == Placement('ep_42', 29, 'b', 40, moved=True, reason='slot a is drained')
+    assert table.find('ep_42').slot == 'b'
+    assert len(table) == 1
+
+
+def test_a_router_of_one_slot_has_no_split():
+    table = PlacementTable(4)
+    assert table.place('ep_42', 'request', None) == Placement('ep_42', 29, 'prod', None)
+    assert table.place('ep_42', 'request', None).cached
+    assert table.place('', 'ep_42', None).slot == 'prod'
+
+
+@pytest.mark.parametrize(
+    ('before', 'after', 'slot_name', 'gone'), [(30, None, 'prod', 'a'), (None, 30, 'a', 'prod')]
+)
+def test_an_episode_leaves_a_slot_that_the_router_has_no_more(before, after, slot_name, gone):
+    table = PlacementTable(4)
+    table.place('ep_42', 'request', before)
+    again = table.place('ep_42', 'request', after)
+    reason = f'there is no slot {gone} any more'
+    assert again == Placement('ep_42', 29, slot_name, after, moved=True, reason=reason)
+    assert table.place('ep_42', 'request', after, refuse).cached
+
+
+def test_a_long_reason_is_cut():
+    table = PlacementTable(4)
+    assert len(table.move('ep_42', 'b', 'x' * 5000).reason) == REASON_LIMIT
+    assert len(table.place('one', '', 30, lambda s: (s, 'x' * 5000)).reason) == REASON_LIMIT
+
+
+def test_the_episode_that_was_not_used_for_longest_is_forgotten_first():
+    table = PlacementTable(2)
+    for name in ('one', 'two', 'one', 'three'):
+        table.place(name, 'request', 100)
+    assert len(table) == 2
+    assert table.place('one', 'request', 0).slot == 'a'
+    assert table.place('two', 'request', 0).slot == 'b'
+
+
+def test_without_an_episode_each_request_stands_alone_and_is_not_remembered():
+    table = PlacementTable(4)
+    assert table.place('', 'ep_42', 30) == Placement('ep_42', 29, 'a', 30, degraded=True)
+    assert table.place('', 'ep_42', 29).slot == 'b'
+    assert table.place('', 'ep_xyz', 30).slot == 'b'
+    assert table.place('', 'ep_42', 30, turned).slot == 'b'
+    assert len(table) == 0
+    assert table.find('ep_42') is None
+
+
+class Life(RuleBasedStateMachine):
+    """A table against a plain account of where each episode has to be."""
+
+    capacity = 3
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = PlacementTable(self.capacity)
+        self.account: OrderedDict[str, tuple[str, bool]] = OrderedDict()
+
+    @rule(
+        episode=st.sampled_from(EPISODES),
+        split=st.integers(0, 100),
+        choose=st.sampled_from([turned, None]),
+    )
+    def place(self, episode, split, choose):
+        wanted = slot(bucket(episode), split)
+        placement = self.table.place(episode, '', split, choose or (lambda s: (s, '')))
+        assert placement.cached == (episode in self.account)
+        placed = (turned(wanted)[0] if choose else wanted), False
+        self.remember(episode, self.account.get(episode, placed))
+        assert (placement.slot, placement.moved) == self.account[episode]
+
+    @rule(episode=st.sampled_from(EPISODES), name=st.sampled_from('ab'))
+    def move(self, episode, name):
+        placement = self.table.move(episode, name, 'drained')
+        assert (placement.slot, placement.moved, placement.cached) == (name, True, False)
+        self.remember(episode, (name, True))
+
+    @rule(split=st.integers(0, 100), number=st.integers(0, 9))
+    def place_without_an_episode(self, split, number):
+        placement = self.table.place('', f'request {number}', split)
+        assert placement.degraded
+        assert placement.slot == slot(bucket(f'request {number}'), split)
+
+    def remember(self, episode, where):
+        self.account[episode] = where
+        self.account.move_to_end(episode)
+        if len(self.account) > self.capacity:
+            self.account.popitem(last=False)
+
+    @invariant()
+    def the_account_is_right(self):
+        found = {name: self.table.find(name) for name in EPISODES}
+        assert {n: (p.slot, p.moved) for n, p in found.items() if p} == dict(self.account)
+        assert len(self.table) == len(self.account) <= self.capacity
+
+
+TestLife = Life.TestCase
+TestLife.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+
+
+# with a store
+
+steps = st.tuples(
+    st.sampled_from(EPISODES),
+    st.integers(0, 100) | st.sampled_from('ab'),
+    st.sampled_from(REASONS),
+)
+
+
+@contextmanager
+def writing(folder: Path, capacity: int) -> Iterator[StoreWriter]:
+    writer = StoreWriter(Store(folder, capacity, 'now'), pytest.fail, pytest.fail)
+    yield writer
+    writer.close()
+
+
+@settings(max_examples=60, deadline=None)
+@given(script=st.lists(steps, max_size=40), capacity=st.integers(1, 6))
+def test_a_table_that_is_made_again_places_no_episode_elsewhere(
+    tmp_path_factory, script, capacity
+):
+    folder = tmp_path_factory.mktemp('store')
+    with writing(folder, capacity) as writer:
+        table = PlacementTable(capacity, writer=writer)
+        for number, (episode, where, reason) in enumerate(script):
+            if isinstance(where, str):
+                table.move(episode, where, reason)
+            else:
+                table.place(episode, '', where, lambda s, reason=reason: (s, reason))
+            if number % 7 == 6:
+                writer.flush()
+    with writing(folder, capacity) as writer:
+        again = PlacementTable(capacity, writer.content.placements)
+    for episode in EPISODES:
+        assert again.find(episode) == table.find(episode)
+
+
+def test_only_what_is_new_is_written():
+    written = []
+
+    class Notes:
+        def place(self, episode_id, decided):
+            written.append((episode_id, decided and decided.slot))
+
+    table = PlacementTable(2, writer=Notes())
+    table.place('ep_42', 'request', 30)
+    before = list(written)
+    for _ in range(10):
+        table.place('ep_42', 'request', 0)
+        table.place('', 'request', 30)
+        table.find('ep_42')
+    assert written == before
+    table.move('ep_42', 'b', '')
+    assert written[1:] == [('ep_42', 'b')]
+    table.move('ep_43', 'b', '')
+    table.move('ep_44', 'b', '')
+    assert written[3:] == [('ep_44', 'b'), ('ep_42', None)]
+
+
+def test_neither_table_nor_store_grow_with_the_episodes_that_were_seen(tmp_path):
+    sizes = []
+    with writing(tmp_path, 100) as writer:
+        table = PlacementTable(100, writer=writer)
+        for number in range(6000):
+            table.place(f'episode {number}', 'request', 50)
+            if number % 50 == 0:
+                writer.flush()
+                sizes.append((tmp_path / FILE).stat().st_size)
+        assert len(table) == 100
+    assert sizes[-1] < 200_000
+    with writing(tmp_path, 100) as writer:
+        again = PlacementTable(100, writer.content.placements)
+    newest = [f'episode {6000 - n}' for n in range(1, 101)]
+    assert [again.find(name) for name in newest] == [table.find(name) for name in newest]
+
+
+def test_alike_decisions_are_one_object():
+    table = PlacementTable(10_000)
+    for number in range(10_000):
+        table.place(f'episode {number}', 'request', 50)
+    assert len({id(decided) for decided in table._placed.values()}) <= 100

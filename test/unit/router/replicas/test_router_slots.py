@@ -1,0 +1,175 @@
+"""Which policy is a slot's, who is a stranger there, and which replica is taken."""
+
+from __future__ import annotations
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import invariant, rule, RuleBasedStateMachine
+import pytest
+
+from lerobot_serve.router.placement.eligibility import PolicyVerdict
+from lerobot_serve.router.replicas.health import HealthRules
+from lerobot_serve.router.replicas.replica import ReplicaReport, ReplicaState
+from lerobot_serve.router.replicas.slot import overall_health, Slot, SlotDrain, VerdictRecord
+from lerobot_serve.wire.schema import StateClass
+
+RULES, REPLICA_RULES = HealthRules(5), HealthRules(2)
+
+
+def seen(policy: str, slot: str = 'a', active: bool = True, load: float = 0.0) -> ReplicaReport:
+    return ReplicaReport(policy, slot, StateClass.CHUNK_STATELESS, active, load)
+
+
+def make(*servers: str, settled: bool = True) -> Slot:
+    slot = Slot('a', servers, RULES, REPLICA_RULES)
+    slot.is_policy_pinned = settled
+    return slot
+
+
+def gone(slot: Slot, server: str) -> None:
+    slot.replicas[server].note_there(is_there=False)
+
+
+def test_one_that_is_back_has_to_tell_of_itself_again():
+    slot = make('/1')
+    slot.learn('/1', seen('one'))
+    assert slot.is_healthy
+    replica = slot.replicas['/1']
+    replica.note_there(is_there=True)
+    assert slot.is_healthy
+    gone(slot, '/1')
+    assert 'it has gone' in slot.text
+    # its services are found before its policy is loaded
+    replica.note_there(is_there=True)
+    assert not replica.is_reachable
+    assert 'has not told of itself yet' in slot.text
+    slot.learn('/1', seen('one'))
+    assert slot.is_healthy
+
+
+def test_the_first_in_the_list_decides_until_the_slot_is_settled():
+    slot = make('/1', '/2', settled=False)
+    assert slot.learn('/2', seen('two')) == ''
+    assert slot.policy == 'two'
+    assert 'serves one now, before it was two' in slot.learn('/1', seen('one'))
+    assert slot.replicas['/2'].standing is ReplicaState.STRANGER
+    slot.is_policy_pinned = True
+    gone(slot, '/1')
+    slot.learn('/2', seen('two'))
+    assert slot.policy == 'two'
+
+
+def test_a_settled_slot_keeps_its_policy_as_long_as_anybody_serves_it():
+    slot = make('/1', '/2')
+    slot.learn('/2', seen('one'))
+    slot.learn('/1', seen('two'))
+    assert (slot.policy, slot.choose().name) == ('one', '/2')
+    assert 'all replicas of a slot must serve the same policy' in slot.replicas['/1'].text
+    gone(slot, '/2')
+    assert not slot.has_ready_replica
+    assert slot.learn('/1', seen('two')) == 'slot a serves two now, before it was one'
+    assert slot.choose().name == '/1'
+    # who comes back with the old one is the stranger now
+    slot.learn('/2', seen('one'))
+    assert slot.replicas['/2'].standing is ReplicaState.STRANGER
+
+
+def test_a_whole_slot_that_went_keeps_its_policy_until_another_comes():
+    slot = make('/1')
+    slot.learn('/1', seen('one'))
+    slot.learn('/1', seen('', active=False))
+    assert (slot.policy, slot.has_ready_replica) == ('one', False)
+    assert slot.learn('/1', seen('one')) == ''
+    assert slot.is_healthy
+
+
+def test_a_replica_of_another_slot_decides_nothing_and_says_what_to_do():
+    slot = make('/1', '/2')
+    slot.learn('/1', seen('one', slot='prod'))
+    assert slot.policy == ''
+    assert 'start it with slot:=a' in slot.text
+    slot.learn('/2', seen('two'))
+    assert (slot.policy, slot.choose().name) == ('two', '/2')
+
+
+def test_the_least_loaded_is_taken_and_one_that_failed_only_where_there_is_no_other():
+    slot = make('/1', '/2', '/3')
+    for server, load in (('/1', 0.9), ('/2', 0.5), ('/3', 0.1)):
+        slot.learn(server, seen('p', load=load))
+    assert slot.choose().name == '/3'
+    assert slot.choose({'/3'}).name == '/2'
+    slot.replicas['/3'].health.suspend('x', 0)
+    assert slot.choose().name == '/2'
+    assert slot.choose({'/1', '/2'}).name == '/3'
+    assert slot.choose(set(slot.replicas)) is None
+    gone(slot, '/3')
+    assert slot.choose({'/1', '/2'}) is None
+
+
+def test_the_only_replica_is_given_as_many_failures_as_its_slot():
+    assert make('/1').replicas['/1'].health.rules is RULES
+    assert make('/1', '/2').replicas['/1'].health.rules is REPLICA_RULES
+
+
+@pytest.mark.parametrize(
+    ('a', 'b', 'expected'),
+    [(1, 1, 'healthy'), (1, 0, 'drain-b'), (0, 1, 'drain-a'), (0, 0, 'degraded')],
+)
+def test_the_verdict(a, b, expected):
+    slots = {name: Slot(name, ('/1',), RULES, RULES) for name in 'ab'}
+    for name, well in zip('ab', (a, b), strict=True):
+        slots[name].learn('/1', seen('p', slot=name))
+        if not well:
+            slots[name].health.suspend('x', 0)
+    assert overall_health(slots) == expected
+
+
+def test_a_slot_that_does_not_fit_takes_nothing_and_says_why():
+    slot = make('/1')
+    slot.learn('/1', seen('p'))
+    slot.misfit = 'it does not fit slot a: actions'
+    assert (slot.is_healthy, slot.has_ready_replica, slot.text) == (False, True, slot.misfit)
+    slot.drain = SlotDrain('maintenance', 0)
+    assert slot.text == 'drained by an operator: maintenance'
+    slot.bars['p'] = VerdictRecord(PolicyVerdict.ROLLED_BACK, 'rolled back: it hit the table')
+    assert slot.text == 'rolled back: it hit the table'
+
+
+class Pinning(RuleBasedStateMachine):
+    """Replicas that come, go and change their policy: those that are taken are all of one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.slot = make('/1', '/2', '/3')
+
+    @rule(
+        server=st.sampled_from(('/1', '/2', '/3')),
+        policy=st.sampled_from('pqr'),
+        active=st.booleans(),
+        name=st.sampled_from(('a', 'a', 'b')),
+    )
+    def learns(self, server, policy, active, name):
+        before = self.slot.policy
+        others = [r for r in self.slot if r.name != server and self.serves(r, before)]
+        self.slot.learn(server, seen(policy, name, active))
+        if others:
+            assert self.slot.policy == before, 'changed under those that serve it'
+
+    @rule(server=st.sampled_from(('/1', '/2', '/3')), there=st.booleans())
+    def comes_or_goes(self, server, there):
+        self.slot.replicas[server].note_there(is_there=there)
+
+    @staticmethod
+    def serves(replica, policy: str) -> bool:
+        there = replica.is_there and replica.seen is not None and replica.seen.is_active
+        return there and replica.seen.slot == 'a' and replica.seen.policy == policy
+
+    @invariant()
+    def who_may_serve_serves_the_policy(self):
+        for replica in self.slot:
+            if replica.is_reachable:
+                assert self.serves(replica, self.slot.policy)
+
+
+TestPinning = Pinning.TestCase
+TestPinning.settings = settings(max_examples=25, stateful_step_count=40)

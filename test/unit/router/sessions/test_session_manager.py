@@ -1,0 +1,296 @@
+"""Sessions of robots at the replicas: taken over, kept, filled and given up."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+from support.router.dispatch_rig import ask_of, check_counts, episode_in, SECOND, SLOTS
+from support.router.replica_rig import ControlRig
+
+from lerobot_serve.router.sessions.manager import KEEP_ALIVE_NS, SESSIONS_PER_ROUND
+from lerobot_serve.wire.execution_report import ExecutionReport
+from lerobot_serve.wire.schema import Flag, Refusal
+
+SINGLE = {'a': ('/a1',), 'b': ('/b1',)}
+THREE = {'prod': ('/p1', '/p2', '/p3')}
+
+
+@pytest.fixture
+def make():
+    """Return makers of rigs, whose threads end with the test."""
+    made = []
+
+    def a_rig(*arguments, **more) -> ControlRig:
+        made.append(ControlRig(*arguments, **more))
+        return made[-1]
+
+    yield a_rig
+    for rig in made:
+        check_counts(rig.slots, rig.robots)
+        rig.callers.close()
+
+
+@pytest.fixture
+def rig(make):
+    return make()
+
+
+def places_of(rig: ControlRig, name: str = 'robot') -> dict[str, tuple[str, ...]]:
+    return rig.robots.current(name).places
+
+
+# the same robot again
+
+
+def test_a_new_session_takes_the_place_of_the_old_one(make):
+    rig = make(THREE, standby=0)
+    rig.control.open(ask_of())
+    (old,) = places_of(rig)['prod']
+    rig.replicas[old].health.suspend('x', rig.now_ns)
+    rig.request()
+    rig.control.open(ask_of(epoch=2))
+    assert rig.drop('session_over') == 1
+    assert places_of(rig)['prod'] != (old,)
+    assert rig.sessions() == rig.places()
+    assert len(rig.dispatcher.flights) == 0
+    rig.request(epoch=1)
+    assert rig.drop('no_session') == 1
+
+
+def test_what_is_known_of_a_robot_goes_on_in_its_next_session(rig):
+    rig.control.open(ask_of())
+    episode = episode_in('a')
+    rig.request(episode=episode, executed=ExecutionReport(actions=5, fallbacks=1))
+    robot = rig.robots.current('robot')
+    robot.flags, robot.failed_slot = Flag.STATE_LOST, 'a'
+    rig.control.open(ask_of(epoch=2))
+    robot = rig.robots.current('robot')
+    assert (robot.episode_id, robot.slot, robot.failed_slot) == (episode, 'a', 'a')
+    # what it did while it had none was still that episode's
+    raw = rig.request(episode=episode, epoch=2, executed=ExecutionReport(actions=25, fallbacks=15))
+    assert (rig.tally.slot('a').commands, rig.tally.slot('a').fallbacks) == (20, 14)
+    rig.answer(rig.outside.sent[-1][0], raw)
+    assert [flags for _, flags, _ in rig.replies] == [Flag.STATE_LOST]
+
+
+def test_the_same_ask_twice_is_one_session_and_what_is_under_way_goes_on(rig):
+    rig.control.open(ask_of())
+    raw = rig.request(episode=episode_in('a'))
+    ((server, _),) = rig.outside.sent
+    robot = rig.robots.current('robot')
+    rig.control.open(ask_of())
+    assert rig.robots.current('robot') is robot
+    rig.answer(server, raw)
+    assert len(rig.replies) == 1
+    assert rig.drop('session_over') == 0
+    assert rig.sessions() == rig.places()
+
+
+def test_an_answer_to_the_session_before_reaches_nobody(rig):
+    rig.control.open(ask_of())
+    raw = rig.request(episode=episode_in('a'))
+    ((server, _),) = rig.outside.sent
+    rig.control.open(ask_of(epoch=2))
+    rig.answer(server, raw)
+    assert (rig.replies, rig.drop('late_answer')) == ([], 1)
+    rig.advance(10 * SECOND)
+    assert rig.replicas[server].health.failures == 0
+
+
+def test_an_episode_that_ended_is_waited_for_by_nobody(rig):
+    rig.control.open(ask_of())
+    rig.request(episode=episode_in('a'))
+    reset = SimpleNamespace(client_id='robot', session_epoch=1, episode=1)
+    assert rig.control.reset(reset) == []
+    assert rig.drop('episode_over') == 1
+    assert all(client.resets == [reset] for client in rig.clients.values())
+    rig.advance(10 * SECOND)
+    assert rig.drop('timeout') == 0
+    assert all(replica.health.failures == 0 for replica in rig.replicas.values())
+    # the first request of the new one may come before the word that it has begun
+    rig.request(episode=episode_in('a', 1), number=2)
+    assert rig.control.reset(SimpleNamespace(**{**vars(reset), 'episode': 2})) == []
+    assert len(rig.dispatcher.flights) == 1
+
+
+def test_a_reset_of_nobody_and_one_that_does_not_arrive_are_said(rig):
+    reset = SimpleNamespace(client_id='robot', session_epoch=1, episode=1)
+    assert 'has no session of epoch 1' in rig.control.reset(reset)[0]
+    rig.control.open(ask_of())
+    rig.clients['/b1'].hangs = True
+    (text,) = rig.control.reset(reset)
+    assert text == '/b1: /b1 did not answer within 1 s'
+
+
+# later
+
+
+def test_a_lost_session_is_opened_again(rig):
+    rig.control.open(ask_of())
+    robot = rig.robots.current('robot')
+    for client in rig.clients.values():
+        client.restart()
+    for server in rig.replicas:
+        rig.control.reopen_session(robot, server)
+    assert rig.sessions() == rig.places()
+    assert places_of(rig) == SLOTS
+
+
+def test_a_session_that_cannot_be_opened_again_is_given_up(rig):
+    rig.control.open(ask_of())
+    rig.clients['/a1'].refuses = Refusal.DRAINING
+    rig.control.reopen_session(rig.robots.current('robot'), '/a1')
+    assert places_of(rig)['a'] == ('/a2',)
+    assert rig.drop('reopen_failed') == 1
+
+
+def test_one_that_does_not_answer_for_a_while_keeps_its_sessions(make):
+    rig = make(SINGLE)
+    names = [f'robot-{number}' for number in range(5)]
+    for name in names:
+        rig.control.open(ask_of(name))
+    rig.clients['/a1'].hangs = True
+    for name in names:
+        rig.control.reopen_session(rig.robots.current(name), '/a1')
+        assert places_of(rig, name) == SINGLE
+    assert rig.clients['/a1'].calls.count('open') == len(names) + 1
+    assert rig.drop('reopen_failed') == len(names)
+
+
+def test_where_another_one_is_well_it_takes_the_place_of_one_that_does_not_answer(make):
+    rig = make(THREE)
+    rig.control.open(ask_of())
+    first, second = places_of(rig)['prod']
+    third = next(name for name in rig.replicas if name not in (first, second))
+    rig.clients[second].hangs = True
+    rig.advance(KEEP_ALIVE_NS + SECOND)
+    rig.look()
+    rig.advance(KEEP_ALIVE_NS + SECOND)
+    rig.look()
+    rig.look()
+    assert places_of(rig)['prod'] == (first, third)
+
+
+def test_nothing_is_opened_for_who_is_gone_or_was_given_up(rig):
+    rig.control.open(ask_of())
+    robot = rig.robots.current('robot')
+    rig.clients['/a1'].refuses = Refusal.DRAINING
+    rig.control.reopen_session(robot, '/a1')
+    rig.clients['/a1'].restart()
+    calls = len(rig.clients['/a1'].calls)
+    rig.control.reopen_session(robot, '/a1')
+    rig.control.close('robot', 1)
+    rig.control.reopen_session(robot, '/a2')
+    assert len(rig.clients['/a1'].calls) == calls
+    assert not any(rig.sessions().values())
+    assert rig.control.close('robot', 1) is None
+
+
+def test_the_place_of_one_that_went_is_taken_by_another(make):
+    rig = make(THREE)
+    rig.control.open(ask_of())
+    first, second = places_of(rig)['prod']
+    rig.note_there(first, False)
+    rig.look()
+    third = next(name for name in rig.replicas if name not in (first, second))
+    assert places_of(rig)['prod'] == (second, third)
+    assert rig.replicas[first].sessions == 0
+
+
+@pytest.mark.parametrize('trouble', ['hangs', 'is for other robots', 'refused them'])
+def test_a_slot_that_cannot_be_had_keeps_no_robot_from_another(make, trouble):
+    rig = make({'a': ('/a1', '/a2'), 'b': ('/b1',)})
+    rig.note_there('/a2', False)
+    rig.note_there('/b1', False)
+    names = [f'robot-{number}' for number in range(2 * SESSIONS_PER_ROUND)]
+    for name in names:
+        rig.control.open(ask_of(name))
+    rig.note_there('/b1', True)
+    if trouble == 'hangs':
+        rig.clients['/b1'].hangs = True
+    elif trouble == 'is for other robots':
+        rig.slots['b'].misfit = 'it does not fit slot a'
+        rig.control.contracts.clear()
+        rig.clients['/b1'].action_names = ('grip',)
+    else:
+        for robot in rig.robots:
+            robot.refused['b'] = 'b@1'
+    rig.look()
+    rig.note_there('/a2', True)
+    rig.look()
+    rig.look()
+    assert all(len(places_of(rig, name)['a']) == 2 for name in names)
+    assert rig.clients['/b1'].calls.count('open') <= 1
+
+
+def test_a_place_that_is_filled_leaves_first_who_was_put_first_meanwhile(make):
+    rig = make(THREE, standby=2)
+    rig.note_there('/p3', False)
+    rig.control.open(ask_of())
+    rig.note_there('/p3', True)
+    robot = rig.robots.current('robot')
+
+    def reorder(timeout_s: float) -> bool:
+        # what the dispatcher may do while a session is being opened
+        with rig.dispatcher.lock:
+            first, second = robot.places['prod']
+            robot.places = {'prod': (second, first)}
+            rig.replicas[first].robots -= 1
+            rig.replicas[second].robots += 1
+        return True
+
+    before = robot.places['prod']
+    rig.clients['/p3'].is_matched = reorder
+    rig.look()
+    assert robot.places['prod'] == (*before[::-1], '/p3')
+
+
+def test_sessions_that_are_not_used_are_kept_alive(rig):
+    rig.control.open(ask_of())
+    rig.look()
+    for client in rig.clients.values():
+        client.calls.clear()
+    rig.advance(KEEP_ALIVE_NS + SECOND)
+    rig.round_trip(episode=episode_in('a'))
+    (used,) = {server for server, _ in rig.outside.sent}
+    rig.look()
+    kept = [name for name, client in rig.clients.items() if client.calls == ['open']]
+    assert sorted(kept) == sorted(rig.replicas.keys() - {used})
+    rig.look()
+    assert all(len(client.calls) <= 1 for client in rig.clients.values())
+
+
+def test_one_that_nobody_has_a_session_with_is_tried_by_a_call(make):
+    rig = make(THREE)
+    rig.control.open(ask_of())
+    alone = next(r for r in rig.replicas.values() if not r.sessions)
+    alone.health.suspend('it has fallen silent', rig.now_ns)
+    rig.clients[alone.name].hangs = True
+    rig.advance(3 * SECOND)
+    rig.look()
+    assert not alone.is_ready
+    rig.clients[alone.name].hangs = False
+    rig.advance(10 * SECOND)
+    rig.look_until_probed()
+    rig.advance(10 * SECOND)
+    rig.look()
+    assert alone.is_ready
+    assert f'{alone.name} answers again' in rig.told
+
+
+def test_a_robot_that_one_policy_does_not_take_is_asked_of_it_once(make):
+    rig = make(SINGLE)
+    rig.note_there('/b1', False)
+    rig.control.open(ask_of())
+    rig.note_there('/b1', True)
+    rig.clients['/b1'].refuses = Refusal.FPS
+    for _ in range(5):
+        rig.look()
+    assert rig.clients['/b1'].calls.count('open') == 1
+    assert rig.drop('slot_refused') == 1
+    assert any("'robot' gets no episodes of slot b" in text for text in rig.told)
+    rig.clients['/b1'].restart()
+    rig.learn('/b1', 'b@2')
+    rig.look()
+    assert places_of(rig)['b'] == ('/b1',)

@@ -1,0 +1,281 @@
+"""A shadow beside a robot: what it would have done instead, and what was learned of it."""
+
+from __future__ import annotations
+
+from itertools import permutations
+from math import isnan, nan, sqrt
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+import numpy as np
+import pytest
+from support.router.shadow_rig import ask, CALM, key, LIVE, MS, ramp, run, S, SHADOW, start, World
+
+from lerobot_serve.router.shadow.comparator import AGE_LIMIT_NS, ROBOTS_LIMIT, SAMPLES_LIMIT
+from lerobot_serve.wire.schema import Status
+
+
+@pytest.fixture
+def world(tmp_path) -> World:
+    return World(tmp_path)
+
+
+def test_a_shadow_that_does_the_same_is_not_apart(world):
+    (found,) = world.sample(5, CALM, CALM, episode_id='e-7', latency_s=0.025)
+    assert (found.client_id, found.episode_id, found.seq) == ('robot_1', 'e-7', 5)
+    assert (found.live_policy, found.shadow_policy) == (LIVE, SHADOW)
+    assert (found.rows, found.divergence, found.per_action) == (5, 0.0, (0.0, 0.0))
+    assert (found.limits_known, found.cage_would_trip) == (True, False)
+    assert found.latency_ms == pytest.approx(25.0)
+    assert isnan(found.divergence_in_spreads)
+    assert world.drops == {}
+
+
+def test_the_difference_is_to_what_was_commanded_not_to_what_was_planned(world):
+    (found,) = world.sample(1, CALM, CALM, commanded=CALM + np.float32([0.3, 0.0]))
+    assert found.per_action == pytest.approx((0.3, 0.0))
+    assert found.divergence == pytest.approx(0.3 / sqrt(2))
+
+
+def test_only_rows_that_were_executed_are_compared(world):
+    world.request(key())
+    world.live(key(), CALM)
+    other = CALM.copy()
+    other[[0, 4]] = 50.0
+    world.shadow(key(), other)
+    world.executed(key(2), run(key(), 1, CALM[1:3]))
+    world.executed(key(3), run(key(), 3, CALM[3:4]), run(key(2), 0, CALM[:1]))
+    (found,) = world.poll()
+    assert (found.rows, found.divergence, found.cage_would_trip) == (3, 0.0, False)
+
+
+def arrivals(world: World) -> list:
+    return [
+        lambda: world.request(key()),
+        lambda: world.live(key(), CALM, seed=3),
+        lambda: world.shadow(key(), CALM + 0.2),
+        lambda: world.request(key(9), 'e-2'),
+    ]
+
+
+@pytest.mark.parametrize('order', permutations(range(4)))
+def test_the_order_of_arrival_changes_nothing(world, order):
+    for number in order:
+        arrivals(world)[number]()
+    world.executed(key(2), run(key(), 0, CALM))
+    world.executed(key(3), run(key(2), 0, CALM[:1]))
+    (found,) = world.poll()
+    assert (found.episode_id, found.rows) == ('e-1', 5)
+    assert found.divergence == pytest.approx(0.2)
+
+
+def test_a_slow_shadow_is_compared_when_it_answers(world):
+    world.request(key())
+    world.live(key(), CALM)
+    world.executed(key(2), run(key(), 0, CALM))
+    world.executed(key(3), run(key(2), 0, CALM[:1]))
+    assert world.poll(5.0) == []
+    world.shadow(key(), CALM)
+    (found,) = world.poll()
+    assert found.latency_ms == 5000.0
+
+
+# what trips
+
+
+def test_a_shadow_that_would_have_tripped_the_cage(world):
+    (found,) = world.sample(1, CALM, ramp(0.0, 0.3, 5))
+    assert (found.limits_known, found.cage_would_trip) == (True, True)
+
+
+def test_a_shadow_whose_actions_are_no_numbers_trips_and_is_in_no_mean(world):
+    world.sample(1, CALM, CALM + 0.5)
+    (found,) = world.sample(11, CALM, CALM * np.float32([nan, 1.0]))
+    assert isnan(found.divergence)
+    assert isnan(found.per_action[0]) and found.per_action[1] == 0.0
+    assert found.cage_would_trip
+    summary = world.book.summary()
+    assert (summary.samples, summary.trips) == (2, 1)
+    assert summary.divergence_mean == pytest.approx(0.5)
+
+
+def test_without_limits_it_is_not_known_what_the_cage_would_have_said(tmp_path):
+    world = World(tmp_path, limits=False)
+    (found,) = world.sample(1, CALM, ramp(0.0, 9.0, 5))
+    assert (found.limits_known, found.cage_would_trip) == (False, False)
+
+
+def test_limits_that_cannot_be_used_are_counted_and_said(world):
+    assert 'not JSON' in world.book.on_session(ask(limits=b'noise'))
+    assert world.drops == {'limits_unusable': 1}
+    assert not world.sample(1, CALM, CALM)[0].limits_known
+
+
+def test_the_first_row_is_judged_from_what_was_commanded_before(world):
+    def compared(seq: int, **fields: bool) -> bool:
+        """Let the shadow begin 0.3 further than the robot was, of which it may go 0.25."""
+        world.executed(key(seq), run(key(seq - 1), 0, ramp(0.0, 0.0, 3)))
+        world.request(key(seq))
+        world.live(key(seq), CALM)
+        world.shadow(key(seq), ramp(0.3, 0.1, 5))
+        world.executed(key(seq + 1), run(key(seq), 0, CALM, **fields))
+        world.executed(key(seq + 2), run(key(seq + 1), 0, CALM[-1:]))
+        (found,) = world.poll()
+        return found.cage_would_trip
+
+    assert compared(10)
+    # meanwhile something else was commanded
+    assert not compared(20, after_pause=True)
+
+
+def test_between_two_rows_something_else_may_have_been_commanded(world):
+    rows = np.concatenate((ramp(0.0, 0.1, 3), ramp(0.9, 0.0, 2)))
+    for seq, after_pause in ((10, True), (20, False)):
+        world.request(key(seq))
+        world.live(key(seq), CALM)
+        world.shadow(key(seq), rows)
+        later = run(key(seq), 3, CALM[3:], after_pause=after_pause)
+        world.executed(key(seq + 1), run(key(seq), 0, CALM[:3]), later)
+        world.executed(key(seq + 2), run(key(seq + 1), 0, CALM[:1]))
+        (found,) = world.poll()
+        assert found.cage_would_trip != after_pause
+
+
+# what cannot be compared
+
+
+def test_a_shadow_that_fails_is_counted(world):
+    world.request(key())
+    world.live(key(), CALM)
+    world.shadow(key(), (), status=Status.NOT_FINITE)
+    world.executed(key(2), run(key(), 0, CALM))
+    assert world.poll(60) == []
+    assert world.drops == {'shadow_failed': 1}
+
+
+def test_a_request_that_the_shadow_was_not_sent_is_counted_once(world):
+    world.book.on_unasked(start(key()), 'shadow_no_session', world.now_ns)
+    world.live(key(), CALM)
+    world.executed(key(2), run(key(), 0, CALM))
+    assert world.poll(60) == []
+    assert world.drops == {'shadow_no_session': 1}
+
+
+def test_a_robot_that_got_no_actions_is_counted(world):
+    world.request(key())
+    world.live(key(), (), status=Status.POLICY_ERROR)
+    world.shadow(key(), CALM)
+    assert world.poll(60) == []
+    assert world.drops == {'shadow_unmatched': 1}
+
+
+@pytest.mark.parametrize(
+    ('rows', 'reason'),
+    [
+        (ramp(0, 0, 5, columns=3), 'shadow_shape'),
+        (ramp(0, 0, 5, columns=1), 'shadow_shape'),
+        (ramp(0, 0, 2), 'shadow_short'),
+    ],
+)
+def test_a_shadow_of_another_shape_is_counted(world, rows, reason):
+    world.request(key())
+    world.live(key(), CALM)
+    world.shadow(key(), rows)
+    world.executed(key(2), run(key(), 2, CALM[2:]))
+    world.executed(key(3), run(key(2), 0, CALM[:1]))
+    assert world.poll() == []
+    assert world.drops == {reason: 1}
+
+
+def test_a_shadow_that_never_answers_is_counted(world):
+    world.request(key())
+    world.live(key(), CALM)
+    world.executed(key(2), run(key(), 0, CALM))
+    assert world.poll(AGE_LIMIT_NS / S) == []
+    assert world.drops == {'shadow_unanswered': 1}
+
+
+# all together
+
+
+def test_the_summary_is_of_the_policy_in_shadow(world):
+    for n in range(30):
+        world.sample(10 * n + 1, CALM, CALM + 0.5, episode_id=f'e-{n % 4}', latency_s=0.02)
+        world.now_ns += 480 * MS
+    summary = world.book.summary()
+    assert (summary.shadow_policy, summary.live_policy) == (SHADOW, LIVE)
+    assert (summary.episodes, summary.samples, summary.trips) == (4, 30, 0)
+    assert summary.hours == pytest.approx(29 * 0.5 / 3600)
+    assert summary.latency_ms_p50 == summary.latency_ms_p95 == pytest.approx(20.0)
+    assert summary.drops == {}
+
+
+def test_before_the_first_sample_there_is_nothing_to_say(world):
+    summary = world.book.summary()
+    assert (summary.shadow_policy, summary.samples, summary.hours) == ('', 0, 0)
+    assert isnan(summary.divergence_mean) and isnan(summary.latency_ms_p50)
+
+
+def test_what_was_learned_is_there_after_a_restart(world):
+    world.sample(1, CALM, CALM + 0.5)
+    world.book.close()
+    world.book = world.open()
+    world.sample(11, CALM, CALM + 1.0)
+    summary = world.book.summary()
+    assert (summary.samples, summary.episodes) == (2, 1)
+    assert summary.divergence_mean == pytest.approx(0.75)
+    assert world.said == []
+
+
+def test_it_is_saved_while_it_runs(world):
+    world.sample(1, CALM, CALM)
+    world.poll(11)
+    assert world.kept
+
+
+steps = st.tuples(
+    st.sampled_from(['request', 'live', 'shadow', 'second', 'executed', 'session', 'poll']),
+    st.integers(0, 3),
+    st.integers(0, 9),
+    st.sampled_from([0, 1, 2, 5]),
+    st.sampled_from([1, 2, 3]),
+    st.sampled_from([0.0, 0.25, nan, 3e38]),
+)
+
+
+@given(st.lists(steps, max_size=80))
+@settings(max_examples=80)
+def test_nothing_that_arrives_does_harm(tmp_path_factory, script):
+    world = World(tmp_path_factory.mktemp('state'))
+    found = []
+    for what, robot, seq, count, columns, value in script:
+        of = key(seq, f'robot_{robot}')
+        rows = np.full((count, columns), value, np.float32)
+        if what == 'request':
+            world.request(of)
+        elif what == 'executed':
+            world.executed(key(seq + 1, of.client_id), *[run(of, seq % 3, rows)] * bool(count))
+        elif what == 'session':
+            names = tuple(f'j{i}' for i in range(columns))
+            world.book.on_session(ask(client_id=of.client_id, names=names))
+        elif what == 'poll':
+            found += world.poll(count)
+        else:
+            getattr(world, what)(of, rows, seed=seq)
+    found += world.poll(AGE_LIMIT_NS / S)
+    for comparison in found:
+        assert comparison.rows >= 1
+        assert not comparison.divergence < 0
+        assert isnan(comparison.divergence) <= comparison.cage_would_trip
+    assert world.book.summary().samples == len(found)
+
+
+def test_a_flood_is_held_back(world):
+    for number in range(SAMPLES_LIMIT + ROBOTS_LIMIT):
+        of = key(1, f'robot_{number}')
+        world.request(of)
+        world.live(of, CALM)
+        world.executed(key(2, of.client_id), run(of, 0, CALM))
+    world.book.poll(world.now_ns)
+    assert world.drops['shadow_overflow'] == ROBOTS_LIMIT
+    assert world.book.size < 20 * CALM.size * SAMPLES_LIMIT

@@ -1,0 +1,293 @@
+"""The shadow's thread: it never matters to robots, whatever the shadow does."""
+
+from __future__ import annotations
+
+import sys
+import threading
+
+import pytest
+from support.router.shadow_feed_rig import chunk_bytes, feed_rig, LIMIT_S, LIVE, MS, SECOND, SHADOW
+
+from lerobot_serve.cage import limits_encoding
+from lerobot_serve.router.data_path.rules import ShadowRules
+from lerobot_serve.router.shadow.feed import DEPOSITS_LIMIT, REQUESTS_LIMIT
+from lerobot_serve.router.shadow.sessions import RETRY_NS
+from lerobot_serve.wire.schema import ID_LIMIT, Refusal, Status
+from lerobot_serve.wire.session import ServerUnreachable, SessionRefused
+
+
+@pytest.fixture
+def rig(tmp_path):
+    with feed_rig(tmp_path) as made:
+        made.start()
+        yield made
+
+
+@pytest.fixture
+def waiting(tmp_path):
+    """A feed whose thread was not started yet."""
+    with feed_rig(tmp_path) as made:
+        yield made
+
+
+def test_what_was_executed_is_compared_with_what_the_shadow_says(rig):
+    rig.rounds(rig.robot(), 1, 2, 3)
+    assert [found.seq for found, _ in rig.published] == [1]
+    found, names = rig.published[0]
+    assert (found.client_id, found.live_policy, found.shadow_policy) == ('robot', LIVE, SHADOW)
+    assert names == ('x', 'y')
+    assert rig.drops() == {}
+    assert rig.feed.summary().samples == 1
+
+
+def test_each_session_is_opened_once_and_anew_with_its_epoch(rig):
+    for epoch in (1, 2):
+        rig.rounds(rig.robot(epoch=epoch), 1, 2, 3)
+    rig.rounds(rig.robot('other'), 1)
+    assert [(a.client_id, a.session_epoch) for a in rig.shadow.opened] == [
+        ('robot', 1),
+        ('robot', 2),
+        ('other', 1),
+    ]
+    assert rig.shadow.asked[:4] == [
+        ('robot', 1, 1),
+        ('robot', 1, 2),
+        ('robot', 1, 3),
+        ('robot', 2, 1),
+    ]
+
+
+def test_no_more_requests_wait_than_there_is_room_for(waiting):
+    robot = waiting.robot()
+    for seq in range(REQUESTS_LIMIT + 5):
+        waiting.request(robot, seq)
+    waiting.start()
+    waiting.settle()
+    assert waiting.drops() == {'shadow_overflow': 5}
+    assert len(waiting.shadow.sent) == REQUESTS_LIMIT
+    waiting.request(robot, 99)
+    waiting.settle()
+    assert waiting.shadow.asked[-1] == ('robot', 1, 99)
+
+
+def test_a_flood_of_chunks_takes_the_room_of_requests_only_as_long_as_it_lasts(waiting):
+    robot = waiting.robot()
+    for _ in range(DEPOSITS_LIMIT):
+        waiting.feed.on_shadow_chunk(b'')
+    for seq in range(2 * REQUESTS_LIMIT):
+        waiting.request(robot, seq)
+    assert waiting.drops() == {'shadow_overflow': 2 * REQUESTS_LIMIT}
+    waiting.start()
+    waiting.settle()
+    waiting.request(robot, 1000)
+    waiting.settle()
+    assert waiting.shadow.asked == [('robot', 1, 1000)]
+    assert waiting.drops()['shadow_overflow'] == 2 * REQUESTS_LIMIT
+
+
+def test_what_found_no_room_is_counted_once(waiting):
+    robot = waiting.robot()
+    requests = [waiting.request(robot, seq) for seq in range(REQUESTS_LIMIT + 5)]
+    for request in requests:
+        waiting.serve(robot, request)
+        waiting.feed.on_shadow_chunk(chunk_bytes(request, SHADOW))
+    waiting.start()
+    waiting.settle()
+    waiting.now_ns += 60 * SECOND
+    waiting.settle()
+    assert waiting.drops() == {'shadow_overflow': 5, 'shadow_unmatched': REQUESTS_LIMIT}
+
+
+def test_a_shadow_that_refuses_a_robot_is_left_alone_with_that_one(rig):
+    rig.shadow.error = SessionRefused(Refusal.CAPACITY, 'it is full')
+    rig.rounds(rig.robot(), 1, 2, 3)
+    rig.now_ns += RETRY_NS - MS
+    rig.rounds(rig.robot(), 4)
+    assert len(rig.shadow.opened) == 1
+    assert rig.drops()['shadow_no_session'] == 4
+    assert rig.told == ["the shadow refuses 'robot': it is full"]
+    # another robot may fit
+    rig.shadow.error = None
+    rig.rounds(rig.robot('other'), 1)
+    assert len(rig.shadow.opened) == 2
+    rig.now_ns += MS
+    rig.rounds(rig.robot(), 5)
+    assert len(rig.shadow.opened) == 3
+    assert rig.shadow.asked == [('other', 1, 1), ('robot', 1, 5)]
+
+
+def test_a_shadow_that_does_not_answer_is_left_alone_altogether(rig):
+    rig.shadow.error = ServerUnreachable('it did not answer')
+    for name in ('one', 'two', 'three'):
+        rig.rounds(rig.robot(name), 1, 2)
+    assert len(rig.shadow.opened) == 1
+    assert rig.drops()['shadow_no_session'] == 6
+    assert rig.told == ['the shadow cannot be reached: it did not answer']
+    rig.now_ns += RETRY_NS
+    rig.rounds(rig.robot('two'), 3)
+    assert len(rig.shadow.opened) == 2
+    # said once for the whole stretch, and again for the next
+    assert len(rig.told) == 1
+    rig.shadow.error = None
+    rig.now_ns += RETRY_NS
+    rig.rounds(rig.robot('two'), 4)
+    rig.shadow.error = ServerUnreachable('it did not answer')
+    rig.rounds(rig.robot('one'), 5)
+    assert len(rig.told) == 2
+
+
+def test_what_the_shadow_was_not_asked_is_counted_once_and_not_kept(rig):
+    rig.shadow.error = ServerUnreachable('gone')
+    rig.rounds(rig.robot(), *range(1, 20), shadow=False)
+    rig.now_ns += 60 * SECOND
+    rig.settle()
+    assert rig.drops() == {'shadow_no_session': 19}
+
+
+def test_a_lost_session_is_opened_again(rig):
+    robot = rig.robot()
+    request = rig.request(robot, 1)
+    rig.feed.on_shadow_chunk(chunk_bytes(request, '', status=Status.NO_SESSION))
+    rig.rounds(robot, 2)
+    assert len(rig.shadow.opened) == 2
+    assert rig.drops() == {'shadow_failed': 1}
+
+
+def test_second_draws_come_from_the_live_policy_under_another_name(rig):
+    robot = rig.robot()
+    # that a policy draws random numbers is seen by its first answer
+    rig.rounds(robot, 1, 2, 3, seed=10)
+    assert [ask.client_id for ask in rig.again.opened] == ['robot~again']
+    assert rig.again.asked == [('robot~again', 1, 2), ('robot~again', 1, 3)]
+    second = rig.again.sent[0]
+    rig.feed.on_again(chunk_bytes(second, LIVE, seed=77))
+    rig.settle()
+    assert 'second_draw_late' not in rig.drops()
+    # the shadow is asked under the robot's own name
+    assert {name for name, _, _ in rig.shadow.asked} == {'robot'}
+
+
+def test_a_policy_that_draws_nothing_is_asked_once(rig):
+    rig.rounds(rig.robot(), 1, 2, 3)
+    assert not rig.again.opened
+
+
+def test_second_draws_need_room_and_a_name_that_fits(rig):
+    rig.has_room = False
+    rig.rounds(rig.robot(), 1, 2, 3, seed=10)
+    assert rig.drops() == {'second_draw_no_room': 2}
+    rig.has_room = True
+    rig.rounds(rig.robot('n' * ID_LIMIT), 1, seed=10)
+    assert rig.drops()['second_draw_no_room'] == 3
+    rig.again.error = SessionRefused(Refusal.CAPACITY, 'full')
+    rig.rounds(rig.robot(), 4, seed=10)
+    assert rig.drops()['second_draw_no_session'] == 1
+    assert not rig.again.sent
+
+
+def test_a_second_session_that_was_lost_is_opened_again(rig):
+    robot = rig.robot()
+    rig.rounds(robot, 1, 2, seed=10)
+    lost = chunk_bytes(rig.again.sent[-1], '', status=Status.NO_SESSION)
+    rig.feed.on_again(lost)
+    rig.rounds(robot, 3, seed=10)
+    assert len(rig.again.opened) == 2
+    assert rig.drops()['second_draw_failed'] == 1
+
+
+def test_the_sessions_of_a_robot_that_is_gone_are_closed(rig):
+    robot = rig.robot()
+    rig.rounds(robot, 1, 2, seed=10)
+    assert (rig.shadow.sessions, rig.again.sessions) == ({'robot': 1}, {'robot~again': 1})
+    rig.feed.on_session_closed(rig.robot(epoch=9).ask)
+    rig.settle()
+    assert rig.shadow.sessions, 'that was another session'
+    rig.feed.on_session_closed(robot.ask)
+    rig.settle()
+    assert (rig.shadow.sessions, rig.again.sessions) == ({}, {})
+    # closed once, and opened again when the robot is back
+    rig.feed.on_session_closed(robot.ask)
+    rig.rounds(robot, 3)
+    assert (len(rig.shadow.closed), len(rig.shadow.opened)) == (1, 2)
+
+
+def test_a_shadow_that_does_not_answer_is_not_told_of_each_robot_that_goes(rig):
+    robots = [rig.robot(f'robot_{number}') for number in range(5)]
+    for robot in robots:
+        rig.rounds(robot, 1)
+    rig.shadow.error = ServerUnreachable('it hangs')
+    for robot in robots:
+        rig.feed.on_session_closed(robot.ask)
+    rig.settle()
+    assert len(rig.shadow.closed) == 1
+
+
+def test_a_shadow_that_hangs_keeps_nobody_waiting(rig):
+    rig.shadow.hangs = threading.Event()
+    robot = rig.robot()
+    for seq in range(DEPOSITS_LIMIT * 2):
+        request = rig.request(robot, seq)
+        rig.serve(robot, request)
+        rig.feed.on_shadow_chunk(b'')
+    assert not rig.feed.finish(0.0)
+    assert rig.drops()['shadow_overflow'] > DEPOSITS_LIMIT
+    rig.shadow.hangs.set()
+    rig.settle()
+
+
+def test_limits_that_cannot_be_used_are_said_and_counted(rig):
+    extensions = ((limits_encoding.EXTENSION_KEY, b'nonsense'),)
+    rig.rounds(rig.robot(extensions=extensions), 1)
+    assert rig.told
+    assert rig.told[0].startswith("limits of 'robot': ")
+    assert rig.drops() == {'limits_unusable': 1}
+
+
+def test_malformed_answers_are_counted_and_end_nothing(rig):
+    robot = rig.robot()
+    request = rig.request(robot, 1)
+    whole = chunk_bytes(request, SHADOW)
+    for deposit in (rig.feed.on_shadow_chunk, rig.feed.on_again):
+        for raw in (b'', b'\x00\x01\x00\x00', b'\xff' * 64, request, whole[:-5]):
+            deposit(raw)
+    rig.settle()
+    assert sum(rig.drops().values()) == 10
+    rig.rounds(robot, 2, 3, 4)
+    assert rig.published
+
+
+def test_the_share_that_is_sampled_may_change_at_any_time(rig):
+    rig.feed.rules = ShadowRules(0.0, 0.0)
+    rig.rounds(rig.robot(), 1, 2, 3)
+    assert not rig.shadow.sent
+    assert rig.drops() == {}
+    rig.feed.rules = ShadowRules(100.0, 0.0)
+    rig.rounds(rig.robot(), 4, 5, seed=10)
+    assert len(rig.shadow.sent) == 2
+    assert not rig.again.sent
+
+
+def test_drops_may_be_read_while_they_are_counted(rig):
+    """A dictionary must not change its size under its reader."""
+    counted = rig.book.drops
+    counted.update(f'reason_{number}' for number in range(1000))
+    done = threading.Event()
+
+    def count() -> None:
+        number = 1000
+        while not done.is_set():
+            counted[f'reason_{number}'] += 1
+            del counted[f'reason_{number}']
+            number += 1
+
+    counter = threading.Thread(target=count)
+    before_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        counter.start()
+        for _ in range(200):
+            assert len(rig.drops()) >= 1000
+    finally:
+        done.set()
+        counter.join(LIMIT_S)
+        sys.setswitchinterval(before_s)

@@ -1,0 +1,142 @@
+"""Every parameter that may change while the router runs does so, where it acts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from support.router.router_core_rig import RoutingRig, TWO_SLOTS
+
+from lerobot_serve.parameters import parameter_specs, ParameterError
+from lerobot_serve.router.core import RouterCore, shadow_rules
+from lerobot_serve.router.parameters import RouterParameters
+
+PLAN = ('5', '50', '100')
+
+
+@pytest.fixture
+def rig(tmp_path):
+    built = RoutingRig(tmp_path, **TWO_SLOTS, canary_plan=PLAN)
+    yield built
+    built.close()
+
+
+def lacks(serving: RouterCore) -> str:
+    serving.update_canary()
+    return serving.slots['b'].unmet_requirements
+
+
+# field -> another value, and what is to be seen of it where it acts
+TABLE: dict[str, tuple[object, Callable[[RouterCore], object], object]] = {
+    'split_percent': (20, lambda s: s.dispatcher.asking.rules.split_percent, 20),
+    'spare': ('both', lambda s: s.slots['b'].is_spare and s.slots['a'].is_spare, True),
+    'rollback_now': (True, lambda s: s.canary._rollback_now, True),
+    'leave_within_s': (5.0, lambda s: s.intent.leave_within_ns, 5_000_000_000),
+    'answer_timeout_s': (0.25, lambda s: s.dispatcher.asking.rules.timeout_ns, 250_000_000),
+    'hedge_factor': (3.5, lambda s: s.dispatcher.asking.rules.hedge_factor, 3.5),
+    'hedge_percent': (50.0, lambda s: s.dispatcher.asking.rules.hedge_percent, 50.0),
+    'shadow_percent': (12.5, lambda s: shadow_rules(s.parameters).percent, 12.5),
+    'shadow_spread_percent': (7.5, lambda s: shadow_rules(s.parameters).spread_percent, 7.5),
+    'shadow_minimum_hours': (1.5, lambda s: '0.00 of 1.5 hours' in lacks(s), True),
+    'shadow_minimum_episodes': (7, lambda s: '0 of 7 episodes' in lacks(s), True),
+    # read when it is activated, from the present parameters
+    'settle_s': (9.0, lambda s: s.parameters.settle_s, 9.0),
+    'canary_plan': (('10', '100'), lambda s: s.canary.canary.plan.steps[0].share_percent, 10),
+    'canary_minimum_episodes': (3, lambda s: s.canary.canary.plan.steps[0].minimum_episodes, 3),
+    'canary_minimum_s': (2.0, lambda s: s.canary.canary.plan.steps[0].minimum_s, 2.0),
+    'canary_margin': (0.25, lambda s: s.canary.canary.terms.margin, 0.25),
+    'canary_false_promotion': (0.125, lambda s: s.canary.canary.terms.false_promotion, 0.125),
+    'canary_false_rollback': (0.125, lambda s: s.canary.canary.terms.false_rollback, 0.125),
+    'canary_block_episodes': (7, lambda s: s.canary.canary.terms.block_episodes, 7),
+    'canary_verdict_within_hours': (2.0, lambda s: s.tally.verdict_within_ns, 7200 * 10**9),
+    'canary_max_failed_percent': (
+        9.0,
+        lambda s: s.canary.canary.limits.failed_replies_percent,
+        9.0,
+    ),
+    'canary_minimum_answers': (9, lambda s: s.canary.canary.limits.minimum_answers, 9),
+    'canary_minimum_commands': (9, lambda s: s.canary.canary.limits.minimum_commands, 9),
+    'canary_max_latency_ratio': (9.0, lambda s: s.canary.canary.limits.latency_ratio, 9.0),
+    'canary_max_trip_percent': (9.0, lambda s: s.canary.canary.limits.trips_percent, 9.0),
+    'canary_max_fallback_percent': (
+        9.0,
+        lambda s: s.canary.canary.limits.fallbacks_percent,
+        9.0,
+    ),
+    'canary_max_divergence': (9.0, lambda s: s.canary.canary.limits.divergence, 9.0),
+}
+
+
+def test_the_table_has_every_parameter_that_may_change():
+    live = {spec.field for spec in parameter_specs(RouterParameters) if spec.live}
+    assert live == set(TABLE)
+
+
+@pytest.mark.parametrize('field', TABLE)
+def test_a_change_arrives_where_it_acts(rig, field):
+    value, seen, wanted = TABLE[field]
+    assert seen(rig.serving) != wanted
+    rig.serving.change(replace(rig.parameters, **{field: value}))
+    assert seen(rig.serving) == wanted
+    rig.serving.change(rig.parameters)
+    assert seen(rig.serving) != wanted
+
+
+def test_a_change_of_one_thing_leaves_the_rest_as_it_was(rig):
+    rig.serving.update_canary()
+    before = rig.serving.canary.canary.history
+    rig.serving.change(replace(rig.parameters, hedge_percent=50.0))
+    assert rig.serving.canary.canary.history == before
+    assert not rig.serving.update_canary()
+
+
+def split(rig: RoutingRig, percent: int) -> None:
+    rig.serving.check_change(rig.parameters, replace(rig.parameters, split_percent=percent))
+
+
+def test_the_split_is_the_canarys_while_it_goes_on(rig):
+    with pytest.raises(ParameterError, match=r"split_percent stays 50: it is the canary's"):
+        split(rig, 40)
+    # everything else may change
+    rig.serving.check_change(rig.parameters, replace(rig.parameters, hedge_percent=1.0))
+    rig.serving.run_canary_command('rollback', 'a test')
+    split(rig, 100)
+    with pytest.raises(ParameterError, match=r'slot b would get 60 %.*rolled back.*a test'):
+        split(rig, 40)
+    rig.serving.intent.lift(rig.slots['b'])
+    split(rig, 40)
+
+
+def test_no_share_goes_to_a_slot_that_takes_none(tmp_path):
+    rig = RoutingRig(tmp_path, **TWO_SLOTS)
+    rig.away('/b1')
+    with pytest.raises(ParameterError, match='slot b would get 60 % and takes no episodes: /b1'):
+        split(rig, 40)
+    split(rig, 100)
+    rig.away('/a1', '/a2')
+    with pytest.raises(ParameterError, match='slot a would get 100 %'):
+        split(rig, 100)
+    rig.close()
+
+
+def test_with_one_slot_the_split_means_nothing(tmp_path):
+    rig = RoutingRig(tmp_path, slot_prod=('/one',))
+    rig.away('/one')
+    split(rig, 0)
+    rig.close()
+
+
+def test_servers_without_a_leading_slash_are_in_the_routers_namespace():
+    given = RouterParameters(slot_b=('/far/policy_server',), shadow_policy='shadow/policy_server')
+    for namespace, slot_a in (('/', '/slot_a'), ('/cell_1', '/cell_1/slot_a')):
+        named = given.within(namespace)
+        assert named.slot_a == (f'{slot_a}/policy_server',)
+        assert named.slot_b == ('/far/policy_server',)
+        assert named.shadow_policy == f'{slot_a[:-7]}/shadow/policy_server'
+        assert named.within('/elsewhere') == named
+    one = RouterParameters(slot_a=('x/policy_server',), slot_b=('/cell/x/policy_server',))
+    with pytest.raises(ParameterError, match='in slot_b and in slot_a'):
+        one.within('/cell')
+    with pytest.raises(ParameterError, match='must name nodes, like'):
+        RouterParameters(slot_a=('x//y',)).check()

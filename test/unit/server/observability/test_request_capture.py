@@ -1,0 +1,158 @@
+"""Captures: what is kept in memory, what is written around trouble, and what a full disk does."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+import threading
+
+import pytest
+from support.server.capture_rig import ask, Captured, fails_at, NAN, rig_of, S
+from support.server.server_core_rig import request, Rig
+from support.server.worker_rig import gives, HEADER, mail, OBSERVATION, raises, ROWS
+
+from lerobot_serve.server.observability.request_capture import capture_reason, NothingToCapture
+from lerobot_serve.server.observability.request_observer import make_request_observer, NodeContext
+from lerobot_serve.server.observability.server_statistics import ServerStatistics
+from lerobot_serve.server.parameters import ServerParameters
+from lerobot_serve.trace.format.incident_file import read_exchanges, read_incident
+from lerobot_serve.wire import chunk as wire_chunk
+from lerobot_serve.wire.chunk import Chunk
+from lerobot_serve.wire.schema import Status
+
+
+@pytest.fixture
+def captured(tmp_path) -> Captured:
+    return Captured(tmp_path / 'captures')
+
+
+@pytest.mark.parametrize(
+    ('how', 'why'), [(raises(ValueError('no')), 'policy_error'), (gives(NAN), 'not_finite')]
+)
+def test_a_policy_that_fails_leaves_the_last_requests_of_that_robot(captured, how, why):
+    rig = rig_of(captured, fails_at({4}, how), stochastic=True)
+    rig.open(1)
+    rig.open(2)
+    ask(rig, 1, seq=1)
+    ask(rig, 2, seq=1)
+    ask(rig, 1, seq=2)
+    chunk = ask(rig, 1, seq=3)
+    captured.write()
+    (name,) = captured.names()
+    assert name.startswith('20250615T150640.')
+    assert name.endswith(f'Z-robot_1-3-{why}.safetensors')
+    incident = read_incident(captured.folder / name)
+    assert incident.about['why'] == why
+    assert (incident.about['client'], incident.about['seq']) == ('robot_1', 3)
+    assert incident.about['reason'] == chunk.status_text
+    assert incident.about['node'] == '/policy_server'
+    assert [pair.info['seq'] for pair in incident.pairs] == [1, 2, 3]
+    assert [pair.info['status'] for pair in incident.pairs] == ['ok', 'ok', why]
+    request_bytes, answer, info = incident.pairs[-1]
+    assert request_bytes == request(1, seq=3)
+    assert wire_chunk.decode(answer).status_text == chunk.status_text
+    assert info['seed'] == chunk.seed > 0
+    assert (info['client'], info['session_epoch'], info['episode_id']) == (
+        'robot_1',
+        7,
+        'episode_1',
+    )
+    assert (info['session_id'], info['task']) == ('robot_1#00000007', 'fold the towel')
+    assert captured.told == [('captured', str(captured.folder / name))]
+
+
+def test_a_request_stands_in_one_file(captured):
+    rig = rig_of(captured, fails_at({2, 4}, gives(NAN)))
+    rig.open()
+    for seq in (1, 2, 3, 4):
+        ask(rig, seq=seq)
+    captured.write()
+    seqs = [[pair.info['seq'] for pair in read_exchanges(path)] for path in captured.paths()]
+    assert seqs == [[1, 2], [3, 4]]
+
+
+def test_what_goes_well_and_what_robots_do_wrong_is_not_written(captured):
+    rig = rig_of(captured)
+    rig.open()
+    ask(rig)
+    rig.serving.deposit(request()[:-40], 0)
+    rig.step()
+    captured.write()
+    assert captured.names() == []
+    assert captured.told == []
+
+
+def answer(status: Status = Status.OK) -> Chunk:
+    return Chunk(HEADER, 'robot_1', 'episode_1', ROWS, ROWS, status=status)
+
+
+@pytest.mark.parametrize(
+    ('within_s', 'status', 'now_ns', 'why'),
+    [
+        (0.0, Status.OK, 100 * S, ''),
+        (1.0, Status.OK, S, ''),
+        (1.0, Status.OK, S + 1, 'too_late'),
+        (1.0, Status.TOO_LATE, 0, 'too_late'),
+        (1.0, Status.DRAINING, 5 * S, ''),
+        (0.0, Status.BAD_OBSERVATION, 0, ''),
+    ],
+)
+def test_late_is_what_the_robot_cannot_use(within_s, status, now_ns, why):
+    asked = mail(OBSERVATION)
+    session = replace(asked.session, ask=replace(asked.session.ask, answer_within_s=within_s))
+    assert capture_reason(replace(asked, session=session), answer(status), now_ns) == why
+
+
+def test_an_operator_gets_everything_that_is_kept(captured):
+    rig = rig_of(captured)
+    rig.open(1)
+    rig.open(2)
+    ask(rig, 1)
+    ask(rig, 2)
+    path = captured.capture.everything()
+    captured.write()
+    assert [pair.info['client'] for pair in read_exchanges(path)] == ['robot_1', 'robot_2']
+    assert path.name.endswith('Z-all-0-operator.safetensors')
+    with pytest.raises(NothingToCapture, match='no request since the last capture'):
+        captured.capture.everything()
+
+
+def test_the_server_tells_operators_and_the_trace_of_a_capture(tmp_path):
+    informed, warned = [], []
+    here = NodeContext('/policy_server', lambda: 0, warned.append, informed.append)
+    parameters = ServerParameters(
+        capture_folder=str(tmp_path / 'captures'), trace_folder=str(tmp_path / 'trace')
+    )
+    statistics = ServerStatistics()
+    watch = make_request_observer(lambda: parameters, statistics, here)
+    rig = Rig(gives(NAN), watch=lambda _: watch)
+    rig.open()
+    ask(rig)
+    stop, threads = threading.Event(), []
+
+    def start(name, target, wake):
+        threads.append((threading.Thread(target=target, name=name), wake))
+        threads[-1][0].start()
+        return threads[-1][0]
+
+    watch.start(start, stop, [])
+    stop.set()
+    for thread, wake in threads:
+        wake()
+        thread.join(10)
+    assert [thread.name for thread, _ in threads] == ['capture', 'trace']
+    (path,) = (tmp_path / 'captures').iterdir()
+    assert informed == [f'captured requests into {path}']
+    assert read_incident(path).about['parameters']['capture_folder'] == parameters.capture_folder
+    (trace,) = (tmp_path / 'trace').iterdir()
+    assert f'"name":"captured","why":"{path}"' in trace.read_text()
+    assert (warned, statistics.drop_counts()) == ([], {})
+
+
+def test_without_a_folder_nothing_is_captured_and_an_operator_hears_why():
+    watch = make_request_observer(
+        ServerParameters,
+        ServerStatistics(),
+        NodeContext('/s', lambda: 0, pytest.fail, pytest.fail),
+    )
+    with pytest.raises(NothingToCapture, match='capture_folder is empty; start the server with'):
+        watch.capture()

@@ -1,0 +1,177 @@
+"""The server's trace: what became of every request, and of the server itself."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+
+import numpy as np
+import pytest
+from support.server.server_core_rig import request, Rig
+from support.server.server_trace_rig import Told
+from support.server.worker_rig import FRAME, gives, OBSERVATION, raises, ROWS
+
+from lerobot_serve.wire.schema import Refusal
+from lerobot_serve.wire.session import SessionRefused
+
+NAN = np.full_like(ROWS, np.nan)
+GOODBYE = SessionRefused(Refusal.DRAINING, 'the server is going away')
+
+
+@pytest.fixture
+def told(tmp_path) -> Told:
+    return Told(tmp_path)
+
+
+def test_a_request_that_was_answered_has_all_that_is_known_of_it(told):
+    rig = Rig(watch=told.watch, stochastic=True)
+    rig.open()
+    rig.serving.deposit(request(), 0)
+    (chunk,) = rig.step()
+    (record,) = told.read('request')
+    assert record.pop('chunk_bytes') > 0
+    (image,) = record.pop('images')
+    assert (image['name'], image['sha256']) == (
+        OBSERVATION.images[0].name,
+        sha256(FRAME.tobytes()).hexdigest(),
+    )
+    assert record == {
+        'kind': 'request',
+        'mono_ns': 5,
+        'client': 'robot_1',
+        'session_id': 'robot_1#00000007',
+        'session_epoch': 7,
+        'seq': 3,
+        'episode_id': 'episode_1',
+        'status': 'ok',
+        'episode': 2,
+        'routing': {'slot': 'a'},
+        'policy': 'fake@0123456789abcdef',
+        'seed': chunk.seed,
+        'queue_wait_ms': 1.0,
+        'processing_ms': chunk.processing_ms,
+        'inference_ms': 1.0,
+        'request_bytes': len(request()),
+        'chunk_range': [0, len(ROWS)],
+        'superseded': 0,
+        'task': 'fold the towel',
+    }
+
+
+@pytest.mark.parametrize(
+    ('predict', 'status', 'why'),
+    [
+        (raises(ValueError('no')), 'policy_error', 'the policy raised ValueError: no'),
+        (gives(NAN), 'not_finite', 'the model chunk holds NaN or infinity'),
+    ],
+)
+def test_a_policy_that_fails_is_an_incident(told, predict, status, why):
+    rig = Rig(predict, watch=told.watch, stochastic=True)
+    rig.open()
+    rig.serving.deposit(request(), 0)
+    rig.step()
+    (record,) = told.read('request')
+    assert (record['status'], record['reason']) == (status, why)
+    assert record['seed'] > 0
+    assert 'inference_ms' not in record
+    (incident,) = told.read('incident')
+    assert (incident['name'], incident['why'], incident['seq']) == (status, why, 3)
+    told.recorder.look()
+    assert told.read('drop') == []
+
+
+def test_one_bad_request_of_a_batch_leaves_the_others_well(told):
+    def predict(asked):
+        return gives(NAN if asked.session_id.startswith('robot_2') else ROWS)(asked)
+
+    rig = Rig(predict, watch=told.watch)
+    mails = []
+    for number in (1, 2):
+        rig.open(number)
+        rig.serving.deposit(request(number, seq=number), 0)
+        mails += rig.mailbox.take()
+    for mail, chunk in rig.worker.answer(mails):
+        rig.tell(mail, chunk)
+    assert told.statuses() == [(1, 'ok'), (2, 'not_finite')]
+
+
+def test_a_request_that_is_no_observation_is_told_without_its_content(told):
+    rig = Rig(watch=told.watch)
+    rig.open()
+    rig.serving.deposit(request()[:-40], 0)
+    rig.step()
+    (record,) = told.read('request')
+    assert record['status'] == 'bad_observation'
+    assert not {'task', 'images'} & set(record)
+
+
+def test_every_end_of_a_request_before_the_policy_saw_it_is_told(told):
+    rig = Rig(watch=told.watch)
+    session = rig.open()
+    for seq in (1, 2):
+        rig.serving.deposit(request(seq=seq), 0)
+    rig.serving.begin_episode(session, 3)
+    rig.serving.deposit(request(seq=3, episode=3), 1_000_000)
+    told.now_ns = 3_000_000
+    rig.serving.end([session], 'closed by its robot')
+    assert told.statuses() == [(1, 'superseded'), (2, 'episode_ended'), (3, 'session_ended')]
+    last = told.read('request')[-1]
+    assert (last['client'], last['episode_id'], last['episode']) == ('robot_1', 'episode_1', 3)
+    assert last['queue_wait_ms'] == 2.0
+    told.recorder.look()
+    assert told.read('drop') == []
+
+
+def test_what_comes_while_the_server_goes_away_is_told(told):
+    rig = Rig(watch=told.watch)
+    rig.open()
+    rig.serving.refuse(GOODBYE)
+    rig.tell(*rig.serving.deposit(request(), 0))
+    (record,) = told.read('request')
+    assert (record['status'], record['reason']) == ('draining', str(GOODBYE))
+    assert record['routing'] == {'slot': 'a'}
+    told.recorder.look()
+    assert told.read('drop') == []
+
+
+def test_an_answer_that_nobody_waits_for_any_more_is_told_as_that(told):
+    rig = Rig(watch=told.watch)
+    rig.open()
+    rig.serving.deposit(request(), 0)
+    ((mail, chunk),) = rig.worker.answer(rig.mailbox.take())
+    rig.watch.answered(mail, chunk, b'', 'session_closed')
+    assert told.statuses() == [(3, 'session_closed')]
+
+
+def test_a_request_without_a_session_has_the_name_of_its_caller(told):
+    rig = Rig(watch=told.watch)
+    rig.serving.enqueue_one_shot('one#1', request(9), 0, lambda _: None)
+    rig.step()
+    (record,) = told.read('request')
+    assert (record['client'], record['status']) == ('robot_9', 'ok')
+
+
+def test_what_reaches_no_session_is_told_together(told):
+    rig = Rig(watch=told.watch)
+    for raw in (b'', request(9), request(9)):
+        rig.serving.deposit(raw, 0)
+    told.recorder.look()
+    rig.serving.deposit(request(9), 0)
+    told.recorder.look()
+    told.recorder.look()
+    drops = [(record['reason'], record['count']) for record in told.read('drop')]
+    assert sorted(drops) == [('encapsulation', 1), ('no_session', 1), ('no_session', 2)]
+
+
+def test_every_drop_is_in_the_trace_once(told):
+    rig = Rig(raises(ValueError()), watch=told.watch)
+    session = rig.open()
+    for seq in (1, 2):
+        rig.serving.deposit(request(seq=seq), 0)
+        rig.step()
+    rig.serving.deposit(request(9), 0)
+    rig.serving.deposit(request(seq=3), 0)
+    rig.serving.end([session], 'gone')
+    told.recorder.look()
+    counted = sum(rig.drops.values())
+    in_records = sum(record['count'] for record in told.read('drop'))
+    assert counted == in_records + sum(status != 'ok' for _, status in told.statuses()) == 4

@@ -1,0 +1,248 @@
+"""Sessions: one for each robot, until it is gone or another one takes its place."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+import pytest
+from support.server.session_rig import ask, RULES, S, table
+
+from lerobot_serve.server.sessions.session_table import SessionTable
+from lerobot_serve.wire.names import session_name
+from lerobot_serve.wire.schema import ID_LIMIT, Refusal, SCHEMA_VERSION, StateClass
+from lerobot_serve.wire.session import SessionRefused, SessionRequest
+
+MANY = 10
+
+
+def content(sessions: SessionTable) -> tuple:
+    presence = {
+        name: (seen.heard_ns, seen.deaf_since_ns) for name, seen in sessions._presence.items()
+    }
+    return list(sessions), presence, sessions.rules
+
+
+def refusal(
+    sessions: SessionTable, asked: SessionRequest, now_ns: int = 0, limit: int = MANY
+) -> SessionRefused:
+    """Return the refusal of `asked`, which must have changed nothing."""
+    before = content(sessions)
+    with pytest.raises(SessionRefused) as refused:
+        sessions.open(asked, now_ns, limit)
+    assert content(sessions) == before
+    return refused.value
+
+
+@pytest.mark.parametrize('epoch', [7, 8])
+@pytest.mark.parametrize(
+    ('wrong', 'code'),
+    [
+        ({'schema_version': SCHEMA_VERSION + 1}, Refusal.SCHEMA_TOO_NEW),
+        ({'reply_topic': 'relative'}, Refusal.BAD_NAME),
+        ({'state_names': ()}, Refusal.STATE_NAMES),
+        ({'codec': 9}, Refusal.CODEC),
+    ],
+)
+def test_what_does_not_fit_is_refused_and_ends_nothing(wrong, code, epoch):
+    sessions = table()
+    sessions.open(ask(), 0, MANY)
+    assert refusal(sessions, ask(epoch=epoch, **wrong), 1).code == code
+    assert refusal(sessions, ask('robot_2', **wrong), 1).code == code
+
+
+def test_a_session_keeps_what_was_agreed_on():
+    sessions = table(pin_task=True)
+    session = sessions.open(ask(fps=60.0), 0, MANY)
+    assert (session.session_id, session.schema_version) == ('robot_1#00000007', SCHEMA_VERSION)
+    assert (session.task, session.task_pinned) == ('fold the towel', True)
+    assert [warning.count('60 Hz') for warning in session.warnings] == [1]
+
+
+def test_a_session_takes_the_default_task():
+    assert table().open(ask(), 0, MANY).task == 'fold the towel'
+    session = table().open(ask(task='dance'), 0, MANY)
+    assert (session.task, session.task_pinned) == ('dance', False)
+
+
+def test_the_same_ask_twice_is_the_same_session():
+    sessions = table()
+    assert sessions.open(ask(), 0, 1) is sessions.open(ask(), 5, 1)
+    assert len(sessions) == 1
+
+
+def test_asking_again_is_being_heard():
+    sessions = table()
+    sessions.open(ask(), 0, MANY)
+    sessions.open(ask(), 60 * S, MANY)
+    assert sessions.sweep(61 * S, lambda _: False) == []
+
+
+def test_a_new_epoch_replaces_the_session():
+    sessions = table()
+    old = sessions.open(ask(epoch=7), 0, 1)
+    new = sessions.open(ask(epoch=8), 1, 1)
+    assert list(sessions) == [new]
+    assert sessions.current('robot_1') is new
+    assert sessions.find('robot_1', 7) is None
+    assert sessions.find('robot_1', 8) is new
+    assert (sessions.is_open(old), sessions.is_open(new)) == (False, True)
+    assert old.session_id != new.session_id
+
+
+def test_an_old_session_is_not_open_though_the_new_one_has_its_epoch():
+    sessions = table()
+    old = sessions.open(ask(), 0, MANY)
+    new = sessions.open(ask(fps=29.0), 1, MANY)
+    assert sessions.find('robot_1', 7) is new
+    assert not sessions.is_open(old)
+
+
+def test_capacity_is_for_robots_not_for_asks():
+    sessions = table()
+    sessions.open(ask('robot_1'), 0, 2)
+    sessions.open(ask('robot_2'), 0, 2)
+    refused = refusal(sessions, ask('robot_3'), limit=2)
+    assert refused.code == Refusal.CAPACITY
+    for words in ('2 sessions are open', '2 can be served', 'ask another server'):
+        assert words in str(refused)
+    assert sessions.open(ask('robot_2', epoch=8), 0, 2).ask.session_epoch == 8
+    assert sessions.open(ask('robot_3'), 0, 3)
+
+
+def test_a_lower_limit_ends_no_session():
+    sessions = table()
+    for number in range(3):
+        sessions.open(ask(f'robot_{number}'), 0, 3)
+    assert refusal(sessions, ask('robot_3'), limit=1).code == Refusal.CAPACITY
+    assert sessions.open(ask('robot_0', epoch=8), 0, 1)
+    assert len(sessions) == 3
+
+
+def test_a_policy_for_one_robot_refuses_the_second_and_names_the_first():
+    sessions = table({'state_class': StateClass.EXCLUSIVE})
+    sessions.open(ask('robot_1'), 0, MANY)
+    refused = refusal(sessions, ask('robot_2'))
+    assert refused.code == Refusal.EXCLUSIVE_IN_USE
+    for words in ("'robot_1' uses it", 'fake keeps state', 'wait until that robot is done'):
+        assert words in str(refused)
+    assert sessions.open(ask('robot_1', epoch=8), 0, MANY)
+    sessions.close('robot_1', 8)
+    assert sessions.open(ask('robot_2'), 0, MANY)
+
+
+def test_a_second_robot_of_the_same_name_is_refused_while_the_first_is_heard():
+    sessions = table()
+    sessions.open(ask(instance=1), 0, MANY)
+    second = ask(instance=2)
+    sessions.heard('robot_1', 4 * S, 0)
+    refused = refusal(sessions, second, 9 * S - 1)
+    assert refused.code == Refusal.NAME_IN_USE
+    for words in ("'robot_1'", '5.0 s ago', 'its own client_id', 'again after 5 s'):
+        assert words in str(refused)
+    assert sessions.open(second, 9 * S, MANY).ask.instance == 2
+
+
+def test_a_robot_takes_over_from_itself_at_once():
+    sessions = table()
+    sessions.open(ask(), 0, MANY)
+    assert sessions.open(ask(epoch=9), 1, MANY).ask.session_epoch == 9
+
+
+def test_only_the_right_epoch_closes_a_session():
+    sessions = table()
+    session = sessions.open(ask(), 0, MANY)
+    assert sessions.close('robot_1', 8) is None
+    assert sessions.close('robot_2', 7) is None
+    assert list(sessions) == [session]
+    assert sessions.close('robot_1', 7) is session
+    assert sessions.close('robot_1', 7) is None
+    assert not sessions.is_open(session)
+    assert content(sessions)[:2] == ([], {})
+
+
+def test_hearing_a_stranger_keeps_nothing():
+    sessions = table()
+    sessions.heard('stranger', 1, 0)
+    assert content(sessions)[:2] == ([], {})
+
+
+def test_changed_rules_leave_open_sessions_open():
+    sessions = table()
+    before = sessions.open(ask(), 0, MANY)
+    sessions.change_rules(max_sessions=1, grace_ns=0)
+    assert list(sessions) == [before]
+    assert sessions.rules == replace(RULES, max_sessions=1, grace_ns=0)
+    assert sessions.open(ask(instance=2), 0, MANY).ask.instance == 2
+
+
+def test_two_long_names_that_begin_alike_are_two_sessions():
+    begin = 'ü' * 63
+    ids = [session_name(begin + end, 7) for end in 'ab']
+    assert ids[0] != ids[1]
+    assert all(len(one.encode()) <= ID_LIMIT and one.startswith('ü' * 40) for one in ids)
+
+
+def test_nobody_can_take_the_name_that_a_long_one_was_given():
+    taken = session_name('a' * ID_LIMIT, 7)
+    forged = {session_name(taken[:cut], 7) for cut in range(1, ID_LIMIT + 1)}
+    assert taken not in forged
+
+
+names = st.text(st.sampled_from('aü#~07'), min_size=1, max_size=6) | st.builds(
+    lambda end: 'a' * 120 + end, st.text(st.sampled_from('a#~0'), max_size=8)
+)
+epochs = st.sampled_from([0, 7, 0x77, 2**32 - 1])
+
+
+@given(names, epochs, names, epochs)
+def test_each_robot_and_epoch_has_an_id_of_its_own(name, epoch, other_name, other_epoch):
+    same = (name, epoch) == (other_name, other_epoch)
+    first, second = session_name(name, epoch), session_name(other_name, other_epoch)
+    assert (first == second) == same
+    assert len(first.encode()) <= ID_LIMIT
+
+
+def test_the_time_that_sessions_were_open_counts_within_the_window():
+    sessions = table()
+    for number, opened_s in enumerate((0, 6, 9)):
+        sessions.open(ask(f'robot_{number}'), opened_s * S, MANY)
+    assert sessions.open_s(10 * S, 5 * S) == 5 + 4 + 1
+    sessions.close('robot_1', ask().session_epoch)
+    assert sessions.open_s(10 * S, 5 * S) == 5 + 1
+
+
+def test_one_process_does_not_take_all_sessions():
+    sessions = table(process_sessions=2, max_sessions=MANY)
+    for number in (1, 2):
+        sessions.open(ask(f'name_{number}', instance=5), 0, MANY)
+    refused = refusal(sessions, ask('name_3', instance=5), MANY)
+    assert refused.code == Refusal.CAPACITY
+    assert "the process of 'name_3' (instance 5) holds 2 sessions" in str(refused)
+    assert 'sessions_per_process' in str(refused)
+    # another process has its own, and one that reopens takes none more
+    sessions.open(ask('robot', instance=6), 0, MANY)
+    sessions.open(ask('name_1', epoch=8, instance=5), 0, MANY)
+    assert len(sessions) == 3
+
+
+@pytest.mark.parametrize(('silent_s', 'taken'), [(0, True), (4.9, True), (5, False)])
+def test_the_reply_topic_of_a_robot_that_is_heard_takes_no_chunks_of_another(silent_s, taken):
+    sessions = table(max_sessions=MANY)
+    robot = sessions.open(ask('robot'), 0, MANY)
+    thief = ask('thief', instance=2, reply_topic=robot.ask.reply_topic)
+    now_ns = int(silent_s * S)
+    if not taken:
+        assert sessions.open(thief, now_ns, MANY)
+        return
+    with pytest.raises(SessionRefused, match="is that of 'robot'") as refused:
+        sessions.open(thief, now_ns, MANY)
+    assert refused.value.code == Refusal.BAD_NAME
+
+
+def test_a_relay_holds_the_sessions_of_many_on_one_topic():
+    sessions = table(max_sessions=MANY)
+    for number in range(5):
+        relayed = ask(f'robot_{number}', instance=number, reply_topic='/policy_router/answers/a')
+        assert sessions.open(relayed, 0, MANY)

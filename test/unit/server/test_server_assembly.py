@@ -1,0 +1,284 @@
+"""Preparation: from parameters to a policy that is loaded, checked, warm and ready."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+import pytest
+from support.server.request_queue_rig import mail, name_of
+from support.server.server_core_rig import ask, request
+from support.server.worker_rig import raises, ROWS
+
+from lerobot_serve.parameters import ParameterError
+from lerobot_serve.policies import registry
+from lerobot_serve.policies.base import LoadOptions, PolicyError, Prediction
+from lerobot_serve.policies.synthetic.fake import FakePolicy
+from lerobot_serve.server import assembly
+from lerobot_serve.server.inference.request_queue import RequestQueue
+from lerobot_serve.server.observability.server_statistics import ServerStatistics
+from lerobot_serve.server.parameters import ServerParameters
+from lerobot_serve.wire.schema import FINGERPRINT_LIMIT, Refusal, Status
+from lerobot_serve.wire.session import SessionRefused
+
+S = 1_000_000_000
+GIVEN = ServerParameters(
+    policy_kind='fake',
+    policy_path='somewhere',
+    policy_name='mine',
+    device='cuda:1',
+    cpu_threads=3,
+    memory_margin_mb=7,
+    state_names=('a', 'b'),
+    action_names=('c',),
+    trained_fps=12.5,
+    allow_missing_statistics=True,
+    recurrent_states=9,
+    dtype='float16',
+    trusted_packages=('mine',),
+    max_sessions=5,
+    default_task='fold',
+    pin_task=True,
+    strict_fps=True,
+    session_grace_s=1.5,
+    session_idle_s=2.5,
+    warmup_inferences=3,
+    network_ms=20.0,
+    slot='b',
+)
+
+
+@pytest.fixture
+def loaded(monkeypatch):
+    """Let the registry give a fake policy; return a function that prepares it."""
+
+    def load(kind: str, loading: LoadOptions) -> FakePolicy:
+        policy.asked = kind, loading
+        return policy
+
+    def prepare(made: FakePolicy, parameters: ServerParameters = GIVEN):
+        nonlocal policy
+        policy = made
+        return assembly.load_worker(parameters, 'the default', statistics)
+
+    policy, statistics = None, ServerStatistics()
+    prepare.statistics = statistics
+    monkeypatch.setattr(registry, 'load', load)
+    return prepare
+
+
+def test_all_that_the_operator_says_of_the_policy_reaches_its_loader(loaded):
+    policy = FakePolicy()
+    loaded(policy)
+    expected = LoadOptions(
+        path='somewhere',
+        device='cuda:1',
+        name='mine',
+        state_names=('a', 'b'),
+        action_names=('c',),
+        trained_fps=12.5,
+        allow_missing_statistics=True,
+        cpu_threads=3,
+        memory_margin_bytes=7 * 2**20,
+        state_limit=9,
+        dtype='float16',
+        trusted_packages=('mine',),
+    )
+    assert policy.asked == ('fake', expected)
+    # each of them differs from what a policy gets unless it is told
+    same = [f.name for f in fields(LoadOptions) if getattr(expected, f.name) == f.default]
+    assert same == []
+
+
+@pytest.mark.parametrize(
+    ('kind', 'path', 'expected'),
+    [
+        ('builtin', '', 'the default'),
+        ('builtin', 'mine', 'mine'),
+        ('lerobot', 'mine', 'mine'),
+    ],
+)
+def test_a_path_that_is_given_wins_over_the_default(loaded, kind, path, expected):
+    policy = FakePolicy()
+    loaded(policy, replace(GIVEN, policy_kind=kind, policy_path=path))
+    assert policy.asked[1].path == expected
+
+
+@pytest.mark.parametrize('kind', ['builtin', 'exported', 'lerobot'])
+def test_without_a_policy_nothing_is_served(kind):
+    with pytest.raises(PolicyError, match='policy_path is empty, so there is no policy to serve'):
+        assembly.load_worker(ServerParameters(policy_kind=kind), '', ServerStatistics())
+
+
+def test_a_policy_is_warm_before_it_serves_and_nothing_of_that_is_counted(loaded):
+    policy = FakePolicy()
+    loaded(policy)
+    assert [isinstance(call, str) for call in policy.calls] == [False, False, False, True]
+    statistics = loaded.statistics
+    assert statistics.service_s() > 0
+    assert (statistics.chunks, statistics.requests, statistics.drop_counts()) == (0, 0, {})
+    assert statistics.percentile_ms('inference', 50) == 0
+
+
+@pytest.mark.parametrize(
+    ('predict', 'words'),
+    [
+        (raises(RuntimeError('no kernel')), 'the policy raised RuntimeError: no kernel'),
+        (lambda _: Prediction(ROWS[:, :1], ROWS), 'the model chunk must be rows x 3'),
+        (lambda _: Prediction(ROWS, ROWS * float('nan')), 'the robot chunk holds NaN'),
+    ],
+)
+def test_a_policy_that_cannot_answer_is_not_served(loaded, predict, words):
+    with pytest.raises(PolicyError) as refused:
+        loaded(FakePolicy(predict))
+    assert str(refused.value).startswith('the policy fails on an empty observation: ')
+    assert words in str(refused.value)
+    assert loaded.statistics.service_s() == 0
+
+
+def test_a_failed_warm_up_leaves_no_thread_behind(loaded, monkeypatch):
+    closed = []
+    monkeypatch.setattr(assembly.Worker, 'close', lambda self: closed.append(self))
+    with pytest.raises(PolicyError):
+        loaded(FakePolicy(raises(RuntimeError())))
+    assert len(closed) == 1
+
+
+def test_a_fingerprint_that_no_message_can_hold_is_refused(loaded):
+    longest = 'ü' * (FINGERPRINT_LIMIT // 2)
+    assert loaded(FakePolicy(fingerprint=longest)).served.fingerprint == longest
+    policy = FakePolicy(fingerprint=longest + 'x')
+    with pytest.raises(PolicyError, match='is over 256 bytes; give it a shorter policy_name'):
+        loaded(policy)
+    assert policy.calls == []
+
+
+@pytest.mark.parametrize(('field', 'limit'), [('policy_type', 64), ('device', 32)])
+def test_a_text_that_no_message_can_hold_is_refused(loaded, field, limit):
+    loaded(FakePolicy(**{field: 'x' * limit}))
+    with pytest.raises(PolicyError, match=f'the {field} .* is over {limit} bytes'):
+        loaded(FakePolicy(**{field: 'x' * (limit + 1)}))
+
+
+def test_what_a_loader_says_is_passed_on(loaded, monkeypatch):
+    def load(kind: str, loading: LoadOptions) -> FakePolicy:
+        raise PolicyError('no such file; correct policy_path')
+
+    monkeypatch.setattr(registry, 'load', load)
+    with pytest.raises(PolicyError, match='no such file; correct policy_path'):
+        loaded(FakePolicy())
+
+
+def test_the_rules_are_the_operators():
+    rules = assembly.session_rules(GIVEN)
+    assert (rules.max_sessions, rules.default_task) == (5, 'fold')
+    assert (rules.pin_task, rules.strict_fps) == (True, True)
+    assert (rules.grace_ns, rules.idle_ns) == (1_500_000_000, 2_500_000_000)
+
+
+@pytest.mark.parametrize(('admission', 'measured'), [('fixed', False), ('auto', True)])
+def test_admission_is_the_operators(admission, measured):
+    admitted = assembly.admission_settings(replace(GIVEN, admission=admission))
+    assert (admitted.measured, admitted.network_s) == (measured, 0.02)
+
+
+def serving(loaded, policy: FakePolicy, parameters: ServerParameters, mailbox: RequestQueue):
+    worker = loaded(policy, parameters)
+    return assembly.make_core(worker, mailbox, loaded.statistics, parameters)
+
+
+def test_what_is_prepared_takes_no_sessions_yet(loaded):
+    parameters = replace(GIVEN, pin_task=False)
+    made = serving(loaded, FakePolicy(), parameters, RequestQueue())
+    with pytest.raises(SessionRefused) as refused:
+        made.open(ask(), 0)
+    assert refused.value.code == Refusal.NOT_READY
+    made.begin()
+    session, _ = made.open(ask(), 0)
+    assert session.task == 'fold'
+
+
+def picked(mailbox: RequestQueue) -> list[str]:
+    for name, dry in (('a', 3), ('b', 1), ('c', 2)):
+        mailbox.put(mail(name, dry=dry))
+    names = [name_of(one) for one in mailbox.take()]
+    mailbox.clear()
+    return names
+
+
+def test_the_scheduler_is_the_operators_and_changes_live(loaded):
+    mailbox = RequestQueue(lambda: S)
+    served = serving(loaded, FakePolicy(batch_limit=2), GIVEN, mailbox)
+    assert picked(mailbox) == ['a']
+    assembly.apply_live_parameters(served, replace(GIVEN, scheduler='earliest_dry'))
+    assert picked(mailbox) == ['b']
+    assembly.apply_live_parameters(served, replace(GIVEN, scheduler='micro_batch'))
+    # no more than the policy can
+    assert picked(mailbox) == ['a', 'b']
+    assembly.apply_live_parameters(served, replace(GIVEN, scheduler='micro_batch', batch_size=1))
+    assert picked(mailbox) == ['a']
+
+
+def test_the_window_of_a_batch_is_the_operators(loaded, monkeypatch):
+    mailbox, waits = RequestQueue(lambda: 0), []
+    parameters = replace(GIVEN, scheduler='micro_batch', batch_wait_ms=2.5, pin_task=False)
+    served = serving(loaded, FakePolicy(), parameters, mailbox)
+    served.begin()
+    for number in range(4):
+        served.open(ask(number), 0)
+
+    def wait(timeout_s: float) -> None:
+        waits.append(timeout_s)
+        mailbox.close()
+
+    monkeypatch.setattr(mailbox._changed, 'wait', wait)
+    mailbox.put(mail('a'))
+    assert mailbox.take() is None
+    assert waits == [0.0025]
+
+
+def test_sessions_stay_open_while_rules_change(loaded):
+    parameters = replace(GIVEN, pin_task=False)
+    served = serving(loaded, FakePolicy(), parameters, RequestQueue())
+    served.begin()
+    session, _ = served.open(ask(), 0)
+    assembly.apply_live_parameters(served, replace(parameters, max_sessions=1, admission='auto'))
+    assert list(served.sessions) == [session]
+    assert served.admission.measured
+    with pytest.raises(SessionRefused):
+        served.open(ask(2), 0)
+
+
+def test_a_server_without_a_policy_says_so():
+    chunk = assembly.not_ready_chunk(request(), assembly.UNCONFIGURED_TEXT)
+    assert chunk.status == Status.DRAINING
+    assert chunk.status_text == 'not ready: no policy is loaded; configure the node'
+    assert assembly.no_session_text('arm', 7) == "'arm' has no session of epoch 7"
+
+
+def changed_to(path: str, root: str) -> ServerParameters:
+    present = ServerParameters(policy_path='/models/v1', policy_root=root)
+    wanted = replace(present, policy_path=path)
+    assembly.check_policy_path_change(present, wanted)
+    return wanted
+
+
+def test_without_a_root_the_path_is_fixed_at_start():
+    with pytest.raises(ParameterError, match=r"policy_path is fixed at start \('/models/v1'\)"):
+        changed_to('/models/v2', '')
+    assert changed_to('/models/v1', '')
+
+
+@pytest.mark.parametrize('way', ['{root}/v2', '{root}/v2/../v3', '{root}', '{root}/v2?chunk=3'])
+def test_below_the_root_the_path_may_change(way, tmp_path):
+    assert changed_to(way.format(root=tmp_path), str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    'way', ['/etc', '', 'v2', '{root}/..', '{root}/../other', '{root}2', '{root}/link/v2']
+)
+def test_no_way_leads_out_of_the_root(way, tmp_path):
+    root = tmp_path / 'models'
+    root.mkdir()
+    (root / 'link').symlink_to(tmp_path)
+    with pytest.raises(ParameterError, match='must lie below policy_root'):
+        changed_to(way.format(root=root), str(root))

@@ -1,0 +1,267 @@
+"""Serving: requests on their way to the policy, and the ends that they may come to before."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+import math
+import threading
+
+from hypothesis import example, given
+from hypothesis import strategies as st
+import pytest
+from support.server.request_queue_rig import inference, WAIT_S
+from support.server.server_core_rig import FIXED, request, Rig
+from support.server.session_rig import RULES
+
+from lerobot_serve.server.core import bounded_ns
+from lerobot_serve.server.inference.schedulers import EarliestDry
+from lerobot_serve.wire.schema import MsgType, Refusal, Status
+from lerobot_serve.wire.session import SessionRefused
+
+GOODBYE = SessionRefused(Refusal.DRAINING, 'the server is going away')
+
+
+def test_a_request_is_answered_for_its_session():
+    rig = Rig()
+    session = rig.open()
+    assert rig.serving.deposit(request(left_s=2.0), 5) is None
+    (mail,) = rig.mailbox.take()
+    assert mail.session is session
+    assert (mail.arrived_ns, mail.runs_dry_ns) == (5, 2_000_000_005)
+    assert mail.header.seq == 3
+    assert rig.statistics.requests == 1
+    assert rig.drops == {}
+
+
+def test_a_request_that_takes_the_place_of_another_one_is_counted():
+    rig = Rig()
+    rig.open()
+    for seq in (1, 2):
+        rig.serving.deposit(request(seq=seq), 0)
+    assert (rig.statistics.requests, rig.statistics.superseded) == (2, 1)
+    (chunk,) = rig.step()
+    assert (chunk.header.seq, chunk.superseded) == (2, 1)
+
+
+def test_a_request_is_a_sign_of_life():
+    rig = Rig()
+    session = rig.open()
+    rig.serving.deposit(request(), 60 * 10**9)
+    assert rig.serving.sessions.sweep(61 * 10**9, lambda _: False) == []
+    rig.serving.deposit(request(2), 120 * 10**9)
+    assert rig.serving.sessions.sweep(130 * 10**9, lambda _: False) == [(session, 'session_idle')]
+
+
+CHUNK = {'msg_type': MsgType.CHUNK}
+UNUSABLE = [
+    (request(2), 'no_session'),
+    (request(session_epoch=8), 'no_session'),
+    (request(**CHUNK), 'wrong_type'),
+    (request(2, **CHUNK), 'no_session'),
+    (b'', 'encapsulation'),
+    (request()[:20], 'truncated'),
+    (request()[: request().index(b'episode_1') + 12], 'truncated'),
+    (b'\x00\x00' + request()[2:], 'encapsulation'),
+    (request().replace(b'robot_1\x00', b'robot_\xff\x00'), 'not_utf8'),
+    (request().replace(b'robot_1\x00', b'robot_11'), 'not_a_string'),
+]
+
+
+@pytest.mark.parametrize(('raw', 'reason'), UNUSABLE)
+def test_what_is_no_request_of_a_session_is_dropped_and_counted(raw, reason):
+    rig = Rig()
+    rig.open()
+    assert rig.serving.deposit(raw, 0) is None
+    assert rig.drops == {reason: 1}
+    assert (len(rig.mailbox), rig.statistics.requests) == (0, 0)
+
+
+def test_a_robot_whose_session_is_not_known_is_told_so_at_once():
+    rig = Rig()
+    rig.open()
+    answers = []
+    rig.serving.send_no_session = answers.append
+    for now_ns in (0, 1, 10**9):
+        rig.serving.deposit(request(2), now_ns)
+    rig.serving.deposit(request(2, **CHUNK), 2 * 10**9)
+    assert [chunk.status for chunk in answers] == [Status.NO_SESSION] * 2
+    assert answers[0].client_id == 'robot_2'
+    assert 'open one' in answers[0].status_text
+
+
+@pytest.mark.parametrize('refusal', [GOODBYE, None])
+def test_a_server_that_takes_nothing_says_so_at_once(refusal):
+    rig = Rig()
+    session = rig.open()
+    if refusal:
+        rig.serving.refuse(refusal)
+    else:
+        # configured, not yet active
+        rig = Rig(begun=False)
+        rig.serving.sessions.open(session.ask, 0, 1)
+        refusal = SessionRefused(Refusal.NOT_READY, 'the server is configured but not active')
+    answered, chunk = rig.serving.deposit(request(), 1)
+    assert answered.session.ask is session.ask
+    assert (chunk.status, chunk.header.seq) == (Status.DRAINING, 3)
+    assert str(refusal) in chunk.status_text
+    assert chunk.policy == rig.serving.served.fingerprint
+    assert rig.drops == {'draining': 1}
+    assert len(rig.mailbox) == 0
+    with pytest.raises(SessionRefused) as refused:
+        rig.open(2)
+    assert refused.value.code == refusal.code
+
+
+def test_what_waits_when_the_server_goes_away_is_still_answered():
+    rig = Rig()
+    rig.open()
+    rig.serving.deposit(request(), 0)
+    rig.serving.refuse(GOODBYE)
+    assert not rig.serving.drain(0.0)
+    with inference(rig.mailbox, rig.worker.answer):
+        assert rig.serving.drain(WAIT_S)
+    assert rig.statistics.chunks == 1
+
+
+def test_at_the_very_end_who_still_waits_is_told_so():
+    rig = Rig()
+    rig.open()
+    rig.serving.deposit(request(), 0)
+    # not while it serves
+    assert rig.serving.give_up() == []
+    rig.serving.refuse(GOODBYE)
+    ((mail, chunk),) = rig.serving.give_up()
+    assert (mail.header.seq, chunk.status, chunk.status_text) == (3, Status.DRAINING, str(GOODBYE))
+    assert (len(rig.mailbox), rig.drops) == (0, {'draining': 1})
+    assert rig.serving.give_up() == []
+
+
+def test_the_end_of_a_session_drops_what_waits_and_is_told_to_the_policy_in_its_thread():
+    rig = Rig()
+    first, second = rig.open(1), rig.open(2)
+    rig.serving.deposit(request(1), 0)
+    rig.serving.end([first, second], 'session_ended')
+    assert rig.drops == {'session_ended': 1}
+    assert rig.policy.calls == []
+    rig.open(3)
+    rig.serving.deposit(request(3), 0)
+    (chunk,) = rig.step()
+    assert chunk.client_id == 'robot_3'
+    assert rig.policy.calls[:2] == [first.session_id, second.session_id]
+
+
+def test_an_episode_begins_without_what_waited_and_with_a_policy_that_has_forgotten():
+    rig = Rig()
+    session = rig.open()
+    rig.serving.deposit(request(episode=2), 0)
+    rig.serving.begin_episode(session, 3)
+    assert rig.drops == {'episode_ended': 1}
+    assert len(rig.mailbox) == 0
+    assert rig.policy.calls == []
+    rig.serving.deposit(request(episode=3), 0)
+    rig.step()
+    reset, asked = rig.policy.calls
+    assert (reset, asked.episode) == (session.session_id, 3)
+
+
+def test_the_first_request_of_an_episode_may_come_before_the_word():
+    rig = Rig()
+    session = rig.open()
+    rig.serving.deposit(request(episode=3), 0)
+    rig.serving.begin_episode(session, 3)
+    assert rig.drops == {}
+    assert [chunk.header.episode for chunk in rig.step()] == [3]
+
+
+def test_word_that_comes_late_ends_nothing_of_the_episode_that_it_begins():
+    rig = Rig()
+    session = rig.open()
+    rig.serving.deposit(request(episode=3), 0)
+    rig.step()
+    rig.serving.begin_episode(session, 3)
+    rig.serving.deposit(request(episode=3), 0)
+    rig.step()
+    assert rig.resets == []
+    rig.serving.begin_episode(session, 4)
+    rig.serving.deposit(request(episode=4), 0)
+    rig.step()
+    assert rig.resets == [session.session_id]
+
+
+def test_an_answer_is_sent_only_while_its_session_is_open():
+    rig = Rig()
+    rig.open()
+    rig.serving.deposit(request(), 0)
+    (mail,) = rig.mailbox.take()
+    assert rig.serving.is_open(mail)
+    rig.open(session_epoch=8)
+    assert not rig.serving.is_open(mail)
+
+
+def test_changes_reach_sessions_and_the_order_of_service():
+    rig = Rig()
+    rig.open(1)
+    rig.open(2)
+    rules = replace(RULES, max_sessions=1, grace_ns=1, idle_ns=2, default_task='other')
+    rig.serving.change(rules, FIXED, EarliestDry())
+    changed = rig.serving.sessions.rules
+    assert (changed.max_sessions, changed.grace_ns, changed.idle_ns) == (1, 1, 2)
+    # a task cannot change under a session
+    assert changed.default_task == RULES.default_task
+    with pytest.raises(SessionRefused):
+        rig.open(3)
+    rig.serving.deposit(request(1, left_s=1.0), 0)
+    rig.serving.deposit(request(2, left_s=0.5), 0)
+    assert [chunk.client_id for _ in 'ab' for chunk in rig.step()] == ['robot_2', 'robot_1']
+
+
+def test_closing_answers_who_waits_in_the_thread_of_the_policy(monkeypatch):
+    rig, go, answers, threads = Rig(), threading.Event(), [], []
+    session, call = rig.open(), rig.mailbox.call
+
+    def use(chunk) -> None:
+        answers.append(chunk)
+        threads.append(threading.get_ident())
+
+    def call_and_go(job, timeout_s):
+        go.set()
+        return call(job, timeout_s)
+
+    monkeypatch.setattr(rig.mailbox, 'call', call_and_go)
+    with inference(rig.mailbox, rig.worker.answer):
+        rig.mailbox.post(lambda: go.wait(WAIT_S))
+        rig.serving.deposit(request(), 0)
+        assert rig.serving.enqueue_one_shot('one#1', request(9), 0, use) is None
+        rig.serving.refuse(GOODBYE)
+        rig.serving.close(WAIT_S)
+        # the policy is asked for nothing any more, and forgets all
+        assert rig.policy.calls == [session.session_id, 'one#1']
+    assert [(chunk.status, chunk.status_text) for chunk in answers] == [
+        (Status.DRAINING, str(GOODBYE))
+    ]
+    assert threads[0] != threading.get_ident()
+    assert rig.drops == {'session_ended': 1, 'draining': 1}
+
+
+def test_closing_does_not_wait_for_ever_for_a_policy_that_hangs():
+    rig, go = Rig(), threading.Event()
+    with inference(rig.mailbox):
+        rig.mailbox.post(lambda: go.wait(WAIT_S))
+        with pytest.raises(TimeoutError):
+            rig.serving.close(0.0)
+        go.set()
+
+
+@given(st.floats())
+@example(math.nan)
+@example(math.inf)
+@example(-math.inf)
+@example(-0.0)
+def test_whatever_a_robot_says_it_has_left_is_a_time_within_a_minute(seconds):
+    left_ns = bounded_ns(seconds)
+    assert type(left_ns) is int
+    assert 0 <= left_ns <= 60_000_000_000
+    if 0 <= seconds <= 60:
+        assert left_ns == int(1e9 * seconds)
+    if seconds > 60:
+        assert left_ns == 60_000_000_000

@@ -1,0 +1,88 @@
+"""The HTTP endpoint of a node, asked as Prometheus and Kubernetes ask."""
+
+from __future__ import annotations
+
+import socket
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+from prometheus_client.core import GaugeMetricFamily
+import pytest
+
+from lerobot_serve.parameters import ParameterError
+from lerobot_serve.telemetry.http_endpoint import HttpEndpoint
+
+
+@pytest.fixture
+def why_not() -> list[str]:
+    return ['']
+
+
+@pytest.fixture
+def endpoint(why_not):
+    made = HttpEndpoint(
+        '127.0.0.1', 0, lambda: [GaugeMetricFamily('robots', 'here', value=3)], lambda: why_not[0]
+    )
+    yield made
+    made.close()
+
+
+def get(endpoint: HttpEndpoint, path: str) -> str:
+    with urlopen(f'http://127.0.0.1:{endpoint.port}{path}', timeout=10) as answer:
+        return answer.read().decode()
+
+
+def test_metrics_are_read_when_asked_for(endpoint):
+    assert 'robots 3.0' in get(endpoint, '/metrics')
+    assert '# HELP robots here' in get(endpoint, '/metrics?name[]=robots')
+
+
+def test_alive_and_ready_are_two_things(endpoint, why_not):
+    assert get(endpoint, '/readyz') == 'ready\n'
+    why_not[0] = 'no slot is healthy'
+    assert get(endpoint, '/healthz') == 'alive\n'
+    with pytest.raises(HTTPError) as error:
+        get(endpoint, '/readyz')
+    assert error.value.code == 503
+    assert error.value.read() == b'no slot is healthy\n'
+
+
+def test_head_has_the_status_and_headers_of_get_without_the_body(endpoint, why_not):
+    for path in ('/metrics', '/healthz', '/readyz'):
+        url = f'http://127.0.0.1:{endpoint.port}{path}'
+        with urlopen(url, timeout=10) as got, urlopen(Request(url, method='HEAD')) as head:
+            assert (head.status, head.headers['Content-Type']) == (
+                200,
+                got.headers['Content-Type'],
+            )
+            assert int(head.headers['Content-Length']) == len(got.read())
+            assert head.read() == b''
+    why_not[0] = 'no slot is healthy'
+    with pytest.raises(HTTPError) as error:
+        urlopen(Request(f'http://127.0.0.1:{endpoint.port}/readyz', method='HEAD'))
+    assert error.value.code == 503
+
+
+def test_another_page_says_which_there_are(endpoint):
+    with pytest.raises(HTTPError) as error:
+        get(endpoint, '/')
+    assert error.value.code == 404
+    assert b'/metrics' in error.value.read()
+
+
+def test_a_client_that_says_nothing_keeps_nobody_waiting(endpoint):
+    with socket.create_connection(('127.0.0.1', endpoint.port)):
+        assert get(endpoint, '/healthz') == 'alive\n'
+
+
+@pytest.mark.parametrize(('address', 'port'), [('127.0.0.1', None), ('no.such.host.invalid', 0)])
+def test_a_port_that_is_taken_and_an_address_that_is_none_are_refused(endpoint, address, port):
+    with pytest.raises(ParameterError, match='choose another one, or 0 for none'):
+        HttpEndpoint(address, endpoint.port if port is None else port, list, str)
+
+
+def test_after_its_end_nobody_answers(why_not):
+    made = HttpEndpoint('127.0.0.1', 0, list, lambda: why_not[0])
+    made.close()
+    with pytest.raises(OSError):
+        get(made, '/healthz')

@@ -1,0 +1,160 @@
+"""Damage of the trace itself is named where it is, and what holds, holds for what was recorded."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+import pytest
+from support.tools.audit_rig import accusations, drive
+
+from lerobot_serve.tools.audit.engine import CheckStatus, run_audit
+from lerobot_serve.tools.cli.verbs import audit as command
+
+# a drive of several parts, when they are small
+SEED = 4
+
+
+def lines(path: Path) -> list[bytes]:
+    return path.read_bytes().splitlines(keepends=True)
+
+
+def footer(path: Path, **fields: object) -> None:
+    *rest, last = lines(path)
+    changed = json.dumps(json.loads(last) | fields, separators=(',', ':')).encode() + b'\n'
+    path.write_bytes(b''.join([*rest, changed]))
+
+
+def garble(path: Path) -> int:
+    content = lines(path)
+    index = next(i for i, line in enumerate(content) if b'"executed"' in line)
+    content[index] = b'{"kind":\n'
+    path.write_bytes(b''.join(content))
+    return index + 1
+
+
+def without_footer(path: Path) -> int:
+    *rest, _ = lines(path)
+    path.write_bytes(b''.join(rest))
+    return len(rest)
+
+
+def torn(path: Path) -> int:
+    *rest, last = lines(path)
+    path.write_bytes(b''.join([*rest, last[:20]]))
+    return len(rest) + 1
+
+
+def miscounted(path: Path) -> int:
+    count = len(lines(path))
+    footer(path, records=count)
+    return count
+
+
+def goes_on(path: Path) -> int:
+    footer(path, ended='rotated')
+    return len(lines(path))
+
+
+def lost(path: Path) -> int:
+    header, *rest, _ = lines(path)
+    drop = b'{"kind":"drop","mono_ns":1,"reason":"trace_overflow","count":3,"of":"state"}\n'
+    end = {'kind': 'footer', 'records': len(rest) + 1, 'dropped': {'trace_overflow': 3}}
+    ends = json.dumps(end | {'mono_ns': 2, 'ended': 'closed'}).encode() + b'\n'
+    path.write_bytes(b''.join([header, *rest, drop, ends]))
+    return len(rest) + 2
+
+
+def lost_and_not_told(path: Path) -> int:
+    footer(path, dropped={'trace_failed': 2})
+    return len(lines(path))
+
+
+DAMAGES = {
+    'garbled': ('whole', garble),
+    'no footer': ('whole', without_footer),
+    'killed': ('whole', torn),
+    'miscounted': ('whole', miscounted),
+    'goes on': ('whole', goes_on),
+    'lost': ('whole', lost),
+    'lost and not told': ('drops', lost_and_not_told),
+}
+
+
+@pytest.mark.parametrize('name', DAMAGES)
+def test_damage_of_the_trace_itself(tmp_path, name):
+    check, spoil = DAMAGES[name]
+    edge, _ = drive(SEED).write(tmp_path)
+    line = spoil(edge)
+    found = run_audit([tmp_path])
+    assert accusations(found) == [(check, str(edge), line)]
+    # of a trace with holes nothing more can be said
+    driving = {r.outcome for r in found.results if r.check not in ('whole', 'drops')}
+    assert driving == {CheckStatus.HOLDS_AS_RECORDED}
+
+
+def many_parts(folder: Path) -> list[Path]:
+    drive(SEED, episodes=8).write(folder, limit_bytes=4096)
+    parts = [folder / 'edge.jsonl', *(folder / f'edge.{n}.jsonl' for n in range(1, 4))]
+    assert all(part.is_file() for part in parts)
+    return parts
+
+
+def test_a_part_that_is_gone_is_missed_where_the_next_begins(tmp_path):
+    parts = many_parts(tmp_path)
+    parts[2].unlink()
+    assert accusations(run_audit([tmp_path])) == [('whole', str(parts[3]), 1)]
+
+
+def test_a_part_without_footer_is_named_at_its_end(tmp_path):
+    parts = many_parts(tmp_path)
+    line = without_footer(parts[1])
+    assert accusations(run_audit([tmp_path])) == [('whole', str(parts[1]), line)]
+
+
+def test_a_torn_part_is_named_once(tmp_path):
+    parts = many_parts(tmp_path)
+    line = torn(parts[2])
+    assert accusations(run_audit([tmp_path])) == [('whole', str(parts[2]), line)]
+
+
+@pytest.mark.parametrize(
+    ('spoil', 'words'),
+    [(without_footer, 'was killed or still runs'), (torn, 'torn'), (goes_on, 'goes on')],
+)
+def test_how_a_run_ended_is_said(tmp_path, spoil, words):
+    edge, _ = drive(SEED).write(tmp_path)
+    spoil(edge)
+    (result,) = [each for each in run_audit([tmp_path]).results if each.check == 'whole']
+    assert [words in violation.text for violation in result.shown] == [True]
+
+
+WRONG = {'garbled', 'miscounted', 'lost and not told'}
+
+
+@pytest.mark.parametrize('name', DAMAGES)
+def test_what_is_missing_is_incomplete_and_what_is_wrong_is_violated(tmp_path, name, capsys):
+    check, spoil = DAMAGES[name]
+    edge, _ = drive(SEED).write(tmp_path)
+    spoil(edge)
+    found = run_audit([tmp_path])
+    (result,) = [each for each in found.results if each.check == check]
+    is_wrong = name in WRONG
+    assert (result.violations, result.gaps) == ((1, 0) if is_wrong else (0, 1))
+    assert found.outcome is (CheckStatus.VIOLATED if is_wrong else CheckStatus.INCOMPLETE)
+    options = argparse.Namespace(
+        paths=[str(tmp_path)], max_action_age=None, robot=None, show=5, json=False
+    )
+    assert command.main(options) == (3 if is_wrong else 5)
+    told = capsys.readouterr().out
+    assert ('VIOLATED' in told) == is_wrong
+    assert ('1 missing' in told) == (not is_wrong)
+
+
+def test_a_violation_is_no_less_one_because_the_trace_is_incomplete(tmp_path):
+    edge, _ = drive(SEED).write(tmp_path)
+    garble(edge)
+    without_footer(edge)
+    found = run_audit([tmp_path])
+    assert found.outcome is CheckStatus.VIOLATED

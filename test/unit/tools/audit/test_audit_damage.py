@@ -1,0 +1,132 @@
+"""Whatever stands in a trace, the audit ends with a result or with words, never with a crash."""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+from pathlib import Path
+from tempfile import TemporaryDirectory
+import tracemalloc
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+import pytest
+from support.tools.audit_rig import drive
+
+from lerobot_serve.parameters import ParameterError
+from lerobot_serve.tools.audit.engine import run_audit
+from lerobot_serve.tools.audit.report import as_json, as_text
+from lerobot_serve.tools.cli.verbs import audit as verb
+from lerobot_serve.trace.format.schema import TraceError
+
+JUNK = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.sampled_from([10**400, -(2**70), 1e308, 5e-324]),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.text(max_size=3),
+    st.lists(st.none() | st.integers() | st.text(max_size=1), max_size=3),
+    st.just({'slot': ['a']}),
+)
+
+
+def run(*arguments: str) -> int:
+    parser = argparse.ArgumentParser()
+    verb.add_arguments(parser)
+    return verb.main(parser.parse_args(arguments))
+
+
+@given(st.data())
+@settings(max_examples=40, deadline=None)
+def test_any_field_may_be_anything(data):
+    spoiled = drive(data.draw(st.integers(0, 5)), episodes=2)
+    content = data.draw(st.sampled_from([spoiled.edge, spoiled.router]))
+    record = data.draw(st.sampled_from(content))
+    name = data.draw(st.sampled_from(sorted(record)))
+    record[name] = data.draw(JUNK) if name != 'kind' else 'unheard_of'
+    with TemporaryDirectory() as folder:
+        spoiled.write(Path(folder))
+        told(folder)
+
+
+@given(st.data())
+@settings(max_examples=30, deadline=None)
+def test_any_field_of_header_and_footer_may_be_anything(data):
+    with TemporaryDirectory() as folder:
+        edge, _ = drive(1, episodes=1).write(Path(folder))
+        lines = edge.read_text().splitlines()
+        index = data.draw(st.sampled_from([0, -1]))
+        record = json.loads(lines[index])
+        name = data.draw(st.sampled_from(sorted(record)))
+        record[name] = data.draw(JUNK)
+        lines[index] = json.dumps(record)
+        edge.write_text('\n'.join(lines) + '\n')
+        told(folder)
+
+
+@given(st.data())
+@settings(max_examples=30, deadline=None)
+def test_any_byte_may_be_another(data):
+    with TemporaryDirectory() as folder:
+        edge, _ = drive(1, episodes=1).write(Path(folder))
+        content = bytearray(edge.read_bytes())
+        content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
+        edge.write_bytes(content[: data.draw(st.integers(1, len(content)))])
+        told(folder)
+
+
+def told(folder: str) -> None:
+    """Look at the result as machines and as people do."""
+    try:
+        found = run_audit([folder])
+    except TraceError:
+        return
+    json.dumps(as_json(found))
+    assert as_text(found)
+
+
+def test_memory_does_not_grow_with_lines(tmp_path):
+    drive(1, episodes=1).write(tmp_path / 'warm')
+    run_audit([tmp_path / 'warm'])
+    peaks = []
+    for episodes in (80, 320):
+        folder = tmp_path / str(episodes)
+        drive(1, episodes=episodes).write(folder)
+        gc.collect()
+        tracemalloc.start()
+        run_audit([folder])
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    # four times the lines
+    assert peaks[1] < 1.5 * peaks[0]
+
+
+def test_the_command_says_how_it_ended(tmp_path, capsys):
+    clean = drive(4)
+    clean.write(tmp_path / 'clean')
+    assert run(str(tmp_path / 'clean')) == 0
+    assert 'All that was to be judged holds' in capsys.readouterr().out
+    clean.edge[clean.index('edge', 'executed', 0, rung='play')]['age_s'] = 5.0
+    edge, _ = clean.write(tmp_path / 'old')
+    assert run(str(tmp_path / 'old')) == 3
+    out = capsys.readouterr().out
+    assert 'no action was executed that is older than max_action_age_s' in out
+    assert f'{edge}:{clean.index("edge", "executed", 0, age_s=5.0) + 2}: 5 s old' in out
+    clean.edge, clean.router = [], []
+    clean.write(tmp_path / 'empty')
+    assert run(str(tmp_path / 'empty')) == 4
+    with pytest.raises(ParameterError, match='there is no trace'):
+        run(str(tmp_path / 'missing'))
+    with pytest.raises(ParameterError, match='--show'):
+        run(str(tmp_path), '--show', '-1')
+
+
+def test_machines_get_the_same(tmp_path, capsys):
+    drive(4).write(tmp_path)
+    assert run(str(tmp_path), '--json') == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found['outcome'] == 'holds'
+    assert {run['role'] for run in found['runs']} == {'edge', 'router'}
+    assert {check['outcome'] for check in found['checks']} == {'holds'}

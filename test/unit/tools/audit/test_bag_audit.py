@@ -1,0 +1,238 @@
+"""A bag is judged like a trace, as far as it tells what is needed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.tools.bag_rig import write
+from support.tools.replay_rig import answered, as_messages, episodes
+
+from lerobot_serve.tools.audit.command_bounds import CommandBounds
+from lerobot_serve.tools.audit.engine import AuditResult, CheckStatus, run_audit
+from lerobot_serve.tools.bags import message_decoding
+from lerobot_serve.tools.bags.message import BagMessage
+from lerobot_serve.tools.bags.trace_view import BagTrace, SLACK_NS
+from lerobot_serve.tools.stats.collect import collect_stats
+from lerobot_serve.wire import chunk as wire_chunk
+from lerobot_serve.wire.cdr import CdrWriter
+from lerobot_serve.wire.chunk import Chunk
+
+BOUNDS = CommandBounds(('a', 'b'), (-1.0, -1.0), (1.0, 1.0), (0.5, 0.5), (False, False))
+FINE = message_decoding.ExecutedAction(
+    1,
+    1,
+    1,
+    0,
+    0,
+    0.1,
+    'pass',
+    'play',
+    'robot_1',
+    'ep',
+    'prod',
+    'p@1',
+    '',
+    np.zeros(2),
+    np.zeros(2),
+)
+
+
+@dataclass
+class Scene:
+    """Messages in the making; a control step is 10 ms."""
+
+    messages: list[BagMessage]
+    now_ns: int = 1_000_000
+
+    def tell(self, topic: str, kind: str, data: bytes) -> None:
+        self.now_ns += 10_000_000
+        self.messages.append(BagMessage(topic, kind, self.now_ns, data))
+
+    def execute(self, **changes: object) -> None:
+        action = replace(FINE, **changes)
+        topic = f'/{action.client_id}/edge_controller/executed_action'
+        self.tell(topic, message_decoding.EXECUTED_TYPE, executed_bytes(action))
+
+    def decide(self, slot: str, *, moved: bool = False) -> None:
+        writer = CdrWriter()
+        writer.pack(message_decoding.STAMP, 1, 2, align=4)
+        for text in ('robot_1', 'ep', 'ep'):
+            writer.string(text, 200)
+        writer.pack(message_decoding.PLACE, 7, 80, align=1)
+        for text in (slot, 'p@1', '/server'):
+            writer.string(text, 300)
+        writer.pack(message_decoding.FLAGS, 0, 0, moved, align=1)
+        writer.string('why', 1024)
+        self.tell('/policy_router/routing', message_decoding.DECISION_TYPE, writer.finish())
+
+    def judge(self, folder: Path, **given: object) -> AuditResult:
+        bag = write(folder / 'bag', self.messages)
+        return run_audit([], sources=[BagTrace(bag, **given)])
+
+
+def executed_bytes(action: message_decoding.ExecutedAction) -> bytes:
+    writer = CdrWriter()
+    numbers = action.tick, action.seq, action.session_epoch, action.episode, action.chunk_row
+    words = (
+        message_decoding.VERDICTS.index(action.verdict),
+        message_decoding.RUNGS.index(action.rung),
+    )
+    writer.pack(message_decoding.EXECUTED_HEAD, 1, 2, *numbers, action.age_s, *words, align=8)
+    names = action.client_id, action.episode_id, action.slot, action.policy, action.reason
+    for text in names:
+        writer.string(text, 300)
+    writer.floats(action.raw, 100, 'raw')
+    writer.floats(action.commanded, 100, 'commanded')
+    return writer.finish()
+
+
+@pytest.fixture
+def scene() -> Scene:
+    """Ten rows of one chunk, in order."""
+    made = Scene([])
+    made.decide('prod')
+    for tick in range(1, 11):
+        values = np.full(2, tick / 100, np.float32)
+        made.execute(tick=tick, chunk_row=tick, raw=values, commanded=values)
+    return made
+
+
+def outcome(found: AuditResult, check: str) -> CheckStatus:
+    (result,) = [each for each in found.results if each.check == check]
+    return result.outcome
+
+
+def why_not(found: AuditResult, check: str) -> str:
+    (result,) = [each for each in found.results if each.check == check]
+    return result.why_not
+
+
+def test_what_a_bag_does_not_tell_is_not_judged(scene, tmp_path):
+    found = scene.judge(tmp_path)
+    for check in ('age', 'position', 'step', 'one_in_flight', 'prefix', 'whole', 'drops'):
+        assert outcome(found, check) is CheckStatus.NOT_JUDGED, check
+    assert '--max-action-age' in why_not(found, 'age')
+    assert '--robot' in why_not(found, 'position')
+    for check in ('finite', 'rows', 'sticky'):
+        assert outcome(found, check) is CheckStatus.HOLDS_AS_RECORDED, check
+    assert found.outcome is CheckStatus.HOLDS_AS_RECORDED
+
+
+def test_with_what_is_given_it_is(scene, tmp_path):
+    found = scene.judge(tmp_path, max_action_age_s=0.5, bounds=BOUNDS)
+    for check in ('age', 'position', 'step'):
+        assert outcome(found, check) is CheckStatus.HOLDS_AS_RECORDED, check
+
+
+@pytest.mark.parametrize(
+    ('check', 'changes'),
+    [
+        ('age', {'age_s': 0.7}),
+        ('age', {'age_s': float('nan')}),
+        ('finite', {'commanded': np.array([0.0, np.nan]), 'verdict': 'clamped'}),
+        ('position', {'commanded': np.array([0.2, 1.5]), 'verdict': 'clamped'}),
+        ('step', {'commanded': np.array([0.9, 0.1]), 'verdict': 'clamped'}),
+        ('rows', {'chunk_row': 2}),
+        ('rows', {'raw': np.ones(2)}),
+        ('sticky', {'slot': 'b'}),
+    ],
+)
+def test_violations_are_found(scene, tmp_path, check, changes):
+    scene.execute(**{'tick': 11, 'chunk_row': 11, **changes})
+    found = scene.judge(tmp_path, max_action_age_s=0.5, bounds=BOUNDS)
+    assert outcome(found, check) is CheckStatus.VIOLATED
+    (result,) = [each for each in found.results if each.check == check]
+    # message 12 of the bag, behind the decision and ten rows
+    assert [violation.line for violation in result.shown] == [12]
+
+
+def test_a_decision_explains_another_slot(scene, tmp_path):
+    scene.decide('b', moved=True)
+    scene.execute(tick=11, chunk_row=11, slot='b')
+    found = scene.judge(tmp_path)
+    assert outcome(found, 'sticky') is CheckStatus.HOLDS_AS_RECORDED
+    assert found.joined == 1
+
+
+def test_robots_are_judged_one_by_one(scene, tmp_path):
+    scene.execute(client_id='robot_2', tick=500, seq=900, chunk_row=3)
+    scene.execute(tick=11, chunk_row=11)
+    found = scene.judge(tmp_path)
+    assert outcome(found, 'rows') is CheckStatus.HOLDS_AS_RECORDED
+    roles = sorted((run.role, run.node) for run in found.runs)
+    assert roles == [('edge', 'robot_1'), ('edge', 'robot_2'), ('router', '/policy_router')]
+
+
+# requests
+
+
+def timed(gap_ns: int) -> list[BagMessage]:
+    """Return requests, each `gap_ns` behind the answer to the one before."""
+    messages, now_ns = [], 10**12
+    for message in as_messages(answered(episodes(1))):
+        is_request = len(messages) % 2 == 0
+        now_ns += gap_ns if is_request else 200_000_000
+        messages.append(message._replace(stamp_ns=now_ns))
+    return messages
+
+
+@pytest.mark.parametrize(
+    ('gap_ns', 'expected'),
+    [
+        (1_000_000, CheckStatus.HOLDS_AS_RECORDED),
+        # the recorder heard them in another order
+        (-SLACK_NS + 1_000_000, CheckStatus.HOLDS_AS_RECORDED),
+        (-SLACK_NS - 1_000_000, CheckStatus.VIOLATED),
+    ],
+)
+def test_one_in_flight(tmp_path, gap_ns, expected):
+    found = Scene(timed(gap_ns)).judge(tmp_path)
+    assert outcome(found, 'one_in_flight') is expected
+
+
+def test_a_request_that_the_recorder_missed_proves_nothing(tmp_path):
+    found = Scene(timed(1_000_000)[:2] + timed(1_000_000)[4:]).judge(tmp_path)
+    assert outcome(found, 'ended') is CheckStatus.NOT_JUDGED
+
+
+def test_what_a_router_hears_of_a_shadow_is_no_slot_of_the_episode(tmp_path):
+    pairs = answered(episodes(1))
+    messages = as_messages(pairs)
+    for _, raw in pairs:
+        shadow = replace(wire_chunk.decode(raw), slot='b', policy='shadow@1')
+        data = wire_chunk.encode(shadow)
+        messages.append(messages[1]._replace(topic='/r/answers/shadow', data=data))
+    found = Scene(messages).judge(tmp_path)
+    assert outcome(found, 'sticky') is CheckStatus.HOLDS_AS_RECORDED
+
+
+def test_sums_of_a_bag(scene, tmp_path):
+    scene.messages += timed(1_000_000)
+    bag = write(tmp_path / 'bag', scene.messages)
+    stats = collect_stats([], [BagTrace(bag).read()])
+    # the null policy answers as another one than the actions name
+    assert sum(tally.actions for tally in stats.tallies.values()) == 10
+    requests = [tally for tally in stats.tallies.values() if tally.requests]
+    assert sum(tally.requests for tally in requests) == 4
+    assert {key.role for key in stats.tallies} == {'edge', 'router'}
+
+
+def test_what_cannot_be_read_is_said(scene, tmp_path):
+    scene.tell(
+        '/robot_1/edge_controller/executed_action', message_decoding.EXECUTED_TYPE, b'nonsense'
+    )
+    bag = BagTrace(write(tmp_path / 'bag', scene.messages))
+    assert len([record for _, _, record in bag.read() if record['kind'] == 'executed']) == 10
+
+
+def test_a_status_of_later_days(tmp_path):
+    pairs = [
+        (asked, wire_chunk.encode(Chunk(wire_chunk.decode(raw).header, 'robot_1', 'e', status=77)))
+        for asked, raw in answered(episodes(1))
+    ]
+    bag = BagTrace(write(tmp_path / 'bag', as_messages(pairs)))
+    statuses = {record.get('status') for _, _, record in bag.read()}
+    assert statuses == {None, '77'}

@@ -1,0 +1,243 @@
+"""What is written into a bag is read from it, also when its recorder was killed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+import shutil
+import tempfile
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mcap.reader import make_reader
+from mcap.writer import CompressionType, Writer
+import pytest
+from support.tools.bag_rig import begin, texts, write, write_sqlite
+import yaml
+
+from lerobot_serve.tools.bags.message import BagError, BagMessage
+from lerobot_serve.tools.bags.reader import Bag, is_bag
+from lerobot_serve.tools.bags.recording.metadata import BagTopic
+from lerobot_serve.tools.bags.recording.qos_profiles import OfferedProfile
+
+NAMES = st.from_regex(r'(/[a-z][a-z0-9_]{0,9}){1,3}', fullmatch=True)
+STAMPS = st.integers(0, (1 << 63) - 1)
+
+
+@st.composite
+def some_messages(draw: st.DrawFn) -> list[BagMessage]:
+    """Draw messages of a few topics, each of one type."""
+    topics = draw(st.dictionaries(NAMES, st.sampled_from(['a/msg/B', 'c/msg/D']), min_size=1))
+    name = st.sampled_from(sorted(topics))
+    drawn = draw(st.lists(st.tuples(name, STAMPS, st.binary(max_size=200)), max_size=40))
+    return [BagMessage(topic, topics[topic], stamp_ns, data) for topic, stamp_ns, data in drawn]
+
+
+def read_all(path: Path) -> tuple[list[BagMessage], list[str]]:
+    bag = Bag(path)
+    return list(bag.read()), bag.damage
+
+
+@settings(max_examples=30, deadline=None)
+@given(messages=some_messages(), every=st.integers(1, 50))
+def test_what_is_written_is_read(messages, every):
+    with tempfile.TemporaryDirectory() as folder:
+        bag = write(Path(folder) / 'bag', messages, every=every)
+        assert read_all(bag) == (messages, [])
+        # the folder and its file are one
+        assert read_all(bag / 'bag_0.mcap') == (messages, [])
+
+
+def test_plain_mcap_reads_it(tmp_path):
+    messages = texts(20) + texts(5, '/b', 5000)
+    file = write(tmp_path / 'bag', messages, every=7) / 'bag_0.mcap'
+    with open(file, 'rb') as stream:
+        reader = make_reader(stream, validate_crcs=True)
+        assert reader.get_header().profile == 'ros2'
+        found = [
+            BagMessage(channel.topic, schema.name, message.log_time, message.data)
+            for schema, channel, message in reader.iter_messages()
+        ]
+        assert found == messages
+        summary = reader.get_summary()
+        (about,) = [each.metadata for each in reader.iter_metadata() if each.name == 'rosbag2']
+    assert {schema.encoding for schema in summary.schemas.values()} == {'ros2msg'}
+    assert {channel.message_encoding for channel in summary.channels.values()} == {'cdr'}
+    offered = yaml.safe_load(summary.channels[1].metadata['offered_qos_profiles'])
+    assert offered == [OfferedProfile().as_table()]
+    assert yaml.safe_load(about['serialized_metadata'])['message_count'] == 25
+
+
+def test_metadata_of_the_folder(tmp_path):
+    bag = write(tmp_path / 'bag', texts(20) + texts(5, '/b', 5000))
+    content = yaml.safe_load((bag / 'metadata.yaml').read_text())['rosbag2_bagfile_information']
+    assert content['version'] == 9
+    assert content['storage_identifier'] == 'mcap'
+    assert content['relative_file_paths'] == ['bag_0.mcap']
+    assert content['starting_time'] == {'nanoseconds_since_epoch': 1000}
+    assert content['duration'] == {'nanoseconds': 4004}
+    counts = {
+        topic['topic_metadata']['name']: topic['message_count']
+        for topic in content['topics_with_message_count']
+    }
+    assert counts == {'/a': 20, '/b': 5}
+    (offered,) = content['topics_with_message_count'][0]['topic_metadata']['offered_qos_profiles']
+    for_ever = {'sec': 9223372036, 'nsec': 854775807}
+    assert offered == {
+        'history': 'keep_last',
+        'depth': 10,
+        'reliability': 'reliable',
+        'durability': 'volatile',
+        'deadline': for_ever,
+        'lifespan': for_ever,
+        'liveliness': 'automatic',
+        'liveliness_lease_duration': for_ever,
+        'avoid_ros_namespace_conventions': False,
+    }
+
+
+def test_a_folder_that_is_there_is_left_alone(tmp_path):
+    bag = write(tmp_path / 'bag', texts(3))
+    before = (bag / 'bag_0.mcap').read_bytes()
+    with pytest.raises(BagError, match='is there already'):
+        begin(bag, [])
+    assert (bag / 'bag_0.mcap').read_bytes() == before
+
+
+# recorders that were killed, files that were cut or damaged
+
+
+def test_cut_at_every_chunk(tmp_path):
+    messages = texts(12)
+    writer = begin(tmp_path / 'bag', [])
+    ends = []
+    writer.add_topic(BagTopic('/a', messages[0].type))
+    for message in messages:
+        stamp_ns = message.stamp_ns
+        writer.write('/a', message.data, received_ns=stamp_ns, sent_ns=stamp_ns)
+        writer.flush()
+        ends.append(writer.size_bytes)
+    writer.close()
+    whole = writer.path.read_bytes()
+    for count, end in enumerate(ends, 1):
+        file = tmp_path / f'cut_{count}.mcap'
+        file.write_bytes(whole[:end])
+        found, damage = read_all(file)
+        assert found == messages[:count]
+        assert len(damage) == 1
+        assert 'no footer' in damage[0]
+
+
+def test_killed_before_its_end(tmp_path):
+    messages = texts(12)
+    begin(tmp_path / 'bag', messages, every=5)
+    found, damage = read_all(tmp_path / 'bag')
+    assert found == messages[:10]
+    assert 'no footer' in damage[0]
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.data())
+def test_cut_anywhere(data, tmp_path_factory):
+    folder = tmp_path_factory.getbasetemp() / 'cut_anywhere'
+    messages = texts(12)
+    if not folder.exists():
+        write(folder, messages, every=3)
+    whole = (folder / 'cut_anywhere_0.mcap').read_bytes()
+    end = data.draw(st.integers(8, len(whole)))
+    cut = folder.parent / 'cut.mcap'
+    cut.write_bytes(whole[:end])
+    found, damage = read_all(cut)
+    assert found == messages[: len(found)]
+    assert len(found) % 3 == 0
+    if found != messages:
+        assert damage
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.data())
+def test_one_byte_is_wrong(data, tmp_path_factory):
+    folder = tmp_path_factory.getbasetemp() / 'one_byte'
+    messages = texts(12)
+    if not folder.exists():
+        write(folder, messages, every=3)
+    whole = bytearray((folder / 'one_byte_0.mcap').read_bytes())
+    at = data.draw(st.integers(8, len(whole) - 1))
+    whole[at] ^= data.draw(st.integers(1, 255))
+    wrong = folder.parent / 'wrong.mcap'
+    wrong.write_bytes(whole)
+    found, damage = read_all(wrong)
+    # nothing is invented, and what is missing is said
+    assert set(found) <= set(messages)
+    if found != messages:
+        assert damage
+
+
+def test_no_mcap(tmp_path):
+    (tmp_path / 'x.mcap').write_bytes(b'not one at all')
+    with pytest.raises(BagError, match='is no MCAP file'):
+        read_all(tmp_path / 'x.mcap')
+
+
+# what is a bag
+
+
+def test_sqlite(tmp_path):
+    messages = texts(9) + texts(4, '/b', 1003)
+    in_order = sorted(messages, key=lambda message: message.stamp_ns)
+    file = write_sqlite(tmp_path / 'bag_0.db3', messages)
+    assert read_all(file) == (in_order, [])
+    assert read_all(tmp_path) == (in_order, [])
+
+
+def test_no_sqlite(tmp_path):
+    (tmp_path / 'x.db3').write_bytes(b'not one at all' * 100)
+    with pytest.raises(BagError, match='cannot be read as a bag'):
+        read_all(tmp_path / 'x.db3')
+
+
+def test_several_files_in_the_order_of_their_numbers(tmp_path):
+    for number in (0, 2, 10):
+        bag = write(tmp_path / f'one_{number}', texts(2, begin_ns=number * 10))
+        shutil.copy(bag / f'one_{number}_0.mcap', tmp_path / f'many_{number}.mcap')
+    (tmp_path / 'many').mkdir()
+    for file in tmp_path.glob('many_*.mcap'):
+        file.rename(tmp_path / 'many' / file.name)
+    found, _ = read_all(tmp_path / 'many')
+    assert [message.stamp_ns for message in found] == [0, 1, 20, 21, 100, 101]
+
+
+@pytest.mark.parametrize('name', ['x.txt', 'x.jsonl', 'x', 'x.mcap.zstd'])
+def test_no_bag(tmp_path, name):
+    file = tmp_path / name
+    file.write_bytes(b'x')
+    with pytest.raises(BagError):
+        Bag(file)
+
+
+def test_empty_folder_is_no_bag(tmp_path):
+    assert not is_bag(tmp_path)
+    with pytest.raises(BagError, match='is no bag'):
+        Bag(tmp_path)
+
+
+def test_messages_that_are_compressed_one_by_one(tmp_path):
+    write_sqlite(tmp_path / 'bag_0.db3', texts(2))
+    text = 'rosbag2_bagfile_information: {compression_mode: MESSAGE}'
+    (tmp_path / 'metadata.yaml').write_text(text)
+    with pytest.raises(BagError, match='ros2 bag convert'):
+        Bag(tmp_path)
+
+
+@pytest.mark.parametrize('compression', list(CompressionType))
+@pytest.mark.parametrize('use_chunking', [True, False])
+def test_bags_of_others(tmp_path, compression, use_chunking):
+    messages = texts(30)
+    file = tmp_path / 'x.mcap'
+    writer = Writer(str(file), chunk_size=300, compression=compression, use_chunking=use_chunking)
+    writer.start('ros2')
+    schema = writer.register_schema(messages[0].type, 'ros2msg', b'string data')
+    channel = writer.register_channel('/a', 'cdr', schema)
+    for message in messages:
+        writer.add_message(channel, message.stamp_ns, message.data, message.stamp_ns)
+    writer.finish()
+    assert read_all(file) == (messages, [])

@@ -1,0 +1,237 @@
+"""Which window is looked at, whose records, what the command prints and how it ends."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from support.tools.diagnosis_rig import LENGTH_S, Scene, scene, STALL_S, WALL_S
+
+from lerobot_serve.tools.cli.main import main
+from lerobot_serve.tools.diagnosis.diagnose import diagnose
+from lerobot_serve.tools.diagnosis.time_of_day import (
+    DAY_S,
+    format_utc,
+    parse_time_of_day,
+    resolve_within,
+)
+from lerobot_serve.tools.diagnosis.timeline_event import describe_record
+from lerobot_serve.tools.traces.stalls import StallDetector
+from lerobot_serve.trace.format import records
+from lerobot_serve.trace.format.records import RecordIds
+from lerobot_serve.trace.story.source import Source
+
+
+def command(rung: str, reason: str = '') -> dict:
+    return {'kind': 'executed', 'rung': rung, 'reason': reason}
+
+
+def change(rung: str, why: str = '') -> dict:
+    return {'kind': 'state', 'of': 'rung', 'to': rung, 'why': why}
+
+
+def incident(made: Scene, time_s: float, name: str) -> None:
+    made.add('robot_1', time_s, records.incident(0, name, ids=RecordIds('robot_1')))
+
+
+def test_a_line_says_which_policies_are_in_use():
+    named = [records.policy('a', 'reach@f0'), records.policy('b', 'act@b1')]
+    assert describe_record(records.policies(1, named)) == 'policies in use: a reach@f0, b act@b1'
+    assert describe_record(records.policies(1, [])) == 'policies in use: none'
+    # whatever was written there
+    for damaged in (7, 'text', [7, None], None, {'slot': 'a'}):
+        assert (
+            describe_record({'kind': 'policies', 'policies': damaged}) == 'policies in use: none'
+        )
+
+
+# moments
+
+
+@pytest.mark.parametrize(
+    ('words', 'seconds', 'length_s'),
+    [
+        ('14:03', 50_580.0, 60.0),
+        ('4:03', 14_580.0, 60.0),
+        ('14:03:20', 50_600.0, 0.0),
+        ('14:03:20.5', 50_600.5, 0.0),
+        ('2026-07-30T14:03', 50_580.0, 60.0),
+        ('2026-07-30T14:03:00', 50_580.0, 0.0),
+        ('2026-07-30T16:03:20+02:00', 50_600.0, 0.0),
+        ('2026-07-30 14:03:20Z', 50_600.0, 0.0),
+    ],
+)
+def test_a_time_of_day_is_a_minute_unless_seconds_are_named(words, seconds, length_s):
+    named = parse_time_of_day(words)
+    assert (named.of_day_s, named.length_s) == (seconds, length_s)
+    is_dated = 'T' in words or ' ' in words
+    assert (named.since_1970_s is not None) is is_dated
+
+
+@pytest.mark.parametrize('words', ['', 'now', '24:00', '14:60', '14', '14:03:61', '99999-01-01'])
+def test_what_is_no_time_is_refused(words):
+    with pytest.raises(ValueError, match='time of day'):
+        parse_time_of_day(words)
+
+
+def test_the_last_day_of_the_trace_on_which_it_was_that_late_counts():
+    noon = parse_time_of_day('12:00:00')
+    day_s = 20_000 * DAY_S
+    assert resolve_within(noon, day_s, day_s + 3 * DAY_S) == day_s + 2 * DAY_S + 43_200
+    assert resolve_within(noon, day_s + 36_000, day_s + 50_000) == day_s + 43_200
+    # the trace ends before noon: that of the day before does not lie in it either
+    assert resolve_within(noon, day_s + 36_000, day_s + 40_000) == day_s + 43_200
+    assert resolve_within(parse_time_of_day('0:01'), day_s - 600, day_s - 120) == day_s + 60
+
+
+def test_times_are_shown_with_milliseconds():
+    assert format_utc(WALL_S + 26.125) == '14:00:26.125'
+    assert format_utc(WALL_S, day=True) == '2026-07-30 14:00:00.000'
+    assert format_utc(1e15) == '1000000000000000.000 s'
+
+
+# stalls
+
+
+@pytest.mark.parametrize('tell', [command, change])
+def test_a_stall_begins_where_playing_ends_and_ends_where_it_begins(tell):
+    playing = StallDetector()
+    told = [
+        tell('hold', 'no'),
+        tell('play'),
+        tell('ramp', 'dry'),
+        tell('hold', 'dry'),
+        tell('play'),
+    ]
+    for time_s, record in enumerate(told):
+        playing.see(float(time_s), record)
+    playing.finish()
+    assert [(s.begin_s, s.end_s, s.why, s.is_open) for s in playing.kept] == [
+        (2.0, 4.0, 'dry', False)
+    ]
+
+
+def test_what_somebody_wanted_is_no_stall_and_one_without_end_lasts_to_the_end():
+    playing = StallDetector()
+    for time_s, record in enumerate([command('play'), command('hold', 'hold: paused')]):
+        playing.see(float(time_s), record)
+    assert not playing.kept
+    for time_s, record in enumerate([command('play'), command('hold', 'dry'), command('hold')], 5):
+        playing.see(float(time_s), record)
+    playing.finish()
+    assert [(s.begin_s, s.end_s, s.is_open) for s in playing.kept] == [(6.0, 7.0, True)]
+
+
+def test_of_many_stalls_the_longest_are_kept_and_all_are_counted():
+    playing = StallDetector(kept=3)
+    for number in range(20):
+        playing.see(number * 100.0, command('hold', 'dry') if number else command('play'))
+        playing.see(number * 100.0 + number, command('play'))
+    assert (playing.count, playing.total_s) == (19, 190.0)
+    assert [stall.length_s for stall in playing.kept] == [17.0, 18.0, 19.0]
+
+
+# windows
+
+
+def test_the_window_has_its_edges(tmp_path):
+    made = scene()
+    for time_s, name in ((19.99, 'too_early'), (20.0, 'first'), (32.0, 'last'), (32.01, 'late')):
+        incident(made, time_s, name)
+    made.write(tmp_path)
+    facts = diagnose([tmp_path], 'robot_1', at=parse_time_of_day('14:00:26'), around_s=6.0).facts
+    told = [each.words for each in facts.happenings if 'incident' in each.words]
+    assert told == ['incident first', 'incident last']
+
+
+def test_a_minute_is_looked_at_as_a_whole(tmp_path):
+    scene().write(tmp_path)
+    facts = diagnose([tmp_path], 'robot_1', at=parse_time_of_day('14:00'), around_s=1.0).facts
+    assert (facts.begin_s - WALL_S, facts.end_s - WALL_S) == (-1.0, 61.0)
+
+
+def test_without_a_time_it_is_the_longest_stall(tmp_path):
+    scene().write(tmp_path)
+    story = diagnose([tmp_path], 'robot_1')
+    assert story.facts.stalls == [story.found.worst]
+    assert story.found.worst.begin_s == pytest.approx(WALL_S + STALL_S[0])
+
+
+def test_the_other_robot_has_no_stall_and_is_told_apart(tmp_path):
+    scene('network').write(tmp_path)
+    story = diagnose([tmp_path], 'robot_2')
+    assert (story.found.count, story.facts) == (0, None)
+    facts = diagnose([tmp_path], 'robot_2', at=parse_time_of_day('14:00:26')).facts
+    assert facts.stalls_of_others == {'robot_1': 1}
+    assert not diagnose([tmp_path], 'robot_2', at=parse_time_of_day('14:00:26')).causes
+    assert all(request.edge for request in facts.requests.values())
+
+
+def test_memory_is_of_the_window_alone(tmp_path):
+    scene().write(tmp_path)
+    facts = diagnose([tmp_path], 'robot_1', at=parse_time_of_day('14:00:03'), around_s=1.0).facts
+    assert len(facts.requests) == 8
+    assert all(
+        len(before) + len(during) < 9 for p in facts.peers for before, during in p.waits.values()
+    )
+
+
+def test_damage_is_noted_and_not_hidden(tmp_path):
+    scene().write(tmp_path, {'robot_1': [b'{"kind":\n']})
+    run = Source(tmp_path / 'robot_1.jsonl')
+    assert sum(1 for _ in run.read()) == run.lines
+    assert run.is_lossy and run.is_ended and run.role == 'edge'
+
+
+# the command
+
+
+def test_the_command_explains_the_worst_stall(tmp_path, capsys):
+    scene('server_overloaded').write(tmp_path)
+    assert main(['explain', str(tmp_path), '--client', 'robot_1']) == 0
+    text = capsys.readouterr().out
+    assert 'The server is overloaded' in text
+    assert 'stalls: 1, together 0.5 s' in text
+    assert '14:00:26.000' in text
+    assert 'request 53 ok: 447 ms = network 6 + queue wait 400' in text
+    assert main(['explain', str(tmp_path), '--client', 'robot_1', '--brief']) == 0
+    assert 'request 53' not in capsys.readouterr().out
+
+
+def test_the_command_prints_one_object(tmp_path, capsys):
+    scene('cage').write(tmp_path)
+    line = ['explain', str(tmp_path), '--client', 'robot_1', '--at', '14:00:26', '--json']
+    assert main(line) == 0
+    written = json.loads(capsys.readouterr().out)
+    assert [v['rule'] for v in written['verdicts'] if v['says'] == 'found'] == ['cage']
+    assert written['clocks'][1] == {'node': '/server', 'clock_offset_s': 3.747, 'requests': 72}
+
+
+def test_how_it_ends(tmp_path, capsys):
+    scene().write(tmp_path / 'traces')
+    line = ['explain', str(tmp_path / 'traces'), '--client']
+    assert main([*line, 'robot_1']) == 0
+    assert main([*line, 'robot_2']) == 0
+    assert main([*line, 'robot_9']) == 4
+    assert 'nothing of robot_9 is in these traces; they tell of: robot_1, robot_2' in (
+        capsys.readouterr().out
+    )
+    assert main([*line, 'robot_1', '--at', '15:03']) == 4
+    assert 'nothing is told of 2026-07-30 15:03:00.000 UTC' in capsys.readouterr().out
+    assert main(['explain', str(tmp_path / 'nowhere'), '--client', 'robot_1']) == 1
+    assert 'there is no trace' in capsys.readouterr().err
+    for wrong in (['--at', 'yesterday'], ['--around', '-1'], ['--around', 'nan']):
+        with pytest.raises(SystemExit) as ended:
+            main([*line, 'robot_1', *wrong])
+        assert ended.value.code == 2
+
+
+def test_a_time_that_only_the_window_touches_is_covered(tmp_path):
+    scene().write(tmp_path)
+    edge_s = int(LENGTH_S) + 5
+    assert diagnose(
+        [tmp_path], 'robot_1', at=parse_time_of_day(f'14:00:{edge_s}'), around_s=10.0
+    ).is_covered
+    assert not diagnose(
+        [tmp_path], 'robot_1', at=parse_time_of_day(f'14:00:{edge_s}'), around_s=4.0
+    ).is_covered

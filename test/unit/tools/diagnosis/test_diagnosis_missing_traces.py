@@ -1,0 +1,58 @@
+"""Where a trace is missing nothing is said that only it can tell."""
+
+from __future__ import annotations
+
+import pytest
+from support.tools.diagnosis_rig import ROLES, scene
+
+from lerobot_serve.tools.diagnosis.diagnose import diagnose
+from lerobot_serve.tools.diagnosis.report import as_text, outcome
+from lerobot_serve.tools.diagnosis.rules import RULES, RuleStatus
+from lerobot_serve.tools.diagnosis.time_of_day import parse_time_of_day
+
+NAMES = [rule.name for rule in RULES]
+# without the traces of these roles a rule must not say yes
+NEEDS = {
+    'server_overloaded': ('router', 'server'),
+    'asks_too_often': ('router', 'server'),
+    'router': ('router',),
+    'network': ('edge',),
+    'lost_or_hung': ('edge',),
+    'answer_lost': ('edge',),
+    'server_gone': ('edge',),
+    'cage': ('edge',),
+    'ticks_missed': ('edge',),
+    'buffer_short': ('edge',),
+}
+
+
+@pytest.mark.parametrize('trouble', NAMES)
+@pytest.mark.parametrize('missing', ['edge', 'router', 'server', 'all but the edge'])
+def test_nothing_is_said_without_the_trace_that_tells_it(trouble, missing, tmp_path):
+    made = scene(trouble)
+    for node, role in ROLES.items():
+        is_kept = node == 'robot_1' if missing == 'all but the edge' else role != missing
+        if not is_kept:
+            del made.told[node]
+    made.write(tmp_path)
+    story = diagnose([tmp_path], 'robot_1', at=parse_time_of_day('2026-07-30T14:00:26'))
+    there = {ROLES[node] for node in made.told}
+    for verdict in story.causes:
+        needs = NEEDS.get(verdict.rule.name, ())
+        assert not needs or there & set(needs), verdict
+        # another cause than the planted one is not invented where its witness is gone
+        assert verdict.rule.name in (trouble, 'queue_of_its_own')
+    as_text(story)
+
+
+def test_of_the_queue_of_others_nothing_is_told_without_a_server(tmp_path):
+    made = scene('server_overloaded')
+    del made.told['router'], made.told['server'], made.told['robot_2']
+    made.write(tmp_path)
+    story = diagnose([tmp_path], 'robot_1')
+    says = {verdict.rule.name: verdict.says for verdict in story.verdicts}
+    assert says['server_overloaded'] is says['queue_of_its_own'] is RuleStatus.NO_EVIDENCE
+    assert outcome(story) == 'not_told'
+    text = as_text(story)
+    assert 'set trace_folder of policy_server' in text
+    assert 'set trace_folder of policy_router' in text

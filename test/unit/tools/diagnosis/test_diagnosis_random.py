@@ -1,0 +1,138 @@
+"""Whatever is left of the traces: nothing raises, and no verdict stands on what is not there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+import json
+from pathlib import Path
+import random
+import tempfile
+from typing import Any
+
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from support.tools.diagnosis_rig import header, ROBOTS, Scene, scene
+
+from lerobot_serve.tools.diagnosis.causes import POLICY_FAILURES, SESSION_LOST
+from lerobot_serve.tools.diagnosis.diagnose import diagnose
+from lerobot_serve.tools.diagnosis.median_shift import BEFORE_MIN
+from lerobot_serve.tools.diagnosis.report import as_json, as_text
+from lerobot_serve.tools.diagnosis.rules import RULES
+from lerobot_serve.tools.diagnosis.time_of_day import parse_time_of_day
+from lerobot_serve.tools.diagnosis.window_facts import TRIP_VERDICTS
+from lerobot_serve.trace.format.encoding import encode
+from lerobot_serve.trace.format.records import Record
+
+AT = parse_time_of_day('2026-07-30T14:00:26')
+JUNK = [None, True, -1, 10**400, 1e300, -1e300, '', 'play', '\x1b[2J', [], [1], {}, {'slot': 3}]
+Told = dict[str, list[Record]]
+
+
+def of_robot(told: Told, kind: str, *nodes: str) -> list[Record]:
+    named = [record for node in nodes or told for record in told.get(node, ())]
+    return [r for r in named if r.get('kind') == kind and r.get('client') in (None, 'robot_1')]
+
+
+def has(field: str, *values: Any) -> Callable[[Told], bool]:
+    return lambda told: any(
+        r.get(field) in values for kind in KINDS for r in of_robot(told, kind) if field in r
+    )
+
+
+def has_figures(field: str) -> Callable[[Told], bool]:
+    """So many requests tell of it as it takes to say what is usual, and one more."""
+    return lambda told: (sum(field in r for r in of_robot(told, 'request')) > BEFORE_MIN)
+
+
+KINDS = ('request', 'state', 'executed', 'decision')
+# what must be in the records, somewhere, for a verdict to be allowed
+EVIDENCE: dict[str, Callable[[Told], bool]] = {
+    'server_overloaded': lambda told: (
+        has_figures('queue_wait_ms')(told)
+        and any(told.get('router', []) + told.get('server', []))
+        and any(r.get('client') not in (None, 'robot_1') for node in told for r in told[node])
+    ),
+    'queue_of_its_own': has_figures('queue_wait_ms'),
+    'asks_too_often': has('status', 'superseded'),
+    'policy_slow': has_figures('inference_ms'),
+    'network': has_figures('round_trip_ms'),
+    'policy_failed': has('status', *POLICY_FAILURES),
+    'lost_or_hung': lambda told: has('status', 'timed_out')(told) and bool(told.get('server')),
+    'answer_lost': lambda told: bool(of_robot(told, 'request', 'server') and told.get('robot_1')),
+    'router': lambda told: bool(told.get('router')),
+    'server_gone': lambda told: (
+        has('to', 'reconnecting', 'dead')(told) or has('status', *SESSION_LOST)(told)
+    ),
+    'cage': lambda told: any(
+        r.get('verdict') in TRIP_VERDICTS for r in of_robot(told, 'executed')
+    ),
+    'ticks_missed': lambda told: len(of_robot(told, 'executed', 'robot_1')) > 1,
+    'buffer_short': has_figures('round_trip_ms'),
+}
+
+
+def spoiled(trouble: str, seed: int, kept: float, junk: float, *, is_shuffled: bool) -> Scene:
+    chance = random.Random(seed)
+    made = scene(trouble)
+    for node in list(made.told):
+        if chance.random() < 0.15:
+            del made.told[node]
+            continue
+        told = [record for record in made.told[node] if chance.random() < kept]
+        for record in told:
+            if chance.random() < junk:
+                record[chance.choice(list(record)[1:])] = chance.choice(JUNK)
+        if is_shuffled:
+            chance.shuffle(told)
+        made.told[node] = told
+    return made
+
+
+@given(
+    trouble=st.sampled_from(['', *(rule.name for rule in RULES)]),
+    seed=st.integers(0, 1 << 32),
+    kept=st.sampled_from([1.0, 0.9, 0.5, 0.05, 0.0]),
+    junk=st.sampled_from([0.0, 0.02, 0.5]),
+    is_shuffled=st.booleans(),
+)
+@example(trouble='', seed=0, kept=0.0, junk=0.0, is_shuffled=False)
+@settings(max_examples=40, deadline=None)
+def test_nothing_raises_and_no_verdict_lacks_its_evidence(trouble, seed, kept, junk, is_shuffled):
+    made = spoiled(trouble, seed, kept, junk, is_shuffled=is_shuffled)
+    with tempfile.TemporaryDirectory() as name:
+        made.write(Path(name))
+        if not made.told:
+            return
+        for at in (AT, None):
+            story = diagnose([name], 'robot_1', at=at)
+            for verdict in story.causes:
+                assert EVIDENCE[verdict.rule.name](made.told), verdict
+            assert as_text(story).isprintable() or '\x1b' not in as_text(story)
+            json.dumps(as_json(story), allow_nan=False)
+
+
+@given(
+    cut=st.integers(0, 3000),
+    places=st.lists(st.integers(0, 60_000), max_size=30),
+    seed=st.integers(),
+)
+@settings(max_examples=20, deadline=None)
+def test_bytes_of_no_sense_are_borne(cut, places, seed):
+    made = scene('policy_slow')
+    chance = random.Random(seed)
+    with tempfile.TemporaryDirectory() as name:
+        made.write(Path(name))
+        for file in Path(name).glob('*.jsonl'):
+            data = bytearray(file.read_bytes())
+            head = len(encode(header('robot_1'))) + 40
+            for place in places:
+                data[head + place % (len(data) - head)] = chance.randrange(256)
+            file.write_bytes(bytes(data[: len(data) - cut]))
+        story = diagnose([name], 'robot_1', at=AT)
+        as_text(story)
+        json.dumps(as_json(story), allow_nan=False)
+
+
+def test_every_rule_has_evidence_here():
+    assert list(EVIDENCE) == [rule.name for rule in RULES]
+    assert ROBOTS[0] == 'robot_1'

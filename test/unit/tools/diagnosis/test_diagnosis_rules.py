@@ -1,0 +1,163 @@
+"""Each trouble is found by its rule and by no other, and never where its evidence is missing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+import tracemalloc
+
+import pytest
+from support.tools.diagnosis_rig import Scene, scene
+
+from lerobot_serve.tools.diagnosis.diagnose import diagnose, Diagnosis
+from lerobot_serve.tools.diagnosis.median_shift import median_shift
+from lerobot_serve.tools.diagnosis.report import as_json, as_text, outcome
+from lerobot_serve.tools.diagnosis.rules import RULES, RuleStatus
+from lerobot_serve.tools.diagnosis.time_of_day import parse_time_of_day
+from lerobot_serve.trace.format import records
+from lerobot_serve.trace.format.encoding import encode
+
+NAMES = [rule.name for rule in RULES]
+IN_THE_STALL = parse_time_of_day('2026-07-30T14:00:26')
+
+
+def story_of(made: Scene, folder: Path, **options: object) -> Diagnosis:
+    made.write(folder)
+    return diagnose([folder], 'robot_1', **options)
+
+
+@pytest.mark.parametrize('trouble', NAMES)
+def test_a_planted_trouble_is_found_by_its_rule_and_no_other(trouble, tmp_path):
+    story = story_of(scene(trouble), tmp_path)
+    assert [verdict.rule.name for verdict in story.causes] == [trouble]
+    assert outcome(story) == 'explained'
+    assert story.causes[0].figures
+
+
+def test_without_a_trouble_the_stall_is_not_told(tmp_path):
+    story = story_of(scene(), tmp_path)
+    assert (outcome(story), story.causes) == ('not_told', [])
+    assert 'The traces do not tell' in as_text(story)
+    assert {verdict.says for verdict in story.verdicts} == {RuleStatus.RULED_OUT}
+
+
+def test_a_server_that_lost_records_proves_no_lost_request(tmp_path):
+    made = scene('lost_or_hung')
+    made.write(tmp_path)
+    file = tmp_path / 'server.jsonl'
+    file.write_bytes(file.read_bytes().replace(b'"dropped":{}', b'"dropped":{"trace_failed":3}'))
+    (found,) = [
+        v for v in diagnose([tmp_path], 'robot_1').verdicts if v.rule.name == 'lost_or_hung'
+    ]
+    assert found.says is RuleStatus.NO_EVIDENCE
+
+
+def test_an_edge_that_lost_records_proves_no_lost_answer(tmp_path):
+    made = scene()
+    told = made.told['robot_1']
+    # the edge tells nothing of a request that the server answered
+    told.remove(next(r for r in told if r.get('seq') == 53))
+    assert [v.rule.name for v in story_of(made, tmp_path).causes] == ['answer_lost']
+    made.write(tmp_path, {'robot_1': [b'{"kind":"request","seq":53\n']})
+    assert not diagnose([tmp_path], 'robot_1').causes
+
+
+def test_clocks_are_put_right_by_the_requests_that_both_tell_of(tmp_path):
+    story = story_of(scene('server_overloaded'), tmp_path)
+    ahead = {peer.node: round(peer.clock_offset_s, 1) for peer in story.facts.peers}
+    assert ahead == {'/router': -2.5, '/server': 3.7}
+    assert not story.facts.missing
+
+
+def test_figures_say_how_many_and_the_middle_of_both(tmp_path):
+    (found,) = story_of(scene('policy_slow'), tmp_path).causes
+    assert found.figures == 'inference before n 52 p50 40 ms, during n 2 p50 200 ms'
+
+
+def test_the_json_has_the_same_as_the_text(tmp_path):
+    written = as_json(story_of(scene('network'), tmp_path))
+    assert written['outcome'] == 'explained'
+    assert [each['rule'] for each in written['verdicts']] == NAMES
+    assert [each['words'] for each in written['verdicts'] if each['says'] == 'found'] == [
+        'The network was slow, or something on the way.'
+    ]
+    assert written['stalls'] == 1 and written['shown_stalls'][0]['length_s'] == 0.5
+
+
+def test_what_is_usual_takes_three_and_growth_is_twice_as_much():
+    assert not median_shift([1.0, 1.0], [100.0]).grew
+    assert not median_shift([1.0, 1.0, 1.0], []).grew
+    assert median_shift([1.0, None, 1.0, 1.0], [100.0]).grew
+    assert not median_shift([1.0] * 3, [20.9]).grew
+    assert not median_shift([100.0] * 3, [199.0]).grew
+    assert (
+        median_shift([100.0] * 3, [200.0]).words == 'before n 3 p50 100 ms, during n 1 p50 200 ms'
+    )
+
+
+def test_robots_that_come_are_named_once(tmp_path):
+    made = scene()
+    for name in ('robot_8', 'robot_9'):
+        told = records.request(0, records.RecordIds(name, 1, 1), status='ok', queue_wait_ms=1.0)
+        made.add('server', 25.0, told)
+    facts = story_of(made, tmp_path).facts
+    words = [each.words for each in facts.happenings if 'ask' in each.words]
+    assert words == ['2 robots ask that did not before: robot_8, robot_9']
+
+
+def test_a_server_that_was_killed_is_told_by_a_trace_that_breaks_off(tmp_path):
+    made = scene('lost_or_hung')
+    made.write(tmp_path)
+    file = tmp_path / 'server.jsonl'
+    lines = file.read_bytes().splitlines(keepends=True)
+    at = next(i for i, line in enumerate(lines) if b'"seq":48' in line)
+    file.write_bytes(b''.join(lines[:at]) + b'{"kind":"reque')
+    (found,) = diagnose([tmp_path], 'robot_1').causes
+    assert found.rule.name == 'server_gone'
+    assert 'the trace of /server breaks off at 14:00:23.' in found.figures
+
+
+def test_an_edge_that_was_killed_missed_no_answer(tmp_path):
+    made = scene()
+    made.told['robot_1'] = [r for r in made.told['robot_1'] if r['mono_ns'] < 26.7e9]
+    made.write(tmp_path)
+    file = tmp_path / 'robot_1.jsonl'
+    file.write_bytes(b''.join(file.read_bytes().splitlines(keepends=True)[:-1]))
+    story = diagnose([tmp_path], 'robot_1')
+    assert outcome(story) == 'not_told'
+    assert all(request.edge for request in story.facts.requests.values())
+
+
+def test_parameters_are_those_of_the_window(tmp_path):
+    made = scene('buffer_short')
+    made.add('robot_1', 5.0, records.parameter(0, 'buffer_time_s', 0.4, 2.0))
+    made.add('robot_1', 39.95, records.parameter(0, 'buffer_time_s', 2.0, 0.1))
+    assert not story_of(made, tmp_path).causes
+
+
+def test_memory_does_not_grow_with_what_lies_outside_of_the_window(tmp_path):
+    def peak_of(folder: Path, copies: int) -> int:
+        made = scene()
+        made.write(folder)
+        for node in made.told:
+            file = folder / f'{node}.jsonl'
+            lines = file.read_bytes().splitlines(keepends=True)
+            hour_ns = -3_600_000_000_000
+            much = [
+                encode({**r, 'mono_ns': r['mono_ns'] + hour_ns}) for r in made.told[node][:100]
+            ]
+            file.write_bytes(b''.join([*lines[:-1], *(much * copies), lines[-1]]))
+        tracemalloc.start()
+        assert diagnose([folder], 'robot_1', at=IN_THE_STALL).facts
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return peak
+
+    peak_of(tmp_path / 'warm', 1)
+    assert peak_of(tmp_path / 'long', 40) < 1.3 * peak_of(tmp_path / 'short', 1)
+
+
+def test_steps_that_the_trace_lost_are_not_called_missed(tmp_path):
+    scene('ticks_missed').write(tmp_path, {'robot_1': [b'{"kind":"executed"\n']})
+    story = diagnose([tmp_path], 'robot_1')
+    (found,) = [verdict for verdict in story.verdicts if verdict.rule.name == 'ticks_missed']
+    assert (found.says, story.causes) == (RuleStatus.NO_EVIDENCE, [])

@@ -1,0 +1,312 @@
+"""What the doctor says of a machine; each trouble is made up, none is made."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+import pytest
+
+from lerobot_serve.entry_points import FROM_ROS, REQUIREMENTS
+from lerobot_serve.tools.doctor import clocks, environment
+from lerobot_serve.tools.doctor.clocks import ClockReading
+from lerobot_serve.tools.doctor.environment import MiddlewareFacts
+from lerobot_serve.tools.doctor.finding import Finding, FindingLevel
+from lerobot_serve.tools.doctor.machine import (
+    file_system_space,
+    FileSystemSpace,
+    MachineFacts,
+    missing_packages,
+    PROFILE_VARIABLES,
+    read_machine,
+)
+
+MIB = 1 << 20
+S = 1_000_000_000
+GOOD = MachineFacts(
+    {'ROS_DISTRO': 'jazzy'},
+    '3.12.3',
+    FileSystemSpace(1024 * MIB, 1024 * MIB),
+    8 * MIB,
+    8 * MIB,
+    1024,
+    1 << 20,
+)
+FAST = MiddlewareFacts('rmw_fastrtps_cpp')
+COMPLAINT = 'the segment has 512 KiB: images will be lost. Unset X, or give yours a larger one'
+
+
+def changed(**changes: object) -> MachineFacts:
+    return replace(GOOD, **changes)
+
+
+def variables(**given: str) -> MachineFacts:
+    return changed(variables={**GOOD.variables, **given})
+
+
+def wrong(machine: MachineFacts = GOOD, middleware: MiddlewareFacts = FAST, kind: str = 'lerobot'):
+    """Return what is not well, by name."""
+    found = environment.check_environment(machine, middleware, kind)
+    return {
+        finding.name: finding
+        for finding in found
+        if finding.verdict not in (FindingLevel.OK, FindingLevel.SKIPPED)
+    }
+
+
+def test_a_good_machine_is_well():
+    assert wrong() == {}
+
+
+TROUBLES = [
+    # machine, finding, verdict, what is found, what is to do
+    (changed(variables={}), 'ROS', 'warning', 'ROS_DISTRO', 'setup.bash'),
+    (variables(ROS_DISTRO='foxy'), 'ROS', 'warning', 'foxy', 'jazzy'),
+    (changed(missing=frozenset(['simplejpeg'])), 'package simplejpeg', 'failure', 'not', 'pip'),
+    (changed(missing=frozenset(['lerobot'])), 'package lerobot', 'failure', 'not', 'pip install'),
+    (changed(missing=frozenset(['std_srvs'])), 'package std_srvs', 'failure', 'not', 'source'),
+    (changed(missing=frozenset(['mcap'])), 'package mcap', 'warning', 'bags', 'mcap=='),
+    (variables(ROS_DOMAIN_ID='abc'), 'ROS_DOMAIN_ID', 'failure', "'abc'", 'ROS_DOMAIN_ID=N'),
+    (variables(ROS_DOMAIN_ID='-1'), 'ROS_DOMAIN_ID', 'failure', "'-1'", 'ROS_DOMAIN_ID=N'),
+    (variables(ROS_DOMAIN_ID='233'), 'ROS_DOMAIN_ID', 'failure', '0 to 232', 'ROS_DOMAIN_ID=N'),
+    (variables(ROS_DOMAIN_ID='150'), 'ROS_DOMAIN_ID', 'warning', 'ports', 'ROS_DOMAIN_ID=N'),
+    (variables(ROS_LOCALHOST_ONLY='1'), 'discovery', 'warning', 'other', 'unset ROS_LOCALHOST'),
+    (
+        variables(ROS_AUTOMATIC_DISCOVERY_RANGE='localhost'),
+        'discovery',
+        'warning',
+        'other machines',
+        'unset ROS_AUTOMATIC',
+    ),
+    (
+        variables(ROS_AUTOMATIC_DISCOVERY_RANGE='OFF'),
+        'discovery',
+        'failure',
+        'no node finds another',
+        'unset ROS_AUTOMATIC',
+    ),
+    (
+        variables(ROS_DISCOVERY_SERVER='10.0.0.5:11811'),
+        'discovery',
+        'warning',
+        '10.0.0.5:11811',
+        'ROS_SUPER_CLIENT=TRUE',
+    ),
+    (
+        variables(ROS_AUTOMATIC_DISCOVERY_RANGE='WORLD'),
+        'discovery',
+        'warning',
+        "'WORLD'",
+        'SUBNET',
+    ),
+    (
+        replace(
+            variables(FASTRTPS_DEFAULT_PROFILES_FILE='/gone.xml'),
+            missing_profiles=frozenset(['/gone.xml']),
+        ),
+        'profile of Fast DDS',
+        'failure',
+        '/gone.xml',
+        'unset FASTRTPS_DEFAULT_PROFILES_FILE',
+    ),
+    (changed(shared_memory=None), 'shared memory', 'failure', 'no /dev/shm', '--shm-size'),
+    (
+        changed(shared_memory=FileSystemSpace(8 * MIB, 64 * MIB)),
+        'shared memory',
+        'failure',
+        '8 of 64 MiB',
+        '--shm-size',
+    ),
+    (
+        changed(shared_memory=FileSystemSpace(60 * MIB, 64 * MIB)),
+        'shared memory',
+        'warning',
+        'room for 7 nodes',
+        '--shm-size',
+    ),
+    (
+        changed(shared_memory=FileSystemSpace(512 * MIB, 512 * MIB, writable=False)),
+        'shared memory',
+        'failure',
+        'written',
+        'chmod',
+    ),
+    (
+        changed(receive_buffer_bytes=212992),
+        'network buffers',
+        'warning',
+        'rmem_max is 212992',
+        'sysctl -w net.core.rmem_max=4194304,',
+    ),
+    (
+        changed(send_buffer_bytes=212992),
+        'network buffers',
+        'warning',
+        'wmem_max is 212992',
+        'sysctl -w net.core.wmem_max=4194304,',
+    ),
+    (changed(open_files=128), 'open files', 'failure', '128', 'ulimit -n 65536'),
+    (
+        changed(open_files=512, open_files_allowed=4096),
+        'open files',
+        'warning',
+        '512',
+        'ulimit -n 4096',
+    ),
+]
+
+
+@pytest.mark.parametrize(('machine', 'name', 'verdict', 'found', 'remedy'), TROUBLES)
+def test_each_trouble_alone_is_found_with_its_remedy(machine, name, verdict, found, remedy):
+    findings = wrong(machine)
+    assert list(findings) == [name]
+    assert findings[name].verdict.value == verdict
+    assert found in findings[name].found
+    assert remedy in findings[name].remedy
+
+
+@pytest.mark.parametrize(
+    ('middleware', 'name', 'verdict', 'remedy'),
+    [
+        (MiddlewareFacts(error='the log folder'), 'ROS', 'failure', 'correct that'),
+        (
+            MiddlewareFacts('rmw_cyclonedds_cpp', 'x is in use'),
+            'middleware',
+            'warning',
+            'RMW_IMPLEM',
+        ),
+        (MiddlewareFacts('rmw_fastrtps_cpp', COMPLAINT), 'large messages', 'failure', 'Unset X'),
+        (MiddlewareFacts('rmw_fastrtps_cpp', 'odd'), 'large messages', 'failure', 'fastdds.xml'),
+    ],
+)
+def test_trouble_of_the_middleware(middleware, name, verdict, remedy):
+    findings = wrong(middleware=middleware)
+    assert list(findings) == [name]
+    assert findings[name].verdict.value == verdict
+    assert findings[name].remedy.startswith(remedy) or remedy in findings[name].remedy
+
+
+@pytest.mark.parametrize(
+    ('gone', 'kind', 'named'),
+    [
+        ('torch', '', []),
+        ('torch', 'builtin', ['package torch']),
+        ('lerobot', 'builtin', []),
+        ('lerobot', 'lerobot', ['package lerobot']),
+    ],
+)
+def test_only_what_is_needed_is_asked_for(gone, kind, named):
+    assert list(wrong(changed(missing=frozenset([gone])), kind=kind)) == named
+
+
+@pytest.mark.parametrize('name', [*FROM_ROS, *REQUIREMENTS])
+def test_every_package_that_may_be_missing_is_looked_for(name):
+    assert list(wrong(changed(missing=frozenset([name])))) == [f'package {name}']
+
+
+@pytest.mark.parametrize('text', ['0', '7', '101', '215', '232', ' 5'])
+def test_domains_that_are_well(text):
+    assert environment.domain(text).verdict is FindingLevel.OK
+
+
+def test_named_peers_are_found_whatever_the_range():
+    machine = variables(ROS_STATIC_PEERS='10.0.0.2', ROS_AUTOMATIC_DISCOVERY_RANGE='OFF')
+    assert wrong(machine) == {}
+
+
+def test_a_discovery_server_finds_everybody_whatever_the_range():
+    machine = variables(
+        ROS_DISCOVERY_SERVER=';10.0.0.5:11811',
+        ROS_SUPER_CLIENT='true',
+        ROS_AUTOMATIC_DISCOVERY_RANGE='OFF',
+    )
+    assert wrong(machine) == {}
+
+
+NUMBERS = st.none() | st.integers(0, 1 << 40)
+MACHINES = st.builds(
+    MachineFacts,
+    st.dictionaries(
+        st.sampled_from(
+            [
+                'ROS_DISTRO',
+                'ROS_DOMAIN_ID',
+                'ROS_LOCALHOST_ONLY',
+                'ROS_AUTOMATIC_DISCOVERY_RANGE',
+                'ROS_STATIC_PEERS',
+                'ROS_DISCOVERY_SERVER',
+                'ROS_SUPER_CLIENT',
+                *PROFILE_VARIABLES,
+            ]
+        ),
+        st.sampled_from(['', '1', 'OFF', 'LOCALHOST', 'jazzy', '٣', '²']) | st.text(),
+    ),
+    st.text(),
+    st.none() | st.builds(FileSystemSpace, st.integers(0), st.integers(0), st.booleans()),
+    NUMBERS,
+    NUMBERS,
+    NUMBERS,
+    NUMBERS,
+    st.frozensets(st.sampled_from([*FROM_ROS, *REQUIREMENTS])),
+    st.frozensets(st.text()),
+)
+MIDDLEWARES = st.builds(MiddlewareFacts, st.text(), st.text(), st.text())
+
+
+@given(MACHINES, MIDDLEWARES, st.sampled_from(['', 'builtin', 'lerobot']))
+def test_whatever_the_machine_every_check_says_something(machine, middleware, kind):
+    """A finding without the remedy that it needs could not even be made."""
+    findings = environment.check_environment(machine, middleware, kind)
+    assert {'ROS', 'ROS_DOMAIN_ID', 'discovery', 'shared memory', 'open files'} <= {
+        finding.name for finding in findings
+    }
+    assert all(isinstance(finding, Finding) for finding in findings)
+
+
+def test_this_machine_is_read():
+    machine = read_machine()
+    assert machine.open_files is None or machine.open_files > 0
+    assert machine.python.startswith('3.')
+    assert 'numpy' not in machine.missing
+    assert environment.check_environment(machine, FAST, '')
+
+
+def test_what_is_not_there_is_seen(tmp_path, monkeypatch):
+    assert file_system_space(str(tmp_path / 'none')) is None
+    assert file_system_space(str(tmp_path)).total_bytes > 0
+    assert missing_packages(['no_such_package', 'json']) == ['no_such_package']
+    monkeypatch.setenv('FASTRTPS_DEFAULT_PROFILES_FILE', str(tmp_path / 'none.xml'))
+    assert read_machine().missing_profiles == {str(tmp_path / 'none.xml')}
+
+
+def test_a_clock_that_goes_on_is_well():
+    before, after = ClockReading(100 * S, 5 * S, True), ClockReading(103 * S, 8 * S, True)
+    assert {finding.verdict for finding in clocks.check_clocks(before, after)} == {FindingLevel.OK}
+
+
+@pytest.mark.parametrize('step_ns', [-S // 10, S // 10, 3600 * S])
+def test_a_clock_that_jumps_is_named(step_ns):
+    before, after = (
+        ClockReading(100 * S, 5 * S, True),
+        ClockReading(103 * S + step_ns, 8 * S, True),
+    )
+    finding = clocks.check_clocks(before, after)[0]
+    assert finding.verdict is FindingLevel.WARNING
+    assert f'{step_ns / 1e9:+.3f} s' in finding.found
+    assert 'chrony' in finding.remedy
+
+
+def test_a_clock_that_nobody_keeps_right_is_named():
+    reading = ClockReading(0, 0, False)
+    finding = clocks.check_clocks(reading, reading)[1]
+    assert finding.verdict is FindingLevel.WARNING
+    assert 'set-ntp' in finding.remedy
+    told = clocks.check_clocks(reading, ClockReading(0, 0, None))[1]
+    assert told.verdict is FindingLevel.OK
+
+
+def test_the_clocks_of_this_machine_are_read():
+    before, after = clocks.read_clocks(), clocks.read_clocks()
+    assert after.monotonic_ns > before.monotonic_ns
+    assert after.wall_ns > 1_600_000_000 * S

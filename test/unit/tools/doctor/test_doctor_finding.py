@@ -1,0 +1,110 @@
+"""Findings of the doctor and the report made of them."""
+
+from __future__ import annotations
+
+import json
+
+from hypothesis import given
+from hypothesis import strategies as st
+import pytest
+
+from lerobot_serve.tools.doctor.finding import (
+    failure,
+    Finding,
+    FindingGroup,
+    FindingLevel,
+    ok,
+    skipped,
+    warning,
+    WITH_REMEDY,
+    worst_level,
+)
+from lerobot_serve.tools.doctor.report import as_json, as_text, summary
+
+GROUPS = [
+    FindingGroup('environment', (ok('ROS', 'jazzy'), warning('clock', 'jumped', 'set it'))),
+    FindingGroup(
+        'policy', (failure('loads', 'no weights', 'copy it'), skipped('speed', 'not known'))
+    ),
+]
+TEXTS = st.text(min_size=1).filter(str.strip)
+
+
+@given(st.sampled_from(FindingLevel), TEXTS, TEXTS)
+def test_a_remedy_is_there_exactly_where_something_is_wrong(verdict, found, remedy):
+    wrong = verdict in WITH_REMEDY
+    assert Finding('name', verdict, found, remedy if wrong else '').verdict is verdict
+    with pytest.raises(ValueError, match='remedy'):
+        Finding('name', verdict, found, '' if wrong else remedy)
+
+
+@pytest.mark.parametrize('empty', ['', ' \n'])
+def test_no_finding_is_empty(empty):
+    with pytest.raises(ValueError, match='a name and a text'):
+        ok('name', empty)
+    with pytest.raises(ValueError, match='a name and a text'):
+        ok(empty, 'found')
+    with pytest.raises(ValueError, match='must have a remedy'):
+        failure('name', 'found', empty)
+
+
+def test_people_read_a_line_each_the_remedy_below_and_the_count():
+    assert as_text(GROUPS, coloured=False).splitlines() == [
+        'environment',
+        '  ok    ROS: jazzy',
+        '  WARN  clock: jumped',
+        '        remedy: set it',
+        '',
+        'policy',
+        '  FAIL  loads: no weights',
+        '        remedy: copy it',
+        '  skip  speed: not known',
+        '',
+        '1 failure, 1 warning, 1 ok, 1 skipped',
+    ]
+
+
+def test_colours_change_nothing_but_colours():
+    coloured = as_text(GROUPS, coloured=True)
+    assert '\033[31mFAIL\033[0m' in coloured
+    for code in (1, 31, 32, 33, 90, 0):
+        coloured = coloured.replace(f'\033[{code}m', '')
+    assert coloured == as_text(GROUPS, coloured=False)
+
+
+def test_failures_and_warnings_are_always_counted():
+    assert (
+        summary([FindingGroup('a', (ok('b', 'c'), ok('d', 'e')))])
+        == '0 failures, 0 warnings, 2 ok'
+    )
+
+
+def test_programs_read_one_object():
+    told = json.loads(json.dumps(as_json(GROUPS)))
+    assert told['outcome'] == 'failure'
+    assert told['counts'] == {'failure': 1, 'warning': 1, 'ok': 1, 'skipped': 1}
+    assert told['groups'][1] == {
+        'name': 'policy',
+        'findings': [
+            {
+                'name': 'loads',
+                'verdict': 'failure',
+                'found': 'no weights',
+                'remedy': 'copy it',
+            },
+            {'name': 'speed', 'verdict': 'skipped', 'found': 'not known', 'remedy': ''},
+        ],
+    }
+
+
+@given(st.text())
+def test_nothing_that_was_found_disturbs_a_terminal(text):
+    shown = as_text([FindingGroup('a', (warning('b', f'x{text}', f'y{text}'),))], coloured=False)
+    assert len(shown.split('\n')) == 5
+    assert shown.replace('\n', '').isprintable()
+
+
+def test_the_worst_counts():
+    assert worst_level(GROUPS) is FindingLevel.FAILURE
+    assert worst_level(GROUPS[:1]) is FindingLevel.WARNING
+    assert worst_level([FindingGroup('a', (ok('b', 'c'), skipped('d', 'e')))]) is FindingLevel.OK

@@ -1,0 +1,210 @@
+"""What the doctor says of policy directories: what loads, what does not, and why."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from importlib.util import find_spec
+import json
+from pathlib import Path
+import shutil
+
+import pytest
+from support.edge.robot_rig import SIM_ARM
+
+from lerobot_serve.edge.robot.file import load
+from lerobot_serve.policies.base import PolicyError
+from lerobot_serve.policies.kind_detection import detect_kind
+from lerobot_serve.policies.lerobot.checkpoint.checkpoint import Checkpoint
+from lerobot_serve.server.parameters import ServerParameters
+from lerobot_serve.tools.doctor.finding import FindingLevel
+from lerobot_serve.tools.doctor.policy import (
+    examine_policy,
+    is_exclusive,
+    PolicyExamination,
+    with_robot_names,
+)
+from lerobot_serve.tools.doctor.speed import check_capacity, check_forward_time
+
+REACH = Path(__file__).resolve().parents[2] / 'config' / 'policies' / 'reach'
+FEATURES = {
+    'input_features': {'observation.state': {'type': 'STATE', 'shape': [6]}},
+    'output_features': {'action': {'type': 'ACTION', 'shape': [6]}},
+}
+NULL = ServerParameters(policy_kind='null', policy_path='joints=6,chunk=30,cameras=,fps=30')
+ROBOT = load(SIM_ARM)
+RUNS = 8
+TORCH = pytest.mark.skipif(
+    find_spec('torch') is None, reason='torch is not installed (TORCH=none)'
+)
+
+
+def examined(kind: str, path: object, **more: object) -> PolicyExamination:
+    return examine_policy(
+        ServerParameters(policy_kind=kind, policy_path=str(path), **more), runs=RUNS
+    )
+
+
+def by_name(found: PolicyExamination) -> dict[str, object]:
+    return {finding.name: finding for finding in found.findings}
+
+
+def wrong(found: PolicyExamination) -> list[str]:
+    return [f.name for f in found.findings if f.verdict is not FindingLevel.OK]
+
+
+def test_a_policy_is_told_whole():
+    found = examine_policy(NULL, runs=RUNS)
+    assert wrong(found) == []
+    assert list(by_name(found)) == [
+        'loads',
+        'classified',
+        'gives',
+        'statistics',
+        'fingerprint',
+        'warm-up',
+        'memory',
+    ]
+    assert 'chunk_stateless' in by_name(found)['classified'].found
+    assert len(found.forward_ms) == RUNS
+    assert not is_exclusive(found.served)
+    pace = found.pace(None)
+    assert (pace.fps, pace.chunk_size, pace.runs) == (30, 30, RUNS)
+    assert 0 < pace.p50_ms <= pace.p99_ms
+    assert found.pace(replace(ROBOT, fps=50.0)).fps == 50
+    assert check_forward_time(pace)
+    assert check_capacity(pace, exclusive=False, network_s=0.01)
+
+
+def test_a_hidden_state_is_classified():
+    found = examined('recurrent', NULL.policy_path)
+    assert 'recurrent' in by_name(found)['classified'].found
+
+
+def test_a_slow_policy_is_measured_for_a_limited_time():
+    seconds = iter(range(1000))
+    found = examine_policy(NULL, runs=500, limit_s=20.0, clock=lambda: float(next(seconds)))
+    assert 5 <= len(found.forward_ms) <= 30
+
+
+@pytest.mark.parametrize(
+    ('kind', 'path', 'text'),
+    [
+        ('null', 'joints=many', 'joints'),
+        ('nonsense', '', "no policy kind 'nonsense'"),
+        pytest.param('lerobot', '/no/such/place', 'is not a directory', marks=TORCH),
+    ],
+)
+def test_what_cannot_be_loaded_is_one_failure_with_its_remedy(kind, path, text):
+    found = examined(kind, path)
+    (finding,) = found.findings
+    assert finding.verdict is FindingLevel.FAILURE
+    assert text in finding.found
+    assert 'docs/policy_server.md' in finding.remedy
+    assert found.pace(None) is None
+
+
+def test_code_of_another_package_may_raise_anything(monkeypatch):
+    def broken(*_: object) -> None:
+        raise RuntimeError('on fire')
+
+    monkeypatch.setattr('lerobot_serve.server.assembly.worker', broken)
+    (finding,) = examine_policy(NULL).findings
+    assert finding.verdict is FindingLevel.FAILURE
+    assert finding.found == 'RuntimeError: on fire'
+
+
+def test_the_reaching_policy_is_well():
+    pytest.importorskip('torch', reason='torch is not installed (TORCH=none)')
+    assert detect_kind(str(REACH)) == 'builtin'
+    found = examined('builtin', REACH)
+    assert wrong(found) == []
+    assert by_name(found)['fingerprint'].found.startswith('reach@')
+
+
+@pytest.mark.parametrize(
+    ('damage', 'text'),
+    [
+        (lambda folder: (folder / 'model.safetensors').unlink(), 'model.safetensors is missing'),
+        (lambda folder: (folder / 'model.safetensors').write_bytes(b'x' * 100), 'model'),
+    ],
+)
+def test_a_damaged_reaching_policy_is_refused(tmp_path, damage, text):
+    pytest.importorskip('torch', reason='torch is not installed (TORCH=none)')
+    folder = Path(shutil.copytree(REACH, tmp_path / 'reach'))
+    damage(folder)
+    assert detect_kind(str(folder)) == 'builtin'
+    (finding,) = examined('builtin', folder).findings
+    assert finding.verdict is FindingLevel.FAILURE
+    assert text in finding.found
+
+
+def test_missing_statistics_are_a_failure_of_their_own(tmp_path):
+    """Everything else of the policy is told all the same."""
+    pytest.importorskip('torch', reason='torch is not installed (TORCH=none)')
+    from support.policies.exported_rig import exported, SIDECAR, STATISTICS
+
+    from lerobot_serve.policies.exported.export import write
+
+    write(tmp_path, exported(), SIDECAR, STATISTICS)
+    assert detect_kind(str(tmp_path)) == 'exported'
+    assert wrong(examined('exported', tmp_path)) == []
+    (tmp_path / 'statistics.safetensors').unlink()
+    found = examined('exported', tmp_path)
+    assert wrong(found) == ['statistics']
+    finding = by_name(found)['statistics']
+    assert finding.verdict is FindingLevel.FAILURE
+    assert 'lacks state.mean' in finding.found
+    assert 'allow_missing_statistics=true' in finding.remedy
+    assert found.forward_ms
+    meant = examined('exported', tmp_path, allow_missing_statistics=True)
+    assert wrong(meant) == ['note']
+
+
+@pytest.mark.parametrize(
+    ('file', 'content', 'kind'),
+    [
+        ('policy.json', {'kind': 'builtin.reach'}, 'builtin'),
+        ('policy.json', {'kind': 'exported'}, 'exported'),
+        ('config.json', {'type': 'act'}, 'lerobot'),
+        ('adapter_config.json', {}, 'lerobot'),
+    ],
+)
+def test_the_kind_is_found_out(tmp_path, file, content, kind):
+    (tmp_path / file).write_text(json.dumps(content))
+    assert detect_kind(str(tmp_path)) == kind
+
+
+def test_a_checkpoint_beside_is_named(tmp_path):
+    with pytest.raises(PolicyError, match='give the directory that holds one'):
+        detect_kind(str(tmp_path))
+    inner = tmp_path / 'checkpoints' / 'last' / 'pretrained_model'
+    inner.mkdir(parents=True)
+    (inner / 'config.json').write_text('{}')
+    with pytest.raises(PolicyError, match=f'give {inner}'):
+        detect_kind(str(tmp_path))
+
+
+@pytest.mark.parametrize('path', ['', '/no/such/place'])
+def test_what_is_no_directory_is_told(path):
+    with pytest.raises(PolicyError, match='is not a directory'):
+        detect_kind(path)
+
+
+def test_names_that_no_file_holds_are_taken_from_the_robot_and_not_compared(monkeypatch):
+    folder = Checkpoint(Path('/nowhere'), 'act', FEATURES, (), ())
+    monkeypatch.setattr('lerobot_serve.tools.doctor.policy.read_checkpoint', lambda _: folder)
+    bare = ServerParameters(policy_kind='lerobot')
+    parameters, taken = with_robot_names(ROBOT, bare)
+    assert parameters.state_names == ROBOT.state_names
+    assert parameters.action_names == ROBOT.action_names
+    assert parameters.trained_fps == ROBOT.fps
+    assert taken == ('state_names', 'action_names', 'trained_fps')
+    given = replace(bare, state_names=('a',), action_names=('b',), trained_fps=5.0)
+    assert with_robot_names(ROBOT, given) == (given, ())
+    assert with_robot_names(ROBOT, NULL) == (NULL, ())
+    assert with_robot_names(None, bare) == (bare, ())
+
+
+def test_a_folder_that_cannot_be_read_takes_no_names():
+    bare = ServerParameters(policy_kind='lerobot')
+    assert with_robot_names(ROBOT, bare) == (bare, ())

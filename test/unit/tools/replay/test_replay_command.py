@@ -1,0 +1,81 @@
+"""The command lines of record and replay."""
+
+from __future__ import annotations
+
+import argparse
+
+import pytest
+
+from lerobot_serve.parameters import ParameterError
+from lerobot_serve.server.parameters import ServerParameters
+from lerobot_serve.tools.cli.verbs import audit, record, replay
+
+
+def parsed(module: object, *words: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    module.add_arguments(parser)
+    return parser.parse_args(words)
+
+
+def test_parameters_of_the_server():
+    words = ('bag', '--kind', 'null', '--policy', 'p', '--device', 'cuda:0')
+    more = ('state_names=a, b', 'pin_task=true', 'default_task=x=y', 'cpu_threads=2')
+    given = [word for name in more for word in ('--parameter', name)]
+    built = replay.server_parameters(parsed(replay, *words, *given))
+    assert isinstance(built, ServerParameters)
+    assert (built.policy_kind, built.policy_path, built.device) == ('null', 'p', 'cuda:0')
+    assert built.state_names == ('a', 'b')
+    assert (built.pin_task, built.default_task, built.cpu_threads) == (True, 'x=y', 2)
+
+
+@pytest.mark.parametrize(
+    ('word', 'text'),
+    [
+        ('nonsense=1', 'NAME=VALUE of a policy_server'),
+        ('cpu_threads', 'NAME=VALUE of a policy_server'),
+        ('cpu_threads=many', 'cpu_threads must be'),
+        ('pin_task=perhaps', 'pin_task must be'),
+    ],
+)
+def test_parameters_that_are_none(word, text):
+    with pytest.raises(ParameterError, match=text):
+        replay.server_parameters(parsed(replay, 'bag', '--parameter', word))
+
+
+@pytest.mark.parametrize(
+    ('words', 'text'),
+    [
+        (('x', '--tolerance', '-1'), '--tolerance'),
+        (('x', '--tolerance', 'nan'), '--tolerance'),
+        (('x', '--execution-horizon', '-1'), '--execution-horizon'),
+        (('missing.mcap',), 'there is no missing.mcap'),
+    ],
+)
+def test_mistakes_of_replay(words, text):
+    with pytest.raises(ParameterError, match=text):
+        replay.main(parsed(replay, *words))
+
+
+@pytest.mark.parametrize(
+    ('words', 'text'),
+    [
+        (('--max-size', '-1'), '--max-size'),
+        (('--duration', 'nan'), '--duration'),
+        (('--topic', 'state'), 'full names such as /state'),
+    ],
+)
+def test_mistakes_of_record(words, text):
+    with pytest.raises(ParameterError, match=text):
+        record.main(parsed(record, *words))
+
+
+@pytest.mark.parametrize('words', [('x', '--max-action-age', '0'), ('x', '--max-action-age', '1')])
+def test_mistakes_of_audit(words):
+    with pytest.raises(ParameterError, match='--max-action-age'):
+        audit.main(parsed(audit, *words))
+
+
+def test_limits_of_a_robot_file(repository):
+    bounds = audit.bounds_of(repository / 'config' / 'robots' / 'sim_arm.yaml')
+    assert bounds.names
+    assert len(bounds.names) == len(bounds.low) == len(bounds.step)

@@ -1,0 +1,246 @@
+"""Sums of traces: what was driven is what is counted, at each node, in little memory."""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+import gc
+from html.parser import HTMLParser
+import json
+from pathlib import Path
+from tempfile import TemporaryDirectory
+import tracemalloc
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+import pytest
+from support.tools.audit_rig import Drive, drive, POLICY
+
+from lerobot_serve.parameters import ParameterError
+from lerobot_serve.tools.cli.verbs import stats as verb
+from lerobot_serve.tools.stats import time_series
+from lerobot_serve.tools.stats.collect import collect_stats
+from lerobot_serve.tools.stats.group import GroupKey
+from lerobot_serve.tools.stats.html_report import html_report
+from lerobot_serve.tools.stats.report import as_json, as_text
+from lerobot_serve.tools.traces.lean_reader import read_without_actions, strip_actions
+from lerobot_serve.tools.traces.reader import read_records
+from lerobot_serve.trace.format import records
+from lerobot_serve.trace.format.encoding import decode, encode
+from lerobot_serve.trace.format.records import RecordIds
+
+
+def run(*arguments: str) -> int:
+    parser = argparse.ArgumentParser()
+    verb.add_arguments(parser)
+    return verb.main(parser.parse_args(arguments))
+
+
+def of_slot(found: list[dict], slot: str) -> list[dict]:
+    return [r for r in found if r.get('routing', r).get('slot') == slot]
+
+
+@pytest.fixture
+def driven() -> Drive:
+    made = drive(5, episodes=12)
+    for number, outcome in enumerate(('success', 'failure', 'success')):
+        ids = RecordIds('robot_1', episode_id=f'robot_1-episode-{number}')
+        made.router.append(
+            {'kind': 'outcome', 'mono_ns': 78_000_000_000, 'outcome': outcome} | ids._asdict()
+        )
+    made.router.append(
+        records.shadow(
+            78_000_000_000,
+            RecordIds('robot_1', 3, 1, 'robot_1-episode-0'),
+            live_policy=POLICY['a'],
+            shadow_policy='<b>new</b>@cccc',
+            rows=4,
+            divergence=0.25,
+        )
+    )
+    made.router.append(records.canary(78_000_000_000, 'begun', why='somebody said so'))
+    made.edge.append(records.drop(1_000, 'late_chunk', count=3))
+    return made
+
+
+@pytest.mark.parametrize('slot', 'ab')
+def test_what_was_driven_is_what_is_counted(tmp_path, driven, slot):
+    driven.write(tmp_path)
+    stats = collect_stats([tmp_path])
+    edge = stats.tallies['edge', slot, POLICY[slot]]
+    requests = of_slot([r for r in driven.edge if r['kind'] == 'request'], slot)
+    played = of_slot([r for r in driven.edge if r.get('rung') == 'play'], slot)
+    assert edge.requests == len(requests)
+    assert edge.statuses == Counter(r['status'] for r in requests)
+    assert edge.actions == len(played)
+    assert edge.oldest_age_s == max(r['age_s'] for r in played)
+    assert edge.durations['round_trip_ms'].high == max(r['round_trip_ms'] for r in requests)
+    router = stats.tallies['router', slot, POLICY[slot]]
+    placed = of_slot([r for r in driven.router if r.get('moved') is False], slot)
+    assert router.episodes == len(placed)
+
+
+def test_what_belongs_to_no_slot_is_counted_too(tmp_path, driven):
+    driven.write(tmp_path)
+    stats = collect_stats([tmp_path])
+    edges = [tally for key, tally in stats.tallies.items() if key.role == 'edge']
+    rungs = [r for r in driven.edge if r['kind'] == 'executed' and r['rung'] != 'play']
+    trips = [r for r in driven.edge if r['kind'] == 'executed' and r['verdict'] != 'pass']
+    assert sum((t.fallbacks for t in edges), Counter()) == Counter(r['rung'] for r in rungs)
+    assert sum(t.trips for t in edges) == len(trips)
+    assert stats.tallies['edge', '', ''].drops == {'late_chunk': 3}
+    assert stats.canary == {'begun': 1}
+    in_use = {f'edge {slot} {policy}' for slot, policy in POLICY.items()}
+    assert in_use <= set(stats.policies) == set(as_json(stats)['policies'])
+    outcomes = sum((t.outcomes for t in stats.tallies.values()), Counter())
+    assert outcomes == {'success': 2, 'failure': 1}
+
+
+def test_a_stall_is_an_end_of_playing_that_nobody_wanted(tmp_path):
+    ids, made = RecordIds('robot_1', 3, 1, 'e'), Drive()
+    for tick, (rung, reason) in enumerate(
+        (
+            ('hold', 'hold: nothing_to_play'),
+            ('play', ''),
+            ('ramp', 'ramp: nothing_to_play'),
+            ('hold', 'hold: nothing_to_play'),
+            ('play', ''),
+            ('ramp', 'ramp: paused'),
+            ('play', ''),
+            ('ramp', 'ramp: cleared'),
+        )
+    ):
+        made.edge.append(
+            records.executed(
+                tick,
+                ids,
+                tick=tick,
+                verdict='pass',
+                rung=rung,
+                raw=[0.0],
+                caged=[0.0],
+                slot='a' if rung == 'play' else '',
+                reason=reason,
+            )
+        )
+    edge, _ = made.write(tmp_path)
+    assert collect_stats([edge]).tallies['edge', 'a', ''].stalls == 1
+
+
+def test_lean_reading_tells_the_same_but_for_the_actions(tmp_path, driven):
+    edge, router = driven.write(tmp_path, limit_bytes=4096)
+    for file in (edge, router):
+        wanted = [
+            {name: value for name, value in record.items() if name not in ('raw', 'caged')}
+            for _, record in read_records(file)
+        ]
+        assert [record for _, record in read_without_actions(file)] == wanted
+
+
+@given(st.text(), st.lists(st.floats(allow_nan=False, allow_infinity=False)))
+@settings(max_examples=100)
+def test_no_text_is_taken_for_actions(text, raw):
+    for reason in (text, text + ',"raw":[1]', ',"caged":[' + text):
+        record = {'kind': 'executed', 'reason': reason, 'raw': raw, 'caged': raw, 'later': [1]}
+        kept = {'kind': 'executed', 'reason': reason, 'later': [1]}
+        try:
+            line = encode(record)
+        except UnicodeEncodeError:
+            continue
+        assert decode(strip_actions(line)) == decode(encode(kept))
+
+
+@given(st.data())
+@settings(max_examples=30)
+def test_any_byte_may_be_another(data):
+    with TemporaryDirectory() as folder:
+        edge, _ = drive(1, episodes=1).write(Path(folder))
+        content = bytearray(edge.read_bytes())
+        begin = content.index(b'\n') + 1
+        for _ in range(3):
+            content[data.draw(st.integers(begin, len(content) - 1))] = data.draw(
+                st.integers(0, 255)
+            )
+        edge.write_bytes(content)
+        stats = collect_stats([folder])
+        json.dumps(as_json(stats))
+        assert as_text(stats)
+        assert html_report(stats)
+
+
+@given(st.data())
+@settings(max_examples=30)
+def test_any_field_may_be_anything(data):
+    spoiled = drive(data.draw(st.integers(0, 5)), episodes=2)
+    record = data.draw(st.sampled_from(spoiled.edge + spoiled.router))
+    name = data.draw(st.sampled_from(sorted(set(record) - {'kind'})))
+    junk = st.none() | st.integers() | st.text(max_size=2) | st.just([1]) | st.just(10**400)
+    record[name] = data.draw(junk)
+    with TemporaryDirectory() as folder:
+        spoiled.write(Path(folder))
+        stats = collect_stats([folder])
+        json.dumps(as_json(stats))
+        assert as_text(stats)
+        assert html_report(stats)
+
+
+def test_memory_does_not_grow_with_lines(tmp_path, monkeypatch):
+    # soon full, so that what grows is not they
+    monkeypatch.setattr(time_series, 'BINS', 4)
+    drive(1, episodes=1).write(tmp_path / 'warm')
+    collect_stats([tmp_path / 'warm'])
+    peaks = []
+    for episodes in (80, 320):
+        folder = tmp_path / str(episodes)
+        drive(1, episodes=episodes).write(folder)
+        gc.collect()
+        tracemalloc.start()
+        collect_stats([folder])
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    # four times the lines
+    assert peaks[1] < 2 * peaks[0]
+
+
+class Page(HTMLParser):
+    """What there is in a page."""
+
+    def __init__(self, content: str) -> None:
+        super().__init__()
+        self.tags, self.links, self.texts = Counter(), [], []
+        self.feed(content)
+
+    def handle_starttag(self, tag: str, attributes: list) -> None:
+        self.tags[tag] += 1
+        self.links += [value for name, value in attributes if name in ('src', 'href')]
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+
+
+def test_the_page_needs_nothing_else(tmp_path, driven):
+    driven.write(tmp_path)
+    assert run(str(tmp_path), '--html', str(tmp_path / 'page.html')) == 0
+    found = Page((tmp_path / 'page.html').read_text())
+    assert (found.tags['svg'], found.tags['script'], found.links) == (4, 0, [])
+    assert found.tags['b'] == 0
+    assert any('<b>new</b>@cccc' in text for text in found.texts)
+
+
+def test_machines_get_an_object(tmp_path, driven, capsys):
+    driven.write(tmp_path)
+    assert run(str(tmp_path), '--json') == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found['lines'] == len(driven.edge) + len(driven.router) + 4
+    assert {tuple(each[name] for name in GroupKey._fields) for each in found['slots']} >= {
+        (role, slot, POLICY[slot]) for role in ('edge', 'router') for slot in 'ab'
+    }
+    assert found['quantile_error'] == 0.01
+
+
+def test_what_cannot_be_read_or_written_is_said(tmp_path, driven):
+    with pytest.raises(ParameterError, match='there is no trace'):
+        run(str(tmp_path / 'missing'))
+    driven.write(tmp_path)
+    with pytest.raises(ParameterError, match='No such file'):
+        run(str(tmp_path), '--html', str(tmp_path / 'missing' / 'page.html'))

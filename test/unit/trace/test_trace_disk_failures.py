@@ -1,0 +1,183 @@
+"""The writer when the disk fails: nothing is raised, all is counted, it goes on when it can."""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+import pytest
+from support.tools.trace_rig import files_of_at_most, fill, full_disk, Trace
+
+from lerobot_serve.trace.format import records
+from lerobot_serve.trace.writing import writer as module
+from lerobot_serve.trace.writing.writer import RETRY_NS
+
+
+@pytest.fixture
+def trace(tmp_path):
+    return Trace(tmp_path / 'trace')
+
+
+def test_a_disk_that_is_full_from_the_start(trace, monkeypatch):
+    with full_disk(monkeypatch):
+        trace.note('lost')
+        trace.note('lost too')
+    (told,) = trace.told
+    assert f'{trace.folder} cannot be written (No space left on device)' in told
+    assert trace.writer.losses == {'trace_failed': 2}
+    trace.now_ns = RETRY_NS - 1
+    trace.note('still lost')
+    assert trace.writer.path is None
+    trace.now_ns = RETRY_NS
+    trace.note('kept')
+    trace.writer.close()
+    assert trace.names() == ['kept']
+    (drop,) = trace.read('drop')
+    assert (drop['reason'], drop['of'], drop['count']) == ('trace_failed', 'incident', 3)
+    assert len(trace.told) == 1
+
+
+def test_a_disk_that_becomes_full(trace):
+    trace.note('one')
+    fill(trace.writer)
+    trace.note('lost', 'lost')
+    trace.note('lost')
+    (told,) = trace.told
+    assert str(trace.folder / 'edge.jsonl') in told
+    assert '30 s' in told
+    trace.now_ns = RETRY_NS
+    trace.note('two')
+    trace.writer.close()
+    assert trace.names() == ['one', 'two']
+    assert [head.get('continues') for head in trace.read('header')] == [None, 'edge.jsonl']
+    assert [drop['count'] for drop in trace.read('drop')] == [3]
+    assert trace.read('footer')[-1]['dropped'] == {'trace_failed': 3}
+
+
+def test_each_time_it_fails_again_is_told(trace):
+    for number in range(3):
+        trace.now_ns = number * RETRY_NS
+        trace.note('kept')
+        fill(trace.writer)
+        trace.note('lost')
+    assert len(trace.told) == 3
+    assert len(trace.files()) == 3
+
+
+def test_a_disk_that_stays_full_is_told_once(trace, monkeypatch):
+    with full_disk(monkeypatch):
+        for number in range(5):
+            trace.now_ns = number * RETRY_NS
+            trace.note('lost')
+    assert len(trace.told) == 1
+    assert not trace.files()
+
+
+def test_a_full_disk_at_the_end_is_no_error(trace):
+    trace.note('one')
+    fill(trace.writer)
+    trace.writer.close()
+    assert trace.names() == ['one']
+    assert len(trace.told) == 1
+
+
+def test_a_disk_that_is_full_when_the_next_part_begins(tmp_path, monkeypatch):
+    trace = Trace(tmp_path, limit_bytes=4096)
+    trace.note('x' * 3000)
+    with full_disk(monkeypatch):
+        trace.note('y' * 3000)
+    trace.now_ns = RETRY_NS
+    trace.note('z')
+    trace.writer.close()
+    assert [name[0] for name in trace.names()] == ['x', 'z']
+    assert [foot['ended'] for foot in trace.read('footer')] == ['rotated', 'closed']
+    assert trace.writer.losses == {'trace_failed': 1}
+
+
+@settings(max_examples=30)
+@given(more=st.integers(0, 200))
+def test_half_a_line_is_the_last_of_its_part(tmp_path_factory, more):
+    trace = Trace(tmp_path_factory.mktemp('trace'))
+    trace.note('one')
+    size = trace.writer.path.stat().st_size
+    with files_of_at_most(size + more):
+        for _ in range(6):
+            trace.note('perhaps')
+    trace.now_ns = RETRY_NS
+    trace.note('two')
+    trace.writer.close()
+    kept = trace.names()
+    lost = trace.writer.losses.get('trace_failed', 0)
+    assert kept == ['one'] + ['perhaps'] * (6 - lost) + ['two']
+    assert sum(drop['count'] for drop in trace.read('drop')) == lost
+    assert {item['reason'] for item in trace.read('damaged')} <= {'torn'}
+
+
+def test_a_header_that_does_not_fit_leaves_no_file(tmp_path):
+    trace = Trace(tmp_path)
+    with files_of_at_most(20):
+        trace.note('lost')
+    assert not trace.files()
+    trace.now_ns = RETRY_NS
+    trace.note('kept')
+    trace.writer.close()
+    assert trace.files() == [tmp_path / 'edge.jsonl']
+
+
+@pytest.mark.parametrize('is_folder', [True, False])
+def test_what_is_removed_is_noticed(trace, is_folder):
+    trace.note('gone')
+    if is_folder:
+        shutil.rmtree(trace.folder)
+    else:
+        trace.writer.path.unlink()
+    trace.note('lost')
+    (told,) = trace.told
+    assert 'it was removed' in told
+    trace.now_ns = RETRY_NS
+    trace.note('kept')
+    trace.writer.close()
+    assert trace.names() == ['kept']
+    assert trace.writer.losses == {'trace_failed': 1}
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason='root may write everywhere')
+def test_a_folder_that_may_not_be_written(tmp_path):
+    tmp_path.chmod(0o500)
+    trace = Trace(tmp_path / 'trace')
+    trace.note('lost')
+    assert 'Permission denied' in trace.told[0]
+
+
+def test_a_file_where_the_folder_should_be(tmp_path):
+    (tmp_path / 'trace').write_text('')
+    trace = Trace(tmp_path / 'trace')
+    trace.note('lost')
+    trace.writer.close()
+    assert len(trace.told) == 1
+    assert trace.writer.losses == {'trace_failed': 1}
+
+
+def test_a_disk_that_hangs_does_not_keep_a_process_from_ending(trace, monkeypatch):
+    monkeypatch.setattr(module, 'CLOSE_S', 0.01)
+    trace.note('one')
+    with trace.writer._writing:
+        trace.writer.close()
+    assert 'hangs' in trace.told[0]
+    trace.writer.write(records.incident(1, 'late'))
+    assert trace.writer.losses == {'trace_closed': 1}
+    trace.writer.close()
+
+
+def test_new_policies_are_known_although_the_disk_was_full(trace):
+    trace.note('one')
+    fill(trace.writer)
+    present = [records.policy('a', 'pick@77')]
+    trace.writer.write(records.policies(1, present))
+    trace.note('lost')
+    trace.now_ns = RETRY_NS
+    trace.note('two')
+    trace.writer.close()
+    assert trace.read('header')[-1]['policies'] == present

@@ -1,0 +1,274 @@
+"""The writer while all is well: threads, order, rotation, names."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+import json
+import threading
+
+import pytest
+from support.tools.trace_rig import header, IDS, POLICIES, strict, Trace
+
+from lerobot_serve.trace.format import records
+from lerobot_serve.trace.format.run_files import run_name
+from lerobot_serve.trace.writing import writer as module
+from lerobot_serve.trace.writing.record_queue import (
+    QUEUED_IMAGE_BYTES_LIMIT,
+    RecordQueue,
+    RECORDS_LIMIT,
+)
+from lerobot_serve.trace.writing.writer import TraceWriter
+
+
+@pytest.fixture
+def trace(tmp_path):
+    return Trace(tmp_path / 'trace')
+
+
+def test_a_run_begins_with_its_header_and_ends_with_its_footer(trace):
+    trace.note('one')
+    trace.now_ns = 9
+    trace.writer.close()
+    lines = [strict(line) for line in trace.writer.path.read_bytes().splitlines()]
+    assert lines == [
+        json.loads(json.dumps(header())) | {'part': 0},
+        {'kind': 'incident', 'mono_ns': 0, 'name': 'one'},
+        {'kind': 'footer', 'mono_ns': 9, 'records': 1, 'dropped': {}, 'ended': 'closed'},
+    ]
+    assert trace.writer.path.name == 'edge.jsonl'
+    assert not trace.told
+
+
+def test_a_thread_writes_until_it_is_stopped(trace):
+    stop = threading.Event()
+    thread = threading.Thread(target=trace.writer.run, args=(stop,))
+    thread.start()
+    trace.writer.write(records.incident(1, 'one'))
+    stop.set()
+    trace.writer.wake()
+    thread.join()
+    trace.writer.write(records.incident(2, 'after the thread'))
+    trace.writer.close()
+    assert trace.names() == ['one', 'after the thread']
+
+
+def test_what_waits_is_on_disk_within_a_tenth_of_a_second():
+    assert module.FLUSH_S <= 0.1
+
+
+def test_the_thread_writes_without_being_woken(trace, monkeypatch):
+    written, drain = threading.Event(), trace.writer.drain
+
+    def drain_and_say():
+        drain()
+        if trace.writer.written:
+            written.set()
+
+    monkeypatch.setattr(trace.writer, 'drain', drain_and_say)
+    stop = threading.Event()
+    thread = threading.Thread(target=trace.writer.run, args=(stop,))
+    thread.start()
+    trace.writer.write(records.incident(1, 'one'))
+    assert written.wait(60)
+    assert trace.names() == ['one']
+    stop.set()
+    trace.writer.wake()
+    thread.join()
+    trace.writer.close()
+
+
+def test_threads_lose_nothing_and_keep_their_order(trace):
+    count, stop = RECORDS_LIMIT // 4, threading.Event()
+    together = threading.Barrier(4)
+
+    def write(client):
+        together.wait()
+        for seq in range(count):
+            trace.writer.write(
+                records.request(seq, IDS._replace(client=client, seq=seq), status='ok')
+            )
+
+    threads = [threading.Thread(target=write, args=(f'robot_{n}',)) for n in range(4)]
+    runner = threading.Thread(target=trace.writer.run, args=(stop,))
+    for thread in (runner, *threads):
+        thread.start()
+    for thread in threads:
+        thread.join()
+    stop.set()
+    trace.writer.wake()
+    runner.join()
+    trace.writer.close()
+    orders = defaultdict(list)
+    for record in trace.read('request'):
+        orders[record['client']].append(record['seq'])
+    assert orders == {f'robot_{n}': list(range(count)) for n in range(4)}
+    assert sum(footer['records'] for footer in trace.read('footer')) == 4 * count
+
+
+def test_only_one_thread_at_a_time_writes(trace, monkeypatch):
+    held, write = [], trace.writer._output.write
+
+    def look_and_write(line):
+        held.append(trace.writer._writing.locked())
+        write(line)
+
+    monkeypatch.setattr(trace.writer._output, 'write', look_and_write)
+    trace.note('one')
+    trace.writer.write(records.incident(1, 'two'))
+    trace.writer.close()
+    assert held == [True] * 3
+
+
+def test_what_is_too_much_at_once_is_counted_by_kind(trace):
+    for _ in range(RECORDS_LIMIT):
+        trace.writer.write(records.incident(1, 'fits'))
+    for _ in range(3):
+        trace.writer.write(records.incident(1, 'lost'))
+    trace.writer.write(records.request(1, IDS, status='ok'))
+    trace.writer.drain()
+    trace.now_ns = 5
+    trace.note('later')
+    trace.writer.close()
+    assert trace.names() == ['fits'] * RECORDS_LIMIT + ['later']
+    lost = {'kind': 'drop', 'mono_ns': 0, 'reason': 'trace_overflow'}
+    assert trace.read('drop') == [
+        lost | {'count': 3, 'of': 'incident'},
+        lost | {'count': 1, 'of': 'request'},
+    ]
+    assert trace.writer.losses == {'trace_overflow': 4}
+    assert trace.read('footer')[0]['dropped'] == {'trace_overflow': 4}
+
+
+def test_pictures_are_bounded_in_bytes():
+    half = {'kind': 'request', 'images': [{'base64': 'x' * (QUEUED_IMAGE_BYTES_LIMIT // 2)}]}
+    waiting = RecordQueue()
+    assert [waiting.put(half) for _ in range(3)] == [True, True, False]
+    assert waiting.put({'kind': 'executed'})
+    assert waiting.take() is half
+    assert waiting.put(half)
+
+
+@pytest.mark.parametrize(
+    'record', [None, 5, {}, {'kind': 'x', 'v': object()}, {'kind': 'x', 'images': 5}]
+)
+def test_whatever_is_written_the_caller_goes_on(trace, record):
+    trace.writer.write(record)
+    trace.note('next')
+    trace.writer.close()
+    (drop,) = trace.read('drop')
+    assert (drop['reason'], drop['count']) == ('trace_unwritable', 1)
+    assert drop['of'] == ('x' if record and record != 5 else 'unknown')
+    assert trace.names() == ['next']
+
+
+def test_what_comes_after_the_end_is_counted(trace):
+    trace.writer.close()
+    before = trace.writer.path.read_bytes()
+    trace.note('late')
+    trace.writer.close()
+    assert trace.writer.path.read_bytes() == before
+    assert trace.writer.losses == {'trace_closed': 1}
+
+
+def test_parts_are_bounded_and_the_oldest_go(tmp_path):
+    trace = Trace(tmp_path, limit_bytes=4096, keep_files=3)
+    names = [f'{number:04}' for number in range(300)]
+    for at in range(0, 300, 7):
+        trace.note(*names[at : at + 7])
+    trace.writer.close()
+    files = trace.files()
+    assert len(files) == 3
+    assert all(file.stat().st_size <= 4096 for file in files)
+    written = trace.names()
+    assert written == names[-len(written) :]
+    headers, footers = trace.read('header'), trace.read('footer')
+    first = headers[0]['part']
+    assert first > 1
+    assert [head['part'] for head in headers] == [first, first + 1, first + 2]
+    assert [head['continues'] for head in headers[1:]] == [
+        f'edge.{first}.jsonl',
+        f'edge.{first + 1}.jsonl',
+    ]
+    assert all(head['policies'] == POLICIES and head['mono_ns'] == 5_000 for head in headers)
+    assert [foot['ended'] for foot in footers] == ['rotated', 'rotated', 'closed']
+    assert sum(foot['records'] for foot in footers) == len(written)
+
+
+def test_a_line_that_is_larger_than_a_part_has_one_of_its_own(tmp_path):
+    trace = Trace(tmp_path, limit_bytes=4096, keep_files=9)
+    trace.note('x' * 5000, 'y' * 5000, 'two')
+    trace.writer.close()
+    assert [len(name) for name in trace.names()] == [5000, 5000, 3]
+    assert [foot['records'] for foot in trace.read('footer')] == [1, 1, 1]
+
+
+def test_new_policies_stand_in_the_next_headers(tmp_path):
+    trace = Trace(tmp_path, limit_bytes=4096, keep_files=9)
+    present = [records.policy('a', 'pick@77')]
+    trace.writer.write(records.policies(1, present))
+    trace.note('x' * 3000, 'y' * 3000)
+    trace.writer.close()
+    first, second = trace.read('header')
+    assert (first['policies'], second['policies']) == (POLICIES, present)
+
+
+def test_no_run_writes_into_anothers_files(tmp_path):
+    runs = [Trace(tmp_path, limit_bytes=4096, keep_files=1) for _ in range(3)]
+    for number, trace in enumerate(runs):
+        trace.note(f'run {number}', 'x' * 3000, 'y' * 3000, 'end')
+        trace.writer.close()
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names == ['edge-2.1.jsonl', 'edge-3.1.jsonl', 'edge.1.jsonl']
+
+
+def test_a_file_that_is_in_the_way_is_left_alone(tmp_path):
+    trace = Trace(tmp_path, limit_bytes=4096, keep_files=9)
+    trace.note('one')
+    (tmp_path / 'edge.1.jsonl').symlink_to('/etc/hostname')
+    trace.note('x' * 4000, 'two')
+    trace.writer.close()
+    assert trace.writer.path.name == 'edge.3.jsonl'
+    assert trace.read('header')[-1]['continues'] == 'edge.2.jsonl'
+
+
+@pytest.mark.parametrize(
+    'name', ['../../outside', '/etc/passwd', 'a/b', '', '.', '..', 'x.1', 'a\0b', 'x' * 500]
+)
+def test_no_name_leaves_the_folder(tmp_path, name):
+    trace = Trace(tmp_path / 'trace', name)
+    trace.note('one')
+    trace.writer.close()
+    assert trace.names() == ['one']
+    assert [path.name for path in tmp_path.iterdir()] == ['trace']
+    (file,) = trace.files()
+    assert file.parent == tmp_path / 'trace'
+    assert file.name.count('.') == 1
+
+
+def test_a_run_is_named_after_its_node_and_its_time():
+    assert run_name('/edge_controller', 1_750_000_000.9) == 'edge_controller-20250615T150640Z'
+
+
+@pytest.mark.parametrize(
+    ('limits', 'text'),
+    [
+        ({'limit_bytes': 100}, 'limit_bytes must be at least 4096, got 100'),
+        ({'keep_files': 0}, 'keep_files must be at least 1, got 0'),
+    ],
+)
+def test_bounds_that_make_no_sense_are_refused(tmp_path, limits, text):
+    with pytest.raises(ValueError, match=text):
+        Trace(tmp_path, **limits)
+
+
+def test_a_header_that_is_no_json_is_refused(tmp_path):
+    with pytest.raises(ValueError, match='header'):
+        TraceWriter(
+            tmp_path,
+            'edge',
+            header(parameters={'any': object()}),
+            limit_bytes=4096,
+            keep_files=1,
+            tell=print,
+        )
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,36 @@
+"""Whose name it is: pure, for everybody who keeps sessions."""
+
+from __future__ import annotations
+
+import pytest
+from support.server.session_rig import ask, S
+
+from lerobot_serve.wire.schema import Refusal
+from lerobot_serve.wire.session import check_client_id_is_free, SessionRefused
+
+GRACE_NS = 5 * S
+
+
+def test_another_robot_does_not_get_the_name_of_one_that_was_just_heard():
+    with pytest.raises(SessionRefused) as refused:
+        check_client_id_is_free(ask('arm'), ask('arm', instance=2), int(1.26 * S), GRACE_NS)
+    assert refused.value.code == Refusal.NAME_IN_USE
+    assert str(refused.value) == (
+        "another robot called 'arm' was heard 1.3 s ago; give each robot its own client_id, or "
+        'try again after 5 s'
+    )
+
+
+@pytest.mark.parametrize('silent_ns', [GRACE_NS, GRACE_NS + 1, 100 * S])
+def test_a_name_is_free_when_it_was_not_heard_for_long(silent_ns):
+    check_client_id_is_free(ask('arm'), ask('arm', instance=2), silent_ns, GRACE_NS)
+
+
+def test_a_robot_keeps_its_own_name():
+    check_client_id_is_free(ask('arm', epoch=1), ask('arm', epoch=2), 0, GRACE_NS)
+
+
+def test_what_is_asked_again_with_the_same_extensions_is_the_same():
+    one, same = (ask(extensions=(('vendor.force', b'\x01'),)) for _ in range(2))
+    assert one == same
+    assert one != ask()
