@@ -18,7 +18,7 @@ def shared(folder):
 setup(
     name=NAME,
     version='0.1.0',
-    packages=find_packages(exclude=['test', 'test.*']),
+    packages=find_packages(include=['lerobot_serve', 'lerobot_serve.*']),
     data_files=[
         ('share/ament_index/resource_index/packages', [f'resource/{NAME}']),
         ('bin', ['resource/lerobot-serve']),

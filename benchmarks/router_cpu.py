@@ -16,7 +16,6 @@ import time
 import numpy as np
 
 from benchmarks.merge.placement_cost import microseconds, writing
-from benchmarks.results.percentiles import summarize
 from benchmarks.results.report import Case
 from lerobot_serve.router.data_path.dispatcher import Dispatcher
 from lerobot_serve.router.data_path.fake_transport import FakeTransport
@@ -29,6 +28,7 @@ from lerobot_serve.router.replicas.slot import Slot
 from lerobot_serve.router.replicas.slot_stats import SlotStats
 from lerobot_serve.router.sessions.client_sessions import ClientSession, ClientSessions
 from lerobot_serve.router.storage.writer import StoreWriter
+from lerobot_serve.telemetry.percentiles import summarize
 from lerobot_serve.wire import chunk as wire_chunk
 from lerobot_serve.wire import execution_report as wire_executed
 from lerobot_serve.wire import observation as wire_observation

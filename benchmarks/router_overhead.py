@@ -20,9 +20,10 @@ from rclpy.node import Node
 from benchmarks.harness.client import PolicyClient, SERVER
 from benchmarks.harness.nodes import running
 from benchmarks.harness.request_session import JOINTS, RequestSession, RoundTrip
-from benchmarks.results.percentiles import ratio, summarize
+from benchmarks.results.percentiles import ratio
 from benchmarks.results.report import Case
 from lerobot_serve.ros.process.node_runtime import NodeRuntime
+from lerobot_serve.telemetry.percentiles import summarize
 from lerobot_serve.wire.schema import Codec
 
 ABOUT = 'round trip through a router against the same straight to a server'

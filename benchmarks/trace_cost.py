@@ -18,7 +18,6 @@ import time
 
 import numpy as np
 
-from benchmarks.results.percentiles import summarize
 from benchmarks.results.report import Case
 from lerobot_serve.cage.description import ActionLimit, Motion
 from lerobot_serve.edge import wiring
@@ -28,6 +27,7 @@ from lerobot_serve.edge.observability.step_recorder import StepRecorder
 from lerobot_serve.edge.parameters import EdgeParameters
 from lerobot_serve.edge.queue.action_queue import ActionQueue, ChunkSource
 from lerobot_serve.edge.robot.description import CommandOutput, RobotDescription
+from lerobot_serve.telemetry.percentiles import summarize
 from lerobot_serve.trace.format import records
 from lerobot_serve.trace.format.records import Record, RecordIds
 from lerobot_serve.trace.writing.writer import TraceWriter

@@ -17,12 +17,12 @@ import threading
 import time
 
 from benchmarks.harness.nodes import memory_mb
-from benchmarks.results.percentiles import summarize
 from benchmarks.results.report import Case
 from lerobot_serve.router.placement.placement_table import PlacementTable
 from lerobot_serve.router.replicas.slot_stats import SlotStats
 from lerobot_serve.router.storage.store import FILE, Store
 from lerobot_serve.router.storage.writer import StoreWriter
+from lerobot_serve.telemetry.percentiles import summarize
 
 ABOUT = 'one episode placed, and what is left of millions of them'
 CAPACITY, SPLIT_PERCENT, ROBOTS = 10_000, 80, 997

@@ -19,12 +19,13 @@ from benchmarks.harness.client import LIFESPAN_S, open_when_ready, SERVER
 from benchmarks.harness.nodes import running
 from benchmarks.harness.request_session import session_request
 from benchmarks.merge.edge_cpu import cpu_s
-from benchmarks.results.percentiles import ratio, summarize
+from benchmarks.results.percentiles import ratio
 from benchmarks.results.report import Case
 from benchmarks.router_overhead import picture, POLICY, ROUTER, start_router
 from lerobot_serve.ros.contract.session_client import SessionClient
 from lerobot_serve.ros.node.steady_clock import SteadyClockNode
 from lerobot_serve.ros.process.node_runtime import NodeRuntime
+from lerobot_serve.telemetry.percentiles import summarize
 from lerobot_serve.wire.schema import Codec
 
 ABOUT = 'robots come and go: sessions opened and closed, straight and through a router'

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from benchmarks.results.percentiles import ratio, summarize
+from benchmarks.results.percentiles import ratio
 from benchmarks.results.report import Case
+from lerobot_serve.telemetry.percentiles import summarize
 
 DIRECT, DIRECT_JPEG, ROUTED, ROUTED_JPEG = 'direct raw', 'direct JPEG', 'router raw', 'router JPEG'
 LEROBOT, OPENPI = 'LeRobot', 'openpi'

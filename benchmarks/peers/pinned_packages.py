@@ -19,7 +19,7 @@ PACKAGES = {
     'lerobot': ('grpcio',),
     'openpi': ('openpi-client', 'msgpack', 'websockets'),
 }
-SOURCES = Path(__file__).resolve().parents[3]
+SOURCES = Path(__file__).resolve().parents[2]
 STAMP = 'pins.txt'
 INSTALL_S = 300.0
 

@@ -1,4 +1,4 @@
-"""What is said of a series of durations. Plain; any thread."""
+"""Ratios between two series of durations. Plain; any thread."""
 
 from __future__ import annotations
 
@@ -6,22 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-PERCENTILES = {'p50': 50, 'p95': 95, 'p99': 99}
 BLOCKS = 4
-
-
-def summarize(values_ms: Sequence[float]) -> dict[str, float]:
-    """Return n, min, p50, p95, p99 and max; only n when there is no value."""
-    if not len(values_ms):
-        return {'n': 0}
-    values = np.asarray(values_ms, float)
-    percentiles = np.percentile(values, list(PERCENTILES.values()))
-    figures = {
-        'min': values.min(),
-        **dict(zip(PERCENTILES, percentiles, strict=True)),
-        'max': values.max(),
-    }
-    return {'n': len(values), **{name: round(float(v), 4) for name, v in figures.items()}}
 
 
 def ratio(values: Sequence[float], reference: Sequence[float]) -> dict[str, float]:

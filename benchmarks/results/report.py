@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import json
 from pathlib import Path
 
-from benchmarks.results.percentiles import summarize
+from lerobot_serve.telemetry.percentiles import summarize
 
 COLUMNS = ('n', 'min', 'p50', 'p95', 'p99', 'max')
 

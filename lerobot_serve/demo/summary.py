@@ -6,14 +6,14 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from benchmarks.results.percentiles import summarize
 from lerobot_serve.demo.process_specs import PHASE_CLAIMS
 from lerobot_serve.demo.scoreboard import Scoreboard, version_of
+from lerobot_serve.telemetry.percentiles import summarize
 
 Figures = dict[str, Any]
 
 
-def summarize(
+def summarize_run(
     board: Scoreboard,
     acts: Mapping[str, Figures],
     proof: Figures,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from lerobot_serve.policies.base import PolicyError
-from lerobot_serve.policies.builtin.settings import KIND as REACH
-from lerobot_serve.policies.exported.sidecar import KIND as EXPORTED
+from lerobot_serve.policies.builtin.settings import KIND as REACH_KIND
+from lerobot_serve.policies.exported.sidecar import KIND as EXPORTED_KIND
 from lerobot_serve.policies.files.file_headers import read_json
 from lerobot_serve.policies.files.policy_json import SETTINGS_FILE
 from lerobot_serve.policies.lerobot.checkpoint.checkpoint import (

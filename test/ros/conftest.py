@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 import os
 from pathlib import Path
-import time
 
 import pytest
 from rclpy.node import Node
@@ -47,17 +46,6 @@ def node(runtime) -> Node:
     runtime.add(built)
     runtime.spin_in_background()
     return built
-
-
-def wait_until(holds: Callable[[], object], what: str, limit_s: float = 30.0) -> object:
-    """Return what `holds` returns as soon as it is true; fail after `limit_s`."""
-    deadline = time.monotonic() + limit_s
-    while time.monotonic() < deadline:
-        value = holds()
-        if value:
-            return value
-        time.sleep(0.01)
-    pytest.fail(f'{what}: not within {limit_s:g} s')
 
 
 @pytest.fixture(name='wait_until')

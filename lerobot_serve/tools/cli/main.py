@@ -13,11 +13,10 @@ from lerobot_serve.entry_points import missing_package_text, SIGNALS, UserError
 from lerobot_serve.parameters import ParameterError
 from lerobot_serve.ros.process.private_domain import NoFreeDomain
 
-# verb -> what it does; the module lerobot_serve.tools.cli.VERB has add_arguments and main
+# verb -> what it does; the module lerobot_serve.tools.cli.verbs.VERB has add_arguments and main
 VERBS = {
     'demo': 'show simulated robots, a new policy that takes over and a bad one that is sent back',
     'doctor': 'find what is wrong with machine, policy and robot, and what to do about it',
-    'bench': 'measure the data path and write out/bench/*.json',
     'record': 'write what goes over the topics into a bag, as ros2 bag does',
     'replay': 'ask a policy again what a bag recorded, and compare its chunks',
     'plan': 'say how many policy servers, each with a GPU, a fleet of robots needs',
@@ -46,7 +45,7 @@ def parser(only: str = '') -> argparse.ArgumentParser:
     for verb, text in VERBS.items():
         sub = verbs.add_parser(verb, help=text, description=text[0].upper() + text[1:] + '.')
         if only in ('', verb):
-            module = import_module(f'lerobot_serve.tools.cli.{verb}')
+            module = import_module(f'lerobot_serve.tools.cli.verbs.{verb}')
             sub.epilog = module.EXAMPLE
             module.add_arguments(sub)
             sub.set_defaults(main=module.main)

@@ -132,7 +132,7 @@ def check_agreement(
         _names('action names', Refusal.ACTION_NAMES, ask.action_names, served.action_names),
         _names('state names', Refusal.STATE_NAMES, ask.state_names, served.state_names),
         *_findings_of('cameras', lambda: check_cameras(ask, served), _cameras(ask, served)),
-        check_units(robot, served),
+        compare_units(robot, served),
         *_findings_of('rate', lambda: check_fps(ask, served, rules), f'both at {robot.fps:g} Hz'),
     ]
     return [skip.get(finding.name, finding) for finding in found]
@@ -148,7 +148,7 @@ def _not_known(parameter: str) -> Finding:
     )
 
 
-def check_units(robot: RobotDescription, served: PolicyDescription) -> Finding:
+def compare_units(robot: RobotDescription, served: PolicyDescription) -> Finding:
     """Return whether the range of the policy's actions fits the limits, as an edge looks at it."""
     name = 'units'
     if served.action_range is None:

@@ -9,15 +9,14 @@ once told of as long as a process lives.
 from __future__ import annotations
 
 from collections.abc import Iterator
-import os
-from pathlib import Path
 import shutil
 import socket
 import subprocess
 import sys
 
-from conftest import wait_until
 import pytest
+from support.paths import module_environment
+from support.waiting import wait_until
 
 from lerobot_serve.ros.package_share import shared_file
 from lerobot_serve.tools.processes.node_processes import node_processes
@@ -25,7 +24,6 @@ from lerobot_serve.tools.processes.parent_death import end_with_parent
 from lerobot_serve_interfaces.msg import EdgeState
 
 PROGRAM = shutil.which('fast-discovery-server')
-ONLOOKER = Path(__file__).with_name('onlooker_process.py')
 REACH = shared_file('config/policies/reach')
 HOST, ROBOT = '127.0.0.1', '/robot_1'
 # more than the queue of a robot and a chunk hold together
@@ -59,14 +57,14 @@ def discovery_server(address, tmp_path) -> Iterator[subprocess.Popen]:
 @pytest.fixture
 def told(address) -> dict[str, str]:
     """The environment of those who ask it."""
-    return {**os.environ, 'ROS_DISCOVERY_SERVER': address, 'ROS_SUPER_CLIENT': 'TRUE'}
+    return {**module_environment(), 'ROS_DISCOVERY_SERVER': address, 'ROS_SUPER_CLIENT': 'TRUE'}
 
 
 @pytest.fixture
 def onlooker(discovery_server, told) -> Iterator[subprocess.Popen]:
     """Somebody who asks it, too, and looks at the robot."""
     looking = subprocess.Popen(
-        [sys.executable, ONLOOKER, f'{ROBOT}/edge_controller'],
+        [sys.executable, '-m', 'support.nodes.observer_process', f'{ROBOT}/edge_controller'],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

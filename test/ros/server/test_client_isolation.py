@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from support.nodes.server_rig import LOADING_LIMIT_S, ServerRig
 from support.nodes.small_client import SmallClient
+from support.paths import PLUGINS
 
 from lerobot_serve.tools.processes.node_processes import node_processes
 from lerobot_serve.wire import image_codec
@@ -33,7 +34,7 @@ tiny_policies = pytest.importorskip(
 ROBOTS, ROUNDS, JOINTS = 8, 5, 6
 NAMES = tuple(f'joint_{i}.pos' for i in range(JOINTS))
 CAMERAS = tuple(f'observation.images.{name}' for name in tiny_policies.CAMERAS['act'])
-PLUGIN = Path(__file__).resolve().parent.parent / 'plugin'
+PLUGIN = PLUGINS / 'relative'
 
 
 @pytest.fixture

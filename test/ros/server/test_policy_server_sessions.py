@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 import subprocess
 import sys
 
 import numpy as np
 import pytest
+from support.paths import module_environment
 
 from lerobot_serve.tools.processes.parent_death import end_with_parent
 from lerobot_serve.wire.schema import Refusal, Status
-
-PERSON = Path(__file__).with_name('client_process.py')
 
 
 def test_a_chunk_of_an_old_session_never_reaches_the_new_one(rig):
@@ -126,9 +124,12 @@ def test_a_fast_policy_admits_as_many_as_allowed(rig):
 def person(rig):
     """A robot in a process of its own, with an open session and one answer."""
     rig.start(policy_kind='steered', session_grace_s=0.5)
-    command = [sys.executable, str(PERSON), rig.name, 'victim']
+    command = [sys.executable, '-m', 'support.nodes.client_process', rig.name, 'victim']
     with subprocess.Popen(
-        end_with_parent(command), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        end_with_parent(command),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=module_environment(),
     ) as process:
         assert process.stdout.readline() == b'answered\n'
         yield process

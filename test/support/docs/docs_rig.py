@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 import re
 import shlex
 
-REPOSITORY = Path(__file__).resolve().parents[2]
+from support.paths import REPOSITORY
+
+REPOSITORY = REPOSITORY
 PAGES = [REPOSITORY / 'README.md', *sorted((REPOSITORY / 'docs').glob('*.md'))]
 BLOCK = re.compile(r'^```(\w*)\n(.*?)^```', re.MULTILINE | re.DOTALL)
 ASSIGNMENT = re.compile(r'([A-Z_]+)=(.*)', re.DOTALL)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 import re
 from typing import NamedTuple
 
-ROOT = Path(__file__).resolve().parents[2]
+from support.paths import REPOSITORY
+
+ROOT = REPOSITORY
 INTERFACES = ROOT / 'lerobot_serve_interfaces'
 
 EDGE, ROUTER, SERVER = '/robot_1/edge_controller', '/policy_router', '/policy_server'

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from lerobot_serve.edge.queue.action_queue import ChunkSource
+from lerobot_serve.edge.session.fake_transport import reply_bytes
 from lerobot_serve.edge.session.pipeline import ReplyResult
 from lerobot_serve.edge.session.transport import SessionAgreement
 from lerobot_serve.wire.observation import Observation
 from lerobot_serve.wire.schema import SCHEMA_VERSION
-from support.edge.fake_transport import reply_bytes
 from support.edge.requester_rig import Bench, CHUNK
 
 SERVER = '/policy_server'

@@ -21,6 +21,7 @@ from lerobot_serve.edge.observability.listener import EdgeListener
 from lerobot_serve.edge.queue.action_queue import ActionQueue
 from lerobot_serve.edge.queue.latency import LatencyTracker
 from lerobot_serve.edge.session.connection import Connection
+from lerobot_serve.edge.session.fake_transport import FakeTransport, reply_bytes
 from lerobot_serve.edge.session.pipeline import RequestPipeline
 from lerobot_serve.edge.session.requester import Requester
 from lerobot_serve.edge.session.server_liveliness import ServerLiveliness
@@ -28,7 +29,6 @@ from lerobot_serve.edge.session.servers import ServerSelection
 from lerobot_serve.edge.session.transport import EpisodeRequest, RequestSettings
 from lerobot_serve.wire.execution_report import ExecutionReport
 from lerobot_serve.wire.observation import Observation
-from support.edge.fake_transport import FakeTransport, reply_bytes
 
 WAIT_S = 10.0
 MS = 1_000_000

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import copy
-from pathlib import Path
 
 import yaml
 
-ROBOTS = Path(__file__).resolve().parents[2] / 'config' / 'robots'
+from support.paths import REPOSITORY
+
+ROBOTS = REPOSITORY / 'config' / 'robots'
 SIM_ARM = ROBOTS / 'sim_arm.yaml'
 ARM = yaml.safe_load(SIM_ARM.read_text())
 BASE = yaml.safe_load((ROBOTS / 'diff_drive.yaml').read_text())

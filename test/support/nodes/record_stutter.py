@@ -29,9 +29,10 @@ from lerobot_serve.wire import observation as wire_observation
 from lerobot_serve_interfaces.msg import EdgeState
 from support.nodes.played_robot import Body, robot_yaml
 from support.nodes.small_client import SmallClient
+from support.paths import PLUGINS
 
 ROBOTS = ('robot_217', 'robot_218')
-PLUGIN = Path(__file__).resolve().parents[1] / 'plugin_stutter'
+PLUGIN = PLUGINS / 'slow_null'
 CROWD, CALM_S, CROWDED_S, AFTER_S, START_S = 12, 7.0, 3.5, 3.0, 60.0
 CAPTURE_AFTER_S = 1.5
 # ten steps a second, and chunks of one second

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-PLUGIN = Path(__file__).resolve().parents[1] / 'plugin_slow'
+from support.paths import PLUGINS
+
+PLUGIN = PLUGINS / 'steered'
 PLENTY = 10_000
 
 

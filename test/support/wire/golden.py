@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import importlib
 import itertools
-from pathlib import Path
 import sys
 
 from rosidl_parser.definition import (
@@ -22,9 +21,10 @@ from rosidl_parser.definition import (
     NamespacedType,
 )
 
+from support.paths import REPOSITORY
 from support.wire.cdr_walk import Walk
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = REPOSITORY
 FOLDER = ROOT / 'test' / 'golden'
 INTERFACES = ROOT / 'lerobot_serve_interfaces'
 PARTS = {'msg': [''], 'srv': ['Request', 'Response'], 'action': ['Goal', 'Result', 'Feedback']}

@@ -1,16 +1,17 @@
 import json
 import os
-from pathlib import Path
 import subprocess
 import sys
 
 import pytest
+from support.paths import REPOSITORY
 
 from benchmarks.harness import machine
 from benchmarks.harness.processes import child, module_command, page_faults
 from benchmarks.results import report
-from benchmarks.results.percentiles import ratio, summarize
+from benchmarks.results.percentiles import ratio
 from benchmarks.results.report import Case
+from lerobot_serve.telemetry.percentiles import summarize
 
 
 def test_spread_holds_every_figure():
@@ -129,5 +130,5 @@ def test_the_plain_modules_need_no_ros():
         'import benchmarks.results.percentiles, benchmarks.results.windows\n'
         'sys.exit("rclpy" in sys.modules or "torch" in sys.modules)'
     )
-    folder = Path(__file__).parents[2]
+    folder = REPOSITORY
     assert subprocess.run([sys.executable, '-c', code], cwd=folder).returncode == 0

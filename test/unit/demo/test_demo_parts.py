@@ -9,6 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 from rich.console import Console
+from support.paths import REPOSITORY
 
 from lerobot_serve.demo import process_specs
 from lerobot_serve.demo.arm_animation import arm_animation, ArmClip, ArmFrame, CLIP_S, FRAMES_HZ
@@ -24,7 +25,7 @@ from lerobot_serve.demo.scoreboard import (
     SlotStatus,
 )
 from lerobot_serve.demo.screen import candidate_text, Screen
-from lerobot_serve.demo.summary import as_text, summarize
+from lerobot_serve.demo.summary import as_text, summarize_run
 from lerobot_serve.edge.parameters import EdgeParameters
 from lerobot_serve.parameters import parameter_specs
 from lerobot_serve.policies.builtin.settings import read_settings
@@ -32,7 +33,7 @@ from lerobot_serve.router.parameters import RouterParameters
 from lerobot_serve.server.parameters import ServerParameters
 from lerobot_serve.sim.parameters import SimParameters
 
-POLICIES = Path(__file__).parents[2] / 'config' / 'policies'
+POLICIES = REPOSITORY / 'config' / 'policies'
 OF = {
     'policy_server': ServerParameters,
     'policy_router': RouterParameters,
@@ -150,15 +151,15 @@ def test_figures_of_the_board(board):
 
 def test_the_summary_is_ok_when_all_was_shown_and_proved(board):
     shown = {name: {**each, 'shown': True} for name, each in FIGURES.items()}
-    assert summarize(board, shown, PROOF, {}, 60.0)['ok']
-    assert not summarize(board, FIGURES, PROOF, {}, 60.0)['ok']
-    assert not summarize(board, shown, {**PROOF, 'violations': 1}, {}, 60.0)['ok']
-    assert not summarize(board, shown, {}, {}, 60.0)['ok']
-    assert not summarize(board, shown, PROOF, {}, 60.0, 'the robots did not move')['ok']
+    assert summarize_run(board, shown, PROOF, {}, 60.0)['ok']
+    assert not summarize_run(board, FIGURES, PROOF, {}, 60.0)['ok']
+    assert not summarize_run(board, shown, {**PROOF, 'violations': 1}, {}, 60.0)['ok']
+    assert not summarize_run(board, shown, {}, {}, 60.0)['ok']
+    assert not summarize_run(board, shown, PROOF, {}, 60.0, 'the robots did not move')['ok']
 
 
 def test_the_summary_reads_well(board):
-    found = summarize(board, FIGURES, PROOF, {'router': 0}, 61.0, '')
+    found = summarize_run(board, FIGURES, PROOF, {'router': 0}, 61.0, '')
     json.dumps(found)
     assert found['episodes'] == {
         'v1': {'ended': 20, 'successes': 10},
@@ -191,13 +192,13 @@ def test_a_wait_between_two_episodes_is_none_within_one():
 
 def test_a_board_that_saw_nothing_has_a_summary_and_a_report():
     empty = Scoreboard(['robot_1'])
-    found = summarize(empty, {}, {}, {}, 1.0, 'the robots move: not within 1 s')
+    found = summarize_run(empty, {}, {}, {}, 1.0, 'the robots move: not within 1 s')
     assert 'STOPPED: the robots move' in as_text(found)
     assert 'no data' in html_report(empty, found)
 
 
 def test_the_report_has_the_pictures_and_escapes_what_it_tells(board):
-    text = html_report(board, summarize(board, FIGURES, PROOF, {}, 61.0))
+    text = html_report(board, summarize_run(board, FIGURES, PROOF, {}, 61.0))
     assert text.count('<svg') == 4
     # in each of the three plots that have data
     assert text.count('>a1 killed</text>') == 3

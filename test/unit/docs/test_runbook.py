@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 import re
 import shlex
 
 import pytest
+from support.paths import REPOSITORY
 
 from lerobot_serve.tools.cli.main import main, VERBS
 from lerobot_serve.tools.diagnosis.rules import RULES
 from lerobot_serve.tools.traces.reader import read_records
 
-REPOSITORY = Path(__file__).parents[2]
+REPOSITORY = REPOSITORY
 INCIDENT = REPOSITORY / 'docs' / 'incidents' / 'stutter'
 PAGE = (REPOSITORY / 'docs' / 'runbook.md').read_text()
 LEFT_OUT = '...'

@@ -7,6 +7,8 @@ from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
+from support.paths import REPOSITORY
+
 # room -> the rooms it may import; node.py files may also import ros
 ALLOWED = {
     'wire': set(),
@@ -28,7 +30,7 @@ ALLOWED = {
 }
 EVERYTHING = {'bench', 'cli', 'demo'}
 MAY_IMPORT_RCLPY = {'ros', *EVERYTHING}
-PACKAGE = Path(__file__).resolve().parents[2] / 'lerobot_serve'
+PACKAGE = REPOSITORY / 'lerobot_serve'
 FILES = sorted(PACKAGE.rglob('*.py'))
 
 

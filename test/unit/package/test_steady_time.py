@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
+from support.paths import REPOSITORY
 
-PACKAGE = Path(__file__).resolve().parents[2] / 'lerobot_serve'
+PACKAGE = REPOSITORY / 'lerobot_serve'
 FILES = {str(file.relative_to(PACKAGE)): file for file in sorted(PACKAGE.rglob('*.py'))}
 STEADY = 'ros/steady.py'
 # file -> why it may read the system clock

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import itertools
 import os
-from pathlib import Path
 import re
 import shutil
 import subprocess
 import sys
 
 import pytest
+from support.paths import REPOSITORY
 
-CI = Path(__file__).resolve().parents[2] / '.ci'
+CI = REPOSITORY / '.ci'
 CLEARED = ('ROS_DISTRO', 'AMENT_PREFIX_PATH', 'PYTHONPATH', 'LEROBOT_SERVE_SHELL', 'CXX')
 
 

@@ -1,7 +1,5 @@
 """The demo policy: what it describes, and what it answers."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -13,10 +11,12 @@ from lerobot_serve.wire.schema import StateClass
 torch = pytest.importorskip('torch', reason='torch is not installed (TORCH=none)')
 safetensors_torch = pytest.importorskip('safetensors.torch', reason='(TORCH=none)')
 
+from support.paths import REPOSITORY
+
 from lerobot_serve.demo.train import success_outcomes  # noqa: E402
 from lerobot_serve.policies.builtin.policy import load  # noqa: E402
 
-SHIPPED = Path(__file__).parents[2] / 'config' / 'policies' / 'reach'
+SHIPPED = REPOSITORY / 'config' / 'policies' / 'reach'
 
 
 @pytest.fixture(scope='module')

@@ -16,9 +16,11 @@ from lerobot_serve.policies.builtin.settings import read_settings
 torch = pytest.importorskip('torch', reason='torch is not installed (TORCH=none)')
 safetensors_torch = pytest.importorskip('safetensors.torch', reason='(TORCH=none)')
 
+from support.paths import REPOSITORY
+
 from lerobot_serve.policies.builtin.policy import load  # noqa: E402
 
-SHIPPED = Path(__file__).parents[2] / 'config' / 'policies' / 'reach'
+SHIPPED = REPOSITORY / 'config' / 'policies' / 'reach'
 SETTINGS = json.loads((SHIPPED / 'policy.json').read_text())
 
 

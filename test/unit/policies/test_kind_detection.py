@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 import subprocess
 import sys
 
 import pytest
+from support.paths import REPOSITORY
 
 from lerobot_serve.policies.base import PolicyError
 from lerobot_serve.policies.files.output_folder import make_empty_folder
@@ -16,7 +16,7 @@ from lerobot_serve.server import assembly
 from lerobot_serve.server.observability.server_statistics import ServerStatistics
 from lerobot_serve.server.parameters import ServerParameters
 
-REACH = Path(__file__).resolve().parents[2] / 'config' / 'policies' / 'reach'
+REACH = REPOSITORY / 'config' / 'policies' / 'reach'
 FILES = {
     'policy.json': {'kind': 'exported'},
     'config.json': {'type': 'act'},

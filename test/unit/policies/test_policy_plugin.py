@@ -12,9 +12,10 @@ from lerobot_serve.policies.base import LoadOptions, PolicyRequest
 
 pytest.importorskip('torch', reason='torch is not installed (TORCH=none)')
 
+from support.paths import PLUGINS
 from support.policies import tiny_policies
 
-PLUGIN = Path(__file__).resolve().parents[1] / 'plugin'
+PLUGIN = PLUGINS / 'relative'
 JOINTS = tuple(f'joint_{number}' for number in range(6))
 
 

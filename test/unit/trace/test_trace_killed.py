@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 import subprocess
 import sys
 
 import pytest
+from support.paths import REPOSITORY
 
 from lerobot_serve.tools.traces.reader import read_records
 
@@ -37,11 +37,10 @@ for seq in count():
 @pytest.mark.parametrize('limit_bytes', [1 << 30, 8192])
 def test_a_killed_process_tears_at_most_the_last_line(tmp_path, limit_bytes):
     command = [sys.executable, '-c', CHILD, str(tmp_path), str(limit_bytes)]
-    here = Path(__file__)
     with subprocess.Popen(
         command,
-        cwd=here.parents[2],
-        env={'PYTHONPATH': f'{here.parent}:{here.parents[2]}'},
+        cwd=REPOSITORY,
+        env={'PYTHONPATH': f'{REPOSITORY / "test"}:{REPOSITORY}'},
         stdout=subprocess.PIPE,
     ) as child:
         assert child.stdout.readline() == b'going on\n'

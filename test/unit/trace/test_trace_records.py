@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import inspect
-from pathlib import Path
 
 import numpy as np
 import pytest
+from support.paths import REPOSITORY
 from support.tools.trace_rig import header, IDS, POLICIES, strict
 
 from lerobot_serve.trace.format import records
@@ -14,7 +14,7 @@ from lerobot_serve.trace.format.encoding import encode
 from lerobot_serve.trace.format.records import RecordIds
 from lerobot_serve.wire.schema import Status
 
-DOCUMENT = Path(__file__).parents[2] / 'docs' / 'trace.md'
+DOCUMENT = REPOSITORY / 'docs' / 'trace.md'
 # how a record is made -> its kind
 KINDS = (
     records.header,
@@ -202,7 +202,7 @@ def test_the_documentation_has_every_field(make):
 
 
 def test_the_documentation_has_every_reason_of_a_loss():
-    source = (Path(__file__).parents[2] / 'lerobot_serve/trace/writing/writer.py').read_text()
+    source = (REPOSITORY / 'lerobot_serve/trace/writing/writer.py').read_text()
     document = DOCUMENT.read_text()
     reasons = {word for word in source.split("'") if word.startswith('trace_')}
     assert reasons == {'trace_overflow', 'trace_failed', 'trace_unwritable', 'trace_closed'}

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from conftest import wait_until
 from rclpy.duration import Duration
 from rclpy.event_handler import SubscriptionEventCallbacks
 from rclpy.qos import QoSProfile
 from std_msgs.msg import Empty
 from support.processes.in_executor import in_executor
+from support.waiting import wait_until
 
 from lerobot_serve.ros import qos
 

@@ -6,7 +6,6 @@ documented topics below their own name, with the documented types.
 from __future__ import annotations
 
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from geometry_msgs.msg import TwistStamped
@@ -20,13 +19,14 @@ from std_msgs.msg import Float64MultiArray
 from support.nodes.edge_rig import EDGE
 from support.nodes.fake_server import FakeServer
 from support.nodes.played_robot import ROBOT
+from support.paths import REPOSITORY
 from trajectory_msgs.msg import JointTrajectory
 
 from lerobot_serve.edge.robot.file import load
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.topics.image_messages import image_from_frame
 
-FILES = Path(__file__).resolve().parents[2] / 'config' / 'robots'
+FILES = REPOSITORY / 'config' / 'robots'
 FRAME = np.zeros((48, 64, 3), np.uint8)
 HOME = (0.1, -0.2, 0.3, -0.4, 0.5, 0.6)
 # robot file -> name of the controller, its topic below that name, type

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from support.edge.edge_recorder_rig import Asking
 from support.edge.request_pipeline_rig import hear
+from support.paths import REPOSITORY
 
 from lerobot_serve.edge.episodes.active_episode import RunOutcome
 from lerobot_serve.edge.episodes.outcomes import EPISODES_KEPT
@@ -64,7 +63,7 @@ def test_only_the_last_episodes_are_remembered(asking):
 
 
 def test_the_documentation_has_every_field():
-    document = (Path(__file__).parents[2] / 'docs' / 'trace.md').read_text()
+    document = (REPOSITORY / 'docs' / 'trace.md').read_text()
     row = next(line for line in document.splitlines() if line.startswith('| `outcome` |'))
     made = records.outcome(
         1, RecordIds('r', episode_id='e'), 'success', slot='a', policy='p', why='w'

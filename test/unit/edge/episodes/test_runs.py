@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from support.edge.controller_rig import arm, STEP_NS
 from support.edge.controller_rig import Bench as Tick
-from support.edge.fake_transport import reply_bytes
 from support.edge.requester_rig import Bench as Requests
 from support.edge.requester_rig import CHUNK
 
@@ -15,6 +14,7 @@ from lerobot_serve.edge.episodes.active_episode import RunOutcome
 from lerobot_serve.edge.episodes.runner import EpisodeRunner
 from lerobot_serve.edge.fallback.rungs import RungKind
 from lerobot_serve.edge.session.connection import ConnectionEvent, ConnectionState
+from lerobot_serve.edge.session.fake_transport import reply_bytes
 from lerobot_serve_interfaces.action import RunEpisode
 from lerobot_serve_interfaces.msg import EpisodeOutcome
 

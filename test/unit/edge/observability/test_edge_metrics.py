@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from support.edge.controller_rig import arm, STEP_NS, WAYS
 from support.edge.controller_rig import Bench as Tick
-from support.edge.fake_transport import reply_bytes
 from support.edge.requester_rig import Bench as Requests
 from support.edge.requester_rig import CHUNK, MS, PACE
+from support.paths import REPOSITORY
 
 from lerobot_serve.edge.control.operator_control import OperatorControl
 from lerobot_serve.edge.observability.metrics import collect, serve, why_not_ready
@@ -18,9 +17,10 @@ from lerobot_serve.edge.observability.reports import EdgeView
 from lerobot_serve.edge.parameters import EdgeParameters
 from lerobot_serve.edge.queue.action_queue import ChunkSource
 from lerobot_serve.edge.session.connection import ConnectionState
+from lerobot_serve.edge.session.fake_transport import reply_bytes
 from lerobot_serve.edge.session.transport import EpisodeRequest
 
-DOCUMENT = Path(__file__).parents[2] / 'docs' / 'edge_controller.md'
+DOCUMENT = REPOSITORY / 'docs' / 'edge_controller.md'
 # as the documentation writes a name
 STARTS, ENDS = ('`lerobot_serve_', '`..._'), ('`', '_total`')
 

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 import numpy as np
 from support.edge.edge_recorder_rig import Asking, audited, Notes, recorder_of
-from support.edge.fake_transport import reply_bytes
 from support.edge.requester_rig import ABC, CHUNK, MS, Simulation
 
+from lerobot_serve.edge.session.fake_transport import reply_bytes
 from lerobot_serve.edge.session.transport import EpisodeRequest
 from lerobot_serve.tools.audit.engine import CheckStatus
 from lerobot_serve.wire.errors import Malformed

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from support.edge.controller_rig import Bench as Tick
 from support.edge.controller_rig import GIVING_UP, STEP_NS, WAYS
-from support.edge.fake_transport import reply_bytes
 from support.edge.requester_rig import Bench as Requests
 from support.edge.requester_rig import CHUNK
 
@@ -27,6 +26,7 @@ from lerobot_serve.edge.observability.reports import (
 )
 from lerobot_serve.edge.queue.action_queue import ChunkSource, QueuedAction
 from lerobot_serve.edge.session.connection import ConnectionState
+from lerobot_serve.edge.session.fake_transport import reply_bytes
 from lerobot_serve_interfaces.msg import EdgeState, ExecutedAction
 
 SOURCE = ChunkSource(3, 7, 2, 'episode', 100, 'b', 'act@0')

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from support.edge.fake_transport import reply_bytes
 from support.edge.request_pipeline_rig import begin_session, fill, guided, hear, ROWS
 from support.edge.requester_rig import CHUNK, MS, played
 
 from lerobot_serve.edge.inputs.latest import InputsNotReady
 from lerobot_serve.edge.queue.delay_rules import clamped, DELAY_RULES
+from lerobot_serve.edge.session.fake_transport import reply_bytes
 from lerobot_serve.edge.session.pipeline import ReplyResult
 from lerobot_serve.edge.session.transport import EpisodeRequest
 from lerobot_serve.wire.execution_report import decode, ExecutedRun, ExecutionReport

@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.edge.controller_rig import arm, STEP_NS, STEP_S
-from support.edge.fake_transport import reply_bytes
 from support.edge.requester_rig import Bench
 from support.router.shadow_rig import LIVE, SHADOW, World
 
 from lerobot_serve.edge import wiring
 from lerobot_serve.edge.control.step import RobotState
 from lerobot_serve.edge.parameters import EdgeParameters
+from lerobot_serve.edge.session.fake_transport import reply_bytes
 from lerobot_serve.router.shadow.comparator import ShadowComparison
 from lerobot_serve.wire import chunk as wire_chunk
 from lerobot_serve.wire import observation as wire_observation

@@ -11,6 +11,7 @@ import sys
 import time
 
 import pytest
+from support.paths import REPOSITORY
 
 from lerobot_serve.tools.processes.parent_death import end_with_parent
 
@@ -41,7 +42,7 @@ def wait_until(holds: Callable[[], bool], what: str) -> None:
 
 @pytest.mark.skipif(not shutil.which('setpriv'), reason='needs setpriv of util-linux')
 def test_a_child_ends_when_its_parent_is_killed():
-    root = Path(__file__).resolve().parents[2]
+    root = REPOSITORY
     with subprocess.Popen(
         [sys.executable, '-c', PARENT],
         env={**os.environ, 'PYTHONPATH': str(root)},

@@ -10,6 +10,7 @@ import shutil
 
 import pytest
 from support.edge.robot_rig import SIM_ARM
+from support.paths import REPOSITORY
 
 from lerobot_serve.edge.robot.file import load
 from lerobot_serve.policies.base import PolicyError
@@ -25,7 +26,7 @@ from lerobot_serve.tools.doctor.policy import (
 )
 from lerobot_serve.tools.doctor.speed import check_capacity, check_forward_time
 
-REACH = Path(__file__).resolve().parents[2] / 'config' / 'policies' / 'reach'
+REACH = REPOSITORY / 'config' / 'policies' / 'reach'
 FEATURES = {
     'input_features': {'observation.state': {'type': 'STATE', 'shape': [6]}},
     'output_features': {'action': {'type': 'ACTION', 'shape': [6]}},

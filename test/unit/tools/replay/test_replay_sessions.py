@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 import struct
 
 import pytest
+from support.paths import PLUGINS
 from support.tools.bag_rig import write
 from support.tools.replay_rig import answered, as_messages, episodes, replay
 from test_replay import counts
@@ -16,7 +16,7 @@ from lerobot_serve.tools.replay.sources import open_source
 from lerobot_serve.wire.cdr import CdrWriter
 
 EVENTS = '/policy_server/open_session/_service_event'
-PLUGIN = Path(__file__).resolve().parents[1] / 'plugin_slow'
+PLUGIN = PLUGINS / 'steered'
 UINT32, UINT64 = struct.Struct('<I'), struct.Struct('<Q')
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from hypothesis import given
 import numpy as np
 import pytest
+from support.paths import REPOSITORY
 from support.server.traced_server_rig import (
     edge_trace,
     lines,
@@ -37,7 +38,7 @@ from lerobot_serve.wire.observation import Observation
 from lerobot_serve.wire.schema import Codec
 
 PARTS_BYTES = 8192
-REACH = str(Path(__file__).parents[2] / 'config' / 'policies' / 'reach')
+REACH = str(REPOSITORY / 'config' / 'policies' / 'reach')
 
 
 def of_arm(seq: int) -> bytes:

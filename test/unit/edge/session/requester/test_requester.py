@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 import numpy as np
 import pytest
-from support.edge.fake_transport import reply_bytes
 from support.edge.requester_rig import Bench, CHUNK, MS, played, starting
 
 from lerobot_serve.edge.queue.action_queue import ChunkSource
 from lerobot_serve.edge.session.connection import ConnectionState
+from lerobot_serve.edge.session.fake_transport import reply_bytes
 from lerobot_serve.edge.session.pipeline import ReplyResult
 from lerobot_serve.edge.session.transport import EpisodeRequest
 from lerobot_serve.wire.header import Header

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from support.edge.fake_transport import reply_bytes
 from support.edge.requester_rig import ABC, Simulation
 
+from lerobot_serve.edge.session.fake_transport import reply_bytes
 from lerobot_serve.edge.session.server_liveliness import ServerLiveliness
 from lerobot_serve.wire.message_parts import NO_ACTIONS
 from lerobot_serve.wire.schema import Status

@@ -8,10 +8,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule, RuleBasedStateMachine
 import pytest
-from support.fuzz import campaign
-from support.fuzz.driver import draw_script, FuzzTarget, play
 
-EDGE, ROUTER = campaign.TARGETS['edge'], campaign.TARGETS['router']
+from benchmarks import hunt
+from benchmarks.hunting.driver import draw_script, FuzzTarget, play
+
+EDGE, ROUTER = hunt.TARGETS['edge'], hunt.TARGETS['router']
 FEW = settings(max_examples=5, stateful_step_count=12)
 
 

@@ -24,6 +24,8 @@ from unittest import mock
 
 import numpy as np
 
+from benchmarks.hunting.router_invariants import RouterInvariants, S
+from benchmarks.hunting.router_servers import HEALTHY, NAMES, RouterModelClient, RouterModelServer
 from lerobot_serve.parameters import build_parameters, ParameterError
 from lerobot_serve.router.api import slot_commands
 from lerobot_serve.router.api.slot_commands import run_slot_command, SlotCommandRejected
@@ -43,8 +45,6 @@ from lerobot_serve.wire.observation import Observation
 from lerobot_serve.wire.schema import Flag, MsgType, Status
 from lerobot_serve.wire.session import SessionRefused, SessionRequest
 from lerobot_serve_interfaces.msg import CanaryState
-from support.fuzz.router_invariants import RouterInvariants, S
-from support.fuzz.router_servers import HEALTHY, NAMES, RouterModelClient, RouterModelServer
 
 STEP_NS = S // 6
 # in turns of robots

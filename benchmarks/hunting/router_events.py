@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from support.fuzz.driver import FuzzEvent, FuzzEvents, FuzzTarget
-from support.fuzz.router_model import CANARY_COMMANDS, PLANS, RouterModel, SLOT_COMMANDS
-from support.fuzz.router_servers import BEHAVIORS, HALTED, HEALTHY
+from benchmarks.hunting.driver import FuzzEvent, FuzzEvents, FuzzTarget
+from benchmarks.hunting.router_model import CANARY_COMMANDS, PLANS, RouterModel, SLOT_COMMANDS
+from benchmarks.hunting.router_servers import BEHAVIORS, HALTED, HEALTHY
 
 SERVERS = '/a1', '/a2', '/b1'
 SLOTS = 'a', 'b'

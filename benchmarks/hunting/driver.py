@@ -15,7 +15,7 @@ from random import Random
 import time
 from typing import NamedTuple, Protocol
 
-from support.fuzz.violation import Violation
+from benchmarks.hunting.violation import Violation
 
 # one step in so many has something else happen before it
 STEPS_PER_EVENT = 6

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from support.fuzz.driver import FuzzEvent, FuzzEvents, FuzzTarget
-from support.fuzz.edge_model import EdgeModel, SERVERS
-from support.fuzz.edge_servers import ABSENT, BEHAVIORS, HEALTHY
+from benchmarks.hunting.driver import FuzzEvent, FuzzEvents, FuzzTarget
+from benchmarks.hunting.edge_model import EdgeModel, SERVERS
+from benchmarks.hunting.edge_servers import ABSENT, BEHAVIORS, HEALTHY
 
 MS = 1_000_000
 POLICIES = 'reach@1', 'reach@2'

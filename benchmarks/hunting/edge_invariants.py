@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from math import isfinite
 
-from support.fuzz.violation import Violation
+from benchmarks.hunting.violation import Violation
 
 S = 1_000_000_000
 TINY = 1e-6

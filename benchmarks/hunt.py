@@ -1,6 +1,6 @@
 """
 The hunt: random operators, deaths, restarts and hostile answers against a whole edge and a whole
-router core in virtual time; see support.fuzz.
+router core in virtual time; see benchmarks.hunting.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from dataclasses import asdict
 import json
 from pathlib import Path
 
+from benchmarks.hunting import edge_events, router_events
+from benchmarks.hunting.driver import CampaignResult, Finding, FuzzTarget
 from benchmarks.results.report import Case
-from support.fuzz import edge_events, router_events
-from support.fuzz.driver import CampaignResult, Finding, FuzzTarget
 
 ABOUT = 'invariants of edge and router under random accidents; violations must be 0'
 # 1,000,000 steps of each with the default of 200

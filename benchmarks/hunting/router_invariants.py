@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from support.fuzz.violation import Violation
+from benchmarks.hunting.violation import Violation
 
 S = 1_000_000_000
 Key = tuple[str, int, int]

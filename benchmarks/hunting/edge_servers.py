@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.hunting.edge_invariants import ChunkRow, EdgeInvariants, MARK
 from lerobot_serve.edge.session.transport import SessionAgreement
 from lerobot_serve.wire import chunk as wire_chunk
 from lerobot_serve.wire import observation as wire_observation
@@ -19,7 +20,6 @@ from lerobot_serve.wire.message_parts import Image
 from lerobot_serve.wire.observation import Observation
 from lerobot_serve.wire.schema import Flag, Refusal, SCHEMA_VERSION, Status
 from lerobot_serve.wire.session import ServerUnreachable, SessionRefused
-from support.fuzz.edge_invariants import ChunkRow, EdgeInvariants, MARK
 
 HEALTHY, SLOW, SILENT, LOSSY, HOSTILE, FAILING, ABSENT, REFUSING, INCOMPATIBLE = BEHAVIORS = (
     'well',

@@ -10,10 +10,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from support.fuzz import campaign
-from support.fuzz.driver import FuzzTarget
-from support.fuzz.router_model import RouterModel
 
+from benchmarks import hunt
+from benchmarks.hunting.driver import FuzzTarget
+from benchmarks.hunting.router_model import RouterModel
 from lerobot_serve.cage.limits import MotionLimits
 from lerobot_serve.edge.control import authority
 from lerobot_serve.edge.control.playback import ActionPlayback
@@ -27,7 +27,7 @@ from lerobot_serve.router.placement.eligibility import ObstacleKind, SlotUse
 from lerobot_serve.router.placement.placement_table import PlacementTable
 from lerobot_serve.router.storage.decisions import DurableDecisions
 
-EDGE, ROUTER = campaign.TARGETS['edge'], campaign.TARGETS['router']
+EDGE, ROUTER = hunt.TARGETS['edge'], hunt.TARGETS['router']
 WITHIN_STEPS = 40_000
 
 

@@ -25,6 +25,9 @@ from unittest import mock
 
 import numpy as np
 
+from benchmarks.hunting.edge_invariants import EdgeBounds, EdgeInvariants, S
+from benchmarks.hunting.edge_servers import EdgeModelServers, SILENT
+from benchmarks.hunting.stepped_thread import SteppedThread
 from lerobot_serve.edge import wiring
 from lerobot_serve.edge.control.loop import ControlLoop, StateReader
 from lerobot_serve.edge.control.operator_control import OperatorControl
@@ -42,9 +45,6 @@ from lerobot_serve.parameters import build_parameters, ParameterError
 from lerobot_serve.wire import chunk as wire_chunk
 from lerobot_serve.wire.errors import Malformed
 from lerobot_serve_interfaces.action import RunEpisode
-from support.fuzz.edge_invariants import EdgeBounds, EdgeInvariants, S
-from support.fuzz.edge_servers import EdgeModelServers, SILENT
-from support.fuzz.stepped_thread import SteppedThread
 
 FPS = 10
 CLIENT = 'hunted'
