@@ -12,6 +12,7 @@ from support.nodes.edge_rig import EdgeRig
 from support.nodes.router_rig import RouterRig
 from support.nodes.server_rig import ServerRig
 from support.nodes.steering import PLUGIN, Steering
+from support.waiting import wait_until
 
 from lerobot_serve.ros.process.node_runtime import NodeRuntime
 from lerobot_serve.tools.processes.node_processes import node_processes, NodeProcesses
