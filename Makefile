@@ -5,6 +5,8 @@ PYTHON ?= python3
 # DEMO='--acts kill' plays a part of it; lerobot-serve demo --help tells more
 DEMO ?=
 # TEST_JOBS=0 runs the tests one after the other, with their output in order
+# BENCH='round_trip --rounds 100' measures one; BENCH=--help tells more
+BENCH ?=
 TEST_JOBS ?= auto
 ON_ALL_CORES = -n $(TEST_JOBS) --dist loadfile --no-loadscope-reorder
 WORKSPACE = @$(PYTHON) .ci/workspace.py
@@ -39,7 +41,7 @@ lint:
 	$(WORKSPACE) sh -c "ruff check . && ruff format --check ."
 
 bench:
-	$(WORKSPACE) lerobot-serve bench
+	$(WORKSPACE) python -m benchmarks $(BENCH)
 
 docs:
 	$(WORKSPACE) lerobot-serve docs --write

@@ -1,4 +1,4 @@
-"""`lerobot-serve bench`: measures, writes one JSON file for each benchmark, prints a table."""
+"""`python -m benchmarks`: measures, writes a JSON file for each benchmark, prints a table."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from importlib import import_module
 import json
 from pathlib import Path
 import signal
+import sys
 
 import rclpy
 
@@ -16,35 +17,28 @@ from lerobot_serve.ros.process.node_runtime import UserError
 from lerobot_serve.ros.process.private_domain import reserve_domain
 from lerobot_serve.tools.cli.output_folder import make_folder
 
-EXAMPLE = 'example: lerobot-serve bench round_trip --rounds 200'
+EXAMPLE = 'example: make bench BENCH="round_trip --rounds 200"'
 # the module benchmarks.NAME has ABOUT, PARAMETERS and measure(rounds, folder)
 NAMES = (
     'round_trip',
-    'peers_round_trip',
-    'peers_many',
+    'many_robots',
     'slow_link',
-    'recovery',
+    'failover',
     'start_up',
-    'gpu',
-    'codec',
-    'rtc_parity',
-    'cage',
-    'tick',
-    'edge_cpu',
-    'server_share',
-    'scheduling',
-    'fairness',
-    'memory',
-    'placements',
-    'router',
-    'sessions',
-    'scale',
-    'dispatch',
-    'canary',
-    'rollback',
-    'trace',
-    'trace_stats',
+    'router_overhead',
+    'router_cpu',
+    'fleet_growth',
+    'trace_cost',
+    'batching',
+    'control_loop',
     'hunt',
+    'merge.cage_cost',
+    'merge.edge_cpu',
+    'merge.gpu',
+    'merge.placement_cost',
+    'merge.round_trip_stages',
+    'merge.session_opening',
+    'merge.trace_tools',
 )
 OUT = Path('out/bench')
 PLOTS = 'benchmarks'
@@ -68,7 +62,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def main(options: argparse.Namespace) -> int:
+def main(arguments: list[str] | None = None) -> int:
+    """Return the exit status: 0 when all was measured, 1 for a mistake of the user."""
+    parser = argparse.ArgumentParser(prog='python -m benchmarks', epilog=EXAMPLE)
+    add_arguments(parser)
+    try:
+        return measure(parser.parse_args(arguments))
+    except UserError as error:
+        print(f'benchmarks: {error}', file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+def measure(options: argparse.Namespace) -> int:
+    """Measure what the options name. Raises UserError."""
     unknown = [name for name in options.names if name not in NAMES]
     if unknown:
         raise UserError(f'there is no benchmark {unknown[0]!r}; there are {", ".join(NAMES)}')
@@ -76,7 +84,7 @@ def main(options: argparse.Namespace) -> int:
         raise UserError(f'--rounds must be in [4, {ROUNDS_LIMIT}], got {options.rounds}')
     hunting = {n: v for n in ('steps', 'seed') if (v := getattr(options, n)) is not None}
     if hunting and options.names != ['hunt']:
-        raise UserError(f'--{next(iter(hunting))} is for hunt: lerobot-serve bench hunt ...')
+        raise UserError(f'--{next(iter(hunting))} is for hunt: make bench BENCH="hunt ..."')
     if not 1 <= hunting.get('steps', 1) <= STEPS_LIMIT:
         raise UserError(f'--steps must be in [1, {STEPS_LIMIT}], got {options.steps}')
     if options.page:
@@ -96,7 +104,7 @@ def write_page(results: Path, folder: Path) -> None:
     """Write the page of all results that there are. Raises UserError."""
     found = [file for name in NAMES if (file := results / f'{name}.json').exists()]
     if not found:
-        raise UserError(f'{results} holds no results; lerobot-serve bench measures')
+        raise UserError(f'{results} holds no results; make bench measures')
     try:
         read = [json.loads(file.read_text()) for file in found]
     except ValueError as error:
@@ -119,3 +127,7 @@ def run(name: str, rounds: int, folder: Path, **more: int) -> None:
     parameters = {'rounds': rounds, **module.PARAMETERS}
     file = report.write(folder, report.as_json(name, module.ABOUT, here, parameters, cases))
     print(f'{report.table(cases)}\n\nwrote {file}\n', flush=True)
+
+
+if __name__ == '__main__':
+    raise SystemExit(main())

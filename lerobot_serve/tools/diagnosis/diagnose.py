@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lerobot_serve.tools.diagnosis.rules import evaluate_rules, RuleResult, RuleStatus
+from lerobot_serve.tools.diagnosis.source import sources
 from lerobot_serve.tools.diagnosis.survey import Survey, survey
 from lerobot_serve.tools.diagnosis.time_of_day import resolve_within, TimeOfDay
 from lerobot_serve.tools.diagnosis.window import gather_facts
 from lerobot_serve.tools.diagnosis.window_facts import WindowFacts
-from lerobot_serve.trace.story.source import sources
 
 AROUND_S = 10.0
 

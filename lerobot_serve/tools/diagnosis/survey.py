@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from lerobot_serve.tools.diagnosis.source import Source
 from lerobot_serve.tools.traces.fields import text
 from lerobot_serve.tools.traces.stalls import Stall, StallDetector
-from lerobot_serve.trace.story.source import Source
 
 CLIENTS_KEPT = 1000
 

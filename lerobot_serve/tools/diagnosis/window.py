@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from statistics import median
 
 from lerobot_serve.tools.diagnosis.joined_request import JoinedRequest, JoinKey, key_of, PeerRecord
+from lerobot_serve.tools.diagnosis.source import Source
 from lerobot_serve.tools.diagnosis.survey import Survey
 from lerobot_serve.tools.diagnosis.timeline_event import describe_record, TimelineEvent
 from lerobot_serve.tools.diagnosis.window_facts import (
@@ -21,7 +22,6 @@ from lerobot_serve.tools.diagnosis.window_facts import (
 )
 from lerobot_serve.tools.traces.fields import integer, number, Record, text
 from lerobot_serve.tools.traces.stalls import StallDetector
-from lerobot_serve.trace.story.source import Source
 
 # what is usual is read off the minute before
 BEFORE_S = 60.0

@@ -4,26 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from support.nodes.edge_rig import EdgeRig, SHORT
+from support.nodes.edge_rig import LEFT, RIGHT, SAME, sessions, SHORT, without_gaps
 from support.nodes.played_robot import FPS, robot_yaml
 
-from lerobot_serve_interfaces.msg import EdgeState, ExecutedAction
+from lerobot_serve_interfaces.msg import EdgeState
 
 KILLS = 20
 # below what a chunk lasts, so that the last of its rows are too old when no other one comes
 MAX_AGE_S = 0.45
-SAME = {'policy_path': 'joints=6,chunk=90,cameras=,fps=30'}
-LEFT, RIGHT = '/left/policy_server', '/right/policy_server'
-
-
-def without_gaps(executed: list[ExecutedAction]) -> bool:
-    """Tell whether something was commanded at each control step, and all of it was seen."""
-    ticks = [action.tick for action in executed]
-    return ticks == list(range(ticks[0], ticks[0] + len(ticks)))
-
-
-def sessions(rig: EdgeRig) -> set[int]:
-    return {action.session_epoch for action in rig.seen.played}
 
 
 def test_a_server_that_is_killed_again_and_again_leaves_the_robot_safe(edge_rig):

@@ -7,8 +7,7 @@ import signal
 import subprocess
 
 import pytest
-from support.nodes.edge_rig import EdgeRig
-from test_edge_outages import LEFT, RIGHT, SAME, sessions, without_gaps
+from support.nodes.edge_rig import EdgeRig, LEFT, RIGHT, SAME, sessions, without_gaps
 
 from lerobot_serve_interfaces.msg import EdgeState
 

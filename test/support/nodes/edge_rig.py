@@ -40,6 +40,8 @@ FAST = {
     'reconnect_max_backoff_s': 0.5,
     'status_period_s': 0.02,
 }
+SAME = {'policy_path': 'joints=6,chunk=90,cameras=,fps=30'}
+LEFT, RIGHT = '/left/policy_server', '/right/policy_server'
 
 
 class Seen:
@@ -274,3 +276,13 @@ class EpisodeRun:
         """Return how it ended, a status of action_msgs GoalStatus, and what is told of it."""
         answer = self._rig.finished(self._result, 'the run ends')
         return answer.status, answer.result
+
+
+def without_gaps(executed: list[ExecutedAction]) -> bool:
+    """Tell whether something was commanded at each control step, and all of it was seen."""
+    ticks = [action.tick for action in executed]
+    return ticks == list(range(ticks[0], ticks[0] + len(ticks)))
+
+
+def sessions(rig: EdgeRig) -> set[int]:
+    return {action.session_epoch for action in rig.seen.played}

@@ -10,6 +10,7 @@ import numpy as np
 from lerobot_serve.parameters import build_parameters
 from lerobot_serve.server.parameters import ServerParameters
 from lerobot_serve.tools.bags.message import BagMessage, CHUNK, OBSERVATION
+from lerobot_serve.tools.replay.compare import MatchLevel
 from lerobot_serve.tools.replay.engine import Replay, ReplayResult
 from lerobot_serve.tools.replay.in_process_server import InProcessServer
 from lerobot_serve.tools.replay.sources import open_source
@@ -19,6 +20,8 @@ from lerobot_serve.wire.header import Header
 from lerobot_serve.wire.observation import Observation
 from lerobot_serve.wire.schema import Flag, MsgType
 from support.tools.bag_rig import write
+
+OTHER_SHAPE = 'joints=3,chunk=7,cameras=,fps=30'
 
 SHAPE = 'joints=3,chunk=5,cameras=,fps=30'
 INBOX, REPLIES = '/policy_server/observation', '/robot_1/action_chunk'
@@ -84,3 +87,8 @@ def replay(path: Path, kind: str = 'null', shape: str = SHAPE, **more: object) -
         return Replay(open_source(path), replayer, **more).run()
     finally:
         replayer.close()
+
+
+def counts(result) -> tuple[int, ...]:
+    """Return how many replies are identical, within, beyond and missing."""
+    return tuple(result.count(level) for level in MatchLevel)

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import ast
 
-import pytest
+from support.paths import REPOSITORY
 
 INTERFACE = {'ABOUT', 'PARAMETERS', 'measure'}
-
-
-@pytest.fixture
-def package(repository):
-    return repository / 'lerobot_serve'
+FOLDER = REPOSITORY / 'benchmarks'
 
 
 def assigned(tree: ast.Module) -> dict[str, ast.AST]:
@@ -24,12 +20,11 @@ def assigned(tree: ast.Module) -> dict[str, ast.AST]:
     return found
 
 
-def test_the_named_benchmarks_are_those_that_there_are(package):
-    tree = ast.parse((package / 'cli' / 'bench.py').read_text())
-    named = ast.literal_eval(assigned(tree)['NAMES'])
+def test_the_named_benchmarks_are_those_that_there_are():
+    named = ast.literal_eval(assigned(ast.parse((FOLDER / '__main__.py').read_text()))['NAMES'])
     measuring = {
-        file.stem
-        for file in (package / 'bench').glob('*.py')
+        '.'.join(file.relative_to(FOLDER).with_suffix('').parts)
+        for file in FOLDER.rglob('*.py')
         if set(assigned(ast.parse(file.read_text()))) >= INTERFACE
     }
     assert len(set(named)) == len(named)

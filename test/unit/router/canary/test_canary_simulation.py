@@ -12,13 +12,8 @@ from statistics import median
 
 import numpy as np
 import pytest
-from support.router.canary_rig import plan, World
+from support.router.canary_rig import plan
 
-from benchmarks.results.report import table
-from lerobot_serve.bench import canary as bench
-from lerobot_serve.router.canary import status_text
-from lerobot_serve.router.canary.canary import Canary
-from lerobot_serve.router.canary.guards import GuardLimits
 from lerobot_serve.router.canary.plan import CanaryPlan, Terms
 from lerobot_serve.router.canary.states import CanaryPhase
 from lerobot_serve.router.canary.trial import EpisodeBlock, GAINS, promotion_gain
@@ -229,59 +224,3 @@ def test_a_good_candidate_of_a_small_lab_is_promoted(lab):
     ends = [lab.run(np.random.default_rng(seed), TERMS) for seed in range(LABS)]
     assert ends.count(CanaryPhase.ROLLED_BACK) <= TERMS.false_rollback * LABS
     assert ends.count(CanaryPhase.PROMOTED) >= 0.85 * LABS
-
-
-def test_the_benchmark_tells_what_it_finds(monkeypatch, tmp_path):
-    monkeypatch.setattr(bench, 'EPISODES', 400)
-    cases = bench.measure(5, tmp_path)
-    assert [case.name for case in cases][:1] == ['champion 30%, candidate 20%']
-    assert cases[0].goals == {'at most 5% promoted': True}
-    assert cases[3].goals == {'at most 5% rolled back': True}
-    soon = cases[-2]
-    assert soon.name == 'champion 90%, candidate 30%'
-    assert soon.counts == {'ever_promoted': 0, 'rolled_back': 5, 'undecided': 0}
-    assert soon.parameters['median_episodes_to_promote'] is None
-    assert 5 <= soon.parameters['median_episodes_to_roll_back'] <= 20
-    assert len(cases[-1].series_ms['forecast']) == 5
-    assert 'one look with a new outcome' in table(cases)
-
-
-def test_the_benchmark_misses_its_goals_when_they_are_missed():
-    wrong = [RolloutResult(CanaryPhase.PROMOTED, 9, 9, 99)] * 6 + [
-        RolloutResult(CanaryPhase.ROLLED_BACK, None, 9, 99)
-    ] * 94
-    assert bench.goals(SuccessRates(0.6, 0.5), wrong) == {'at most 5% promoted': False}
-    assert bench.goals(SuccessRates(0.6, 0.6), wrong) == {'at most 5% rolled back': False}
-    assert bench.goals(SuccessRates(0.6, 0.55), wrong) == {}
-
-
-@pytest.mark.parametrize(
-    'rates', [SuccessRates(0.8, 0.95), SuccessRates(0.8, 0.3), SuccessRates(0.6, 0.6)]
-)
-def test_the_canary_itself_decides_as_its_simulation(rates, monkeypatch):
-    # the slowest part of a look, and no part of a decision
-    monkeypatch.setattr(status_text, 'episodes_to_decide', lambda *counts, **how: None)
-    terms, steps = Terms(margin=0.2), plan('25', '50', '100', seconds=0)
-    for seed in range(3):
-        draws = np.random.default_rng(seed).random((2, 600))
-        canary = Canary(steps, terms, GuardLimits(0, 0, 0, 0, 0))
-        assert drive(canary, draws, rates) == simulate_rollout(draws, rates, steps, terms)
-
-
-def drive(canary: Canary, draws: np.ndarray, rates: SuccessRates) -> RolloutResult:
-    """Let a canary see the episodes of a rollout, one look each."""
-    world = World(canary)
-    world.look()
-    candidates, first = 0, None
-    for at, (place, luck) in enumerate(draws.T, start=1):
-        is_candidate = place < canary.share_percent / 100
-        slot, rate = (
-            ('candidate', rates.candidate) if is_candidate else ('champion', rates.champion)
-        )
-        world.end(slot, int(luck < rate), int(luck >= rate))
-        candidates += is_candidate
-        happened = [entry.what for entry in world.look()]
-        first = first or (candidates if 'promoted' in happened else None)
-        if canary.state in (CanaryPhase.PROMOTED, CanaryPhase.ROLLED_BACK):
-            return RolloutResult(canary.state, first, candidates, at)
-    return RolloutResult(CanaryPhase.HELD, first, candidates, draws.shape[1])

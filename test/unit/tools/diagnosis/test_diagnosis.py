@@ -9,6 +9,7 @@ from support.tools.diagnosis_rig import LENGTH_S, Scene, scene, STALL_S, WALL_S
 
 from lerobot_serve.tools.cli.main import main
 from lerobot_serve.tools.diagnosis.diagnose import diagnose
+from lerobot_serve.tools.diagnosis.source import Source
 from lerobot_serve.tools.diagnosis.time_of_day import (
     DAY_S,
     format_utc,
@@ -19,7 +20,6 @@ from lerobot_serve.tools.diagnosis.timeline_event import describe_record
 from lerobot_serve.tools.traces.stalls import StallDetector
 from lerobot_serve.trace.format import records
 from lerobot_serve.trace.format.records import RecordIds
-from lerobot_serve.trace.story.source import Source
 
 
 def command(rung: str, reason: str = '') -> dict:

@@ -8,7 +8,16 @@ import json
 import numpy as np
 import pytest
 from support.tools.bag_rig import write
-from support.tools.replay_rig import answered, as_messages, episodes, record, replay, request
+from support.tools.replay_rig import (
+    answered,
+    as_messages,
+    counts,
+    episodes,
+    OTHER_SHAPE,
+    record,
+    replay,
+    request,
+)
 
 from lerobot_serve.tools.bags.message import BagMessage, CHUNK, OBSERVATION
 from lerobot_serve.tools.bags.request_pairs import RequestPairer, REQUESTS_KEPT
@@ -20,14 +29,6 @@ from lerobot_serve.tools.replay.sources import open_source, ReplayError
 from lerobot_serve.trace.format import incident_file
 from lerobot_serve.wire import chunk as wire_chunk
 from lerobot_serve.wire.schema import Flag, Status
-
-COUNTS = tuple(MatchLevel)
-OTHER_SHAPE = 'joints=3,chunk=7,cameras=,fps=30'
-
-
-def counts(result) -> tuple[int, ...]:
-    """Return identical, within, beyond, missing."""
-    return tuple(result.count(likeness) for likeness in COUNTS)
 
 
 def changed(raw: bytes, **changes: object) -> bytes:
@@ -244,7 +245,7 @@ def test_what_cannot_be_replayed(tmp_path, name, words):
     ],
 )
 def test_exit_status(expected, fail_on, status):
-    found = PolicySummary('a', 'p', dict(zip(COUNTS, expected, strict=True)))
+    found = PolicySummary('a', 'p', dict(zip(MatchLevel, expected, strict=True)))
     result = ReplayResult('p', False, (), 1e-4, {('a', 'p'): found})
     assert status_of(result, fail_on) == status
 

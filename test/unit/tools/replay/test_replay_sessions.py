@@ -7,8 +7,7 @@ import struct
 import pytest
 from support.paths import PLUGINS
 from support.tools.bag_rig import write
-from support.tools.replay_rig import answered, as_messages, episodes, replay
-from test_replay import counts
+from support.tools.replay_rig import answered, as_messages, counts, episodes, replay
 
 from lerobot_serve.tools.bags.message import BagMessage
 from lerobot_serve.tools.bags.service_events import OPEN_SESSION, REQUEST_RECEIVED

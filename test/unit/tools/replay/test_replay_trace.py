@@ -20,9 +20,17 @@ from support.server.traced_server_rig import (
     WITH_CAMERA,
     with_images,
 )
-from support.tools.replay_rig import answered, episodes, record, replay, request, SHAPE
+from support.tools.replay_rig import (
+    answered,
+    counts,
+    episodes,
+    OTHER_SHAPE,
+    record,
+    replay,
+    request,
+    SHAPE,
+)
 from support.wire.wire_examples import observations, patient
-from test_replay import counts, OTHER_SHAPE
 
 from lerobot_serve.sim import cameras
 from lerobot_serve.sim.arm import HOME_RAD

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 from support.server.traced_server_rig import edge_trace, lines, traced, WITH_CAMERA, with_images
-from support.tools.replay_rig import episodes, replay, request
-from test_replay import counts
+from support.tools.replay_rig import counts, episodes, replay, request
 
 from lerobot_serve.tools.replay.sources import open_source, ReplayError
 from lerobot_serve.trace.format import replay_field
