@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from importlib import import_module
 import json
+import os
 from pathlib import Path
 import signal
 import sys
@@ -41,6 +42,7 @@ NAMES = (
     'merge.trace_tools',
 )
 OUT = Path('out/bench')
+REPOSITORY = Path(__file__).resolve().parents[1]
 PLOTS = 'benchmarks'
 ROUNDS_LIMIT = 100_000
 STEPS_LIMIT = 10**9
@@ -75,6 +77,12 @@ def main(arguments: list[str] | None = None) -> int:
         return 130
 
 
+def find_in_children() -> None:
+    """Let child processes find this folder, wherever they run."""
+    known = [str(REPOSITORY), os.environ.get('PYTHONPATH', '')]
+    os.environ['PYTHONPATH'] = os.pathsep.join(filter(None, known))
+
+
 def measure(options: argparse.Namespace) -> int:
     """Measure what the options name. Raises UserError."""
     unknown = [name for name in options.names if name not in NAMES]
@@ -91,6 +99,7 @@ def measure(options: argparse.Namespace) -> int:
         write_page(options.out, options.page)
         return 0
     make_folder(options.out)
+    find_in_children()
     # nobody's robot is to answer
     reserve_domain()
     # ends like Ctrl-C, so that the processes that were started are ended too

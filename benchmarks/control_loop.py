@@ -52,7 +52,7 @@ def measure(rounds: int, folder: Path) -> list[Case]:
 
 def measure_rate(rate_hz: int) -> Case:
     """Run both for SECONDS, side by side."""
-    command = module_command('tick', rate_hz, SECONDS)
+    command = module_command('control_loop', rate_hz, SECONDS)
     with subprocess.Popen(end_with_parent(command), stdout=subprocess.PIPE, text=True) as sleeper:
         late_ms, body_ms, missed = measure_control_steps(rate_hz)
         alone_ms = json.loads(sleeper.communicate(timeout=SECONDS + 20)[0])

@@ -177,7 +177,7 @@ def profile(seconds: float, folder: Path) -> Case:
         return Case(name, {'not_measured': profiler.WHY_NOT})
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         with contextlib.ExitStack() as stack:
-            fleet = RoutedFleet(stack, folder, robots, module_command('profiled', scratch))
+            fleet = RoutedFleet(stack, folder, robots, module_command('harness.profiler', scratch))
             fleet.grow(robots)
             # to open sessions is another thing than to serve them
             fleet.router.send_signal(profiler.RESET_SIGNAL)

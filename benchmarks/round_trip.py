@@ -175,7 +175,7 @@ def start_echo(
     folder: Path,
 ) -> dict[str, MakeRoundTrip]:
     """Start the echo, and return the way to it for each size of request. Raises UserError."""
-    echo = module_command('echo', ours[DIRECT].path.reply_bytes)
+    echo = module_command('harness.echo', ours[DIRECT].path.reply_bytes)
     stack.enter_context(child(echo, folder / 'echo.log'))
     client.wait_for_echo()
     return {

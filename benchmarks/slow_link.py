@@ -87,8 +87,8 @@ def measure(rounds: int, folder: Path) -> list[Case]:
 def probe(name: str, conditions: Conditions, rounds: int, folder: Path) -> Case:
     """Return what a link gives without ROS. Raises LinkUnavailable and UserError."""
     with running_link(conditions, SEED) as link:
-        server = [*link.server, *module_command('link.probe', 'server')]
-        client = [*link.robot, *module_command('link.probe', 'client')]
+        server = [*link.server, *module_command('network_emulation.probe', 'server')]
+        client = [*link.robot, *module_command('network_emulation.probe', 'client')]
         with running_endpoints(
             {'probe_server': server}, client, folder, dict(os.environ)
         ) as probing:
@@ -164,7 +164,12 @@ def ours(
         # a session of one way rests while the others have their turn
         *('-p', 'session_idle_s:=86400.0'),
     ]
-    robot = [*link.robot, 'env', f'ROS_STATIC_PEERS={SERVER}', *module_command('link.robot')]
+    robot = [
+        *link.robot,
+        'env',
+        f'ROS_STATIC_PEERS={SERVER}',
+        *module_command('network_emulation.robot_process'),
+    ]
     told = {
         **os.environ,
         # this machine only was meant for those who share its network

@@ -1,36 +1,26 @@
 """
 Learned robot policies, served from GPU machines to robots that carry no weights.
 
-Rooms and the one direction in which they may know each other (held by
-test/unit/package/test_architecture.py):
+Rooms, and which ones each may import (held by test/unit/package/test_architecture.py):
 
-    wire        messages <-> arrays, header peek, image codec, names  knows only numpy
-    parameters  what a parameter of a node is                         knows nothing
-    policies    what a policy is; loading and running one             -> wire; alone imports torch
-    trace       what happened, written down and read                  -> wire, parameters
-    telemetry   figures for Prometheus, alive and ready over HTTP     -> parameters
-    server      sessions, mailboxes, inference worker                 -> policies, and as edge
-    cage        the last check before a command leaves                knows only numpy
-    edge        action queue, requests, ladder, robot file            -> wire, parameters, cage,
-                                                                         trace, telemetry
-    router      split, sticky table, slots, shadow, canary            -> as edge
-    bags        what went over the topics, as ros2 bag writes it      -> wire, trace
-    replay      what was recorded, asked again                        -> server, policies, bags,
-                                                                         trace, wire, parameters
-    doctor      what is wrong before anything runs                    -> edge, server, policies,
-                                                                         cage, wire, parameters,
-                                                                         start
-    planning    how many servers a fleet needs                        -> parameters
-    sim         a small robot and its cameras                         -> wire, parameters
-    ros         what nodes need of rclpy: parameters, QoS, runtime    -> wire, parameters, start
-    start       holds signals back while an executable loads          knows nothing
-    bench       measurements                                          -> everything
-    demo        a small fleet, what becomes of it, its policies       -> everything
-    cli         one file a verb                                       -> everything
+    wire          messages <-> arrays, envelope, image codec, names     imports only numpy
+    parameters    what a parameter of a node is                         imports nothing
+    cage          the last check before a command leaves                imports only numpy
+    policies      loads and runs policies; alone imports torch          -> wire
+    trace         record format, and writing it                         -> wire, parameters
+    telemetry     metrics, liveness and readiness over HTTP             -> parameters
+    server        sessions, scheduling, inference                       -> policies and the above
+    edge          sessions, control, fallback, action queue, robot file -> cage, wire, trace, ...
+    router        data path, placement, canary, shadow, storage         -> cage, wire, trace, ...
+    sim           a simulated robot arm and its cameras                 -> wire, parameters
+    ros           what every node needs of rclpy: QoS, process, node    -> wire, parameters
+    entry_points  blocks signals while an executable loads              imports nothing
+    tools         audit, stats, diagnosis, replay, bags, plan, doctor   -> everything above
+    demo          a simulated rollout with three policies               -> everything above
+    tools/cli     one module for each verb                              -> everything above
 
-The modules of a room are plain: they never import rclpy, never read a clock they were not given,
-and raise typed errors. Each room's node.py wires them to ROS. Only node.py files, ros, bench,
-demo and cli import rclpy.
+No node imports tools, demo or cli. Plain modules never import rclpy, never read a clock they were
+not given, and raise typed errors; node.py and the folder `ros` of a room connect it to ROS.
 """
 
 __version__ = '0.1.0'

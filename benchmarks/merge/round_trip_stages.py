@@ -81,7 +81,9 @@ def measure_case(
         path.open(server)
         try:
             warm_up(client, path)
-            with child(module_command('echo', path.reply_bytes), folder / 'echo.log') as echo:
+            with child(
+                module_command('harness.echo', path.reply_bytes), folder / 'echo.log'
+            ) as echo:
                 client.wait_for_echo()
                 pids = {'server': server.pid, 'echo': echo.pid}
                 run = alternate(client, path, rounds, pids)

@@ -43,7 +43,8 @@ class Link:
             )
         self.congestion_control: str = said['congestion_control']
         self.robot, self.server = (
-            module_command('link.within', relay.pid, said[side]) for side in ('robot', 'server')
+            module_command('network_emulation.run_inside', relay.pid, said[side])
+            for side in ('robot', 'server')
         )
 
     def change(self, conditions: Conditions) -> None:
@@ -78,7 +79,7 @@ class Link:
 @contextlib.contextmanager
 def running_link(conditions: Conditions, seed: int) -> Iterator[Link]:
     """Give a link while it is needed. Raises LinkUnavailable and UserError."""
-    command = module_command('link.relay', json.dumps(asdict(conditions)), seed)
+    command = module_command('network_emulation.relay', json.dumps(asdict(conditions)), seed)
     with defer_signals():
         relay = subprocess.Popen(
             end_with_parent(command), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

@@ -20,7 +20,7 @@ from lerobot_serve.tools.traces.trace_run import LinePosition, TraceRun
 
 # so far may the files of a client be apart, in episodes
 EPISODES_KEPT = 64
-KINDS = ('executed', 'request', 'decision')
+KINDS = ('executed', 'request', 'placement')
 
 
 @dataclass(slots=True)
@@ -84,7 +84,7 @@ class StickySlotCheck:
             self._tallies[run.number] = CheckTally('sticky', run, show=self._show)
         self._tallies[run.number].judged += 1
         episode = self._episode(client, episode_id)
-        if kind == 'decision':
+        if kind == 'placement':
             note_decision(episode, run, record, told[2])
         if self._fits(episode, run, record, told[2]) and episode.now[run.number] == told[2]:
             self._latest[run.number] = told

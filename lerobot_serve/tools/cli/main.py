@@ -22,7 +22,7 @@ VERBS = {
     'plan': 'say how many policy servers, each with a GPU, a fleet of robots needs',
     'route': 'show which slot an episode is placed in',
     'audit': 'prove or refute from traces and bags that robots were driven safely',
-    'explain': 'tell from traces why a robot stuttered, with a time line and what to do',
+    'diagnose': 'explain from traces why a robot stalled: a timeline, causes and remedies',
     'stats': 'sum traces and bags up: episodes, latencies, fallbacks and drops of each slot',
     'docs': 'show the parameters of every node, or write the generated pages of docs/',
 }

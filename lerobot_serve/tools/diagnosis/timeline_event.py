@@ -86,7 +86,7 @@ DESCRIPTIONS = {
     'state': _state,
     'parameter': _parameter,
     'policies': _policies,
-    'decision': _decision,
+    'placement': _decision,
     'drop': _drop,
     'incident': _incident,
     'outcome': _outcome,

@@ -217,7 +217,7 @@ def _add_unmatched(
 
 
 def _note_routing(peer: PeerFacts, facts: WindowFacts, record: Record) -> None:
-    if record['kind'] == 'decision' and record.get('moved') is True:
+    if record['kind'] == 'placement' and record.get('moved') is True:
         facts.moves.append(describe_record(record))
     is_verdict = record['kind'] == 'state' and text(record, 'of') == 'slots'
     if is_verdict and text(record, 'to') not in ('', 'healthy'):

@@ -82,7 +82,7 @@ class _RunCollector:
         self._see = {
             'executed': self._executed,
             'request': self._request,
-            'decision': self._decision,
+            'placement': self._decision,
             'outcome': self._outcome,
             'drop': self._drop,
             'shadow': self._shadow,

@@ -198,7 +198,7 @@ def placement(
 ) -> Record:
     """Return where an episode was placed."""
     return make_record(
-        'decision',
+        'placement',
         now_ns,
         ids,
         slot=slot,

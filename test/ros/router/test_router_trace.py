@@ -66,7 +66,7 @@ def test_the_trace_tells_of_every_request_where_it_went(router_rig, tmp_path):
     assert requests[0]['policy'].startswith('steered@')
     assert requests[0]['server'] == '/a/policy_server'
     assert requests[0]['round_trip_ms'] >= requests[0]['inference_ms']
-    assert [d['episode_id'] for d in of_kind(folder, 'decision')] == names
+    assert [d['episode_id'] for d in of_kind(folder, 'placement')] == names
     (change,) = of_kind(folder, 'parameter')
     assert (change['name'], change['old'], change['new']) == ('split_percent', 50, 70)
     assert [state['to'] for state in of_kind(folder, 'state')][:1] == ['healthy']

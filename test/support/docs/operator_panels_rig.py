@@ -19,8 +19,16 @@ TOPICS = {
         'edge/node.py',
         "ExecutedAction, '~/executed_action'",
     ),
-    f'{ROUTER}/state': ('RouterState', 'ros/router_topics.py', "RouterState, '~/state'"),
-    f'{ROUTER}/canary': ('CanaryState', 'ros/router_topics.py', "CanaryState, '~/canary'"),
+    f'{ROUTER}/state': (
+        'RouterState',
+        'router/ros/router_publishers.py',
+        "RouterState, '~/state'",
+    ),
+    f'{ROUTER}/canary': (
+        'CanaryState',
+        'router/ros/router_publishers.py',
+        "CanaryState, '~/canary'",
+    ),
     f'{SERVER}/status': ('ServerStatus', 'server/node.py', "ServerStatus, '~/status'"),
     '/diagnostics': (
         'diagnostic_msgs/DiagnosticArray',
@@ -38,7 +46,7 @@ SERVICES = {
     f'{EDGE}/resume': ('std_srvs/Trigger', 'edge/node.py', "'resume': self._operation.resume,"),
     f'{ROUTER}/control_slot': (
         'ControlSlot',
-        'router/services.py',
+        'router/api/services.py',
         "(ControlSlot, 'control_slot'",
     ),
 }

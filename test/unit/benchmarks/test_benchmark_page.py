@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 import pytest
 
+from benchmarks.__main__ import main
 from benchmarks.results import report
 from benchmarks.results.chart import draw_chart
 from benchmarks.results.page import number, page, plots
 from benchmarks.results.report import Case
-from lerobot_serve.tools.cli.main import main
 
 MACHINE = {
     'started': '2026-01-02T03:04:05+00:00',
@@ -90,7 +90,7 @@ def test_whatever_was_measured_can_be_drawn(all_series):
     shown = [values for case in cases for values in case.series_ms.values() if len(values)]
     # a median that rounds to nothing has no place on a logarithmic axis
     if not drawn:
-        assert all(report.spread(values)['p50'] <= 0 for values in shown)
+        assert all(report.summarize(values)['p50'] <= 0 for values in shown)
         return
     tree = ElementTree.fromstring(drawn)
     width = float(tree.get('width'))
@@ -108,13 +108,13 @@ def test_a_figure_has_the_digits_of_a_measurement(value, shown):
 def test_the_page_is_written_from_what_was_measured(tmp_path, capsys):
     results, pages = tmp_path / 'results', tmp_path / 'docs'
     results.mkdir()
-    command = ['bench', '--out', str(results), '--page', str(pages)]
+    command = ['--out', str(results), '--page', str(pages)]
     assert main(command) == 1
     assert 'holds no results' in capsys.readouterr().err
     report.write(results, result(name='round_trip'))
     assert main(command) == 0
     assert '## round_trip' in (pages / 'benchmarks.md').read_text()
     assert (pages / 'benchmarks' / 'round_trip.svg').read_text().startswith('<svg')
-    (results / 'codec.json').write_text('{')
+    (results / 'hunt.json').write_text('{')
     assert main(command) == 1
     assert 'cannot be read' in capsys.readouterr().err

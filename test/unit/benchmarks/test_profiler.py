@@ -54,7 +54,7 @@ raise SystemExit(3)
 def test_a_thread_that_works_is_told_apart_from_one_that_waits(tmp_path, option, spent_s):
     program, found = tmp_path / 'program.py', tmp_path / 'found'
     program.write_text(PROGRAM)
-    command = module_command('profiled', found, program, option)
+    command = module_command('harness.profiler', found, program, option)
     result = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert result.stdout == f"['{option}'] __main__\n"
     assert result.returncode == 3, result.stderr

@@ -56,9 +56,9 @@ def test_verbs_and_options_that_are_named_exist(capsys):
     for verb in set(re.findall(r'`lerobot-serve (\w+)', PAGE)):
         assert verb in VERBS
     with pytest.raises(SystemExit):
-        main(['explain', '--help'])
+        main(['diagnose', '--help'])
     text = capsys.readouterr().out
-    assert 'example: lerobot-serve explain traces/ --client robot_217 --at 14:03' in text
+    assert 'example: lerobot-serve diagnose traces/ --client robot_217 --at 14:03' in text
     for option in ('--at', '--around', '--brief', '--json'):
         assert option in text and f'`{option}' in PAGE
 

@@ -9,27 +9,29 @@ from pathlib import Path
 
 from support.paths import REPOSITORY
 
-# room -> the rooms it may import; node.py files may also import ros
+# room -> the rooms it may import; node.py and files in a folder `ros` may also import ros
+GROUND = {'wire', 'parameters', 'trace', 'telemetry'}
 ALLOWED = {
     'wire': set(),
     'parameters': set(),
-    'start': set(),
-    'policies': {'wire'},
-    'server': {'wire', 'policies', 'parameters', 'trace', 'telemetry'},
+    'entry_points': set(),
     'cage': set(),
+    'policies': {'wire'},
     'trace': {'wire', 'parameters'},
     'telemetry': {'parameters'},
-    'edge': {'wire', 'parameters', 'cage', 'trace', 'telemetry'},
-    'router': {'wire', 'parameters', 'cage', 'trace', 'telemetry'},
+    'server': {*GROUND, 'policies'},
+    'edge': {*GROUND, 'cage'},
+    'router': {*GROUND, 'cage'},
     'sim': {'wire', 'parameters'},
-    'bags': {'wire', 'trace'},
-    'planning': {'parameters'},
-    'replay': {'wire', 'parameters', 'policies', 'server', 'trace', 'bags'},
-    'doctor': {'wire', 'parameters', 'start', 'cage', 'policies', 'server', 'edge'},
-    'ros': {'wire', 'parameters', 'start'},
+    'ros': {'wire', 'parameters', 'entry_points'},
+    # reads what the nodes wrote, and tries their parts before they run; no node imports it
+    'tools': {*GROUND, 'entry_points', 'cage', 'policies', 'server', 'edge', 'router', 'ros'},
+    'demo': {*GROUND, 'entry_points', 'policies', 'edge', 'router', 'ros', 'sim', 'tools'},
 }
-EVERYTHING = {'bench', 'cli', 'demo'}
-MAY_IMPORT_RCLPY = {'ros', *EVERYTHING}
+ALLOWED['cli'] = {*ALLOWED['demo'], 'demo'}
+# beside node.py and folders named ros; what starts nodes or talks to them in a process of its own
+MAY_IMPORT_RCLPY = {'ros', 'demo', 'cli'}
+TOOLS_WITH_ROS = {'tools/processes', 'tools/reference'}
 PACKAGE = REPOSITORY / 'lerobot_serve'
 FILES = sorted(PACKAGE.rglob('*.py'))
 
@@ -52,12 +54,14 @@ def named(file: Path) -> str:
 
 
 def room(file: Path) -> str:
-    return file.relative_to(PACKAGE).parts[0].removesuffix('.py')
+    parts = file.relative_to(PACKAGE).parts
+    # the command stands on top of all, the demo included
+    return 'cli' if parts[:2] == ('tools', 'cli') else parts[0].removesuffix('.py')
 
 
 def test_every_room_is_in_the_table():
     rooms = {room(file) for file in FILES} - {'__init__'}
-    assert rooms == set(ALLOWED) | EVERYTHING
+    assert rooms == set(ALLOWED)
 
 
 def test_imports_point_one_way():
@@ -65,13 +69,19 @@ def test_imports_point_one_way():
     assert not wrong
 
 
+def is_wiring(file: Path) -> bool:
+    """Return whether a file connects its room to ROS."""
+    return file.name == 'node.py' or 'ros' in file.relative_to(PACKAGE).parent.parts
+
+
 def forbidden(file: Path) -> set[str]:
     """Return the rooms that a file imports and must not."""
     here = room(file)
-    if here in EVERYTHING or here == '__init__':
+    if here == '__init__':
         return set()
-    allowed = ALLOWED[here] | {here} | ({'ros'} if file.name == 'node.py' else set())
-    ours = {name.split('.')[1] for name in imported(file) if name.startswith('lerobot_serve.')}
+    allowed = ALLOWED[here] | {here} | ({'ros'} if is_wiring(file) else set())
+    names = [name.split('.') for name in imported(file) if name.startswith('lerobot_serve.')]
+    ours = {'cli' if parts[1:3] == ['tools', 'cli'] else parts[1] for parts in names}
     # every room may say of which version it is
     return ours - {'__version__'} - allowed
 
@@ -97,14 +107,29 @@ def importing(*packages: str) -> list[Path]:
 
 
 def test_only_the_wiring_knows_ros():
-    knowing = [file for file in importing('rclpy') if file.name != 'node.py']
-    assert not [named(file) for file in knowing if room(file) not in MAY_IMPORT_RCLPY]
+    knowing = [file for file in importing('rclpy') if not is_wiring(file)]
+    others = [file for file in knowing if room(file) not in MAY_IMPORT_RCLPY]
+    assert {'/'.join(file.relative_to(PACKAGE).parts[:2]) for file in others} <= TOOLS_WITH_ROS
+
+
+def test_plain_modules_do_not_import_the_wiring_of_their_room():
+    plain = [file for file in FILES if not is_wiring(file) and room(file) != 'ros']
+    assert not [
+        named(file)
+        for file in plain
+        for name in imported(file)
+        if name.startswith('lerobot_serve.') and name.split('.')[2:3] == ['ros']
+    ]
+
+
+def test_the_package_imports_neither_benchmarks_nor_tests():
+    assert not importing('benchmarks', 'support')
 
 
 def test_only_policies_import_torch():
     knowing = importing('torch', 'safetensors')
-    allowed = [file for file in knowing if room(file) in {'policies', 'bench'}]
-    assert {named(file) for file in set(knowing) - set(allowed)} == {'demo/train.py'}
+    others = {named(file) for file in knowing if room(file) != 'policies'}
+    assert others == {'demo/train.py'}
 
 
 def test_nothing_unpickles():
@@ -113,6 +138,6 @@ def test_nothing_unpickles():
 
 
 def test_unit_tests_do_not_import_ros():
-    for file in Path(__file__).parent.glob('*.py'):
+    for file in (REPOSITORY / 'test' / 'unit').rglob('*.py'):
         names = imported(file)
         assert not {n for n in names if n.split('.')[0] == 'rclpy'}, file

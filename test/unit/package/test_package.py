@@ -13,6 +13,7 @@ from lerobot_serve.entry_points import FROM_ROS, REQUIREMENTS
 
 LARGEST_BYTES = 1_000_000
 TOP_LEVEL = {
+    'benchmarks',
     *('.ci', '.gitignore', 'CHANGELOG.md', 'CONTRIBUTING.md', 'LICENSE', 'Makefile', 'README.md'),
     *('config', 'docs', 'launch', 'lerobot_serve', 'lerobot_serve_interfaces', 'package.xml'),
     *('requirements.txt', 'resource', 'ruff.toml', 'setup.cfg', 'setup.py', 'test'),
@@ -54,13 +55,13 @@ def tracked(repository) -> list[str]:
 def third_party(repository) -> set[str]:
     import sys
 
-    package = repository / 'lerobot_serve'
-    peers = package / 'bench' / 'peers'
     names = set()
-    for file in package.rglob('*.py'):
-        # what is measured beside this package is no part of it
-        known = of_peers(repository) if file.is_relative_to(peers) else set()
-        names |= imported(file) - known
+    for folder in (repository / 'lerobot_serve', repository / 'benchmarks'):
+        for file in folder.rglob('*.py'):
+            # what is measured beside this package is no part of it
+            is_peer = file.is_relative_to(repository / 'benchmarks' / 'peers')
+            names |= imported(file) - (of_peers(repository) if is_peer else set())
+    names -= {'benchmarks'}
     return names - set(sys.stdlib_module_names) - {'lerobot_serve'}
 
 

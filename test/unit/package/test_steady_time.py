@@ -9,27 +9,32 @@ import pytest
 from support.paths import REPOSITORY
 
 PACKAGE = REPOSITORY / 'lerobot_serve'
-FILES = {str(file.relative_to(PACKAGE)): file for file in sorted(PACKAGE.rglob('*.py'))}
-STEADY = 'ros/steady.py'
+FOLDERS = (PACKAGE, REPOSITORY / 'benchmarks')
+FILES = {
+    str(file.relative_to(PACKAGE if folder == PACKAGE else REPOSITORY)): file
+    for folder in FOLDERS
+    for file in sorted(folder.rglob('*.py'))
+}
+STEADY = 'ros/node/steady_clock.py'
 # file -> why it may read the system clock
 STAMPS = {
-    'bags/node.py': 'when a message was received, where the middleware does not say so',
-    'bench/machine.py': 'when a measurement was made',
-    'bench/peers/lerobot.py': 'a field of the other library',
-    'bench/scale.py': 'compared with the stamp of a message of the same machine',
-    'bench/trace_stats.py': 'the header of a trace',
-    'cli/record.py': 'the name of a folder',
-    'demo/moments.py': 'the origin of times in a report',
-    'doctor/clocks.py': 'whether the system clock steps is what it measures',
-    'ros/present.py': 'texts for people, and what a store keeps for them',
-    'trace/begin.py': 'the header of a trace, and its name',
+    'tools/bags/recording/node.py': 'when a message was received, where the middleware does not say so',
+    'benchmarks/harness/machine.py': 'when a measurement was made',
+    'benchmarks/peers/lerobot.py': 'a field of the other library',
+    'benchmarks/fleet_growth.py': 'compared with the stamp of a message of the same machine',
+    'benchmarks/merge/trace_tools.py': 'the header of a trace',
+    'tools/cli/verbs/record.py': 'the name of a folder',
+    'demo/steady_time.py': 'the origin of times in a report',
+    'tools/doctor/clocks.py': 'whether the system clock steps is what it measures',
+    'router/monitoring/local_time.py': 'texts for people, and what a store keeps for them',
+    'trace/writing/open_trace.py': 'the header of a trace, and its name',
 }
 # file -> what it does with a node's ROS clock besides a stamp
 ROS_CLOCK = {
     'edge/node.py': 'the optional bound on stamps of inputs compares them with it',
     STEADY: 'its own class has a method of this name',
-    'ros/introspection.py': 'rcl stamps service events with it',
-    'ros/simulated_time.py': 'it is compared with the steady clock',
+    'ros/node/service_events.py': 'rcl stamps service events with it',
+    'ros/node/sim_time.py': 'it is compared with the steady clock',
 }
 WALL = {'time', 'time_ns', 'now', 'utcnow', 'today'}
 

@@ -137,7 +137,7 @@ def test_a_policy_that_cannot_answer_is_not_served(loaded, predict, words):
 
 def test_a_failed_warm_up_leaves_no_thread_behind(loaded, monkeypatch):
     closed = []
-    monkeypatch.setattr(assembly.Worker, 'close', lambda self: closed.append(self))
+    monkeypatch.setattr(assembly.InferenceWorker, 'close', lambda self: closed.append(self))
     with pytest.raises(PolicyError):
         loaded(FakePolicy(raises(RuntimeError())))
     assert len(closed) == 1

@@ -17,7 +17,7 @@ from pathlib import Path
 import sys
 import threading
 from support.tools.trace_rig import header, IDS
-from lerobot_serve.trace import records
+from lerobot_serve.trace.format import records
 from lerobot_serve.trace.writing.writer import TraceWriter
 
 writer = TraceWriter(

@@ -1,4 +1,4 @@
-"""`lerobot-serve explain`: why a robot stuttered, from traces of edge, router and server."""
+"""`lerobot-serve diagnose`: why a robot stuttered, from traces of edge, router and server."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lerobot_serve.tools.diagnosis.time_of_day import parse_time_of_day, TimeOfD
 from lerobot_serve.trace.format.schema import TraceError
 
 EXAMPLE = (
-    'example: lerobot-serve explain traces/ --client robot_217 --at 14:03  | ends with 0 when it '
+    'example: lerobot-serve diagnose traces/ --client robot_217 --at 14:03  | ends with 0 when it '
     'is explained, not told or nothing happened, 1 for files that cannot be read, 2 for a wrong '
     'command line, 4 when nothing of that robot or that time is there'
 )

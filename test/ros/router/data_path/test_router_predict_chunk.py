@@ -41,7 +41,7 @@ def caller(router_rig):
 def placed(folder: Path) -> dict[str, str]:
     """Return the slot of each episode of which a trace tells so far."""
     (file,) = folder.glob('*.jsonl')
-    decisions = [record for _, record in read_records(file) if record['kind'] == 'decision']
+    decisions = [record for _, record in read_records(file) if record['kind'] == 'placement']
     return {record['episode_id']: record['slot'] for record in decisions}
 
 

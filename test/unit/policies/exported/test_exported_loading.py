@@ -195,9 +195,9 @@ class Outer(rig.Network):
 def test_memory_of_a_first_run_is_bounded(tmp_path, network, monkeypatch):
     path = rig.write_policy(tmp_path, rig.exported(network()))
     load(LoadOptions(path))
-    monkeypatch.setattr('lerobot_serve.policies.exported.programs.STEP_LIMIT_BYTES', 4 << 20)
+    monkeypatch.setattr('lerobot_serve.policies.exported.programs.TENSOR_LIMIT_BYTES', 4 << 20)
     load(LoadOptions(path))
-    monkeypatch.setattr('lerobot_serve.policies.exported.programs.STEP_LIMIT_BYTES', 3 << 20)
+    monkeypatch.setattr('lerobot_serve.policies.exported.programs.TENSOR_LIMIT_BYTES', 3 << 20)
     with pytest.raises(PolicyError, match='makes a tensor of 4 MB in one step'):
         load(LoadOptions(path))
 

@@ -64,7 +64,7 @@ def test_the_seal_holds_where_the_lists_would_not(tmp_path, asset, marker, monke
 @pytest.mark.parametrize('sealed', [False, True])
 def test_the_attack_is_one_without_the_seal(tmp_path, sealed):
     """For each loader, all in one process: to import transformers takes seconds."""
-    seal = 'from lerobot_serve.policies.lerobot import seal; seal.go_offline(); seal.refuse_code()'
+    seal = 'from lerobot_serve.policies.lerobot.hardening import *; go_offline(); refuse_code()'
     code = [
         'from lerobot_serve.policies.lerobot import compat; compat._import_torchvision()',
         seal if sealed else '',
@@ -93,11 +93,13 @@ def test_the_attack_is_one_without_the_seal(tmp_path, sealed):
 UNGUARDED = """
 import sys
 from pathlib import Path
-from lerobot_serve.policies.lerobot import folder, pipelines, seal
-folder.check_step = folder.check_asset = pipelines._check_owner = lambda *_: None
+from lerobot_serve.policies.lerobot import hardening
+from lerobot_serve.policies.lerobot.checkpoint import checkpoint
+from lerobot_serve.policies.lerobot.prediction import processors
+checkpoint.check_step = checkpoint.check_asset = processors._check_owner = lambda *_: None
 if sys.argv[2] == 'without a seal':
-    seal.refuse_code = lambda: None
-from lerobot_serve.policies.base import Loading, PolicyError
+    hardening.refuse_code = lambda: None
+from lerobot_serve.policies.base import LoadOptions, PolicyError
 from lerobot_serve.policies.lerobot.loader import load
 try:
     load(eval(sys.argv[1]))
@@ -149,7 +151,7 @@ def hub():
 
 
 LOAD = (
-    'from lerobot_serve.policies.base import Loading, PolicyError\n'
+    'from lerobot_serve.policies.base import LoadOptions, PolicyError\n'
     'from lerobot_serve.policies.lerobot.loader import load\n'
     'try:\n    print(load({said!r}).describe().fingerprint)\n'
     'except PolicyError as error:\n    print("refused", error)\n'

@@ -192,7 +192,7 @@ def test_the_loader_does_not_import_lerobot():
 def test_a_fresh_process_finds_the_steps_of_a_policy_type():
     said = loading(folder_of('smolvla'))
     code = (
-        'from lerobot_serve.policies.base import Loading\n'
+        'from lerobot_serve.policies.base import LoadOptions\n'
         'from lerobot_serve.policies.lerobot.loader import load\n'
         f'print(load({said!r}).describe().fingerprint)'
     )

@@ -28,8 +28,9 @@ WAIT_S = 20.0
 HOLD = """
 import sys, time
 from pathlib import Path
-from lerobot_serve.policies.resources.reservation_store import Entry, Ledger
-held = Ledger('host', Path(sys.argv[1])).hold(Entry(7, 'other', 1, 2, True), lambda _: None)
+from lerobot_serve.policies.resources.reservation_store import ReservationRecord, ReservationStore
+record = ReservationRecord(7, 'other', 1, 2, True)
+held = ReservationStore('host', Path(sys.argv[1])).hold(record, lambda _: None)
 print('held', flush=True)
 time.sleep(60)
 """

@@ -188,19 +188,19 @@ def test_damage_is_noted_and_not_hidden(tmp_path):
 
 def test_the_command_explains_the_worst_stall(tmp_path, capsys):
     scene('server_overloaded').write(tmp_path)
-    assert main(['explain', str(tmp_path), '--client', 'robot_1']) == 0
+    assert main(['diagnose', str(tmp_path), '--client', 'robot_1']) == 0
     text = capsys.readouterr().out
     assert 'The server is overloaded' in text
     assert 'stalls: 1, together 0.5 s' in text
     assert '14:00:26.000' in text
     assert 'request 53 ok: 447 ms = network 6 + queue wait 400' in text
-    assert main(['explain', str(tmp_path), '--client', 'robot_1', '--brief']) == 0
+    assert main(['diagnose', str(tmp_path), '--client', 'robot_1', '--brief']) == 0
     assert 'request 53' not in capsys.readouterr().out
 
 
 def test_the_command_prints_one_object(tmp_path, capsys):
     scene('cage').write(tmp_path)
-    line = ['explain', str(tmp_path), '--client', 'robot_1', '--at', '14:00:26', '--json']
+    line = ['diagnose', str(tmp_path), '--client', 'robot_1', '--at', '14:00:26', '--json']
     assert main(line) == 0
     written = json.loads(capsys.readouterr().out)
     assert [v['rule'] for v in written['verdicts'] if v['says'] == 'found'] == ['cage']
@@ -209,7 +209,7 @@ def test_the_command_prints_one_object(tmp_path, capsys):
 
 def test_how_it_ends(tmp_path, capsys):
     scene().write(tmp_path / 'traces')
-    line = ['explain', str(tmp_path / 'traces'), '--client']
+    line = ['diagnose', str(tmp_path / 'traces'), '--client']
     assert main([*line, 'robot_1']) == 0
     assert main([*line, 'robot_2']) == 0
     assert main([*line, 'robot_9']) == 4
@@ -218,7 +218,7 @@ def test_how_it_ends(tmp_path, capsys):
     )
     assert main([*line, 'robot_1', '--at', '15:03']) == 4
     assert 'nothing is told of 2026-07-30 15:03:00.000 UTC' in capsys.readouterr().out
-    assert main(['explain', str(tmp_path / 'nowhere'), '--client', 'robot_1']) == 1
+    assert main(['diagnose', str(tmp_path / 'nowhere'), '--client', 'robot_1']) == 1
     assert 'there is no trace' in capsys.readouterr().err
     for wrong in (['--at', 'yesterday'], ['--around', '-1'], ['--around', 'nan']):
         with pytest.raises(SystemExit) as ended:

@@ -44,7 +44,7 @@ def has_figures(field: str) -> Callable[[Told], bool]:
     return lambda told: (sum(field in r for r in of_robot(told, 'request')) > BEFORE_MIN)
 
 
-KINDS = ('request', 'state', 'executed', 'decision')
+KINDS = ('request', 'state', 'executed', 'placement')
 # what must be in the records, somewhere, for a verdict to be allowed
 EVIDENCE: dict[str, Callable[[Told], bool]] = {
     'server_overloaded': lambda told: (
