@@ -28,7 +28,7 @@ ALLOWED = {
     'tools': {*GROUND, 'entry_points', 'cage', 'policies', 'server', 'edge', 'router', 'ros'},
     'demo': {*GROUND, 'entry_points', 'policies', 'edge', 'router', 'ros', 'sim', 'tools'},
 }
-ALLOWED['cli'] = {*ALLOWED['demo'], 'demo'}
+ALLOWED['cli'] = {*ALLOWED} - {'cli'}
 # beside node.py and folders named ros; what starts nodes or talks to them in a process of its own
 MAY_IMPORT_RCLPY = {'ros', 'demo', 'cli'}
 TOOLS_WITH_ROS = {'tools/processes', 'tools/reference'}

@@ -16,6 +16,6 @@ from lerobot_serve.policies.lerobot.loader import load as load_lerobot
 def load(loading: LoadOptions) -> Policy:
     """Return the policy in a directory whose processors name our steps. Raises PolicyError."""
     lerobot()
-    from support.plugins.relative import relative_steps  # noqa: F401  registers them
+    import relative_steps  # noqa: F401  registers them
 
     return load_lerobot(replace(loading, trusted_packages=('relative_steps',)))

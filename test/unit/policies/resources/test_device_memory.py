@@ -178,7 +178,7 @@ def test_this_machine_answers():
 def test_neither_checking_nor_releasing_imports_torch():
     code = (
         'import sys; from lerobot_serve.policies import base; '
-        'from lerobot_serve.policies.resources import device_memory as memory; memory.release(); '
+        'from lerobot_serve.policies.resources import memory; memory.release_unused(); '
         "memory.check_memory(base.LoadOptions(), 1); assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, '-c', code], check=True)
