@@ -19,7 +19,7 @@ from lerobot_serve.demo.phases import PHASE_FUNCTIONS
 from lerobot_serve.demo.report import arm_animations, html_report
 from lerobot_serve.demo.scoreboard import Scoreboard
 from lerobot_serve.demo.screen import Screen
-from lerobot_serve.demo.summary import as_text, summarize
+from lerobot_serve.demo.summary import as_text, summarize_run
 from lerobot_serve.parameters import ParameterError
 from lerobot_serve.ros.package_share import shared_file
 from lerobot_serve.ros.process.node_runtime import NodeRuntime, UserError
@@ -64,7 +64,7 @@ def main(options: argparse.Namespace) -> int:
     begin_s = time.monotonic()
     figures, codes, error = perform(acts, board, plan, options.seed)
     seconds = time.monotonic() - begin_s
-    found = summarize(board, figures, audit_traces(OUT / 'traces'), codes, seconds, error)
+    found = summarize_run(board, figures, audit_traces(OUT / 'traces'), codes, seconds, error)
     (OUT / 'summary.json').write_text(json.dumps(found, indent=2) + '\n')
     (OUT / 'report.html').write_text(html_report(board, found), errors='replace')
     (OUT / 'arms.svg').write_text(arm_animations(board))
