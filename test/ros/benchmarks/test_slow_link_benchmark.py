@@ -58,7 +58,7 @@ def test_where_no_link_can_be_had_the_benchmark_says_so(monkeypatch, tmp_path):
     def refusing(name, *arguments):
         return [sys.executable, '-c', refusal]
 
-    monkeypatch.setattr(processes, 'module', refusing)
+    monkeypatch.setattr(processes, 'module_command', refusing)
     (case,) = slow_link.measure(ROUNDS, tmp_path)
     assert case.name == 'no link'
     assert case.parameters['reason'] == (
