@@ -17,7 +17,7 @@ ROBOTS, SECONDS = 4, 1.5
 def test_a_fleet_grows_and_what_it_costs_is_known(tmp_path):
     profile = tmp_path / 'profile'
     with contextlib.ExitStack() as stack:
-        fleet = RoutedFleet(stack, tmp_path, ROBOTS, module_command('profiled', profile))
+        fleet = RoutedFleet(stack, tmp_path, ROBOTS, module_command('harness.profiler', profile))
         fleet.grow(ROBOTS // 2)
         fleet.grow(ROBOTS)
         run = fleet.run(SECONDS)
