@@ -89,7 +89,7 @@ def launch_arguments(file: str) -> dict[str, tuple[Any, Any]]:
     """Return the arguments of a launch file, also where launch is not installed."""
     with launch_as_stubs():
         launching = import_module('lerobot_serve.ros.launch_support')
-        launching.description = lambda file, arguments, start: arguments
+        launching.launch_description = lambda file, arguments, start: arguments
         module: dict[str, Any] = {}
         code = (REPOSITORY / 'launch' / file).read_text()
         exec(compile(code, file, 'exec'), module)
@@ -114,7 +114,7 @@ def launch_as_stubs():
             sys.modules.pop(name, None)
             if module:
                 sys.modules[name] = module
-        vars(import_module('lerobot_serve.ros')).pop('launching', None)
+        vars(import_module('lerobot_serve.ros')).pop('launch_support', None)
 
 
 def check_run(words: tuple[str, ...]) -> None:
