@@ -57,7 +57,7 @@ def load_worker(
     except BaseException:
         reserved.release()
         raise
-    reserved.loaded()
+    reserved.on_loaded()
     return worker
 
 

@@ -141,7 +141,9 @@ class PolicyServer(LifecycleNode):
         self._set_state(ServerStatus.UNCONFIGURED, 'loading the policy')
         parameters = self.parameters
         reserve = partial(
-            memory_reservation.reserve, tell=self.log_warning, stopped=self._runtime.stop.wait
+            memory_reservation.reserve,
+            log_warning=self.log_warning,
+            wait_for_stop=self._runtime.stop.wait,
         )
         make = partial(assembly.load_worker, parameters, '', self._statistics, reserve)
         try:
