@@ -32,7 +32,7 @@ def test_without_autostart_it_waits_for_each_transition(rig):
 
     assert rig.change_state('configure')
     assert (rig.lifecycle(), rig.state()) == ('inactive', 'inactive')
-    expect_refusal(rig, Refusal.NOT_READY, 'activate it')
+    expect_refusal(rig, Refusal.NOT_READY, 'activate the node')
     assert rig.status().warmed_up
 
     assert rig.change_state('activate')
@@ -207,6 +207,6 @@ def test_after_shutdown_it_says_what_is_left_to_do(rig):
     assert rig.change_state('shutdown')
     assert rig.lifecycle() == 'finalized'
     assert rig.steering.events('freed') == ['freed']
-    expect_refusal(rig, Refusal.NOT_READY, 'start the process again')
+    expect_refusal(rig, Refusal.NOT_READY, 'restart the process')
     process.terminate()
     assert process.wait(20) == 0
