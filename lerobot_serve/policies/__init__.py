@@ -1,5 +1,5 @@
 """
-Policies: the interface, and finding, checking, loading and running them by kind.
+Policies: the interface; detect, check, load and run them by kind.
 The policy server, doctor and replay call `registry.load`; edge and router never import this room.
 Policies run on the server's `inference` thread. The only room that imports torch, and not in
 `base`, `registry`, `resources` or `synthetic`.

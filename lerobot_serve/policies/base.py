@@ -1,7 +1,7 @@
 """
-What the server asks of a policy.
+The interface of a policy: load options, description, requests and predictions.
 
-A policy is loaded and described once, then answers batches of requests. One thread, the inference
+A policy is loaded and described once, then predicts batches of requests. One thread, the inference
 worker, does all of that.
 """
 
@@ -18,20 +18,20 @@ from lerobot_serve.wire.schema import StateClass
 
 
 class PolicyError(Exception):
-    """A policy that cannot be loaded or used; the text says what was given and what to do."""
+    """A policy cannot be loaded or used; the text says what was given and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadOptions:
     """
-    What the operator says of a policy before it is loaded.
+    Options for loading a policy, from the parameters.
 
-    Names and rate are for policies whose files do not hold them; `name` stands before the @ of the
-    fingerprint, empty for the policy's own; `cpu_threads` 0 leaves them to torch;
-    `memory_margin_bytes` is what the policy needs beside its weights; `state_limit` is how many
-    sessions a recurrent policy remembers; `dtype` is the precision of its numbers, empty for the
-    policy's own; `trusted_packages` are installed packages whose types of policy and processor
-    steps LeRobot may load.
+    Names and rate are for policies whose files lack them; `name` is the part of the fingerprint
+    before the @, empty for the policy's own; `cpu_threads` 0 leaves them to torch;
+    `memory_margin_bytes` is the memory required beside the weights; `state_limit` is the number
+    of kept hidden states; `dtype` is the precision, empty for the policy's own;
+    `trusted_packages` are installed packages from which LeRobot may load policy types and
+    processor steps.
     """
 
     path: str = ''
@@ -50,7 +50,7 @@ class LoadOptions:
 
 @dataclass(frozen=True, slots=True)
 class PolicyCamera:
-    """One camera that a policy wants."""
+    """One camera that a policy needs."""
 
     name: str
     height: int
@@ -61,13 +61,13 @@ class PolicyCamera:
 @dataclass(frozen=True, slots=True)
 class PolicyDescription:
     """
-    What a policy expects and gives; the server checks every session against it.
+    Inputs and outputs of a policy; the server checks every session against it.
 
     `observation_steps` of the past, `observation_stride_steps` control steps apart, come with each
     request. A `stochastic` policy draws random numbers, all of them from the request's seed. No
     more than `batch_limit` requests are predicted together (0: any number). A chunk takes so many
-    `denoise_steps`, 0 where there are none. `notes` are what an operator should know; every
-    session hears them. `action_range` is that of the training data in the units of `Prediction.
+    `denoise_steps`, 0 where there are none. `notes` are warnings for the operator and every
+    session. `action_range` is that of the training data in the units of `Prediction.
     robot`, None where it is not known or actions are relative.
     """
 
@@ -98,7 +98,7 @@ class PolicyRequest:
     `state` is observation_steps x state values; `images` maps a camera's name to as many frames of
     height x width x channels, RGB; the oldest come first, the present last. Hidden state belongs
     to `session_id` and `episode`: a request with `episode_start`, or of another episode than the
-    last, begins anew.
+    previous one, starts with a new state.
     """
 
     session_id: str
@@ -120,8 +120,8 @@ class Prediction:
     """
     One chunk, rows x actions, as the policy produced it and in the robot's units.
 
-    `state_lost`: the request went on with an episode whose hidden state is gone; `state_found`: it
-    was there. `forward_ms` is the forward pass alone, when the policy knows it.
+    `state_lost`: the request continued an episode whose hidden state is missing; `state_found`: it
+    was present. `forward_ms` is the forward pass alone, when the policy knows it.
     """
 
     model: np.ndarray
@@ -134,19 +134,19 @@ class Prediction:
 class Policy(Protocol):
     """
     The interface; an entry point of the group `lerobot_serve.policies` names a function
-    `load(loading: Loading) -> Policy`, which raises PolicyError.
+    `load(options: LoadOptions) -> Policy`, which raises PolicyError.
     """
 
     def describe(self) -> PolicyDescription:
-        """Return what the policy expects and gives; the same object for its whole life."""
+        """Return the description; the same object for the life of the policy."""
 
     def predict(self, requests: list[PolicyRequest]) -> list[Prediction]:
         """
         Return one prediction for each request, in order; no two are of one session.
 
-        May raise; the server then asks for each request alone and answers for the one that fails.
+        May raise; the server then predicts each request alone and sends an error for the bad one.
         Hidden state changes only when this returns.
         """
 
     def reset(self, session_id: str) -> None:
-        """Forget all that is remembered of one session, also of one never heard of."""
+        """Discard the state of one session; unknown sessions are ignored."""

@@ -1,4 +1,4 @@
-"""Errors of code that is not ours, told in one line. Any thread."""
+"""Format errors of third-party code as one line. Any thread."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ SHOWN_CHARACTERS = 400
 
 
 def one_line(error: BaseException) -> str:
-    """Return the kind of an error and what it says, however many lines it takes for that."""
+    """Return type and message of an error as one line of bounded length."""
     text = f'{type(error).__name__}: {" ".join(str(error).split())}'.removesuffix(': ')
     return text if len(text) <= SHOWN_CHARACTERS else f'{text[:SHOWN_CHARACTERS]}...'

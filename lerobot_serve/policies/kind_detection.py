@@ -1,4 +1,4 @@
-"""Which kind of policy a directory holds, by the files in it; nothing is loaded. Any thread."""
+"""Detect the policy kind of a directory from its files, without loading. Any thread."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lerobot_serve.policies.lerobot.checkpoint.checkpoint import (
     CONFIG_FILE,
 )
 
-# what policy.json calls a kind, and what it is called here
+# `kind` of policy.json -> policy kind
 OWN_KINDS = {REACH_KIND: 'builtin', EXPORTED_KIND: 'exported'}
 SHOWN_NAMES = 4
 
@@ -26,16 +26,15 @@ def detect_kind(path: str) -> str:
     folder = Path(path)
     if not path or not folder.is_dir():
         raise PolicyError(
-            f'{path!r} is not a directory; give the directory of a policy, or say what else it '
-            'is (policy_kind, --kind)'
+            f'{path!r} is not a directory; give the directory of a policy, or set its kind '
+            '(policy_kind, --kind)'
         )
     ours = _kinds_of(folder / SETTINGS_FILE) if (folder / SETTINGS_FILE).is_file() else ''
     lerobots = (folder / CONFIG_FILE).is_file() or (folder / ADAPTER_FILE).is_file()
     if ours and lerobots:
         raise PolicyError(
-            f'{path} holds both {SETTINGS_FILE} (of the kind {ours}) and {CONFIG_FILE} (of '
-            'LeRobot), so it is not clear what it is; say with policy_kind which, or keep them '
-            'apart'
+            f'{path} holds both {SETTINGS_FILE} (kind {ours}) and {CONFIG_FILE} (LeRobot), so its '
+            'kind is ambiguous; set policy_kind, or use two directories'
         )
     if ours or lerobots:
         return ours or 'lerobot'
@@ -51,7 +50,7 @@ def _found(folder: Path) -> str:
 
 
 def _nearby(folder: Path) -> str:
-    """Return which directory may have been meant."""
+    """Return a suggestion: a checkpoint directory nearby."""
     for inner in (
         folder / CHECKPOINT_FOLDER,
         folder / 'last' / CHECKPOINT_FOLDER,

@@ -1,4 +1,4 @@
-"""Finding a policy by its kind, among ours and those that other packages bring."""
+"""Find and load a policy by its kind, from this and other installed packages."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ GROUP = 'lerobot_serve.policies'
 
 
 def installed_kinds() -> list[str]:
-    """Return the kinds of policy that are installed."""
+    """Return the installed policy kinds."""
     return sorted({entry.name for entry in entry_points(group=GROUP)})
 
 
-def load(kind: str, loading: LoadOptions) -> Policy:
-    """Return the policy that `loading` describes. Raises PolicyError."""
+def load(kind: str, options: LoadOptions) -> Policy:
+    """Load the policy that `options` describe. Raises PolicyError."""
     for entry in entry_points(group=GROUP):
         if entry.name == kind:
             try:
@@ -31,20 +31,20 @@ def load(kind: str, loading: LoadOptions) -> Policy:
                 raise PolicyError(
                     f'policy kind {kind!r} cannot be used here: {one_line(error)}'
                 ) from error
-            return _load(loader, kind, loading)
+            return _load(loader, kind, options)
     raise PolicyError(
         f'there is no policy kind {kind!r}; installed are {", ".join(installed_kinds()) or "none"}'
     )
 
 
-def _load(loader: Callable[[LoadOptions], Policy], kind: str, loading: LoadOptions) -> Policy:
-    """Return what the loader makes. Raises PolicyError."""
+def _load(loader: Callable[[LoadOptions], Policy], kind: str, options: LoadOptions) -> Policy:
+    """Call the loader. Raises PolicyError."""
     try:
-        return loader(loading)
+        return loader(options)
     except PolicyError:
         raise
     except Exception as error:
-        # the code of another package: nobody knows what it raises
+        # code of another package may raise anything
         raise PolicyError(
-            f'policy kind {kind!r} cannot load {loading.path!r}: {one_line(error)}'
+            f'policy kind {kind!r} cannot load {options.path!r}: {one_line(error)}'
         ) from error

@@ -1,5 +1,5 @@
 """
-The policy server: one policy on one device, for many robots.
+The policy server: one policy on one device, for many clients.
 `node` wires ROS to `core`; `assembly` builds it from `parameters`; `messages` fills ROS messages.
 Threads: executor (services, status), `intake` (observations), `inference` (owns the policy),
 `trace` and `capture` (write files), and one for each lifecycle transition.

@@ -1,4 +1,4 @@
-"""What is worked out from the parameters before and while a policy is served. No ROS."""
+"""Build the server core, its worker and its settings from the parameters. No ROS."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ TYPE_LIMIT, DEVICE_LIMIT = 64, 32
 # kinds whose policies are files; the others may need no path
 KINDS_WITH_FILES = ('', 'builtin', 'exported', 'lerobot')
 NO_POLICY_TEXT = (
-    'policy_path is empty, so there is no policy to serve; give -p policy_path:=DIR, the '
-    "directory of a policy (the demo's is config/policies/reach of this package)"
+    'policy_path is empty: no policy to serve; set -p policy_path:=DIR, the directory of a policy '
+    "(the demo's is config/policies/reach of this package)"
 )
 UNCONFIGURED_TEXT = 'no policy is loaded; configure the node'
 
@@ -40,7 +40,7 @@ def load_worker(
     reserve: Callable[[LoadOptions], MemoryReservation] = memory_reservation.reserve,
 ) -> InferenceWorker:
     """
-    Load, check and warm the policy, once `reserve` has found room; inference thread.
+    Load, check and warm up the policy once `reserve` has reserved memory; inference thread.
 
     Raises PolicyError.
     """
@@ -50,53 +50,53 @@ def load_worker(
     if parameters.policy_kind in KINDS_WITH_FILES and not path:
         raise PolicyError(NO_POLICY_TEXT)
     kind = parameters.policy_kind or detect_kind(path)
-    wanted = load_options(parameters, path)
-    reserved = reserve(wanted)
+    options = load_options(parameters, path)
+    reserved = reserve(options)
     try:
-        made = _load_worker(kind, parameters, wanted, statistics, reserved)
+        worker = _load_worker(kind, parameters, options, statistics, reserved)
     except BaseException:
         reserved.release()
         raise
-    reserved.loaded()
-    return made
+    reserved.on_loaded()
+    return worker
 
 
 def _load_worker(
     kind: str,
     parameters: ServerParameters,
-    wanted: LoadOptions,
+    options: LoadOptions,
     statistics: ServerStatistics,
     reserved: MemoryReservation,
 ) -> InferenceWorker:
-    policy = registry.load(kind, wanted)
+    policy = registry.load(kind, options)
     check_text_lengths(policy.describe())
-    made = InferenceWorker(
+    worker = InferenceWorker(
         policy,
         slot=parameters.slot,
         statistics=statistics,
         image_threads=parameters.image_threads,
-        let_go=reserved.release,
+        on_close=reserved.release,
     )
     try:
-        service_s = made.warm_up(parameters.warmup_inferences)
+        service_s = worker.warm_up(parameters.warmup_inferences)
     except InferenceFailed as error:
-        made.close()
-        raise PolicyError(f'the policy fails on an empty observation: {error}') from error
+        worker.close()
+        raise PolicyError(f'The policy fails on an empty observation: {error}') from error
     statistics.reset_for_policy(service_s)
-    return made
+    return worker
 
 
 def check_policy_path_change(present: ServerParameters, wanted: ServerParameters) -> None:
-    """Raise ParameterError for a path that nobody allowed when the node was started."""
+    """Raise ParameterError for a policy_path outside the policy_root set at start."""
     if wanted.policy_path == present.policy_path:
         return
     root = present.policy_root
     if not root:
         raise ParameterError(
             f'policy_path is fixed at start ({present.policy_path!r}); restart the node with the '
-            'new value, or with policy_root, the folder below which it may be changed'
+            'new value, or with policy_root, the folder below which it may change'
         )
-    # with all links followed: one that leads out of the folder is refused
+    # resolve() follows links, so that a link out of the folder is refused
     if not Path(wanted.policy_path).resolve().is_relative_to(Path(root).resolve()):
         raise ParameterError(
             f'policy_path must lie below policy_root ({root!r}), got {wanted.policy_path!r}; copy '
@@ -104,12 +104,17 @@ def check_policy_path_change(present: ServerParameters, wanted: ServerParameters
         )
 
 
-def check_text_lengths(served: PolicyDescription) -> None:
-    """A text that no message can hold would be found by the first robot. Raises PolicyError."""
+def check_text_lengths(description: PolicyDescription) -> None:
+    """Raise PolicyError for a text that exceeds the limit of its message field."""
     texts = (
-        ('fingerprint', served.fingerprint, FINGERPRINT_LIMIT, '; give it a shorter policy_name'),
-        ('policy_type', served.policy_type, TYPE_LIMIT, ''),
-        ('device', served.device, DEVICE_LIMIT, ''),
+        (
+            'fingerprint',
+            description.fingerprint,
+            FINGERPRINT_LIMIT,
+            '; give it a shorter policy_name',
+        ),
+        ('policy_type', description.policy_type, TYPE_LIMIT, ''),
+        ('device', description.device, DEVICE_LIMIT, ''),
     )
     for name, text, limit, remedy in texts:
         if len(text.encode()) > limit:
@@ -151,35 +156,40 @@ def admission_settings(parameters: ServerParameters) -> AdmissionSettings:
 
 
 def make_core(
-    made: InferenceWorker,
-    mailbox: RequestQueue,
+    worker: InferenceWorker,
+    request_queue: RequestQueue,
     statistics: ServerStatistics,
     parameters: ServerParameters,
-    watch: RequestObserver = NO_OBSERVER,
+    observer: RequestObserver = NO_OBSERVER,
 ) -> ServerCore:
-    """Return the policy ready to be served, not yet taking sessions."""
-    created = ServerCore(
-        made, mailbox, statistics, session_rules(parameters), admission_settings(parameters), watch
+    """Return the core of a loaded policy; it does not accept sessions yet."""
+    core = ServerCore(
+        worker,
+        request_queue,
+        statistics,
+        session_rules(parameters),
+        admission_settings(parameters),
+        observer,
     )
-    apply_live_parameters(created, parameters)
-    return created
+    apply_live_parameters(core, parameters)
+    return core
 
 
-def apply_live_parameters(served: ServerCore, parameters: ServerParameters) -> None:
-    """Bring in what may change live; sessions that are open stay open."""
+def apply_live_parameters(core: ServerCore, parameters: ServerParameters) -> None:
+    """Apply the parameters that may change live; open sessions stay open."""
     scheduler = schedulers.make_scheduler(
         parameters.scheduler,
         size=parameters.batch_size,
         window_ns=int(parameters.batch_wait_ms * 1e6),
-        batch_limit=served.served.batch_limit,
+        batch_limit=core.description.batch_limit,
     )
-    served.change(session_rules(parameters), admission_settings(parameters), scheduler)
+    core.apply_settings(session_rules(parameters), admission_settings(parameters), scheduler)
 
 
-def policy_summary(served: PolicyDescription) -> str:
-    """Return what is served, for the log."""
-    kind = served.state_class.name.lower()
-    return f'{served.fingerprint} ({served.policy_type}, {kind}) on {served.device}'
+def policy_summary(description: PolicyDescription) -> str:
+    """Return the served policy as one line of the log."""
+    kind = description.state_class.name.lower()
+    return f'{description.fingerprint} ({description.policy_type}, {kind}) on {description.device}'
 
 
 def no_session_text(client_id: str, session_epoch: int) -> str:
@@ -187,5 +197,5 @@ def no_session_text(client_id: str, session_epoch: int) -> str:
 
 
 def not_ready_chunk(raw: bytes, text: str) -> Chunk:
-    """Return the answer of a server that serves no policy now."""
+    """Return the reply of a server without an active policy."""
     return error_chunk(raw, Status.DRAINING, f'not ready: {text}')

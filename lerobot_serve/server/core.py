@@ -1,7 +1,7 @@
 """
-One loaded policy and the robots it serves: what the node asks of them, without ROS.
+One loaded policy with its sessions, request queue and admission. No ROS.
 
-Each method says whose thread it is. Built when the node is configured, gone when it is cleaned up.
+Comments group the methods by thread. Configuring the node creates it, cleaning up removes it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ NO_OBSERVER = RequestObserver()
 
 @dataclass(frozen=True, slots=True)
 class LoadReport:
-    """How busy the server is, for a client that has a choice."""
+    """Load of the server, for a client that chooses among several."""
 
     load: float
     predicted_delay_ms: float
@@ -43,9 +43,9 @@ class LoadReport:
 
 @dataclass(frozen=True, slots=True)
 class AdmissionSettings:
-    """How many sessions are admitted: max_sessions, or fewer when `measured`."""
+    """How many sessions are admitted: max_sessions, or fewer if `is_measured`."""
 
-    measured: bool
+    is_measured: bool
     network_s: float
 
 
@@ -55,112 +55,114 @@ class ServerCore:
     def __init__(
         self,
         worker: InferenceWorker,
-        mailbox: RequestQueue,
+        request_queue: RequestQueue,
         statistics: ServerStatistics,
         rules: SessionRules,
-        admitted: AdmissionSettings,
-        watch: RequestObserver = NO_OBSERVER,
+        admission_settings: AdmissionSettings,
+        observer: RequestObserver = NO_OBSERVER,
     ) -> None:
-        """`watch` is told of sessions and of requests that the policy never answers."""
-        self.worker, self.served = worker, worker.served
-        self.sessions = SessionTable(self.served, rules)
-        self.admission = admitted
-        self._request_queue, self._statistics, self._watch = mailbox, statistics, watch
+        """`observer` receives sessions and the requests that are dropped before the policy."""
+        self.worker, self.description = worker, worker.description
+        self.sessions = SessionTable(self.description, rules)
+        self.admission_settings = admission_settings
+        self._request_queue, self._statistics, self._observer = request_queue, statistics, observer
         self._no_session_limiter = NoSessionLimiter()
-        # takes the answers of robots without a session, which have no reply topic; replaced by
-        # the node before the first request
+        # publishes the replies to clients without a session, which have no reply topic; the node
+        # replaces it before the first request
         self.send_no_session: Callable[[Chunk], None] = lambda _: None
         self._refusal: SessionRefused | None = SessionRefused(
-            Refusal.NOT_READY, 'the server is configured but not active; activate it'
+            Refusal.NOT_READY, 'configured, not active; activate the node'
         )
 
     # intake thread
 
-    def deposit(self, raw: bytes, now_ns: int) -> tuple[QueuedRequest, Chunk] | None:
-        """Put a request into the line; return the answer when it is refused at once."""
+    def enqueue(self, raw: bytes, now_ns: int) -> tuple[QueuedRequest, Chunk] | None:
+        """Queue a request; return the reply if it is refused at once."""
         try:
             start, queue_remaining_s = read_queue_remaining(raw)
         except Malformed as error:
-            self._statistics.drop(error.reason)
+            self._statistics.record_drop(error.reason)
             return None
         header = start.header
         session = self.sessions.find(start.client_id, header.session_epoch)
         if session is None or header.msg_type != MsgType.OBSERVATION:
-            self._statistics.drop('wrong_type' if session else 'no_session')
+            self._statistics.record_drop('wrong_type' if session else 'no_session')
             if session is None:
-                self._answer_stranger(raw, start.client_id, header, now_ns)
+                self._send_no_session(raw, start.client_id, header, now_ns)
             return None
-        self.sessions.heard(start.client_id, now_ns, header.episode)
-        mail = QueuedRequest(session, raw, header, now_ns, now_ns + bounded_ns(queue_remaining_s))
+        self.sessions.record_activity(start.client_id, now_ns, header.episode)
+        queued = QueuedRequest(
+            session, raw, header, now_ns, now_ns + bounded_ns(queue_remaining_s)
+        )
         refusal = self._refusal
         if refusal:
-            return mail, self._refused(raw, refusal)
-        older = self._request_queue.put(mail)
-        self._statistics.arrived(now_ns, superseded=older is not None)
+            return queued, self._refusal_chunk(raw, refusal)
+        older = self._request_queue.put(queued)
+        self._statistics.record_arrival(now_ns, superseded=older is not None)
         if older:
-            self._watch.lost(older, 'superseded')
+            self._observer.on_dropped(older, 'superseded')
         return None
 
-    def _answer_stranger(self, raw: bytes, client_id: str, header: Header, now_ns: int) -> None:
-        """Tell a robot at once that its session is not known, so that it opens another one."""
+    def _send_no_session(self, raw: bytes, client_id: str, header: Header, now_ns: int) -> None:
+        """Reply NO_SESSION at once, so that the client opens another session."""
         is_request = header.msg_type == MsgType.OBSERVATION
         epoch = header.session_epoch
         if is_request and self._no_session_limiter.allows_reply(client_id, epoch, now_ns):
-            text = f'no session of epoch {epoch} is open for {client_id!r}; open one'
-            self.send_no_session(self._failure(raw, Status.NO_SESSION, text))
+            text = f'no session of epoch {epoch} is open for {client_id!r}; open a session'
+            self.send_no_session(self._error_chunk(raw, Status.NO_SESSION, text))
 
     def enqueue_one_shot(
-        self, key: str, raw: bytes, now_ns: int, use: Callable[[Chunk], None]
+        self, key: str, raw: bytes, now_ns: int, on_reply: Callable[[Chunk], None]
     ) -> Chunk | None:
         """
-        Put a request without a session into the line, for `use`; return why it is refused.
+        Queue a request without a session for `on_reply`; return the error reply if it is refused.
 
-        Executor thread. It is an episode of its own: whatever the policy remembers of it goes.
+        Executor thread. It is an episode of its own: its policy state is reset after the reply.
         """
         refusal = self._refusal
         if refusal:
-            self._statistics.drop('draining')
-            return self._failure(raw, Status.DRAINING, str(refusal))
-        if self.served.state_class == StateClass.EXCLUSIVE and len(self.sessions):
-            self._statistics.drop('exclusive_in_use')
-            text = 'the policy keeps state that only one robot can use, and one uses it'
-            return self._failure(raw, Status.NO_SESSION, text)
+            self._statistics.record_drop('draining')
+            return self._error_chunk(raw, Status.DRAINING, str(refusal))
+        if self.description.state_class == StateClass.EXCLUSIVE and len(self.sessions):
+            self._statistics.record_drop('exclusive_in_use')
+            text = 'exclusive policy: it keeps state for one robot at a time, and another uses it'
+            return self._error_chunk(raw, Status.NO_SESSION, text)
         start, queue_remaining_s = read_queue_remaining(raw)
         session = one_shot_session(key, self.sessions.rules)
 
-        def answer(chunk: Chunk) -> None:
+        def reply(chunk: Chunk) -> None:
             self.worker.reset(key)
-            use(chunk)
+            on_reply(chunk)
 
-        # no robot stands still for want of it: those that run dry sooner go first
+        # no robot waits for it: clients that run dry sooner go first
         runs_dry_ns = now_ns + max(ONE_SHOT_PATIENCE_NS, bounded_ns(queue_remaining_s))
         limit = self.sessions.rules.one_shots
-        mail = QueuedRequest(session, raw, start.header, now_ns, runs_dry_ns, use=answer)
-        if not self._request_queue.put_one_shot(mail, limit):
-            self._statistics.drop('one_shots_full')
+        queued = QueuedRequest(session, raw, start.header, now_ns, runs_dry_ns, on_reply=reply)
+        if not self._request_queue.put_one_shot(queued, limit):
+            self._statistics.record_drop('one_shots_full')
             text = (
-                f'{limit} calls of predict_chunk wait already, which is the bound '
-                '(one_shots_waiting); call again later, or open a session'
+                f'{limit} predict_chunk calls are waiting, the limit (one_shots_waiting); call '
+                'again later, or open a session'
             )
-            return self._failure(raw, Status.TOO_LATE, text)
-        self._statistics.arrived(now_ns, superseded=False)
+            return self._error_chunk(raw, Status.TOO_LATE, text)
+        self._statistics.record_arrival(now_ns, superseded=False)
         return None
 
-    def _refused(self, raw: bytes, refusal: SessionRefused) -> Chunk:
-        self._statistics.drop('draining', has_request_record=True)
-        return self._failure(raw, Status.DRAINING, str(refusal))
+    def _refusal_chunk(self, raw: bytes, refusal: SessionRefused) -> Chunk:
+        self._statistics.record_drop('draining', has_request_record=True)
+        return self._error_chunk(raw, Status.DRAINING, str(refusal))
 
-    def _failure(self, raw: bytes, status: Status, text: str) -> Chunk:
+    def _error_chunk(self, raw: bytes, status: Status, text: str) -> Chunk:
         return error_chunk(
-            raw, status, text, slot=self.worker.slot, policy=self.served.fingerprint
+            raw, status, text, slot=self.worker.slot, policy=self.description.fingerprint
         )
 
     # control thread
 
-    def change(
-        self, rules: SessionRules, admitted: AdmissionSettings, scheduler: Scheduler
+    def apply_settings(
+        self, rules: SessionRules, admission_settings: AdmissionSettings, scheduler: Scheduler
     ) -> None:
-        """Bring in what may change live: bounds, times, admission and the order of service."""
+        """Apply the live settings: limits, times, admission and the scheduler."""
         self.sessions.change_rules(
             max_sessions=rules.max_sessions,
             grace_ns=rules.grace_ns,
@@ -168,133 +170,139 @@ class ServerCore:
             process_sessions=rules.process_sessions,
             one_shots=rules.one_shots,
         )
-        self.admission = admitted
-        self._request_queue.schedule(scheduler, self.sessions.__len__)
+        self.admission_settings = admission_settings
+        self._request_queue.set_scheduler(scheduler, self.sessions.__len__)
 
-    def begin(self) -> None:
-        """Take sessions and requests."""
+    def accept_requests(self) -> None:
+        """Accept sessions and requests."""
         self._refusal = None
 
-    def refuse(self, refusal: SessionRefused) -> None:
-        """Take no more sessions and requests; what waits is still answered."""
+    def stop_accepting(self, refusal: SessionRefused) -> None:
+        """Refuse new sessions and requests; queued requests still get a reply."""
         self._refusal = refusal
 
-    def open(self, ask: SessionRequest, now_ns: int) -> tuple[Session, Session | None]:
-        """Return the session and the one that it takes the place of. Raises Refused."""
+    def open(self, request: SessionRequest, now_ns: int) -> tuple[Session, Session | None]:
+        """Return the session and the one it replaces. Raises SessionRefused."""
         if self._refusal:
             raise self._refusal
-        old = self.sessions.current(ask.client_id)
-        session = self.sessions.open(ask, now_ns, self.limit(self._chunk_s(ask), now_ns))
+        old = self.sessions.current(request.client_id)
+        session = self.sessions.open(
+            request, now_ns, self.session_limit(self._chunk_duration_s(request), now_ns)
+        )
         if session is old:
             return session, None
-        self._watch.opened(session)
+        self._observer.on_session_opened(session)
         return session, old
 
-    def limit(self, chunk_s: float, now_ns: int) -> int:
-        """Return how many sessions are admitted of robots that play a chunk for `chunk_s`."""
+    def session_limit(self, chunk_s: float, now_ns: int) -> int:
+        """Return how many sessions are admitted if clients execute a chunk for `chunk_s`."""
         most = self.sessions.rules.max_sessions
         service_s = self._statistics.service_s()
-        if not (self.admission.measured and service_s > 0 and chunk_s > 0):
+        if not (self.admission_settings.is_measured and service_s > 0 and chunk_s > 0):
             return most
         demand = admission.Demand(
-            self._rate_hz(chunk_s, now_ns), chunk_s, self.admission.network_s
+            self._request_rate_hz(chunk_s, now_ns), chunk_s, self.admission_settings.network_s
         )
         return min(most, admission.max_robots(service_s, demand))
 
-    def _chunk_s(self, ask: SessionRequest | None) -> float:
-        """Return how long a robot plays a chunk; of none in particular, at the trained rate."""
-        guided = ask and ask.wants_rtc and self.served.supports_rtc
-        rows = self.served.chunk_size
-        if guided and ask.rtc_execution_horizon:
-            rows = min(rows, ask.rtc_execution_horizon)
-        fps = ask.fps if ask else self.served.trained_fps
+    def _chunk_duration_s(self, request: SessionRequest | None) -> float:
+        """Return how long a client executes a chunk; without a client, at the trained rate."""
+        guided = request and request.wants_rtc and self.description.supports_rtc
+        rows = self.description.chunk_size
+        if guided and request.rtc_execution_horizon:
+            rows = min(rows, request.rtc_execution_horizon)
+        fps = request.fps if request else self.description.trained_fps
         return rows / fps if fps > 0 else 0.0
 
-    def _rate_hz(self, chunk_s: float, now_ns: int) -> float:
-        """Return how often a robot asks: measured once robots were here for long enough."""
+    def _request_rate_hz(self, chunk_s: float, now_ns: int) -> float:
+        """Return the request rate of one client: measured, or expected without enough data."""
         arrivals = self._statistics.arrivals(now_ns)
-        open_s = self.sessions.open_s(now_ns, LOAD_WINDOW_NS)
+        open_s = self.sessions.total_open_s(now_ns, LOAD_WINDOW_NS)
         if open_s < LOAD_WINDOW_NS / 1e9 or not arrivals:
             return admission.expected_rate_hz(chunk_s)
         return arrivals / open_s
 
-    def end(self, sessions: list[Session], why: str) -> None:
-        """Free what was kept for sessions that are closed."""
+    def end_sessions(self, sessions: list[Session], why: str) -> None:
+        """Discard the request and the policy state of closed sessions."""
         for session in sessions:
-            self._drop(self._request_queue.forget(session.session_id), 'session_ended')
-            self._forget(session)
-            self._watch.closed(session, why)
+            self._record_dropped(
+                self._request_queue.discard_session(session.session_id), 'session_ended'
+            )
+            self._reset_policy_state(session)
+            self._observer.on_session_closed(session, why)
 
-    def begin_episode(self, session: Session, episode: int) -> None:
-        """Nothing of an earlier episode reaches the one that begins."""
-        late = self._request_queue.forget_episodes_before(session.session_id, episode)
-        self._drop(late, 'episode_ended')
-        # word of an episode may come late, and must not end what it begins
+    def start_episode(self, session: Session, episode: int) -> None:
+        """Discard the request and the policy state of earlier episodes."""
+        late = self._request_queue.discard_episodes_before(session.session_id, episode)
+        self._record_dropped(late, 'episode_ended')
+        # a late notice of an episode that has begun must not reset its state
         if not self.sessions.has_requested_in(session, episode):
-            self._forget(session)
+            self._reset_policy_state(session)
 
-    def _drop(self, mail: QueuedRequest | None, reason: str) -> None:
-        """Count and tell what was waiting, if anything."""
-        if mail:
-            self._statistics.drop(reason, has_request_record=True)
-            self._watch.lost(mail, reason)
+    def _record_dropped(self, queued: QueuedRequest | None, reason: str) -> None:
+        """Count and report a dropped request, if there is one."""
+        if queued:
+            self._statistics.record_drop(reason, has_request_record=True)
+            self._observer.on_dropped(queued, reason)
 
-    def _forget(self, session: Session) -> None:
-        self._request_queue.post(lambda: self.worker.reset(session.session_id))
+    def _reset_policy_state(self, session: Session) -> None:
+        self._request_queue.submit_job(lambda: self.worker.reset(session.session_id))
 
     def close(self, timeout_s: float) -> None:
         """
-        Close all sessions, answer what still waits for a policy, let the policy go.
+        Close all sessions, reply DRAINING to queued one-shot requests and close the worker.
 
-        Raises TimeoutError when the policy is still at work by then.
+        Raises TimeoutError if the policy does not finish in time.
         """
-        self.end(list(self.sessions), 'the policy is let go')
+        self.end_sessions(list(self.sessions), 'policy unloaded')
 
-        def let_go() -> None:
-            for mail in self._request_queue.clear():
-                self._drop(mail, 'draining')
-                if mail.use:
-                    mail.use(self._failure(mail.raw, Status.DRAINING, str(self._refusal)))
+        def unload() -> None:
+            for queued in self._request_queue.drop_all():
+                self._record_dropped(queued, 'draining')
+                if queued.on_reply:
+                    queued.on_reply(
+                        self._error_chunk(queued.raw, Status.DRAINING, str(self._refusal))
+                    )
             self.worker.close()
 
-        self._request_queue.call(let_go, timeout_s)
+        self._request_queue.run_job(unload, timeout_s)
 
     def drain(self, timeout_s: float) -> bool:
-        """Wait until everything is answered; False when that took too long."""
+        """Wait until every request has a reply; False on a timeout."""
         return self._request_queue.wait_until_idle(timeout_s)
 
-    def give_up(self) -> list[tuple[QueuedRequest, Chunk]]:
-        """Return what still waits with the answer that it gets instead; for the very end."""
+    def abort_waiting(self) -> list[tuple[QueuedRequest, Chunk]]:
+        """Remove the queued requests and return each with its error reply; for the shutdown."""
         refusal = self._refusal
-        waiting = self._request_queue.clear() if refusal else []
-        return [(mail, self._refused(mail.raw, refusal)) for mail in waiting]
+        waiting = self._request_queue.drop_all() if refusal else []
+        return [(queued, self._refusal_chunk(queued.raw, refusal)) for queued in waiting]
 
     # any thread
 
-    def is_open(self, mail: QueuedRequest) -> bool:
-        """Return whether the answer to this mail may still be sent."""
-        return self.sessions.is_open(mail.session)
+    def is_open(self, queued: QueuedRequest) -> bool:
+        """Return whether the reply to this request may still be sent."""
+        return self.sessions.is_open(queued.session)
 
     @property
-    def waiting(self) -> int:
-        """How many requests wait for the policy."""
+    def waiting_requests(self) -> int:
+        """Number of queued requests."""
         return len(self._request_queue)
 
-    def report(self, ask: SessionRequest | None = None) -> LoadReport:
-        """Return how busy the server is; `ask` is who wants to know."""
+    def load_report(self, request: SessionRequest | None = None) -> LoadReport:
+        """Return the load of the server; `request` is the client it is meant for."""
         now_ns = time.monotonic_ns()
         load, service_s = self._statistics.load(now_ns), self._statistics.service_s()
         delay_s = admission.predicted_delay_s(service_s, load, len(self._request_queue))
-        most = self.limit(self._chunk_s(ask), now_ns)
+        most = self.session_limit(self._chunk_duration_s(request), now_ns)
         return LoadReport(load, delay_s * 1e3, len(self.sessions), most)
 
 
 def one_shot_session(key: str, rules: SessionRules) -> Session:
-    """Return what stands for a session where there is none."""
-    ask = SessionRequest(key, 0, 0, '', (), (), (), 0.0)
-    return Session(ask, key, SCHEMA_VERSION, rules.default_task, (), rules.pin_task)
+    """Return the session of a request without a session."""
+    request = SessionRequest(key, 0, 0, '', (), (), (), 0.0)
+    return Session(request, key, SCHEMA_VERSION, rules.default_task, (), rules.pin_task)
 
 
 def bounded_ns(seconds: float) -> int:
-    """What a client says may be anything; NaN and negative count as: it stands still already."""
+    """Return seconds of a client in ns, at most MAX_QUEUE_S; 0 for NaN and negative values."""
     return int(1e9 * min(seconds, MAX_QUEUE_S)) if seconds > 0 else 0

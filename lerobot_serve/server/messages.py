@@ -1,4 +1,4 @@
-"""What the policy server tells operators and clients about itself. Any thread."""
+"""Fill the ROS messages of the policy server: status, session replies. Any thread."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ STATE_NAMES = {
 
 @dataclass(frozen=True, slots=True)
 class ServerState:
-    """What the server is doing as a whole: a state of ServerStatus, and in words."""
+    """A state of ServerStatus with its text."""
 
     state: int
     text: str = ''
@@ -41,21 +41,21 @@ class ServerState:
 
 
 def server_status_message(
-    serving: ServerCore | None,
+    core: ServerCore | None,
     statistics: ServerStatistics,
-    standing: ServerState,
+    server_state: ServerState,
     *,
     stamp: Any,
     server: str,
     slot: str,
 ) -> ServerStatus:
-    """Return what the server is doing."""
+    """Return the message of ~/status."""
     status = ServerStatus(
         stamp=stamp,
         server=server,
         slot=slot,
-        state=standing.state,
-        text=encodable_text(standing.text),
+        state=server_state.state,
+        text=encodable_text(server_state.text),
         inference_ms_p50=statistics.percentile_ms('inference', 50),
         inference_ms_p99=statistics.percentile_ms('inference', 99),
         queue_wait_ms_p99=statistics.percentile_ms('wait', 99),
@@ -67,10 +67,16 @@ def server_status_message(
             for reason, count in sorted(statistics.drop_counts().items())
         ],
     )
-    if serving:
-        report = serving.report()
-        status.policy, status.policy_type = serving.served.fingerprint, serving.served.policy_type
-        status.device, status.state_class = serving.served.device, int(serving.served.state_class)
+    if core:
+        report = core.load_report()
+        status.policy, status.policy_type = (
+            core.description.fingerprint,
+            core.description.policy_type,
+        )
+        status.device, status.state_class = (
+            core.description.device,
+            int(core.description.state_class),
+        )
         status.warmed_up = True
         status.active_sessions, status.max_sessions = report.active_sessions, report.max_sessions
         status.load = report.load
@@ -80,22 +86,25 @@ def server_status_message(
 def fill_accepted(
     response: OpenSession.Response,
     session: Session,
-    served: PolicyDescription,
+    description: PolicyDescription,
     observation_topic: str,
 ) -> None:
     """Fill in the reply to a session that was opened."""
     response.accepted, response.code = True, int(Refusal.OK)
     response.warnings = [encodable_text(warning) for warning in session.warnings]
     response.schema_version = session.schema_version
-    response.session_epoch = session.ask.session_epoch
+    response.session_epoch = session.request.session_epoch
     response.session_id = session.session_id
     response.observation_topic = observation_topic
-    response.policy_type, response.state_class = served.policy_type, int(served.state_class)
-    response.warmed_up, response.codec = True, session.ask.codec
-    if served.action_range:
-        value = array('B', action_range.encode(served.action_range))
+    response.policy_type, response.state_class = (
+        description.policy_type,
+        int(description.state_class),
+    )
+    response.warmed_up, response.codec = True, session.request.codec
+    if description.action_range:
+        value = array('B', action_range.encode(description.action_range))
         response.extensions = [Extension(key=action_range.KEY, value=value)]
-    fill_policy(response, served)
+    fill_policy(response, description)
 
 
 def fill_refused(
@@ -107,35 +116,35 @@ def fill_refused(
 
 
 def fill_load(
-    response: OpenSession.Response, serving: ServerCore, ask: SessionRequest | None
+    response: OpenSession.Response, core: ServerCore, session_request: SessionRequest | None
 ) -> OpenSession.Response:
-    """Tell a client that has a choice how busy this server is."""
-    report = serving.report(ask)
-    response.policy = serving.served.fingerprint
+    """Fill in the load, for a client that chooses among several servers."""
+    report = core.load_report(session_request)
+    response.policy = core.description.fingerprint
     response.load, response.predicted_delay_ms = report.load, report.predicted_delay_ms
     response.active_sessions = report.active_sessions
     response.max_sessions = report.max_sessions
     return response
 
 
-def fill_server(response: GetStatus.Response, serving: ServerCore | None) -> GetStatus.Response:
-    """Fill in which contract is spoken, and what is served if anything is."""
+def fill_server(response: GetStatus.Response, core: ServerCore | None) -> GetStatus.Response:
+    """Fill in the schema versions, and the policy if one is served."""
     response.schema_version_min, response.schema_version_max = SCHEMA_VERSION_MIN, SCHEMA_VERSION
-    if serving:
-        fill_policy(response, serving.served)
+    if core:
+        fill_policy(response, core.description)
     return response
 
 
-def fill_policy(response: Any, served: PolicyDescription) -> None:
-    """Fill in what the replies of OpenSession and GetStatus both say of the policy."""
-    response.state_names = list(served.state_names)
-    response.action_names = list(served.action_names)
+def fill_policy(response: Any, description: PolicyDescription) -> None:
+    """Fill in the policy fields that OpenSession and GetStatus share."""
+    response.state_names = list(description.state_names)
+    response.action_names = list(description.action_names)
     response.cameras = [
         CameraSpec(name=c.name, height=c.height, width=c.width, channels=c.channels)
-        for c in served.cameras
+        for c in description.cameras
     ]
-    response.chunk_size = served.chunk_size
-    response.trained_fps = float(served.trained_fps)
-    response.supports_rtc = served.supports_rtc
-    response.observation_steps = served.observation_steps
-    response.observation_stride_steps = served.observation_stride_steps
+    response.chunk_size = description.chunk_size
+    response.trained_fps = float(description.trained_fps)
+    response.supports_rtc = description.supports_rtc
+    response.observation_steps = description.observation_steps
+    response.observation_stride_steps = description.observation_stride_steps

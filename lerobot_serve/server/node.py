@@ -1,8 +1,8 @@
 """
-The node policy_server: parameters and transitions in, requests in, chunks out.
+The node policy_server: receive observations, run the policy, publish chunks.
 
-The thread `intake` takes requests, `inference` owns the policy and its device. A transition has a
-thread of its own, so that the executor can answer clients meanwhile.
+The thread `intake` receives requests, `inference` owns the policy and its device. Each lifecycle
+transition has its own thread, so that the executor keeps replying to clients.
 """
 
 from __future__ import annotations
@@ -47,49 +47,49 @@ from lerobot_serve_interfaces.msg import ActionChunk, Observation, ServerStatus
 from lerobot_serve_interfaces.srv import OpenSession
 
 CLEANUP_TIMEOUT_S = 5.0
-# ros2 launch gives a process five seconds to stop, and draining may have taken most of them
+# ros2 launch kills after five seconds, and draining may have used most of them
 DELIVERY_TIMEOUT_S = 0.2
-# a recorder, for example; the middleware takes seconds to miss one that was killed
-REPLIES_UNACKNOWLEDGED = 'a listener, dead or alive, had not taken the last answers'
+# a recorder, for example; the middleware takes seconds to notice one that was killed
+REPLIES_UNACKNOWLEDGED = 'a subscriber had not acknowledged the last replies'
 
 
 class PolicyServer(LifecycleNode):
-    """See the module. Built in the main thread, which also sees to autostart and farewell."""
+    """See the module. The main thread creates it, autostarts it and shuts it down."""
 
     def __init__(self, runtime: NodeRuntime) -> None:
         super().__init__('policy_server', runtime)
-        self._settings = NodeParameters(
+        self._node_parameters = NodeParameters(
             self, ServerParameters, self._is_unconfigured, assembly.check_policy_path_change
         )
-        self._settings.on_change(self._change)
+        self._node_parameters.on_change(self._apply_parameters)
         self._statistics, self._request_queue = ServerStatistics(), RequestQueue()
-        here = NodeContext(
-            self.get_fully_qualified_name(), time.monotonic_ns, self.warn, self.inform
+        context = NodeContext(
+            self.get_fully_qualified_name(), time.monotonic_ns, self.log_warning, self.log_info
         )
-        self._watch = make_request_observer(lambda: self.parameters, self._statistics, here)
-        self.serving: ServerCore | None = None
-        self.standing = ServerState(ServerStatus.UNCONFIGURED, assembly.UNCONFIGURED_TEXT)
-        self._replies = ReplyPublishers(self)
-        self._offer()
+        self._observer = make_request_observer(lambda: self.parameters, self._statistics, context)
+        self.core: ServerCore | None = None
+        self.server_state = ServerState(ServerStatus.UNCONFIGURED, assembly.UNCONFIGURED_TEXT)
+        self._reply_publishers = ReplyPublishers(self)
+        self._create_endpoints()
         endpoint = metrics.start_endpoint(
-            self.parameters, self._statistics, self._now, self._watch.losses
+            self.parameters, self._statistics, self._snapshot, self._observer.trace_losses
         )
         if endpoint:
             runtime.on_close(endpoint.close)
-        tellers = [
+        producers = [
             runtime.thread('inference', self._run_inference, self._request_queue.close),
             runtime.thread('intake', partial(self._inbox.run, runtime.stop), self._inbox.wake),
         ]
-        self._watch.start(runtime.thread, runtime.stop, tellers)
+        self._observer.start_threads(runtime.thread, runtime.stop, producers)
         runtime.on_started(self._autostart)
-        runtime.before_shutdown(self._farewell)
+        runtime.before_shutdown(self._on_shutdown)
 
-    def _offer(self) -> None:
-        """Create everything that the outside sees."""
+    def _create_endpoints(self) -> None:
+        """Create the topics, services, the action and the timer."""
         self._status_publisher = self.create_publisher(
             ServerStatus, '~/status', qos.STATE, qos_overriding_options=qos.OVERRIDABLE
         )
-        # a robot whose session is not known has no topic of its own here
+        # a client without a session has no reply topic
         self._no_session = self.create_publisher(
             ActionChunk, f'~/{NO_SESSION_TOPIC}', qos.NO_SESSION, event_callbacks=NO_EVENTS
         )
@@ -99,26 +99,26 @@ class PolicyServer(LifecycleNode):
         self._inbox.add(
             '~/shadow_observation', qos.SHADOW_OBSERVATION_READER, self._on_observation
         )
-        self._offered = SessionService(
+        self._session_service = SessionService(
             self,
-            self._replies,
+            self._reply_publishers,
             self._statistics,
-            self._watch,
+            self._observer,
             session_request_from_message,
             self._inbox.topic_name,
         )
-        for kind, name, callback in self._offered.table():
+        for kind, name, callback in self._session_service.handlers():
             service = self.create_service(kind, f'~/{name}', callback, qos_profile=qos.SERVICES)
             if kind is OpenSession:
                 enable_service_events(self, service)
-        one_shots = OneShotRequests(lambda: self.serving, lambda: self.standing)
+        one_shots = OneShotRequests(lambda: self.core, lambda: self.server_state)
         self._action = PredictChunkAction(
             self, one_shots.predict, self._withdraw, self._request_queue.__len__
         )
         self.create_timer(self.parameters.status_period_s, self._on_timer)
         self._publish_status()
 
-    # transitions: the main thread or one of their own
+    # transitions: main thread or a transition thread
 
     def _autostart(self) -> None:
         if self.parameters.autostart:
@@ -126,97 +126,103 @@ class PolicyServer(LifecycleNode):
                 if not self.step(name):
                     raise UserError(str(self.failure))
 
-    def _farewell(self) -> None:
-        """Drain; who was not answered in time is told so."""
+    def _on_shutdown(self) -> None:
+        """Drain, then send an error reply to each request that is still queued."""
         self.end()
-        serving = self.serving
-        given_up = serving.give_up() if serving else []
-        for mail, chunk in given_up:
-            self._send(serving, mail, chunk)
+        core = self.core
+        given_up = core.abort_waiting() if core else []
+        for queued, chunk in given_up:
+            self._send(core, queued, chunk)
         if given_up:
-            self._replies.wait_until_delivered(DELIVERY_TIMEOUT_S)
+            self._reply_publishers.wait_until_delivered(DELIVERY_TIMEOUT_S)
 
     def configure(self) -> None:
-        """Load, verify and warm the policy. Raises PolicyError."""
-        self._stand(ServerStatus.UNCONFIGURED, 'loading the policy')
+        """Load, check and warm up the policy. Raises PolicyError."""
+        self._set_state(ServerStatus.UNCONFIGURED, 'loading the policy')
         parameters = self.parameters
         reserve = partial(
-            memory_reservation.reserve, tell=self.warn, stopped=self._runtime.stop.wait
+            memory_reservation.reserve,
+            log_warning=self.log_warning,
+            wait_for_stop=self._runtime.stop.wait,
         )
         make = partial(assembly.load_worker, parameters, '', self._statistics, reserve)
         try:
-            worker = self._request_queue.call(make)
+            worker = self._request_queue.run_job(make)
         except Exception as error:
-            self._stand(ServerStatus.FAILED, f'{error}; mend it and configure again')
+            self._set_state(ServerStatus.FAILED, f'{error}; correct it and configure again')
             raise
-        self.serving = assembly.make_core(
-            worker, self._request_queue, self._statistics, parameters, self._watch
+        self.core = assembly.make_core(
+            worker, self._request_queue, self._statistics, parameters, self._observer
         )
-        self.serving.send_no_session = self._answer_stranger
-        self._watch.serves(self.serving.served)
-        # loading took its time: what may change live may have changed
-        self._change(self.parameters)
-        self._stand(ServerStatus.INACTIVE, 'loaded and warm; activate it to serve')
+        self.core.send_no_session = self._publish_no_session
+        self._observer.on_policy_changed(self.core.description)
+        # live parameters may have changed while the policy was loading
+        self._apply_parameters(self.parameters)
+        self._set_state(
+            ServerStatus.INACTIVE, 'policy loaded and warmed up; activate the node to serve'
+        )
 
     def activate(self) -> None:
-        """Take sessions."""
-        self.serving.begin()
-        self._stand(ServerStatus.ACTIVE)
-        for note in self.serving.served.notes:
-            self.warn(note)
-        what = assembly.policy_summary(self.serving.served)
-        self.inform(f'serving {what} as {self.get_fully_qualified_name()}')
+        """Accept sessions."""
+        self.core.accept_requests()
+        self._set_state(ServerStatus.ACTIVE)
+        for note in self.core.description.notes:
+            self.log_warning(note)
+        what = assembly.policy_summary(self.core.description)
+        self.log_info(f'serving {what} as {self.get_fully_qualified_name()}')
 
     def deactivate(self) -> None:
-        """Drain: what is due is answered, new sessions are told to go elsewhere."""
+        """Drain: reply to the outstanding requests and refuse new sessions."""
         limit_s = self.parameters.drain_s
         deadline = time.monotonic() + limit_s
-        text = 'the server is going away; open a session elsewhere'
-        self.serving.refuse(SessionRefused(Refusal.DRAINING, text))
-        self._stand(ServerStatus.DRAINING, text)
-        waits = {
-            'answers were still due': self.serving.drain,
-            'goals were not told how they ended': self._action.wait_until_replied,
-            REPLIES_UNACKNOWLEDGED: self._replies.wait_until_delivered,
+        text = 'the server is draining; open a session on another server'
+        self.core.stop_accepting(SessionRefused(Refusal.DRAINING, text))
+        self._set_state(ServerStatus.DRAINING, text)
+        drain_steps = {
+            'replies were outstanding': self.core.drain,
+            'action goals had no result': self._action.wait_until_replied,
+            REPLIES_UNACKNOWLEDGED: self._reply_publishers.wait_until_delivered,
         }
-        lacking = (
-            what for what, wait in waits.items() if not wait(max(0.0, deadline - time.monotonic()))
+        unfinished = (
+            what
+            for what, wait in drain_steps.items()
+            if not wait(max(0.0, deadline - time.monotonic()))
         )
-        if what := next(lacking, ''):
-            self.warn(f'{what} after drain_s ({limit_s:g} s)')
-        self._stand(ServerStatus.INACTIVE, 'drained; activate it to serve again')
+        if what := next(unfinished, ''):
+            self.log_warning(f'{what} after drain_s ({limit_s:g} s)')
+        self._set_state(ServerStatus.INACTIVE, 'drained; activate the node to serve again')
 
     def cleanup(self) -> None:
-        """Close all sessions and let the policy go."""
-        self.serving.close(CLEANUP_TIMEOUT_S)
-        self.serving = None
-        self._watch.serves(None)
-        self._replies.keep(set())
-        self._request_queue.call(memory.release_unused, CLEANUP_TIMEOUT_S)
-        self._stand(ServerStatus.UNCONFIGURED, assembly.UNCONFIGURED_TEXT)
+        """Close all sessions and unload the policy."""
+        self.core.close(CLEANUP_TIMEOUT_S)
+        self.core = None
+        self._observer.on_policy_changed(None)
+        self._reply_publishers.keep(set())
+        self._request_queue.run_job(memory.release_unused, CLEANUP_TIMEOUT_S)
+        self._set_state(ServerStatus.UNCONFIGURED, assembly.UNCONFIGURED_TEXT)
 
     def on_shutdown(self, state: LifecycleState) -> TransitionCallbackReturn:
         outcome = super().on_shutdown(state)
-        self._stand(ServerStatus.UNCONFIGURED, 'shut down for good; start the process again')
+        self._set_state(ServerStatus.UNCONFIGURED, 'shut down; restart the process')
         return outcome
 
-    def _stand(self, state: int, text: str = '') -> None:
-        before, self.standing = self.standing, ServerState(state, text)
-        self._watch.stood(before.name, self.standing.name, text)
+    def _set_state(self, state: int, text: str = '') -> None:
+        before, self.server_state = self.server_state, ServerState(state, text)
+        self._observer.on_state_changed(before.name, self.server_state.name, text)
         self._publish_status()
 
     @property
     def parameters(self) -> ServerParameters:
-        return self._settings.current
+        return self._node_parameters.current
 
-    def inform(self, text: str) -> None:
+    def log_info(self, text: str) -> None:
         self.get_logger().info(text)
 
-    def warn(self, text: str) -> None:
+    def log_warning(self, text: str) -> None:
         self.get_logger().warning(text)
 
-    def _now(self) -> metrics.ServerSnapshot:
-        return metrics.ServerSnapshot(self.serving, self.standing)
+    def _snapshot(self) -> metrics.ServerSnapshot:
+        return metrics.ServerSnapshot(self.core, self.server_state)
 
     def _is_unconfigured(self) -> bool:
         return self.lifecycle_state == State.PRIMARY_STATE_UNCONFIGURED
@@ -224,76 +230,76 @@ class PolicyServer(LifecycleNode):
     # data path: intake, then inference
 
     def _on_observation(self, raw: bytes) -> None:
-        serving = self.serving
-        if serving is None:
-            self._statistics.drop('no_session')
+        core = self.core
+        if core is None:
+            self._statistics.record_drop('no_session')
             return
-        refused = serving.deposit(raw, time.monotonic_ns())
+        refused = core.enqueue(raw, time.monotonic_ns())
         if refused:
-            self._send(serving, *refused)
+            self._send(core, *refused)
 
-    def _answer_stranger(self, chunk: Chunk) -> None:
+    def _publish_no_session(self, chunk: Chunk) -> None:
         self._no_session.publish(wire_chunk.encode(chunk))
 
     def _run_inference(self) -> None:
-        while mails := self._request_queue.take():
-            self._answer(mails)
-            # what a request holds must not outlive it
-            del mails
-        if self.serving:
-            self.serving.worker.close()
+        while batch := self._request_queue.take_batch():
+            self._process(batch)
+            # free the requests before the next wait
+            del batch
+        if self.core:
+            self.core.worker.close()
 
-    def _answer(self, mails: list[QueuedRequest]) -> None:
-        serving = self.serving
-        if serving is None:
-            # they came while the policy was let go
-            for mail in mails:
-                self._statistics.drop('session_ended', has_request_record=True)
-                self._watch.lost(mail, 'session_ended')
-                if mail.use:
-                    mail.use(assembly.not_ready_chunk(mail.raw, self.standing.text))
+    def _process(self, batch: list[QueuedRequest]) -> None:
+        core = self.core
+        if core is None:
+            # they arrived while the policy was unloaded
+            for queued in batch:
+                self._statistics.record_drop('session_ended', has_request_record=True)
+                self._observer.on_dropped(queued, 'session_ended')
+                if queued.on_reply:
+                    queued.on_reply(assembly.not_ready_chunk(queued.raw, self.server_state.text))
             return
-        for mail, chunk in serving.worker.answer(mails):
-            self._send(serving, mail, chunk)
+        for queued, chunk in core.worker.process(batch):
+            self._send(core, queued, chunk)
 
-    def _send(self, serving: ServerCore, mail: QueuedRequest, chunk: Chunk) -> None:
+    def _send(self, core: ServerCore, queued: QueuedRequest, chunk: Chunk) -> None:
         raw, lost = b'', ''
         try:
             raw = wire_chunk.encode(chunk)
         except Unencodable:
-            # one robot's request must not end the service of the others
+            # an unencodable reply of one client must not stop the others
             lost = 'unanswerable'
-        if mail.use:
-            mail.use(chunk)
+        if queued.on_reply:
+            queued.on_reply(chunk)
             lost = ''
         elif not lost:
-            is_open = partial(serving.is_open, mail)
-            if not self._replies.send(mail.session.ask.reply_topic, raw, is_open):
+            is_open = partial(core.is_open, queued)
+            if not self._reply_publishers.send(queued.session.request.reply_topic, raw, is_open):
                 lost = 'session_closed'
         if lost:
-            self._statistics.drop(lost, has_request_record=True)
+            self._statistics.record_drop(lost, has_request_record=True)
         elif chunk.status == Status.OK:
-            self._statistics.answered((time.monotonic_ns() - mail.arrived_ns) / 1e9)
-        self._watch.answered(mail, chunk, raw, lost)
+            self._statistics.record_latency((time.monotonic_ns() - queued.arrived_ns) / 1e9)
+        self._observer.on_reply(queued, chunk, raw, lost)
 
     # housekeeping, executor thread
 
     def _withdraw(self, key: str) -> bool:
-        """Take back a request without a session; False when the policy works on it already."""
-        mail = self._request_queue.withdraw_one_shot(key)
-        if mail:
-            self._watch.lost(mail, 'withdrawn')
-        return mail is not None
+        """Cancel a queued one-shot request; False if the policy has begun on it."""
+        queued = self._request_queue.withdraw_one_shot(key)
+        if queued:
+            self._observer.on_dropped(queued, 'withdrawn')
+        return queued is not None
 
-    def _change(self, parameters: ServerParameters) -> None:
-        self._watch.changed(parameters)
-        if self.serving:
-            assembly.apply_live_parameters(self.serving, parameters)
+    def _apply_parameters(self, parameters: ServerParameters) -> None:
+        self._observer.on_parameters_changed(parameters)
+        if self.core:
+            assembly.apply_live_parameters(self.core, parameters)
 
     def _on_timer(self) -> None:
-        if self.serving:
-            self._offered.sweep(self.serving)
-        self._watch.look()
+        if self.core:
+            self._session_service.close_expired(self.core)
+        self._observer.poll()
         self._publish_status()
 
     def _publish_status(self) -> None:
@@ -301,9 +307,9 @@ class PolicyServer(LifecycleNode):
 
     def status(self) -> ServerStatus:
         return server_status_message(
-            self.serving,
+            self.core,
             self._statistics,
-            self.standing,
+            self.server_state,
             stamp=self.get_clock().now().to_msg(),
             server=self.get_fully_qualified_name(),
             slot=self.parameters.slot,

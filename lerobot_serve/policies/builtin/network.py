@@ -1,9 +1,9 @@
 """
-The network of the demo policy: it sees where the red disc is and answers with a chunk of movement.
+The network of the demo policy: it locates the red disc and predicts a chunk of motion.
 
 Each camera has a small convolutional encoder that ends in a spatial softmax (where each feature is
 strongest, as coordinates); a perceptron turns these and the joint positions into the chunk.
-Everything that decides what it does, the statistics included, is in its state_dict.
+All weights, statistics included, are in its state_dict.
 """
 
 from __future__ import annotations

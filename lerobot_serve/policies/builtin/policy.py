@@ -1,8 +1,8 @@
 """
-The demo policy `builtin.reach`: brings the hand of the simulated arm to the red disc it sees.
+The demo policy `builtin.reach`: moves the hand of the simulated arm to the red disc.
 
-Its folder holds policy.json (what it expects and gives, and its sizes) and model.safetensors
-(weights and statistics). Both are plain data, so loading a folder never runs code from it.
+Its folder contains policy.json (inputs, outputs and sizes) and model.safetensors (weights and
+statistics). Both are plain data, so loading a folder never runs code from it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ WEIGHTS_FILE = 'model.safetensors'
 
 
 class ReachPolicy:
-    """See the module. Remembers nothing between requests; belongs to the inference worker."""
+    """See the module. Remembers nothing between requests; owned by the inference worker."""
 
     def __init__(self, network: ReachNetwork, description: PolicyDescription) -> None:
         self.network = network
@@ -89,9 +89,9 @@ def square_crop(image: np.ndarray, pixels: int) -> np.ndarray:
     return cv2.resize(square, (pixels, pixels), interpolation=cv2.INTER_AREA)
 
 
-def load(loading: LoadOptions) -> ReachPolicy:
-    """Return the policy in the folder `loading.path`, on its device. Raises PolicyError."""
-    path = loading.path
+def load(options: LoadOptions) -> ReachPolicy:
+    """Return the policy in the folder `options.path`, on its device. Raises PolicyError."""
+    path = options.path
     folder = Path(path)
     if not path or not os.path.isdir(path):
         raise PolicyError(
@@ -105,21 +105,21 @@ def load(loading: LoadOptions) -> ReachPolicy:
                 f'{file} is missing, so this is not a whole policy of this kind; copy the folder '
                 'again, or give another one'
             )
-    check_no_lerobot_options(loading, KIND)
+    check_no_lerobot_options(options, KIND)
     settings = read_settings(files[0])
-    target = torch_device(loading.device)
-    description = _description(loading, settings, files, target)
-    check_options_match(loading, description)
-    check_memory(loading, files[1].stat().st_size)
-    set_cpu_threads(loading.cpu_threads)
+    target = torch_device(options.device)
+    description = _description(options, settings, files, target)
+    check_options_match(options, description)
+    check_memory(options, files[1].stat().st_size)
+    set_cpu_threads(options.cpu_threads)
     return ReachPolicy(_network(settings, files[1]).to(target).eval(), description)
 
 
 def _description(
-    loading: LoadOptions, settings: ReachSettings, files: list[Path], device: torch.device
+    options: LoadOptions, settings: ReachSettings, files: list[Path], device: torch.device
 ) -> PolicyDescription:
     try:
-        identity = fingerprint(loading.name or settings.id, files)
+        identity = fingerprint(options.name or settings.id, files)
     except OSError as error:
         raise PolicyError(f'cannot read the policy: {error}') from error
     return PolicyDescription(
@@ -166,6 +166,8 @@ def _check(where: str, weight: torch.Tensor, expected: torch.Tensor) -> None:
             f'asks for {tuple(expected.shape)} of {expected.dtype}; copy both again'
         )
     if not weight.isfinite().all():
-        raise PolicyError(f'{where} has values that are not finite; train or copy the policy anew')
+        raise PolicyError(
+            f'{where} has values that are not finite; train or copy the policy again'
+        )
     if where.endswith('_std') and not (weight > 0).all():
-        raise PolicyError(f'{where} must be above 0; train or copy the policy anew')
+        raise PolicyError(f'{where} must be above 0; train or copy the policy again')

@@ -1,4 +1,4 @@
-"""Reading and checking policy.json of the demo policy; plain Python, any thread."""
+"""Read and check policy.json of the demo policy. No torch, any thread."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """
-Writing the folder of an exported policy, for whoever trains one.
+Write the folder of an exported policy, called from a training script.
 
     program = torch.export.export(network, (state, image), dynamic_shapes=...)
     write(Path('folder'), program, sidecar, statistics)              # program.pt2

@@ -1,13 +1,13 @@
 """
-The policy kind `exported`: a program that torch wrote, and beside it what the program means.
+The policy kind `exported`: a program of torch.export or ONNX, with its policy.json.
 
-Its folder holds policy.json (`sidecar`), program.pt2 (torch.export) or program.onnx (ONNX), and
-statistics.safetensors. The program takes the inputs that policy.json names, in that order: the
-state as N x values, each camera as N x 3 x height x width, then its hidden states if it has any,
-as N x their shape, all float32. It gives N x rows x actions, then the new hidden states. Before a
-library sees the program, `check` or `onnx_file` refuses what could run code or reach files, and
-the first run is bounded. What is left still is a program: with other inputs it may compute for
-ever or take all memory, so serve only those whose origin is known.
+Its folder contains policy.json (`sidecar`), program.pt2 (torch.export) or program.onnx (ONNX), and
+statistics.safetensors. The program takes the inputs of policy.json in that order: the state as
+N x values, each camera as N x 3 x height x width, then its hidden states if it has any, as N x
+their shape, all float32. It returns N x rows x actions, then the new hidden states. Before a
+library reads the program, `torch_export_rules` or `onnx_file` refuses what could run code or reach
+files, and the first run is bounded. It remains a program: with other inputs it may run forever or
+use all memory, so serve only programs of known origin.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ Hidden = list[torch.Tensor]
 
 
 class ExportedPolicy:
-    """See the module. Remembers the hidden states of sessions; belongs to the inference worker."""
+    """See the module. Keeps the hidden states of sessions; owned by the inference worker."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class ExportedPolicy:
         self._sidecar = sidecar
         self._scales = scales
         self._description = description
-        self._together = description.batch_limit != 1
+        self._is_batched = description.batch_limit != 1
         self._device = torch.device(description.device)
         self._cameras = {camera.name: camera for camera in sidecar.cameras}
         self._states: SessionStates[Hidden] = SessionStates(state_limit)
@@ -80,7 +80,7 @@ class ExportedPolicy:
 
     def predict(self, requests: list[PolicyRequest]) -> list[Prediction]:
         """Return one prediction each. Raises PolicyError for a wrong request, nothing changed."""
-        groups = [requests] if self._together else [[request] for request in requests]
+        groups = [requests] if self._is_batched else [[request] for request in requests]
         answers = [answer for group in groups if group for answer in self._predict(group)]
         if self._sidecar.states:
             for request, (_, hidden) in zip(requests, answers, strict=True):
@@ -90,11 +90,11 @@ class ExportedPolicy:
     def reset(self, session_id: str) -> None:
         self._states.forget(session_id)
 
-    def probe(self) -> None:
-        """Run the program on zeros. Raises PolicyError for what it gives, forgets or remembers."""
-        for count in (1, 2) if self._together else (1,):
-            before = self._program.remembered()
-            hidden = [self._fresh() for _ in range(count)]
+    def verify(self) -> None:
+        """Run the program on zeros. Raises PolicyError for wrong outputs or hidden memory."""
+        for count in (1, 2) if self._is_batched else (1,):
+            before = self._program.buffer_copies()
+            hidden = [self._initial_states() for _ in range(count)]
             try:
                 with TensorSizeLimiter():
                     first, second = (self._run(self._zeros(count), hidden, 0) for _ in range(2))
@@ -111,7 +111,7 @@ class ExportedPolicy:
                 torch.allclose(one, other, rtol=1e-3, atol=1e-3, equal_nan=True)
                 for one, other in zip(first, second, strict=True)
             )
-            if not same or not all(map(torch.equal, before, self._program.remembered())):
+            if not same or not all(map(torch.equal, before, self._program.buffer_copies())):
                 raise PolicyError(
                     'the program answers the same input differently, or changes its own buffers; '
                     f'if it draws random numbers, set stochastic in {SETTINGS_FILE}, if it has a '
@@ -128,7 +128,7 @@ class ExportedPolicy:
             raise PolicyError(
                 f'the program gives {", ".join(got)}, but {SETTINGS_FILE} asks for '
                 f'{", ".join(map(str, wanted))} of torch.float32 (requests x chunk_size x '
-                'actions, then the states); export it anew, or correct the sizes'
+                'actions, then the states); export it again, or correct the sizes'
             )
 
     def _run(
@@ -141,16 +141,16 @@ class ExportedPolicy:
 
     def _predict(self, requests: list[PolicyRequest]) -> list[tuple[Prediction, Hidden]]:
         inputs = {
-            name: np.stack([self._shown(name, request) for request in requests])
+            name: np.stack([self._input(name, request) for request in requests])
             for name in self._sidecar.inputs
         }
         taken = [
             self._states.take(each.session_id, each.episode, each.episode_start)
             for each in requests
         ]
-        hidden = [self._fresh() if state is None else state for state, _ in taken]
+        hidden = [self._initial_states() if state is None else state for state, _ in taken]
         model, *states = self._run(inputs, hidden, requests[0].seed)
-        robot = self._scales[ACTION].original(model) if ACTION in self._scales else model
+        robot = self._scales[ACTION].denormalized(model) if ACTION in self._scales else model
         recurrent = bool(self._sidecar.states)
         return [
             (
@@ -166,10 +166,10 @@ class ExportedPolicy:
             for row, (state, lost) in enumerate(taken)
         ]
 
-    def _fresh(self) -> Hidden:
+    def _initial_states(self) -> Hidden:
         return [torch.zeros(shape, device=self._device) for shape in self._sidecar.states]
 
-    def _shown(self, name: str, request: PolicyRequest) -> np.ndarray:
+    def _input(self, name: str, request: PolicyRequest) -> np.ndarray:
         if name == STATE:
             return newest_state(request, len(self._sidecar.state_names))
         return resized(newest_image(request, name), self._cameras[name])
@@ -202,33 +202,33 @@ def resized(image: np.ndarray, camera: PolicyCamera) -> np.ndarray:
     return cv2.resize(image, (camera.width, camera.height), interpolation=cv2.INTER_AREA)
 
 
-def load(loading: LoadOptions) -> ExportedPolicy:
-    """Return the policy in the folder `loading.path`, on its device. Raises PolicyError."""
-    folder = Path(loading.path)
-    settings, program = _policy_files(loading.path)
-    check_no_lerobot_options(loading, KIND)
+def load(options: LoadOptions) -> ExportedPolicy:
+    """Return the policy in the folder `options.path`, on its device. Raises PolicyError."""
+    folder = Path(options.path)
+    settings, program = _policy_files(options.path)
+    check_no_lerobot_options(options, KIND)
     statistics = folder / STATISTICS_FILE
     sidecar = read_sidecar(settings)
-    device = torch_device(loading.device)
+    device = torch_device(options.device)
     scales, without = read_scales(
-        statistics, sidecar, device, missing_allowed=loading.allow_missing_statistics
+        statistics, sidecar, device, missing_allowed=options.allow_missing_statistics
     )
     files = [settings, program, *([statistics] if os.path.isfile(statistics) else [])]
     model = _read_onnx(program, sidecar)
     if model:
         files += sorted({folder / each.location for each in model.external})
-    description = _description(loading, sidecar, files, without)
+    description = _description(options, sidecar, files, without)
     if ACTION in scales:
         description = replace(description, action_range=scales[ACTION].range())
-    check_options_match(loading, description)
-    check_memory(loading, model.size_bytes if model else unpacked_bytes(program), HOST_COPY_COUNT)
-    set_cpu_threads(loading.cpu_threads)
+    check_options_match(options, description)
+    check_memory(options, model.size_bytes if model else unpacked_bytes(program), HOST_COPY_COUNT)
+    set_cpu_threads(options.cpu_threads)
     if model:
-        loaded: Program = load_onnx(model, _input_shapes(sidecar), device, loading.cpu_threads)
+        loaded: Program = load_onnx(model, _input_shapes(sidecar), device, options.cpu_threads)
     else:
         loaded = load_torch(program, device)
-    policy = ExportedPolicy(loaded, sidecar, scales, description, loading.state_limit)
-    policy.probe()
+    policy = ExportedPolicy(loaded, sidecar, scales, description, options.state_limit)
+    policy.verify()
     return policy
 
 
@@ -274,10 +274,10 @@ def _policy_files(path: str) -> tuple[Path, Path]:
 
 
 def _description(
-    loading: LoadOptions, sidecar: Sidecar, files: list[Path], without: list[str]
+    options: LoadOptions, sidecar: Sidecar, files: list[Path], without: list[str]
 ) -> PolicyDescription:
     try:
-        identity = fingerprint(loading.name or sidecar.id, files)
+        identity = fingerprint(options.name or sidecar.id, files)
     except OSError as error:
         raise PolicyError(f'cannot read the policy: {error}') from error
     note = f'no statistics for {", ".join(without)}: served without normalising them'
@@ -290,7 +290,7 @@ def _description(
         sidecar.chunk_size,
         sidecar.trained_fps,
         StateClass.RECURRENT if sidecar.states else StateClass.CHUNK_STATELESS,
-        device=loading.device,
+        device=options.device,
         stochastic=sidecar.stochastic,
         # a seed belongs to one request
         batch_limit=0 if sidecar.batched and not sidecar.stochastic else 1,

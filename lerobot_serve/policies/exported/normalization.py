@@ -1,6 +1,6 @@
 """
-Normalising what a program takes and gives, as LeRobot does: to mean 0 and deviation 1, or to
--1..1. Belongs to the inference worker.
+Normalize the inputs and outputs of a program as LeRobot does: to mean 0 and deviation 1, or to
+-1..1. Owned by the inference worker.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class FeatureScale:
             )
         return ActionRange(tuple(low.tolist()), tuple(high.tolist()))
 
-    def original(self, values: torch.Tensor) -> torch.Tensor:
+    def denormalized(self, values: torch.Tensor) -> torch.Tensor:
         return (values - self.lowest) * self.spread + self.start
 
 
@@ -85,7 +85,7 @@ def _statistic(file: Path, name: str, tensor: torch.Tensor, sidecar: Sidecar) ->
     if tensor.numel() != count or not tensor.is_floating_point() or not tensor.isfinite().all():
         raise PolicyError(
             f'{file}: {name} must be {count} finite numbers, got {tuple(tensor.shape)} of '
-            f'{tensor.dtype}; export the statistics of this policy anew'
+            f'{tensor.dtype}; export the statistics of this policy again'
         )
     # images are N x 3 x height x width, the others N x ... x values
     return tensor.float().reshape((count,) if feature in counts else (count, 1, 1))
@@ -95,7 +95,7 @@ def _scale(where: str, mode: str, first: torch.Tensor, second: torch.Tensor) -> 
     spread = second if mode == 'mean_std' else second - first
     if (spread < 0).any():
         raise PolicyError(
-            f'{where}: std must be at least 0, and max at least min; export the statistics anew'
+            f'{where}: std must be at least 0, and max at least min; export the statistics again'
         )
     if mode == 'mean_std':
         return FeatureScale(first, spread, spread + MIN_SPREAD, 0.0)

@@ -1,9 +1,9 @@
 """
-What an ONNX file holds, read field by field before onnxruntime sees it. No torch, any thread.
+Parse an ONNX file field by field before onnxruntime reads it. No torch, any thread.
 
-A file is refused for each field, operator and type that is not in `onnx_schema`. Fields that may
-stand once must not stand twice, since two readers may then take one file for different ones.
-Sizes are compared with what the file has, and tensors in other files are only those of its folder.
+A file is refused for each field, operator and type that is not in `onnx_schema`. A singular field
+must not occur twice, since two readers may then take one file for different ones. Sizes are
+compared with the size of the file, and external tensors must be files of the same folder.
 """
 
 from __future__ import annotations

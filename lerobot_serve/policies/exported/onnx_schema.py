@@ -1,8 +1,8 @@
 """
-The messages, fields and operators of ONNX that a program may have; plain data.
+The allowed messages, fields and operators of ONNX; plain data.
 
-Left out are functions, training, sparse and quantised tensors, sequences, maps, strings, loops and
-random numbers, and whatever names code.
+Not allowed are functions, training, sparse and quantized tensors, sequences, maps, strings, loops,
+random numbers and everything that names code.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """
-Running an ONNX file with onnxruntime, from bytes that were checked. No torch.
+Run an ONNX file with onnxruntime, from bytes that were checked. No torch.
 
 As a program, this file is the trial: a child process that loads the model and runs it once within
-bounded memory and time, so that what a file makes of onnxruntime costs the child alone. It reads
-one line of JSON and the model's bytes, and writes one line of JSON.
+bounded memory and time, so that a crash of onnxruntime ends only the child. It reads one line of
+JSON and the model's bytes, and writes one line of JSON.
 """
 
 from __future__ import annotations
@@ -145,8 +145,8 @@ def run_in_child_process(model: OnnxModel, shapes: Sequence[tuple[int, ...]]) ->
         answer = json.loads(done.stdout.splitlines()[-1]) if done.stdout else {}
     except subprocess.TimeoutExpired as error:
         raise PolicyError(
-            f'the program in {model.folder} did not answer within {TRIAL_TIMEOUT_S:g} s; it computes too '
-            'long to serve a robot'
+            f'the program in {model.folder} did not answer within {TRIAL_TIMEOUT_S:g} s; it is '
+            'too slow to serve a robot'
         ) from error
     except ValueError:
         answer = {}

@@ -1,8 +1,8 @@
 """
-A program's zip archive, looked through before torch sees it. Any thread.
+Check and rewrite the zip archive of a program before torch reads it. Any thread.
 
-What torch is given is written anew from the members that were checked: two readers may take one
-file for different ones, and this way there is nothing in it that was not looked at.
+torch receives an archive rewritten from the checked members: two readers may take one file for
+different ones, and the rewritten one contains only what was checked.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import zlib
 
 from lerobot_serve.policies.base import PolicyError
 
-# what becomes of a member with such a name; None leaves it out
+# member name -> its rule; None leaves the member out
 MemberRules = dict[str, Callable[[bytes], bytes | None]]
 READ_ERRORS = (
     OSError,
@@ -41,7 +41,7 @@ def keep_member(data: bytes) -> bytes:
 
 
 def drop_member(data: bytes) -> None:
-    """Leave out a member that nobody needs."""
+    """Leave out an unused member."""
 
 
 def checked_archive(file: Path, rules: MemberRules) -> io.BytesIO:
@@ -56,7 +56,7 @@ def checked_archive(file: Path, rules: MemberRules) -> io.BytesIO:
     except UnsafeProgram as error:
         raise PolicyError(
             f'{file} is refused: it {error}; a program is loaded only when nothing in it can run '
-            'as Python or reach files, export it anew'
+            'as Python or reach files, export it again'
         ) from error
     except READ_ERRORS as error:
         raise _unreadable(file, error) from error
@@ -67,7 +67,7 @@ def checked_archive(file: Path, rules: MemberRules) -> io.BytesIO:
 def _members(archive: zipfile.ZipFile, file: Path) -> list[zipfile.ZipInfo]:
     names = archive.namelist()
     if len(set(names)) < len(names):
-        raise PolicyError(f'{file} holds two members of one name; export it anew')
+        raise PolicyError(f'{file} holds two members of one name; export it again')
     members = archive.infolist()
     # torch compresses nothing, so what is read is no more than what is there
     if any(member.compress_type != zipfile.ZIP_STORED for member in members):
@@ -88,6 +88,6 @@ def _rule(name: str, rules: MemberRules) -> Callable[[bytes], bytes | None]:
 
 def _unreadable(file: Path, error: Exception) -> PolicyError:
     return PolicyError(
-        f'{file} is not a readable program archive ({error}); copy it again, in binary, and with '
-        'git lfs if it is only a pointer'
+        f'{file} is not a readable program archive ({error}); copy it again in binary mode; '
+        'fetch it with git lfs if it is a pointer file'
     )

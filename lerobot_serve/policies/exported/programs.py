@@ -1,7 +1,7 @@
 """
-The two forms of a program, each behind the same call. Belongs to the inference worker.
+Run a program of torch.export or ONNX behind one interface. Owned by the inference worker.
 
-A program takes batches of float32, the inputs of policy.json and then its states, and gives a
+A program takes batches of float32, the inputs of policy.json and then its states, and returns a
 chunk and then its new states.
 """
 
@@ -36,7 +36,7 @@ class Program(Protocol):
     def run(self, inputs: list[torch.Tensor], seed: int | None) -> Sequence[Any]:
         """Return the outputs in order; a seed only for a program that draws random numbers."""
 
-    def remembered(self) -> list[torch.Tensor]:
+    def buffer_copies(self) -> list[torch.Tensor]:
         """Return copies of what a run could change."""
 
 
@@ -53,7 +53,7 @@ class TorchProgram:
             outputs = self._module(*inputs)
         return outputs if isinstance(outputs, (tuple, list)) else (outputs,)
 
-    def remembered(self) -> list[torch.Tensor]:
+    def buffer_copies(self) -> list[torch.Tensor]:
         return [buffer.clone() for buffer in self._module.buffers()]
 
 
@@ -72,7 +72,7 @@ class OnnxProgram:
         outputs = self._session.run(None, values)
         return [torch.from_numpy(each).to(self._device) for each in outputs]
 
-    def remembered(self) -> list[torch.Tensor]:
+    def buffer_copies(self) -> list[torch.Tensor]:
         return []
 
 

@@ -1,8 +1,8 @@
 """
-Reading and checking policy.json of an exported program; plain Python, any thread.
+Read and check policy.json of an exported program. No torch, any thread.
 
-The program holds the network alone; this says what goes in and comes out: names, order, shapes,
-rate, the scale of images, and how each feature is normalised.
+The program contains only the network; policy.json describes its inputs and outputs: names, order,
+shapes, rate, the scale of images, and the normalization of each feature.
 """
 
 from __future__ import annotations

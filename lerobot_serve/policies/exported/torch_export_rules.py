@@ -1,10 +1,10 @@
 """
-What a program of torch.export may hold: the rules for the members of its archive.
+Rules for the members of a torch.export archive.
 
-torch.export.load trusts its file: it unpickles the sample inputs and whatever asks for it, gives
-symbolic sizes to sympy, which evaluates them as Python, compiles guards and names into source
-text, looks operators up by any path below `torch`, and loads compiled libraries. So sample inputs,
-guards and metadata are left out, and the rest is held to what a plain program of tensors needs.
+torch.export.load trusts its file: it unpickles the sample inputs and members that request it,
+passes symbolic sizes to sympy, which evaluates them as Python, compiles guards and names into
+source text, looks operators up by any path below `torch`, and loads compiled libraries. So sample
+inputs, guards and metadata are left out, and the rest is limited to plain programs of tensors.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ TREE_TYPES = {None, 'builtins.tuple', 'builtins.list', 'builtins.dict'}
 
 
 def sanitized_graph(data: bytes) -> bytes:
-    """Return models/model.json with nothing in it that could run. Raises UnsafeProgram, ValueError."""
+    """Return models/model.json without code. Raises UnsafeProgram, ValueError."""
     if len(data) > GRAPH_LIMIT_BYTES:
         raise UnsafeProgram(f'describes its graph in {len(data)} bytes')
     return json.dumps(_sanitized(json.loads(data))).encode()
@@ -202,7 +202,7 @@ EXPORT_RULES: MemberRules = {
     r'data/weights/model_weights_config\.json': check_payload,
     r'data/constants/model_constants_config\.json': check_payload,
     r'data/weights/weight_\d+|data/constants/tensor_\d+': keep_member,
-    r'archive_format|archive_version|\.data/version|\.data/serialization_id|byteorder': keep_member,
+    r'archive_format|archive_version|byteorder|\.data/(version|serialization_id)': keep_member,
     # pickled, but nothing except another export needs them
     r'data/sample_inputs/model\.pt': lambda data: b'',
     r'extra/.*': drop_member,

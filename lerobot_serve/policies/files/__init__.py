@@ -1,5 +1,5 @@
 """
-Reads and checks the files of a policy without running anything in them.
+Read and check the files of a policy without running anything in them.
 Each policy kind and `resources.footprint` call it while they load. No torch except in
 `safetensors_file`. Stateless; any thread.
 """

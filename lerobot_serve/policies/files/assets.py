@@ -1,8 +1,8 @@
 """
-The tokenizers and language models that a LeRobot policy names, found on this machine.
+Find the tokenizers and language models of a LeRobot policy on this machine.
 
-A name is a folder here, or the id of a repository in the local cache of the Hugging Face hub. The
-hub itself is never asked. No torch, any thread.
+A name is a local folder, or the id of a repository in the local cache of the Hugging Face hub. The
+hub itself is never contacted. No torch, any thread.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """
-Sizes that files declare, read from their headers before anything is loaded. No torch, any thread.
+Read the sizes that files declare from their headers, before loading. No torch, any thread.
 
-A sparse file or an archive may take 4 KB on disk and gigabytes in memory: what counts is what the
-header declares, and the header itself is bounded.
+A sparse file or an archive may take 4 KB on disk and gigabytes in memory, so the declared sizes
+count, and the header itself is bounded.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ ITEM_BYTES = {
 
 @dataclass(frozen=True, slots=True)
 class TensorHeader:
-    """What a safetensors file says of one tensor."""
+    """One tensor in the header of a safetensors file."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -68,7 +68,7 @@ def read_json(file: Path, limit_bytes: int = JSON_LIMIT_BYTES) -> Any:
 
 def tensor_headers(file: Path) -> dict[str, TensorHeader]:
     """
-    Return what a safetensors file declares, by tensor. Raises PolicyError.
+    Return the tensors that a safetensors file declares. Raises PolicyError.
 
     Offsets must cover the file without gap or overlap, so the sizes are those of the file.
     """
@@ -86,7 +86,7 @@ def tensor_headers(file: Path) -> dict[str, TensorHeader]:
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise PolicyError(
             f'{file} is not a readable safetensors file ({" ".join(str(error).split())[:200]}); '
-            'copy it again, in binary, and with git lfs if it is only a pointer'
+            'copy it again in binary mode; fetch it with git lfs if it is a pointer file'
         ) from error
 
 
@@ -118,17 +118,17 @@ def _header(name: str, entry: dict[str, Any]) -> TensorHeader:
 
 
 def tensor_bytes(file: Path) -> int:
-    """Return what the tensors of a safetensors file take. Raises PolicyError."""
+    """Return the bytes of all tensors of a safetensors file. Raises PolicyError."""
     return sum(header.size_bytes for header in tensor_headers(file).values())
 
 
 def unpacked_bytes(file: Path) -> int:
-    """Return how large the members of a zip archive say they are together. Raises PolicyError."""
+    """Return the declared size of all members of a zip archive. Raises PolicyError."""
     try:
         with zipfile.ZipFile(file) as archive:
             return sum(member.file_size for member in archive.infolist())
     except (OSError, ValueError, LookupError, RuntimeError, zipfile.BadZipFile) as error:
         raise PolicyError(
-            f'{file} is not a readable program archive ({error}); copy it again, in binary, and '
-            'with git lfs if it is only a pointer'
+            f'{file} is not a readable program archive ({error}); copy it again in binary '
+            'mode; fetch it with git lfs if it is a pointer file'
         ) from error

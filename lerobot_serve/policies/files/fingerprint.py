@@ -1,4 +1,4 @@
-"""Which policy is this? The SHA-256 of everything that decides what it does."""
+"""Compute the fingerprint of a policy: the SHA-256 of all files that determine its output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A folder that is about to be written: it must be new, or empty. No torch, any thread."""
+"""Create an output folder, which must be new or empty. No torch, any thread."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from lerobot_serve.policies.base import PolicyError
 
 
 def make_empty_folder(folder: Path) -> None:
-    """Make a folder, or take an empty one. Raises PolicyError for one that holds something."""
+    """Create a folder, or accept an empty one. Raises PolicyError for any other."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         held = sorted(path.name for path in folder.iterdir())

@@ -1,7 +1,7 @@
 """
-Reading and checking policy.json, the plain data that describes a policy of this package.
+Read and check policy.json, the plain data that describes a policy of this package.
 
-A field that is missing, unknown or against its rule is refused by name. Any thread.
+A missing, unknown or invalid field is refused by name. Any thread.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ RATE_LIMIT_HZ = 1000
 
 @dataclass(frozen=True, slots=True)
 class FieldRule:
-    """What one field must be: in words, and as a test."""
+    """The rule of one field: its description and its test."""
 
     text: str
-    holds: Callable[[Any], bool]
+    is_valid: Callable[[Any], bool]
 
 
 def one_of(*allowed: Any) -> FieldRule:
-    """Return the rule that a field is one of these, of the same type."""
+    """Return the rule for one of these values, type included."""
     return FieldRule(
         ' or '.join(map(repr, allowed)),
         lambda value: any(type(value) is type(one) and value == one for one in allowed),
@@ -85,7 +85,7 @@ def read_fields(
     file: Path, rules: dict[str, FieldRule], optional: dict[str, FieldRule] | None = None
 ) -> dict[str, Any]:
     """
-    Return the fields of a JSON file, its cameras checked too; `optional` ones may be missing.
+    Return the checked fields of a JSON file; `optional` ones may be missing.
 
     Raises PolicyError.
     """
@@ -105,12 +105,12 @@ def read_fields(
 
 
 def cameras(values: dict[str, Any]) -> tuple[PolicyCamera, ...]:
-    """Return the cameras of fields that were read."""
+    """Return the cameras of checked fields."""
     return tuple(PolicyCamera(**camera) for camera in values['cameras'])
 
 
 def check_fields(values: Any, rules: dict[str, FieldRule], where: str) -> None:
-    """Raise PolicyError unless the values are the fields of the rules, each as its rule says."""
+    """Raise PolicyError unless the values have exactly these fields and all are valid."""
     if not isinstance(values, dict):
         raise PolicyError(
             f'{where} must be a group of fields {", ".join(rules)}, got {values!r:.60}'
@@ -121,5 +121,5 @@ def check_fields(values: Any, rules: dict[str, FieldRule], where: str) -> None:
     for name, rule in rules.items():
         if name not in values:
             raise PolicyError(f'{where}: {name} is missing; it must be {rule.text}')
-        if not rule.holds(values[name]):
+        if not rule.is_valid(values[name]):
             raise PolicyError(f'{where}: {name} must be {rule.text}, got {values[name]!r:.60}')

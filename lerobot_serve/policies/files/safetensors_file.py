@@ -1,4 +1,4 @@
-"""Reading a safetensors file; called by whoever loads a policy."""
+"""Read a safetensors file. Thread: the one that loads a policy."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from lerobot_serve.policies.base import PolicyError
 
 
 def read_tensors(file: Path) -> dict[str, torch.Tensor]:
-    """Return the tensors of a file, in the host's memory. Raises PolicyError."""
+    """Return the tensors of a file in host memory. Raises PolicyError."""
     try:
         # copied, so that the file may be replaced while the policy runs
         return {name: tensor.clone() for name, tensor in load_file(file).items()}
     except (SafetensorError, OSError, ValueError, KeyError) as error:
         raise PolicyError(
-            f'{file} is not a readable safetensors file ({error}); copy it again, in '
-            'binary, and with git lfs if it is only a pointer'
+            f'{file} is not a readable safetensors file ({error}); copy it again in '
+            'binary mode; fetch it with git lfs if it is a pointer file'
         ) from error

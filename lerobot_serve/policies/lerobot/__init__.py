@@ -1,5 +1,5 @@
 """
 LeRobot checkpoints, served by LeRobot's own networks and processors.
 `loader` is the entry point: `checkpoint` is checked, `compat` imports LeRobot, `loading` builds
-the policy, `prediction` answers requests. Thread: `inference`.
+the policy, `prediction` runs it. Thread: `inference`.
 """

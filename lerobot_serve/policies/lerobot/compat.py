@@ -1,8 +1,8 @@
 """
-Bringing LeRobot in: the one place that knows where its parts lie in which version. From then on
-the process is sealed: no code from folders, no network (`seal`).
+Import LeRobot: the only module that knows the locations of its parts by version. After the import
+the process is sealed: no code from folders, no network (`hardening`).
 
-Called by whoever loads a policy; nothing of LeRobot is imported before.
+Thread: the one that loads a policy; LeRobot is not imported before.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def import_trusted(packages: tuple[str, ...]) -> None:
             with quiet():
                 importlib.import_module(package)
         except Exception as error:
-            # the code of another package: nobody knows what it raises
+            # code of another package may raise anything
             raise PolicyError(
                 f'trusted_packages names {package!r:.80}, which cannot be imported here '
                 f'({in_one_line(error)}); install it where the policy server runs'

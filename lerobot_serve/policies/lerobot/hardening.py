@@ -1,10 +1,9 @@
 """
-Taking from the libraries below LeRobot what a policy folder must never reach: code and network.
+Disable code from folders and the network in the libraries that LeRobot uses.
 
-transformers runs Python that lies beside a tokenizer when it is asked to trust it, and LeRobot
-asks in places. So the functions that import such code are replaced, whatever asks for them and
-whatever was checked before, and the Hugging Face hub is offline for the whole process. Called
-once, by what brings LeRobot in.
+transformers runs Python from the folder of a tokenizer if asked to trust it, and LeRobot asks in
+places. So the functions that import such code are replaced, for every caller, and the Hugging Face
+hub is offline for the whole process. `compat` calls this once.
 """
 
 from __future__ import annotations
@@ -61,9 +60,9 @@ def _is_transformers(name: str) -> bool:
 
 def _refuse_code(*args: Any, **kwargs: Any) -> Any:
     raise PolicyError(
-        'the policy wants to run Python that lies beside a tokenizer or model '
-        f'({str(args[0])[:120] if args else "unnamed"}); a policy brings no code: use a tokenizer '
-        'or model that transformers itself has'
+        'the policy requests Python code beside a tokenizer or model '
+        f'({str(args[0])[:120] if args else "unnamed"}); code from policy folders is not '
+        'loaded: use a tokenizer or model that transformers itself has'
     )
 
 

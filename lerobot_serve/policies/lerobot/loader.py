@@ -1,4 +1,4 @@
-"""Loading a LeRobot policy directory; called by whoever loads a policy, once."""
+"""Load a LeRobot policy directory. Thread: the one that loads a policy."""
 
 from __future__ import annotations
 
@@ -48,23 +48,23 @@ from lerobot_serve.policies.resources.memory import check_memory
 T = TypeVar('T')
 
 
-def load(loading: LoadOptions) -> LeRobotPolicy:
-    """Return the policy in the directory `loading.path`, tried out once. Raises PolicyError."""
-    set_cpu_threads(loading.cpu_threads)
-    device = torch_device(loading.device)
-    folder = read_checkpoint(loading.path, loading.trusted_packages)
-    kind = policy_type_spec(folder.policy_type, loading.trusted_packages)
-    check_dtype(folder.policy_type, kind, loading.dtype)
-    features = read_features(folder, loading)
+def load(options: LoadOptions) -> LeRobotPolicy:
+    """Return the policy in the directory `options.path`, tried out once. Raises PolicyError."""
+    set_cpu_threads(options.cpu_threads)
+    device = torch_device(options.device)
+    folder = read_checkpoint(options.path, options.trusted_packages)
+    kind = policy_type_spec(folder.policy_type, options.trusted_packages)
+    check_dtype(folder.policy_type, kind, options.dtype)
+    features = read_features(folder, options)
     headers = tensor_headers(folder.weights_file)
-    notes = check_statistics(folder, loading.allow_missing_statistics)
-    check_memory(loading, declared_bytes(folder.path))
+    notes = check_statistics(folder, options.allow_missing_statistics)
+    check_memory(options, declared_bytes(folder.path))
     lerobot()
-    import_trusted(loading.trusted_packages)
+    import_trusted(options.trusted_packages)
     with quiet():
-        network_class = _load_part(folder, 'its type', lambda: _network_class(folder, loading))
+        network_class = _load_part(folder, 'its type', lambda: _network_class(folder, options))
         config = _load_part(
-            folder, CONFIG_FILE, lambda: _load_config(folder, device, kind, loading.dtype)
+            folder, CONFIG_FILE, lambda: _load_config(folder, device, kind, options.dtype)
         )
         _load_part(
             folder,
@@ -74,34 +74,34 @@ def load(loading: LoadOptions) -> LeRobotPolicy:
         network = _load_part(
             folder,
             'the network',
-            lambda: load_network(folder, network_class, config, loading.dtype),
+            lambda: load_network(folder, network_class, config, options.dtype),
         )
-        pipelines = _load_part(
+        processors = _load_part(
             folder,
             'the processors',
-            lambda: load_processors(folder, config, device, loading.trusted_packages),
+            lambda: load_processors(folder, config, device, options.trusted_packages),
         )
         description = describe_policy(
             folder,
-            loading,
+            options,
             features,
             kind,
             config,
-            relative=pipelines.relative and not pipelines.anchored,
+            relative=processors.is_relative and not processors.can_reanchor,
             notes=notes,
         )
-        if not pipelines.relative:
+        if not processors.is_relative:
             description = replace(description, action_range=action_range(folder))
         return _load_part(
             folder,
             'a first prediction',
             lambda: try_policy(
                 network,
-                pipelines,
+                processors,
                 description,
                 kind,
-                loading.state_limit,
-                autocast_dtype(config, loading.dtype),
+                options.state_limit,
+                autocast_dtype(config, options.dtype),
             ),
         )
 
@@ -120,17 +120,17 @@ def _load_part(folder: Checkpoint, what: str, work: Callable[[], T]) -> T:
         ) from error
 
 
-def _network_class(folder: Checkpoint, loading: LoadOptions) -> Any:
+def _network_class(folder: Checkpoint, options: LoadOptions) -> Any:
     """Return the class of the network. Raises PolicyError for a type without one."""
     parts, name = lerobot(), folder.policy_type
     if name not in parts.config_class.get_known_choices():
         raise PolicyError(
             f'{folder.path / CONFIG_FILE} is of the type {name!r:.80}, which neither LeRobot '
-            f'{parts.version} nor {", ".join(loading.trusted_packages) or "a trusted package"} '
+            f'{parts.version} nor {", ".join(options.trusted_packages) or "a trusted package"} '
             f'brings; served are {served_types()}'
         )
     chosen = parts.config_class.get_choice_class(name)
-    if name not in POLICY_TYPES and not is_trusted(chosen, loading.trusted_packages):
+    if name not in POLICY_TYPES and not is_trusted(chosen, options.trusted_packages):
         raise PolicyError(
             f'the type {name!r} is of {chosen.__module__.partition(".")[0]}, whose types are not '
             f'served; served are {served_types()}'

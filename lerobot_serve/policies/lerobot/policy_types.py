@@ -1,4 +1,4 @@
-"""Which of LeRobot's policy types are served, and how; plain data, any thread."""
+"""The LeRobot policy types that are served, and how. Plain data, any thread."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lerobot_serve.wire.schema import StateClass
 @dataclass(frozen=True, slots=True)
 class PolicyTypeSpec:
     """
-    How one type of policy is served.
+    How a policy type is served.
 
     `resizes`: its network scales images itself, so frames of any size may come. A `batch_limit` of
     1 is for those whose batches were not seen to equal single requests. `steps` are the fields of
@@ -58,7 +58,9 @@ POLICY_TYPES = {
         dtypes=FLOAT32_OR_BFLOAT16,
     ),
 }
-NEEDS_CODE = 'LeRobot runs Python from a folder to load it, and a policy brings no code'
+NEEDS_CODE = (
+    'LeRobot runs Python from a folder to load it, and code from policy folders is not loaded'
+)
 REFUSED_TYPES = {
     'sac': 'it chooses one action at a time and has no chunk',
     'reward_classifier': 'it judges images and gives no actions',
@@ -68,16 +70,16 @@ REFUSED_TYPES = {
     'wall_x': f'{NEEDS_CODE} (its action tokenizer)',
     'xvla': 'the size of its network is in settings of no fixed form, so it has no bound',
 }
-# of another package: nobody knows what it remembers, so it serves one session
+# type of another package: its state is unknown, so it serves one session
 EXTERNAL_TYPE = PolicyTypeSpec(StateClass.EXCLUSIVE, batch_limit=1)
 
 
 def policy_type_spec(policy_type: str, trusted_packages: tuple[str, ...] = ()) -> PolicyTypeSpec:
-    """Return how a type is served. Raises PolicyError for one that is not."""
+    """Return how a type is served. Raises PolicyError for an unsupported one."""
     if policy_type in REFUSED_TYPES:
         raise PolicyError(
-            f'a policy of the type {policy_type!r} cannot be served: {REFUSED_TYPES[policy_type]}; '
-            f'served are {served_types()}'
+            f'a policy of the type {policy_type!r} cannot be served: '
+            f'{REFUSED_TYPES[policy_type]}; served are {served_types()}'
         )
     if policy_type in POLICY_TYPES:
         return POLICY_TYPES[policy_type]

@@ -1,4 +1,4 @@
-"""The device and the threads that torch computes with; called by whoever loads a policy."""
+"""Select the device and the CPU threads of torch. Thread: the one that loads a policy."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ DEVICE = re.compile(r'cpu|mps|cuda(:\d+)?')
 
 
 def torch_device(text: str) -> torch.device:
-    """Return a device that torch can use here. Raises PolicyError."""
+    """Return a usable device. Raises PolicyError."""
     if not DEVICE.fullmatch(text):
         raise PolicyError(f"device must be 'cpu' or 'cuda:N', got {text!r}")
     try:
@@ -28,6 +28,6 @@ def torch_device(text: str) -> torch.device:
 
 
 def set_cpu_threads(count: int) -> None:
-    """Compute with so many threads on the CPU, in the whole process; 0 leaves torch's own."""
+    """Set the number of CPU threads of the process; 0 leaves the default of torch."""
     if count:
         torch.set_num_threads(count)

@@ -1,8 +1,8 @@
 """
-How much memory the files of a policy take once they are loaded, from their headers. No torch.
+Compute the memory of the files of a policy from their headers, before loading. No torch.
 
-Counted is all that a loader reads: weights, states of processor steps, programs, tokenizers and
-language models. Called before any of it is loaded; any thread.
+Counts all that a loader reads: weights, states of processor steps, programs, tokenizers and
+language models. Any thread.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SIZE_READERS = {'.safetensors': tensor_bytes, '.pt2': unpacked_bytes}
 
 def declared_bytes(folder: Path) -> int:
     """
-    Return what the files of the policy in a folder, and the assets they name, declare together.
+    Return the bytes that the files of a policy folder and their assets declare.
 
     0 for a path that is no folder: that of a policy without files. Raises PolicyError for a file
     whose header cannot be read, and for an asset that is not on this machine.
@@ -59,7 +59,7 @@ def declared_bytes(folder: Path) -> int:
 
 
 def file_bytes(file: Path) -> int:
-    """Return what one file declares. Raises PolicyError."""
+    """Return the bytes that one file declares. Raises PolicyError."""
     declared = SIZE_READERS.get(file.suffix)
     return declared(file) if declared else file.stat().st_size
 

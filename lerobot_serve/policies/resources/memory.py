@@ -1,7 +1,7 @@
 """
-Whether there is room for a policy, asked before its weights are read; and giving room back.
+Check free memory before the weights of a policy are read, and release unused memory.
 
-Called by whoever loads a policy. What others are about to take is the guard's to know.
+Reservations of other processes are in `memory_reservation`. Thread: the one that loads a policy.
 """
 
 from __future__ import annotations
@@ -20,39 +20,39 @@ KIB, MB = 1 << 10, 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class MemoryCapacity:
-    """The memory of one place, which is named in words."""
+    """The free and total memory of a host, cgroup or device."""
 
-    place: str
+    location: str
     free_bytes: int
     total_bytes: int
 
 
-def check_memory(loading: LoadOptions, weight_bytes: int, host_copies: int = 1) -> None:
+def check_memory(options: LoadOptions, weight_bytes: int, host_copies: int = 1) -> None:
     """
-    Raise PolicyError unless weights of this size fit where they go.
+    Raise PolicyError unless weights of this size fit on the host and the device.
 
     `host_copies` is how often the weights lie in the host's memory while they are read. Pages of a
     mapped file do not count, the system drops them when it needs room: measured with a safetensors
     file of 1 GB, the process grows by 2 GB, and 1 GB of that is the file.
     """
-    kept_bytes = weight_bytes + loading.memory_margin_bytes
+    kept_bytes = weight_bytes + options.memory_margin_bytes
     read_bytes = weight_bytes * host_copies
-    if loading.device.startswith('cuda'):
-        require_free(kept_bytes, cuda_memory(loading.device), loading)
-        require_free(read_bytes, host_memory(), loading)
+    if options.device.startswith('cuda'):
+        require_free(kept_bytes, cuda_memory(options.device), options)
+        require_free(read_bytes, host_memory(), options)
     else:
-        require_free(max(kept_bytes, read_bytes), host_memory(), loading)
+        require_free(max(kept_bytes, read_bytes), host_memory(), options)
 
 
-def require_free(needed_bytes: int, room: MemoryCapacity, loading: LoadOptions) -> None:
-    """Raise PolicyError unless so much is free."""
+def require_free(needed_bytes: int, room: MemoryCapacity, options: LoadOptions) -> None:
+    """Raise PolicyError unless this memory is free."""
     if needed_bytes <= room.free_bytes:
         return
     raise PolicyError(
-        f'the policy in {loading.path!r} needs {needed_bytes / MB:.0f} MB of {room.place}, of '
+        f'the policy in {options.path!r} needs {needed_bytes / MB:.0f} MB of {room.location}, of '
         f'which {room.free_bytes / MB:.0f} of {room.total_bytes / MB:.0f} MB are free; take a '
-        'smaller policy or another device, end what else uses the memory, or lower '
-        f'memory_margin_mb (now {loading.memory_margin_bytes / MB:.0f}) if this policy needs less '
+        'smaller policy or another device, stop other programs that use it, or lower '
+        f'memory_margin_mb (now {options.memory_margin_bytes / MB:.0f}) if this policy needs less '
         'beside its weights'
     )
 
@@ -81,7 +81,7 @@ def cuda_device_key(device: str) -> str:
 
 
 def host_memory() -> MemoryCapacity:
-    """Return what this process may still take: the machine's memory, or less in a container."""
+    """Return the memory available to this process: that of the machine, or of its cgroup."""
     machine = machine_memory(MEMORY_INFO.read_text())
     try:
         rooms = [machine, *cgroup_memory(OWN_CGROUPS.read_text(), CGROUPS)]
@@ -91,7 +91,7 @@ def host_memory() -> MemoryCapacity:
 
 
 def machine_memory(text: str) -> MemoryCapacity:
-    """Return what /proc/meminfo says."""
+    """Return the memory in /proc/meminfo."""
     lines = (line.split() for line in text.splitlines())
     sizes = {words[0]: int(words[1]) * KIB for words in lines if len(words) > 1}
     return MemoryCapacity("this machine's memory", sizes['MemAvailable:'], sizes['MemTotal:'])
@@ -122,7 +122,7 @@ def cgroup_memory(text: str, root: Path) -> list[MemoryCapacity]:
 
 @dataclass(frozen=True, slots=True)
 class CgroupFiles:
-    """The names that a version of cgroups has for the same things."""
+    """The file names of a cgroup version."""
 
     limit: str
     usage: str
@@ -150,7 +150,7 @@ def _cgroup_limit(folder: Path, files: CgroupFiles) -> MemoryCapacity | None:
 
 
 def release_unused() -> None:
-    """Give back what nobody refers to any more, on the host and on the device."""
+    """Release unreferenced memory, on the host and on the device."""
     gc.collect()
     torch = sys.modules.get('torch')
     if torch is not None and torch.cuda.is_initialized():

@@ -1,9 +1,9 @@
 """
-Whether a policy may be loaded beside what is loaded already: asked, and reserved, before it is.
+Reserve memory for a policy before it is loaded; wait while other processes load.
 
-Two rules for each device. What policies declare stays below SHARE of the memory there is: the rest
-is for what they compute with, for other programs and for the system. And what one needs, margin
-included, must be free once those have loaded that are at it. The inference thread.
+Two rules for each device: the declared bytes of all policies stay below MAX_DECLARED_SHARE of the
+memory, and the needed bytes, margin included, are free once running loads have finished. Inference
+thread.
 """
 
 from __future__ import annotations
@@ -30,79 +30,77 @@ RETRY_PERIOD_S, RESERVE_TIMEOUT_S = 0.1, 900.0
 
 
 class MemoryBusy(Exception):
-    """There is no room now, and may be when the others have loaded."""
+    """Not enough memory until the loads of other processes finish."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryNeed:
-    """
-    A device, and what a policy wants of it: what counts against the share, and what must be free.
-    """
+    """A device with the declared bytes, which count for the share, and the bytes needed free."""
 
-    key: str
-    room: Callable[[], MemoryCapacity]
+    device_key: str
+    capacity: Callable[[], MemoryCapacity]
     declared_bytes: int
     needed_bytes: int
 
 
 class MemoryReservation:
-    """What one policy holds on its devices."""
+    """The reservations of one policy on its devices."""
 
     def __init__(self) -> None:
-        self.lasting: list[HeldReservation] = []
+        self.while_loaded: list[HeldReservation] = []
         self.while_loading: list[HeldReservation] = []
 
-    def loaded(self) -> None:
-        """The policy is loaded and warm: free memory shows what it took."""
+    def on_loaded(self) -> None:
+        """The policy is loaded and warmed up: free memory includes its use."""
         for held in self.while_loading:
             held.release()
-        for held in self.lasting:
-            held.loaded()
+        for held in self.while_loaded:
+            held.on_loaded()
 
     def release(self) -> None:
-        """The policy is let go, or was never loaded."""
-        for held in (*self.while_loading, *self.lasting):
+        """The policy was unloaded or failed to load."""
+        for held in (*self.while_loading, *self.while_loaded):
             held.release()
 
 
 def reserve(
-    loading: LoadOptions,
+    options: LoadOptions,
     *,
-    tell: Callable[[str], None] = lambda _: None,
-    stopped: Callable[[float], bool] = lambda seconds: bool(time.sleep(seconds)),
+    log_warning: Callable[[str], None] = lambda _: None,
+    wait_for_stop: Callable[[float], bool] = lambda seconds: bool(time.sleep(seconds)),
 ) -> MemoryReservation:
     """
-    Reserve what the policy in `loading.path` takes; where others load, wait until they have.
+    Reserve memory for the policy in `options.path`; wait while other processes load.
 
-    `tell` is given a sentence when that happens, `stopped` waits so many seconds and says whether
-    the process ends. Raises PolicyError.
+    `log_warning` reports that wait; `wait_for_stop` waits for some seconds and returns whether the
+    process is shutting down. Raises PolicyError.
     """
     reserved = MemoryReservation()
-    declared = declared_bytes(Path(loading.path)) if loading.path else 0
+    declared = declared_bytes(Path(options.path)) if options.path else 0
     if not declared:
         # a policy without files
         return reserved
     try:
-        for place in memory_needs(loading, declared):
-            held = _wait_for(place, loading, tell, stopped)
-            lasting = place.declared_bytes > 0
-            (reserved.lasting if lasting else reserved.while_loading).append(held)
+        for need in memory_needs(options, declared):
+            held = _wait_for(need, options, log_warning, wait_for_stop)
+            while_loaded = need.declared_bytes > 0
+            (reserved.while_loaded if while_loaded else reserved.while_loading).append(held)
     except BaseException:
         reserved.release()
         raise
     return reserved
 
 
-def memory_needs(loading: LoadOptions, declared: int) -> list[MemoryNeed]:
-    """Return what a policy takes, and of which memory."""
-    needed = declared + loading.memory_margin_bytes
-    if not loading.device.startswith('cuda'):
+def memory_needs(options: LoadOptions, declared: int) -> list[MemoryNeed]:
+    """Return the memory a policy needs, by device."""
+    needed = declared + options.memory_margin_bytes
+    if not options.device.startswith('cuda'):
         return [MemoryNeed(HOST, memory.host_memory, declared, needed)]
-    # on its way to the device it lies in the host's memory
+    # while loading, the weights are also in host memory
     return [
         MemoryNeed(
-            memory.cuda_device_key(loading.device),
-            lambda: memory.cuda_memory(loading.device),
+            memory.cuda_device_key(options.device),
+            lambda: memory.cuda_memory(options.device),
             declared,
             needed,
         ),
@@ -111,30 +109,30 @@ def memory_needs(loading: LoadOptions, declared: int) -> list[MemoryNeed]:
 
 
 def check_fits(
-    place: MemoryNeed, room: MemoryCapacity, others: list[ReservationRecord], loading: LoadOptions
+    need: MemoryNeed, room: MemoryCapacity, others: list[ReservationRecord], options: LoadOptions
 ) -> None:
-    """Raise PolicyError where there is no room, and Busy where there may be soon."""
+    """Raise PolicyError if it does not fit, MemoryBusy if it may fit after other loads."""
     held = sum(entry.declared_bytes for entry in others)
     limit = MAX_DECLARED_SHARE * room.total_bytes
-    if place.declared_bytes and place.declared_bytes + held > limit:
+    if need.declared_bytes and need.declared_bytes + held > limit:
         raise PolicyError(
-            f'the policy in {loading.path!r} declares {place.declared_bytes / MB:.0f} MB and '
-            f'{_listed(others)} {held / MB:.0f} MB of {room.place}, together more than '
-            f'{limit / MB:.0f} MB ({MAX_DECLARED_SHARE:.0%} of {room.total_bytes / MB:.0f} MB); take smaller '
-            'policies, a larger or another device, or serve one policy here'
+            f'the policy in {options.path!r} declares {need.declared_bytes / MB:.0f} MB and '
+            f'{_listed(others)} {held / MB:.0f} MB of {room.location}, together more than '
+            f'{limit / MB:.0f} MB ({MAX_DECLARED_SHARE:.0%} of {room.total_bytes / MB:.0f} MB); '
+            'take smaller policies, a larger or another device, or serve one policy here'
         )
     waited_for = sum(entry.needed_bytes for entry in others if entry.loads)
-    if place.needed_bytes + waited_for <= room.free_bytes:
+    if need.needed_bytes + waited_for <= room.free_bytes:
         return
     loading_pids = [str(entry.pid) for entry in others if entry.loads]
     if loading_pids:
         raise MemoryBusy(
-            f'the policy in {loading.path!r} needs {place.needed_bytes / MB:.0f} MB of '
-            f'{room.place}, of which {room.free_bytes / MB:.0f} MB are free and '
+            f'the policy in {options.path!r} needs {need.needed_bytes / MB:.0f} MB of '
+            f'{room.location}, of which {room.free_bytes / MB:.0f} MB are free and '
             f'{waited_for / MB:.0f} MB are about to be taken by process '
-            f'{", ".join(loading_pids)}: it waits until that has loaded'
+            f'{", ".join(loading_pids)}: waiting for it to finish loading'
         )
-    memory.require_free(place.needed_bytes, room, loading)
+    memory.require_free(need.needed_bytes, room, options)
 
 
 def _listed(others: list[ReservationRecord]) -> str:
@@ -143,27 +141,27 @@ def _listed(others: list[ReservationRecord]) -> str:
 
 
 def _wait_for(
-    place: MemoryNeed,
-    loading: LoadOptions,
-    tell: Callable[[str], None],
-    stopped: Callable[[float], bool],
+    need: MemoryNeed,
+    options: LoadOptions,
+    log_warning: Callable[[str], None],
+    wait_for_stop: Callable[[float], bool],
 ) -> HeldReservation:
-    """Return what is held of one place, once the others leave room. Raises PolicyError."""
-    ledger = ReservationStore(place.key)
+    """Return the reservation once it fits. Raises PolicyError."""
+    store = ReservationStore(need.device_key)
     entry = ReservationRecord(
-        os.getpid(), loading.path, place.declared_bytes, place.needed_bytes, loads=True
+        os.getpid(), options.path, need.declared_bytes, need.needed_bytes, loads=True
     )
-    deadline_s, told = time.monotonic() + RESERVE_TIMEOUT_S, ''
+    deadline_s, warning = time.monotonic() + RESERVE_TIMEOUT_S, ''
     while True:
         try:
-            return ledger.hold(
-                entry, lambda others: check_fits(place, place.room(), others, loading)
+            return store.add(
+                entry, lambda others: check_fits(need, need.capacity(), others, options)
             )
         except MemoryBusy as busy:
-            if not told:
-                told = str(busy)
-                tell(told)
-        if stopped(RETRY_PERIOD_S):
-            raise PolicyError('the process ends, nothing is loaded')
+            if not warning:
+                warning = str(busy)
+                log_warning(warning)
+        if wait_for_stop(RETRY_PERIOD_S):
+            raise PolicyError('shutting down; loading cancelled')
         if time.monotonic() > deadline_s:
-            raise PolicyError(f'{told}; after {RESERVE_TIMEOUT_S:g} s it still does not fit')
+            raise PolicyError(f'{warning}; no memory available after {RESERVE_TIMEOUT_S:g} s')

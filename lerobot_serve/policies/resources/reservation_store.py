@@ -1,11 +1,10 @@
 """
-What the policy servers of one user hold of each device, and what those that load are about to.
+Memory reservations of the policy servers of one user, by device.
 
-Free memory says nothing about a policy that is being loaded beside us: two that look at once both
-see the room. So each process writes down what it is going to take, in a folder of its user that
-all of them see, before it loads anything. An entry is a file that its process keeps locked: the
-system frees the lock with the process, however that ends, and an entry without a lock is of no
-more account. Any thread.
+Free memory does not show a policy that is being loaded: two processes that check at once both see
+it free. So each process records its reservation in a shared folder before it loads. A record is a
+file that its process keeps locked: the system frees the lock when the process ends, and a record
+without a lock is removed. Any thread.
 """
 
 from __future__ import annotations
@@ -31,8 +30,8 @@ NOT_IN_A_NAME = re.compile(r'[^A-Za-z0-9-]+')
 @dataclass(frozen=True, slots=True)
 class ReservationRecord:
     """
-    What one process holds of a device: the bytes that its files declare and, while it `loads`,
-    those that it may take in all.
+    The reservation of one process on a device: the declared bytes and, while it `loads`, the
+    bytes it needs in all.
     """
 
     pid: int
@@ -43,40 +42,40 @@ class ReservationRecord:
 
 
 class HeldReservation:
-    """An entry of this process, until `release`; `loaded` once free memory shows what it took."""
+    """A reservation of this process until `release`; see `on_loaded`."""
 
     def __init__(
-        self, ledger: ReservationStore, file: Path, descriptor: int, entry: ReservationRecord
+        self, store: ReservationStore, file: Path, descriptor: int, entry: ReservationRecord
     ) -> None:
-        self._ledger, self._file, self._descriptor, self.entry = ledger, file, descriptor, entry
+        self._store, self._file, self._descriptor, self.entry = store, file, descriptor, entry
 
-    def loaded(self) -> None:
-        """The memory is taken: from now on what is declared counts, and no more."""
+    def on_loaded(self) -> None:
+        """The memory is in use: only the declared bytes count from now on."""
         entry = asdict(self.entry) | {'loads': False, 'needed_bytes': 0}
         self.entry = ReservationRecord(**entry)
-        with self._ledger.guarded():
-            self._ledger.write(self._descriptor, self.entry)
+        with self._store.locked():
+            self._store.write(self._descriptor, self.entry)
 
     def release(self) -> None:
-        """Hold nothing any more; a second time does nothing."""
+        """Remove the reservation; idempotent."""
         if self._descriptor >= 0:
-            with self._ledger.guarded():
+            with self._store.locked():
                 self._file.unlink(missing_ok=True)
                 os.close(self._descriptor)
                 self._descriptor = -1
 
 
 class ReservationStore:
-    """The entries of one device, by whatever identifies that."""
+    """The reservations on one device, by its key."""
 
     def __init__(self, device: str, root: Path | None = None) -> None:
-        """Raise PolicyError when there is no folder that only this user can write to."""
+        """Raise PolicyError without a folder that only this user can write to."""
         self._folder = _own_folder(root or runtime_folder())
         self._device = NOT_IN_A_NAME.sub('-', device)
 
     @contextmanager
-    def guarded(self) -> Iterator[None]:
-        """Let no other process look or write meanwhile."""
+    def locked(self) -> Iterator[None]:
+        """Hold the lock of the folder."""
         descriptor = os.open(self._folder / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -84,15 +83,13 @@ class ReservationStore:
         finally:
             os.close(descriptor)
 
-    def hold(
+    def add(
         self, entry: ReservationRecord, check: Callable[[list[ReservationRecord]], None]
     ) -> HeldReservation:
         """
-        Hold what `entry` says if `check`, given the entries of the others, does not raise.
-
-        No other process comes in between.
+        Add a reservation if `check`, given those of the others, does not raise; atomic.
         """
-        with self.guarded():
+        with self.locked():
             check(self._others())
             descriptor, name = tempfile.mkstemp(SUFFIX, f'{self._device}-', self._folder)
             try:
@@ -108,18 +105,18 @@ class ReservationStore:
         return HeldReservation(self, Path(name), descriptor, entry)
 
     def entries(self) -> list[ReservationRecord]:
-        """Return what is held now."""
-        with self.guarded():
+        """Return the current reservations."""
+        with self.locked():
             return self._others()
 
     def write(self, descriptor: int, entry: ReservationRecord) -> None:
-        """Under the guard."""
+        """Write a record; the caller holds the lock."""
         data = json.dumps(asdict(entry)).encode()
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, data, 0)
 
     def _others(self) -> list[ReservationRecord]:
-        """Return the entries of processes that live; those of others are removed."""
+        """Return the records of running processes; remove the others."""
         found = []
         for file in sorted(self._folder.glob(f'{self._device}-*{SUFFIX}')):
             descriptor = os.open(file, os.O_RDWR)
@@ -140,13 +137,13 @@ def _read_record(file: Path, data: bytes) -> ReservationRecord:
         return ReservationRecord(**json.loads(data))
     except (ValueError, TypeError) as error:
         raise PolicyError(
-            f'{file}, in which another policy server says what it holds, cannot be read '
-            f'({error}); end that server, which may be of another version'
+            f'{file}: the memory reservation of another policy server cannot be read '
+            f'({error}); stop that server, which may be of another version'
         ) from error
 
 
 def runtime_folder() -> Path:
-    """Return the folder of this user in which processes find each other until the next boot."""
+    """Return the runtime folder of this user, shared by processes until the next boot."""
     given = os.environ.get('XDG_RUNTIME_DIR', '')
     if given and os.access(given, os.W_OK):
         return Path(given) / FOLDER_NAME
@@ -154,19 +151,19 @@ def runtime_folder() -> Path:
 
 
 def _own_folder(folder: Path) -> Path:
-    """Return the folder, made if it is not there. Raises PolicyError for one of somebody else."""
+    """Create the folder if needed. Raises PolicyError for one of another user."""
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
         found = folder.lstat()
     except OSError as error:
         raise PolicyError(
-            f'{folder}, in which policy servers see what others load, cannot be made: {error}; '
-            'set XDG_RUNTIME_DIR to a folder of this user'
+            f'cannot create the folder for memory reservations, {folder}: {error}; set '
+            'XDG_RUNTIME_DIR to a folder of this user'
         ) from error
     others = stat.S_IMODE(found.st_mode) & 0o022
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or others:
         raise PolicyError(
-            f'{folder}, in which policy servers see what the others load, must be a folder that '
-            'this user owns and no other may write to; remove it, or set XDG_RUNTIME_DIR'
+            f'{folder}, the folder for memory reservations, must be owned by this user and not '
+            'writable by others; remove it, or set XDG_RUNTIME_DIR'
         )
     return folder

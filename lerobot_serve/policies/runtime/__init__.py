@@ -1,4 +1,4 @@
 """
-What policy kinds share while they predict: hidden states by session, seeds, request inputs.
+Shared by policy kinds during prediction: hidden states by session, seeds, request inputs.
 Called by the policies. Thread: `inference`.
 """

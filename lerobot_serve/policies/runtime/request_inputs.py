@@ -1,4 +1,4 @@
-"""What a request shows of the present, checked before a network sees it. Any thread."""
+"""Return the newest state and image of a request, checked. Any thread."""
 
 from __future__ import annotations
 

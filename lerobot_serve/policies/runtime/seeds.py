@@ -1,9 +1,9 @@
 """
-All random numbers of a prediction come from the seeds of its requests.
+Draw all random numbers of a prediction from the seeds of its requests.
 
-One request seeds torch's own generator. Several that are predicted together each get the numbers
-they would have got alone: a draw for the whole batch is made in as many parts, each from a
-generator of its own. Belongs to the thread that predicts.
+One request seeds torch's own generator. Several requests of a batch each get the numbers they
+would get alone: a draw for the whole batch is made in as many parts, each from its own generator.
+Inference thread.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ INDIVISIBLE = {
 
 def seeded_random(seeds: Sequence[int], device: torch.device) -> AbstractContextManager[Any]:
     """
-    Return a context in which random numbers come from these seeds, one a request of the batch.
+    Return a context in which random numbers come from these seeds, one per request.
 
     In it, a draw that cannot be divided among several requests raises PolicyError.
     """
@@ -52,7 +52,7 @@ def seeded_random(seeds: Sequence[int], device: torch.device) -> AbstractContext
 
 
 class _PerRequestGenerators(TorchFunctionMode):
-    """Makes each draw in equal parts along its first dimension, one from each generator."""
+    """Splits each draw along its first dimension, one part per generator."""
 
     def __init__(self, generators: list[torch.Generator]) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ class _PerRequestGenerators(TorchFunctionMode):
         if func in (torch.multinomial, torch.Tensor.multinomial):
             return self._rows(func, args, kwargs)
         if func in INDIVISIBLE:
-            raise self._refusal(func.__name__)
+            raise self._error(func.__name__)
         return func(*args, **kwargs)
 
     def _sized(self, func: Callable[..., Any], size: list[int], kwargs: dict) -> torch.Tensor:
@@ -90,7 +90,7 @@ class _PerRequestGenerators(TorchFunctionMode):
         names = dict(zip(('mean', 'std', 'size'), args, strict=False)) | kwargs
         mean, std, size = names.pop('mean', 0.0), names.pop('std', 1.0), names.pop('size', None)
         if size is None:
-            raise self._refusal('normal')
+            raise self._error('normal')
         drawn = self._sized(torch.randn, list(size), names)
         return drawn if (mean, std) == (0.0, 1.0) else drawn * std + mean
 
@@ -99,7 +99,7 @@ class _PerRequestGenerators(TorchFunctionMode):
         names.pop('generator', None)
         weights = names.pop('input')
         if weights.ndim != 2:
-            raise self._refusal(func.__name__)
+            raise self._error(func.__name__)
         parts = weights.split(self._part(func.__name__, list(weights.shape)))
         return torch.cat(
             [
@@ -111,10 +111,10 @@ class _PerRequestGenerators(TorchFunctionMode):
     def _part(self, name: str, size: list[int]) -> int:
         """Return how many rows of a draw belong to each request. Raises PolicyError."""
         if not size or not size[0] or size[0] % len(self._generators):
-            raise self._refusal(name)
+            raise self._error(name)
         return size[0] // len(self._generators)
 
-    def _refusal(self, name: str) -> PolicyError:
+    def _error(self, name: str) -> PolicyError:
         return PolicyError(
             f'the policy draws random numbers with {name} in a way that cannot be divided among '
             f'{len(self._generators)} requests; ask for each alone'

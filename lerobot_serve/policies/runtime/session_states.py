@@ -1,8 +1,8 @@
 """
-The hidden states of recurrent policies, by session: so many, the least recently kept go first.
+Hidden states of recurrent policies by session; the least recently kept are discarded.
 
-Belongs to the thread that predicts. Taking changes nothing, so that a prediction that fails leaves
-every state as it was; the policy keeps the new states when all went well.
+Inference thread. `take` changes nothing, so that a failed prediction leaves every state unchanged;
+the policy keeps the new states after a successful one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class SessionStates(Generic[T]):
     """See the module."""
 
     def __init__(self, limit: int) -> None:
-        """Remember no more than `limit` sessions. Raises ValueError when that is below 1."""
+        """Keep at most `limit` sessions. Raises ValueError if that is below 1."""
         if limit < 1:
             raise ValueError(f'state_limit must be at least 1, got {limit}')
         self._limit = limit
@@ -28,10 +28,10 @@ class SessionStates(Generic[T]):
 
     def take(self, session_id: str, episode: int, episode_start: bool) -> tuple[T | None, bool]:
         """
-        Return the state to go on with, and whether one is lost; None to begin anew.
+        Return the state to continue with, None for a new one, and whether a state is lost.
 
-        An episode that starts, or another than the last, begins anew. It is lost when the request
-        goes on with an episode of which nothing is remembered.
+        The start of an episode, or a change of episode, needs a new state. A state is lost if the
+        request continues an episode without a kept state.
         """
         if episode_start:
             return None, False
@@ -41,12 +41,12 @@ class SessionStates(Generic[T]):
         return (state if kept_episode == episode else None), False
 
     def keep(self, session_id: str, episode: int, state: T) -> None:
-        """Remember the state after a prediction; the least recently kept beyond the limit goes."""
+        """Keep the state after a prediction; discard the least recent one above the limit."""
         self._kept[session_id] = (episode, state)
         self._kept.move_to_end(session_id)
         if len(self._kept) > self._limit:
             self._kept.popitem(last=False)
 
     def forget(self, session_id: str) -> None:
-        """Forget one session, also one never heard of."""
+        """Discard the state of a session, if there is one."""
         self._kept.pop(session_id, None)

@@ -1,4 +1,4 @@
-"""A policy that does what a test tells it, and remembers what it was asked. One thread."""
+"""A policy for unit tests: predicts as the test defines, and records its calls. One thread."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """
-A policy without a model: it answers at once, and ramps away from the state it was shown.
+A policy without a model: predicts at once, a ramp from the observed state.
 
-Measures the transport, and stands in for a model in tests. Its "path" is its shape, for example
+Measures the transport, and replaces a model in tests. Its "path" is its shape, for example
 "joints=6,chunk=100,cameras=front:480x640+wrist:480x640,fps=30".
 """
 
@@ -32,6 +32,6 @@ class NullPolicy:
         pass
 
 
-def load(loading: LoadOptions) -> NullPolicy:
-    """Return the policy of the shape `loading.path`. Raises PolicyError."""
-    return NullPolicy(describe_shape('null', loading, StateClass.CHUNK_STATELESS))
+def load(options: LoadOptions) -> NullPolicy:
+    """Return the policy of the shape `options.path`. Raises PolicyError."""
+    return NullPolicy(describe_shape('null', options, StateClass.CHUNK_STATELESS))

@@ -1,9 +1,9 @@
 """
-A recurrent policy without a model: each chunk ramps from the state it was shown towards the
-average of those that the episode has shown.
+A recurrent policy without a model: each chunk ramps from the observed state towards the average
+state of the episode.
 
-Stands in for a recurrent model in demo and tests: a hidden state that is lost, or that is another
-session's, shows in the numbers. Its "path" is its shape, as for the kind null.
+Replaces a recurrent model in demo and tests: a lost hidden state, or that of another session,
+changes the numbers. Its "path" is its shape, as for the kind null.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class RecurrentState:
 
 
 class RecurrentPolicy:
-    """See the module. Belongs to the inference worker."""
+    """See the module. Owned by the inference worker."""
 
     def __init__(self, description: PolicyDescription, state_limit: int) -> None:
         self._description = description
@@ -67,7 +67,7 @@ class RecurrentPolicy:
         return Prediction(chunk, chunk, state_lost=lost, state_found=found), hidden
 
 
-def load(loading: LoadOptions) -> RecurrentPolicy:
-    """Return the policy of the shape `loading.path`. Raises PolicyError."""
-    description = describe_shape('recurrent', loading, StateClass.RECURRENT)
-    return RecurrentPolicy(description, loading.state_limit)
+def load(options: LoadOptions) -> RecurrentPolicy:
+    """Return the policy of the shape `options.path`. Raises PolicyError."""
+    description = describe_shape('recurrent', options, StateClass.RECURRENT)
+    return RecurrentPolicy(description, options.state_limit)

@@ -1,4 +1,4 @@
-"""The policies without a model: their "path" is their shape, written as in DEFAULT. Any thread."""
+"""Parse the "path" of policies without a model: their shape, as in DEFAULT. Any thread."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ SHAPE = re.compile(r'joints=(\d+),chunk=(\d+),cameras=([^,]*),fps=(\d+(?:\.\d+)?
 CAMERA = re.compile(r'(\w+):(\d+)x(\d+)')
 
 
-def describe_shape(kind: str, loading: LoadOptions, state_class: StateClass) -> PolicyDescription:
-    """Return what a policy of the shape `loading.path` says of itself. Raises PolicyError."""
-    check_no_torch_options(loading, kind)
-    text = loading.path or DEFAULT
+def describe_shape(kind: str, options: LoadOptions, state_class: StateClass) -> PolicyDescription:
+    """Return what a policy of the shape `options.path` says of itself. Raises PolicyError."""
+    check_no_torch_options(options, kind)
+    text = options.path or DEFAULT
     shape = SHAPE.fullmatch(text)
     cameras = (
         [CAMERA.fullmatch(part) for part in filter(None, shape[3].split('+'))] if shape else [None]
@@ -32,7 +32,7 @@ def describe_shape(kind: str, loading: LoadOptions, state_class: StateClass) -> 
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
     description = PolicyDescription(
         kind,
-        f'{loading.name or kind}@{digest}',
+        f'{options.name or kind}@{digest}',
         names,
         names,
         tuple(PolicyCamera(f'observation.images.{c[1]}', int(c[2]), int(c[3])) for c in cameras),
@@ -40,5 +40,5 @@ def describe_shape(kind: str, loading: LoadOptions, state_class: StateClass) -> 
         float(shape[4]),
         state_class,
     )
-    check_options_match(loading, description)
+    check_options_match(options, description)
     return description

@@ -1,4 +1,4 @@
-"""Requests of callers without a session, one observation and one chunk each. Executor thread."""
+"""Queue requests without a session: one observation, one chunk each. Executor thread."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from lerobot_serve.wire.chunk import Chunk
 
 
 class OneShotRequests:
-    """Queues them at whatever is served now; `standing` says why nothing is."""
+    """Enqueues on the current core; `server_state` has the reason if there is none."""
 
     def __init__(
-        self, serving: Callable[[], ServerCore | None], standing: Callable[[], ServerState]
+        self, core: Callable[[], ServerCore | None], server_state: Callable[[], ServerState]
     ) -> None:
-        self._serving, self._standing = serving, standing
+        self._core, self._server_state = core, server_state
         self._numbers = count(1)
 
-    def predict(self, raw: bytes, use: Callable[[Chunk], None]) -> str:
-        """Let `use` have the answer to `raw`; return the key under which it waits."""
-        serving = self._serving()
+    def predict(self, raw: bytes, on_reply: Callable[[Chunk], None]) -> str:
+        """Queue `raw`; `on_reply` receives the chunk. Return the key of the request."""
+        core = self._core()
         key = f'predict_chunk#{next(self._numbers)}'
-        if serving is None:
-            use(not_ready_chunk(raw, self._standing().text))
+        if core is None:
+            on_reply(not_ready_chunk(raw, self._server_state().text))
             return key
-        refused = serving.enqueue_one_shot(key, raw, time.monotonic_ns(), use)
+        refused = core.enqueue_one_shot(key, raw, time.monotonic_ns(), on_reply)
         if refused:
-            use(refused)
+            on_reply(refused)
         return key

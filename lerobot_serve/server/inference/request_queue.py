@@ -1,6 +1,7 @@
 """
-What waits for the inference thread: the newest request of each client and nothing older, requests
-without a session, which share the place of one client, and jobs, which go first.
+Queue of the inference thread: the newest request of each client, one-shot requests and jobs.
+
+One-shot requests share the place of one client. Jobs go first.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ Clock = Callable[[], int]
 
 @dataclass(slots=True, eq=False)
 class DecodedRequest:
-    """What the worker has read of a request, None until then, for those who tell of it."""
+    """The decoded observation, None until the worker has decoded it; for the trace."""
 
     observation: Observation | None = None
 
@@ -32,9 +33,9 @@ class DecodedRequest:
 @dataclass(frozen=True, slots=True)
 class QueuedRequest:
     """
-    One request as it arrived. `runs_dry_ns` is when its robot has nothing left to play, by this
-    server's clock; `use` takes the answer instead of the session's reply topic. The mailbox fills
-    in `since_ns`, when its client joined the line, and `superseded`; the worker fills in `read`.
+    One request as it arrived. `runs_dry_ns` is when its client runs out of actions, by this
+    server's clock; `on_reply` receives the reply instead of the session's reply topic. The queue
+    sets `queued_ns`, when its client joined, and `superseded`; the worker sets `decoded`.
     """
 
     session: Session
@@ -42,13 +43,13 @@ class QueuedRequest:
     header: Header
     arrived_ns: int
     runs_dry_ns: int = 0
-    since_ns: int = 0
+    queued_ns: int = 0
     superseded: int = 0
-    use: Callable | None = None
-    read: DecodedRequest = field(default_factory=DecodedRequest, compare=False)
+    on_reply: Callable | None = None
+    decoded: DecodedRequest = field(default_factory=DecodedRequest, compare=False)
 
 
-# no session is called like this
+# not a valid session id
 ONE_SHOT_KEY = '\0'
 
 
@@ -58,70 +59,68 @@ class QueueClosed(Exception):
 
 class RequestQueue:
     """
-    Any thread puts and calls. The inference thread takes; by taking again it says that the last is
-    done. `close` lets it go.
+    Any thread enqueues. The inference thread calls `take_batch`, which also marks the previous
+    batch as done. `close` ends that thread.
     """
 
     def __init__(self, clock: Clock = time.monotonic_ns) -> None:
         self._clock = clock
         self._changed = threading.Condition()
-        self._mail: dict[str, QueuedRequest] = {}
-        # behind the one that has their place in the line
+        self._newest: dict[str, QueuedRequest] = {}
+        # behind the one in `_newest`
         self._one_shots: deque[QueuedRequest] = deque()
         self._superseded: dict[str, int] = {}
         self._jobs: deque[tuple[Callable[[], object], Future]] = deque()
         self._scheduler: Scheduler = RoundRobin()
-        self._clients: Callable[[], int] = lambda: 0
+        self._count_clients: Callable[[], int] = lambda: 0
         self._busy = False
         self._closed = False
 
-    def schedule(self, scheduler: Scheduler, clients: Callable[[], int]) -> None:
-        """Serve in this order from now on; `clients` counts who may have a request."""
+    def set_scheduler(self, scheduler: Scheduler, clients: Callable[[], int]) -> None:
+        """Set the scheduler; `clients` returns the number of clients with a session."""
         with self._changed:
-            self._scheduler, self._clients = scheduler, clients
+            self._scheduler, self._count_clients = scheduler, clients
             self._changed.notify_all()
 
-    def put(self, mail: QueuedRequest) -> QueuedRequest | None:
+    def put(self, queued: QueuedRequest) -> QueuedRequest | None:
         """
-        Deposit a request; return the older one whose place it took.
+        Queue a request; return the older one that it supersedes.
 
-        The client keeps the older one's place in the line, so that asking often gains nothing and
-        loses nothing.
+        It keeps the older one's place, so that frequent requests neither gain nor lose.
         """
-        name = mail.session.session_id
+        name = queued.session.session_id
         with self._changed:
-            older = self._mail.get(name)
+            older = self._newest.get(name)
             if older:
                 self._superseded[name] = self._superseded.get(name, 0) + 1
-                # a robot that stands still has done so since it asked first
-                runs_dry_ns = min(older.runs_dry_ns, mail.runs_dry_ns)
-                mail = replace(mail, runs_dry_ns=runs_dry_ns, since_ns=older.since_ns)
+                # a robot without actions has none since its first request
+                runs_dry_ns = min(older.runs_dry_ns, queued.runs_dry_ns)
+                queued = replace(queued, runs_dry_ns=runs_dry_ns, queued_ns=older.queued_ns)
             else:
-                mail = replace(mail, since_ns=mail.arrived_ns)
-            self._mail[name] = mail
+                queued = replace(queued, queued_ns=queued.arrived_ns)
+            self._newest[name] = queued
             self._changed.notify_all()
             return older
 
-    def put_one_shot(self, mail: QueuedRequest, limit: int) -> bool:
+    def put_one_shot(self, queued: QueuedRequest, limit: int) -> bool:
         """
-        Deposit a request without a session; False when `limit` of them wait already.
+        Queue a one-shot request; False if `limit` of them are queued.
 
-        However many there are, robots wait for one of them at a time.
+        Clients wait for at most one of them at a time.
         """
         with self._changed:
-            if ONE_SHOT_KEY not in self._mail:
-                self._mail[ONE_SHOT_KEY] = replace(mail, since_ns=mail.arrived_ns)
+            if ONE_SHOT_KEY not in self._newest:
+                self._newest[ONE_SHOT_KEY] = replace(queued, queued_ns=queued.arrived_ns)
             elif 1 + len(self._one_shots) >= limit:
                 return False
             else:
-                self._one_shots.append(mail)
+                self._one_shots.append(queued)
             self._changed.notify_all()
             return True
 
-    def take(self) -> list[QueuedRequest] | None:
+    def take_batch(self) -> list[QueuedRequest] | None:
         """
-        Run what others asked for, wait for requests and return those that are served together;
-        None when closed.
+        Run the queued jobs, wait for requests and return the next batch; None once closed.
         """
         while True:
             with self._changed:
@@ -135,38 +134,38 @@ class RequestQueue:
                 job = self._jobs.popleft() if self._jobs else None
                 if not job:
                     return picked
-            run_job(*job)
-            # what it made must not be held here while nothing comes
+            execute_job(*job)
+            # free its result before the next wait
             del job
 
     def _pick(self) -> list[QueuedRequest]:
-        """Return what is served now; otherwise wait, and return nothing."""
-        if not self._mail:
+        """Return the batch to serve now; if there is none, wait and return an empty list."""
+        if not self._newest:
             self._changed.wait()
             return []
-        line = list(self._mail.items())
-        waiting = [mail for _, mail in line]
-        pick = self._scheduler.pick(waiting, self._clock(), self._clients())
+        line = list(self._newest.items())
+        waiting = [queued for _, queued in line]
+        pick = self._scheduler.pick(waiting, self._clock(), self._count_clients())
         if not pick.positions:
             self._changed.wait(pick.wait_ns / 1e9)
             return []
-        return [self._withdraw(line[position][0]) for position in pick.positions]
+        return [self._remove(line[position][0]) for position in pick.positions]
 
-    def _withdraw(self, name: str) -> QueuedRequest:
-        mail = self._mail.pop(name)
+    def _remove(self, name: str) -> QueuedRequest:
+        queued = self._newest.pop(name)
         if name == ONE_SHOT_KEY:
             self._promote_one_shot()
         count = self._superseded.get(name, 0)
-        return replace(mail, superseded=count)
+        return replace(queued, superseded=count)
 
     def _promote_one_shot(self) -> None:
-        """Put the next one at the end of the line, where a client would be that asks again."""
+        """Move the next one-shot request to the end of the queue, as for a client."""
         if self._one_shots:
-            mail = self._one_shots.popleft()
-            self._mail[ONE_SHOT_KEY] = replace(mail, since_ns=self._clock())
+            queued = self._one_shots.popleft()
+            self._newest[ONE_SHOT_KEY] = replace(queued, queued_ns=self._clock())
 
-    def post(self, job: Callable[[], T]) -> Future[T]:
-        """Let the inference thread run `job` before its next request."""
+    def submit_job(self, job: Callable[[], T]) -> Future[T]:
+        """Queue `job` for the inference thread, before its next request."""
         future: Future[T] = Future()
         with self._changed:
             if self._closed:
@@ -176,65 +175,65 @@ class RequestQueue:
             self._changed.notify_all()
         return future
 
-    def call(self, job: Callable[[], T], timeout_s: float | None = None) -> T:
+    def run_job(self, job: Callable[[], T], timeout_s: float | None = None) -> T:
         """
-        Run `job` in the inference thread and return what it returns. Raises what it raises, and
-        TimeoutError when it has not even begun by then; it is not run any more.
+        Run `job` in the inference thread; return its result or raise its error. Raises
+        TimeoutError, and cancels the job, if it has not begun in time.
         """
-        future = self.post(job)
+        future = self.submit_job(job)
         wait([future], timeout_s)
         if future.cancel():
-            raise TimeoutError(f'the policy was still at work after {timeout_s:g} s')
+            raise TimeoutError(f'the policy did not finish within {timeout_s:g} s')
         try:
             return future.result()
         finally:
-            # its error holds this frame, see run_job
+            # its error holds this frame, see execute_job
             del future
 
-    def forget(self, session_id: str) -> QueuedRequest | None:
-        """Drop what is left of a session that ended; return the request that was waiting."""
+    def discard_session(self, session_id: str) -> QueuedRequest | None:
+        """Remove the state of a closed session; return its queued request."""
         with self._changed:
             self._superseded.pop(session_id, None)
-            return self._mail.pop(session_id, None)
+            return self._newest.pop(session_id, None)
 
     def withdraw_one_shot(self, key: str) -> QueuedRequest | None:
-        """Drop a request without a session that still waits, and return it."""
+        """Remove a queued one-shot request and return it."""
         with self._changed:
-            first = self._mail.get(ONE_SHOT_KEY)
+            first = self._newest.get(ONE_SHOT_KEY)
             if first and first.session.session_id == key:
-                return self._withdraw(ONE_SHOT_KEY)
-            for mail in self._one_shots:
-                if mail.session.session_id == key:
-                    self._one_shots.remove(mail)
-                    return mail
+                return self._remove(ONE_SHOT_KEY)
+            for queued in self._one_shots:
+                if queued.session.session_id == key:
+                    self._one_shots.remove(queued)
+                    return queued
             return None
 
-    def forget_episodes_before(self, session_id: str, episode: int) -> QueuedRequest | None:
+    def discard_episodes_before(self, session_id: str, episode: int) -> QueuedRequest | None:
         """
-        Drop a waiting request of an episode that has ended, and return it.
+        Remove a queued request of an earlier episode and return it.
 
-        The first request of the new episode may come before the word that it has begun.
+        The first request of an episode may arrive before the notice of that episode.
         """
         with self._changed:
-            mail = self._mail.get(session_id)
-            if mail is None or mail.header.episode >= episode:
+            queued = self._newest.get(session_id)
+            if queued is None or queued.header.episode >= episode:
                 return None
-            return self._mail.pop(session_id)
+            return self._newest.pop(session_id)
 
-    def clear(self) -> list[QueuedRequest]:
-        """Drop and return all that waits."""
+    def drop_all(self) -> list[QueuedRequest]:
+        """Remove and return all queued requests."""
         with self._changed:
-            dropped = [*self._mail.values(), *self._one_shots]
-            self._mail.clear()
+            dropped = [*self._newest.values(), *self._one_shots]
+            self._newest.clear()
             self._one_shots.clear()
             self._superseded.clear()
             return dropped
 
     def wait_until_idle(self, timeout_s: float) -> bool:
-        """Wait until nothing waits or is being answered; False when that took too long."""
+        """Wait until no request or job is queued or running; False on a timeout."""
         with self._changed:
             return self._changed.wait_for(
-                lambda: self._closed or not (self._mail or self._jobs or self._busy), timeout_s
+                lambda: self._closed or not (self._newest or self._jobs or self._busy), timeout_s
             )
 
     def close(self) -> None:
@@ -247,16 +246,16 @@ class RequestQueue:
             self._changed.notify_all()
 
     def __len__(self) -> int:
-        return len(self._mail) + len(self._one_shots)
+        return len(self._newest) + len(self._one_shots)
 
 
-def run_job(job: Callable[[], object], future: Future) -> None:
-    """The error of a job belongs to whoever asked for it, not to the thread."""
+def execute_job(job: Callable[[], object], future: Future) -> None:
+    """Run a job; its error goes to its future, not to the thread."""
     if not future.set_running_or_notify_cancel():
         return
     try:
         future.set_result(job())
     except Exception as error:
         future.set_exception(error)
-        # the error holds this frame, which would hold the error: what failed must be freed at once
+        # break the reference cycle of error and frame, so that the failed job is freed at once
         del future

@@ -1,7 +1,5 @@
 """
-An observation, decoded and checked against its session: what is wrong in it stops here.
-
-Inference thread.
+Check a decoded observation against its session and the policy. Inference thread.
 """
 
 from __future__ import annotations
@@ -18,44 +16,51 @@ from lerobot_serve.wire.message_parts import Image, NO_ACTIONS
 from lerobot_serve.wire.observation import Observation
 from lerobot_serve.wire.schema import Flag
 
-# an image may have so many times the pixels that the policy takes, and in any case those of a
-# full HD frame: robots send what their cameras give; to decode more would keep all others waiting
+# largest image: this multiple of the policy's pixels, and at least a full HD frame; decoding a
+# larger one would delay all other clients
 MAX_PIXELS_RATIO, MIN_PIXELS_LIMIT = 4, 1920 * 1080
 
 
 def make_policy_request(
-    observation: Observation, session: Session, served: PolicyDescription, images: ImageCodecPool
+    observation: Observation,
+    session: Session,
+    description: PolicyDescription,
+    images: ImageCodecPool,
 ) -> tuple[PolicyRequest, bool]:
-    """Return what the policy is asked, and whether a prefix was ignored. Raises Malformed."""
+    """Return the policy request, and whether its prefix was ignored. Raises Malformed."""
     header = observation.header
     check_version(header.schema_version, session)
-    check_state(observation.state, served)
+    check_state(observation.state, description)
     check_task(observation.task, session)
     prefixed = bool(observation.prefix_model.size or observation.prefix_robot.size)
-    ours = prefixed and observation.prefix_policy == served.fingerprint and served.supports_rtc
+    ours = (
+        prefixed
+        and observation.prefix_policy == description.fingerprint
+        and description.supports_rtc
+    )
     if ours:
-        check_prefix(observation.prefix_model, served)
-        check_prefix(observation.prefix_robot, served)
+        check_prefix(observation.prefix_model, description)
+        check_prefix(observation.prefix_robot, description)
     request = PolicyRequest(
         session.session_id,
         observation.state,
-        decode_images(observation, served, images),
+        decode_images(observation, description, images),
         observation.task or session.task,
-        session.ask.robot_type,
+        session.request.robot_type,
         header.episode,
         bool(header.flags & Flag.EPISODE_START),
         observation.prefix_model if ours else NO_ACTIONS,
         observation.prefix_robot if ours else NO_ACTIONS,
-        # nobody can have lived more of the old chunk than there is
+        # no more steps than the prefix has rows
         min(observation.inference_delay_steps, prefix_rows(observation)) if ours else 0,
-        min(session.ask.rtc_execution_horizon, served.chunk_size),
-        request_seed(observation, session) if served.stochastic else 0,
+        min(session.request.rtc_execution_horizon, description.chunk_size),
+        request_seed(observation, session) if description.stochastic else 0,
     )
     return request, prefixed and not ours
 
 
 def request_seed(observation: Observation, session: Session) -> int:
-    """Return the seed of a request: another one each time, and the same again in a replay."""
+    """Return the seed of a request: different for each, and equal in a replay."""
     header = observation.header
     key = f'{session.session_id}/{header.episode}/{header.seq}'.encode()
     return int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), 'big') >> 1 or 1
@@ -69,8 +74,8 @@ def check_version(version: int, session: Session) -> None:
         )
 
 
-def check_state(state: np.ndarray, served: PolicyDescription) -> None:
-    expected = (served.observation_steps, len(served.state_names))
+def check_state(state: np.ndarray, description: PolicyDescription) -> None:
+    expected = (description.observation_steps, len(description.state_names))
     if state.shape != expected:
         raise Malformed(
             'wrong_shape',
@@ -80,67 +85,67 @@ def check_state(state: np.ndarray, served: PolicyDescription) -> None:
     if not np.isfinite(state).all():
         rows, columns = np.nonzero(~np.isfinite(state))
         raise Malformed(
-            'not_finite', f'state {served.state_names[columns[0]]} is {state[rows[0], columns[0]]}'
+            'not_finite',
+            f'state {description.state_names[columns[0]]} is {state[rows[0], columns[0]]}',
         )
 
 
 def check_task(task: str, session: Session) -> None:
-    if session.task_pinned and task not in ('', session.task):
+    if session.is_task_pinned and task not in ('', session.task):
         raise Malformed(
             'task_pinned', f'asked for task {task[:80]!r}, only {session.task[:80]!r} is served'
         )
 
 
-def check_prefix(prefix: np.ndarray, served: PolicyDescription) -> None:
-    """An empty one is none."""
-    columns = len(served.action_names)
+def check_prefix(prefix: np.ndarray, description: PolicyDescription) -> None:
+    """Raise Malformed for a prefix of the wrong shape or with NaN; an empty one is valid."""
+    columns = len(description.action_names)
     if prefix.size and prefix.shape[1] != columns:
         raise Malformed(
             'wrong_shape', f'a prefix must have {columns} columns, got {prefix.shape[1]}'
         )
-    if len(prefix) > served.chunk_size:
+    if len(prefix) > description.chunk_size:
         raise Malformed(
-            'wrong_shape', f'a prefix may have {served.chunk_size} rows, got {len(prefix)}'
+            'wrong_shape', f'a prefix may have {description.chunk_size} rows, got {len(prefix)}'
         )
     if not np.isfinite(prefix).all():
         raise Malformed('not_finite', 'the prefix holds NaN or infinity')
 
 
 def prefix_rows(observation: Observation) -> int:
-    """Return how long a prefix is, in whichever units it came."""
+    """Return the rows of the prefix, in model or robot space."""
     return max(len(observation.prefix_model), len(observation.prefix_robot))
 
 
 def decode_images(
-    observation: Observation, served: PolicyDescription, images: ImageCodecPool
+    observation: Observation, description: PolicyDescription, images: ImageCodecPool
 ) -> dict[str, tuple[np.ndarray, ...]]:
     """
-    Return each camera that the policy wants with its frames, oldest first; others are not looked
-    at.
+    Return the frames of each camera of the policy, oldest first; ignore other cameras.
     """
     given = by_camera_and_step(observation.images)
-    stride = served.observation_stride_steps
-    steps = [stride * i for i in reversed(range(served.observation_steps))]
-    wanted = [(camera.name, back) for camera in served.cameras for back in steps]
+    stride = description.observation_stride_steps
+    steps = [stride * i for i in reversed(range(description.observation_steps))]
+    wanted = [(camera.name, back) for camera in description.cameras for back in steps]
     missing = [f'{name} {back} steps back' if back else name for name, back in wanted]
     missing = [text for text, key in zip(missing, wanted, strict=True) if key not in given]
     if missing:
         raise Malformed('missing_camera', f'cameras {missing} are not in the request')
-    for camera in served.cameras:
+    for camera in description.cameras:
         for back in steps:
             check_size(given[camera.name, back], camera)
     frames = iter(images.decode_all(tuple(given[key] for key in wanted)))
     return {
         camera.name: tuple(check_frame(next(frames), camera) for _ in steps)
-        for camera in served.cameras
+        for camera in description.cameras
     }
 
 
 def check_size(image: Image, camera: PolicyCamera) -> None:
     """
-    Raise Malformed for an image that is too large to be decoded for this camera.
+    Raise Malformed for an image above the size limit of this camera.
 
-    The announced size is that of the JPEG's own header, or its decoding is refused.
+    Decoding fails later if the JPEG header has another size than the message.
     """
     limit = max_pixels(camera)
     if image.height * image.width > limit:
@@ -153,19 +158,20 @@ def check_size(image: Image, camera: PolicyCamera) -> None:
 
 
 def max_pixels(camera: PolicyCamera) -> int:
-    """Return how many pixels an image of this camera may have."""
+    """Return the pixel limit of this camera."""
     return max(MAX_PIXELS_RATIO * camera.height * camera.width, MIN_PIXELS_LIMIT)
 
 
 def by_camera_and_step(images: tuple[Image, ...]) -> dict[tuple[str, int], Image]:
-    """Of two images of one camera and one time, nobody could say which one counts."""
+    """Return images by camera and step. Raises Malformed for duplicates."""
     given: dict[tuple[str, int], Image] = {}
     for image in images:
         key = image.name, image.steps_back
         if key in given:
             raise Malformed(
                 'doubled_camera',
-                f'camera {image.name!r} is there twice for {image.steps_back} steps back',
+                f'camera {image.name!r} is there twice for {image.steps_back} steps back; send it '
+                'once',
             )
         given[key] = image
     return given

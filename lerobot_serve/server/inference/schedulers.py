@@ -1,9 +1,9 @@
 """
-Whose turn it is: which of the waiting requests the policy answers next, and with which others.
+Choose the next batch from the queued requests.
 
-Pure functions of what waits; the mailbox calls them with its lock held, in the inference thread.
-Each client has at most one request waiting, and keeps its place in the line when it asks again. So
-the order of arrival is fair as it is: nobody is served twice before all others were served once.
+Pure functions; the request queue calls them with its lock held, in the inference thread. A client
+has at most one queued request and keeps its place if it sends a newer one, so the order of arrival
+is fair: no client is served twice before all others were served once.
 """
 
 from __future__ import annotations
@@ -14,31 +14,31 @@ from typing import Protocol
 
 
 class WaitingRequest(Protocol):
-    """What a scheduler may know of a request."""
+    """The fields of a request that a scheduler reads."""
 
-    since_ns: int
-    """When its client joined the line, by this server's clock."""
+    queued_ns: int
+    """When its client joined the queue, by this server's clock."""
     runs_dry_ns: int
-    """When its robot has nothing left to play, by this server's clock."""
+    """When its client runs out of actions, by this server's clock."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchSelection:
-    """Positions in the line to serve together now; none means: look again after `wait_ns`."""
+    """Queue positions to serve together now; if empty, select again after `wait_ns`."""
 
     positions: tuple[int, ...] = ()
     wait_ns: int = 0
 
 
 class Scheduler(Protocol):
-    """The seam: `waiting` is never empty, the longest first; so many `clients` have a session."""
+    """`waiting` is never empty, oldest first; `clients` is the number of open sessions."""
 
     def pick(self, waiting: Sequence[WaitingRequest], now_ns: int, clients: int) -> BatchSelection:
-        """Return who is served next."""
+        """Return the next batch."""
 
 
 class RoundRobin:
-    """One after the other, each client once before anybody twice."""
+    """One request at a time, in order of arrival."""
 
     def pick(self, waiting: Sequence[WaitingRequest], now_ns: int, clients: int) -> BatchSelection:
         return BatchSelection((0,))
@@ -46,35 +46,35 @@ class RoundRobin:
 
 class EarliestDry:
     """
-    The robot first whose queue runs dry first.
+    The client first that runs out of actions first.
 
-    Nobody waits for ever: what arrives later is dry later, or already dry now.
+    No starvation: a later request runs dry later, or is dry already.
     """
 
     def pick(self, waiting: Sequence[WaitingRequest], now_ns: int, clients: int) -> BatchSelection:
-        # of several the first in the line
+        # ties: the oldest request
         return BatchSelection((min(range(len(waiting)), key=lambda i: waiting[i].runs_dry_ns),))
 
 
 class MicroBatch:
     """
-    Up to `size` requests in one forward pass; the first waits at most `window_ns` for company.
+    Up to `size` requests in one forward pass; the oldest waits at most `window_ns` for more.
 
-    It waits for nobody when every client is already in the line, so a lone robot never waits.
+    It does not wait if every client has a queued request, so a single client never waits.
     """
 
     def __init__(self, size: int, window_ns: int) -> None:
         self._size, self._window_ns = size, window_ns
 
     def pick(self, waiting: Sequence[WaitingRequest], now_ns: int, clients: int) -> BatchSelection:
-        left_ns = waiting[0].since_ns + self._window_ns - now_ns
+        left_ns = waiting[0].queued_ns + self._window_ns - now_ns
         if len(waiting) < min(self._size, clients) and left_ns > 0:
             return BatchSelection(wait_ns=left_ns)
         return BatchSelection(tuple(range(min(self._size, len(waiting)))))
 
 
 def make_scheduler(name: str, *, size: int, window_ns: int, batch_limit: int) -> Scheduler:
-    """Return a scheduler by its name; `batch_limit` is the policy's, 0 for none."""
+    """Return a scheduler by name; `batch_limit` is that of the policy, 0 for none."""
     if name == 'micro_batch':
         return MicroBatch(min(size, batch_limit or size), window_ns)
     return {'round_robin': RoundRobin, 'earliest_dry': EarliestDry}[name]()

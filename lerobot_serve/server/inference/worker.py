@@ -1,8 +1,7 @@
 """
-Answers requests with one policy, and survives whatever is in them. Inference thread.
+Decode requests, run the policy on a batch and return the replies. Inference thread.
 
-Several requests may be answered together; what is wrong with one of them is no trouble of the
-others.
+An invalid request fails alone, without the other requests of its batch.
 """
 
 from __future__ import annotations
@@ -26,12 +25,12 @@ from lerobot_serve.wire.observation import Observation
 from lerobot_serve.wire.schema import Flag, StateClass, Status, TEXT_LIMIT
 
 Clock = Callable[[], int]
-# what is expected to come too late is predicted all the same after so long without a prediction
+# older estimates of the inference time are not used to refuse a request
 MAX_ESTIMATE_AGE_NS = 1_000_000_000
 
 
 class InferenceFailed(Exception):
-    """The policy raised, or gave what cannot be sent; `status` says which."""
+    """The policy raised or returned an invalid prediction; see `status`."""
 
     def __init__(self, status: Status, text: str) -> None:
         super().__init__(text)
@@ -40,9 +39,9 @@ class InferenceFailed(Exception):
 
 @dataclass(slots=True)
 class InferenceTask:
-    """One request on its way through the worker."""
+    """One decoded request of a batch."""
 
-    mail: QueuedRequest
+    queued: QueuedRequest
     observation: Observation
     request: PolicyRequest
     prefix_ignored: bool
@@ -50,7 +49,7 @@ class InferenceTask:
 
 @dataclass(frozen=True, slots=True)
 class BatchTimes:
-    """When a batch began, when its requests were decoded, when the policy was done."""
+    """When a batch began, was decoded, and was done."""
 
     begin_ns: int
     ready_ns: int
@@ -58,7 +57,7 @@ class BatchTimes:
 
 
 class InferenceWorker:
-    """Built and used by the inference thread; `answer` never raises for bad input."""
+    """Owned by the inference thread; `process` never raises for bad input."""
 
     def __init__(
         self,
@@ -68,14 +67,14 @@ class InferenceWorker:
         statistics: ServerStatistics,
         image_threads: int,
         clock: Clock = time.monotonic_ns,
-        let_go: Callable[[], None] = lambda: None,
+        on_close: Callable[[], None] = lambda: None,
     ) -> None:
-        """`let_go` is called once the policy is of no more use."""
-        self._policy, self.served, self.slot = policy, policy.describe(), slot
+        """`on_close` is called when the worker closes."""
+        self._policy, self.description, self.slot = policy, policy.describe(), slot
         self._statistics, self._clock = statistics, clock
-        self.images, self._let_go = ImageCodecPool(image_threads), let_go
-        # when the policy was asked last
-        self._predicted_ns = 0
+        self.image_pool, self._on_close = ImageCodecPool(image_threads), on_close
+        # start of the last prediction
+        self._last_prediction_ns = 0
 
     def warm_up(self, times: int) -> float:
         """
@@ -83,7 +82,7 @@ class InferenceWorker:
 
         Raises InferenceFailed.
         """
-        request = warm_up_request(self.served)
+        request = warm_up_request(self.description)
         duration_ns = 0
         try:
             for _ in range(times):
@@ -97,72 +96,72 @@ class InferenceWorker:
         return duration_ns / 1e9
 
     def reset(self, session_id: str) -> None:
-        """Let the policy forget a session."""
+        """Reset the policy's state of a session."""
         try:
             self._policy.reset(session_id)
         except Exception:
-            # of a stranger's policy; the session is gone either way
-            self._statistics.drop('reset_failed')
+            # from a third-party policy; the session is closed either way
+            self._statistics.record_drop('reset_failed')
 
     def close(self) -> None:
-        """End the image threads, and give back what was reserved."""
-        self.images.close()
-        self._let_go()
+        """Close the image threads and release the memory reservation."""
+        self.image_pool.close()
+        self._on_close()
 
-    def answer(self, mails: list[QueuedRequest]) -> list[tuple[QueuedRequest, Chunk]]:
-        """
-        Return, for each request, the chunk, or the chunk that says why there is none.
-        """
+    def process(self, batch: list[QueuedRequest]) -> list[tuple[QueuedRequest, Chunk]]:
+        """Return each request with its chunk or its error reply."""
         begin_ns = self._clock()
-        self._statistics.begin(begin_ns, len(mails))
-        answers, tasks = [], []
-        for mail in mails:
-            read = self._read(mail, begin_ns)
+        self._statistics.record_batch_start(begin_ns, len(batch))
+        replies, tasks = [], []
+        for queued in batch:
+            read = self._decode(queued, begin_ns)
             if isinstance(read, InferenceTask):
                 tasks.append(read)
             else:
-                answers.append((mail, read))
+                replies.append((queued, read))
         ready_ns = self._clock()
         if tasks:
-            self._predicted_ns = begin_ns
+            self._last_prediction_ns = begin_ns
         outcomes = self._predict([task.request for task in tasks]) if tasks else []
         times = BatchTimes(begin_ns, ready_ns, self._clock())
         for task, outcome in zip(tasks, outcomes, strict=True):
-            answers.append((task.mail, self._conclude(task, outcome, times)))
-        self._statistics.end(self._clock(), len(tasks))
-        return answers
+            replies.append((task.queued, self._reply(task, outcome, times)))
+        self._statistics.record_batch_end(self._clock(), len(tasks))
+        return replies
 
-    def _read(self, mail: QueuedRequest, begin_ns: int) -> InferenceTask | Chunk:
-        """Decode and check; a Chunk says what is wrong."""
-        late_s = self._expected_lateness_s(mail, begin_ns)
+    def _decode(self, queued: QueuedRequest, begin_ns: int) -> InferenceTask | Chunk:
+        """Return the decoded and checked request, or its error reply."""
+        late_s = self._expected_lateness_s(queued, begin_ns)
         if late_s > 0:
             text = (
-                f'the answer would have come {late_s:.3f} s too late to be used '
-                f'(answer_within_s is {mail.session.ask.answer_within_s:g}); the server is busy'
+                f'the reply is expected {late_s:.3f} s after answer_within_s '
+                f'({queued.session.request.answer_within_s:g} s); the server is overloaded'
             )
-            return self._failure(mail, Status.TOO_LATE, 'too_late', text, begin_ns)
+            return self._error_reply(queued, Status.TOO_LATE, 'too_late', text, begin_ns)
         try:
-            observation = mail.read.observation = wire_observation.decode(mail.raw)
+            observation = queued.decoded.observation = wire_observation.decode(queued.raw)
             request, ignored = make_policy_request(
-                observation, mail.session, self.served, self.images
+                observation, queued.session, self.description, self.image_pool
             )
         except Malformed as error:
-            return self._failure(mail, Status.BAD_OBSERVATION, error.reason, str(error), begin_ns)
-        return InferenceTask(mail, observation, request, ignored)
+            return self._error_reply(
+                queued, Status.BAD_OBSERVATION, error.reason, str(error), begin_ns
+            )
+        return InferenceTask(queued, observation, request, ignored)
 
-    def _expected_lateness_s(self, mail: QueuedRequest, begin_ns: int) -> float:
-        """Return by how much the answer would miss its use, 0 or less when it would not."""
-        within_s = mail.session.ask.answer_within_s
-        waited_s = (begin_ns - mail.arrived_ns) / 1e9
+    def _expected_lateness_s(self, queued: QueuedRequest, begin_ns: int) -> float:
+        """Return by how much the reply misses answer_within_s; 0 or less if it is in time."""
+        within_s = queued.session.request.answer_within_s
+        waited_s = (begin_ns - queued.arrived_ns) / 1e9
         if not within_s or waited_s > within_s:
             return waited_s - within_s if within_s else 0.0
-        if begin_ns - self._predicted_ns > MAX_ESTIMATE_AGE_NS:
-            # what was slow may be slow no more, and only a prediction can tell
+        if begin_ns - self._last_prediction_ns > MAX_ESTIMATE_AGE_NS:
+            # the estimate is old; only a prediction updates it
             return 0.0
         return waited_s + self._statistics.optimistic_service_s() - within_s
 
     def _predict(self, requests: list[PolicyRequest]) -> list[Prediction | InferenceFailed]:
-        """Ask for all together; when that fails, for each alone, to find the one that is bad."""
+        """Predict the batch; if that fails, each request alone, to isolate the bad one."""
         try:
             predictions = self._policy.predict(requests)
             if len(predictions) != len(requests):
@@ -173,34 +172,34 @@ class InferenceWorker:
                 return [outcome for one in requests for outcome in self._predict([one])]
             text = f'the policy raised {type(error).__name__}: {error}'
             return [InferenceFailed(Status.POLICY_ERROR, text)]
-        return [checked_prediction(prediction, self.served) for prediction in predictions]
+        return [checked_prediction(prediction, self.description) for prediction in predictions]
 
-    def _conclude(
+    def _reply(
         self, task: InferenceTask, outcome: Prediction | InferenceFailed, times: BatchTimes
     ) -> Chunk:
-        mail = task.mail
+        queued = task.queued
         if isinstance(outcome, InferenceFailed):
-            if self.served.state_class == StateClass.RECURRENT:
-                # a state that led to this must not lead to more
-                self.reset(mail.session.session_id)
+            if self.description.state_class == StateClass.RECURRENT:
+                # do not reuse the state that led to the failure
+                self.reset(queued.session.session_id)
             status, seed = outcome.status, task.request.seed
-            return self._failure(
-                mail, status, status.name.lower(), str(outcome), times.begin_ns, seed=seed
+            return self._error_reply(
+                queued, status, status.name.lower(), str(outcome), times.begin_ns, seed=seed
             )
-        wait_ms = (times.begin_ns - mail.arrived_ns) / 1e6
+        wait_ms = (times.begin_ns - queued.arrived_ns) / 1e6
         policy_ms = (times.done_ns - times.ready_ns) / 1e6
         inference_ms = policy_ms if outcome.forward_ms is None else outcome.forward_ms
-        self._statistics.served(
+        self._statistics.record_chunk(
             wait_ms=wait_ms,
             inference_ms=inference_ms,
-            denoise_steps=self.served.denoise_steps,
-            found=outcome.state_found,
-            lost=outcome.state_lost,
+            denoise_steps=self.description.denoise_steps,
+            state_found=outcome.state_found,
+            state_lost=outcome.state_lost,
         )
         flags = Flag.PREFIX_IGNORED if task.prefix_ignored else Flag.NONE
         if outcome.state_lost:
             flags |= Flag.STATE_LOST
-            self._statistics.drop('state_lost')
+            self._statistics.record_drop('state_lost')
         return Chunk(
             task.observation.header.answer(flags),
             task.observation.client_id,
@@ -208,18 +207,18 @@ class InferenceWorker:
             outcome.robot,
             outcome.model,
             slot=self.slot,
-            policy=self.served.fingerprint,
+            policy=self.description.fingerprint,
             seed=task.request.seed,
             queue_wait_ms=wait_ms,
             processing_ms=(times.done_ns - times.begin_ns) / 1e6 - inference_ms,
             inference_ms=inference_ms,
             server_load=self._statistics.load(times.done_ns),
-            superseded=mail.superseded,
+            superseded=queued.superseded,
         )
 
-    def _failure(
+    def _error_reply(
         self,
-        mail: QueuedRequest,
+        queued: QueuedRequest,
         status: Status,
         reason: str,
         text: str,
@@ -227,22 +226,22 @@ class InferenceWorker:
         *,
         seed: int = 0,
     ) -> Chunk:
-        self._statistics.drop(reason, has_request_record=True)
+        self._statistics.record_drop(reason, has_request_record=True)
         return error_chunk(
-            mail.raw,
+            queued.raw,
             status,
             text,
             slot=self.slot,
-            policy=self.served.fingerprint,
+            policy=self.description.fingerprint,
             seed=seed,
-            queue_wait_ms=(begin_ns - mail.arrived_ns) / 1e6,
+            queue_wait_ms=(begin_ns - queued.arrived_ns) / 1e6,
             server_load=self._statistics.load(self._clock()),
-            superseded=mail.superseded,
+            superseded=queued.superseded,
         )
 
 
 def error_chunk(raw: bytes, status: Status, text: str, **more: object) -> Chunk:
-    """Return the answer that says why there are no actions. Raises Malformed for no request."""
+    """Return an error reply. Raises Malformed if `raw` is no request."""
     header, client_id, episode_id = read_envelope(raw)
     return Chunk(
         header.answer(Flag.NONE),
@@ -254,21 +253,21 @@ def error_chunk(raw: bytes, status: Status, text: str, **more: object) -> Chunk:
     )
 
 
-def warm_up_request(served: PolicyDescription) -> PolicyRequest:
-    """Return a request with zeros for everything that the policy expects."""
-    steps = served.observation_steps
+def warm_up_request(description: PolicyDescription) -> PolicyRequest:
+    """Return a request of zeros in the shape the policy expects."""
+    steps = description.observation_steps
     images = {
         c.name: (np.zeros((c.height, c.width, c.channels), np.uint8),) * steps
-        for c in served.cameras
+        for c in description.cameras
     }
-    state = np.zeros((steps, len(served.state_names)), np.float32)
+    state = np.zeros((steps, len(description.state_names)), np.float32)
     return PolicyRequest('warm-up', state, images, episode_start=True, seed=1)
 
 
 def checked_prediction(
-    prediction: Prediction, served: PolicyDescription
+    prediction: Prediction, description: PolicyDescription
 ) -> Prediction | InferenceFailed:
-    """Return the prediction as it can be sent, or what is wrong with it."""
+    """Return the prediction as float32 arrays, or the failure of its check."""
     try:
         model, robot = as_float32(prediction.model), as_float32(prediction.robot)
         forward_ms = prediction.forward_ms
@@ -281,9 +280,9 @@ def checked_prediction(
             bool(prediction.state_found),
         )
     except Exception as error:
-        text = f'the policy gave no numbers ({type(error).__name__}: {error})'
+        text = f'the prediction is not numeric ({type(error).__name__}: {error})'
         return InferenceFailed(Status.POLICY_ERROR, text)
-    columns = len(served.action_names)
+    columns = len(description.action_names)
     for name, chunk in (('model', model), ('robot', robot)):
         if chunk.ndim != 2 or chunk.shape[1] != columns or not len(chunk):
             text = f'the {name} chunk must be rows x {columns} actions, got {chunk.shape}'
@@ -297,12 +296,12 @@ def checked_prediction(
 
 
 def as_float32(values: object) -> np.ndarray:
-    """Return the numbers as the message holds them: what is too large there becomes infinite."""
+    """Return float32 values; values out of range become infinite."""
     with np.errstate(over='ignore'):
         return np.asarray(values, np.float32)
 
 
 def encodable_text(text: str) -> str:
-    """Return what a message can hold of a text, which may come from anywhere."""
+    """Return the text without NUL bytes, cut to TEXT_LIMIT bytes."""
     data = text.replace('\0', ' ').encode('utf-8', 'replace')
     return data[:TEXT_LIMIT].decode(errors='ignore')

@@ -1,6 +1,5 @@
 """
-The files of captures: what each is called, what it says, and how much room they may take together.
-The thread that captures.
+Name, write and rotate the files of request captures. Thread: `capture`.
 """
 
 from __future__ import annotations
@@ -21,58 +20,58 @@ from lerobot_serve.wire.names import file_name
 from lerobot_serve.wire.schema import Status
 
 STATUS_NAMES = {int(status): status.name.lower() for status in Status}
-# what a file says beside its requests, about
+# approximate size of a file without its requests
 METADATA_BYTES = 4096
-# WHEN-CLIENT-SEQ-WHY; a killed process may leave one that is not whole
+# TIME-CLIENT-SEQ-REASON; a killed process may leave a partial file
 CAPTURE_FILE_NAME = re.compile(r'\d{8}T\d{6}\.\d{3}Z-.+-\d+-[a-z_]+\.safetensors(\.part)?')
 
 
 @dataclass(frozen=True, slots=True)
 class CaptureReason:
-    """Why requests are captured; without a client they are everybody's."""
+    """Why requests are captured; without a client, those of all clients."""
 
-    why: str
+    code: str
     wall_s: float
     client: str = ''
     seq: int = 0
-    reason: str = ''
+    text: str = ''
 
 
 class CaptureFiles:
-    """At most `limit_bytes` in `folder`; `facts` tells what stands in every file."""
+    """At most `limit_bytes` in `folder`; `metadata` returns the fields of every file."""
 
     def __init__(
-        self, folder: Path, limit_bytes: int, facts: Callable[[], dict[str, Any]]
+        self, folder: Path, limit_bytes: int, metadata: Callable[[], dict[str, Any]]
     ) -> None:
         self.folder = folder
-        self._limit_bytes, self._facts = limit_bytes, facts
+        self._limit_bytes, self._metadata = limit_bytes, metadata
 
-    def path(self, trouble: CaptureReason) -> Path:
-        """Return where these requests lie once they are written."""
-        client = file_name(trouble.client) if trouble.client else 'all'
-        when = utc_timestamp(trouble.wall_s).replace('-', '').replace(':', '')
-        return self.folder / f'{when}-{client}-{trouble.seq}-{trouble.why}{incident_file.SUFFIX}'
+    def path(self, reason: CaptureReason) -> Path:
+        """Return the path of the file for this capture."""
+        client = file_name(reason.client) if reason.client else 'all'
+        when = utc_timestamp(reason.wall_s).replace('-', '').replace(':', '')
+        return self.folder / f'{when}-{client}-{reason.seq}-{reason.code}{incident_file.SUFFIX}'
 
-    def write(self, trouble: CaptureReason, kept: list[CapturedRequest]) -> Path:
-        """Write the file and return where it is; the oldest go for it. Raises OSError."""
-        path = self.path(trouble)
+    def write(self, reason: CaptureReason, kept: list[CapturedRequest]) -> Path:
+        """Write a file and return its path; remove the oldest files. Raises OSError."""
+        path = self.path(reason)
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._make_room(sum(each.size for each in kept) + METADATA_BYTES)
-        told = {
-            'why': trouble.why,
-            'when': utc_timestamp(trouble.wall_s),
-            'client': trouble.client,
-            'seq': trouble.seq,
-            'reason': trouble.reason,
+        self._remove_oldest(sum(each.size for each in kept) + METADATA_BYTES)
+        incident = {
+            'why': reason.code,
+            'when': utc_timestamp(reason.wall_s),
+            'client': reason.client,
+            'seq': reason.seq,
+            'reason': reason.text,
         }
         incident_file.write_incident(
-            path, [incident_pair(each) for each in kept], told | self._facts()
+            path, [incident_pair(each) for each in kept], incident | self._metadata()
         )
         return path
 
-    def _make_room(self, size: int) -> None:
-        """Remove the oldest files until there is room. Raises OSError."""
-        # their names begin with when they were made
+    def _remove_oldest(self, size: int) -> None:
+        """Remove the oldest files until `size` fits. Raises OSError."""
+        # names begin with the time
         files = sorted(
             path for path in self.folder.iterdir() if CAPTURE_FILE_NAME.fullmatch(path.name)
         )
@@ -87,8 +86,8 @@ class CaptureFiles:
 
 
 def incident_pair(kept: CapturedRequest) -> RecordedExchange:
-    """Return a request and its answer with all that a replay needs to know."""
-    chunk, session = wire_chunk.decode(kept.answer), kept.mail.session
+    """Return a request and its reply with the fields a replay needs."""
+    chunk, session = wire_chunk.decode(kept.reply), kept.queued.session
     info = {
         'client': chunk.client_id,
         'session_epoch': chunk.header.session_epoch,
@@ -105,21 +104,21 @@ def incident_pair(kept: CapturedRequest) -> RecordedExchange:
         'inference_ms': chunk.inference_ms,
         'session_id': session.session_id,
         'task': session.task,
-        'robot_type': session.ask.robot_type,
-        'rtc_execution_horizon': session.ask.rtc_execution_horizon,
-        'answer_within_s': session.ask.answer_within_s,
+        'robot_type': session.request.robot_type,
+        'rtc_execution_horizon': session.request.rtc_execution_horizon,
+        'answer_within_s': session.request.answer_within_s,
     }
-    return RecordedExchange(kept.mail.raw, kept.answer, info)
+    return RecordedExchange(kept.queued.raw, kept.reply, info)
 
 
 def utc_timestamp(wall_s: float) -> str:
-    """Return the time of day as traces have it."""
+    """Return the time in the format of traces."""
     when = datetime.fromtimestamp(wall_s, timezone.utc)
     return when.isoformat(timespec='milliseconds').replace('+00:00', 'Z')
 
 
 def file_size(path: Path) -> int:
-    """Return the size of a file, 0 for one that is gone."""
+    """Return the size of a file; 0 if it does not exist."""
     try:
         return path.stat().st_size
     except OSError:

@@ -1,8 +1,8 @@
 """
-The server's metrics for Prometheus, read from what it counts anyway. The endpoint's thread.
+Prometheus metrics of the server, read from its statistics. HTTP thread.
 
-`policy_slot` is prod, a or b, and reasons are of a fixed list: the number of series does not grow
-with robots or episodes.
+`policy_slot` is prod, a or b and reasons come from a fixed list, so the number of series does not
+grow with clients or episodes.
 """
 
 from __future__ import annotations
@@ -27,29 +27,29 @@ from lerobot_serve_interfaces.msg import ServerStatus
 LABELS = ['policy_slot']
 Losses = Callable[[], Mapping[str, int]]
 NO_LOSSES: Mapping[str, int] = MappingProxyType({})
-# field of Statistics -> what it is
+# field of ServerStatistics -> help text
 COUNTERS = {
-    'requests': 'requests of robots',
-    'chunks': 'answers with actions',
-    'superseded': 'requests that a newer one of the same robot took the place of',
+    'requests': 'requests of clients',
+    'chunks': 'replies with actions',
+    'superseded': 'requests replaced by a newer one of the same client',
 }
 STATE_COUNTERS = {
-    'cache_hits': 'chunks for which the hidden state of their session was there',
-    'cache_misses': 'chunks for which the hidden state of their session was lost',
+    'cache_hits': 'chunks whose session had its hidden state',
+    'cache_misses': 'chunks whose session had lost its hidden state',
 }
-DENOISING_COUNTERS = {'denoise_steps': 'denoising steps that chunks took'}
+DENOISING_COUNTERS = {'denoise_steps': 'denoising steps of all chunks'}
 HISTOGRAMS = {
-    'act_latency': ('latency', 'from the arrival of a request to its answer with actions'),
-    'queue_wait': ('wait', 'from the arrival of a request until the policy begins on it'),
-    'inference': ('inference', 'of the policy, for each chunk; those of one batch share it'),
+    'act_latency': ('latency', 'time from the arrival of a request to its reply with actions'),
+    'queue_wait': ('wait', 'time from the arrival of a request until the policy begins on it'),
+    'inference': ('inference', 'inference time of each chunk; the chunks of a batch share it'),
 }
 
 
 class ServerSnapshot(NamedTuple):
-    """The node at one moment."""
+    """The core and the state of the node, read together."""
 
-    serving: ServerCore | None
-    standing: ServerState
+    core: ServerCore | None
+    server_state: ServerState
 
 
 def start_endpoint(
@@ -59,36 +59,37 @@ def start_endpoint(
     losses: Losses = dict,
 ) -> HttpEndpoint | None:
     """
-    Return the endpoint, None when none is wanted. `losses` is what the trace itself lost, by
-    reason. Raises ParameterError.
+    Return the endpoint, None if disabled. `losses` are the records the trace lost, by reason.
+
+    Raises ParameterError.
     """
     return http_endpoint.start_endpoint(
         parameters,
-        lambda: collect(now().serving, statistics, parameters.slot, losses()),
+        lambda: collect(now().core, statistics, parameters.slot, losses()),
         lambda: why_not_ready(now()),
     )
 
 
 def why_not_ready(now: ServerSnapshot) -> str:
-    """Return why no session could be opened now, empty when one could."""
-    if now.serving and now.standing.state == ServerStatus.ACTIVE:
+    """Return why the server accepts no sessions; empty if it does."""
+    if now.core and now.server_state.state == ServerStatus.ACTIVE:
         return ''
-    return f'not active: {now.standing.text}'
+    return f'not active: {now.server_state.text}'
 
 
 def collect(
-    serving: ServerCore | None,
+    core: ServerCore | None,
     statistics: ServerStatistics,
     slot: str,
     losses: Mapping[str, int] = NO_LOSSES,
 ) -> Iterable[Metric]:
-    """Return all metrics; those of a policy that is served only while one is."""
+    """Return all metrics; those of the policy only while one is served."""
     with statistics.lock:
-        found = [*histograms(statistics, slot), *counters(serving, statistics, slot)]
+        found = [*histograms(statistics, slot), *counters(core, statistics, slot)]
     yield from found
     yield dropped_counter({**statistics.drop_counts(), **losses}, slot)
-    if serving:
-        yield from gauges(serving, statistics, slot)
+    if core:
+        yield from gauges(core, statistics, slot)
 
 
 def histograms(statistics: ServerStatistics, slot: str) -> Iterable[Metric]:
@@ -103,41 +104,39 @@ def histograms(statistics: ServerStatistics, slot: str) -> Iterable[Metric]:
     yield family
 
 
-def counters(
-    serving: ServerCore | None, statistics: ServerStatistics, slot: str
-) -> Iterable[Metric]:
+def counters(core: ServerCore | None, statistics: ServerStatistics, slot: str) -> Iterable[Metric]:
     """Under the lock of the statistics."""
-    texts = COUNTERS | (policy_counters(serving.served) if serving else {})
+    texts = COUNTERS | (policy_counters(core.description) if core else {})
     for name, text in texts.items():
         family = counter(name, text, LABELS)
         family.add_metric([slot], getattr(statistics, name))
         yield family
 
 
-def policy_counters(served: PolicyDescription) -> dict[str, str]:
-    """Return the counters that move for this policy and not for every other one."""
-    remembers = served.state_class == StateClass.RECURRENT
+def policy_counters(description: PolicyDescription) -> dict[str, str]:
+    """Return the counters that apply to this policy only."""
+    remembers = description.state_class == StateClass.RECURRENT
     return (STATE_COUNTERS if remembers else {}) | (
-        DENOISING_COUNTERS if served.denoise_steps else {}
+        DENOISING_COUNTERS if description.denoise_steps else {}
     )
 
 
 def dropped_counter(drops: Mapping[str, int], slot: str) -> Metric:
-    text = 'what was dropped or failed, by reason'
+    text = 'dropped or failed requests, by reason'
     family = counter('drops', text, [*LABELS, 'reason'])
     for reason, count in sorted(drops.items()):
         family.add_metric([slot, reason], count)
     return family
 
 
-def gauges(serving: ServerCore, statistics: ServerStatistics, slot: str) -> Iterable[Metric]:
-    report = serving.report()
-    waiting = serving.waiting + statistics.executing_requests
+def gauges(core: ServerCore, statistics: ServerStatistics, slot: str) -> Iterable[Metric]:
+    report = core.load_report()
+    waiting = core.waiting_requests + statistics.executing_requests
     for name, text, value in (
-        ('in_flight_requests', 'requests that wait or are being answered', waiting),
-        ('sessions', 'robots with an open session', report.active_sessions),
-        ('max_sessions', 'robots that can have a session', report.max_sessions),
-        ('load_ratio', 'share of the last seconds in which the policy was busy', report.load),
+        ('in_flight_requests', 'requests queued or executing', waiting),
+        ('sessions', 'open sessions', report.active_sessions),
+        ('max_sessions', 'maximum number of open sessions', report.max_sessions),
+        ('load_ratio', 'share of the last 10 s in which the policy was busy', report.load),
     ):
         family = gauge(name, text, LABELS)
         family.add_metric([slot], value)

@@ -1,9 +1,8 @@
 """
-Requests around trouble, kept as they came: the last ones in memory, and on disk those of a robot
-whose request failed. docs/capture.md.
+Capture raw requests around errors: the last ones in memory, those of a failed client on disk.
 
-The threads that answer only add to memory. A thread of its own writes; a disk that is full ends
-capturing for a while, never serving.
+See docs/capture.md. Other threads only add to memory; the `capture` thread writes. A full disk
+pauses capturing, never the server.
 """
 
 from __future__ import annotations
@@ -31,109 +30,107 @@ RETRY_S = 30.0
 
 
 class NothingToCapture(Exception):
-    """Why no file is written; for the operator."""
+    """Why no file is written."""
 
 
 @dataclass(frozen=True, slots=True)
 class CaptureJob:
-    """Requests that are to be written."""
+    """Requests to write, and the reason."""
 
-    trouble: CaptureReason
-    kept: list[CapturedRequest]
+    reason: CaptureReason
+    requests: list[CapturedRequest]
 
 
 class RequestCapture:
-    """`told` hears what was written or could not be: a name and why. Raises nothing."""
+    """`on_event` receives a name and a text for each written or failed capture."""
 
     def __init__(
         self,
         files: CaptureFiles,
         limit_bytes: int,
         *,
-        told: Callable[[str, str], None],
+        on_event: Callable[[str, str], None],
         clock: Callable[[], int] = time.monotonic_ns,
-        wall: Callable[[], float] = time.time,
+        wall_clock: Callable[[], float] = time.time,
     ) -> None:
-        self._files, self._told = files, told
-        self._clock, self._wall = clock, wall
+        self._files, self._on_event = files, on_event
+        self._clock, self._wall_clock = clock, wall_clock
         self._ring = RequestRing(limit_bytes)
-        self._orders: SimpleQueue[CaptureJob | None] = SimpleQueue()
+        self._jobs: SimpleQueue[CaptureJob | None] = SimpleQueue()
         self._stopped, self._retry_ns = '', 0
 
     # any thread
 
-    def answered(self, mail: QueuedRequest, chunk: Chunk, raw: bytes) -> None:
-        """Keep a request and its answer; have them written when something went wrong."""
+    def on_reply(self, queued: QueuedRequest, chunk: Chunk, raw: bytes) -> None:
+        """Keep a request and its reply; queue the session's requests for writing on an error."""
         if not raw:
-            # it could not be encoded
+            # the reply could not be encoded
             return
-        name = mail.session.session_id
-        self._ring.add(CapturedRequest(name, mail, raw, self._wall()))
-        why = capture_reason(mail, chunk, self._clock())
-        if not why:
+        name = queued.session.session_id
+        self._ring.add(CapturedRequest(name, queued, raw, self._wall_clock()))
+        code = capture_reason(queued, chunk, self._clock())
+        if not code:
             return
         kept = self._ring.take(name)
         if kept:
-            seq, reason = chunk.header.seq, chunk.status_text
-            trouble = CaptureReason(why, self._wall(), chunk.client_id, seq, reason)
-            self._orders.put(CaptureJob(trouble, kept))
+            seq, text = chunk.header.seq, chunk.status_text
+            reason = CaptureReason(code, self._wall_clock(), chunk.client_id, seq, text)
+            self._jobs.put(CaptureJob(reason, kept))
         else:
-            # too large, or trouble comes faster than the disk is
-            self._told('capture_overflow', '')
+            # too large, or errors come faster than the disk writes
+            self._on_event('capture_overflow', '')
 
-    def everything(self) -> Path:
-        """
-        Have all that is kept written, and return where it will lie. Raises NothingToCapture.
-        """
+    def capture_all(self) -> Path:
+        """Queue all kept requests for writing; return the path. Raises NothingToCapture."""
         if self._stopped:
-            raise NothingToCapture(f'capturing has stopped: {self._stopped}')
+            raise NothingToCapture(f'capture is paused: {self._stopped}')
         kept = self._ring.take()
         if not kept:
-            raise NothingToCapture('there was no request since the last capture')
-        trouble = CaptureReason(OPERATOR, self._wall())
-        self._orders.put(CaptureJob(trouble, kept))
-        return self._files.path(trouble)
+            raise NothingToCapture('no request since the last capture')
+        reason = CaptureReason(OPERATOR, self._wall_clock())
+        self._jobs.put(CaptureJob(reason, kept))
+        return self._files.path(reason)
 
     def wake(self) -> None:
-        """End the thread once it has written what is due."""
-        self._orders.put(None)
+        """Wake the thread, so that it ends after the queued jobs."""
+        self._jobs.put(None)
 
-    # a thread of its own
+    # capture thread
 
     def run(self, stop: threading.Event) -> None:
         """Write until `stop` is set and `wake` was called."""
-        while (order := self._orders.get()) or not stop.is_set():
-            if order:
-                self._write(order)
-                # what was written must not be held here while nothing comes
-                del order
+        while (job := self._jobs.get()) or not stop.is_set():
+            if job:
+                self._write(job)
+                # free the requests before the next wait
+                del job
 
-    def _write(self, order: CaptureJob) -> None:
+    def _write(self, job: CaptureJob) -> None:
         try:
             if self._stopped and self._clock() < self._retry_ns:
-                self._told('capture_failed', '')
+                self._on_event('capture_failed', '')
                 return
-            path = self._files.write(order.trouble, order.kept)
+            path = self._files.write(job.reason, job.requests)
             self._stopped = ''
-            self._told('captured', str(path))
+            self._on_event('captured', str(path))
         except Exception as error:
-            # a full disk most likely; whatever it is, it is not worth a robot
+            # most likely a full disk; no error here may stop the server
             self._fail(error)
         finally:
-            self._ring.release(order.kept)
+            self._ring.release(job.requests)
 
     def _fail(self, error: Exception) -> None:
         reason = getattr(error, 'strerror', None) or str(error)
-        is_news = not self._stopped
+        is_first = not self._stopped
         self._stopped, self._retry_ns = reason, self._clock() + int(RETRY_S * 1e9)
-        text = f'{self._files.folder}: {reason}; tried again after {RETRY_S:g} s'
-        self._told('capture_failed', text if is_news else '')
+        text = f'{self._files.folder}: {reason}; next attempt in {RETRY_S:g} s'
+        self._on_event('capture_failed', text if is_first else '')
 
 
-def capture_reason(mail: QueuedRequest, chunk: Chunk, now_ns: int) -> str:
-    """Return what is wrong with an answer, empty for nothing."""
-    within_s = mail.session.ask.answer_within_s
-    is_late = within_s and (now_ns - mail.arrived_ns) / 1e9 > within_s
+def capture_reason(queued: QueuedRequest, chunk: Chunk, now_ns: int) -> str:
+    """Return the reason to capture this reply; empty if there is none."""
+    within_s = queued.session.request.answer_within_s
+    is_late = within_s and (now_ns - queued.arrived_ns) / 1e9 > within_s
     if chunk.status == Status.OK:
         return 'too_late' if is_late else ''
     return REASON_OF_STATUS.get(chunk.status, '')

@@ -1,6 +1,7 @@
 """
-Who is told what becomes of requests, sessions and the server: the trace and the captures, each
-where it is wanted. Any thread; nothing here waits or raises.
+Pass events of requests, sessions and the server to the trace and to request capture.
+
+Any thread; no method blocks or raises.
 """
 
 from __future__ import annotations
@@ -32,117 +33,115 @@ StartThread = Callable[[str, Callable[[], None], Callable[[], None]], threading.
 
 @dataclass(frozen=True, slots=True)
 class NodeContext:
-    """The node: its full name, monotonic nanoseconds, and how operators are told."""
+    """The node: full name, monotonic clock [ns] and log functions."""
 
     name: str
     clock: Callable[[], int]
-    warn: Callable[[str], None]
-    inform: Callable[[str], None]
+    log_warning: Callable[[str], None]
+    log_info: Callable[[str], None]
 
 
 class RequestObserver:
-    """See the module; without both it tells nobody."""
+    """See the module; without recorder and capture it does nothing."""
 
     def __init__(
         self, recorder: ServerTraceRecorder | None = None, capture: RequestCapture | None = None
     ) -> None:
         self._recorder, self._capture = recorder, capture
 
-    def start(
-        self, start: StartThread, stop: threading.Event, others: list[threading.Thread]
+    def start_threads(
+        self, start: StartThread, stop: threading.Event, producers: list[threading.Thread]
     ) -> None:
-        """Start what writes; `others` are the threads that tell of requests."""
+        """Start the writer threads; `producers` are the threads that report requests."""
         if self._capture:
-            others = [
-                *others,
+            producers = [
+                *producers,
                 start('capture', partial(self._capture.run, stop), self._capture.wake),
             ]
         if self._recorder:
-            run = partial(self._recorder.run, stop, others)
+            run = partial(self._recorder.run, stop, producers)
             start('trace', run, self._recorder.writer.wake)
 
-    def losses(self) -> dict[str, int]:
-        """Return what the trace itself lost, by reason."""
+    def trace_losses(self) -> dict[str, int]:
+        """Return the number of records the trace lost, by reason."""
         return self._recorder.writer.losses if self._recorder else {}
 
     # requests
 
-    def answered(self, mail: QueuedRequest, chunk: Chunk, raw: bytes, status: str = '') -> None:
-        """A request has its answer `raw`; `status` says why it was not sent."""
+    def on_reply(self, queued: QueuedRequest, chunk: Chunk, raw: bytes, status: str = '') -> None:
+        """A request has its reply `raw`; `status` is set if it was not sent."""
         if self._recorder:
-            self._recorder.answered(mail, chunk, raw, status)
+            self._recorder.on_reply(queued, chunk, raw, status)
         if self._capture:
-            self._capture.answered(mail, chunk, raw)
+            self._capture.on_reply(queued, chunk, raw)
 
-    def lost(self, mail: QueuedRequest, reason: str) -> None:
-        """A request is answered no more."""
+    def on_dropped(self, queued: QueuedRequest, reason: str) -> None:
+        """A request is dropped without a reply."""
         if self._recorder:
-            self._recorder.lost(mail, reason)
+            self._recorder.on_dropped(queued, reason)
 
     # sessions and the server
 
-    def opened(self, session: Session) -> None:
+    def on_session_opened(self, session: Session) -> None:
         if self._recorder:
-            self._recorder.opened(session)
+            self._recorder.on_session_opened(session)
 
-    def closed(self, session: Session, why: str) -> None:
+    def on_session_closed(self, session: Session, why: str) -> None:
         if self._recorder:
-            self._recorder.closed(session, why)
+            self._recorder.on_session_closed(session, why)
 
-    def serves(self, served: PolicyDescription | None) -> None:
-        """Another policy is served from now on, or none."""
+    def on_policy_changed(self, description: PolicyDescription | None) -> None:
+        """The served policy changed; None if no policy is served."""
         if self._recorder:
-            self._recorder.serves(served)
+            self._recorder.on_policy_changed(description)
 
-    def stood(self, before: str, after: str, why: str) -> None:
+    def on_state_changed(self, before: str, after: str, why: str) -> None:
         if self._recorder and before != after:
-            self._recorder.stood(before, after, why)
+            self._recorder.on_state_changed(before, after, why)
 
-    def changed(self, parameters: ServerParameters) -> None:
+    def on_parameters_changed(self, parameters: ServerParameters) -> None:
         if self._recorder:
-            self._recorder.changed(parameters)
+            self._recorder.on_parameters_changed(parameters)
 
-    def look(self) -> None:
-        """Now and then."""
+    def poll(self) -> None:
+        """Record the drops since the last call; called periodically."""
         if self._recorder:
-            self._recorder.look()
+            self._recorder.record_drops()
 
     def capture(self) -> str:
-        """Have what is in memory written; return where. Raises NothingToCapture."""
+        """Write the requests in memory; return the path. Raises NothingToCapture."""
         if not self._capture:
-            raise NothingToCapture(
-                'capture_folder is empty; start the server with a folder for captures'
-            )
-        return str(self._capture.everything())
+            raise NothingToCapture('capture_folder is empty; set it and restart the server')
+        return str(self._capture.capture_all())
 
 
 def make_request_observer(
-    settings: Callable[[], ServerParameters], statistics: ServerStatistics, here: NodeContext
+    settings: Callable[[], ServerParameters], statistics: ServerStatistics, context: NodeContext
 ) -> RequestObserver:
-    """Return who is told; `settings` are the present parameters. Raises ValueError."""
+    """Return the observer; `settings` returns the current parameters. Raises ValueError."""
     parameters = settings()
     recorder = make_trace_recorder(
-        parameters, here.name, statistics, clock=here.clock, tell=here.warn
+        parameters, context.name, statistics, clock=context.clock, log_warning=context.log_warning
     )
     if not parameters.capture_folder:
         return RequestObserver(recorder)
     limit_bytes = parameters.capture_limit_mb * MB
     folder = Path(parameters.capture_folder).expanduser()
 
-    def facts() -> dict[str, Any]:
-        return {'node': here.name, 'version': __version__, 'parameters': asdict(settings())}
+    def metadata() -> dict[str, Any]:
+        return {'node': context.name, 'version': __version__, 'parameters': asdict(settings())}
 
-    def told(name: str, why: str) -> None:
+    def on_event(name: str, why: str) -> None:
         if name == 'captured':
-            here.inform(f'captured requests into {why}')
+            context.log_info(f'captured requests into {why}')
         else:
-            statistics.drop(name)
+            statistics.record_drop(name)
             if why:
-                here.warn(f'capturing stops, {why}')
+                context.log_warning(f'Capture paused: {why}')
         if recorder and why:
-            recorder.captured(name, why)
+            recorder.on_captured(name, why)
 
-    files = CaptureFiles(folder, limit_bytes, facts)
+    files = CaptureFiles(folder, limit_bytes, metadata)
     return RequestObserver(
-        recorder, RequestCapture(files, limit_bytes, told=told, clock=here.clock)
+        recorder, RequestCapture(files, limit_bytes, on_event=on_event, clock=context.clock)
     )

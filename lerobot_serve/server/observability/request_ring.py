@@ -1,4 +1,4 @@
-"""The last requests and their answers, as bytes, in a memory that is bounded. Any thread."""
+"""Bounded buffer of the last raw requests and replies. Any thread."""
 
 from __future__ import annotations
 
@@ -9,28 +9,26 @@ import threading
 from lerobot_serve.server.inference.request_queue import QueuedRequest
 
 REQUESTS_LIMIT = 1024
-# what a request takes in memory beside its bytes
+# memory of a request beside its bytes
 OVERHEAD_BYTES = 1024
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CapturedRequest:
-    """A request of the session `name` and its answer, which was made at `wall_s`."""
+    """A request with its raw reply, completed at `wall_s`."""
 
-    name: str
-    mail: QueuedRequest
-    answer: bytes
+    session_id: str
+    queued: QueuedRequest
+    reply: bytes
     wall_s: float
 
     @property
     def size(self) -> int:
-        return len(self.mail.raw) + len(self.answer) + OVERHEAD_BYTES
+        return len(self.queued.raw) + len(self.reply) + OVERHEAD_BYTES
 
 
 class RequestRing:
-    """
-    Never more than `limit_bytes`, with what was taken and not released yet; the oldest go first.
-    """
+    """Holds at most `limit_bytes`, taken and unreleased requests included; drops the oldest."""
 
     def __init__(self, limit_bytes: int, limit: int = REQUESTS_LIMIT) -> None:
         self._limit_bytes, self._limit = limit_bytes, limit
@@ -42,7 +40,7 @@ class RequestRing:
         return len(self._kept)
 
     def add(self, kept: CapturedRequest) -> None:
-        """Keep a request; one that is larger than all the room is not kept."""
+        """Add a request; one larger than the limit is ignored."""
         room = self._limit_bytes - kept.size
         if room < 0:
             return
@@ -53,19 +51,23 @@ class RequestRing:
                 self._kept.append(kept)
                 self.held_bytes += kept.size
 
-    def take(self, name: str = '') -> list[CapturedRequest]:
+    def take(self, session_id: str = '') -> list[CapturedRequest]:
         """
-        Return the requests of one session, or all, oldest first. They count until they are
-        released.
+        Remove and return the requests of one session, or all, oldest first. They count until
+        `release`.
         """
         with self._lock:
-            taken = [kept for kept in self._kept if kept.name == name or not name]
+            taken = [
+                kept for kept in self._kept if kept.session_id == session_id or not session_id
+            ]
             if taken:
-                rest = (kept for kept in self._kept if name and kept.name != name)
+                rest = (
+                    kept for kept in self._kept if session_id and kept.session_id != session_id
+                )
                 self._kept = deque(rest)
         return taken
 
     def release(self, taken: list[CapturedRequest]) -> None:
-        """What was taken is needed no more."""
+        """Release the memory of taken requests."""
         with self._lock:
             self.held_bytes -= sum(kept.size for kept in taken)

@@ -1,7 +1,7 @@
 """
-The server's trace: what became of every request that reached a session, what was dropped before
-that, sessions, and what the server itself did. Any thread; each call deposits one record and
-returns. What a record tells of a request and its answer is put together by the thread that writes.
+Write the trace of the server: requests with their replies, drops, sessions, state changes.
+
+Any thread; each call queues a record and returns. The `trace` thread builds the request records.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ from lerobot_serve.wire.session import format_tags
 
 STATUSES = {int(status): status.name.lower() for status in Status}
 INCIDENT_STATUSES = (Status.POLICY_ERROR, Status.NOT_FINITE)
-# threads that hang must not keep the trace from having an end
+# a hanging thread must not prevent the end of the trace
 JOIN_S = 2.0
 
 
 class ReplayContent(NamedTuple):
-    """What again.keep makes a field of; `asked` is None where the request was not read."""
+    """Arguments of replay_field.encode_field; `asked` is None if decoding failed."""
 
     asked: Observation | None
-    answer: bytes
+    reply: bytes
     info: dict[str, Any]
 
 
 class ReplyRecord(NamedTuple):
-    """What the thread that writes needs of a request that was answered."""
+    """A request with its reply, as the `trace` thread needs it."""
 
     chunk: Chunk
     status: str
@@ -55,23 +55,23 @@ class ReplyRecord(NamedTuple):
     chunk_bytes: int
     superseded: int
     task: str
-    # empty where the request had no prefix
+    # empty without a prefix
     prefix_policy: str
     chunk_range: list[int] | None
     images: tuple[Image, ...]
-    # None where the trace does not keep all
-    whole: ReplayContent | None
+    # None unless the trace keeps everything
+    replay_content: ReplayContent | None
 
     @property
     def held_bytes(self) -> int:
-        """Return how much memory waits with it: images, and all else, are views of the request."""
-        if self.whole:
+        """Return the memory it holds: its arrays are views of the raw request."""
+        if self.replay_content:
             return self.request_bytes + self.chunk_bytes
         return self.request_bytes if self.images else 0
 
 
 class ServerTraceRecorder:
-    """Records of one run; `run` is the body of the thread that writes them."""
+    """Records of one run; `run` is the body of the `trace` thread."""
 
     def __init__(
         self,
@@ -83,79 +83,81 @@ class ServerTraceRecorder:
         self.writer, self._clock = writer, clock
         self._parameters, self._statistics = parameters, statistics
         self._redaction = redaction(parameters)
-        self._dropped: Counter[str] = Counter()
-        self._dropping = threading.Lock()
+        self._recorded_drops: Counter[str] = Counter()
+        self._drops_lock = threading.Lock()
 
-    def run(self, stop: threading.Event, others: Iterable[threading.Thread]) -> None:
-        """Write until `stop` is set and the other threads have told all."""
+    def run(self, stop: threading.Event, producers: Iterable[threading.Thread]) -> None:
+        """Write until `stop` is set and the producers have ended."""
         self.writer.run(stop)
-        for thread in others:
+        for thread in producers:
             thread.join(JOIN_S)
-        self.look()
+        self.record_drops()
         self.writer.close()
 
     # requests
 
-    def answered(self, mail: QueuedRequest, chunk: Chunk, raw: bytes, status: str = '') -> None:
-        """A request has its answer `raw`; `status` says why it was not sent."""
-        now_ns, answer = self._clock(), self._answer(mail, chunk, raw, status)
-        later = DeferredFields(partial(self._told, answer), answer.held_bytes)
+    def on_reply(self, queued: QueuedRequest, chunk: Chunk, raw: bytes, status: str = '') -> None:
+        """A request has its reply `raw`; `status` is set if it was not sent."""
+        now_ns, reply = self._clock(), self._reply_record(queued, chunk, raw, status)
+        later = DeferredFields(partial(self._request_record, reply), reply.held_bytes)
         self.writer.write({'kind': 'request', 'mono_ns': now_ns, DEFERRED: later})
         if chunk.status in INCIDENT_STATUSES:
             name, why = STATUSES[chunk.status], chunk.status_text
             self.writer.write(records.incident(now_ns, name, why=why, ids=ids_of(chunk)))
 
-    def _answer(self, mail: QueuedRequest, chunk: Chunk, raw: bytes, status: str) -> ReplyRecord:
-        read = mail.read.observation
+    def _reply_record(
+        self, queued: QueuedRequest, chunk: Chunk, raw: bytes, status: str
+    ) -> ReplyRecord:
+        read = queued.decoded.observation
         is_prefixed = read and (read.prefix_model.size or read.prefix_robot.size)
         return ReplyRecord(
             chunk,
             status or STATUSES[chunk.status],
-            len(mail.raw),
+            len(queued.raw),
             len(raw),
-            mail.superseded,
-            (read.task or mail.session.task) if read else '',
+            queued.superseded,
+            (read.task or queued.session.task) if read else '',
             read.prefix_policy if is_prefixed else '',
             chunk_range(chunk, repeated_rows(read)) if read else None,
             read.images if read and self._redaction.images != 'none' else (),
-            ReplayContent(read, raw, session_fields(mail.session))
+            ReplayContent(read, raw, session_fields(queued.session))
             if raw and self._redaction.keeps_everything
             else None,
         )
 
-    def _told(self, answer: ReplyRecord) -> Record:
-        """Return what the record tells; the thread that writes."""
-        chunk = answer.chunk
-        told = {
+    def _request_record(self, reply: ReplyRecord) -> Record:
+        """Return the fields of a request record; `trace` thread."""
+        chunk = reply.chunk
+        record = {
             **ids_of(chunk).fields(),
-            'status': answer.status,
+            'status': reply.status,
             'episode': chunk.header.episode,
             'routing': {'slot': chunk.slot},
             'policy': chunk.policy,
             'seed': chunk.seed or None,
             'queue_wait_ms': chunk.queue_wait_ms,
-            'request_bytes': answer.request_bytes,
-            'chunk_bytes': answer.chunk_bytes,
-            'chunk_range': answer.chunk_range,
-            'superseded': answer.superseded,
+            'request_bytes': reply.request_bytes,
+            'chunk_bytes': reply.chunk_bytes,
+            'chunk_range': reply.chunk_range,
+            'superseded': reply.superseded,
             'reason': chunk.status_text,
-            'task': self._redaction.task(answer.task),
+            'task': self._redaction.task(reply.task),
         }
         if chunk.status == Status.OK:
-            told['processing_ms'] = chunk.processing_ms
-            told['inference_ms'] = chunk.inference_ms
-        if answer.prefix_policy:
-            told['prefix_policy'] = answer.prefix_policy
-            told['prefix_ignored'] = bool(chunk.header.flags & Flag.PREFIX_IGNORED)
-        if answer.images:
-            told['images'] = self._redaction.pictures(answer.images)
-        if answer.whole:
-            told[replay_field.REPLAY_FIELD] = replay_field.encode_field(*answer.whole)
-        return told
+            record['processing_ms'] = chunk.processing_ms
+            record['inference_ms'] = chunk.inference_ms
+        if reply.prefix_policy:
+            record['prefix_policy'] = reply.prefix_policy
+            record['prefix_ignored'] = bool(chunk.header.flags & Flag.PREFIX_IGNORED)
+        if reply.images:
+            record['images'] = self._redaction.pictures(reply.images)
+        if reply.replay_content:
+            record[replay_field.REPLAY_FIELD] = replay_field.encode_field(*reply.replay_content)
+        return record
 
-    def lost(self, mail: QueuedRequest, reason: str) -> None:
-        """A request is answered no more."""
-        now_ns, start = self._clock(), read_envelope(mail.raw)
+    def on_dropped(self, queued: QueuedRequest, reason: str) -> None:
+        """A request is dropped without a reply."""
+        now_ns, start = self._clock(), read_envelope(queued.raw)
         ids = RecordIds(
             start.client_id, start.header.session_epoch, start.header.seq, start.episode_id
         )
@@ -165,49 +167,49 @@ class ServerTraceRecorder:
                 ids,
                 status=reason,
                 episode=start.header.episode,
-                queue_wait_ms=(now_ns - mail.arrived_ns) / 1e6,
-                request_bytes=len(mail.raw),
+                queue_wait_ms=(now_ns - queued.arrived_ns) / 1e6,
+                request_bytes=len(queued.raw),
             )
         )
 
-    def look(self) -> None:
-        """Tell what was dropped since the last look and is no request's; now and then."""
-        with self._dropping:
-            strays = self._statistics.strays()
-            for reason, count in (strays - self._dropped).items():
+    def record_drops(self) -> None:
+        """Record the drops without a request record since the last call."""
+        with self._drops_lock:
+            unrecorded = self._statistics.unrecorded_drops()
+            for reason, count in (unrecorded - self._recorded_drops).items():
                 self.writer.write(records.drop(self._clock(), reason, count=count))
-            self._dropped = strays
+            self._recorded_drops = unrecorded
 
     # sessions
 
-    def opened(self, session: Session) -> None:
-        self._session(session, 'closed', 'open', format_tags(session.ask))
+    def on_session_opened(self, session: Session) -> None:
+        self._session(session, 'closed', 'open', format_tags(session.request))
 
-    def closed(self, session: Session, why: str) -> None:
+    def on_session_closed(self, session: Session, why: str) -> None:
         self._session(session, 'open', 'closed', why)
 
     def _session(self, session: Session, before: str, after: str, why: str) -> None:
-        ids = RecordIds(session.ask.client_id, session.ask.session_epoch)
+        ids = RecordIds(session.request.client_id, session.request.session_epoch)
         self.writer.write(records.state(self._clock(), 'session', before, after, why=why, ids=ids))
 
     # the server
 
-    def serves(self, served: PolicyDescription | None) -> None:
-        """Another policy is served from now on, or none."""
+    def on_policy_changed(self, description: PolicyDescription | None) -> None:
+        """The served policy changed; None if no policy is served."""
         slot = self._parameters.slot
-        known = [records.policy(slot, served.fingerprint)] if served else []
+        known = [records.policy(slot, description.fingerprint)] if description else []
         self.writer.write(records.policies(self._clock(), known))
 
-    def stood(self, before: str, after: str, why: str) -> None:
-        """The server as a whole is in another state."""
+    def on_state_changed(self, before: str, after: str, why: str) -> None:
+        """The state of the server changed."""
         self.writer.write(records.state(self._clock(), 'server', before, after, why=why))
 
-    def captured(self, name: str, why: str) -> None:
-        """Requests were captured into a file, or could not be."""
+    def on_captured(self, name: str, why: str) -> None:
+        """A capture was written or failed."""
         self.writer.write(records.incident(self._clock(), name, why=why))
 
-    def changed(self, parameters: ServerParameters) -> None:
-        """Parameters were changed."""
+    def on_parameters_changed(self, parameters: ServerParameters) -> None:
+        """Live parameters changed."""
         before, self._parameters = asdict(self._parameters), parameters
         shown = self._redaction.value
         for name, value in asdict(parameters).items():
@@ -222,27 +224,27 @@ def make_trace_recorder(
     statistics: ServerStatistics,
     *,
     clock: Callable[[], int],
-    tell: Callable[[str], None],
+    log_warning: Callable[[str], None],
 ) -> ServerTraceRecorder | None:
-    """Return what writes the trace, None when none is wanted."""
+    """Return the recorder, None if tracing is disabled."""
     writer = open_trace(
         parameters,
         node=node,
         role='server',
         clock=clock,
-        tell=tell,
+        tell=log_warning,
         redaction=redaction(parameters),
     )
     return ServerTraceRecorder(writer, parameters, statistics, clock) if writer else None
 
 
 def session_fields(session: Session) -> dict[str, Any]:
-    """Return what a session adds to a request before the policy sees it."""
+    """Return the fields a session adds to a request."""
     return {
         'session_id': session.session_id,
         'task': session.task,
-        'robot_type': session.ask.robot_type,
-        'rtc_execution_horizon': session.ask.rtc_execution_horizon,
+        'robot_type': session.request.robot_type,
+        'rtc_execution_horizon': session.request.rtc_execution_horizon,
     }
 
 

@@ -1,9 +1,8 @@
 """
-How many robots this server can serve: a rule of thumb fed with measurements. Pure functions.
+Compute how many clients this server admits, from measurements. Pure functions.
 
-Two bounds. The server shall be busy at most MAX_UTILIZATION of the time, at the rate at which robots
-ask. And when all robots ask at once, the last one's answer shall come before half of its chunk is
-played.
+Two bounds: the server is busy at most MAX_UTILIZATION of the time at the clients' request rate,
+and if all clients send at once, the last reply arrives before half of its chunk is executed.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ MAX_LOAD = 0.99
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What the robots ask of the server."""
+    """The load that one client causes."""
 
     rate_hz: float
     chunk_s: float
@@ -25,23 +24,23 @@ class Demand:
 
 
 def max_robots(service_s: float, demand: Demand) -> int:
-    """Return how many robots can be served; at least 1, since a slow server beats none."""
+    """Return how many clients are admitted; at least 1."""
     if service_s <= 0:
-        raise ValueError(f'the service time must be above 0, got {service_s}')
+        raise ValueError(f'service_s must be above 0, got {service_s}')
     by_load = MAX_UTILIZATION / (demand.rate_hz * service_s)
     by_delay = (demand.chunk_s / 2 - demand.network_s) / service_s
     return max(1, math.floor(min(by_load, by_delay)))
 
 
 def expected_rate_hz(chunk_s: float) -> float:
-    """Return how often a robot will ask that nothing is known of: twice a chunk."""
+    """Return the assumed request rate of a client without measurements: two in a chunk."""
     return 2 / chunk_s
 
 
 def predicted_delay_s(service_s: float, load: float, waiting: int) -> float:
     """
-    Return how long a request would take that arrives now: its own service, and before it what
-    waits already or, at random moments, what a queue of this load holds on average.
+    Return the expected delay of a request that arrives now: its own service time, plus the queued
+    requests or, if more, the mean queue at this load.
     """
     busy = min(max(load, 0.0), MAX_LOAD)
     queued = busy / (2 * (1 - busy))

@@ -1,8 +1,7 @@
 """
-How often robots whose session is not known are answered. Plain; the intake thread.
+Limit the rate of NO_SESSION replies, per client and in total. Intake thread.
 
-They are answered on a topic that all of them read, so that each answer costs as much as there are
-robots: one robot gets one now and then, and all together so many in a second.
+All clients read the topic of these replies, so the cost of one grows with the number of clients.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ class NoSessionLimiter:
         self._second, self._answers = -1, 0
 
     def allows_reply(self, client_id: str, session_epoch: int, now_ns: int) -> bool:
-        """Return whether this one is answered now, and count it."""
+        """Return whether to reply to this client now, and count the reply."""
         key, second = (client_id, session_epoch), now_ns // 1_000_000_000
         last_ns = self._answered_ns.get(key)
         if last_ns is not None and now_ns - last_ns < 1e9 * CLIENT_PERIOD_S:

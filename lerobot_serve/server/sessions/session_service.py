@@ -1,6 +1,4 @@
-"""
-The services of the policy server, and what it does about sessions that ended. Executor thread.
-"""
+"""The services of the policy server, and the cleanup after closed sessions. Executor thread."""
 
 from __future__ import annotations
 
@@ -32,22 +30,22 @@ from lerobot_serve_interfaces.srv import CloseSession, GetStatus, OpenSession, R
 
 
 class SessionServiceNode(Protocol):
-    """The node, as its services need it."""
+    """The members of the node that its services use."""
 
     # None unless configured
-    serving: ServerCore | None
-    standing: ServerState
+    core: ServerCore | None
+    server_state: ServerState
     parameters: ServerParameters
 
     def status(self) -> ServerStatus: ...
 
-    def inform(self, text: str) -> None: ...
+    def log_info(self, text: str) -> None: ...
 
-    def warn(self, text: str) -> None: ...
+    def log_warning(self, text: str) -> None: ...
 
 
 class ReplyTopicRegistry(Protocol):
-    """The robots' reply topics, as ros.replies has them."""
+    """The reply topics of the clients, see ros.contract.reply_publishers."""
 
     def open(self, topic: str) -> None: ...
 
@@ -56,30 +54,33 @@ class ReplyTopicRegistry(Protocol):
     def has_subscriber(self, topic: str) -> bool: ...
 
 
-def client_summary(ask: SessionRequest) -> str:
-    """Return what a robot says of itself, for the log."""
-    tags = format_tags(ask)
-    return (ask.robot_type or '?') + (f' ({tags})' if tags else '')
+def client_summary(session_request: SessionRequest) -> str:
+    """Return robot type and tags of a client, for the log."""
+    tags = format_tags(session_request)
+    return (session_request.robot_type or '?') + (f' ({tags})' if tags else '')
 
 
 class SessionService:
-    """`read_ask` makes an ask of a request; it raises Refused."""
+    """`read_session_request` reads the ROS request; it raises SessionRefused."""
 
     def __init__(
         self,
-        host: SessionServiceNode,
+        node: SessionServiceNode,
         replies: ReplyTopicRegistry,
         statistics: ServerStatistics,
-        watch: RequestObserver,
-        read_ask: Callable[[OpenSession.Request], SessionRequest],
+        observer: RequestObserver,
+        read_session_request: Callable[[OpenSession.Request], SessionRequest],
         observation_topic: str,
     ) -> None:
-        self._host, self._replies = host, replies
-        self._statistics, self._watch = statistics, watch
-        self._read_ask, self._observation_topic = read_ask, observation_topic
+        self._node, self._replies = node, replies
+        self._statistics, self._observer = statistics, observer
+        self._read_session_request, self._observation_topic = (
+            read_session_request,
+            observation_topic,
+        )
         self._throttle = LogThrottle(time.monotonic_ns)
 
-    def table(self) -> tuple[tuple[type, str, Callable[..., Any]], ...]:
+    def handlers(self) -> tuple[tuple[type, str, Callable[..., Any]], ...]:
         """Return type, name and callback of each service."""
         return (
             (OpenSession, 'open_session', self.open),
@@ -92,39 +93,39 @@ class SessionService:
     def open(
         self, request: OpenSession.Request, response: OpenSession.Response
     ) -> OpenSession.Response:
-        serving = self._host.serving
-        if serving is None:
+        core = self._node.core
+        if core is None:
             return fill_refused(
-                response, Refusal.NOT_READY, f'not ready: {self._host.standing.text}'
+                response, Refusal.NOT_READY, f'not ready: {self._node.server_state.text}'
             )
-        ask = None
+        session_request = None
         try:
-            ask = self._read_ask(request)
-            self._replies.open(ask.reply_topic)
-            session, old = serving.open(ask, time.monotonic_ns())
+            session_request = self._read_session_request(request)
+            self._replies.open(session_request.reply_topic)
+            session, old = core.open(session_request, time.monotonic_ns())
         except SessionRefused as refused:
-            self._statistics.drop(f'refused_{refused.code.name.lower()}')
-            # a robot asks again and again, and is refused as often
+            self._statistics.record_drop(f'refused_{refused.code.name.lower()}')
+            # a client retries, and is refused as often
             text = f'refused {request.client_id!r}: {refused}'
-            self._throttle.say(self._host.warn, (request.client_id, refused.code), text)
-            self.end(serving, [])
+            self._throttle.say(self._node.log_warning, (request.client_id, refused.code), text)
+            self.end_sessions(core, [])
             fill_refused(response, refused.code, str(refused))
-            return fill_load(response, serving, ask)
-        # asked twice is answered twice, and nothing that waits is lost
-        self.end(serving, [old] if old else [], 'opened again')
-        self._host.inform(f'opened {session.session_id} for {client_summary(session.ask)}')
-        fill_accepted(response, session, serving.served, self._observation_topic)
-        return fill_load(response, serving, ask)
+            return fill_load(response, core, session_request)
+        # a repeated request gets the same session, and its queued request stays
+        self.end_sessions(core, [old] if old else [], 'replaced by a new session')
+        self._node.log_info(f'opened {session.session_id} for {client_summary(session.request)}')
+        fill_accepted(response, session, core.description, self._observation_topic)
+        return fill_load(response, core, session_request)
 
     def close(
         self, request: CloseSession.Request, response: CloseSession.Response
     ) -> CloseSession.Response:
-        serving = self._host.serving
+        core = self._node.core
         name = request.client_id, request.session_epoch
-        session = serving.sessions.close(*name) if serving else None
+        session = core.sessions.close(*name) if core else None
         response.closed = session is not None
         if session:
-            self.end(serving, [session], 'closed by its robot')
+            self.end_sessions(core, [session], 'closed by the client')
         else:
             response.text = assembly.no_session_text(*name)
         return response
@@ -132,41 +133,41 @@ class SessionService:
     def reset(
         self, request: ResetEpisode.Request, response: ResetEpisode.Response
     ) -> ResetEpisode.Response:
-        serving = self._host.serving
+        core = self._node.core
         name = request.client_id, request.session_epoch
-        session = serving.sessions.find(*name) if serving else None
+        session = core.sessions.find(*name) if core else None
         response.acknowledged = session is not None
         if session:
-            serving.begin_episode(session, request.episode)
+            core.start_episode(session, request.episode)
         else:
             response.text = assembly.no_session_text(*name)
         return response
 
     def get_status(self, _: GetStatus.Request, response: GetStatus.Response) -> GetStatus.Response:
-        parameters = self._host.parameters
-        response.status = self._host.status()
+        parameters = self._node.parameters
+        response.status = self._node.status()
         response.default_task = parameters.default_task
         response.task_pinned = parameters.pin_task
-        return fill_server(response, self._host.serving)
+        return fill_server(response, self._node.core)
 
     def capture(self, _: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
         try:
-            response.message = f'captured into {self._watch.capture()}'
+            response.message = f'captured into {self._observer.capture()}'
             response.success = True
         except NothingToCapture as error:
-            response.success, response.message = False, f'nothing is captured: {error}'
+            response.success, response.message = False, f'Nothing captured: {error}'
         return response
 
-    def sweep(self, serving: ServerCore) -> None:
-        """Close the sessions of robots that are gone, and tell repeats; now and then."""
+    def close_expired(self, core: ServerCore) -> None:
+        """Close the sessions of lost clients and log suppressed repeats; called periodically."""
         self._throttle.flush()
-        ended = serving.sessions.sweep(time.monotonic_ns(), self._replies.has_subscriber)
+        ended = core.sessions.close_expired(time.monotonic_ns(), self._replies.has_subscriber)
         for session, reason in ended:
-            self._statistics.drop(reason)
-            self._host.warn(f'closed {session.session_id}: {reason}')
-            self.end(serving, [session], reason)
+            self._statistics.record_drop(reason)
+            self._node.log_warning(f'closed {session.session_id}: {reason}')
+            self.end_sessions(core, [session], reason)
 
-    def end(self, serving: ServerCore, sessions: list[Session], why: str = '') -> None:
-        """Free what was kept for sessions that ended, and reply topics that nobody needs."""
-        serving.end(sessions, why)
-        self._replies.keep({session.ask.reply_topic for session in serving.sessions})
+    def end_sessions(self, core: ServerCore, sessions: list[Session], why: str = '') -> None:
+        """Discard the state of closed sessions and the reply topics without a session."""
+        core.end_sessions(sessions, why)
+        self._replies.keep({session.request.reply_topic for session in core.sessions})

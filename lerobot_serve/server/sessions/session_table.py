@@ -1,8 +1,8 @@
 """
-Who is being served.
+Table of the open sessions: open, find, expire and close.
 
-Owned by the control thread; the intake thread calls `find` and `heard`, and the inference thread
-only reads the frozen Session objects it is handed.
+The control thread owns it; the intake thread calls `find` and `record_activity`, and the inference
+thread only reads the frozen Session objects it receives.
 """
 
 from __future__ import annotations
@@ -27,36 +27,36 @@ from lerobot_serve.wire.session import check_client_id_is_free, SessionRefused, 
 class Session:
     """One open session."""
 
-    ask: SessionRequest
+    request: SessionRequest
     session_id: str
     schema_version: int
     task: str
     warnings: tuple[str, ...]
-    task_pinned: bool = False
+    is_task_pinned: bool = False
 
 
 @dataclass(slots=True)
 class ClientActivity:
     """
-    When a client came and was last heard, the newest episode it asked for, and since when nobody
-    listens on its reply topic.
+    When a client opened its session and sent its last request, its newest episode, and since when
+    its reply topic has no subscriber.
     """
 
     opened_ns: int
-    heard_ns: int
-    deaf_since_ns: int | None
+    last_request_ns: int
+    no_listener_since_ns: int | None
     episode: int = -1
 
 
 class SessionTable:
     """The open sessions, at most one for each client_id."""
 
-    def __init__(self, served: PolicyDescription, rules: SessionRules) -> None:
-        self._served = served
+    def __init__(self, description: PolicyDescription, rules: SessionRules) -> None:
+        self._description = description
         self.rules = rules
         self._sessions: dict[str, Session] = {}
-        self._presence: dict[str, ClientActivity] = {}
-        # `find` and `heard` are the intake thread's, everything else is the control thread's
+        self._activity: dict[str, ClientActivity] = {}
+        # the intake thread calls `find` and `record_activity`, the control thread the rest
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
@@ -65,38 +65,38 @@ class SessionTable:
     def __iter__(self) -> Iterator[Session]:
         return iter(tuple(self._sessions.values()))
 
-    def open(self, ask: SessionRequest, now_ns: int, limit: int) -> Session:
+    def open(self, request: SessionRequest, now_ns: int, limit: int) -> Session:
         """
-        Return the session, which takes the place of the client's older one. Raises Refused.
+        Open a session, which replaces the client's older one. Raises SessionRefused.
 
-        The same ask twice is answered twice with the same session; `limit` bounds new clients.
+        An equal request returns the same session; `limit` applies to new clients.
         """
-        version = check_version(ask)
-        check_names(ask)
-        known = self._sessions.get(ask.client_id)
-        if known and known.ask == ask:
-            self._presence[ask.client_id].heard_ns = now_ns
-            self._presence[ask.client_id].deaf_since_ns = now_ns
+        version = check_version(request)
+        check_names(request)
+        known = self._sessions.get(request.client_id)
+        if known and known.request == request:
+            self._activity[request.client_id].last_request_ns = now_ns
+            self._activity[request.client_id].no_listener_since_ns = now_ns
             return known
         if known:
-            silent_ns = now_ns - self._presence[ask.client_id].heard_ns
-            check_client_id_is_free(known.ask, ask, silent_ns, self.rules.grace_ns)
+            silent_ns = now_ns - self._activity[request.client_id].last_request_ns
+            check_client_id_is_free(known.request, request, silent_ns, self.rules.grace_ns)
         else:
-            self._check_room(limit)
-            self._check_process(ask)
-        self._check_reply_topic(ask, now_ns)
-        warnings = check_session_request(ask, self._served, self.rules)
+            self._check_capacity(limit)
+            self._check_process(request)
+        self._check_reply_topic(request, now_ns)
+        warnings = check_session_request(request, self._description, self.rules)
         session = Session(
-            ask,
-            session_name(ask.client_id, ask.session_epoch),
+            request,
+            session_name(request.client_id, request.session_epoch),
             version,
-            ask.task or self.rules.default_task,
+            request.task or self.rules.default_task,
             warnings,
             self.rules.pin_task,
         )
         with self._lock:
-            self._sessions[ask.client_id] = session
-            self._presence[ask.client_id] = ClientActivity(now_ns, now_ns, now_ns)
+            self._sessions[request.client_id] = session
+            self._activity[request.client_id] = ClientActivity(now_ns, now_ns, now_ns)
         return session
 
     def current(self, client_id: str) -> Session | None:
@@ -106,107 +106,109 @@ class SessionTable:
     def find(self, client_id: str, session_epoch: int) -> Session | None:
         """Return the open session of this client and epoch."""
         session = self._sessions.get(client_id)
-        return session if session and session.ask.session_epoch == session_epoch else None
+        return session if session and session.request.session_epoch == session_epoch else None
 
     def is_open(self, session: Session) -> bool:
-        """Return whether this very session is still the client's; any thread."""
-        return self._sessions.get(session.ask.client_id) is session
+        """Return whether this session is still open; any thread."""
+        return self._sessions.get(session.request.client_id) is session
 
-    def heard(self, client_id: str, now_ns: int, episode: int) -> None:
-        """Note that the client is alive, and in which episode."""
+    def record_activity(self, client_id: str, now_ns: int, episode: int) -> None:
+        """Record a request of the client and its episode."""
         with self._lock:
-            presence = self._presence.get(client_id)
-            if presence:
-                presence.heard_ns = now_ns
-                presence.episode = max(presence.episode, episode)
+            activity = self._activity.get(client_id)
+            if activity:
+                activity.last_request_ns = now_ns
+                activity.episode = max(activity.episode, episode)
 
     def has_requested_in(self, session: Session, episode: int) -> bool:
-        """Return whether the client has already asked for a chunk of this episode or a later."""
-        return self._presence[session.ask.client_id].episode >= episode
+        """Return whether the client has sent a request of this or a later episode."""
+        return self._activity[session.request.client_id].episode >= episode
 
-    def open_s(self, now_ns: int, window_ns: int) -> float:
-        """Return how long the sessions together were open within the window that ends now."""
-        since_ns = (presence.opened_ns for presence in tuple(self._presence.values()))
+    def total_open_s(self, now_ns: int, window_ns: int) -> float:
+        """Return the summed open time of all sessions within the window that ends now."""
+        since_ns = (activity.opened_ns for activity in tuple(self._activity.values()))
         return sum(min(window_ns, now_ns - opened_ns) for opened_ns in since_ns) / 1e9
 
     def close(self, client_id: str, session_epoch: int) -> Session | None:
-        """Return the session that was ended, None when there was no such session."""
+        """Close and return a session; None if there is none."""
         with self._lock:
             if not self.find(client_id, session_epoch):
                 return None
-            del self._presence[client_id]
+            del self._activity[client_id]
             return self._sessions.pop(client_id)
 
-    def sweep(
+    def close_expired(
         self, now_ns: int, has_subscriber: Callable[[str], bool]
     ) -> list[tuple[Session, str]]:
         """
-        Close and return, each with the reason, the sessions whose client is gone.
+        Close the sessions of lost clients; return each with the reason.
 
-        Gone is who neither listens on its reply topic nor was heard for the grace time, and who
-        sent nothing for the idle time.
+        A client is lost without a subscriber on its reply topic and without requests for the grace
+        time, or without requests for the idle time.
         """
         ended = []
         for name, session in list(self._sessions.items()):
-            presence = self._presence[name]
-            if has_subscriber(session.ask.reply_topic):
-                presence.deaf_since_ns = None
-            elif presence.deaf_since_ns is None:
-                presence.deaf_since_ns = now_ns
-            reason = self._why_gone(presence, now_ns)
+            activity = self._activity[name]
+            if has_subscriber(session.request.reply_topic):
+                activity.no_listener_since_ns = None
+            elif activity.no_listener_since_ns is None:
+                activity.no_listener_since_ns = now_ns
+            reason = self._expiry_reason(activity, now_ns)
             if reason:
-                self.close(name, session.ask.session_epoch)
+                self.close(name, session.request.session_epoch)
                 ended.append((session, reason))
         return ended
 
     def change_rules(self, **changes: int) -> None:
-        """Change what may change live; sessions that are open stay open."""
+        """Change the live rules; open sessions stay open."""
         self.rules = replace(self.rules, **changes)
 
-    def _why_gone(self, presence: ClientActivity, now_ns: int) -> str:
-        silent_ns = now_ns - presence.heard_ns
+    def _expiry_reason(self, activity: ClientActivity, now_ns: int) -> str:
+        silent_ns = now_ns - activity.last_request_ns
         if silent_ns > self.rules.idle_ns:
             return 'session_idle'
-        deaf_since_ns = presence.deaf_since_ns
-        deaf = deaf_since_ns is not None and now_ns - deaf_since_ns > self.rules.grace_ns
-        return 'client_gone' if deaf and silent_ns > self.rules.grace_ns else ''
+        no_listener_since_ns = activity.no_listener_since_ns
+        has_no_listener = (
+            no_listener_since_ns is not None
+            and now_ns - no_listener_since_ns > self.rules.grace_ns
+        )
+        return 'client_gone' if has_no_listener and silent_ns > self.rules.grace_ns else ''
 
-    def _check_room(self, limit: int) -> None:
-        if self._served.state_class == StateClass.EXCLUSIVE and self._sessions:
+    def _check_capacity(self, limit: int) -> None:
+        if self._description.state_class == StateClass.EXCLUSIVE and self._sessions:
             (holder,) = self._sessions
             raise SessionRefused(
                 Refusal.EXCLUSIVE_IN_USE,
-                f'{self._served.policy_type} keeps state that only one robot can use, and '
-                f'{holder!r} uses it; wait until that robot is done, or ask another server',
+                f'{self._description.policy_type} is exclusive (state for one robot) and in use '
+                f'by {holder!r}; wait, or use another server',
             )
         if len(self._sessions) >= limit:
             raise SessionRefused(
                 Refusal.CAPACITY,
-                f'{len(self._sessions)} sessions are open and {limit} can be served; ask another '
-                f'server, or raise max_sessions ({self.rules.max_sessions}) or change admission',
+                f'{len(self._sessions)} sessions are open and {limit} can be served; use another '
+                f'server, raise max_sessions ({self.rules.max_sessions}) or change admission',
             )
 
-    def _check_process(self, ask: SessionRequest) -> None:
+    def _check_process(self, request: SessionRequest) -> None:
         limit = self.rules.process_sessions
-        if sum(session.ask.instance == ask.instance for session in self) >= limit:
+        if sum(session.request.instance == request.instance for session in self) >= limit:
             raise SessionRefused(
                 Refusal.CAPACITY,
-                f'the process of {ask.client_id!r} (instance {ask.instance}) holds {limit} '
-                'sessions, which is the bound of one process; close one, or raise '
-                'sessions_per_process',
+                f'the process of {request.client_id!r} (instance {request.instance}) has {limit} '
+                'sessions, the limit of one process; close one, or raise sessions_per_process',
             )
 
-    def _check_reply_topic(self, ask: SessionRequest, now_ns: int) -> None:
-        """A topic of one client alone takes no other client's chunks, while it is used."""
-        if not is_own_reply_topic(ask.reply_topic):
+    def _check_reply_topic(self, request: SessionRequest, now_ns: int) -> None:
+        """Raise SessionRefused for the reply topic of another active client."""
+        if not is_own_reply_topic(request.reply_topic):
             return
         for session in self:
-            name = session.ask.client_id
-            if name == ask.client_id or session.ask.reply_topic != ask.reply_topic:
+            name = session.request.client_id
+            if name == request.client_id or session.request.reply_topic != request.reply_topic:
                 continue
-            if now_ns - self._presence[name].heard_ns < self.rules.grace_ns:
+            if now_ns - self._activity[name].last_request_ns < self.rules.grace_ns:
                 raise SessionRefused(
                     Refusal.BAD_NAME,
-                    f'reply_topic {ask.reply_topic!r} is that of {name!r}; listen on a topic of '
+                    f'reply_topic {request.reply_topic!r} is used by {name!r}; use a topic of '
                     'your own',
                 )

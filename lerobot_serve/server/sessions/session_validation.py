@@ -1,6 +1,5 @@
 """
-The contract between one robot and one policy: everything about the two that could not match is
-found here, before anything moves. Pure functions.
+Check a session request against the policy: names, cameras, rates, codec, task. Pure functions.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ SHOWN_NAMES = 32
 
 @dataclass(frozen=True, slots=True)
 class SessionRules:
-    """What the operator allows, beyond what the policy needs."""
+    """The limits and checks that the operator sets."""
 
     max_sessions: int
     default_task: str
@@ -32,119 +31,127 @@ class SessionRules:
     strict_fps: bool
     grace_ns: int
     idle_ns: int
-    # sessions of one client process, and one-shot requests that wait
+    # limits: sessions of one client process, queued one-shot requests
     process_sessions: int
     one_shots: int
 
 
-def check_version(ask: SessionRequest) -> int:
+def check_version(request: SessionRequest) -> int:
     try:
-        return negotiate_version(ask.schema_version)
+        return negotiate_version(request.schema_version)
     except SchemaVersionRefused as error:
         code = Refusal.SCHEMA_TOO_NEW if error.is_client_newer else Refusal.SCHEMA_TOO_OLD
         raise SessionRefused(code, str(error)) from None
 
 
-def check_names(ask: SessionRequest) -> None:
-    if not ask.client_id.strip():
+def check_names(request: SessionRequest) -> None:
+    if not request.client_id.strip():
         raise SessionRefused(
             Refusal.BAD_NAME, 'client_id is empty; give each robot a name of its own'
         )
-    # both stand in log lines
-    for name, text in (('client_id', ask.client_id), ('robot_type', ask.robot_type)):
+    # log lines contain both
+    for name, text in (('client_id', request.client_id), ('robot_type', request.robot_type)):
         if not is_printable(text, ID_LIMIT):
             raise SessionRefused(
                 Refusal.BAD_NAME,
                 f'{name} must be printable text of at most {ID_LIMIT} bytes, got {text[:80]!r}',
             )
-    if not is_reply_topic(ask.reply_topic):
+    if not is_reply_topic(request.reply_topic):
         raise SessionRefused(
             Refusal.BAD_NAME,
             f'reply_topic must be the full name of a ROS topic, {REPLY_TOPIC_FORMS}; got '
-            f'{ask.reply_topic[:80]!r}',
+            f'{request.reply_topic[:80]!r}',
         )
 
 
 def check_session_request(
-    ask: SessionRequest, served: PolicyDescription, rules: SessionRules
+    request: SessionRequest, description: PolicyDescription, rules: SessionRules
 ) -> tuple[str, ...]:
-    """Return what is worth a warning. Raises Refused."""
-    check_equal_names(Refusal.ACTION_NAMES, 'action_names', ask.action_names, served.action_names)
-    check_equal_names(Refusal.STATE_NAMES, 'state_names', ask.state_names, served.state_names)
-    if ask.policy and ask.policy not in (served.fingerprint, served.fingerprint.split('@')[0]):
+    """Return the warnings. Raises SessionRefused."""
+    check_equal_names(
+        Refusal.ACTION_NAMES, 'action_names', request.action_names, description.action_names
+    )
+    check_equal_names(
+        Refusal.STATE_NAMES, 'state_names', request.state_names, description.state_names
+    )
+    if request.policy and request.policy not in (
+        description.fingerprint,
+        description.fingerprint.split('@')[0],
+    ):
         raise SessionRefused(
             Refusal.WRONG_POLICY,
-            f'asked for policy {ask.policy!r}, served is {served.fingerprint!r}; insist on that '
-            'one or on none, or ask the server that has yours',
+            f'policy mismatch: requested {request.policy!r}, served is '
+            f'{description.fingerprint!r}; request that one, leave policy empty, or use another '
+            'server',
         )
-    if ask.codec not in tuple(Codec):
+    if request.codec not in tuple(Codec):
         raise SessionRefused(
             Refusal.CODEC,
-            f'codec must be 1 (JPEG) or 2 (raw), got {ask.codec}; set codec to jpeg or raw',
+            f'codec must be 1 (JPEG) or 2 (raw), got {request.codec}; set codec to jpeg or raw',
         )
-    if rules.pin_task and ask.task not in ('', rules.default_task):
+    if rules.pin_task and request.task not in ('', rules.default_task):
         raise SessionRefused(
             Refusal.TASK_PINNED,
-            f'asked for task {ask.task!r}, only {rules.default_task!r} is served; ask for that or '
-            'for none',
+            f'requested task {request.task!r}, only {rules.default_task!r} is served; request '
+            'that task or leave it empty',
         )
-    if not (math.isfinite(ask.answer_within_s) and ask.answer_within_s >= 0):
+    if not (math.isfinite(request.answer_within_s) and request.answer_within_s >= 0):
         raise SessionRefused(
             Refusal.BAD_REQUEST,
-            f'answer_within_s must be 0 (no bound) or above, got {ask.answer_within_s:g}',
+            f'answer_within_s must be 0 (no bound) or above, got {request.answer_within_s:g}',
         )
     return (
-        *served.notes,
-        *check_cameras(ask, served),
-        *check_fps(ask, served, rules),
-        *check_chunking(ask, served),
+        *description.notes,
+        *check_cameras(request, description),
+        *check_fps(request, description, rules),
+        *check_chunking(request, description),
     )
 
 
-def check_chunking(ask: SessionRequest, served: PolicyDescription) -> list[str]:
-    if ask.wants_rtc and not served.supports_rtc:
+def check_chunking(request: SessionRequest, description: PolicyDescription) -> list[str]:
+    if request.wants_rtc and not description.supports_rtc:
         return [
-            f'{served.policy_type} has no real-time chunking: chunks are not guided by what is '
-            'left to play, append them'
+            f'{description.policy_type} does not support real-time chunking: chunks do not '
+            'continue the prefix; append them'
         ]
-    if ask.wants_rtc and ask.rtc_execution_horizon > served.chunk_size:
+    if request.wants_rtc and request.rtc_execution_horizon > description.chunk_size:
         return [
-            f'rtc_execution_horizon {ask.rtc_execution_horizon} is longer than a chunk; '
-            f'{served.chunk_size} is used'
+            f'rtc_execution_horizon {request.rtc_execution_horizon} is longer than a chunk; '
+            f'{description.chunk_size} is used'
         ]
     return []
 
 
 def check_equal_names(code: Refusal, what: str, asked: tuple, served: tuple) -> None:
-    """Names and their order decide which number goes to which motor: they must be equal."""
+    """Raise SessionRefused unless names and order are equal: they map values to motors."""
     if asked == served:
         return
     same_set = sorted(asked) == sorted(served)
     hint = 'the order differs' if same_set else 'the names differ'
     raise SessionRefused(
         code,
-        f'{what}: {hint}; asked {shortened(asked)}, served {shortened(served)}; correct the robot file, '
-        'or serve a policy that was trained for this robot',
+        f'{what}: {hint}; requested {shortened(asked)}, served {shortened(served)}; correct the '
+        'robot file, or serve a policy that was trained for this robot',
     )
 
 
 def shortened(names: tuple[str, ...]) -> str:
-    """Return names as a refusal lists them, which a peer cannot make as long as it likes."""
+    """Return at most SHOWN_NAMES names for an error text."""
     more = f' and {len(names) - SHOWN_NAMES} more' if len(names) > SHOWN_NAMES else ''
     return f'{list(names[:SHOWN_NAMES])}{more}'
 
 
-def check_cameras(ask: SessionRequest, served: PolicyDescription) -> list[str]:
-    has = {camera.name: camera for camera in ask.cameras}
-    missing = [camera.name for camera in served.cameras if camera.name not in has]
+def check_cameras(request: SessionRequest, description: PolicyDescription) -> list[str]:
+    has = {camera.name: camera for camera in request.cameras}
+    missing = [camera.name for camera in description.cameras if camera.name not in has]
     if missing:
         raise SessionRefused(
             Refusal.CAMERAS,
-            f'the policy needs cameras {missing}, the robot has {shortened(tuple(sorted(has)))}; name '
-            'them so in the robot file',
+            f'the policy needs cameras {missing}, the robot has '
+            f'{shortened(tuple(sorted(has)))}; use these names in the robot file',
         )
     warnings = []
-    for camera in served.cameras:
+    for camera in description.cameras:
         given = has[camera.name]
         if given.channels != camera.channels:
             raise SessionRefused(
@@ -155,29 +162,34 @@ def check_cameras(ask: SessionRequest, served: PolicyDescription) -> list[str]:
         sizes = (given.height, given.width), (camera.height, camera.width)
         if text := aspect_ratio_warning(camera.name, *sizes):
             warnings.append(text)
-    wanted = {camera.name for camera in served.cameras}
+    wanted = {camera.name for camera in description.cameras}
     extra = sorted(set(has) - wanted)
     if extra:
         warnings.append(
-            f'cameras {shortened(tuple(extra))} are not used by the policy; leave them out to save '
-            'bandwidth'
+            f'cameras {shortened(tuple(extra))} are not used by the policy; leave them out to '
+            'save bandwidth'
         )
     return warnings
 
 
-def check_fps(ask: SessionRequest, served: PolicyDescription, rules: SessionRules) -> list[str]:
-    if not (math.isfinite(ask.fps) and ask.fps > 0):
+def check_fps(
+    request: SessionRequest, description: PolicyDescription, rules: SessionRules
+) -> list[str]:
+    if not (math.isfinite(request.fps) and request.fps > 0):
         raise SessionRefused(
             Refusal.FPS,
-            f'fps of the robot must be above 0, got {ask.fps:g}; the policy was trained at '
-            f'{served.trained_fps:g} Hz',
+            f'fps of the robot must be above 0, got {request.fps:g}; the policy was trained at '
+            f'{description.trained_fps:g} Hz',
         )
-    if not served.trained_fps > 0:
-        return ['the policy does not say at which rate it was trained; compare it with fps']
+    if not description.trained_fps > 0:
+        return ['the rate the policy was trained at is unknown; compare it with fps']
     # the message holds 32-bit floats
-    if abs(ask.fps - served.trained_fps) < 1e-3:
+    if abs(request.fps - description.trained_fps) < 1e-3:
         return []
-    text = f'the robot runs at {ask.fps:g} Hz, the policy was trained at {served.trained_fps:g} Hz'
+    text = (
+        f'the robot runs at {request.fps:g} Hz, the policy was trained at '
+        f'{description.trained_fps:g} Hz'
+    )
     if rules.strict_fps:
         raise SessionRefused(Refusal.FPS, f'{text}; change fps of the robot')
-    return [f'{text}: it will move {ask.fps / served.trained_fps:.2g} times as fast']
+    return [f'{text}: motion runs at {request.fps / description.trained_fps:.2g}x trained speed']

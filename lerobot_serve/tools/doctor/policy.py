@@ -117,12 +117,12 @@ def examine_policy(
         forward_ms = _measure(worker, runs, limit_s, clock)
     except InferenceFailed as error:
         found = failure('predicts', str(error), f'it failed on a black picture; {PAGE}')
-        return PolicyExamination((found,), worker.served)
+        return PolicyExamination((found,), worker.description)
     finally:
         worker.close()
     findings = (
         ok(LOADS, f'{parameters.policy_kind}, in {loaded_s:.1f} s'),
-        *policy_findings(worker.served, missing),
+        *policy_findings(worker.description, missing),
         ok(
             'warm-up',
             f'the first prediction took {1e3 * statistics.service_s():.1f} ms, later ones '
@@ -130,7 +130,7 @@ def examine_policy(
         ),
         memory_finding(grown_bytes),
     )
-    return PolicyExamination(findings, worker.served, tuple(forward_ms))
+    return PolicyExamination(findings, worker.description, tuple(forward_ms))
 
 
 def _load(

@@ -42,11 +42,9 @@ class InProcessServer:
         """
         self._statistics, self._request_queue = ServerStatistics(), RequestQueue()
         worker = assembly.load_worker(parameters, default_path, self._statistics)
-        self._serving = assembly.make_core(
-            worker, self._request_queue, self._statistics, parameters
-        )
-        self._serving.begin()
-        self.served = worker.served
+        self._core = assembly.make_core(worker, self._request_queue, self._statistics, parameters)
+        self._core.accept_requests()
+        self.served = worker.description
         self._robot_type, self._execution_horizon = robot_type, execution_horizon
         # session -> its episode
         self._episodes: dict[str, int] = {}
@@ -64,33 +62,33 @@ class InProcessServer:
         session = self._session(start, info)
         if self._episodes.get(session.session_id) != start.header.episode:
             self._episodes[session.session_id] = start.header.episode
-            self._serving.begin_episode(session, start.header.episode)
+            self._core.start_episode(session, start.header.episode)
         if forget:
-            self._serving.worker.reset(session.session_id)
-        refused = self._serving.deposit(raw, 0)
+            self._core.worker.reset(session.session_id)
+        refused = self._core.enqueue(raw, 0)
         if refused:
             return refused[1]
         return self._next()
 
     def _answer_one(self, key: str, raw: bytes) -> Chunk:
         """Answer a request that had no session, as the action PredictChunk does."""
-        refused = self._serving.enqueue_one_shot(key, raw, 0, lambda _: None)
+        refused = self._core.enqueue_one_shot(key, raw, 0, lambda _: None)
         if refused:
             return refused
         chunk = self._next()
-        self._serving.worker.reset(key)
+        self._core.worker.reset(key)
         return chunk
 
     def _next(self) -> Chunk:
-        ((_, chunk),) = self._serving.worker.answer(self._request_queue.take())
+        ((_, chunk),) = self._core.worker.process(self._request_queue.take_batch())
         return chunk
 
     def close(self) -> None:
-        self._serving.worker.close()
+        self._core.worker.close()
 
     def _session(self, start: Envelope, info: dict[str, Any]) -> Session:
         """Return the open session of a request. Raises ReplayError."""
-        sessions, header = self._serving.sessions, start.header
+        sessions, header = self._core.sessions, start.header
         session = sessions.find(start.client_id, header.session_epoch)
         if session:
             return session
@@ -115,7 +113,7 @@ class InProcessServer:
             ),
         )
         try:
-            session, old = self._serving.open(ask, 0)
+            session, old = self._core.open(ask, 0)
         except SessionRefused as refused:
             raise ReplayError(f'{start.client_id!r} cannot be replayed: {refused}') from refused
         self._end([old] if old else [])
@@ -123,6 +121,6 @@ class InProcessServer:
 
     def _end(self, sessions: list[Session]) -> None:
         for session in sessions:
-            self._serving.sessions.close(session.ask.client_id, session.ask.session_epoch)
+            self._core.sessions.close(session.request.client_id, session.request.session_epoch)
             self._episodes.pop(session.session_id, None)
-        self._serving.end(sessions, 'session_ended')
+        self._core.end_sessions(sessions, 'session_ended')

@@ -43,7 +43,7 @@ def test_a_robot_waits_for_one_call_of_predict_chunk_however_many_there_are(rig)
     answers = [chunk.status for chunk in results]
     assert (answers.count(Status.OK), answers.count(Status.TOO_LATE)) == (9, GOALS - 9)
     assert {chunk.status_text for chunk in results if chunk.status} == {
-        '8 calls of predict_chunk wait already, which is the bound (one_shots_waiting); call '
+        '8 predict_chunk calls are waiting, the limit (one_shots_waiting); call '
         'again later, or open a session'
     }
     served = [event.split()[1] for event in rig.steering.events('predict ')]
@@ -81,7 +81,7 @@ def test_chunks_go_to_no_topic_that_is_not_for_chunks(rig, node):
         assert error.code == Refusal.BAD_NAME
         assert '/.../action_chunk, or /.../answers/NAME for a relay' in str(error)
     error = refused(rig, reply_topic=victim.ask.reply_topic)
-    assert "reply_topic '/victim/action_chunk' is that of 'victim'" in str(error)
+    assert "reply_topic '/victim/action_chunk' is used by 'victim'" in str(error)
     # the form is that of chunks, what goes over it is a command
     topic = '/victim/arm/action_chunk'
     commands = node.create_publisher(Float64MultiArray, topic, qos.COMMAND)
@@ -105,7 +105,7 @@ def test_one_process_does_not_take_the_sessions_of_the_others(rig):
     replies = [rig.open_session(rig.stranger(f'name_{n}', instance=99)) for n in range(6)]
     assert [reply.accepted for reply in replies] == [True] * 3 + [False] * 3
     assert {reply.code for reply in replies[3:]} == {Refusal.CAPACITY}
-    assert '(instance 99) holds 3 sessions' in replies[3].reason
+    assert '(instance 99) has 3 sessions' in replies[3].reason
     assert [client.round_trip().status for client in rig.clients(3)] == [Status.OK] * 3
 
 

@@ -60,26 +60,26 @@ def hears(bag: Path, robot) -> bool:
     return is_there and any(message.type == CHUNK for message in Bag(bag).read())
 
 
-def expect_to_be_sent_elsewhere(rig, robot) -> None:
+def expect_draining(rig, robot) -> None:
     """An open session and a new one, while the server drains."""
     late = robot.round_trip()
     assert late.status == Status.DRAINING
-    assert 'elsewhere' in late.status_text
+    assert 'another server' in late.status_text
     reply = rig.open_session(rig.stranger('late'))
     assert (reply.accepted, reply.code) == (False, Refusal.DRAINING)
-    assert 'elsewhere' in reply.reason
+    assert 'another server' in reply.reason
 
 
 @pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGINT], ids=lambda n: n.name)
 def test_a_signal_lets_everybody_have_the_chunk_that_is_due(rig, busy, number, log_of_rig):
     rig.process.send_signal(number)
     rig.wait_for('draining')
-    expect_to_be_sent_elsewhere(rig, busy[3])
+    expect_draining(rig, busy[3])
     rig.steering.turns.open_gate()
     expect_chunks(busy[:3])
     assert rig.process.wait(20) == 0
     log = log_of_rig('policy_server')
-    assert 'still due' not in log
+    assert 'replies were outstanding' not in log
     assert 'Traceback' not in log
     assert 'never retrieved' not in log
 
@@ -87,7 +87,7 @@ def test_a_signal_lets_everybody_have_the_chunk_that_is_due(rig, busy, number, l
 def test_deactivating_lets_everybody_have_the_chunk_that_is_due(rig, busy):
     done = rig.begin('deactivate')
     rig.wait_for('draining')
-    expect_to_be_sent_elsewhere(rig, busy[3])
+    expect_draining(rig, busy[3])
     assert not rig.change_state('cleanup')
     assert not done.done()
     rig.steering.turns.open_gate()
@@ -139,7 +139,7 @@ def test_a_policy_that_hangs_is_not_waited_for_longer_than_agreed(rig, log_of_ri
     rig.wait_for_events('predict')
     assert rig.change_state('deactivate')
     assert rig.state() == 'inactive'
-    assert 'answers were still due after drain_s (0.1 s)' in log_of_rig('policy_server')
+    assert 'replies were outstanding after drain_s (0.1 s)' in log_of_rig('policy_server')
     with pytest.raises(queue.Empty):
         client.take(0)
     # who hangs now may be needed again later
@@ -159,7 +159,7 @@ def test_a_policy_that_hangs_at_the_end_is_abandoned(rig, log_of_rig):
     process.terminate()
     assert process.wait(20) == 1
     log = log_of_rig('policy_server')
-    assert 'still due after drain_s (0.1 s)' in log
+    assert 'outstanding after drain_s (0.1 s)' in log
     assert 'thread inference did not end' in log
 
 
@@ -180,4 +180,4 @@ def test_a_listener_that_hangs_is_told_from_an_answer_that_is_due(rig, log_of_ri
         recorder.wait(20)
     log = log_of_rig('policy_server')
     assert f'{REPLIES_UNACKNOWLEDGED} after drain_s (0.5 s)' in log
-    assert 'still due' not in log
+    assert 'replies were outstanding' not in log

@@ -32,7 +32,7 @@ def test_without_autostart_it_waits_for_each_transition(rig):
 
     assert rig.change_state('configure')
     assert (rig.lifecycle(), rig.state()) == ('inactive', 'inactive')
-    expect_refusal(rig, Refusal.NOT_READY, 'activate it')
+    expect_refusal(rig, Refusal.NOT_READY, 'activate the node')
     assert rig.status().warmed_up
 
     assert rig.change_state('activate')
@@ -82,7 +82,7 @@ def test_a_policy_that_cannot_be_loaded_is_mended_and_configured_again(rig, log_
     assert not rig.change_state('configure')
     assert (rig.lifecycle(), rig.state()) == ('unconfigured', 'failed')
     assert 'there is no folder /nowhere' in rig.status().text
-    assert 'mend it and configure again' in rig.status().text
+    assert 'correct it and configure again' in rig.status().text
     assert 'cannot configure: there is no folder /nowhere' in log_of_rig('policy_server')
     expect_refusal(rig, Refusal.NOT_READY, 'there is no folder /nowhere')
     assert not rig.change_state('configure')
@@ -116,9 +116,9 @@ def test_a_pause_keeps_the_sessions(rig):
     assert (rig.lifecycle(), rig.state()) == ('inactive', 'inactive')
     paused = client.round_trip()
     assert paused.status == Status.DRAINING
-    assert 'elsewhere' in paused.status_text
+    assert 'another server' in paused.status_text
     assert rig.drops() == {'draining': 1}
-    expect_refusal(rig, Refusal.DRAINING, 'elsewhere')
+    expect_refusal(rig, Refusal.DRAINING, 'another server')
     assert rig.change_state('activate')
     after = client.round_trip()
     assert (before.status, after.status) == (Status.OK, Status.OK)
@@ -207,6 +207,6 @@ def test_after_shutdown_it_says_what_is_left_to_do(rig):
     assert rig.change_state('shutdown')
     assert rig.lifecycle() == 'finalized'
     assert rig.steering.events('freed') == ['freed']
-    expect_refusal(rig, Refusal.NOT_READY, 'start the process again')
+    expect_refusal(rig, Refusal.NOT_READY, 'restart the process')
     process.terminate()
     assert process.wait(20) == 0

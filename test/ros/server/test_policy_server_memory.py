@@ -11,7 +11,7 @@ from support.nodes.steering import Steering
 from lerobot_serve.policies.resources.memory import host_memory, MB
 from lerobot_serve.wire.schema import Status
 
-WAITS = 'it waits until that has loaded'
+WAITS = 'waiting for it to finish loading'
 
 
 @pytest.fixture

@@ -87,7 +87,7 @@ def test_a_full_server_says_how_full_it_is(rig):
     client.round_trip()
     reply = rig.open_session(rig.stranger('third'))
     assert (reply.accepted, reply.code) == (False, Refusal.CAPACITY)
-    for words in ('2 sessions are open', '2 can be served', 'ask another server', 'max_sessions'):
+    for words in ('2 sessions are open', '2 can be served', 'use another server', 'max_sessions'):
         assert words in reply.reason
     assert (reply.active_sessions, reply.max_sessions) == (2, 2)
     assert reply.policy == rig.status().policy

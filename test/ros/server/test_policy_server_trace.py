@@ -126,7 +126,7 @@ def expect_records(kinds, client) -> None:
     sessions = [state for state in kinds['state'] if state['of'] == 'session']
     assert [(s['client'], s['to'], s.get('why')) for s in sessions] == [
         ('tester', 'open', None),
-        ('tester', 'closed', 'closed by its robot'),
+        ('tester', 'closed', 'closed by the client'),
     ]
     (served,) = kinds['policies']
     assert [(p['slot'], p['model_id']) for p in served['policies']] == [('a', 'steered')]

@@ -77,10 +77,8 @@ class RemoteLoop:
         )
         self._request_queue, statistics = RequestQueue(), ServerStatistics()
         self._worker = assembly.load_worker(parameters, '', statistics)
-        self.serving = assembly.make_core(
-            self._worker, self._request_queue, statistics, parameters
-        )
-        self.serving.begin()
+        self.core = assembly.make_core(self._worker, self._request_queue, statistics, parameters)
+        self.core.accept_requests()
         self._now_ns = 0
 
     def begin(self, horizon: int, rule: str, number: int) -> None:
@@ -101,7 +99,7 @@ class RemoteLoop:
             first_epoch=number,
             clock=lambda: self._now_ns,
         )
-        served = self.serving.served
+        served = self.core.description
         agreement = SessionAgreement(
             SCHEMA_VERSION, chunk_size=served.chunk_size, supports_rtc=served.supports_rtc
         )
@@ -125,8 +123,8 @@ class RemoteLoop:
             rtc_execution_horizon=horizon,
             codec=Codec.RAW,
         )
-        session, old = self.serving.open(ask, self._now_ns)
-        self.serving.end([old] if old and old is not session else [], 'another script')
+        session, old = self.core.open(ask, self._now_ns)
+        self.core.end_sessions([old] if old and old is not session else [], 'another script')
 
     def play(self) -> bytes | None:
         """Return the next row, None when nothing is left."""
@@ -146,10 +144,10 @@ class RemoteLoop:
         Let the server answer, and merge what arrives after `latency_s`. Return the seed, and the
         latency as this robot's clock shows it.
         """
-        refused = self.serving.deposit(raw, self._now_ns)
+        refused = self.core.enqueue(raw, self._now_ns)
         if refused:
             raise RuntimeError(refused[1].status_text)
-        ((_, chunk),) = self._worker.answer(self._request_queue.take())
+        ((_, chunk),) = self._worker.process(self._request_queue.take_batch())
         latency_ns = round(latency_s * 1e9)
         self._now_ns += latency_ns
         outcome = self._exchange.on_answer(wire_chunk.encode(chunk), self._now_ns, self._pace)

@@ -30,9 +30,9 @@ class Captured:
         self.capture = RequestCapture(
             self.files,
             limit_bytes,
-            told=lambda *what: self.told.append(what),
+            on_event=lambda *what: self.told.append(what),
             clock=lambda: self.now_ns,
-            wall=self.tick,
+            wall_clock=self.tick,
         )
 
     def tick(self) -> float:
@@ -54,11 +54,11 @@ class Captured:
 
 
 def rig_of(captured: Captured, predict=None, **changes: object) -> Rig:
-    return Rig(predict, watch=lambda _: RequestObserver(None, captured.capture), **changes)
+    return Rig(predict, observer=lambda _: RequestObserver(None, captured.capture), **changes)
 
 
 def ask(rig: Rig, number: int = 1, **header: object) -> Chunk:
-    rig.serving.deposit(request(number, **header), 0)
+    rig.core.enqueue(request(number, **header), 0)
     (chunk,) = rig.step()
     return chunk
 

@@ -21,21 +21,23 @@ def session(name: str) -> Session:
     return Session(ask, f'{name}#1', 1, '', ())
 
 
-def mail(name: str, seq: int = 0, *, at: int = 0, dry: int = 0, episode: int = 1) -> QueuedRequest:
+def queued(
+    name: str, seq: int = 0, *, at: int = 0, dry: int = 0, episode: int = 1
+) -> QueuedRequest:
     """Return the request `seq` of a robot, come at `at`, whose actions end at `dry` [ns]."""
     header = Header(seq, 0, 1, episode, 1, MsgType.OBSERVATION)
     return QueuedRequest(session(name), b'', header, at, dry)
 
 
 def name_of(taken: QueuedRequest) -> str:
-    return taken.session.ask.client_id
+    return taken.session.request.client_id
 
 
-def take_all(mailbox: RequestQueue) -> list[tuple[str, int]]:
+def take_all(request_queue: RequestQueue) -> list[tuple[str, int]]:
     """Take everything without waiting; return whose it was and its number."""
     taken = []
-    while len(mailbox):
-        taken += [(name_of(one), one.header.seq) for one in mailbox.take()]
+    while len(request_queue):
+        taken += [(name_of(one), one.header.seq) for one in request_queue.take_batch()]
     return taken
 
 
@@ -53,16 +55,16 @@ def thread(work: Callable[[], object]) -> Iterator[threading.Thread]:
 
 @contextmanager
 def inference(
-    mailbox: RequestQueue, answer: Callable[[list[QueuedRequest]], object] = list
+    request_queue: RequestQueue, answer: Callable[[list[QueuedRequest]], object] = list
 ) -> Iterator[None]:
     """Take and answer in a thread of its own until the end."""
 
     def run() -> None:
-        while mails := mailbox.take():
-            answer(mails)
+        while batch := request_queue.take_batch():
+            answer(batch)
 
     with thread(run):
         try:
             yield
         finally:
-            mailbox.close()
+            request_queue.close()

@@ -46,19 +46,19 @@ class Rig:
         admitted: AdmissionSettings = FIXED,
         *,
         begun: bool = True,
-        watch: Callable[[ServerStatistics], RequestObserver] = lambda _: NO_OBSERVER,
+        observer: Callable[[ServerStatistics], RequestObserver] = lambda _: NO_OBSERVER,
         **changes: object,
     ) -> None:
         made = bench(predict, **changes)
         self.policy, self.statistics, self.worker = made.policy, made.statistics, made.worker
-        self.mailbox = RequestQueue()
+        self.request_queue = RequestQueue()
         rules = replace(RULES, max_sessions=100)
-        self.watch = watch(self.statistics)
-        self.serving = ServerCore(
-            self.worker, self.mailbox, self.statistics, rules, admitted, self.watch
+        self.observer = observer(self.statistics)
+        self.core = ServerCore(
+            self.worker, self.request_queue, self.statistics, rules, admitted, self.observer
         )
         if begun:
-            self.serving.begin()
+            self.core.accept_requests()
 
     @property
     def drops(self) -> dict[str, int]:
@@ -70,19 +70,19 @@ class Rig:
         return [call for call in self.policy.calls if isinstance(call, str)]
 
     def open(self, number: int = 1, now_ns: int = 0, **changes: object):
-        session, _ = self.serving.open(ask(number, **changes), now_ns)
+        session, _ = self.core.open(ask(number, **changes), now_ns)
         return session
 
     def step(self) -> list[Chunk]:
         """Run the jobs and answer what waits, as the inference thread would."""
         chunks = []
-        for mail, chunk in self.worker.answer(self.mailbox.take()):
+        for queued, chunk in self.worker.process(self.request_queue.take_batch()):
             chunks.append(chunk)
-            self.tell(mail, chunk)
-            if mail.use:
-                mail.use(chunk)
+            self.tell(queued, chunk)
+            if queued.on_reply:
+                queued.on_reply(chunk)
         return chunks
 
-    def tell(self, mail: QueuedRequest, chunk: Chunk) -> None:
+    def tell(self, queued: QueuedRequest, chunk: Chunk) -> None:
         """Tell of an answer, as the node does once it is sent."""
-        self.watch.answered(mail, chunk, wire_chunk.encode(chunk))
+        self.observer.on_reply(queued, chunk, wire_chunk.encode(chunk))

@@ -21,13 +21,13 @@ class Told:
         self.parameters = ServerParameters(trace_folder=str(folder), slot='a', **wanted)
         self.now_ns = 5
 
-    def watch(self, statistics: ServerStatistics) -> RequestObserver:
+    def observer(self, statistics: ServerStatistics) -> RequestObserver:
         self.recorder = make_trace_recorder(
             self.parameters,
             '/policy_server',
             statistics,
             clock=lambda: self.now_ns,
-            tell=pytest.fail,
+            log_warning=pytest.fail,
         )
         return RequestObserver(self.recorder)
 

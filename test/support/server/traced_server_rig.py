@@ -40,20 +40,20 @@ class TracedServer:
         )
         self.now_ns = 0
         self.pairs: list[tuple[bytes, bytes]] = []
-        self.statistics, self.mailbox = ServerStatistics(), RequestQueue()
+        self.statistics, self.request_queue = ServerStatistics(), RequestQueue()
         self.recorder = make_trace_recorder(
             built,
             '/policy_server',
             self.statistics,
             clock=self._clock,
-            tell=pytest.fail,
+            log_warning=pytest.fail,
         )
-        self.watch = RequestObserver(self.recorder)
+        self.observer = RequestObserver(self.recorder)
         self.worker = assembly.load_worker(built, '', self.statistics)
-        self.serving = assembly.make_core(
-            self.worker, self.mailbox, self.statistics, built, self.watch
+        self.core = assembly.make_core(
+            self.worker, self.request_queue, self.statistics, built, self.observer
         )
-        self.serving.begin()
+        self.core.accept_requests()
 
     def _clock(self) -> int:
         self.now_ns += 1_000_000
@@ -61,7 +61,7 @@ class TracedServer:
 
     def open(self, raw: bytes, **more: object) -> None:
         """Open the session of a request, unless it is."""
-        start, served = read_envelope(raw), self.worker.served
+        start, served = read_envelope(raw), self.worker.description
         ask = SessionRequest(
             start.client_id,
             0,
@@ -73,26 +73,26 @@ class TracedServer:
             30.0,
             **more,
         )
-        if not self.serving.sessions.find(start.client_id, start.header.session_epoch):
-            self.serving.open(ask, 0)
+        if not self.core.sessions.find(start.client_id, start.header.session_epoch):
+            self.core.open(ask, 0)
 
     def ask(self, requests: Iterable[bytes], **more: object) -> None:
         """Answer each in its session."""
         for raw in requests:
             self.open(raw, **more)
-            self.serving.deposit(raw, 0)
+            self.core.enqueue(raw, 0)
             self.answer()
 
     def ask_one(self, key: str, raw: bytes, use: Callable[[Chunk], None]) -> None:
         """Answer one without a session."""
-        self.serving.enqueue_one_shot(key, raw, 0, use)
+        self.core.enqueue_one_shot(key, raw, 0, use)
         self.answer()
 
     def answer(self, status: str = '') -> None:
-        for mail, chunk in self.worker.answer(self.mailbox.take()):
+        for queued, chunk in self.worker.process(self.request_queue.take_batch()):
             raw = wire_chunk.encode(chunk)
-            self.pairs.append((mail.raw, raw))
-            self.watch.answered(mail, chunk, raw, status)
+            self.pairs.append((queued.raw, raw))
+            self.observer.on_reply(queued, chunk, raw, status)
 
     def end(self) -> Path:
         """Return the trace, which is whole now."""

@@ -53,22 +53,22 @@ class Bench:
         )
 
     def answer(self, observation: Observation | bytes, session: Session = SESSION) -> Chunk:
-        (chunk,) = self.answer_all(mail(observation, session))
+        (chunk,) = self.answer_all(queued(observation, session))
         return chunk
 
-    def answer_all(self, *mails: QueuedRequest) -> list[Chunk]:
+    def answer_all(self, *batch: QueuedRequest) -> list[Chunk]:
         """Return the chunks in the order of the mails, as they arrive at the robots."""
-        answers = self.worker.answer(list(mails))
-        assert len(answers) == len(mails)
+        answers = self.worker.process(list(batch))
+        assert len(answers) == len(batch)
         chunks = {id(answered): chunk for answered, chunk in answers}
-        return [wire_chunk.decode(wire_chunk.encode(chunks[id(asked)])) for asked in mails]
+        return [wire_chunk.decode(wire_chunk.encode(chunks[id(asked)])) for asked in batch]
 
 
 def bench(predict: Callable | None = None, **changes: object) -> Bench:
     return Bench(FakePolicy(predict, **changes))
 
 
-def mail(observation: Observation | bytes, session: Session = SESSION) -> QueuedRequest:
+def queued(observation: Observation | bytes, session: Session = SESSION) -> QueuedRequest:
     raw = observation
     if isinstance(observation, Observation):
         raw = wire_observation.encode(observation)
@@ -78,7 +78,7 @@ def mail(observation: Observation | bytes, session: Session = SESSION) -> Queued
 def robot(number: int, **changes: object) -> tuple[Observation, Session]:
     """Return what one of several robots asks, and its session; each stands elsewhere."""
     name = f'robot_{number}'
-    session = replace(SESSION, ask=replace(ASK, client_id=name), session_id=f'{name}#7')
+    session = replace(SESSION, request=replace(ASK, client_id=name), session_id=f'{name}#7')
     state = np.full((1, 3), number, np.float32)
     return replace(OBSERVATION, client_id=name, state=state, **changes), session
 

@@ -11,7 +11,7 @@ from lerobot_serve.wire.schema import StateClass
 torch = pytest.importorskip('torch', reason='torch is not installed (TORCH=none)')
 safetensors_torch = pytest.importorskip('safetensors.torch', reason='(TORCH=none)')
 
-from support.paths import REPOSITORY
+from support.paths import REPOSITORY  # noqa: E402
 
 from lerobot_serve.demo.train import success_outcomes  # noqa: E402
 from lerobot_serve.policies.builtin.policy import load  # noqa: E402

@@ -16,7 +16,7 @@ from lerobot_serve.policies.builtin.settings import read_settings
 torch = pytest.importorskip('torch', reason='torch is not installed (TORCH=none)')
 safetensors_torch = pytest.importorskip('safetensors.torch', reason='(TORCH=none)')
 
-from support.paths import REPOSITORY
+from support.paths import REPOSITORY  # noqa: E402
 
 from lerobot_serve.policies.builtin.policy import load  # noqa: E402
 
@@ -151,7 +151,7 @@ def test_what_the_operator_says_must_be_what_the_files_say():
         {'action_names': names[:-1]},
         {'trained_fps': 29.5},
     ):
-        with pytest.raises(PolicyError, match=f'^{next(iter(wrong))} is given as .* says '):
+        with pytest.raises(PolicyError, match=f'^{next(iter(wrong))} is set to .* policy has '):
             load(LoadOptions(str(SHIPPED), **wrong))
 
 

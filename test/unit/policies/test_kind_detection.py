@@ -52,7 +52,7 @@ def test_a_server_finds_the_kind_out():
     parameters = ServerParameters(policy_path=str(REACH))
     made = assembly.load_worker(parameters, '', ServerStatistics())
     try:
-        assert made.served.policy_type == 'builtin.reach'
+        assert made.description.policy_type == 'builtin.reach'
     finally:
         made.close()
 

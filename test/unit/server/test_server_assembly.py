@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields, replace
 
 import pytest
-from support.server.request_queue_rig import mail, name_of
+from support.server.request_queue_rig import name_of, queued
 from support.server.server_core_rig import ask, request
 from support.server.worker_rig import raises, ROWS
 
@@ -105,7 +105,7 @@ def test_a_path_that_is_given_wins_over_the_default(loaded, kind, path, expected
 
 @pytest.mark.parametrize('kind', ['builtin', 'exported', 'lerobot'])
 def test_without_a_policy_nothing_is_served(kind):
-    with pytest.raises(PolicyError, match='policy_path is empty, so there is no policy to serve'):
+    with pytest.raises(PolicyError, match='policy_path is empty: no policy to serve'):
         assembly.load_worker(ServerParameters(policy_kind=kind), '', ServerStatistics())
 
 
@@ -130,7 +130,7 @@ def test_a_policy_is_warm_before_it_serves_and_nothing_of_that_is_counted(loaded
 def test_a_policy_that_cannot_answer_is_not_served(loaded, predict, words):
     with pytest.raises(PolicyError) as refused:
         loaded(FakePolicy(predict))
-    assert str(refused.value).startswith('the policy fails on an empty observation: ')
+    assert str(refused.value).startswith('The policy fails on an empty observation: ')
     assert words in str(refused.value)
     assert loaded.statistics.service_s() == 0
 
@@ -145,7 +145,7 @@ def test_a_failed_warm_up_leaves_no_thread_behind(loaded, monkeypatch):
 
 def test_a_fingerprint_that_no_message_can_hold_is_refused(loaded):
     longest = 'ü' * (FINGERPRINT_LIMIT // 2)
-    assert loaded(FakePolicy(fingerprint=longest)).served.fingerprint == longest
+    assert loaded(FakePolicy(fingerprint=longest)).description.fingerprint == longest
     policy = FakePolicy(fingerprint=longest + 'x')
     with pytest.raises(PolicyError, match='is over 256 bytes; give it a shorter policy_name'):
         loaded(policy)
@@ -178,74 +178,74 @@ def test_the_rules_are_the_operators():
 @pytest.mark.parametrize(('admission', 'measured'), [('fixed', False), ('auto', True)])
 def test_admission_is_the_operators(admission, measured):
     admitted = assembly.admission_settings(replace(GIVEN, admission=admission))
-    assert (admitted.measured, admitted.network_s) == (measured, 0.02)
+    assert (admitted.is_measured, admitted.network_s) == (measured, 0.02)
 
 
-def serving(loaded, policy: FakePolicy, parameters: ServerParameters, mailbox: RequestQueue):
+def core(loaded, policy: FakePolicy, parameters: ServerParameters, request_queue: RequestQueue):
     worker = loaded(policy, parameters)
-    return assembly.make_core(worker, mailbox, loaded.statistics, parameters)
+    return assembly.make_core(worker, request_queue, loaded.statistics, parameters)
 
 
 def test_what_is_prepared_takes_no_sessions_yet(loaded):
     parameters = replace(GIVEN, pin_task=False)
-    made = serving(loaded, FakePolicy(), parameters, RequestQueue())
+    made = core(loaded, FakePolicy(), parameters, RequestQueue())
     with pytest.raises(SessionRefused) as refused:
         made.open(ask(), 0)
     assert refused.value.code == Refusal.NOT_READY
-    made.begin()
+    made.accept_requests()
     session, _ = made.open(ask(), 0)
     assert session.task == 'fold'
 
 
-def picked(mailbox: RequestQueue) -> list[str]:
+def picked(request_queue: RequestQueue) -> list[str]:
     for name, dry in (('a', 3), ('b', 1), ('c', 2)):
-        mailbox.put(mail(name, dry=dry))
-    names = [name_of(one) for one in mailbox.take()]
-    mailbox.clear()
+        request_queue.put(queued(name, dry=dry))
+    names = [name_of(one) for one in request_queue.take_batch()]
+    request_queue.drop_all()
     return names
 
 
 def test_the_scheduler_is_the_operators_and_changes_live(loaded):
-    mailbox = RequestQueue(lambda: S)
-    served = serving(loaded, FakePolicy(batch_limit=2), GIVEN, mailbox)
-    assert picked(mailbox) == ['a']
-    assembly.apply_live_parameters(served, replace(GIVEN, scheduler='earliest_dry'))
-    assert picked(mailbox) == ['b']
-    assembly.apply_live_parameters(served, replace(GIVEN, scheduler='micro_batch'))
+    request_queue = RequestQueue(lambda: S)
+    made = core(loaded, FakePolicy(batch_limit=2), GIVEN, request_queue)
+    assert picked(request_queue) == ['a']
+    assembly.apply_live_parameters(made, replace(GIVEN, scheduler='earliest_dry'))
+    assert picked(request_queue) == ['b']
+    assembly.apply_live_parameters(made, replace(GIVEN, scheduler='micro_batch'))
     # no more than the policy can
-    assert picked(mailbox) == ['a', 'b']
-    assembly.apply_live_parameters(served, replace(GIVEN, scheduler='micro_batch', batch_size=1))
-    assert picked(mailbox) == ['a']
+    assert picked(request_queue) == ['a', 'b']
+    assembly.apply_live_parameters(made, replace(GIVEN, scheduler='micro_batch', batch_size=1))
+    assert picked(request_queue) == ['a']
 
 
 def test_the_window_of_a_batch_is_the_operators(loaded, monkeypatch):
-    mailbox, waits = RequestQueue(lambda: 0), []
+    request_queue, waits = RequestQueue(lambda: 0), []
     parameters = replace(GIVEN, scheduler='micro_batch', batch_wait_ms=2.5, pin_task=False)
-    served = serving(loaded, FakePolicy(), parameters, mailbox)
-    served.begin()
+    made = core(loaded, FakePolicy(), parameters, request_queue)
+    made.accept_requests()
     for number in range(4):
-        served.open(ask(number), 0)
+        made.open(ask(number), 0)
 
     def wait(timeout_s: float) -> None:
         waits.append(timeout_s)
-        mailbox.close()
+        request_queue.close()
 
-    monkeypatch.setattr(mailbox._changed, 'wait', wait)
-    mailbox.put(mail('a'))
-    assert mailbox.take() is None
+    monkeypatch.setattr(request_queue._changed, 'wait', wait)
+    request_queue.put(queued('a'))
+    assert request_queue.take_batch() is None
     assert waits == [0.0025]
 
 
 def test_sessions_stay_open_while_rules_change(loaded):
     parameters = replace(GIVEN, pin_task=False)
-    served = serving(loaded, FakePolicy(), parameters, RequestQueue())
-    served.begin()
-    session, _ = served.open(ask(), 0)
-    assembly.apply_live_parameters(served, replace(parameters, max_sessions=1, admission='auto'))
-    assert list(served.sessions) == [session]
-    assert served.admission.measured
+    made = core(loaded, FakePolicy(), parameters, RequestQueue())
+    made.accept_requests()
+    session, _ = made.open(ask(), 0)
+    assembly.apply_live_parameters(made, replace(parameters, max_sessions=1, admission='auto'))
+    assert list(made.sessions) == [session]
+    assert made.admission_settings.is_measured
     with pytest.raises(SessionRefused):
-        served.open(ask(2), 0)
+        made.open(ask(2), 0)
 
 
 def test_a_server_without_a_policy_says_so():

@@ -24,11 +24,11 @@ GOODBYE = SessionRefused(Refusal.DRAINING, 'the server is going away')
 def test_a_request_is_answered_for_its_session():
     rig = Rig()
     session = rig.open()
-    assert rig.serving.deposit(request(left_s=2.0), 5) is None
-    (mail,) = rig.mailbox.take()
-    assert mail.session is session
-    assert (mail.arrived_ns, mail.runs_dry_ns) == (5, 2_000_000_005)
-    assert mail.header.seq == 3
+    assert rig.core.enqueue(request(left_s=2.0), 5) is None
+    (queued,) = rig.request_queue.take_batch()
+    assert queued.session is session
+    assert (queued.arrived_ns, queued.runs_dry_ns) == (5, 2_000_000_005)
+    assert queued.header.seq == 3
     assert rig.statistics.requests == 1
     assert rig.drops == {}
 
@@ -37,7 +37,7 @@ def test_a_request_that_takes_the_place_of_another_one_is_counted():
     rig = Rig()
     rig.open()
     for seq in (1, 2):
-        rig.serving.deposit(request(seq=seq), 0)
+        rig.core.enqueue(request(seq=seq), 0)
     assert (rig.statistics.requests, rig.statistics.superseded) == (2, 1)
     (chunk,) = rig.step()
     assert (chunk.header.seq, chunk.superseded) == (2, 1)
@@ -46,10 +46,12 @@ def test_a_request_that_takes_the_place_of_another_one_is_counted():
 def test_a_request_is_a_sign_of_life():
     rig = Rig()
     session = rig.open()
-    rig.serving.deposit(request(), 60 * 10**9)
-    assert rig.serving.sessions.sweep(61 * 10**9, lambda _: False) == []
-    rig.serving.deposit(request(2), 120 * 10**9)
-    assert rig.serving.sessions.sweep(130 * 10**9, lambda _: False) == [(session, 'session_idle')]
+    rig.core.enqueue(request(), 60 * 10**9)
+    assert rig.core.sessions.close_expired(61 * 10**9, lambda _: False) == []
+    rig.core.enqueue(request(2), 120 * 10**9)
+    assert rig.core.sessions.close_expired(130 * 10**9, lambda _: False) == [
+        (session, 'session_idle')
+    ]
 
 
 CHUNK = {'msg_type': MsgType.CHUNK}
@@ -71,22 +73,22 @@ UNUSABLE = [
 def test_what_is_no_request_of_a_session_is_dropped_and_counted(raw, reason):
     rig = Rig()
     rig.open()
-    assert rig.serving.deposit(raw, 0) is None
+    assert rig.core.enqueue(raw, 0) is None
     assert rig.drops == {reason: 1}
-    assert (len(rig.mailbox), rig.statistics.requests) == (0, 0)
+    assert (len(rig.request_queue), rig.statistics.requests) == (0, 0)
 
 
 def test_a_robot_whose_session_is_not_known_is_told_so_at_once():
     rig = Rig()
     rig.open()
     answers = []
-    rig.serving.send_no_session = answers.append
+    rig.core.send_no_session = answers.append
     for now_ns in (0, 1, 10**9):
-        rig.serving.deposit(request(2), now_ns)
-    rig.serving.deposit(request(2, **CHUNK), 2 * 10**9)
+        rig.core.enqueue(request(2), now_ns)
+    rig.core.enqueue(request(2, **CHUNK), 2 * 10**9)
     assert [chunk.status for chunk in answers] == [Status.NO_SESSION] * 2
     assert answers[0].client_id == 'robot_2'
-    assert 'open one' in answers[0].status_text
+    assert 'open a session' in answers[0].status_text
 
 
 @pytest.mark.parametrize('refusal', [GOODBYE, None])
@@ -94,19 +96,19 @@ def test_a_server_that_takes_nothing_says_so_at_once(refusal):
     rig = Rig()
     session = rig.open()
     if refusal:
-        rig.serving.refuse(refusal)
+        rig.core.stop_accepting(refusal)
     else:
         # configured, not yet active
         rig = Rig(begun=False)
-        rig.serving.sessions.open(session.ask, 0, 1)
-        refusal = SessionRefused(Refusal.NOT_READY, 'the server is configured but not active')
-    answered, chunk = rig.serving.deposit(request(), 1)
-    assert answered.session.ask is session.ask
+        rig.core.sessions.open(session.request, 0, 1)
+        refusal = SessionRefused(Refusal.NOT_READY, 'configured, not active')
+    answered, chunk = rig.core.enqueue(request(), 1)
+    assert answered.session.request is session.request
     assert (chunk.status, chunk.header.seq) == (Status.DRAINING, 3)
     assert str(refusal) in chunk.status_text
-    assert chunk.policy == rig.serving.served.fingerprint
+    assert chunk.policy == rig.core.description.fingerprint
     assert rig.drops == {'draining': 1}
-    assert len(rig.mailbox) == 0
+    assert len(rig.request_queue) == 0
     with pytest.raises(SessionRefused) as refused:
         rig.open(2)
     assert refused.value.code == refusal.code
@@ -115,36 +117,40 @@ def test_a_server_that_takes_nothing_says_so_at_once(refusal):
 def test_what_waits_when_the_server_goes_away_is_still_answered():
     rig = Rig()
     rig.open()
-    rig.serving.deposit(request(), 0)
-    rig.serving.refuse(GOODBYE)
-    assert not rig.serving.drain(0.0)
-    with inference(rig.mailbox, rig.worker.answer):
-        assert rig.serving.drain(WAIT_S)
+    rig.core.enqueue(request(), 0)
+    rig.core.stop_accepting(GOODBYE)
+    assert not rig.core.drain(0.0)
+    with inference(rig.request_queue, rig.worker.process):
+        assert rig.core.drain(WAIT_S)
     assert rig.statistics.chunks == 1
 
 
 def test_at_the_very_end_who_still_waits_is_told_so():
     rig = Rig()
     rig.open()
-    rig.serving.deposit(request(), 0)
+    rig.core.enqueue(request(), 0)
     # not while it serves
-    assert rig.serving.give_up() == []
-    rig.serving.refuse(GOODBYE)
-    ((mail, chunk),) = rig.serving.give_up()
-    assert (mail.header.seq, chunk.status, chunk.status_text) == (3, Status.DRAINING, str(GOODBYE))
-    assert (len(rig.mailbox), rig.drops) == (0, {'draining': 1})
-    assert rig.serving.give_up() == []
+    assert rig.core.abort_waiting() == []
+    rig.core.stop_accepting(GOODBYE)
+    ((queued, chunk),) = rig.core.abort_waiting()
+    assert (queued.header.seq, chunk.status, chunk.status_text) == (
+        3,
+        Status.DRAINING,
+        str(GOODBYE),
+    )
+    assert (len(rig.request_queue), rig.drops) == (0, {'draining': 1})
+    assert rig.core.abort_waiting() == []
 
 
 def test_the_end_of_a_session_drops_what_waits_and_is_told_to_the_policy_in_its_thread():
     rig = Rig()
     first, second = rig.open(1), rig.open(2)
-    rig.serving.deposit(request(1), 0)
-    rig.serving.end([first, second], 'session_ended')
+    rig.core.enqueue(request(1), 0)
+    rig.core.end_sessions([first, second], 'session_ended')
     assert rig.drops == {'session_ended': 1}
     assert rig.policy.calls == []
     rig.open(3)
-    rig.serving.deposit(request(3), 0)
+    rig.core.enqueue(request(3), 0)
     (chunk,) = rig.step()
     assert chunk.client_id == 'robot_3'
     assert rig.policy.calls[:2] == [first.session_id, second.session_id]
@@ -153,12 +159,12 @@ def test_the_end_of_a_session_drops_what_waits_and_is_told_to_the_policy_in_its_
 def test_an_episode_begins_without_what_waited_and_with_a_policy_that_has_forgotten():
     rig = Rig()
     session = rig.open()
-    rig.serving.deposit(request(episode=2), 0)
-    rig.serving.begin_episode(session, 3)
+    rig.core.enqueue(request(episode=2), 0)
+    rig.core.start_episode(session, 3)
     assert rig.drops == {'episode_ended': 1}
-    assert len(rig.mailbox) == 0
+    assert len(rig.request_queue) == 0
     assert rig.policy.calls == []
-    rig.serving.deposit(request(episode=3), 0)
+    rig.core.enqueue(request(episode=3), 0)
     rig.step()
     reset, asked = rig.policy.calls
     assert (reset, asked.episode) == (session.session_id, 3)
@@ -167,8 +173,8 @@ def test_an_episode_begins_without_what_waited_and_with_a_policy_that_has_forgot
 def test_the_first_request_of_an_episode_may_come_before_the_word():
     rig = Rig()
     session = rig.open()
-    rig.serving.deposit(request(episode=3), 0)
-    rig.serving.begin_episode(session, 3)
+    rig.core.enqueue(request(episode=3), 0)
+    rig.core.start_episode(session, 3)
     assert rig.drops == {}
     assert [chunk.header.episode for chunk in rig.step()] == [3]
 
@@ -176,14 +182,14 @@ def test_the_first_request_of_an_episode_may_come_before_the_word():
 def test_word_that_comes_late_ends_nothing_of_the_episode_that_it_begins():
     rig = Rig()
     session = rig.open()
-    rig.serving.deposit(request(episode=3), 0)
+    rig.core.enqueue(request(episode=3), 0)
     rig.step()
-    rig.serving.begin_episode(session, 3)
-    rig.serving.deposit(request(episode=3), 0)
+    rig.core.start_episode(session, 3)
+    rig.core.enqueue(request(episode=3), 0)
     rig.step()
     assert rig.resets == []
-    rig.serving.begin_episode(session, 4)
-    rig.serving.deposit(request(episode=4), 0)
+    rig.core.start_episode(session, 4)
+    rig.core.enqueue(request(episode=4), 0)
     rig.step()
     assert rig.resets == [session.session_id]
 
@@ -191,11 +197,11 @@ def test_word_that_comes_late_ends_nothing_of_the_episode_that_it_begins():
 def test_an_answer_is_sent_only_while_its_session_is_open():
     rig = Rig()
     rig.open()
-    rig.serving.deposit(request(), 0)
-    (mail,) = rig.mailbox.take()
-    assert rig.serving.is_open(mail)
+    rig.core.enqueue(request(), 0)
+    (queued,) = rig.request_queue.take_batch()
+    assert rig.core.is_open(queued)
     rig.open(session_epoch=8)
-    assert not rig.serving.is_open(mail)
+    assert not rig.core.is_open(queued)
 
 
 def test_changes_reach_sessions_and_the_order_of_service():
@@ -203,21 +209,21 @@ def test_changes_reach_sessions_and_the_order_of_service():
     rig.open(1)
     rig.open(2)
     rules = replace(RULES, max_sessions=1, grace_ns=1, idle_ns=2, default_task='other')
-    rig.serving.change(rules, FIXED, EarliestDry())
-    changed = rig.serving.sessions.rules
+    rig.core.apply_settings(rules, FIXED, EarliestDry())
+    changed = rig.core.sessions.rules
     assert (changed.max_sessions, changed.grace_ns, changed.idle_ns) == (1, 1, 2)
     # a task cannot change under a session
     assert changed.default_task == RULES.default_task
     with pytest.raises(SessionRefused):
         rig.open(3)
-    rig.serving.deposit(request(1, left_s=1.0), 0)
-    rig.serving.deposit(request(2, left_s=0.5), 0)
+    rig.core.enqueue(request(1, left_s=1.0), 0)
+    rig.core.enqueue(request(2, left_s=0.5), 0)
     assert [chunk.client_id for _ in 'ab' for chunk in rig.step()] == ['robot_2', 'robot_1']
 
 
 def test_closing_answers_who_waits_in_the_thread_of_the_policy(monkeypatch):
     rig, go, answers, threads = Rig(), threading.Event(), [], []
-    session, call = rig.open(), rig.mailbox.call
+    session, call = rig.open(), rig.request_queue.run_job
 
     def use(chunk) -> None:
         answers.append(chunk)
@@ -227,13 +233,13 @@ def test_closing_answers_who_waits_in_the_thread_of_the_policy(monkeypatch):
         go.set()
         return call(job, timeout_s)
 
-    monkeypatch.setattr(rig.mailbox, 'call', call_and_go)
-    with inference(rig.mailbox, rig.worker.answer):
-        rig.mailbox.post(lambda: go.wait(WAIT_S))
-        rig.serving.deposit(request(), 0)
-        assert rig.serving.enqueue_one_shot('one#1', request(9), 0, use) is None
-        rig.serving.refuse(GOODBYE)
-        rig.serving.close(WAIT_S)
+    monkeypatch.setattr(rig.request_queue, 'run_job', call_and_go)
+    with inference(rig.request_queue, rig.worker.process):
+        rig.request_queue.submit_job(lambda: go.wait(WAIT_S))
+        rig.core.enqueue(request(), 0)
+        assert rig.core.enqueue_one_shot('one#1', request(9), 0, use) is None
+        rig.core.stop_accepting(GOODBYE)
+        rig.core.close(WAIT_S)
         # the policy is asked for nothing any more, and forgets all
         assert rig.policy.calls == [session.session_id, 'one#1']
     assert [(chunk.status, chunk.status_text) for chunk in answers] == [
@@ -245,10 +251,10 @@ def test_closing_answers_who_waits_in_the_thread_of_the_policy(monkeypatch):
 
 def test_closing_does_not_wait_for_ever_for_a_policy_that_hangs():
     rig, go = Rig(), threading.Event()
-    with inference(rig.mailbox):
-        rig.mailbox.post(lambda: go.wait(WAIT_S))
+    with inference(rig.request_queue):
+        rig.request_queue.submit_job(lambda: go.wait(WAIT_S))
         with pytest.raises(TimeoutError):
-            rig.serving.close(0.0)
+            rig.core.close(0.0)
         go.set()
 
 

@@ -26,11 +26,11 @@ from lerobot_serve_interfaces.srv import GetStatus, OpenSession
 LONG_TEXTS = ['x' * 5000, 'ü' * 5000, 'half a pair \udcff', 'a\0b']
 
 
-def status(rig: Rig | None, standing: ServerState) -> ServerStatus:
+def status(rig: Rig | None, server_state: ServerState) -> ServerStatus:
     return server_status_message(
-        rig and rig.serving,
+        rig and rig.core,
         rig.statistics if rig else ServerStatistics(),
-        standing,
+        server_state,
         stamp=Time(sec=5),
         server='/policy_server',
         slot='a',
@@ -41,10 +41,10 @@ def test_the_status_tells_what_is_served_and_what_was_counted():
     rig = Rig(state_class=StateClass.RECURRENT, device='cuda:1')
     rig.open()
     for seq in (1, 2):
-        rig.serving.deposit(request(seq=seq), 0)
+        rig.core.enqueue(request(seq=seq), 0)
     rig.step()
-    rig.serving.deposit(b'', 0)
-    rig.serving.deposit(request(9), 0)
+    rig.core.enqueue(b'', 0)
+    rig.core.enqueue(request(9), 0)
     told = status(rig, ServerState(ServerStatus.ACTIVE, 'fine'))
     assert (told.state, told.text, told.slot) == (ServerStatus.ACTIVE, 'fine', 'a')
     assert (told.server, told.stamp.sec) == ('/policy_server', 5)
@@ -85,14 +85,14 @@ def test_a_session_is_told_all_that_it_needs():
     )
     session = rig.open()
     reply = OpenSession.Response()
-    fill_accepted(reply, session, rig.serving.served, '/policy_server/observation')
+    fill_accepted(reply, session, rig.core.description, '/policy_server/observation')
     assert (reply.accepted, reply.code, list(reply.warnings)) == (
         True,
         0,
         ['trained on one robot'],
     )
     assert (reply.schema_version, reply.session_epoch) == (1, 7)
-    assert (reply.session_id, reply.codec) == ('robot_1#00000007', session.ask.codec)
+    assert (reply.session_id, reply.codec) == ('robot_1#00000007', session.request.codec)
     assert reply.observation_topic == '/policy_server/observation'
     assert (reply.policy_type, reply.state_class, reply.warmed_up) == ('fake', 2, True)
     assert (reply.chunk_size, reply.trained_fps, reply.supports_rtc) == (50, 30.0, True)
@@ -103,7 +103,7 @@ def test_a_session_is_told_all_that_it_needs():
 def test_a_session_is_told_the_range_of_the_actions_where_it_is_known():
     told = ActionRange((-1.0, -2.0, 0.0), (1.0, 2.0, 100.0))
     rig, reply = Rig(action_range=told), OpenSession.Response()
-    fill_accepted(reply, rig.open(), rig.serving.served, '/observation')
+    fill_accepted(reply, rig.open(), rig.core.description, '/observation')
     (extension,) = reply.extensions
     assert action_range.find([(extension.key, bytes(extension.value))]) == told
 
@@ -111,7 +111,7 @@ def test_a_session_is_told_the_range_of_the_actions_where_it_is_known():
 @pytest.mark.parametrize('text', LONG_TEXTS)
 def test_a_warning_from_anywhere_fits_the_reply(text):
     rig, reply = Rig(notes=(text,)), OpenSession.Response()
-    fill_accepted(reply, rig.open(), rig.serving.served, '/observation')
+    fill_accepted(reply, rig.open(), rig.core.description, '/observation')
     (warning,) = reply.warnings
     assert 0 < len(warning.encode()) <= TEXT_LIMIT
 
@@ -120,8 +120,8 @@ def test_a_client_that_was_refused_hears_how_busy_the_server_is():
     rig = Rig()
     rig.statistics.reset_for_policy(0.1)
     rig.open(1)
-    rig.serving.deposit(request(1), 0)
-    reply = fill_load(OpenSession.Response(), rig.serving, ask(2))
+    rig.core.enqueue(request(1), 0)
+    reply = fill_load(OpenSession.Response(), rig.core, ask(2))
     assert (reply.policy, reply.load) == ('fake@0123456789abcdef', 0.0)
     assert reply.predicted_delay_ms == pytest.approx(200.0)
     assert (reply.active_sessions, reply.max_sessions) == (1, 100)
@@ -130,7 +130,7 @@ def test_a_client_that_was_refused_hears_how_busy_the_server_is():
 
 @pytest.mark.parametrize('reply', [OpenSession.Response(), GetStatus.Response()])
 def test_both_replies_describe_the_policy(reply):
-    fill_policy(reply, replace(Rig().serving.served, trained_fps=12))
+    fill_policy(reply, replace(Rig().core.description, trained_fps=12))
     assert list(reply.state_names) == list(reply.action_names)
     assert list(reply.action_names) == ['pan.pos', 'lift.pos', 'grip.pos']
     (camera,) = reply.cameras

@@ -1,5 +1,5 @@
 """
-A checkpoint directory, read and checked against allow-lists before LeRobot is imported.
+Read a checkpoint directory and check it against allow-lists before LeRobot is imported.
 `loader`, doctor and replay call `read_checkpoint`. No torch except in normalization_statistics.
 Stateless; any thread.
 """

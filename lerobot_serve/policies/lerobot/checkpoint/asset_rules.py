@@ -1,7 +1,7 @@
 """
-What the folder of a tokenizer or language model may hold, looked at before transformers reads it.
+Check the folder of a tokenizer or language model before transformers reads it.
 
-transformers chooses classes, and weights in formats that unpickle, by what such a folder says.
+transformers chooses classes, and weights in formats that unpickle, by the contents of the folder.
 Here only the classes that LeRobot's policies use are allowed, and weights are safetensors. Any
 thread.
 """
@@ -93,8 +93,8 @@ def _check_value(file: Path, key: str, value: Any, depth: int) -> None:
         raise PolicyError(f'{file} is nested deeper than {DEPTH_LIMIT}; it is not of a tokenizer')
     if key in FORBIDDEN_KEYS and value:
         raise PolicyError(
-            f'{file} has {key!r}, which makes transformers run code that lies beside it or that '
-            'another package brings; a policy brings no code: use a tokenizer or model without it'
+            f'{file} has {key!r}, which makes transformers run code beside it or of another '
+            'package; code from policy folders is not loaded: use a tokenizer or model without it'
         )
     if OUTSIDE_KEYS.fullmatch(key) and value:
         raise PolicyError(

@@ -1,8 +1,8 @@
 """
-A policy directory, checked before anything in it is loaded; no torch, any thread.
+Read and check a policy directory before loading anything from it. No torch, any thread.
 
-Nothing in it may run code: settings and processor steps are those of allow-lists, every state file
-it names lies in the directory, and what tokenizes lies on this machine.
+Nothing in it may run code: settings and processor steps come from allow-lists, state files are in
+the directory, and tokenizers are on this machine.
 """
 
 from __future__ import annotations
@@ -108,9 +108,9 @@ def read_checkpoint(path: str, trusted_packages: tuple[str, ...] = ()) -> Checkp
     return Checkpoint(folder, policy_type, config, pre, post, tuple(assets))
 
 
-def policy_id(loading: LoadOptions) -> str:
+def policy_id(options: LoadOptions) -> str:
     """Return the name of a policy: the operator's, or what its directory is called."""
-    text = loading.name or _readable_name(Path(loading.path))
+    text = options.name or _readable_name(Path(options.path))
     return NOT_IN_A_NAME.sub('-', text).strip('-')[:NAME_LIMIT] or 'policy'
 
 

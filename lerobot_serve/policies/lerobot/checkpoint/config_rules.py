@@ -1,9 +1,8 @@
 """
-The settings that config.json of a LeRobot policy may hold: by type of policy, with their ranges.
+The allowed settings of config.json of a LeRobot policy, by policy type, with their ranges.
 
-A size decides what the network takes in memory and how long it computes, so each has a bound that
-no policy in use comes near. LeRobot itself refuses settings that it does not know. Plain data, any
-thread.
+A size determines the memory and the computing time of the network, so each has a limit far above
+that of known policies. LeRobot itself refuses unknown settings. Plain data, any thread.
 """
 
 from __future__ import annotations
@@ -56,7 +55,8 @@ RTC = FieldRule(
         or (
             isinstance(value, dict)
             and all(
-                name in RTC_RULES and RTC_RULES[name].holds(each) for name, each in value.items()
+                name in RTC_RULES and RTC_RULES[name].is_valid(each)
+                for name, each in value.items()
             )
         )
     ),
@@ -87,8 +87,8 @@ TRAINING = FieldRule(
     'a number, a text, a flag, or a list of numbers',
     lambda v: (
         v is None
-        or any(rule.holds(v) for rule in (FLAG, NUMBER, TEXT))
-        or list_of(NUMBER).holds(v)
+        or any(rule.is_valid(v) for rule in (FLAG, NUMBER, TEXT))
+        or list_of(NUMBER).is_valid(v)
     ),
 )
 # what only training reads begins so

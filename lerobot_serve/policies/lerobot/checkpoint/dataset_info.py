@@ -1,9 +1,9 @@
 """
-Names and rate that LeRobot's policy files do not hold, from the data set of their training.
+Read names and rate, which LeRobot's policy files lack, from the training data set.
 
-`train_config.json` beside the weights names the data set; its `meta/info.json` holds the names of
-states and actions and the rate. It is read where it is on this machine, or as a copy in the policy
-directory (`meta/info.json`). Plain JSON of bounded size; nothing is downloaded. Any thread.
+`train_config.json` beside the weights names the data set; its `meta/info.json` contains the names
+of states and actions and the rate. It is read if it is on this machine, or from a copy in the
+policy directory (`meta/info.json`). JSON of bounded size; nothing is downloaded. Any thread.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """
-What a policy takes and gives, from its configuration and from what the operator says.
+Determine the inputs and outputs of a policy from its configuration and the load options.
 
-LeRobot's files hold no names of joints and no rate. Those that the operator does not give are
-those of the data set of the training, where it is on this machine. No torch, any thread.
+LeRobot's files contain no joint names and no rate. Those that the operator does not set come from
+the training data set, if it is on this machine. No torch, any thread.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Features:
     trained_fps: float
 
 
-def read_features(folder: Checkpoint, loading: LoadOptions) -> Features:
+def read_features(folder: Checkpoint, options: LoadOptions) -> Features:
     """Return what the policy takes and gives. Raises PolicyError."""
     where = str(folder.path / CONFIG_FILE)
     inputs = _features(where, folder.config, 'input_features')
@@ -46,16 +46,16 @@ def read_features(folder: Checkpoint, loading: LoadOptions) -> Features:
         if (key, feature.type) != (ACTION, 'ACTION'):
             raise _unsupported_feature(where, key, feature.type)
     if ACTION not in outputs:
-        raise PolicyError(f'{where} has no {ACTION!r} in output_features; train the policy anew')
+        raise PolicyError(f'{where} has no {ACTION!r} in output_features; train the policy again')
     state_count = _count(where, inputs, STATE) if STATE in inputs else 0
     action_count = _count(where, outputs, ACTION)
     seen = _cameras(where, folder.config, inputs)
-    loading = with_dataset_defaults(folder, loading)
+    options = with_dataset_defaults(folder, options)
     if held := config_action_names(folder):
-        loading = replace(loading, action_names=_checked_action_names(held, loading))
-    if missing := _missing(loading, state_count, action_count):
+        options = replace(options, action_names=_checked_action_names(held, options))
+    if missing := _missing(options, state_count, action_count):
         raise PolicyError('; '.join(missing))
-    return Features(loading.state_names, loading.action_names, seen, loading.trained_fps)
+    return Features(options.state_names, options.action_names, seen, options.trained_fps)
 
 
 def feature_sizes(folder: Checkpoint) -> tuple[int, int]:
@@ -67,7 +67,7 @@ def feature_sizes(folder: Checkpoint) -> tuple[int, int]:
     return tuple(_count(where, each, key) if key in each else 0 for each, key in sizes)
 
 
-def with_dataset_defaults(folder: Checkpoint, loading: LoadOptions) -> LoadOptions:
+def with_dataset_defaults(folder: Checkpoint, options: LoadOptions) -> LoadOptions:
     """Return what the operator says, with what the data set says where that is nothing."""
     training, (states, actions) = read_dataset_info(folder.path), feature_sizes(folder)
     fits = {
@@ -76,8 +76,8 @@ def with_dataset_defaults(folder: Checkpoint, loading: LoadOptions) -> LoadOptio
         'action_names': len(training.action_names) == actions and not config_action_names(folder),
         'trained_fps': training.trained_fps > 0,
     }
-    found = [name for name in NOT_IN_CHECKPOINT if fits[name] and not getattr(loading, name)]
-    return replace(loading, **{name: getattr(training, name) for name in found})
+    found = [name for name in NOT_IN_CHECKPOINT if fits[name] and not getattr(options, name)]
+    return replace(options, **{name: getattr(training, name) for name in found})
 
 
 def config_action_names(folder: Checkpoint) -> Any:
@@ -85,11 +85,11 @@ def config_action_names(folder: Checkpoint) -> Any:
     return folder.config.get(ACTION_NAMES)
 
 
-def unspecified_options(folder: Checkpoint, loading: LoadOptions) -> tuple[str, ...]:
+def unspecified_options(folder: Checkpoint, options: LoadOptions) -> tuple[str, ...]:
     """
     Return what neither the operator nor a file says of names and rate. Raises PolicyError.
     """
-    whole = with_dataset_defaults(folder, loading)
+    whole = with_dataset_defaults(folder, options)
     known = {
         'action_names': config_action_names(folder),
         'state_names': not feature_sizes(folder)[0],
@@ -99,17 +99,17 @@ def unspecified_options(folder: Checkpoint, loading: LoadOptions) -> tuple[str, 
     )
 
 
-def _missing(loading: LoadOptions, state_count: int, action_count: int) -> list[str]:
+def _missing(options: LoadOptions, state_count: int, action_count: int) -> list[str]:
     """Return all that is not known or does not fit, so that one start names everything."""
     missing = []
-    if not 0 < loading.trained_fps < float('inf'):
+    if not 0 < options.trained_fps < float('inf'):
         missing.append(
-            f'trained_fps must be given and above 0, got {loading.trained_fps:g}: the fps of the '
+            f'trained_fps must be given and above 0, got {options.trained_fps:g}: the fps of the '
             "data set that the policy was trained on, in its meta/info.json under 'fps'"
         )
     wanted = {'state_names': state_count, 'action_names': action_count}
     for parameter, count in wanted.items():
-        names = getattr(loading, parameter)
+        names = getattr(options, parameter)
         if not (len(names) == count and len(set(names)) == count and all(names)):
             missing.append(_wrong_names_text(parameter, names, count))
     return missing
@@ -204,13 +204,13 @@ def _wrong_names_text(parameter: str, names: tuple[str, ...], count: int) -> str
     )
 
 
-def _checked_action_names(held: Any, loading: LoadOptions) -> tuple[str, ...]:
+def _checked_action_names(held: Any, options: LoadOptions) -> tuple[str, ...]:
     """Return the names that a newer LeRobot writes into the configuration. Raises PolicyError."""
     if not isinstance(held, list):
         raise PolicyError(f'{ACTION_NAMES} must be a list of names, got {held!r:.80}')
-    if loading.action_names and list(loading.action_names) != list(held):
+    if options.action_names and list(options.action_names) != list(held):
         raise PolicyError(
-            f'action_names is {list(loading.action_names)}, but the policy was trained with '
+            f'action_names is {list(options.action_names)}, but the policy was trained with '
             f'{list(held)} (its {ACTION_NAMES}); give these, or none'
         )
     return tuple(map(str, held))

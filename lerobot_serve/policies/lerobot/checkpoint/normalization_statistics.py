@@ -1,8 +1,8 @@
 """
-The statistics of a policy's normalisation, which lie in the state files of processor steps.
+Check the normalization statistics in the state files of processor steps.
 
-LeRobot passes a value by, unscaled, when it has no statistics for it; a robot would then be sent
-numbers of another unit. Here they must be there. Called by whoever loads a policy.
+LeRobot passes a value without statistics unchanged; the robot would receive numbers of another
+unit. Here missing statistics are an error. Thread: the one that loads a policy.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ REQUIRED_STATISTICS = {
     'QUANTILES': ('q01', 'q99'),
     'QUANTILE10': ('q10', 'q90'),
 }
-# statistics that tell how far actions reach, the best first
+# statistics of the range of actions, the best first
 RANGE_STATISTICS = (('min', 'max'), ('q01', 'q99'), ('q10', 'q90'))
 # standard deviations on each side of the mean
 RANGE_DEVIATIONS = 3
@@ -102,7 +102,7 @@ def _check(
         if absent := [name for name in needed if name not in found]:
             raise PolicyError(
                 f'{where} has no {" and no ".join(absent)}, which the mode {mode} needs; compute '
-                "the data set's statistics anew with the installed LeRobot, and train again"
+                "the data set's statistics again with the installed LeRobot, and train again"
             )
         for name in needed:
             _check_values(f'{where}.{name}', found[name], shape, is_image)
@@ -113,7 +113,7 @@ def _missing_text(where: str, mode: str, allow_missing: bool) -> str:
     if not allow_missing:
         raise PolicyError(
             f'{where} has no statistics for its mode {mode}, so its values would pass unscaled; '
-            'copy the whole directory or train the policy anew, or set allow_missing_statistics '
+            'copy the whole directory or train the policy again, or set allow_missing_statistics '
             'when that is meant'
         )
     return f'{where} has no statistics: its values pass unscaled (allow_missing_statistics)'
@@ -122,7 +122,7 @@ def _missing_text(where: str, mode: str, allow_missing: bool) -> str:
 def _check_values(where: str, values: torch.Tensor, shape: tuple[int, ...], image: bool) -> None:
     if not values.isfinite().all():
         raise PolicyError(
-            f'{where} has values that are not finite; compute the statistics of the data set anew'
+            f'{where} has values that are not finite; compute the statistics of the data set again'
         )
     if shape and not _shape_fits(tuple(values.shape), shape, image):
         raise PolicyError(

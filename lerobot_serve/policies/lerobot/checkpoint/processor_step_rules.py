@@ -1,8 +1,8 @@
 """
-The processor steps that a policy folder may ask for: by name, keys and types of values.
+The allowed processor steps of a policy folder: names, keys and types of values.
 
-A step that is not here is refused, also one that a later LeRobot brings: it may import, download
-or unpickle. Plain data, any thread.
+Any other step is refused, also one of a later LeRobot: it may import, download or unpickle. Plain
+data, any thread.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """
-What a value in a policy's files may be: the rules that allow-lists are made of. Any thread.
+Rules for values in the files of a policy, from which the allow-lists are built. Any thread.
 
-A folder comes from elsewhere: what no rule allows is refused by name.
+A folder is not trusted: a value that no rule allows is refused by name.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def number_range(low: float, high: float) -> FieldRule:
 
 def optional(rule: FieldRule) -> FieldRule:
     """Return a rule that null holds, too."""
-    return FieldRule(f'null or {rule.text}', lambda value: value is None or rule.holds(value))
+    return FieldRule(f'null or {rule.text}', lambda value: value is None or rule.is_valid(value))
 
 
 def list_of(rule: FieldRule, *counts: int) -> FieldRule:
@@ -49,7 +49,7 @@ def list_of(rule: FieldRule, *counts: int) -> FieldRule:
         lambda value: (
             isinstance(value, list)
             and (len(value) in counts if counts else len(value) <= ITEM_LIMIT)
-            and all(map(rule.holds, value))
+            and all(map(rule.is_valid, value))
         ),
     )
 
@@ -61,7 +61,7 @@ def object_of(key: Callable[[str], bool], rule: FieldRule) -> FieldRule:
         lambda value: (
             isinstance(value, dict)
             and len(value) <= ITEM_LIMIT
-            and all(key(name) and rule.holds(each) for name, each in value.items())
+            and all(key(name) and rule.is_valid(each) for name, each in value.items())
         ),
     )
 
@@ -84,7 +84,7 @@ def _is_feature(value: Any) -> bool:
         isinstance(value, dict)
         and value.keys() == {'type', 'shape'}
         and value['type'] in FEATURE_TYPES
-        and list_of(SIZE, 0, 1, 2, 3, 4).holds(value['shape'])
+        and list_of(SIZE, 0, 1, 2, 3, 4).is_valid(value['shape'])
     )
 
 
@@ -124,7 +124,7 @@ def check_keys(values: Mapping[str, Any], rules: Rules, where: str, what: str) -
                 f'{_nearest(name, rules)}; save the policy again with the LeRobot that is '
                 'installed, or install the lerobot_serve that knows it'
             )
-        if not rule.holds(value):
+        if not rule.is_valid(value):
             raise PolicyError(f'{where}: {name} must be {rule.text}, got {value!r:.80}')
 
 

@@ -1,4 +1,4 @@
 """
-Builds the network in its precision, checks its weights, describes the policy, runs it once.
+Build the network in its precision, check its weights, describe the policy, run it once.
 `loader` calls each step in turn. Thread: the one that loads (`inference`).
 """

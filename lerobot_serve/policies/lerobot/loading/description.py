@@ -1,4 +1,4 @@
-"""Describing a policy from its files, its configuration and the operator's words; any thread."""
+"""Describe a policy from its files, its configuration and the load options. Any thread."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RTC_OFF_NOTE = (
 
 def describe_policy(
     folder: Checkpoint,
-    loading: LoadOptions,
+    options: LoadOptions,
     features: Features,
     kind: PolicyTypeSpec,
     config: Any,
@@ -29,7 +29,7 @@ def describe_policy(
     notes: tuple[str, ...],
 ) -> PolicyDescription:
     """
-    Return the description, but for the length of a chunk, which a first prediction tells.
+    Return the description without the chunk size, which a first prediction determines.
 
     `relative` actions are relative to a state, and no prefix of them can be carried over to
     another; `notes` come before ours. Raises PolicyError.
@@ -38,7 +38,7 @@ def describe_policy(
     rtc = kind.rtc and getattr(config, 'rtc_config', None) is not None
     return PolicyDescription(
         folder.policy_type,
-        policy_fingerprint(folder, loading),
+        policy_fingerprint(folder, options),
         features.state_names,
         features.action_names,
         features.cameras,
@@ -56,15 +56,15 @@ def describe_policy(
     )
 
 
-def policy_fingerprint(folder: Checkpoint, loading: LoadOptions) -> str:
+def policy_fingerprint(folder: Checkpoint, options: LoadOptions) -> str:
     """Return the fingerprint: of all files that are read, and of the precision if one is given."""
     assets = {
         f'{number}/{file.name}': file
         for number, asset in enumerate(folder.assets)
         for file in asset.files
     }
-    settings = {'dtype': loading.dtype} if loading.dtype else {}
-    return fingerprint(policy_id(loading), folder.files, assets, settings)
+    settings = {'dtype': options.dtype} if options.dtype else {}
+    return fingerprint(policy_id(options), folder.files, assets, settings)
 
 
 def _history(config: Any) -> tuple[int, int]:
@@ -89,8 +89,8 @@ def _notes(folder: Checkpoint, kind: PolicyTypeSpec, config: Any, *, relative: b
     notes = []
     if kind is EXTERNAL_TYPE:
         notes.append(
-            f'{folder.policy_type} is of an installed package ({", ".join(POLICY_TYPES)} are known): it '
-            'serves one session at a time'
+            f'{folder.policy_type} is of an installed package ({", ".join(POLICY_TYPES)} are '
+            'known): it serves one session at a time'
         )
     if relative:
         notes.append(RTC_OFF_NOTE)

@@ -1,4 +1,4 @@
-"""A first prediction, which shows what no file says; called by whoever loads a policy."""
+"""Run a first prediction to learn what no file declares. Thread: the one that loads."""
 
 from __future__ import annotations
 
@@ -20,40 +20,42 @@ TRIAL_SESSION = 'trial'
 
 def try_policy(
     network: Any,
-    pipelines: ProcessorPairFactory,
+    processors: ProcessorPairFactory,
     description: PolicyDescription,
     kind: PolicyTypeSpec,
     state_limit: int,
     precision: torch.dtype | None = None,
 ) -> LeRobotPolicy:
     """
-    Return the policy after a first prediction, which tells how long its chunks are.
+    Return the policy after a first prediction, which determines the chunk size.
 
-    Raises PolicyError, and whatever LeRobot raises.
+    Raises PolicyError, and any error of LeRobot.
     """
     own_size = (
         kind.resizes and getattr(network.config, 'resize_imgs_with_padding', True) is not None
     )
     request = _blank_request(description)
     options = {'resizes': own_size, 'state_limit': state_limit, 'precision': precision}
-    trial = LeRobotPolicy(network, pipelines, description, **options)
+    trial = LeRobotPolicy(network, processors, description, **options)
     chunk = trial.predict([request])[0].model
     if not np.isfinite(chunk).all():
         raise PolicyError(
-            'the first prediction, of a black scene, has values that are not finite; the weights '
-            'or statistics are damaged, copy or train the policy anew'
+            'the first prediction (black images, zero state) is not finite; the weights or '
+            'statistics are damaged, copy or train the policy again'
         )
     observations = ObservationBuilder(
         description, torch.device(description.device), resizes=own_size
     )
     predicted = torch.from_numpy(chunk).to(description.device).unsqueeze(0)
-    pipelines.whole = pipelines.check_whole_chunk(observations.of(request)[-1], predicted)
+    processors.takes_whole_chunk = processors.check_whole_chunk(
+        observations.build(request)[-1], predicted
+    )
     described = replace(description, chunk_size=len(chunk))
-    anchored = described.supports_rtc and pipelines.anchored
-    if anchored and not _can_reanchor(pipelines, observations, request, predicted):
+    anchored = described.supports_rtc and processors.can_reanchor
+    if anchored and not _can_reanchor(processors, observations, request, predicted):
         notes = (*described.notes, RTC_OFF_NOTE)
         described = replace(described, supports_rtc=False, notes=notes)
-    policy = LeRobotPolicy(network, pipelines, described, **options)
+    policy = LeRobotPolicy(network, processors, described, **options)
     if described.supports_rtc:
         prefix = {'prefix_model': chunk, 'prefix_robot': chunk, 'inference_delay_steps': 1}
         policy.predict([replace(request, **prefix)])
@@ -62,7 +64,7 @@ def try_policy(
 
 
 def _can_reanchor(
-    pipelines: ProcessorPairFactory,
+    processors: ProcessorPairFactory,
     observations: ObservationBuilder,
     request: PolicyRequest,
     predicted: torch.Tensor,
@@ -70,7 +72,7 @@ def _can_reanchor(
     """Try a prefix at a state that is not zero, where a wrong anchor shows."""
     state = np.linspace(0.1, 1.0, request.state.shape[1], dtype=np.float32)
     moved = replace(request, state=np.broadcast_to(state, request.state.shape))
-    return pipelines.carries_over(observations.of(moved)[-1], predicted)
+    return processors.check_reanchoring(observations.build(moved)[-1], predicted)
 
 
 def _blank_request(description: PolicyDescription) -> PolicyRequest:

@@ -1,8 +1,8 @@
 """
-Loading the network, and making sure that the file's weights are what it computes with.
+Load the network and verify that it uses the weights of the file.
 
-LeRobot only logs a mismatch, and some of its loaders catch every error and go on with random
-weights. Called by whoever loads a policy.
+LeRobot only logs a mismatch, and some of its loaders catch every error and continue with random
+weights. Thread: the one that loads a policy.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ def load_network(folder: Checkpoint, network_class: Any, config: Any, dtype: str
         network = network_class.from_pretrained(str(folder.path), config=config, strict=True)
     except SafetensorError as error:
         raise PolicyError(
-            f'{folder.weights_file} is not a readable safetensors file ({error}); copy it again, '
-            'in binary, and with git lfs if it is only a pointer'
+            f'{folder.weights_file} is not a readable safetensors file ({error}); copy it again '
+            'in binary mode; fetch it with git lfs if it is a pointer file'
         ) from error
     except RuntimeError as error:
         if 'loading state_dict' not in str(error):

@@ -1,8 +1,8 @@
 """
-The sizes of a network, compared with the file of its weights before it is built.
+Compare the sizes of a network with the weights file before the network is built.
 
-The network is made once without memory, on torch's device meta: what it would take is known then,
-and the file says in its header what it has. Called by whoever loads a policy.
+The network is first created without memory, on torch's device meta, which gives its sizes; the
+header of the file declares its own. Thread: the one that loads a policy.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def check_network_sizes(
     """
     Raise PolicyError for a network whose shapes or size are not those of the file.
 
-    Raises whatever LeRobot raises when it makes the network.
+    Raises any error of LeRobot when it makes the network.
     """
     _check_table(folder, config)
     with torch.device('meta'):
@@ -43,9 +43,9 @@ def check_network_sizes(
         if name in stored and tuple(value.shape) != tuple(stored[name].shape):
             raise PolicyError(
                 f'{folder.path / WEIGHTS_FILE} does not fit the {folder.policy_type} policy that '
-                f'its config.json describes: {name} is {_shape_text(stored[name])} in the file and '
-                f'{_shape_text(value)} in the network; copy the whole directory again, or load it with '
-                'the LeRobot that wrote it'
+                f'its config.json describes: {name} is {_shape_text(stored[name])} in the file '
+                f'and {_shape_text(value)} in the network; copy the whole directory again, or '
+                'load it with the LeRobot that wrote it'
             )
     built = sum(value.numel() for value in (*network.parameters(), *network.buffers()))
     held = sum(value.numel() for value in stored.values())

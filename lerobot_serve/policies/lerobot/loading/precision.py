@@ -1,5 +1,5 @@
 """
-The precision that a network computes in: its own, or what the operator chose. Whoever loads.
+The precision of a network: its own, or the one the operator sets. Thread: the one that loads.
 
 Some types have a setting for it; the others compute under torch's autocast, which keeps weights in
 float32 and is measured against float32 in the tests.

@@ -1,4 +1,4 @@
 """
-Answers requests: processors of each session, batches, RTC guidance, forward pass.
+Run requests: processors of each session, batches, RTC guidance, forward pass.
 The server's worker calls LeRobotPolicy.predict. Thread: `inference`.
 """

@@ -1,4 +1,4 @@
-"""From requests to what LeRobot's processors and networks take; the thread that predicts."""
+"""Build the inputs of LeRobot's processors and networks from requests. Inference thread."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class RtcGuidance:
-    """What RTC is told of one request; `prefix` is rows x actions, None for none."""
+    """The RTC inputs of one request; `prefix` is rows x actions, None for none."""
 
     delay_steps: int = 0
     horizon: int | None = None
@@ -45,7 +45,7 @@ class ObservationBuilder:
         # dividing by a tensor rounds alike on every device
         self._full = torch.tensor(255.0, device=device)
 
-    def of(self, request: PolicyRequest) -> list[Row]:
+    def build(self, request: PolicyRequest) -> list[Row]:
         """Return the observations, oldest first, each of batch size 1. Raises PolicyError."""
         wanted, steps = self._description, self._description.observation_steps
         shape = (steps, len(wanted.state_names))
@@ -101,27 +101,30 @@ def make_guidance(
     request: PolicyRequest,
     description: PolicyDescription,
     device: torch.device,
-    anchor: PrefixReanchorer | None = None,
+    reanchorer: PrefixReanchorer | None = None,
 ) -> RtcGuidance:
     """
-    Return what RTC is told of a request; a prefix is never longer than the chunk.
+    Return the RTC inputs of a request; a prefix is never longer than the chunk.
 
     With an `anchor`, that of the request's own observation, it is made of the prefix in the
     robot's units. Raises PolicyError for a prefix of other actions.
     """
-    given = request.prefix_robot if anchor else request.prefix_model
+    given = request.prefix_robot if reanchorer else request.prefix_model
     rows = given[: description.chunk_size]
     if not description.supports_rtc or not len(rows):
         return RtcGuidance()
-    count, units = len(description.action_names), "the robot's units" if anchor else 'model space'
+    count, units = (
+        len(description.action_names),
+        "the robot's units" if reanchorer else 'model space',
+    )
     if rows.ndim != 2 or rows.shape[1] != count:
         raise PolicyError(
             f'the prefix in {units} must be rows x {count} actions, got {rows.shape}'
         )
     prefix = torch.tensor(rows, dtype=torch.float32)
-    if anchor:
+    if reanchorer:
         with torch.no_grad():
-            prefix = anchor.reanchored(prefix)
+            prefix = reanchorer.reanchor_prefix(prefix)
     prefix = prefix.to(device)
     return RtcGuidance(request.inference_delay_steps, request.execution_horizon or None, prefix)
 

@@ -1,8 +1,8 @@
 """
-One forward pass of a LeRobot network, by its class of state; the thread that predicts.
+Run one forward pass of a LeRobot network, by its state class. Inference thread.
 
-LeRobot keeps histories and hidden state inside the policy. Here they come from outside before each
-pass and are taken out after it, so that one policy serves many robots.
+LeRobot keeps histories and hidden state inside the policy. Here they are passed in before each
+pass and taken out after it, so that one policy serves several clients.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ QUEUED_IMAGES, QUEUED_IMAGE = 'observation.images', 'observation.image'
 
 
 class StatelessInference:
-    """A network that sees one observation and remembers nothing."""
+    """A network of one observation without state."""
 
     def __init__(self, network: Any, *, rtc: bool) -> None:
         self._network = network
         self._rtc = rtc
 
-    def chunks(self, histories: list[list[Row]], guidance: list[RtcGuidance]) -> torch.Tensor:
+    def predict(self, histories: list[list[Row]], guidance: list[RtcGuidance]) -> torch.Tensor:
         """Return batch x rows x actions; all `guidance` has the same key."""
         batch = merge_rows([steps[-1] for steps in histories])
-        return self._network.predict_action_chunk(batch, **self._told(guidance))
+        return self._network.predict_action_chunk(batch, **self._rtc_arguments(guidance))
 
-    def _told(self, guidance: list[RtcGuidance]) -> dict[str, Any]:
+    def _rtc_arguments(self, guidance: list[RtcGuidance]) -> dict[str, Any]:
         if not self._rtc or guidance[0].prefix is None:
             return {}
         return {
@@ -42,12 +42,12 @@ class StatelessInference:
 
 
 class HistoryInference:
-    """A network that looks into queues of past observations, which each request brings whole."""
+    """A network with queues of past observations, which each request contains in full."""
 
     def __init__(self, network: Any) -> None:
         self._network = network
 
-    def chunks(self, histories: list[list[Row]], guidance: list[RtcGuidance]) -> torch.Tensor:
+    def predict(self, histories: list[list[Row]], guidance: list[RtcGuidance]) -> torch.Tensor:
         """Return batch x rows x actions."""
         queues = self._network._queues
         try:
@@ -70,7 +70,7 @@ class TdmpcInference:
         self._network = network
         self.plan: torch.Tensor | None = None
 
-    def chunks(self, histories: list[list[Row]], guidance: list[RtcGuidance]) -> torch.Tensor:
+    def predict(self, histories: list[list[Row]], guidance: list[RtcGuidance]) -> torch.Tensor:
         """Return batch x rows x actions, going on from `plan` and leaving the new one there."""
         network = self._network
         batch = merge_rows([steps[-1] for steps in histories])
@@ -93,11 +93,11 @@ class ExternalInference:
     def __init__(self, network: Any) -> None:
         self._network = network
 
-    def chunks(self, histories: list[list[Row]], guidance: list[RtcGuidance]) -> torch.Tensor:
+    def predict(self, histories: list[list[Row]], guidance: list[RtcGuidance]) -> torch.Tensor:
         """Return batch x rows x actions."""
         return self._network.predict_action_chunk(merge_rows([steps[-1] for steps in histories]))
 
-    def begin(self) -> None:
+    def start_episode(self) -> None:
         """Forget everything: an episode begins."""
         self._network.reset()
 
@@ -106,7 +106,7 @@ Inference = StatelessInference | HistoryInference | TdmpcInference | ExternalInf
 
 
 def make_inference(network: Any, state_class: StateClass, *, rtc: bool) -> Inference:
-    """Return how a network of this class of state is asked."""
+    """Return the inference for this state class."""
     if state_class is StateClass.NEEDS_HISTORY:
         return HistoryInference(network)
     if state_class is StateClass.RECURRENT:

@@ -1,8 +1,8 @@
 """
-A LeRobot policy that serves many robots.
+A LeRobot policy that serves several sessions.
 
-Each session has processors of its own and, where the policy has one, a hidden state of its own;
-the network is shared and remembers nothing between two calls. Belongs to the inference worker.
+Each session has its own processors and, if the policy has one, its own hidden state; the network
+is shared and stateless between two calls. Owned by the inference worker.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from lerobot_serve.policies.runtime.session_states import SessionStates
 
 @dataclass(frozen=True, slots=True)
 class SessionMemory:
-    """What is remembered of one session."""
+    """The state of one session."""
 
     pair: ProcessorPair
     plan: torch.Tensor | None = None
@@ -50,7 +50,7 @@ class PreparedRequest:
 
     request: PolicyRequest
     memory: SessionMemory
-    begins: bool
+    is_episode_start: bool
     lost: bool
     history: list[Row]
     guidance: RtcGuidance
@@ -62,7 +62,7 @@ class LeRobotPolicy:
     def __init__(
         self,
         network: Any,
-        pipelines: ProcessorPairFactory,
+        processors: ProcessorPairFactory,
         description: PolicyDescription,
         *,
         resizes: bool,
@@ -70,7 +70,7 @@ class LeRobotPolicy:
         precision: torch.dtype | None = None,
     ) -> None:
         self.network = network
-        self.pipelines = pipelines
+        self.processors = processors
         self._description = description
         self._device = torch.device(description.device)
         self._observations = ObservationBuilder(description, self._device, resizes=resizes)
@@ -87,17 +87,17 @@ class LeRobotPolicy:
         """
         Return one prediction each; those that fit together share a forward pass.
 
-        Raises PolicyError for a wrong request, and whatever LeRobot raises. The same request gives
+        Raises PolicyError for a wrong request, and any error of LeRobot. The same request gives
         the same bits alone; in a batch it may differ by rounding.
         """
-        prepared = [self._prepared(request) for request in requests]
+        prepared = [self._prepare(request) for request in requests]
         predictions: dict[int, Prediction] = {}
         memories: dict[int, SessionMemory] = {}
         for numbers in self._groups(prepared):
             group = [prepared[number] for number in numbers]
             chunks, forward_ms = self._forward(group)
             for number, each, chunk in zip(numbers, group, chunks.split(1), strict=True):
-                memories[number] = self._remembered(each)
+                memories[number] = self._next_memory(each)
                 predictions[number] = self._prediction(each, chunk, forward_ms)
         for number, each in enumerate(prepared):
             request = each.request
@@ -107,23 +107,23 @@ class LeRobotPolicy:
     def reset(self, session_id: str) -> None:
         self._states.forget(session_id)
 
-    def _prepared(self, request: PolicyRequest) -> PreparedRequest:
+    def _prepare(self, request: PolicyRequest) -> PreparedRequest:
         """Return a request as the network takes it. Raises PolicyError."""
         memory, lost = self._states.take(
             request.session_id, request.episode, request.episode_start
         )
-        begins = memory is None
+        is_episode_start = memory is None
         if memory is None:
-            memory = SessionMemory(self.pipelines.fresh())
-        elif self.pipelines.remembers:
+            memory = SessionMemory(self.processors.new_pair())
+        elif self.processors.is_stateful:
             # until all went well the session's own must not change
-            memory = replace(memory, pair=self.pipelines.copy(memory.pair))
-        observations = self._observations.of(request)
-        history = [memory.pair.before(observation) for observation in observations]
+            memory = replace(memory, pair=self.processors.copy(memory.pair))
+        observations = self._observations.build(request)
+        history = [memory.pair.preprocess(observation) for observation in observations]
         # relative to the present state, which the pair has just seen
-        anchor = memory.pair.anchor if self.pipelines.anchored else None
-        guidance = make_guidance(request, self._description, self._device, anchor)
-        return PreparedRequest(request, memory, begins, lost, history, guidance)
+        reanchorer = memory.pair.reanchorer if self.processors.can_reanchor else None
+        guidance = make_guidance(request, self._description, self._device, reanchorer)
+        return PreparedRequest(request, memory, is_episode_start, lost, history, guidance)
 
     def _groups(self, prepared: list[PreparedRequest]) -> list[list[int]]:
         """Return the positions of requests that one forward pass answers."""
@@ -139,19 +139,19 @@ class LeRobotPolicy:
         inference = self._inference
         if isinstance(inference, TdmpcInference):
             inference.plan = group[0].memory.plan
-        if isinstance(inference, ExternalInference) and group[0].begins:
-            inference.begin()
+        if isinstance(inference, ExternalInference) and group[0].is_episode_start:
+            inference.start_episode()
         with ExitStack() as stack:
             for context in self._contexts([each.request.seed for each in group]):
                 stack.enter_context(context)
             self._synchronize()
             start_s = time.perf_counter()
-            chunks = inference.chunks(
+            chunks = inference.predict(
                 [each.history for each in group], [each.guidance for each in group]
             )
             self._synchronize()
             forward_ms = (time.perf_counter() - start_s) * 1e3
-        self._check(chunks, len(group))
+        self._check_shape(chunks, len(group))
         # statistics are float32, and so is what leaves
         return chunks.float(), forward_ms
 
@@ -169,7 +169,7 @@ class LeRobotPolicy:
         if self._device.type == 'cuda':
             torch.cuda.synchronize(self._device)
 
-    def _check(self, chunks: torch.Tensor, count: int) -> None:
+    def _check_shape(self, chunks: torch.Tensor, count: int) -> None:
         actions = len(self._description.action_names)
         if chunks.ndim != 3 or chunks.shape[::2] != (count, actions):
             raise PolicyError(
@@ -177,21 +177,21 @@ class LeRobotPolicy:
                 f'{count} x rows x {actions} actions'
             )
 
-    def _remembered(self, each: PreparedRequest) -> SessionMemory:
+    def _next_memory(self, each: PreparedRequest) -> SessionMemory:
         plan = self._inference.plan if isinstance(self._inference, TdmpcInference) else None
         return SessionMemory(each.memory.pair, plan)
 
     def _prediction(
         self, each: PreparedRequest, chunk: torch.Tensor, forward_ms: float
     ) -> Prediction:
-        robot = each.memory.pair.after(chunk, whole=self.pipelines.whole)
-        remembers = self.pipelines.remembers or isinstance(self._inference, TdmpcInference)
+        robot = each.memory.pair.postprocess(chunk, whole=self.processors.takes_whole_chunk)
+        remembers = self.processors.is_stateful or isinstance(self._inference, TdmpcInference)
         return Prediction(
             _array(chunk),
             _array(robot),
             each.lost and remembers,
             forward_ms,
-            state_found=remembers and not each.begins,
+            state_found=remembers and not each.is_episode_start,
         )
 
 

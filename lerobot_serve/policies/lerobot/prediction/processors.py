@@ -1,9 +1,9 @@
 """
-LeRobot's processors, a pair of them for each session.
+A pair of LeRobot's processors for each session.
 
-A pair is loaded once and never used; each session works with a copy, so that what a step remembers
-of one robot never meets another. Statistics and tokenizers, which no call changes, are shared.
-Belongs to the thread that predicts.
+A pair is loaded once as a template; each session works with a copy, so that the state of a step
+never reaches another session. Statistics and tokenizers, which no call changes, are shared.
+Inference thread.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class ProcessorPair:
     pre: Any
     post: Any
 
-    def before(self, observation: dict[str, Any]) -> dict[str, Any]:
+    def preprocess(self, observation: dict[str, Any]) -> dict[str, Any]:
         """Return what the network takes, for one observation of batch size 1."""
         with torch.no_grad():
             row = self.pre(observation)
@@ -52,11 +52,11 @@ class ProcessorPair:
         return row
 
     @property
-    def anchor(self) -> PrefixReanchorer | None:
-        """What carries a prefix over to the last observation; None where nothing known does."""
+    def reanchorer(self) -> PrefixReanchorer | None:
+        """The re-anchoring of a prefix to the last observation; None if not supported."""
         return find_reanchorer(self.pre.steps)
 
-    def after(self, chunk: torch.Tensor, *, whole: bool) -> torch.Tensor:
+    def postprocess(self, chunk: torch.Tensor, *, whole: bool) -> torch.Tensor:
         """Return a chunk of 1 x rows x actions in the robot's units, on the CPU."""
         with torch.no_grad():
             if whole:
@@ -66,53 +66,55 @@ class ProcessorPair:
 
 class ProcessorPairFactory:
     """
-    Makes the pairs.
+    Creates the pair of each session.
 
-    `remembers` tells whether a pair may hold something of its session, `relative` whether actions
-    are relative to a state, `anchored` whether a prefix of such actions can be carried over to
-    another state, and `whole` whether a whole chunk is processed at once.
+    `is_stateful`: a pair may keep state of its session. `is_relative`: actions are relative to a
+    state. `can_reanchor`: a prefix of such actions can be converted to another state.
+    `takes_whole_chunk`: a whole chunk is processed at once.
     """
 
-    def __init__(self, template: ProcessorPair, relative: bool, whole: bool = False) -> None:
-        self.relative = relative
-        self.anchored = relative and template.anchor is not None
-        self.remembers = relative or not all(map(_is_own_step, _steps(template)))
-        self.whole = whole
+    def __init__(
+        self, template: ProcessorPair, is_relative: bool, takes_whole_chunk: bool = False
+    ) -> None:
+        self.is_relative = is_relative
+        self.can_reanchor = is_relative and template.reanchorer is not None
+        self.is_stateful = is_relative or not all(map(_is_own_step, _steps(template)))
+        self.takes_whole_chunk = takes_whole_chunk
         self._template = template
         self._shared = list(_shared_values(template))
 
-    def fresh(self) -> ProcessorPair:
-        """Return a pair that has seen nothing."""
+    def new_pair(self) -> ProcessorPair:
+        """Return a new pair without state."""
         return self.copy(self._template)
 
     def copy(self, pair: ProcessorPair) -> ProcessorPair:
-        """Return a copy of a pair, with all that it remembers."""
+        """Return a copy of a pair with its state."""
         return copy.deepcopy(pair, {id(value): value for value in self._shared})
 
     def check_whole_chunk(self, observation: dict[str, Any], chunk: torch.Tensor) -> bool:
         """Return whether a chunk comes out the same at once as row by row, which is the rule."""
-        pair = self.fresh()
-        pair.before(observation)
-        rows = self.copy(pair).after(chunk, whole=False)
+        pair = self.new_pair()
+        pair.preprocess(observation)
+        rows = self.copy(pair).postprocess(chunk, whole=False)
         try:
-            together = pair.after(chunk, whole=True)
+            together = pair.postprocess(chunk, whole=True)
         except (RuntimeError, ValueError, IndexError):
             return False
         return rows.shape == together.shape and torch.equal(rows, together)
 
-    def carries_over(self, observation: dict[str, Any], chunk: torch.Tensor) -> bool:
+    def check_reanchoring(self, observation: dict[str, Any], chunk: torch.Tensor) -> bool:
         """Return whether a prefix of relative actions comes out right at another state."""
-        pair = self.fresh()
-        pair.before(observation)
-        robot = pair.after(chunk, whole=self.whole)
-        return pair.anchor is not None and can_reanchor(pair.anchor, chunk[0], robot[0])
+        pair = self.new_pair()
+        pair.preprocess(observation)
+        robot = pair.postprocess(chunk, whole=self.takes_whole_chunk)
+        return pair.reanchorer is not None and can_reanchor(pair.reanchorer, chunk[0], robot[0])
 
 
 def load_processors(
     folder: Checkpoint, config: Any, device: torch.device, trusted_packages: tuple[str, ...] = ()
 ) -> ProcessorPairFactory:
     """
-    Return the processors that lie beside a policy. Raises whatever LeRobot raises.
+    Return the processors of a policy folder. Raises any error of LeRobot.
 
     Raises PolicyError for a step that is neither known here nor of a trusted package.
     """
@@ -192,7 +194,7 @@ def _steps(pair: ProcessorPair) -> Iterator[Any]:
 
 
 def _shared_values(pair: ProcessorPair) -> Iterator[Any]:
-    """Give the values that all copies share: the statistics, and what tokenizes."""
+    """Yield the values that all copies share: statistics and tokenizers."""
     for step in _steps(pair):
         for name, value in vars(step).items():
             if name in ('_tensor_stats', 'stats') and _is_own_step(step):

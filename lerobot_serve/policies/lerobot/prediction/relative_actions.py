@@ -1,11 +1,10 @@
 """
-Relative actions: a prefix is carried over to the state of the request that it comes with.
+Re-anchor a prefix of relative actions to the state of the request.
 
-A policy with relative actions predicts differences from the state of its observation. What is
-left of its last chunk is therefore sent in the robot's units, and expressed anew as differences
-from the present state, by the very steps that did so in training: the one that makes actions
-relative, then the normalizer. LeRobot's own loop does the same before it guides such a policy.
-Belongs to the thread that predicts.
+A policy with relative actions predicts differences from the state of its observation. So the
+prefix is sent in the robot's units and converted to differences from the current state, by the
+same steps as in training: the one that makes actions relative, then the normalizer. LeRobot's own
+loop does the same before it guides such a policy. Inference thread.
 """
 
 from __future__ import annotations
@@ -25,12 +24,12 @@ TOLERANCE = {'rtol': 1e-3, 'atol': 1e-3}
 
 
 class PrefixReanchorer:
-    """The steps of one session's preprocessor that take part. `reanchored` may raise anything."""
+    """The preprocessor steps of a session that re-anchor a prefix; they may raise anything."""
 
     def __init__(self, relative: Any, normalizer: Any | None) -> None:
         self._relative, self._normalizer = relative, normalizer
 
-    def reanchored(self, robot: torch.Tensor) -> torch.Tensor:
+    def reanchor_prefix(self, robot: torch.Tensor) -> torch.Tensor:
         """
         Return rows of absolute actions as the network has them, relative to the last state that
         went through the preprocessor.
@@ -49,7 +48,7 @@ class PrefixReanchorer:
 
 
 def find_reanchorer(steps: Iterable[Any]) -> PrefixReanchorer | None:
-    """Return what re-anchors, for the steps of a preprocessor; None where nothing known does."""
+    """Return the re-anchoring for the steps of a preprocessor; None if not supported."""
     named = {getattr(type(step), '_registry_name', ''): step for step in steps}
     relative = named.get(RELATIVE_STEP)
     if relative is None or not getattr(relative, 'enabled', False):
@@ -65,11 +64,11 @@ def statistics_device(normalizer: Any, default: torch.device) -> torch.device:
     return default
 
 
-def can_reanchor(anchor: PrefixReanchorer, model: torch.Tensor, robot: torch.Tensor) -> bool:
+def can_reanchor(reanchorer: PrefixReanchorer, model: torch.Tensor, robot: torch.Tensor) -> bool:
     """
     Return whether re-anchoring a chunk at its own state gives the chunk again.
 
     If it does not, a step in between does something to actions that is not undone here.
     """
-    again = anchor.reanchored(robot).to(model.device)
+    again = reanchorer.reanchor_prefix(robot).to(model.device)
     return again.shape == model.shape and torch.allclose(again, model, **TOLERANCE)

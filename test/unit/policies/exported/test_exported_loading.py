@@ -255,7 +255,7 @@ def test_what_the_operator_says(folder):
     names = tuple(rig.SIDECAR['state_names'])
     said = LoadOptions(str(folder), 'cpu', 'mine', names, names, 30.0)
     assert load(said).describe().fingerprint.startswith('mine@')
-    with pytest.raises(PolicyError, match=r'^state_names is given as .* says '):
+    with pytest.raises(PolicyError, match=r'^state_names is set to .* policy has '):
         load(LoadOptions(str(folder), state_names=names[::-1]))
 
 

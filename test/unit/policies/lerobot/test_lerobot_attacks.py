@@ -58,7 +58,7 @@ def test_the_seal_holds_where_the_lists_would_not(tmp_path, asset, marker, monke
     )
     text = refused(ATTACKS[attack](tmp_path / 'policy', asset))
     assert not marker.exists()
-    assert 'wants to run Python that lies beside a tokenizer' in text
+    assert 'requests Python code beside a tokenizer' in text
 
 
 @pytest.mark.parametrize('sealed', [False, True])
@@ -86,7 +86,7 @@ def test_the_attack_is_one_without_the_seal(tmp_path, sealed):
     )
     ran = {name for name, marker in markers.items() if marker.exists()}
     assert ran == (set() if sealed else set(LOADERS)), done
-    refusals = [line for line in done.stdout.splitlines() if 'wants to run Python' in line]
+    refusals = [line for line in done.stdout.splitlines() if 'requests Python code' in line]
     assert len(refusals) == (len(LOADERS) if sealed else 0), done
 
 
@@ -121,7 +121,7 @@ def test_the_attack_is_one_in_the_loader_without_lists_and_seal(asset, marker, t
         text=True,
     )
     assert marker.exists() is (seal == 'without a seal'), done
-    assert ('wants to run Python' in done.stdout) is (seal == 'sealed'), done
+    assert ('requests Python code' in done.stdout) is (seal == 'sealed'), done
 
 
 class Counting(http.server.BaseHTTPRequestHandler):

@@ -11,7 +11,7 @@ import pytest
 torch = pytest.importorskip('torch', reason='torch is not installed (TORCH=none)')
 pytest.importorskip('lerobot', reason='LeRobot is not installed')
 
-from support.policies.lerobot_rig import (
+from support.policies.lerobot_rig import (  # noqa: E402
     change_json,
     change_tensors,
     folder_of,

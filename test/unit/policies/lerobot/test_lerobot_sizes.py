@@ -17,7 +17,7 @@ torch = pytest.importorskip('torch', reason='torch is not installed (TORCH=none)
 pytest.importorskip('lerobot', reason='LeRobot is not installed')
 
 from support.policies.attack_rig import evil_asset  # noqa: E402
-from support.policies.lerobot_rig import (
+from support.policies.lerobot_rig import (  # noqa: E402
     change_json,
     change_tensors,
     folder_of,

@@ -172,8 +172,8 @@ def test_rows_are_processed_one_by_one_where_a_chunk_would_come_out_otherwise(tm
     described['steps'].append({'registry_name': LAST_ROW})
     file.write_text(json.dumps(described))
     policy = load(trusting(folder))
-    assert plain.pipelines.whole
-    assert not policy.pipelines.whole
+    assert plain.processors.takes_whole_chunk
+    assert not policy.processors.takes_whole_chunk
     request = requests_for(policy, 1)[0]
     expected = plain.predict([request])[0].robot
     np.testing.assert_array_equal(policy.predict([request])[0].robot, expected)

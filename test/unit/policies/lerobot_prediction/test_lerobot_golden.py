@@ -8,7 +8,7 @@ import pytest
 torch = pytest.importorskip('torch', reason='torch is not installed (TORCH=none)')
 pytest.importorskip('lerobot', reason='LeRobot is not installed')
 
-from support.policies.lerobot_rig import folder_of, loaded, Oracle, requests_for
+from support.policies.lerobot_rig import folder_of, loaded, Oracle, requests_for  # noqa: E402
 
 SELECTING = ('act', 'diffusion', 'vqbet', 'smolvla')
 PREDICTING = ('act', 'smolvla')

@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip('torch', reason='torch is not installed (TORCH=none)')
 pytest.importorskip('lerobot', reason='LeRobot is not installed')
 
-from support.policies.lerobot_rig import folder_of, loaded, loading, requests_for
+from support.policies.lerobot_rig import folder_of, loaded, loading, requests_for  # noqa: E402
 
 from lerobot_serve.policies.base import PolicyError  # noqa: E402
 from lerobot_serve.policies.lerobot.compat import lerobot  # noqa: E402
@@ -215,8 +215,8 @@ def test_the_shared_policy_is_never_reset(kind, monkeypatch):
 
 
 def test_copies_share_statistics_and_tokenizers():
-    pipelines = loaded('smolvla').pipelines
-    one, other = pipelines.fresh(), pipelines.fresh()
+    processors = loaded('smolvla').processors
+    one, other = processors.new_pair(), processors.new_pair()
     for left, right in zip(one.pre.steps, other.pre.steps, strict=True):
         assert left is not right
         if hasattr(left, 'input_tokenizer'):

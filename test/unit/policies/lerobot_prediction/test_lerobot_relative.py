@@ -89,9 +89,9 @@ def test_what_is_left_stays_where_the_robot_would_have_gone(excluded):
     policy = load(loading(relative_folder(exclude=excluded)))
     first, second = requests_for(policy, 2)
     chunk = policy.predict([first])[0]
-    pair = policy._prepared(second).memory.pair
-    prefix = pair.anchor.reanchored(torch.from_numpy(chunk.robot))
-    again = pair.after(prefix.unsqueeze(0), whole=True)[0].numpy()
+    pair = policy._prepare(second).memory.pair
+    prefix = pair.reanchorer.reanchor_prefix(torch.from_numpy(chunk.robot))
+    again = pair.postprocess(prefix.unsqueeze(0), whole=True)[0].numpy()
     np.testing.assert_allclose(again, chunk.robot, atol=1e-5)
     assert not np.allclose(prefix.numpy(), chunk.model, atol=1e-2)
 

@@ -30,7 +30,7 @@ import sys, time
 from pathlib import Path
 from lerobot_serve.policies.resources.reservation_store import ReservationRecord, ReservationStore
 record = ReservationRecord(7, 'other', 1, 2, True)
-held = ReservationStore('host', Path(sys.argv[1])).hold(record, lambda _: None)
+held = ReservationStore('host', Path(sys.argv[1])).add(record, lambda _: None)
 print('held', flush=True)
 time.sleep(60)
 """
@@ -115,16 +115,16 @@ def test_the_second_waits_until_the_first_has_loaded(tmp_path, host):
     def stopped(_: float) -> bool:
         turns.append(len(told))
         if len(turns) == 3:
-            first.loaded()
+            first.on_loaded()
         return False
 
     second = memory_reservation.reserve(
-        policy(tmp_path / 'second'), tell=told.append, stopped=stopped
+        policy(tmp_path / 'second'), log_warning=told.append, wait_for_stop=stopped
     )
     assert turns == [1, 1, 1]
     (sentence,) = told
     assert f'600 MB are about to be taken by process {os.getpid()}' in sentence
-    assert 'it waits until that has loaded' in sentence
+    assert 'waiting for it to finish loading' in sentence
     assert sorted(each.loads for each in ReservationStore(HOST).entries()) == [False, True]
     for each in (first, second):
         each.release()
@@ -134,14 +134,14 @@ def test_the_second_waits_until_the_first_has_loaded(tmp_path, host):
 
 def test_who_waits_is_let_go_when_the_process_ends(tmp_path, host):
     first = memory_reservation.reserve(policy(tmp_path / 'first'))
-    with pytest.raises(PolicyError, match='the process ends'):
-        memory_reservation.reserve(policy(tmp_path / 'second'), stopped=lambda _: True)
+    with pytest.raises(PolicyError, match='shutting down'):
+        memory_reservation.reserve(policy(tmp_path / 'second'), wait_for_stop=lambda _: True)
     first.release()
 
 
 def test_a_policy_without_files_reserves_nothing(tmp_path, host):
     for path in ('', 'joints=6,chunk=3', str(tmp_path / 'nowhere')):
-        memory_reservation.reserve(LoadOptions(path, memory_margin_bytes=10 * TOTAL)).loaded()
+        memory_reservation.reserve(LoadOptions(path, memory_margin_bytes=10 * TOTAL)).on_loaded()
     assert not (tmp_path / 'lerobot_serve').exists()
 
 
@@ -157,7 +157,7 @@ def test_on_cuda_the_device_holds_it_and_the_host_only_while_it_loads(tmp_path, 
     )
     assert (device.declared_bytes, device.needed_bytes) == (4, 4 + 600 * MB)
     assert (host_entry.declared_bytes, host_entry.needed_bytes) == (0, 4)
-    held.loaded()
+    held.on_loaded()
     assert [each.needed_bytes for each in ReservationStore('cuda-uuid').entries()] == [0]
     assert ReservationStore(HOST).entries() == []
     held.release()
@@ -184,7 +184,7 @@ def test_what_a_killed_process_held_is_held_no_more(tmp_path):
 
 
 def test_devices_are_apart(tmp_path):
-    held = ReservationStore('cuda-1').hold(entry(1, 1, loads=True), lambda _: None)
+    held = ReservationStore('cuda-1').add(entry(1, 1, loads=True), lambda _: None)
     assert ReservationStore('cuda-2').entries() == []
     assert len(ReservationStore('cuda-1').entries()) == 1
     held.release()
@@ -204,7 +204,7 @@ def test_a_folder_that_others_may_write_to_is_not_trusted(way, tmp_path, runtime
 
 
 def test_an_entry_that_cannot_be_written_keeps_nobody_else_from_loading(runtime, monkeypatch):
-    ledger = ReservationStore('host')
+    store = ReservationStore('host')
 
     def full(*_: object) -> int:
         raise OSError(28, 'No space left on device')
@@ -212,17 +212,17 @@ def test_an_entry_that_cannot_be_written_keeps_nobody_else_from_loading(runtime,
     with monkeypatch.context() as patched:
         patched.setattr(os, 'pwrite', full)
         with pytest.raises(PolicyError, match='No space left'):
-            ledger.hold(entry(1, 2, loads=True), lambda _: None)
+            store.add(entry(1, 2, loads=True), lambda _: None)
     assert not list(runtime.glob('*.held'))
-    ledger.hold(entry(1, 2, loads=True), lambda others: None).release()
+    store.add(entry(1, 2, loads=True), lambda others: None).release()
 
 
 def test_an_entry_of_another_version_is_named(runtime):
-    ledger = ReservationStore('host')
-    held = ledger.hold(entry(1, 2, loads=True), lambda _: None)
+    store = ReservationStore('host')
+    held = store.add(entry(1, 2, loads=True), lambda _: None)
     (file,) = runtime.glob('*.held')
     file.write_text('{"of": "another version"}')
     with pytest.raises(PolicyError, match=file.name):
-        ledger.entries()
+        store.entries()
     held.release()
-    assert ledger.entries() == []
+    assert store.entries() == []

@@ -8,7 +8,7 @@ import threading
 import weakref
 
 import pytest
-from support.server.request_queue_rig import inference, mail, name_of, thread, WAIT_S
+from support.server.request_queue_rig import inference, name_of, queued, thread, WAIT_S
 
 from lerobot_serve.server.inference.request_queue import QueueClosed, RequestQueue
 
@@ -18,89 +18,89 @@ class Thing:
 
 
 def test_jobs_go_first_in_their_order():
-    mailbox, done = RequestQueue(), []
-    mailbox.put(mail('a'))
-    futures = [mailbox.post(lambda i=i: done.append(i) or i) for i in range(3)]
-    (taken,) = mailbox.take()
+    request_queue, done = RequestQueue(), []
+    request_queue.put(queued('a'))
+    futures = [request_queue.submit_job(lambda i=i: done.append(i) or i) for i in range(3)]
+    (taken,) = request_queue.take_batch()
     assert name_of(taken) == 'a'
     assert done == [0, 1, 2]
     assert [future.result(0) for future in futures] == [0, 1, 2]
 
 
 def test_a_job_wakes_the_thread_and_runs_in_it():
-    mailbox = RequestQueue()
-    with inference(mailbox):
-        assert mailbox.call(threading.get_ident, WAIT_S) != threading.get_ident()
+    request_queue = RequestQueue()
+    with inference(request_queue):
+        assert request_queue.run_job(threading.get_ident, WAIT_S) != threading.get_ident()
 
 
 def test_the_error_of_a_job_belongs_to_the_caller():
-    mailbox, answered = RequestQueue(), threading.Event()
-    with inference(mailbox, lambda mails: answered.set()):
+    request_queue, answered = RequestQueue(), threading.Event()
+    with inference(request_queue, lambda batch: answered.set()):
         with pytest.raises(ZeroDivisionError):
-            mailbox.call(lambda: 1 / 0, WAIT_S)
-        mailbox.put(mail('a'))
+            request_queue.run_job(lambda: 1 / 0, WAIT_S)
+        request_queue.put(queued('a'))
         assert answered.wait(WAIT_S)
 
 
 def test_a_call_that_takes_too_long_says_so_and_nothing_else_is_lost():
-    mailbox, go = RequestQueue(), threading.Event()
-    with inference(mailbox):
-        mailbox.post(lambda: go.wait(WAIT_S))
+    request_queue, go = RequestQueue(), threading.Event()
+    with inference(request_queue):
+        request_queue.submit_job(lambda: go.wait(WAIT_S))
         with pytest.raises(TimeoutError):
-            mailbox.call(lambda: 'late', 0.0)
+            request_queue.run_job(lambda: 'late', 0.0)
         go.set()
-        assert mailbox.call(lambda: 'next', WAIT_S) == 'next'
+        assert request_queue.run_job(lambda: 'next', WAIT_S) == 'next'
 
 
 def test_close_fails_what_is_pending_and_what_comes_later():
-    mailbox = RequestQueue()
-    pending = mailbox.post(lambda: 'never')
-    mailbox.close()
-    for future in (pending, mailbox.post(lambda: 'never')):
+    request_queue = RequestQueue()
+    pending = request_queue.submit_job(lambda: 'never')
+    request_queue.close()
+    for future in (pending, request_queue.submit_job(lambda: 'never')):
         with pytest.raises(QueueClosed, match='shutting down'):
             future.result(0)
-    assert mailbox.take() is None
+    assert request_queue.take_batch() is None
 
 
 def test_it_is_idle_only_when_nothing_is_being_answered():
-    mailbox = RequestQueue()
-    assert mailbox.wait_until_idle(0.0)
-    mailbox.put(mail('a'))
-    assert not mailbox.wait_until_idle(0.0)
-    mailbox.take()
-    assert not mailbox.wait_until_idle(0.0)
-    mailbox.post(lambda: idle.append(mailbox.wait_until_idle(0.0)))
+    request_queue = RequestQueue()
+    assert request_queue.wait_until_idle(0.0)
+    request_queue.put(queued('a'))
+    assert not request_queue.wait_until_idle(0.0)
+    request_queue.take_batch()
+    assert not request_queue.wait_until_idle(0.0)
+    request_queue.submit_job(lambda: idle.append(request_queue.wait_until_idle(0.0)))
     idle = []
-    mailbox.put(mail('a'))
-    mailbox.take()
+    request_queue.put(queued('a'))
+    request_queue.take_batch()
     assert idle == [False]
-    with thread(mailbox.take):
+    with thread(request_queue.take_batch):
         # taking again says that the last is done
-        assert mailbox.wait_until_idle(WAIT_S)
-        mailbox.close()
+        assert request_queue.wait_until_idle(WAIT_S)
+        request_queue.close()
 
 
 def test_a_closed_mailbox_keeps_nobody_waiting():
-    mailbox = RequestQueue()
-    mailbox.put(mail('a'))
-    mailbox.take()
-    mailbox.close()
-    assert mailbox.wait_until_idle(0.0)
+    request_queue = RequestQueue()
+    request_queue.put(queued('a'))
+    request_queue.take_batch()
+    request_queue.close()
+    assert request_queue.wait_until_idle(0.0)
 
 
 def test_what_a_job_made_is_the_callers_alone():
-    mailbox = RequestQueue()
-    with inference(mailbox):
-        made = mailbox.call(Thing, WAIT_S)
+    request_queue = RequestQueue()
+    with inference(request_queue):
+        made = request_queue.run_job(Thing, WAIT_S)
         watched = weakref.ref(made)
         # then the thread waits in take
-        assert mailbox.wait_until_idle(WAIT_S)
+        assert request_queue.wait_until_idle(WAIT_S)
         del made
         assert watched() is None
 
 
 def test_what_a_failed_job_held_goes_with_its_error():
-    mailbox, watched = RequestQueue(), []
+    request_queue, watched = RequestQueue(), []
 
     def load() -> None:
         half_loaded = Thing()
@@ -109,10 +109,10 @@ def test_what_a_failed_job_held_goes_with_its_error():
 
     gc.disable()
     try:
-        with inference(mailbox):
+        with inference(request_queue):
             with contextlib.suppress(MemoryError):
-                mailbox.call(load, WAIT_S)
-            assert mailbox.wait_until_idle(WAIT_S)
+                request_queue.run_job(load, WAIT_S)
+            assert request_queue.wait_until_idle(WAIT_S)
             assert watched[0]() is None
     finally:
         gc.enable()

@@ -108,7 +108,7 @@ def test_no_bytes_behind_the_names_make_the_worker_raise(data):
 
 
 def test_a_pinned_task_refuses_requests_with_another_one():
-    made, pinned = bench(), replace(SESSION, task_pinned=True)
+    made, pinned = bench(), replace(SESSION, is_task_pinned=True)
     chunk = made.answer(replace(OBSERVATION, task='dance'), pinned)
     assert chunk.status == Status.BAD_OBSERVATION
     assert "'dance'" in chunk.status_text

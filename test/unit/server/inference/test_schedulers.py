@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from hypothesis import given
 from hypothesis import strategies as st
 import pytest
-from support.server.request_queue_rig import mail, name_of
+from support.server.request_queue_rig import name_of, queued
 
 from lerobot_serve.server.inference.request_queue import RequestQueue
 from lerobot_serve.server.inference.schedulers import (
@@ -27,32 +27,32 @@ SIZE = 3
 class Waits:
     """One request in the line."""
 
-    since_ns: int
+    queued_ns: int
     runs_dry_ns: int = 0
 
 
 lines = st.lists(st.integers(0, 1000), min_size=1, max_size=8).map(
-    lambda times: [Waits(since_ns) for since_ns in sorted(times)]
+    lambda times: [Waits(queued_ns) for queued_ns in sorted(times)]
 )
 dry_lines = st.lists(st.builds(Waits, st.just(0), st.integers(0, 5)), min_size=1, max_size=8)
 asks = st.lists(st.tuples(st.sampled_from(['put', 'take']), st.sampled_from('abcd')))
 
 
 def mailbox_with(scheduler: Scheduler, clients: int = 4, now_ns: int = 0) -> RequestQueue:
-    mailbox = RequestQueue(lambda: now_ns)
-    mailbox.schedule(scheduler, lambda: clients)
-    return mailbox
+    request_queue = RequestQueue(lambda: now_ns)
+    request_queue.set_scheduler(scheduler, lambda: clients)
+    return request_queue
 
 
 @given(asks)
 def test_round_robin_serves_nobody_twice_while_another_one_waits(script):
-    mailbox, since = mailbox_with(RoundRobin()), {}
+    request_queue, since = mailbox_with(RoundRobin()), {}
     for number, (event, name) in enumerate(script):
         if event == 'put':
-            mailbox.put(mail(name, at=number))
+            request_queue.put(queued(name, at=number))
             since.setdefault(name, set())
-        elif len(mailbox):
-            (taken,) = mailbox.take()
+        elif len(request_queue):
+            (taken,) = request_queue.take_batch()
             served = name_of(taken)
             del since[served]
             for turns in since.values():
@@ -70,31 +70,31 @@ def test_earliest_dry_serves_who_runs_dry_first_and_of_several_who_came_first(wa
 
 
 def test_earliest_dry_goes_before_the_order_of_arrival():
-    mailbox = mailbox_with(EarliestDry())
+    request_queue = mailbox_with(EarliestDry())
     for name, dry in (('a', 30), ('b', 10), ('c', 20), ('d', 10)):
-        mailbox.put(mail(name, dry=dry))
-    assert [name_of(mailbox.take()[0]) for _ in range(4)] == ['b', 'd', 'c', 'a']
+        request_queue.put(queued(name, dry=dry))
+    assert [name_of(request_queue.take_batch()[0]) for _ in range(4)] == ['b', 'd', 'c', 'a']
 
 
 @given(st.lists(st.sampled_from('bcd'), max_size=30))
 def test_earliest_dry_lets_nobody_wait_for_ever_however_often_it_asks(others):
-    mailbox = mailbox_with(EarliestDry())
+    request_queue = mailbox_with(EarliestDry())
     # all stand still: dry at the moment at which they ask; `a` asks again before each turn
-    mailbox.put(mail('a', at=0, dry=0))
+    request_queue.put(queued('a', at=0, dry=0))
     for name in 'bcd':
-        mailbox.put(mail(name, at=0, dry=0))
+        request_queue.put(queued(name, at=0, dry=0))
     served = []
     for now, name in enumerate([*others, 'b', 'c', 'd', 'b'], 1):
-        mailbox.put(mail('a', at=now, dry=now))
-        mailbox.put(mail(name, at=now, dry=now))
-        served.append(name_of(mailbox.take()[0]))
+        request_queue.put(queued('a', at=now, dry=now))
+        request_queue.put(queued(name, at=now, dry=now))
+        served.append(name_of(request_queue.take_batch()[0]))
     assert 'a' in served[:4]
 
 
 @given(lines, st.integers(0, 1500), st.integers(0, 8))
 def test_micro_batch_takes_the_first_of_the_line_or_waits_for_company(waiting, now_ns, clients):
     pick = MicroBatch(SIZE, WINDOW_NS).pick(waiting, now_ns, clients)
-    left_ns = waiting[0].since_ns + WINDOW_NS - now_ns
+    left_ns = waiting[0].queued_ns + WINDOW_NS - now_ns
     complete = len(waiting) >= min(SIZE, clients)
     if complete or left_ns <= 0:
         assert pick == BatchSelection(tuple(range(min(SIZE, len(waiting)))))
@@ -116,45 +116,45 @@ def test_micro_batch_takes_the_first_of_the_line_or_waits_for_company(waiting, n
     ],
 )
 def test_micro_batch_by_example(times, now_ns, clients, expected):
-    waiting = [Waits(since_ns) for since_ns in times]
+    waiting = [Waits(queued_ns) for queued_ns in times]
     assert MicroBatch(SIZE, WINDOW_NS).pick(waiting, now_ns, clients) == expected
 
 
 def test_a_mailbox_serves_a_batch_in_the_order_of_the_line():
-    mailbox = mailbox_with(MicroBatch(SIZE, WINDOW_NS), clients=9)
+    request_queue = mailbox_with(MicroBatch(SIZE, WINDOW_NS), clients=9)
     for name in 'abcde':
-        mailbox.put(mail(name))
-    assert [name_of(one) for one in mailbox.take()] == ['a', 'b', 'c']
+        request_queue.put(queued(name))
+    assert [name_of(one) for one in request_queue.take_batch()] == ['a', 'b', 'c']
     # the clock stands still, but there are as many as there are clients
-    mailbox.schedule(MicroBatch(SIZE, WINDOW_NS), lambda: 2)
-    assert [name_of(one) for one in mailbox.take()] == ['d', 'e']
+    request_queue.set_scheduler(MicroBatch(SIZE, WINDOW_NS), lambda: 2)
+    assert [name_of(one) for one in request_queue.take_batch()] == ['d', 'e']
 
 
 def test_who_asks_without_a_session_waits_for_nobody():
-    mailbox = mailbox_with(MicroBatch(SIZE, WINDOW_NS), clients=0)
-    mailbox.put(mail('a'))
-    assert len(mailbox.take()) == 1
+    request_queue = mailbox_with(MicroBatch(SIZE, WINDOW_NS), clients=0)
+    request_queue.put(queued('a'))
+    assert len(request_queue.take_batch()) == 1
 
 
 def test_a_client_that_asks_again_does_not_hold_up_the_batch():
-    mailbox = mailbox_with(MicroBatch(SIZE, WINDOW_NS), clients=9, now_ns=WINDOW_NS)
-    mailbox.put(mail('a', at=0))
-    mailbox.put(mail('a', at=WINDOW_NS))
-    assert len(mailbox.take()) == 1
+    request_queue = mailbox_with(MicroBatch(SIZE, WINDOW_NS), clients=9, now_ns=WINDOW_NS)
+    request_queue.put(queued('a', at=0))
+    request_queue.put(queued('a', at=WINDOW_NS))
+    assert len(request_queue.take_batch()) == 1
 
 
 def test_a_mailbox_waits_exactly_as_long_as_the_scheduler_says(monkeypatch):
     now_ns, waits = [30_000_000], []
-    mailbox = RequestQueue(lambda: now_ns[0])
-    mailbox.schedule(MicroBatch(SIZE, 100_000_000), lambda: 2)
+    request_queue = RequestQueue(lambda: now_ns[0])
+    request_queue.set_scheduler(MicroBatch(SIZE, 100_000_000), lambda: 2)
 
     def wait(timeout_s: float | None = None) -> None:
         waits.append(timeout_s)
         now_ns[0] += int(timeout_s * 1e9)
 
-    monkeypatch.setattr(mailbox._changed, 'wait', wait)
-    mailbox.put(mail('a'))
-    assert len(mailbox.take()) == 1
+    monkeypatch.setattr(request_queue._changed, 'wait', wait)
+    request_queue.put(queued('a'))
+    assert len(request_queue.take_batch()) == 1
     assert waits == [0.07]
 
 

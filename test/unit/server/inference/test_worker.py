@@ -15,8 +15,8 @@ from support.server.worker_rig import (
     gives,
     HEADER,
     JPEG,
-    mail,
     OBSERVATION,
+    queued,
     raises,
     ROWS,
     SESSION,
@@ -60,7 +60,7 @@ def test_a_policy_that_knows_its_forward_pass_is_believed():
 
 def test_the_policy_sees_what_was_sent():
     made = bench()
-    made.answer(OBSERVATION, replace(SESSION, ask=replace(ASK, robot_type='so101')))
+    made.answer(OBSERVATION, replace(SESSION, request=replace(ASK, robot_type='so101')))
     made.answer(replace(OBSERVATION, task='dance', images=(JPEG,)))
     first, second = made.policy.calls
     assert (first.session_id, first.task, first.robot_type) == (
@@ -87,7 +87,7 @@ POLICY_FAILURES = [
     (lambda _: None, 'policy_error', 'NoneType'),
     (lambda _: SimpleNamespace(model=ROWS, robot=ROWS), 'policy_error', 'forward_ms'),
     (gives(None), 'policy_error', 'the model chunk must be rows x 3 actions, got ()'),
-    (gives([['x']]), 'policy_error', 'the policy gave no numbers (ValueError'),
+    (gives([['x']]), 'policy_error', 'the prediction is not numeric (ValueError'),
     (gives(ROWS[:0]), 'policy_error', 'the model chunk must be rows x 3 actions, got (0, 3)'),
     (gives(ROWS[0]), 'policy_error', '(3,)'),
     (gives(ROWS[:, :2]), 'policy_error', '(4, 2)'),
@@ -167,7 +167,7 @@ def test_a_policy_that_fails_while_warming_up_is_reset_too():
 
 
 def patient_session(within_s: float):
-    return replace(SESSION, ask=replace(ASK, answer_within_s=within_s))
+    return replace(SESSION, request=replace(ASK, answer_within_s=within_s))
 
 
 @pytest.mark.parametrize(
@@ -183,8 +183,8 @@ def test_what_would_come_too_late_is_told_instead_of_computed(within_s, service_
     assert made.statistics.drop_counts() == ({'too_late': 1} if late else {})
     assert bool(made.policy.calls) != late
     if late:
-        assert f'answer_within_s is {within_s:g}' in chunk.status_text
-        assert 'too late' in chunk.status_text
+        assert f'answer_within_s ({within_s:g} s)' in chunk.status_text
+        assert 'overloaded' in chunk.status_text
 
 
 def test_a_policy_that_was_slow_is_tried_again_and_then_trusted():
@@ -201,8 +201,8 @@ def test_a_policy_that_was_slow_is_tried_again_and_then_trusted():
     )
 
     def ask() -> int:
-        asked = replace(mail(OBSERVATION, patient_session(0.3)), arrived_ns=now_ns[0])
-        ((_, chunk),) = worker.answer([asked])
+        asked = replace(queued(OBSERVATION, patient_session(0.3)), arrived_ns=now_ns[0])
+        ((_, chunk),) = worker.process([asked])
         return chunk.status
 
     # a machine that was busy for a while

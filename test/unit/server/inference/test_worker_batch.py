@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from support.server.worker_rig import bench, HEADER, mail, robot, ROWS
+from support.server.worker_rig import bench, HEADER, queued, robot, ROWS
 
 from lerobot_serve.policies.base import PolicyRequest, Prediction
 from lerobot_serve.policies.synthetic.fake import FakePolicy
@@ -33,7 +33,7 @@ def mail_of(number: int):
     observation, session = robot(number)
     if number == BROKEN:
         observation = replace(observation, state=np.zeros((1, 2), np.float32))
-    return mail(observation, session)
+    return queued(observation, session)
 
 
 def sizes(policy: FakePolicy, monkeypatch: pytest.MonkeyPatch) -> list[int]:

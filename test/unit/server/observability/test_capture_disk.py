@@ -78,7 +78,7 @@ def test_a_full_disk_stops_capturing_and_says_so_once(captured, full):
     assert 'No space left on device' in why
     assert others == [('capture_failed', '')] * 2
     with pytest.raises(NothingToCapture, match='No space left on device'):
-        captured.capture.everything()
+        captured.capture.capture_all()
     captured.now_ns += int(RETRY_S * S)
     ask(rig)
     captured.write()

@@ -8,7 +8,7 @@ import threading
 import pytest
 from support.server.capture_rig import ask, Captured, fails_at, NAN, rig_of, S
 from support.server.server_core_rig import request, Rig
-from support.server.worker_rig import gives, HEADER, mail, OBSERVATION, raises, ROWS
+from support.server.worker_rig import gives, HEADER, OBSERVATION, queued, raises, ROWS
 
 from lerobot_serve.server.observability.request_capture import capture_reason, NothingToCapture
 from lerobot_serve.server.observability.request_observer import make_request_observer, NodeContext
@@ -74,7 +74,7 @@ def test_what_goes_well_and_what_robots_do_wrong_is_not_written(captured):
     rig = rig_of(captured)
     rig.open()
     ask(rig)
-    rig.serving.deposit(request()[:-40], 0)
+    rig.core.enqueue(request()[:-40], 0)
     rig.step()
     captured.write()
     assert captured.names() == []
@@ -97,8 +97,10 @@ def answer(status: Status = Status.OK) -> Chunk:
     ],
 )
 def test_late_is_what_the_robot_cannot_use(within_s, status, now_ns, why):
-    asked = mail(OBSERVATION)
-    session = replace(asked.session, ask=replace(asked.session.ask, answer_within_s=within_s))
+    asked = queued(OBSERVATION)
+    session = replace(
+        asked.session, request=replace(asked.session.request, answer_within_s=within_s)
+    )
     assert capture_reason(replace(asked, session=session), answer(status), now_ns) == why
 
 
@@ -108,12 +110,12 @@ def test_an_operator_gets_everything_that_is_kept(captured):
     rig.open(2)
     ask(rig, 1)
     ask(rig, 2)
-    path = captured.capture.everything()
+    path = captured.capture.capture_all()
     captured.write()
     assert [pair.info['client'] for pair in read_exchanges(path)] == ['robot_1', 'robot_2']
     assert path.name.endswith('Z-all-0-operator.safetensors')
     with pytest.raises(NothingToCapture, match='no request since the last capture'):
-        captured.capture.everything()
+        captured.capture.capture_all()
 
 
 def test_the_server_tells_operators_and_the_trace_of_a_capture(tmp_path):
@@ -123,8 +125,8 @@ def test_the_server_tells_operators_and_the_trace_of_a_capture(tmp_path):
         capture_folder=str(tmp_path / 'captures'), trace_folder=str(tmp_path / 'trace')
     )
     statistics = ServerStatistics()
-    watch = make_request_observer(lambda: parameters, statistics, here)
-    rig = Rig(gives(NAN), watch=lambda _: watch)
+    observer = make_request_observer(lambda: parameters, statistics, here)
+    rig = Rig(gives(NAN), observer=lambda _: observer)
     rig.open()
     ask(rig)
     stop, threads = threading.Event(), []
@@ -134,7 +136,7 @@ def test_the_server_tells_operators_and_the_trace_of_a_capture(tmp_path):
         threads[-1][0].start()
         return threads[-1][0]
 
-    watch.start(start, stop, [])
+    observer.start_threads(start, stop, [])
     stop.set()
     for thread, wake in threads:
         wake()
@@ -149,10 +151,10 @@ def test_the_server_tells_operators_and_the_trace_of_a_capture(tmp_path):
 
 
 def test_without_a_folder_nothing_is_captured_and_an_operator_hears_why():
-    watch = make_request_observer(
+    observer = make_request_observer(
         ServerParameters,
         ServerStatistics(),
         NodeContext('/s', lambda: 0, pytest.fail, pytest.fail),
     )
-    with pytest.raises(NothingToCapture, match='capture_folder is empty; start the server with'):
-        watch.capture()
+    with pytest.raises(NothingToCapture, match='capture_folder is empty; set it'):
+        observer.capture()

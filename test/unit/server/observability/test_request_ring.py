@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
-from support.server.worker_rig import mail, OBSERVATION
+from support.server.worker_rig import OBSERVATION, queued
 
 from lerobot_serve.server.observability.request_ring import (
     CapturedRequest,
@@ -16,7 +16,7 @@ from lerobot_serve.server.observability.request_ring import (
 
 
 def kept(name: str, size: int) -> CapturedRequest:
-    return CapturedRequest(name, replace(mail(OBSERVATION), raw=b'x' * size), b'', 0.0)
+    return CapturedRequest(name, replace(queued(OBSERVATION), raw=b'x' * size), b'', 0.0)
 
 
 STEPS = st.lists(
@@ -39,7 +39,7 @@ def test_the_ring_holds_no_more_than_it_may_and_the_newest_of_each(steps):
             ring.add(line[-1])
         elif step == 'take':
             got = ring.take(name)
-            known = [each for each in line if each.name == name or not name]
+            known = [each for each in line if each.session_id == name or not name]
             fitting = [each for each in known if each.size <= 10_000]
             # the newest ones, in their order
             assert got == fitting[len(fitting) - len(got) :]

@@ -52,7 +52,7 @@ Families = dict[str, Metric]
 
 def families(rig: Rig) -> Families:
     """Return what is told, by name without what they all begin with."""
-    found = list(collect(rig.serving, rig.statistics, 'b'))
+    found = list(collect(rig.core, rig.statistics, 'b'))
     assert all(family.name.startswith(PREFIX) for family in found)
     named = {family.name.removeprefix(PREFIX): family for family in found}
     assert len(named) == len(found)
@@ -84,14 +84,14 @@ def exercised(**changes: object) -> tuple[Families, Families]:
     for number in (1, 2):
         rig.open(number)
     for number in (1, 1, 2):
-        rig.serving.deposit(request(number), time.monotonic_ns())
-        rig.statistics.answered(0.02)
+        rig.core.enqueue(request(number), time.monotonic_ns())
+        rig.statistics.record_latency(0.02)
     rig.step()
     rig.step()
-    rig.serving.deposit(b'', 0)
-    rig.serving.change(replace(RULES, max_sessions=7), FIXED, RoundRobin())
-    rig.serving.deposit(request(1), time.monotonic_ns())
-    rig.statistics.begin(time.monotonic_ns() - 10**9)
+    rig.core.enqueue(b'', 0)
+    rig.core.apply_settings(replace(RULES, max_sessions=7), FIXED, RoundRobin())
+    rig.core.enqueue(request(1), time.monotonic_ns())
+    rig.statistics.record_batch_start(time.monotonic_ns() - 10**9)
     return before, families(rig)
 
 
@@ -124,11 +124,11 @@ def test_the_values_are_those_that_were_counted():
     for number in (1, 2):
         rig.open(number)
     for number in (1, 1, 2):
-        rig.serving.deposit(request(number), 0)
+        rig.core.enqueue(request(number), 0)
     assert all_values(rig)['in_flight_requests', 'b'] == 2
     rig.step()
     rig.step()
-    rig.statistics.answered(0.02)
+    rig.statistics.record_latency(0.02)
     told = all_values(rig)
     assert told['requests_total', 'b'] == 3
     assert told['chunks_total', 'b'] == 2
@@ -148,10 +148,10 @@ def test_the_values_are_those_that_were_counted():
 
 def test_a_batch_counts_as_one_pass_and_by_its_size():
     rig = Rig()
-    rig.serving.change(replace(RULES, max_sessions=100), FIXED, MicroBatch(8, 0))
+    rig.core.apply_settings(replace(RULES, max_sessions=100), FIXED, MicroBatch(8, 0))
     for number in range(3):
         rig.open(number)
-        rig.serving.deposit(request(number), 0)
+        rig.core.enqueue(request(number), 0)
     rig.step()
     told = all_values(rig)
     assert (told['batch_size_count', 'b'], told['batch_size_sum', 'b']) == (1, 3)
@@ -163,7 +163,7 @@ def test_a_batch_counts_as_one_pass_and_by_its_size():
 def test_what_fails_is_a_drop_and_no_chunk():
     rig = Rig(raises(ValueError()))
     rig.open()
-    rig.serving.deposit(request(), 0)
+    rig.core.enqueue(request(), 0)
     rig.step()
     told = all_values(rig)
     assert told['drops_total', 'b', 'policy_error'] == 1
@@ -174,32 +174,30 @@ def test_robots_and_episodes_make_no_series():
     rig = Rig(gives(ROWS))
     for number in range(3):
         rig.open(number)
-        rig.serving.deposit(request(number), 0)
+        rig.core.enqueue(request(number), 0)
         rig.step()
     few = set(all_values(rig))
     for number in range(3, 60):
         rig.open(number)
-        rig.serving.deposit(request(number, episode=number), 0)
+        rig.core.enqueue(request(number, episode=number), 0)
         rig.step()
     assert set(all_values(rig)) == few
 
 
 def test_prometheus_can_read_it():
     rig, registry = Rig(), CollectorRegistry()
-    registry.register(Collector(lambda: collect(rig.serving, rig.statistics, 'prod')))
+    registry.register(Collector(lambda: collect(rig.core, rig.statistics, 'prod')))
     page = generate_latest(registry).decode()
     assert 'lerobot_serve_requests_total{policy_slot="prod"} 0.0' in page
 
 
 def test_ready_is_active_with_a_policy():
-    serving = Rig().serving
+    core = Rig().core
     active = ServerState(ServerStatus.ACTIVE)
-    assert why_not_ready(ServerSnapshot(serving, active)) == ''
+    assert why_not_ready(ServerSnapshot(core, active)) == ''
     assert why_not_ready(ServerSnapshot(None, active)) == 'not active: '
     for state in (ServerStatus.INACTIVE, ServerStatus.DRAINING, ServerStatus.FAILED):
-        assert (
-            why_not_ready(ServerSnapshot(serving, ServerState(state, 'why'))) == 'not active: why'
-        )
+        assert why_not_ready(ServerSnapshot(core, ServerState(state, 'why'))) == 'not active: why'
 
 
 def test_no_endpoint_unless_it_is_wanted():

@@ -18,10 +18,10 @@ S = 1_000_000_000
 
 def busy(statistics: ServerStatistics, begin_ns: int, end_ns: int, predicted: int = 1) -> None:
     """Note work that gave as many chunks; none for work that failed before the policy."""
-    statistics.begin(begin_ns)
+    statistics.record_batch_start(begin_ns)
     for _ in range(predicted):
-        statistics.served(wait_ms=1.0, inference_ms=2.0)
-    statistics.end(end_ns, predicted)
+        statistics.record_chunk(wait_ms=1.0, inference_ms=2.0)
+    statistics.record_batch_end(end_ns, predicted)
 
 
 def test_load_is_the_busy_share_of_the_window():
@@ -43,12 +43,12 @@ def test_load_counts_what_failed_and_what_still_runs():
     statistics = ServerStatistics()
     busy(statistics, 0, 2 * S, predicted=0)
     assert statistics.load(10 * S) == pytest.approx(0.2)
-    statistics.begin(10 * S)
+    statistics.record_batch_start(10 * S)
     assert statistics.load(11 * S) == pytest.approx(0.2)
     assert statistics.load(14 * S) == pytest.approx(0.4)
     # a policy that hangs
     assert statistics.load(60 * S) == 1.0
-    statistics.end(60 * S, 1)
+    statistics.record_batch_end(60 * S, 1)
     assert statistics.load(60 * S) == 1.0
     assert statistics.load(65 * S) == pytest.approx(0.5)
 
@@ -69,7 +69,7 @@ def test_load_is_a_share(durations, after_ns):
 def test_arrivals_are_those_of_late():
     statistics = ServerStatistics()
     for i in range(20):
-        statistics.arrived(i * S, superseded=bool(i % 2))
+        statistics.record_arrival(i * S, superseded=bool(i % 2))
     assert [statistics.arrivals(s * S) for s in (19, 24, 30)] == [10, 5, 0]
     assert statistics.requests == 20
 
@@ -96,8 +96,8 @@ def test_in_a_batch_each_takes_its_share():
 def test_a_new_policy_begins_with_durations_of_its_own_and_all_counts():
     statistics = ServerStatistics()
     busy(statistics, 0, 4 * S)
-    statistics.arrived(0, superseded=True)
-    statistics.drop('bad_jpeg')
+    statistics.record_arrival(0, superseded=True)
+    statistics.record_drop('bad_jpeg')
     statistics.reset_for_policy(0.25)
     assert statistics.service_s() == 0.25
     assert statistics.load(4 * S) == 0.0
@@ -110,7 +110,7 @@ def test_a_new_policy_begins_with_durations_of_its_own_and_all_counts():
 def test_a_percentile_is_that_of_the_durations(values, percent):
     statistics = ServerStatistics()
     for value in values:
-        statistics.served(wait_ms=value, inference_ms=2 * value)
+        statistics.record_chunk(wait_ms=value, inference_ms=2 * value)
     assert statistics.percentile_ms('wait', percent) == np.percentile(values, percent)
     doubled = np.percentile([2 * value for value in values], percent)
     assert statistics.percentile_ms('inference', percent) == doubled
@@ -123,7 +123,7 @@ def test_a_percentile_of_nothing_is_zero():
 def test_only_the_last_durations_are_kept():
     statistics = ServerStatistics()
     for _ in range(RECENT_LIMIT):
-        statistics.served(wait_ms=1e3, inference_ms=1e3)
+        statistics.record_chunk(wait_ms=1e3, inference_ms=1e3)
         busy(statistics, 0, 100 * S)
     for _ in range(RECENT_LIMIT):
         busy(statistics, 0, 1 * S)
@@ -135,7 +135,7 @@ def test_only_the_last_durations_are_kept():
 def test_what_is_kept_of_the_past_is_bounded():
     statistics = ServerStatistics()
     for i in range(100):
-        statistics.arrived(i * S, superseded=False)
+        statistics.record_arrival(i * S, superseded=False)
         busy(statistics, i * S, i * S + 1)
     assert len(statistics._arrivals_ns) <= 10
     assert len(statistics._busy) <= 11
@@ -144,9 +144,9 @@ def test_what_is_kept_of_the_past_is_bounded():
 def test_everything_is_counted():
     statistics = ServerStatistics()
     for superseded in (False, True, True):
-        statistics.arrived(0, superseded=superseded)
+        statistics.record_arrival(0, superseded=superseded)
     for reason in ('bad_jpeg', 'no_session', 'bad_jpeg'):
-        statistics.drop(reason)
+        statistics.record_drop(reason)
     busy(statistics, 0, 1)
     assert (statistics.requests, statistics.superseded, statistics.chunks) == (3, 2, 1)
     assert statistics.drop_counts() == {'bad_jpeg': 2, 'no_session': 1}

@@ -42,9 +42,9 @@ def test_images_and_instructions_stand_there_as_the_operator_wants(tmp_path, lev
     told = Told(
         tmp_path, trace_images=level, trace_instructions=level, default_task='fold the towel'
     )
-    rig = Rig(watch=told.watch)
+    rig = Rig(observer=told.observer)
     rig.open()
-    rig.serving.deposit(request(), 0)
+    rig.core.enqueue(request(), 0)
     rig.step()
     (record,), (header,) = told.read('request'), told.read('header')
     assert record.get('task') == task
@@ -56,7 +56,7 @@ def test_images_and_instructions_stand_there_as_the_operator_wants(tmp_path, lev
 
 
 def test_no_image_is_looked_at_by_the_thread_that_answers(told, monkeypatch):
-    rig = Rig(watch=told.watch)
+    rig = Rig(observer=told.observer)
     rig.open()
     threads = []
     redaction = told.recorder._redaction.__class__
@@ -67,7 +67,7 @@ def test_no_image_is_looked_at_by_the_thread_that_answers(told, monkeypatch):
         return real(self, images)
 
     monkeypatch.setattr(redaction, 'pictures', pictures)
-    rig.serving.deposit(request(), 0)
+    rig.core.enqueue(request(), 0)
     rig.step()
     assert threads == []
     told.recorder.writer.drain()
@@ -76,9 +76,9 @@ def test_no_image_is_looked_at_by_the_thread_that_answers(told, monkeypatch):
 
 @pytest.mark.parametrize('ours', [True, False])
 def test_a_prefix_is_told_with_whose_it_is(told, ours):
-    rig = Rig(watch=told.watch, supports_rtc=True)
+    rig = Rig(observer=told.observer, supports_rtc=True)
     rig.open()
-    policy = rig.serving.served.fingerprint if ours else 'other@1'
+    policy = rig.core.description.fingerprint if ours else 'other@1'
     prefixed = replace(
         OBSERVATION,
         prefix_policy=policy,
@@ -86,7 +86,7 @@ def test_a_prefix_is_told_with_whose_it_is(told, ours):
         prefix_model=ROWS[:2],
         inference_delay_steps=1,
     )
-    rig.serving.deposit(wire_observation.encode(prefixed), 0)
+    rig.core.enqueue(wire_observation.encode(prefixed), 0)
     rig.step()
     (record,) = told.read('request')
     assert (record['prefix_policy'], record['prefix_ignored']) == (policy, not ours)
@@ -95,10 +95,10 @@ def test_a_prefix_is_told_with_whose_it_is(told, ours):
 
 
 def test_sessions_come_and_go_by_name(told):
-    rig = Rig(watch=told.watch)
+    rig = Rig(observer=told.observer)
     session = rig.open()
     rig.open()
-    rig.serving.end([session], 'client_gone')
+    rig.core.end_sessions([session], 'client_gone')
     states = told.read('state')
     assert [(s['of'], s['from'], s['to'], s.get('why')) for s in states] == [
         ('session', 'closed', 'open', None),
@@ -109,13 +109,17 @@ def test_sessions_come_and_go_by_name(told):
 
 
 def test_policies_states_and_parameters_are_told(told):
-    rig = Rig(watch=told.watch)
-    rig.watch.stood('inactive', 'active', '')
-    rig.watch.stood('active', 'active', 'nothing new')
-    rig.watch.serves(rig.serving.served)
-    rig.watch.serves(None)
-    rig.watch.changed(replace(told.parameters, max_sessions=3, default_task='pick'))
-    rig.watch.changed(replace(told.parameters, max_sessions=3, default_task='pick'))
+    rig = Rig(observer=told.observer)
+    rig.observer.on_state_changed('inactive', 'active', '')
+    rig.observer.on_state_changed('active', 'active', 'nothing new')
+    rig.observer.on_policy_changed(rig.core.description)
+    rig.observer.on_policy_changed(None)
+    rig.observer.on_parameters_changed(
+        replace(told.parameters, max_sessions=3, default_task='pick')
+    )
+    rig.observer.on_parameters_changed(
+        replace(told.parameters, max_sessions=3, default_task='pick')
+    )
     (state,) = told.read('state')
     assert (state['of'], state['from'], state['to']) == ('server', 'inactive', 'active')
     (header,), (served, none) = told.read('header'), told.read('policies')
@@ -130,7 +134,7 @@ def test_policies_states_and_parameters_are_told(told):
 
 
 def test_the_end_waits_for_those_who_still_tell_something(told):
-    rig, stop = Rig(watch=told.watch), threading.Event()
+    rig, stop = Rig(observer=told.observer), threading.Event()
     rig.open()
 
     class Late:
@@ -138,8 +142,8 @@ def test_the_end_waits_for_those_who_still_tell_something(told):
 
         def join(self, timeout_s: float) -> None:
             assert timeout_s > 0
-            rig.serving.deposit(b'', 0)
-            rig.serving.deposit(request(), 0)
+            rig.core.enqueue(b'', 0)
+            rig.core.enqueue(request(), 0)
             rig.step()
 
     stop.set()
@@ -150,13 +154,15 @@ def test_the_end_waits_for_those_who_still_tell_something(told):
 
 def test_a_server_that_wants_no_trace_has_none():
     assert (
-        make_trace_recorder(ServerParameters(), '/s', ServerStatistics(), clock=int, tell=print)
+        make_trace_recorder(
+            ServerParameters(), '/s', ServerStatistics(), clock=int, log_warning=print
+        )
         is None
     )
-    rig = Rig(watch=lambda _: RequestObserver(), state_class=StateClass.RECURRENT)
+    rig = Rig(observer=lambda _: RequestObserver(), state_class=StateClass.RECURRENT)
     session = rig.open()
-    rig.serving.deposit(request(), 0)
+    rig.core.enqueue(request(), 0)
     (chunk,) = rig.step()
-    rig.serving.end([session], 'gone')
+    rig.core.end_sessions([session], 'gone')
     assert isinstance(chunk, Chunk)
     assert chunk.status == Status.OK

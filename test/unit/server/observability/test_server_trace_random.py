@@ -50,14 +50,14 @@ class Script:
         def predict(asked):
             return gives(WITH_NAN if next(answers) % 3 == 2 else ROWS)(asked)
 
-        def watch(statistics):
+        def observer(statistics):
             clock = iter(range(1_000_000)).__next__
             self.recorder = make_trace_recorder(
-                parameters, '/s', statistics, clock=clock, tell=pytest.fail
+                parameters, '/s', statistics, clock=clock, log_warning=pytest.fail
             )
             return RequestObserver(self.recorder)
 
-        self.rig = Rig(predict, watch=watch)
+        self.rig = Rig(predict, observer=observer)
         self.open: dict[int, object] = {}
         self.asked: list[int] = []
         self.seq = self.episode = 0
@@ -67,33 +67,33 @@ class Script:
         if step in ('ask', 'ask badly'):
             self.seq += 1
             raw = request(robot, seq=self.seq, episode=self.episode)
-            refused = rig.serving.deposit(raw if step == 'ask' else raw[:-30], 0)
+            refused = rig.core.enqueue(raw if step == 'ask' else raw[:-30], 0)
             self.asked += [self.seq] if session else []
             if refused:
                 rig.tell(*refused)
-        elif step == 'answer' and len(rig.mailbox):
+        elif step == 'answer' and len(rig.request_queue):
             rig.step()
         elif step == 'episode' and session:
             self.episode += 1
-            rig.serving.begin_episode(session, self.episode)
+            rig.core.start_episode(session, self.episode)
         elif step == 'close' and session:
-            rig.serving.sessions.close(session.ask.client_id, session.ask.session_epoch)
-            rig.serving.end([self.open.pop(robot)], 'closed by its robot')
-        elif step == 'open' and not session and rig.serving._refusal is None:
+            rig.core.sessions.close(session.request.client_id, session.request.session_epoch)
+            rig.core.end_sessions([self.open.pop(robot)], 'closed by the client')
+        elif step == 'open' and not session and rig.core._refusal is None:
             self.open[robot] = rig.open(robot)
         elif step == 'look':
-            self.recorder.look()
+            self.recorder.record_drops()
         elif step == 'go away':
-            rig.serving.refuse(SessionRefused(Refusal.DRAINING, 'away'))
+            rig.core.stop_accepting(SessionRefused(Refusal.DRAINING, 'away'))
         elif step == 'come back':
-            rig.serving.begin()
+            rig.core.accept_requests()
 
     def finish(self) -> list[dict]:
         """End as a process does; return the records."""
-        self.rig.serving.refuse(SessionRefused(Refusal.DRAINING, 'away'))
-        for mail, chunk in self.rig.serving.give_up():
-            self.rig.tell(mail, chunk)
-        self.recorder.look()
+        self.rig.core.stop_accepting(SessionRefused(Refusal.DRAINING, 'away'))
+        for queued, chunk in self.rig.core.abort_waiting():
+            self.rig.tell(queued, chunk)
+        self.recorder.record_drops()
         self.recorder.writer.close()
         return [record for _, record in read_records(self.recorder.writer.path)]
 

@@ -23,9 +23,9 @@ def told(tmp_path) -> Told:
 
 
 def test_a_request_that_was_answered_has_all_that_is_known_of_it(told):
-    rig = Rig(watch=told.watch, stochastic=True)
+    rig = Rig(observer=told.observer, stochastic=True)
     rig.open()
-    rig.serving.deposit(request(), 0)
+    rig.core.enqueue(request(), 0)
     (chunk,) = rig.step()
     (record,) = told.read('request')
     assert record.pop('chunk_bytes') > 0
@@ -65,9 +65,9 @@ def test_a_request_that_was_answered_has_all_that_is_known_of_it(told):
     ],
 )
 def test_a_policy_that_fails_is_an_incident(told, predict, status, why):
-    rig = Rig(predict, watch=told.watch, stochastic=True)
+    rig = Rig(predict, observer=told.observer, stochastic=True)
     rig.open()
-    rig.serving.deposit(request(), 0)
+    rig.core.enqueue(request(), 0)
     rig.step()
     (record,) = told.read('request')
     assert (record['status'], record['reason']) == (status, why)
@@ -75,7 +75,7 @@ def test_a_policy_that_fails_is_an_incident(told, predict, status, why):
     assert 'inference_ms' not in record
     (incident,) = told.read('incident')
     assert (incident['name'], incident['why'], incident['seq']) == (status, why, 3)
-    told.recorder.look()
+    told.recorder.record_drops()
     assert told.read('drop') == []
 
 
@@ -83,21 +83,21 @@ def test_one_bad_request_of_a_batch_leaves_the_others_well(told):
     def predict(asked):
         return gives(NAN if asked.session_id.startswith('robot_2') else ROWS)(asked)
 
-    rig = Rig(predict, watch=told.watch)
-    mails = []
+    rig = Rig(predict, observer=told.observer)
+    batch = []
     for number in (1, 2):
         rig.open(number)
-        rig.serving.deposit(request(number, seq=number), 0)
-        mails += rig.mailbox.take()
-    for mail, chunk in rig.worker.answer(mails):
-        rig.tell(mail, chunk)
+        rig.core.enqueue(request(number, seq=number), 0)
+        batch += rig.request_queue.take_batch()
+    for queued, chunk in rig.worker.process(batch):
+        rig.tell(queued, chunk)
     assert told.statuses() == [(1, 'ok'), (2, 'not_finite')]
 
 
 def test_a_request_that_is_no_observation_is_told_without_its_content(told):
-    rig = Rig(watch=told.watch)
+    rig = Rig(observer=told.observer)
     rig.open()
-    rig.serving.deposit(request()[:-40], 0)
+    rig.core.enqueue(request()[:-40], 0)
     rig.step()
     (record,) = told.read('request')
     assert record['status'] == 'bad_observation'
@@ -105,73 +105,73 @@ def test_a_request_that_is_no_observation_is_told_without_its_content(told):
 
 
 def test_every_end_of_a_request_before_the_policy_saw_it_is_told(told):
-    rig = Rig(watch=told.watch)
+    rig = Rig(observer=told.observer)
     session = rig.open()
     for seq in (1, 2):
-        rig.serving.deposit(request(seq=seq), 0)
-    rig.serving.begin_episode(session, 3)
-    rig.serving.deposit(request(seq=3, episode=3), 1_000_000)
+        rig.core.enqueue(request(seq=seq), 0)
+    rig.core.start_episode(session, 3)
+    rig.core.enqueue(request(seq=3, episode=3), 1_000_000)
     told.now_ns = 3_000_000
-    rig.serving.end([session], 'closed by its robot')
+    rig.core.end_sessions([session], 'closed by the client')
     assert told.statuses() == [(1, 'superseded'), (2, 'episode_ended'), (3, 'session_ended')]
     last = told.read('request')[-1]
     assert (last['client'], last['episode_id'], last['episode']) == ('robot_1', 'episode_1', 3)
     assert last['queue_wait_ms'] == 2.0
-    told.recorder.look()
+    told.recorder.record_drops()
     assert told.read('drop') == []
 
 
 def test_what_comes_while_the_server_goes_away_is_told(told):
-    rig = Rig(watch=told.watch)
+    rig = Rig(observer=told.observer)
     rig.open()
-    rig.serving.refuse(GOODBYE)
-    rig.tell(*rig.serving.deposit(request(), 0))
+    rig.core.stop_accepting(GOODBYE)
+    rig.tell(*rig.core.enqueue(request(), 0))
     (record,) = told.read('request')
     assert (record['status'], record['reason']) == ('draining', str(GOODBYE))
     assert record['routing'] == {'slot': 'a'}
-    told.recorder.look()
+    told.recorder.record_drops()
     assert told.read('drop') == []
 
 
 def test_an_answer_that_nobody_waits_for_any_more_is_told_as_that(told):
-    rig = Rig(watch=told.watch)
+    rig = Rig(observer=told.observer)
     rig.open()
-    rig.serving.deposit(request(), 0)
-    ((mail, chunk),) = rig.worker.answer(rig.mailbox.take())
-    rig.watch.answered(mail, chunk, b'', 'session_closed')
+    rig.core.enqueue(request(), 0)
+    ((queued, chunk),) = rig.worker.process(rig.request_queue.take_batch())
+    rig.observer.on_reply(queued, chunk, b'', 'session_closed')
     assert told.statuses() == [(3, 'session_closed')]
 
 
 def test_a_request_without_a_session_has_the_name_of_its_caller(told):
-    rig = Rig(watch=told.watch)
-    rig.serving.enqueue_one_shot('one#1', request(9), 0, lambda _: None)
+    rig = Rig(observer=told.observer)
+    rig.core.enqueue_one_shot('one#1', request(9), 0, lambda _: None)
     rig.step()
     (record,) = told.read('request')
     assert (record['client'], record['status']) == ('robot_9', 'ok')
 
 
 def test_what_reaches_no_session_is_told_together(told):
-    rig = Rig(watch=told.watch)
+    rig = Rig(observer=told.observer)
     for raw in (b'', request(9), request(9)):
-        rig.serving.deposit(raw, 0)
-    told.recorder.look()
-    rig.serving.deposit(request(9), 0)
-    told.recorder.look()
-    told.recorder.look()
+        rig.core.enqueue(raw, 0)
+    told.recorder.record_drops()
+    rig.core.enqueue(request(9), 0)
+    told.recorder.record_drops()
+    told.recorder.record_drops()
     drops = [(record['reason'], record['count']) for record in told.read('drop')]
     assert sorted(drops) == [('encapsulation', 1), ('no_session', 1), ('no_session', 2)]
 
 
 def test_every_drop_is_in_the_trace_once(told):
-    rig = Rig(raises(ValueError()), watch=told.watch)
+    rig = Rig(raises(ValueError()), observer=told.observer)
     session = rig.open()
     for seq in (1, 2):
-        rig.serving.deposit(request(seq=seq), 0)
+        rig.core.enqueue(request(seq=seq), 0)
         rig.step()
-    rig.serving.deposit(request(9), 0)
-    rig.serving.deposit(request(seq=3), 0)
-    rig.serving.end([session], 'gone')
-    told.recorder.look()
+    rig.core.enqueue(request(9), 0)
+    rig.core.enqueue(request(seq=3), 0)
+    rig.core.end_sessions([session], 'gone')
+    told.recorder.record_drops()
     counted = sum(rig.drops.values())
     in_records = sum(record['count'] for record in told.read('drop'))
     assert counted == in_records + sum(status != 'ok' for _, status in told.statuses()) == 4

@@ -27,7 +27,7 @@ def rig_with(service_s: float, admitted: AdmissionSettings = MEASURED, **changes
 
 def test_fixed_admission_takes_max_sessions_however_slow_the_policy():
     rig = rig_with(10.0, FIXED)
-    assert rig.serving.limit(CHUNK_S, 0) == 100
+    assert rig.core.session_limit(CHUNK_S, 0) == 100
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_fixed_admission_takes_max_sessions_however_slow_the_policy():
     ],
 )
 def test_before_robots_have_asked_the_expected_rate_counts(service_s, admitted, chunk_s, robots):
-    assert rig_with(service_s, admitted).serving.limit(chunk_s, 0) == robots
+    assert rig_with(service_s, admitted).core.session_limit(chunk_s, 0) == robots
 
 
 def test_who_is_one_too_many_is_refused_and_who_is_there_stays():
@@ -61,24 +61,24 @@ def test_who_is_one_too_many_is_refused_and_who_is_there_stays():
 def test_the_service_time_is_measured_on():
     rig = rig_with(0.5)
     for i in range(3):
-        rig.statistics.begin(i * S)
-        rig.statistics.end(i * S + S // 50, 1)
-    assert rig.serving.limit(CHUNK_S, 0) == 66
+        rig.statistics.record_batch_start(i * S)
+        rig.statistics.record_batch_end(i * S + S // 50, 1)
+    assert rig.core.session_limit(CHUNK_S, 0) == 66
 
 
 def ask_often(rig: Rig, rate_hz: int, begin_s: int, end_s: int) -> None:
     for i in range(begin_s * rate_hz, end_s * rate_hz):
-        rig.serving.deposit(request(), i * S // rate_hz)
+        rig.core.enqueue(request(), i * S // rate_hz)
 
 
 def test_the_measured_rate_counts_once_it_has_settled():
     rig = rig_with(0.02)
     rig.open(now_ns=0)
     ask_often(rig, 10, 0, 10)
-    assert rig.serving.limit(CHUNK_S, 9 * S) == 66
-    assert rig.serving.limit(CHUNK_S, 10 * S) == 4
+    assert rig.core.session_limit(CHUNK_S, 9 * S) == 66
+    assert rig.core.session_limit(CHUNK_S, 10 * S) == 4
     # who stops asking says nothing of how often others would
-    assert rig.serving.limit(CHUNK_S, 30 * S) == 66
+    assert rig.core.session_limit(CHUNK_S, 30 * S) == 66
 
 
 def test_the_rate_is_that_of_one_robot():
@@ -86,26 +86,26 @@ def test_the_rate_is_that_of_one_robot():
     rig.open(1)
     rig.open(2)
     ask_often(rig, 10, 0, 10)
-    assert rig.serving.limit(CHUNK_S, 10 * S) == 8
+    assert rig.core.session_limit(CHUNK_S, 10 * S) == 8
 
 
 def test_the_first_robot_after_a_pause_is_expected_to_ask_like_any():
     rig = rig_with(0.02)
     rig.open(now_ns=0)
     ask_often(rig, 10, 0, 20)
-    rig.serving.sessions.close('robot_1', 7)
+    rig.core.sessions.close('robot_1', 7)
     rig.open(2, now_ns=20 * S)
-    assert rig.serving.limit(CHUNK_S, 20 * S) == 66
-    assert rig.serving.limit(CHUNK_S, 29 * S) == 66
+    assert rig.core.session_limit(CHUNK_S, 20 * S) == 66
+    assert rig.core.session_limit(CHUNK_S, 29 * S) == 66
 
 
 def test_measured_admission_is_switched_on_and_off_live():
     rig = rig_with(0.5, FIXED)
-    rules = rig.serving.sessions.rules
-    rig.serving.change(rules, MEASURED, RoundRobin())
-    assert rig.serving.limit(CHUNK_S, 0) == 2
-    rig.serving.change(replace(rules, max_sessions=1), MEASURED, RoundRobin())
-    assert rig.serving.limit(CHUNK_S, 0) == 1
+    rules = rig.core.sessions.rules
+    rig.core.apply_settings(rules, MEASURED, RoundRobin())
+    assert rig.core.session_limit(CHUNK_S, 0) == 2
+    rig.core.apply_settings(replace(rules, max_sessions=1), MEASURED, RoundRobin())
+    assert rig.core.session_limit(CHUNK_S, 0) == 1
 
 
 @pytest.mark.parametrize(
@@ -126,24 +126,24 @@ def test_measured_admission_is_switched_on_and_off_live():
 )
 def test_robots_that_play_shorter_chunks_are_fewer(supports_rtc, asked, robots):
     rig = rig_with(0.1, supports_rtc=supports_rtc)
-    assert rig.serving.report(ask(**asked)).max_sessions == robots
+    assert rig.core.load_report(ask(**asked)).max_sessions == robots
 
 
 def test_a_report_tells_how_busy_the_server_is():
     rig = rig_with(0.1)
     rig.open(1)
     rig.open(2)
-    report = rig.serving.report()
+    report = rig.core.load_report()
     assert (report.load, report.active_sessions, report.max_sessions) == (0.0, 2, 13)
     assert report.predicted_delay_ms == pytest.approx(100.0)
     for number in (1, 2):
-        rig.serving.deposit(request(number), 0)
-    assert rig.serving.report().predicted_delay_ms == pytest.approx(300.0)
+        rig.core.enqueue(request(number), 0)
+    assert rig.core.load_report().predicted_delay_ms == pytest.approx(300.0)
     # busy since long ago
-    rig.statistics.begin(time.monotonic_ns() - 60 * S)
-    assert rig.serving.report().load == 1.0
-    assert rig.serving.report().predicted_delay_ms > 1000
+    rig.statistics.record_batch_start(time.monotonic_ns() - 60 * S)
+    assert rig.core.load_report().load == 1.0
+    assert rig.core.load_report().predicted_delay_ms > 1000
 
 
 def test_a_policy_that_says_no_rate_is_reported_with_what_the_operator_allows():
-    assert rig_with(0.5, trained_fps=0.0).serving.report().max_sessions == 100
+    assert rig_with(0.5, trained_fps=0.0).core.load_report().max_sessions == 100

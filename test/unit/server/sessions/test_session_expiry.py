@@ -14,14 +14,14 @@ MANY = 10
 
 
 def reasons(sessions, now_s: float, *, listening: bool) -> list[str]:
-    return [reason for _, reason in sessions.sweep(int(now_s * S), lambda _: listening)]
+    return [reason for _, reason in sessions.close_expired(int(now_s * S), lambda _: listening)]
 
 
 def test_a_robot_that_was_never_heard_and_never_listened_is_gone_after_the_grace_time():
     sessions = table()
     session = sessions.open(ask(), 0, MANY)
     assert reasons(sessions, 5, listening=False) == []
-    assert sessions.sweep(5 * S + 1, lambda _: False) == [(session, 'client_gone')]
+    assert sessions.close_expired(5 * S + 1, lambda _: False) == [(session, 'client_gone')]
     assert len(sessions) == 0
     assert not sessions.is_open(session)
     assert reasons(sessions, 6, listening=False) == []
@@ -37,7 +37,7 @@ def test_a_robot_that_is_heard_is_not_gone_though_nobody_seems_to_listen():
     sessions = table()
     sessions.open(ask(), 0, MANY)
     for now_s in range(1, 100, 4):
-        sessions.heard('robot_1', now_s * S, 0)
+        sessions.record_activity('robot_1', now_s * S, 0)
         assert reasons(sessions, now_s + 3, listening=False) == []
 
 
@@ -63,7 +63,7 @@ def test_a_listener_that_comes_back_is_in_time():
 def test_who_only_listens_is_idle_in_the_end():
     sessions = table()
     sessions.open(ask(), 0, MANY)
-    sessions.heard('robot_1', 10 * S, 0)
+    sessions.record_activity('robot_1', 10 * S, 0)
     assert reasons(sessions, 70, listening=True) == []
     assert reasons(sessions, 70.1, listening=True) == ['session_idle']
     assert len(sessions) == 0
@@ -73,7 +73,7 @@ def test_each_robot_is_judged_by_its_own_topic():
     sessions = table()
     first = sessions.open(ask('robot_1', reply_topic='/one/action_chunk'), 0, MANY)
     second = sessions.open(ask('robot_2', reply_topic='/two/action_chunk'), 0, MANY)
-    assert sessions.sweep(6 * S, lambda topic: topic == '/two/action_chunk') == [
+    assert sessions.close_expired(6 * S, lambda topic: topic == '/two/action_chunk') == [
         (first, 'client_gone')
     ]
     assert list(sessions) == [second]
@@ -112,7 +112,7 @@ class SessionLife(RuleBasedStateMachine):
 
     @rule(name=names)
     def speak(self, name):
-        self.sessions.heard(name, self.now_ns, 0)
+        self.sessions.record_activity(name, self.now_ns, 0)
         if name in self.model:
             self.model[name][2] = self.now_ns
 
@@ -136,19 +136,19 @@ class SessionLife(RuleBasedStateMachine):
                 expected[name] = 'session_idle'
             elif min(silent_ns, deaf_ns) > RULES.grace_ns:
                 expected[name] = 'client_gone'
-        ended = self.sessions.sweep(self.now_ns, lambda _: listening)
-        assert {session.ask.client_id: reason for session, reason in ended} == expected
+        ended = self.sessions.close_expired(self.now_ns, lambda _: listening)
+        assert {session.request.client_id: reason for session, reason in ended} == expected
         self.model = {n: entry for n, entry in self.model.items() if n not in expected}
 
     @invariant()
     def each_robot_has_one_session_and_finds_it_by_its_epoch_alone(self):
-        assert {s.ask.client_id: s.ask.session_epoch for s in self.sessions} == {
+        assert {s.request.client_id: s.request.session_epoch for s in self.sessions} == {
             name: entry[0] for name, entry in self.model.items()
         }
         for name, (epoch, *_) in self.model.items():
             assert self.sessions.find(name, epoch) is self.sessions.current(name)
             assert self.sessions.find(name, epoch + 1) is None
-        assert set(self.sessions._presence) == set(self.model)
+        assert set(self.sessions._activity) == set(self.model)
 
 
 SessionLife.TestCase.settings = settings(max_examples=60, stateful_step_count=30)

@@ -19,7 +19,8 @@ MANY = 10
 
 def content(sessions: SessionTable) -> tuple:
     presence = {
-        name: (seen.heard_ns, seen.deaf_since_ns) for name, seen in sessions._presence.items()
+        name: (seen.last_request_ns, seen.no_listener_since_ns)
+        for name, seen in sessions._activity.items()
     }
     return list(sessions), presence, sessions.rules
 
@@ -56,14 +57,14 @@ def test_a_session_keeps_what_was_agreed_on():
     sessions = table(pin_task=True)
     session = sessions.open(ask(fps=60.0), 0, MANY)
     assert (session.session_id, session.schema_version) == ('robot_1#00000007', SCHEMA_VERSION)
-    assert (session.task, session.task_pinned) == ('fold the towel', True)
+    assert (session.task, session.is_task_pinned) == ('fold the towel', True)
     assert [warning.count('60 Hz') for warning in session.warnings] == [1]
 
 
 def test_a_session_takes_the_default_task():
     assert table().open(ask(), 0, MANY).task == 'fold the towel'
     session = table().open(ask(task='dance'), 0, MANY)
-    assert (session.task, session.task_pinned) == ('dance', False)
+    assert (session.task, session.is_task_pinned) == ('dance', False)
 
 
 def test_the_same_ask_twice_is_the_same_session():
@@ -76,7 +77,7 @@ def test_asking_again_is_being_heard():
     sessions = table()
     sessions.open(ask(), 0, MANY)
     sessions.open(ask(), 60 * S, MANY)
-    assert sessions.sweep(61 * S, lambda _: False) == []
+    assert sessions.close_expired(61 * S, lambda _: False) == []
 
 
 def test_a_new_epoch_replaces_the_session():
@@ -105,9 +106,9 @@ def test_capacity_is_for_robots_not_for_asks():
     sessions.open(ask('robot_2'), 0, 2)
     refused = refusal(sessions, ask('robot_3'), limit=2)
     assert refused.code == Refusal.CAPACITY
-    for words in ('2 sessions are open', '2 can be served', 'ask another server'):
+    for words in ('2 sessions are open', '2 can be served', 'use another server'):
         assert words in str(refused)
-    assert sessions.open(ask('robot_2', epoch=8), 0, 2).ask.session_epoch == 8
+    assert sessions.open(ask('robot_2', epoch=8), 0, 2).request.session_epoch == 8
     assert sessions.open(ask('robot_3'), 0, 3)
 
 
@@ -125,7 +126,7 @@ def test_a_policy_for_one_robot_refuses_the_second_and_names_the_first():
     sessions.open(ask('robot_1'), 0, MANY)
     refused = refusal(sessions, ask('robot_2'))
     assert refused.code == Refusal.EXCLUSIVE_IN_USE
-    for words in ("'robot_1' uses it", 'fake keeps state', 'wait until that robot is done'):
+    for words in ("in use by 'robot_1'", 'fake is exclusive', 'wait, or use another server'):
         assert words in str(refused)
     assert sessions.open(ask('robot_1', epoch=8), 0, MANY)
     sessions.close('robot_1', 8)
@@ -136,18 +137,18 @@ def test_a_second_robot_of_the_same_name_is_refused_while_the_first_is_heard():
     sessions = table()
     sessions.open(ask(instance=1), 0, MANY)
     second = ask(instance=2)
-    sessions.heard('robot_1', 4 * S, 0)
+    sessions.record_activity('robot_1', 4 * S, 0)
     refused = refusal(sessions, second, 9 * S - 1)
     assert refused.code == Refusal.NAME_IN_USE
     for words in ("'robot_1'", '5.0 s ago', 'its own client_id', 'again after 5 s'):
         assert words in str(refused)
-    assert sessions.open(second, 9 * S, MANY).ask.instance == 2
+    assert sessions.open(second, 9 * S, MANY).request.instance == 2
 
 
 def test_a_robot_takes_over_from_itself_at_once():
     sessions = table()
     sessions.open(ask(), 0, MANY)
-    assert sessions.open(ask(epoch=9), 1, MANY).ask.session_epoch == 9
+    assert sessions.open(ask(epoch=9), 1, MANY).request.session_epoch == 9
 
 
 def test_only_the_right_epoch_closes_a_session():
@@ -164,7 +165,7 @@ def test_only_the_right_epoch_closes_a_session():
 
 def test_hearing_a_stranger_keeps_nothing():
     sessions = table()
-    sessions.heard('stranger', 1, 0)
+    sessions.record_activity('stranger', 1, 0)
     assert content(sessions)[:2] == ([], {})
 
 
@@ -174,7 +175,7 @@ def test_changed_rules_leave_open_sessions_open():
     sessions.change_rules(max_sessions=1, grace_ns=0)
     assert list(sessions) == [before]
     assert sessions.rules == replace(RULES, max_sessions=1, grace_ns=0)
-    assert sessions.open(ask(instance=2), 0, MANY).ask.instance == 2
+    assert sessions.open(ask(instance=2), 0, MANY).request.instance == 2
 
 
 def test_two_long_names_that_begin_alike_are_two_sessions():
@@ -208,9 +209,9 @@ def test_the_time_that_sessions_were_open_counts_within_the_window():
     sessions = table()
     for number, opened_s in enumerate((0, 6, 9)):
         sessions.open(ask(f'robot_{number}'), opened_s * S, MANY)
-    assert sessions.open_s(10 * S, 5 * S) == 5 + 4 + 1
+    assert sessions.total_open_s(10 * S, 5 * S) == 5 + 4 + 1
     sessions.close('robot_1', ask().session_epoch)
-    assert sessions.open_s(10 * S, 5 * S) == 5 + 1
+    assert sessions.total_open_s(10 * S, 5 * S) == 5 + 1
 
 
 def test_one_process_does_not_take_all_sessions():
@@ -219,7 +220,7 @@ def test_one_process_does_not_take_all_sessions():
         sessions.open(ask(f'name_{number}', instance=5), 0, MANY)
     refused = refusal(sessions, ask('name_3', instance=5), MANY)
     assert refused.code == Refusal.CAPACITY
-    assert "the process of 'name_3' (instance 5) holds 2 sessions" in str(refused)
+    assert "the process of 'name_3' (instance 5) has 2 sessions" in str(refused)
     assert 'sessions_per_process' in str(refused)
     # another process has its own, and one that reopens takes none more
     sessions.open(ask('robot', instance=6), 0, MANY)
@@ -231,12 +232,12 @@ def test_one_process_does_not_take_all_sessions():
 def test_the_reply_topic_of_a_robot_that_is_heard_takes_no_chunks_of_another(silent_s, taken):
     sessions = table(max_sessions=MANY)
     robot = sessions.open(ask('robot'), 0, MANY)
-    thief = ask('thief', instance=2, reply_topic=robot.ask.reply_topic)
+    thief = ask('thief', instance=2, reply_topic=robot.request.reply_topic)
     now_ns = int(silent_s * S)
     if not taken:
         assert sessions.open(thief, now_ns, MANY)
         return
-    with pytest.raises(SessionRefused, match="is that of 'robot'") as refused:
+    with pytest.raises(SessionRefused, match="is used by 'robot'") as refused:
         sessions.open(thief, now_ns, MANY)
     assert refused.value.code == Refusal.BAD_NAME
 

@@ -136,13 +136,13 @@ REFUSED = {
         {'action_names': OTHERS},
         {},
         Refusal.ACTION_NAMES,
-        [f'asked {list(OTHERS)}', f'served {list(JOINTS)}', 'the names differ', ROBOT_FILE],
+        [f'requested {list(OTHERS)}', f'served {list(JOINTS)}', 'the names differ', ROBOT_FILE],
     ),
     'fewer actions': (
         {'action_names': JOINTS[:2]},
         {},
         Refusal.ACTION_NAMES,
-        [f'asked {list(JOINTS[:2])}', f'served {list(JOINTS)}', 'names differ', ROBOT_FILE],
+        [f'requested {list(JOINTS[:2])}', f'served {list(JOINTS)}', 'names differ', ROBOT_FILE],
     ),
     'an action twice': (
         {'action_names': (*JOINTS[:2], JOINTS[1])},
@@ -154,37 +154,37 @@ REFUSED = {
         {'action_names': JOINTS[::-1]},
         {},
         Refusal.ACTION_NAMES,
-        [f'asked {list(JOINTS[::-1])}', f'served {list(JOINTS)}', 'order differs', ROBOT_FILE],
+        [f'requested {list(JOINTS[::-1])}', f'served {list(JOINTS)}', 'order differs', ROBOT_FILE],
     ),
     'another state': (
         {'state_names': OTHERS},
         {},
         Refusal.STATE_NAMES,
-        [f'asked {list(OTHERS)}', f'served {list(JOINTS)}', 'the names differ', ROBOT_FILE],
+        [f'requested {list(OTHERS)}', f'served {list(JOINTS)}', 'the names differ', ROBOT_FILE],
     ),
     'a state in another order': (
         {'state_names': JOINTS[::-1]},
         {},
         Refusal.STATE_NAMES,
-        [f'asked {list(JOINTS[::-1])}', f'served {list(JOINTS)}', 'order differs', ROBOT_FILE],
+        [f'requested {list(JOINTS[::-1])}', f'served {list(JOINTS)}', 'order differs', ROBOT_FILE],
     ),
     'no state': (
         {'state_names': ()},
         {},
         Refusal.STATE_NAMES,
-        ['asked []', f'served {list(JOINTS)}', 'the names differ', ROBOT_FILE],
+        ['requested []', f'served {list(JOINTS)}', 'the names differ', ROBOT_FILE],
     ),
     'no camera': (
         {'cameras': ()},
         {},
         Refusal.CAMERAS,
-        ['the robot has []', f"needs cameras ['{FRONT}']", 'name them so in the robot file'],
+        ['the robot has []', f"needs cameras ['{FRONT}']", 'use these names in the robot file'],
     ),
     'a camera of another name': (
         {'cameras': (CameraSpec('front'),)},
         {},
         Refusal.CAMERAS,
-        ["the robot has ['front']", f"needs cameras ['{FRONT}']", 'name them so'],
+        ["the robot has ['front']", f"needs cameras ['{FRONT}']", 'use these names'],
     ),
     'a camera of another kind': (
         {'cameras': (CameraSpec(FRONT, 480, 640, 1),)},
@@ -206,19 +206,19 @@ REFUSED = {
         {'task': 'dance'},
         PINNED,
         Refusal.TASK_PINNED,
-        ["'dance'", "only 'fold the towel' is served", 'ask for that or for none'],
+        ["'dance'", "only 'fold the towel' is served", 'request that task or leave it empty'],
     ),
     'another policy': (
         {'policy': 'other'},
         {},
         Refusal.WRONG_POLICY,
-        ["'other'", f"served is '{SERVED.fingerprint}'", 'insist on that one or on none'],
+        ["'other'", f"served is '{SERVED.fingerprint}'", 'request that one, leave policy empty'],
     ),
     'another version of the policy': (
         {'policy': 'fake@00'},
         {},
         Refusal.WRONG_POLICY,
-        ["'fake@00'", f"served is '{SERVED.fingerprint}'", 'insist on that one or on none'],
+        ["'fake@00'", f"served is '{SERVED.fingerprint}'", 'request that one, leave policy empty'],
     ),
     'no codec': ({'codec': 0}, {}, Refusal.CODEC, ['got 0', '1 (JPEG) or 2 (raw)', 'set codec']),
     'another codec': (
@@ -260,9 +260,9 @@ def test_a_refusal_says_what_was_asked_what_is_served_and_what_to_change(
 
 RTC = {'wants_rtc': True, 'rtc_execution_horizon': 4}
 WARNED = {
-    'a rate': ({'fps': 60.0}, {}, ['60 Hz', '30 Hz', '2 times as fast']),
-    'a rate that is unknown': ({}, {'trained_fps': 0.0}, ['at which rate', 'compare it']),
-    'a rate that is NaN': ({}, {'trained_fps': math.nan}, ['at which rate', 'compare it']),
+    'a rate': ({'fps': 60.0}, {}, ['60 Hz', '30 Hz', '2x trained speed']),
+    'a rate that is unknown': ({}, {'trained_fps': 0.0}, ['is unknown', 'compare it']),
+    'a rate that is NaN': ({}, {'trained_fps': math.nan}, ['is unknown', 'compare it']),
     'another shape': (
         {'cameras': (CameraSpec(FRONT, 480, 480),)},
         {},
@@ -273,7 +273,7 @@ WARNED = {
         {},
         ["['back', 'side']", 'not used', 'leave them out'],
     ),
-    'no guidance': (RTC, {}, ['fake has no real-time chunking', 'append them']),
+    'no guidance': (RTC, {}, ['fake does not support real-time chunking', 'append them']),
     'a long horizon': (
         {**RTC, 'rtc_execution_horizon': 5},
         {'supports_rtc': True},

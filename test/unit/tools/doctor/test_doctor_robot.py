@@ -183,8 +183,8 @@ def test_without_a_range_it_is_said_that_units_were_not_compared():
             {'cameras': FindingLevel.WARNING},
             'not used by the policy',
         ),
-        ({'trained_fps': 50.0}, {'rate': FindingLevel.WARNING}, '0.6 times as fast'),
-        ({'trained_fps': 0.0}, {'rate': FindingLevel.WARNING}, 'does not say'),
+        ({'trained_fps': 50.0}, {'rate': FindingLevel.WARNING}, '0.6x trained speed'),
+        ({'trained_fps': 0.0}, {'rate': FindingLevel.WARNING}, 'is unknown'),
     ],
 )
 def test_what_a_server_would_refuse_or_warn_of_is_found(changes, expected, text):

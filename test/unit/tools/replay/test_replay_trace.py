@@ -195,7 +195,7 @@ def test_what_became_of_requests_is_counted_as_for_bags(tmp_path):
     server.open(first, answer_within_s=1e-9)
     # superseded, then too late
     for raw in (first, second):
-        server.serving.deposit(raw, 0)
+        server.core.enqueue(raw, 0)
     server.answer()
     server.ask([request(4, client='robot_2')[:-8], request(5, client='robot_3')])
     server.open(third)
@@ -209,7 +209,7 @@ def test_an_answer_that_reached_nobody_is_compared(tmp_path):
     server = TracedServer(tmp_path, 'recurrent')
     for raw in episodes(1):
         server.open(raw)
-        server.serving.deposit(raw, 0)
+        server.core.enqueue(raw, 0)
         server.answer('session_closed')
     assert counts(replay(server.end(), 'recurrent')) == (4, 0, 0, 0)
 
@@ -217,7 +217,9 @@ def test_an_answer_that_reached_nobody_is_compared(tmp_path):
 def test_what_the_trace_lost_is_said(tmp_path):
     server = TracedServer(tmp_path)
     server.ask(episodes(1))
-    server.watch._recorder.writer.write(records.drop(9, 'trace_overflow', count=3, of='request'))
+    server.observer._recorder.writer.write(
+        records.drop(9, 'trace_overflow', count=3, of='request')
+    )
     result = replay(server.end())
     assert result.notes == ['requests lost to the trace, of which hidden states do not know: 3']
 
