@@ -1,8 +1,8 @@
 """
 Reads the messages of one MCAP file, also after its recorder was killed.
 
-It splits the file into records by their lengths; the package mcap decodes them. Damaged records are
-skipped and reported. Any thread.
+It splits the file into records by their lengths; the package mcap decodes them. Damaged records
+are skipped and reported. Any thread.
 """
 
 from __future__ import annotations

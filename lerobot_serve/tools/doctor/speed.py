@@ -1,9 +1,9 @@
 """
 Checks whether a policy is fast enough for its robot, and for how many robots. Pure functions.
 
-Rule of thumb: a forward pass takes less than a fifth of the control period. A policy with chunks of
-many rows may take longer, since the robot executes one chunk during the inference of the next;
-the limit is half of the duration of a chunk.
+Rule of thumb: a forward pass takes less than a fifth of the control period. A policy with chunks
+of many rows may take longer, since the robot executes one chunk during the inference of the
+next; the limit is half of the duration of a chunk.
 """
 
 from __future__ import annotations

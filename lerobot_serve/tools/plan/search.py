@@ -38,8 +38,8 @@ class SimulationSettings:
 @dataclass(frozen=True, slots=True)
 class CurvePoint:
     """
-    Results of one number of servers: `normal` operation, `server_loss` in the middle of the run, and
-    the missed goals of each as text.
+    Results of one number of servers: `normal` operation, `server_loss` in the middle of the run,
+    and the missed goals of each as text.
     """
 
     servers: int

@@ -63,7 +63,7 @@ class SimulationResult:
     @property
     def held_share(self) -> float:
         """
-        The share of time in which a request was due and the previous one still pending; the largest
-        over all servers.
+        The share of time in which a request was due and the previous one still pending; the
+        largest over all servers.
         """
         return max(share.held_share for share in self.servers)

@@ -28,8 +28,8 @@ class MatchLevel(Enum):
 @dataclass(frozen=True, slots=True)
 class ReplyComparison:
     """
-    `difference` is the largest of all values of both chunks, relative for values above 1; `why` is the
-    reason without comparable values.
+    `difference` is the largest of all values of both chunks, relative for values above 1; `why` is
+    the reason without comparable values.
     """
 
     likeness: MatchLevel

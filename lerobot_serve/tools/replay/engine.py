@@ -1,9 +1,9 @@
 """
 Replays a recording and summarizes the comparison by slot and policy. One thread.
 
-When the recording has replies of the replayed policy, only those are compared, not those of a shadow
-or another slot. Otherwise the policy is another one, and the distance to the recorded actions is
-summarized by action.
+When the recording has replies of the replayed policy, only those are compared, not those of a
+shadow or another slot. Otherwise the policy is another one, and the distance to the recorded
+actions is summarized by action.
 """
 
 from __future__ import annotations

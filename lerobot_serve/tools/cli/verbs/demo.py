@@ -40,7 +40,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         '--acts',
         default=','.join(process_specs.PHASE_CLAIMS),
         metavar='PHASE,...',
-        help=f'phases to run, with their requirements: {", ".join(process_specs.PHASE_CLAIMS)} (all)',
+        help='phases to run, with those that they require (all): '
+        + ', '.join(process_specs.PHASE_CLAIMS),
     )
     parser.add_argument('--robots', type=int, default=3, help='simulated robots (3)')
     parser.add_argument('--seed', type=int, default=0, help='seed of the target positions (0)')

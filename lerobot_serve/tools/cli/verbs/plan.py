@@ -86,8 +86,8 @@ OPTIONS = (
     ),
     NumberOption(
         '--failover-s', float, 0, 60, ROUTER.answer_timeout_s,
-        'time from the loss of a server to the next request of its robots [s]; answer_timeout_s of '
-        f'a router ({ROUTER.answer_timeout_s:g}), else half of buffer_time_s of the edges '
+        'time from the loss of a server to the next request of its robots [s]; answer_timeout_s '
+        f'of a router ({ROUTER.answer_timeout_s:g}), else half of buffer_time_s of the edges '
         f'({EDGE.buffer_time_s / 2:g})',
     ),
     NumberOption('--max-servers', int, 1, 10_001, None, 'largest number to try (robots + 1)'),
