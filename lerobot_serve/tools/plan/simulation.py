@@ -3,8 +3,8 @@ Simulates robots and servers in virtual time: queue, batches, loss of a server. 
 
 The simulation follows the nodes. A robot sends requests at its rate, with one in flight; when the
 reply arrives after the next request is due, it sends that one at once. A server serves its robots
-in the order in which they joined the queue, a newer request takes the place of the older one of the
-same robot, and several may be answered together. When a server dies, its robots move to the ones
+in the order in which they joined the queue, a newer request replaces the older one of the same
+robot, and several may be answered together. When a server dies, its robots move to the ones
 with the fewest robots after `failover_s`, and what they waited for is asked again there. A robot
 plays its chunk; when nothing is left, it is stalled. It begins in the middle of an episode, with
 as much to play as it has whenever it asks.

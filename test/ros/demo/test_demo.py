@@ -66,9 +66,7 @@ def test_a_child_that_dies_is_named_with_its_last_words(processes):
         log.write('\n \n')
     with pytest.raises(UserError) as refused:
         stage.wait_for_s(1.0)
-    assert str(refused.value).startswith(
-        'robot ended with status 1, its last log line: error: rate_'
-    )
+    assert str(refused.value).startswith('robot ended with status 1, last log line: error: rate_')
     assert str(refused.value).endswith(f'; see {folder}/robot.log')
     assert len(str(refused.value).splitlines()) == 1
 
