@@ -75,9 +75,9 @@ SETUPS = (
 
 
 class SilentScreen:
-    """A screen for nobody."""
+    """A screen without output."""
 
-    def show(self) -> None:
+    def refresh(self) -> None:
         pass
 
 
@@ -86,7 +86,7 @@ class CommandRecorder(SteadyClockNode):
 
     def __init__(self, runtime: NodeRuntime, board: Scoreboard) -> None:
         super().__init__('bench', context=runtime.context)
-        self._news = board.news
+        self._changed = board.changed
         self.commands: dict[str, list[RecordedCommand]] = {name: [] for name in board.robots}
         self.played = dict.fromkeys(board.robots, 0)
         for name in board.robots:
@@ -103,7 +103,7 @@ class CommandRecorder(SteadyClockNode):
         seen_s = at_s - message.age_s if is_policys else None
         self.commands[name].append(RecordedCommand(at_s, seen_s, message.episode_id))
         self.played[name] += is_policys
-        self._news.set()
+        self._changed.set()
 
     def outages(self, killed_s: float) -> list[Outage]:
         """Return what a kill meant to those robots for which it is over."""
@@ -155,7 +155,7 @@ class FailoverScenario:
         if self.way.is_alone:
             self.start_server(victim)
         outages = self._wait_for_all(killed_s)
-        self._wait_for_news()
+        self._wait_for_change()
         stalls = [now - then for now, then in zip(self._stalls(), before, strict=True)]
         if not self.way.is_alone:
             self.start_server(victim)
@@ -183,17 +183,17 @@ class FailoverScenario:
         self.stage.wait(
             lambda: len(self.witness.outages(killed_s)) == len(self._robots),
             LIMIT_S,
-            'all robots play new chunks',
+            'all robots execute new chunks',
         )
         return self.witness.outages(killed_s)
 
-    def _wait_for_news(self) -> None:
-        """Wait until every edge has told its state once more."""
+    def _wait_for_change(self) -> None:
+        """Wait until every edge has published its state again."""
         ticks = {name: each.ticks for name, each in self._robots.items()}
         self.stage.wait(
             lambda: all(each.ticks > ticks[name] for name, each in self._robots.items()),
             LIMIT_S,
-            'the edges tell their states',
+            'all edges have published a state',
         )
 
     def _wait_for_server(self, name: str) -> None:
@@ -243,13 +243,13 @@ def measure_setup(way: FailoverSetup, kills: int, folder: Path) -> Case:
         state = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=folder)))
         runtime = NodeRuntime([])
         stack.callback(runtime.close)
-        onlooker = DemoMonitor(runtime, Scoreboard(process_specs.robot_names(way.robots)))
-        witness = CommandRecorder(runtime, onlooker.board)
-        runtime.add(onlooker)
+        monitor = DemoMonitor(runtime, Scoreboard(process_specs.robot_names(way.robots)))
+        witness = CommandRecorder(runtime, monitor.board)
+        runtime.add(monitor)
         runtime.add(witness)
         runtime.spin_in_background()
         processes = stack.enter_context(node_processes(folder, dict(os.environ)))
-        stage = PhaseContext(processes, onlooker, SilentScreen(), folder, folder, (), 0)
+        stage = PhaseContext(processes, monitor, SilentScreen(), folder, folder, (), 0)
         scene = FailoverScenario(way, stage, witness, state)
         scene.start()
         return describe(

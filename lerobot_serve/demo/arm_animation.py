@@ -44,7 +44,7 @@ class ArmClip:
         if self.frames and frame.time_s - self.frames[-1].time_s < 0.9 / FRAMES_HZ:
             return
         if self.frames and frame.time_s - self.frames[-1].time_s > GAP_S:
-            # keep what is long enough to be seen rather than begin another
+            # keep a clip of full length rather than begin another
             if len(self.frames) >= CLIP_S * FRAMES_HZ / 2:
                 return
             self.frames = []
@@ -57,7 +57,7 @@ class ArmClip:
 
 
 def arm_animation(clips: Mapping[str, Sequence[ArmFrame]]) -> str:
-    """Return one picture with a panel for each version; one that drove nothing says so."""
+    """Return one picture with a panel for each version, or a note that it controlled no robot."""
     panels = ''.join(
         f'<g transform="translate({number * PANEL} 0)">{_panel(version, frames)}</g>'
         for number, (version, frames) in enumerate(clips.items())
@@ -78,7 +78,7 @@ def _panel(version: str, frames: Sequence[ArmFrame]) -> str:
     if len(frames) < 2:
         return (
             f'{title}<text x="{PANEL / 2}" y="{PANEL / 2}" text-anchor="middle" fill="#777">'
-            'drove no robot</text>'
+            'no robot controlled</text>'
         )
     length_s = frames[-1].time_s - frames[0].time_s
     times = ';'.join(f'{(f.time_s - frames[0].time_s) / length_s:.4f}' for f in frames)

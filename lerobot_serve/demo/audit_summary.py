@@ -1,4 +1,4 @@
-"""What the traces of a run prove. One thread; reads files."""
+"""Audits the traces of a run. One thread; reads files."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def audit_traces(traces: Path) -> dict[str, Any]:
         'traces': len(found.runs),
         'violations': sum(each.violations for each in driving),
         'judged': sum(each.judged for each in driving),
-        # a process that is killed cannot say that it ends
+        # a killed process writes no footer
         'without_end': sum(not run.is_complete for run in found.runs),
         'checks': {each.check: each.outcome.value for each in found.results},
     }

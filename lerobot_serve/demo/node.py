@@ -1,4 +1,4 @@
-"""The node that looks on, and the calls that an operator makes."""
+"""The node that monitors the demo and calls the services of an operator."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ CALL_S, LOADING_S = 10.0, 60.0
 
 
 def constant_names(message: type, *names: str) -> dict[int, str]:
-    """Return what the numbers of a message mean."""
+    """Return constants of a message by value."""
     return {getattr(message, name): name for name in names}
 
 
@@ -120,15 +120,15 @@ class DemoMonitor(SteadyClockNode):
             robot.drops = {drop.reason: drop.count for drop in message.drops}
             robot.round_trip_ms = message.round_trip_ms
             robot.queue_s = message.queue_remaining_s
-        self.board.news.set()
+        self.board.changed.set()
 
     def _on_executed(self, robot: RobotStatus, message: ExecutedAction) -> None:
         now_s = message.stamp.sec + message.stamp.nanosec / 1e9
         with self.board.lock:
             robot.executed += 1
-            # a rung of the ladder plays nothing that was ever seen
+            # a rung of the ladder executes no action of a policy
             if message.rung == EdgeState.RUNG_PLAY:
-                robot.play(now_s, message.episode_id, message.age_s)
+                robot.add_action(now_s, message.episode_id, message.age_s)
                 self.board.ages_ms.append(1e3 * message.age_s)
 
     def _on_target(self, name: str, message: PointStamped) -> None:
@@ -145,21 +145,21 @@ class DemoMonitor(SteadyClockNode):
         if message.outcome not in (EpisodeOutcome.SUCCESS, EpisodeOutcome.FAILURE):
             return
         with board.lock:
-            policy = board.placed.get(message.episode_id, '')
+            policy = board.policy_of_episode.get(message.episode_id, '')
             if not policy:
-                # an arm without a server: nobody had a try
+                # an attempt without a server counts for no policy
                 return
             good = message.outcome == EpisodeOutcome.SUCCESS
-            board.ended.append(
+            board.ended_episodes.append(
                 EndedEpisode(steady_time.now_s(), name, policy, good, message.duration_s)
             )
-        board.news.set()
+        board.changed.set()
 
     def _on_routing(self, message: RoutingDecision) -> None:
         board = self.board
         with board.lock:
-            is_new = message.episode_id not in board.placed
-            board.placed[message.episode_id] = message.policy
+            is_new = message.episode_id not in board.policy_of_episode
+            board.policy_of_episode[message.episode_id] = message.policy
             if is_new and not message.cached:
                 board.placements.append((steady_time.now_s(), message.policy))
 
@@ -169,7 +169,7 @@ class DemoMonitor(SteadyClockNode):
             self.board.slots = {slot.slot: slot_status(slot) for slot in message.slots}
             share = next((s.share_percent for s in message.slots if s.slot == 'b'), 0)
             self.board.shares.append((steady_time.now_s(), float(share)))
-        self.board.news.set()
+        self.board.changed.set()
 
     def _on_canary(self, message: CanaryState) -> None:
         before = self.board.canary
@@ -189,7 +189,7 @@ class DemoMonitor(SteadyClockNode):
             share = f', {seen.share_percent} %' if seen.state in ('running', 'held') else ''
             state = seen.state.replace('_', ' ')
             mark = f'{seen.share_percent} %' if share else state
-            self.board.happened(steady_time.now_s(), f'canary {state}{share}', mark)
+            self.board.add_event(steady_time.now_s(), f'canary {state}{share}', mark)
 
     def _on_shadow(self, message: ShadowSummary) -> None:
         self.board.shadow = ShadowStatus(
@@ -202,7 +202,7 @@ class DemoMonitor(SteadyClockNode):
             message.latency_ms_p50,
             message.lacking,
         )
-        self.board.news.set()
+        self.board.changed.set()
 
     def _on_divergence(self, message: ShadowDivergence) -> None:
         with self.board.lock:
@@ -210,18 +210,18 @@ class DemoMonitor(SteadyClockNode):
 
     # the main thread, while the executor spins
 
-    def set(self, node: str, **values: object) -> None:
+    def set_parameters(self, node: str, **values: object) -> None:
         """Change parameters of a node. Raises UserError."""
         wanted = [
             Parameter(name, value=value).to_parameter_msg() for name, value in values.items()
         ]
-        answer = self._ask(
+        reply = self._call(
             SetParameters,
             f'{node}/set_parameters',
             SetParameters.Request(parameters=wanted),
             CALL_S,
         )
-        for result in answer.results:
+        for result in reply.results:
             if not result.successful:
                 raise UserError(f'{node} refuses {", ".join(values)}: {result.reason}')
 
@@ -229,10 +229,10 @@ class DemoMonitor(SteadyClockNode):
         """Ask for a transition of the lifecycle. Raises UserError."""
         request = ChangeState.Request()
         request.transition.label = transition
-        if not self._ask(ChangeState, f'{node}/change_state', request, LOADING_S).success:
-            raise UserError(f'{node} could not {transition}; its log says why')
+        if not self._call(ChangeState, f'{node}/change_state', request, LOADING_S).success:
+            raise UserError(f'{node} could not {transition}; see its log')
 
-    def _ask(self, kind: type, service: str, request: Any, limit_s: float) -> Any:
+    def _call(self, kind: type, service: str, request: Any, limit_s: float) -> Any:
         client = self.create_client(kind, service)
         try:
             return call_service(client, request, limit_s)
@@ -243,7 +243,7 @@ class DemoMonitor(SteadyClockNode):
 
 
 def slot_status(slot: SlotState) -> SlotStatus:
-    """Return what is shown of a slot."""
+    """Return the state of a slot from its message."""
     return SlotStatus(
         SLOT_STATES.get(slot.state, '?'),
         slot.text,

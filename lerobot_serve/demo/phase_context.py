@@ -1,4 +1,4 @@
-"""What an act of the demo may do: start, kill, load another policy, wait. The main thread."""
+"""Operations of the phases: start, kill, load a policy, wait. The main thread."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ POLL_S = 0.1
 
 
 class PhaseContext:
-    """Belongs to the main thread. What it is asked to do and cannot raises UserError."""
+    """Used by the main thread. An operation that fails raises UserError."""
 
     def __init__(
         self,
         fleet: NodeProcesses,
-        onlooker: DemoMonitor,
+        monitor: DemoMonitor,
         screen: Screen,
         folder: Path,
         policies: Path,
         plan: tuple[str, ...],
         seed: int,
     ) -> None:
-        self.fleet, self.node, self.screen = fleet, onlooker, screen
-        self.board: Scoreboard = onlooker.board
+        self.fleet, self.node, self.screen = fleet, monitor, screen
+        self.board: Scoreboard = monitor.board
         self.folder, self.plan = folder, plan
         self._policies, self._seed = policies, seed
-        self._missing: set[str] = set()
+        self._killed: set[str] = set()
         self.started_s = time.monotonic()
 
     @property
@@ -56,27 +56,27 @@ class PhaseContext:
 
     def start_server(self, name: str, version: str) -> None:
         self._start(process_specs.server_spec(name, version, self._policies, self.traces))
-        self._missing.discard(name)
+        self._killed.discard(name)
 
     def kill(self, name: str) -> float:
         """End a process with SIGKILL; return when, in seconds since 1970."""
         process = self.fleet.processes[name]
-        self._missing.add(name)
+        self._killed.add(name)
         now_s = steady_time.now_s()
         process.kill()
         process.wait()
-        self.say(f'{name} is killed (SIGKILL)', mark=f'{name} killed')
+        self.add_event(f'{name} is killed (SIGKILL)', mark=f'{name} killed')
         return now_s
 
     def load(self, name: str, version: str) -> None:
-        """Let a running server serve another version: its lifecycle, not a new process."""
+        """Load another version in a running server by its lifecycle."""
         node = process_specs.server_node_name(name)
         for transition in ('deactivate', 'cleanup'):
             self.node.change_state(node, transition)
-        self.node.set(node, **process_specs.policy_parameters(version, self._policies))
+        self.node.set_parameters(node, **process_specs.policy_parameters(version, self._policies))
         for transition in ('configure', 'activate'):
             self.node.change_state(node, transition)
-        self.say(f'{name} serves {version}', mark=f'{name}: {version}')
+        self.add_event(f'{name} serves {version}', mark=f'{name}: {version}')
 
     def _start(self, part: process_specs.ProcessSpec) -> None:
         self.fleet.start(part.name, part.executable, namespace=part.namespace, **part.parameters)
@@ -84,38 +84,39 @@ class PhaseContext:
     # waiting
 
     def wait(self, until: Callable[[], object], limit_s: float, what: str) -> float:
-        """Wait until something holds; return how long it took [s]."""
+        """Wait until a condition holds; return the time it took [s]."""
         begin_s = time.monotonic()
         while not until():
             self._check_processes()
             if time.monotonic() - begin_s > limit_s:
-                raise UserError(f'{what}: not within {limit_s:g} s; {self._why_not()}')
-            self.board.news.wait(POLL_S)
-            self.board.news.clear()
-            self.screen.show()
+                raise UserError(f'{what}: not within {limit_s:g} s; {self._status_text()}')
+            self.board.changed.wait(POLL_S)
+            self.board.changed.clear()
+            self.screen.refresh()
         return time.monotonic() - begin_s
 
-    def watch(self, seconds: float) -> None:
-        """Let so much time pass."""
+    def wait_for_s(self, seconds: float) -> None:
+        """Wait for a duration [s] while the screen updates."""
         end_s = time.monotonic() + seconds
         self.wait(lambda: time.monotonic() >= end_s, seconds + 60.0, 'time')
 
-    def say(self, text: str, mark: str = '') -> None:
-        """Add to the news and, with a mark, to the plots."""
-        self.board.happened(steady_time.now_s(), text, mark)
-        self.screen.show()
+    def add_event(self, text: str, mark: str = '') -> None:
+        """Add an event to the list and, with a mark, to the plots."""
+        self.board.add_event(steady_time.now_s(), text, mark)
+        self.screen.refresh()
 
     def _check_processes(self) -> None:
         for name, code in self.fleet.ended().items():
-            if name not in self._missing:
+            if name not in self._killed:
                 raise UserError(
-                    f'{name} ended with status {code}, its last words: '
+                    f'{name} ended with status {code}, last log line: '
                     f'{self.fleet.last_line(name)}; see {self.folder}/{name}.log'
                 )
 
-    def _why_not(self) -> str:
-        """Return what is known of robots and router, for an act that does not come true."""
+    def _status_text(self) -> str:
+        """Return the state of robots and router, for the error of a phase."""
         robots = [f'{n}: {r.state} {r.reason}'.strip() for n, r in self.board.robots.items()]
-        return f'{"; ".join(robots)}; router: {self.board.verdict or "nothing heard"}; see ' + (
-            f'{self.folder}/*.log'
+        return (
+            f'{"; ".join(robots)}; router: {self.board.verdict or "no status received"}; see '
+            + (f'{self.folder}/*.log')
         )

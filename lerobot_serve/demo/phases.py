@@ -1,7 +1,7 @@
 """
-What happens in the demo, act by act. Each returns its figures, and what it shows is `shown`.
+The phases of the demo. Each returns its figures; `shown` is whether they prove its claim.
 
-The main thread; an act that does not come true raises UserError.
+The main thread; a phase that does not complete raises UserError.
 """
 
 from __future__ import annotations
@@ -16,26 +16,28 @@ from lerobot_serve.demo.phase_context import PhaseContext
 from lerobot_serve.demo.scoreboard import version_of
 
 START_S, SERVE_S, SHADOW_S, KILL_S, CANARY_S, BROKEN_S = 120.0, 120.0, 120.0, 60.0, 900.0, 300.0
-# so much is watched after the kill: more than a robot has buffered
+# observation after the kill, longer than the buffer of a robot
 AFTER_KILL_S = 4.0
 EPISODES_TO_SEE = 6
 SHADOW_SAMPLES = 40
 Figures = dict[str, Any]
 
 
-def serve(stage: PhaseContext) -> Figures:
-    """Robots without weights get chunks from two servers with v1."""
-    board = stage.board
-    stage.start_servers()
-    # a robot that asks before v1 is up would be given to v2, which is to drive nobody yet
-    stage.wait(lambda: board.slot('a').state == 'HEALTHY', START_S, 'slot a serves v1')
-    stage.start_robots()
-    stage.wait(lambda: all(r.executed for r in board.robots.values()), START_S, 'the robots move')
-    first_action_s = time.monotonic() - stage.started_s
-    stage.say(f'all robots move, {first_action_s:.0f} s after the start')
-    stage.wait(lambda: len(board.ended) >= EPISODES_TO_SEE, SERVE_S, 'episodes end')
+def serve(context: PhaseContext) -> Figures:
+    """Serve robots without weights from two servers with v1."""
+    board = context.board
+    context.start_servers()
+    # before v1 is up the router would place episodes in slot b, with v2
+    context.wait(lambda: board.slot('a').state == 'HEALTHY', START_S, 'slot a serves v1')
+    context.start_robots()
+    context.wait(
+        lambda: all(r.executed for r in board.robots.values()), START_S, 'the robots move'
+    )
+    first_action_s = time.monotonic() - context.started_s
+    context.add_event(f'all robots move, {first_action_s:.0f} s after the start')
+    context.wait(lambda: len(board.ended_episodes) >= EPISODES_TO_SEE, SERVE_S, 'episodes end')
     edges = [f'{name}_edge' for name in board.robots]
-    with_torch = [name for name in edges if holds_torch(stage.fleet.processes[name].pid)]
+    with_torch = [name for name in edges if holds_torch(context.fleet.processes[name].pid)]
     return {
         'shown': not with_torch,
         'robots': len(board.robots),
@@ -44,16 +46,16 @@ def serve(stage: PhaseContext) -> Figures:
     }
 
 
-def shadow(stage: PhaseContext) -> Figures:
-    """v2 sees what v1 sees, drives nobody and is compared."""
-    board = stage.board
-    stage.wait(
-        lambda: board.shadow.samples >= SHADOW_SAMPLES and not board.shadow.lacking,
+def shadow(context: PhaseContext) -> Figures:
+    """Compare v2 in shadow with v1; v2 controls no robot."""
+    board = context.board
+    context.wait(
+        lambda: board.shadow.samples >= SHADOW_SAMPLES and not board.shadow.unmet_requirements,
         SHADOW_S,
         'v2 is compared in shadow',
     )
     seen = board.shadow
-    stage.say(f'v2 in shadow: {seen.samples} samples, {seen.divergence:.3f} rad apart')
+    context.add_event(f'v2 in shadow: {seen.samples} samples, {seen.divergence:.3f} rad apart')
     return {
         'shown': board.placed_after('v2', 0.0) == 0,
         'policy': seen.policy,
@@ -66,40 +68,40 @@ def shadow(stage: PhaseContext) -> Figures:
     }
 
 
-def kill_server(stage: PhaseContext) -> Figures:
-    """The server that answers most is killed in mid-episode, and no robot stops."""
-    board = stage.board
+def kill_server(context: PhaseContext) -> Figures:
+    """Kill the busiest server during an episode; no robot stops."""
+    board = context.board
     node = board.busiest('a')
     victim = node.split('/')[1]
     before = {name: (r.stalls, r.chunks) for name, r in board.robots.items()}
     with board.lock:
         for robot in board.robots.values():
             robot.max_action_gap_s = robot.max_episode_gap_s = 0.0
-    killed_s = stage.kill(victim)
-    stage.wait(
+    killed_s = context.kill(victim)
+    context.wait(
         lambda: board.replica_state('a', node) in ('SUSPECT', 'AWAY'),
         KILL_S,
-        'the router misses the server',
+        'the router marks the server unavailable',
     )
     missed_s = steady_time.now_s() - killed_s
-    stage.wait(
+    context.wait(
         lambda: all(r.chunks > before[name][1] + 1 for name, r in board.robots.items()),
         KILL_S,
-        'all robots are answered again',
+        'all robots receive chunks again',
     )
-    stage.watch(max(0.0, AFTER_KILL_S - (steady_time.now_s() - killed_s)))
+    context.wait_for_s(max(0.0, AFTER_KILL_S - (steady_time.now_s() - killed_s)))
     stalled = sum(r.stalls > before[name][0] for name, r in board.robots.items())
     gap_ms = 1e3 * max(robot.max_action_gap_s for robot in board.robots.values())
     pause_ms = 1e3 * max(robot.max_episode_gap_s for robot in board.robots.values())
-    stage.say(
+    context.add_event(
         f'{stalled} robots ran out of actions; at most {gap_ms:.0f} ms from one to the next, '
         f'{pause_ms:.0f} ms from one episode to the next'
     )
-    stage.start_server(victim, 'v1')
-    back_s = stage.wait(
+    context.start_server(victim, 'v1')
+    back_s = context.wait(
         lambda: board.replica_state('a', node) == 'READY', KILL_S, f'{victim} is back'
     )
-    stage.say(f'{victim} is back after {back_s:.0f} s', mark=f'{victim} back')
+    context.add_event(f'{victim} is back after {back_s:.0f} s', mark=f'{victim} back')
     return {
         'shown': stalled == 0,
         'server': node,
@@ -111,11 +113,11 @@ def kill_server(stage: PhaseContext) -> Figures:
     }
 
 
-def canary(stage: PhaseContext) -> Figures:
-    """v2 takes over, step by step, when it has shown that it is not worse."""
-    board = stage.board
+def canary(context: PhaseContext) -> Figures:
+    """Promote v2 step by step after it proved not to be worse."""
+    board = context.board
     begun_s = steady_time.now_s()
-    stage.node.set(process_specs.ROUTER, **{'canary.plan': list(stage.plan)})
+    context.node.set_parameters(process_specs.ROUTER, **{'canary.plan': list(context.plan)})
     seen: list[dict[str, Any]] = []
 
     def is_over() -> bool:
@@ -126,41 +128,43 @@ def canary(stage: PhaseContext) -> Figures:
             )
         return now.state in ('promoted', 'rolled_back')
 
-    took_s = stage.wait(is_over, CANARY_S, 'the canary comes to an end')
+    took_s = context.wait(is_over, CANARY_S, 'the canary comes to an end')
     end = board.canary
-    stage.say(f'v2 is {end.state.replace("_", " ")} after {took_s:.0f} s')
+    context.add_event(f'v2 is {end.state.replace("_", " ")} after {took_s:.0f} s')
     return {
         'shown': end.state == 'promoted',
         'ends': end.state,
         'why': end.text,
-        'plan': list(stage.plan),
+        'plan': list(context.plan),
         'steps': [{**each, 'after_s': round(each['after_s'], 1)} for each in seen],
         'took_s': round(took_s, 1),
         'successes': {version_of(p): list(n) for p, n in board.successes().items() if p},
     }
 
 
-def broken_policy(stage: PhaseContext) -> Figures:
-    """v3 jumps and sometimes gives NaN: it is tried and rolled back, with nobody at the desk."""
-    board = stage.board
+def broken_policy(context: PhaseContext) -> Figures:
+    """Roll back v3, which jumps and sometimes returns NaN, without an operator."""
+    board = context.board
     for name in process_specs.CHAMPIONS:
-        stage.load(name, 'v2')
-    stage.wait(
+        context.load(name, 'v2')
+    context.wait(
         lambda: version_of(board.slot('a').policy) == 'v2' and board.slot('a').state == 'HEALTHY',
         BROKEN_S,
         'slot a serves v2',
     )
-    stage.node.set(process_specs.ROUTER, split_percent=100, shadow_minimum_episodes=0)
+    context.node.set_parameters(process_specs.ROUTER, split_percent=100, shadow_minimum_episodes=0)
     trips = sum(robot.cage_trips for robot in board.robots.values())
-    stage.load(process_specs.CANDIDATE, 'v3')
-    stage.wait(lambda: version_of(board.canary.candidate) == 'v3', BROKEN_S, 'v3 is tried')
-    took_s = stage.wait(lambda: board.canary.state == 'rolled_back', BROKEN_S, 'v3 is rolled back')
+    context.load(process_specs.CANDIDATE, 'v3')
+    context.wait(lambda: version_of(board.canary.candidate) == 'v3', BROKEN_S, 'v3 is a candidate')
+    took_s = context.wait(
+        lambda: board.canary.state == 'rolled_back', BROKEN_S, 'v3 is rolled back'
+    )
     back_s, end = steady_time.now_s(), board.canary
     first_s = board.first_placed('v3')
-    stage.say(f'v3 is rolled back: {end.reason[:160]}')
-    stage.watch(AFTER_KILL_S)
+    context.add_event(f'v3 is rolled back: {end.reason[:160]}')
+    context.wait_for_s(AFTER_KILL_S)
     return {
-        # answers to copies may already tell the router enough; then no episode is given to v3
+        # the router may reject v3 by the replies to probes; then v3 receives no episode
         'shown': board.placed_after('v3', back_s + 1.0) == 0,
         'why': end.text,
         'episodes_with_v3': board.placed_after('v3', 0.0),
@@ -182,7 +186,7 @@ PHASE_FUNCTIONS: dict[str, Callable[[PhaseContext], Figures]] = {
 
 
 def holds_torch(pid: int) -> bool:
-    """Tell whether a process has torch in its memory map."""
+    """Return whether a process has torch in its memory map."""
     try:
         return 'libtorch' in Path(f'/proc/{pid}/maps').read_text()
     except OSError:

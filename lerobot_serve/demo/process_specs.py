@@ -1,4 +1,4 @@
-"""Who plays in the demo and what it is about: every process, every act. Plain; any thread."""
+"""Processes and phases of the demo. Plain; any thread."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from pathlib import Path
 
 ROUTER = '/policy_router'
 ROBOTS_LIMIT = 20
-# version -> its folder in config/policies; `reach` is also what a server serves when told nothing
+# version -> its folder in config/policies; `reach` is also the default of a server
 VERSIONS = {'v1': 'reach_v1', 'v2': 'reach', 'v3': 'reach_v3'}
 CHAMPIONS = ('a1', 'a2')
 CANDIDATE, SHADOW = 'b1', 'shadow'
 SLOTS = {'a1': 'a', 'a2': 'a', 'b1': 'b', 'shadow': 'prod'}
-# an attempt of the simulated arm
+# time limit of an attempt of the simulated arm
 ATTEMPT_S = 3.0
 SHADOW_EPISODES = 5
-# A small fleet and little time: a wider margin, and guards that can tell from less than the
-# defaults, which are for fleets
+# Small fleet, short run: a wider margin, and guards that decide on fewer samples than the
+# defaults, which suit fleets
 CANARY = {
     'canary.margin': 0.4,
     'canary.minimum_s': 0.0,
@@ -28,13 +28,13 @@ CANARY = {
     # one slow moment of a laptop is no slow policy
     'canary.max_latency_ratio': 0.0,
 }
-# act -> what its figures prove or refute, in the order in which they are played
+# phase -> the claim that its figures prove or refute, in order
 PHASE_CLAIMS = {
-    'serve': 'robots without weights are served',
-    'shadow': 'v2 is watched and drives nobody',
+    'serve': 'robots without weights execute chunks',
+    'shadow': 'v2 runs in shadow and controls no robot',
     'kill': 'a server is killed and no robot stops',
-    'canary': 'v2 takes over step by step',
-    'broken': 'v3 is rolled back on its own',
+    'canary': 'v2 is promoted step by step',
+    'broken': 'v3 is rolled back automatically',
 }
 PHASE_REQUIREMENTS = {'canary': {'shadow'}, 'broken': {'shadow', 'canary'}}
 
@@ -50,7 +50,7 @@ class ProcessSpec:
 
 
 def ordered_phases(names: Iterable[str]) -> list[str]:
-    """Return the acts of these names with those that they need, in order."""
+    """Return the named phases with those that they require, in order."""
     wanted = {'serve', *names}
     wanted = wanted.union(*(PHASE_REQUIREMENTS.get(name, ()) for name in wanted))
     return [name for name in PHASE_CLAIMS if name in wanted]
@@ -72,11 +72,11 @@ def server_spec(name: str, version: str, folder: Path, traces: Path) -> ProcessS
         'slot': SLOTS[name],
         'cpu_threads': 1,
         'status_period_s': 0.2,
-        # another version is loaded while it runs
+        # another version is loaded at run time
         'policy_root': str(folder),
         **policy_parameters(version, folder),
     }
-    # the shadow drives no robot: nothing of it has to be proved
+    # the shadow controls no robot, so the audit needs no trace of it
     if name != SHADOW:
         parameters['trace_folder'] = traces
     return ProcessSpec(name, 'policy_server', f'/{name}', parameters)
@@ -108,8 +108,7 @@ def robot_specs(name: str, seed: int, traces: Path) -> list[ProcessSpec]:
         'task': 'reach the red target',
         'codec': 'raw',
         'profile': 'wired',
-        # the demo shows that a canary takes a broken policy away; here each robot would stop first
-        # and wait for a person
+        # with the alarm each robot would stop and wait for a person before the canary rolls back
         'clamp_alarm_s': 0.0,
         'trace_folder': traces,
         'trace_images': 'none',
@@ -122,5 +121,5 @@ def robot_specs(name: str, seed: int, traces: Path) -> list[ProcessSpec]:
 
 
 def ros_list(names: Iterable[str]) -> str:
-    """Return names as the command line of a node takes them."""
+    """Return names as a list for the command line of a node."""
     return '[' + ', '.join(f"'{name}'" for name in names) + ']'

@@ -1,4 +1,4 @@
-"""The run of a demo as one HTML file that needs nothing else. Pure functions; any thread."""
+"""Renders a run of the demo as one self-contained HTML file. Pure functions; any thread."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ def html_report(board: Scoreboard, figures: dict[str, Any]) -> str:
             **how,
         ),
     ]
-    news = ''.join(
+    events = ''.join(
         f'<tr><td>{utc_time_of_day(m.time_s)}</td><td>{escape(m.text)}</td></tr>'
-        for m in board.moments
+        for m in board.events
     )
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -49,7 +49,7 @@ def html_report(board: Scoreboard, figures: dict[str, Any]) -> str:
         f'<title>lerobot_serve demo</title><style>{STYLE}</style></head><body>'
         f'<h1>lerobot_serve demo</h1><pre>{escape(as_text(figures))}</pre>'
         f'<h2>The arm under each version</h2><figure>{arm_animations(board)}</figure>'
-        f'{"".join(pictures)}<p>Times are UTC.</p><h2>What happened</h2><table>{news}</table>'
+        f'{"".join(pictures)}<p>Times are UTC.</p><h2>What happened</h2><table>{events}</table>'
         '</body></html>\n'
     )
 
@@ -58,7 +58,7 @@ def success_rates(board: Scoreboard) -> dict[str, Points]:
     """Return for each version the share of its last episodes that succeeded [%]."""
     lines: dict[str, list[tuple[float, float]]] = {}
     last: dict[str, list[bool]] = {}
-    for each in board.ended:
+    for each in board.ended_episodes:
         name = version_of(each.policy) or 'unknown'
         window = last.setdefault(name, [])
         window.append(each.success)
@@ -74,17 +74,17 @@ def round_trips(board: Scoreboard) -> dict[str, Points]:
 
 def arm_animations(board: Scoreboard) -> str:
     """Return the animation of the arm under each version."""
-    return arm_animation({version: board.film(version) for version in VERSIONS})
+    return arm_animation({version: board.longest_clip(version) for version in VERSIONS})
 
 
 def event_marks(board: Scoreboard) -> list[tuple[float, str]]:
-    """Return what is marked in every plot: promotions, roll-backs, deaths, other policies."""
-    return [(moment.time_s, moment.mark) for moment in board.moments if moment.mark]
+    """Return the marks of every plot: promotions, rollbacks, kills, other policies."""
+    return [(moment.time_s, moment.mark) for moment in board.events if moment.mark]
 
 
 def span_s(board: Scoreboard) -> tuple[float, float] | None:
-    """Return the stretch of time that every plot shows, None where nothing was seen."""
+    """Return the time range of every plot, None without data."""
     times = [time_s for line in (board.shares, board.divergences) for time_s, _ in line]
     times += [time_s for line in board.round_trips_ms.values() for time_s, _ in line]
-    times += [each.time_s for each in (*board.ended, *board.moments)]
+    times += [each.time_s for each in (*board.ended_episodes, *board.events)]
     return (min(times), max(times)) if times else None

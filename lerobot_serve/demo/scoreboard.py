@@ -1,8 +1,8 @@
 """
-What was seen of a run, as figures over time.
+Figures of a run of the demo over time.
 
-The executor thread deposits, the main thread reads; a lock keeps what is read whole. Times are
-seconds since 1970, as pictures want them.
+The executor thread deposits, the main thread reads; a lock keeps related figures consistent. Times
+are seconds since 1970, for the charts.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from lerobot_serve.demo.arm_animation import ArmClip, ArmFrame
 
 @dataclass(frozen=True, slots=True)
 class EndedEpisode:
-    """One episode with a verdict."""
+    """One episode with its outcome."""
 
     time_s: float
     robot: str
@@ -27,7 +27,7 @@ class EndedEpisode:
 
 @dataclass(frozen=True, slots=True)
 class DemoEvent:
-    """Something that happened once: for the list of news and, with a short `mark`, in plots."""
+    """One event: for the list of events and, with a short `mark`, in plots."""
 
     time_s: float
     text: str
@@ -37,12 +37,12 @@ class DemoEvent:
 @dataclass(slots=True)
 class RobotStatus:
     """
-    One robot as it tells of itself. `max_action_gap_s` is the longest time between two actions of a policy in
-    one episode, `max_episode_gap_s` that from the last one of an episode to the first one of the next.
+    State and figures of one robot. `max_action_gap_s` is the longest time between two policy
+    actions of an episode, `max_episode_gap_s` that between two episodes.
     """
 
     state: str = '?'
-    # stalls that had been counted when it last had something to play
+    # count of stalls when it last had actions to execute
     stalls_when_last_playing: int = 0
     reason: str = ''
     policy: str = ''
@@ -57,7 +57,7 @@ class RobotStatus:
     round_trip_ms: float = 0.0
     queue_s: float = 0.0
     executed: int = 0
-    oldest_age_s: float = 0.0
+    max_action_age_s: float = 0.0
     last_action_s: float = 0.0
     last_action_episode: str = ''
     max_action_gap_s: float = 0.0
@@ -65,28 +65,28 @@ class RobotStatus:
 
     def set_state(self, state: str, stalls: int) -> None:
         """
-        Note the state; IDLE where nothing is to be played and the edge counts no stall: between
-        two episodes, or paused.
+        Set the state; IDLE when the queue is empty and the edge counts no stall: between episodes,
+        or paused.
         """
         is_idle = state == 'STALLED' and stalls == self.stalls_when_last_playing
         if state != 'STALLED':
             self.stalls_when_last_playing = stalls
         self.state, self.stalls = ('IDLE' if is_idle else state), stalls
 
-    def play(self, now_s: float, episode_id: str, age_s: float) -> None:
-        """Note an action of a policy."""
+    def add_action(self, now_s: float, episode_id: str, age_s: float) -> None:
+        """Add an action of a policy."""
         since_s = now_s - self.last_action_s if self.last_action_s else 0.0
         if episode_id == self.last_action_episode:
             self.max_action_gap_s = max(self.max_action_gap_s, since_s)
         else:
             self.max_episode_gap_s = max(self.max_episode_gap_s, since_s)
         self.last_action_s, self.last_action_episode = now_s, episode_id
-        self.oldest_age_s = max(self.oldest_age_s, age_s)
+        self.max_action_age_s = max(self.max_action_age_s, age_s)
 
 
 @dataclass(slots=True)
 class CanaryStatus:
-    """Where the canary stands."""
+    """State of the canary."""
 
     state: str = 'off'
     share_percent: int = 0
@@ -100,13 +100,13 @@ class CanaryStatus:
 
     @property
     def reason(self) -> str:
-        """The text without the state that it begins with."""
+        """The text without its leading state."""
         return self.text.removeprefix(f'{self.state.replace("_", " ")}: ')
 
 
 @dataclass(slots=True)
 class ShadowStatus:
-    """What is known of the policy in shadow."""
+    """State of the policy in shadow."""
 
     policy: str = ''
     live: str = ''
@@ -115,7 +115,7 @@ class ShadowStatus:
     divergence: float = float('nan')
     trips: int = 0
     latency_ms_p50: float = 0.0
-    lacking: str = ''
+    unmet_requirements: str = ''
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,15 +145,15 @@ class Scoreboard:
 
     def __init__(self, robots: list[str]) -> None:
         self.lock = threading.Lock()
-        self.news = threading.Event()
+        self.changed = threading.Event()
         self.robots = {name: RobotStatus() for name in robots}
         self.canary, self.shadow = CanaryStatus(), ShadowStatus()
         self.slots: dict[str, SlotStatus] = {}
         self.verdict = ''
-        self.ended: list[EndedEpisode] = []
-        self.moments: list[DemoEvent] = []
-        # episode -> policy that it was placed with; how many were placed with each
-        self.placed: dict[str, str] = {}
+        self.ended_episodes: list[EndedEpisode] = []
+        self.events: list[DemoEvent] = []
+        # episode -> policy that it was placed with
+        self.policy_of_episode: dict[str, str] = {}
         self.placements: list[tuple[float, str]] = []
         self.ages_ms: list[float] = []
         # over time: share of the candidate, round trips of each policy, divergence
@@ -164,44 +164,44 @@ class Scoreboard:
         self.targets: dict[str, tuple[float, float]] = {}
         self.clips: dict[tuple[str, str], ArmClip] = {}
 
-    def happened(self, time_s: float, text: str, mark: str = '') -> None:
-        """Note something for the list of news and, with a mark, for plots. Any thread."""
+    def add_event(self, time_s: float, text: str, mark: str = '') -> None:
+        """Add an event to the list and, with a mark, to the plots. Any thread."""
         with self.lock:
-            self.moments.append(DemoEvent(time_s, text, mark))
-        self.news.set()
+            self.events.append(DemoEvent(time_s, text, mark))
+        self.changed.set()
 
     def add_arm_frame(self, robot: str, frame: ArmFrame) -> None:
-        """Note how an arm stands, under the policy that drives it. Executor."""
+        """Add the pose of an arm, under the policy that controls it. Executor."""
         with self.lock:
             version = version_of(self.robots[robot].policy)
             if version:
                 self.clips.setdefault((robot, version), ArmClip()).add(frame)
 
-    def film(self, version: str) -> list[ArmFrame]:
-        """Return the longest clip of a version, empty when it drove nothing."""
+    def longest_clip(self, version: str) -> list[ArmFrame]:
+        """Return the longest clip of a version, empty when it controlled no robot."""
         with self.lock:
             clips = [clip for (_, of), clip in self.clips.items() if of == version]
             longest = max(clips, key=lambda clip: clip.length_s, default=ArmClip())
             return list(longest.frames)
 
     def slot(self, name: str) -> SlotStatus:
-        """Return what the router told of a slot, a blank before it told."""
+        """Return the state of a slot, unknown before the first message."""
         return self.slots.get(name) or SlotStatus()
 
     def replica_state(self, slot: str, server: str) -> str:
-        """Return what the router thinks of a server, empty before it told."""
+        """Return the state of a server at the router, empty before the first message."""
         found = self.slot(slot).replicas.get(server)
         return found.state if found else ''
 
     def busiest(self, slot: str) -> str:
-        """Return the server of a slot that has answered most."""
+        """Return the server of a slot with the most replies."""
         replicas = self.slot(slot).replicas
         return max(replicas, key=lambda name: replicas[name].answers)
 
     def successes(self) -> dict[str, tuple[int, int]]:
         """Return for each policy how many episodes succeeded, of how many."""
         with self.lock:
-            ended = list(self.ended)
+            ended = list(self.ended_episodes)
         good = Counter(each.policy for each in ended if each.success)
         return {name: (good[name], of) for name, of in Counter(e.policy for e in ended).items()}
 

@@ -1,7 +1,7 @@
 """
-What a person sees while the demo runs: a live view on a terminal, lines elsewhere.
+Shows the demo while it runs: a live view on a terminal, lines elsewhere.
 
-The main thread; reads the scoreboard, changes nothing.
+The main thread; only reads the scoreboard.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rich.text import Text
 from lerobot_serve.demo.scoreboard import Scoreboard, version_of
 
 LINE_EVERY_S, DRAW_EVERY_S = 5.0, 0.25
-NEWS, PICTURE_COLUMNS = 8, 110
+EVENTS_SHOWN, PICTURE_COLUMNS = 8, 110
 FONTS = re.compile(r'@font-face \{.*?\}\s*', re.DOTALL)
 COLOURS = {'STREAMING': 'green', 'HEALTHY': 'green', 'READY': 'green', 'promoted': 'green'}
 COLOURS |= dict.fromkeys(('DEGRADED', 'RECONNECTING', 'SUSPECT', 'DRAINED', 'PROBING'), 'yellow')
@@ -28,7 +28,7 @@ COLOURS |= dict.fromkeys(('STALLED', 'DEAD', 'DOWN', 'AWAY', 'STRANGER', 'rolled
 
 
 class Screen:
-    """Use as a context manager; `show` draws what has changed, not more often than is seen."""
+    """Use as a context manager; `refresh` redraws at a limited rate."""
 
     def __init__(
         self, board: Scoreboard, claims: Mapping[str, str], console: Console | None = None
@@ -38,7 +38,7 @@ class Screen:
         self._live = Live(console=self._console, auto_refresh=False, transient=True)
         self._marks = dict.fromkeys(claims, '  ')
         self._drawn_s = 0.0
-        self._told = 0
+        self._printed_events = 0
 
     def __enter__(self) -> Screen:
         if self._console.is_terminal:
@@ -49,49 +49,51 @@ class Screen:
         if self._console.is_terminal:
             self._live.stop()
 
-    def mark(self, act: str, mark: str) -> None:
-        """Show that an act begins, has shown what it claims, or has not."""
-        self._marks[act] = mark
+    def mark_phase(self, phase: str, mark: str) -> None:
+        """Show that a phase begins, has proved its claim, or has not."""
+        self._marks[phase] = mark
         if not self._console.is_terminal and mark == '->':
-            print(f'-> {self._claims[act]}', flush=True)
+            print(f'-> {self._claims[phase]}', flush=True)
         self._drawn_s = 0.0
-        self.show()
+        self.refresh()
 
-    def show(self) -> None:
+    def refresh(self) -> None:
         now_s = time.monotonic()
         if self._console.is_terminal:
             if now_s - self._drawn_s >= DRAW_EVERY_S:
                 self._drawn_s = now_s
                 self._live.update(self._view(), refresh=True)
             return
-        moments = self._board.moments
-        for moment in moments[self._told :]:
-            print(f'   {local_time_text(moment.time_s)} {moment.text}', flush=True)
-        self._told = len(moments)
+        events = self._board.events
+        for event in events[self._printed_events :]:
+            print(f'   {local_time_text(event.time_s)} {event.text}', flush=True)
+        self._printed_events = len(events)
         if now_s - self._drawn_s >= LINE_EVERY_S:
             self._drawn_s = now_s
             print(f'   {status_line(self._board)}', flush=True)
 
     def picture(self) -> str:
-        """Return the present view as SVG."""
+        """Return the current view as SVG."""
         console = Console(record=True, file=io.StringIO(), width=PICTURE_COLUMNS)
         console.print(self._view())
-        # the picture must need nothing from elsewhere: fonts of the reader will do
+        # no reference to fonts on the web: the picture must be self-contained
         return FONTS.sub('', console.export_svg(title='lerobot-serve demo'))
 
     def _view(self) -> Group:
         with self._board.lock:
-            news = self._board.moments[-NEWS:]
-        acts = Text(
+            latest = self._board.events[-EVENTS_SHOWN:]
+        phase_lines = Text(
             '\n'.join(f'{self._marks[name]} {claim}' for name, claim in self._claims.items())
         )
-        told = Text('\n'.join(f'{local_time_text(each.time_s)} {each.text}' for each in news))
+        event_lines = Text(
+            '\n'.join(f'{local_time_text(each.time_s)} {each.text}' for each in latest)
+        )
         return Group(
-            Panel(acts, title='lerobot_serve demo', title_align='left'),
+            Panel(phase_lines, title='lerobot_serve demo', title_align='left'),
             robots_table(self._board),
             slots_table(self._board),
-            Panel(candidate_text(self._board), title='candidates', title_align='left'),
-            Panel(told, title='news', title_align='left', height=NEWS + 2),
+            Panel(candidate_text(self._board), title='rollout', title_align='left'),
+            Panel(event_lines, title='events', title_align='left', height=EVENTS_SHOWN + 2),
         )
 
 
@@ -144,7 +146,7 @@ def slots_table(board: Scoreboard) -> Table:
 
 
 def candidate_text(board: Scoreboard) -> Text:
-    """Return what is known of the policy in shadow and of the one on its way."""
+    """Return the state of the shadow and of the canary."""
     shadow, canary = board.shadow, board.canary
     state = canary.state.replace('_', ' ')
     return Text.assemble(
@@ -157,7 +159,7 @@ def candidate_text(board: Scoreboard) -> Text:
 
 
 def status_line(board: Scoreboard) -> str:
-    """Return the present where there is no terminal."""
+    """Return the state in one line, for output without a terminal."""
     robots = ' '.join(robot.state.lower() for robot in board.robots.values())
     rates = ', '.join(
         f'{version_of(policy) or "?"} {good}/{of}'

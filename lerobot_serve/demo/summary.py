@@ -1,4 +1,4 @@
-"""Every figure of a run of the demo, for machines and for people. Pure; any thread."""
+"""Summarizes a run of the demo as JSON and as text. Pure; any thread."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ Figures = dict[str, Any]
 
 def summarize_run(
     board: Scoreboard,
-    acts: Mapping[str, Figures],
+    phases: Mapping[str, Figures],
     proof: Figures,
     exit_status: Mapping[str, int],
     seconds: float,
     error: str = '',
 ) -> Figures:
-    """Return the figures; `ok` is whether each act showed what it claims."""
+    """Return the figures; `ok` is whether each phase proved its claim."""
     robots = board.robots.values()
     drops: Counter[str] = Counter()
     for robot in robots:
         drops.update(robot.drops)
-    shown = all(each['shown'] for each in acts.values())
+    shown = all(each['shown'] for each in phases.values())
     return {
         'ok': shown and not error and proof.get('violations') == 0,
         'error': error,
         'seconds': round(seconds, 1),
-        'acts': dict(acts),
+        'acts': dict(phases),
         'audit': proof,
         'episodes': {
             version_of(policy) or 'unknown': {'ended': of, 'successes': good}
@@ -45,7 +45,7 @@ def summarize_run(
                 'cage_trips': robot.cage_trips,
                 'ticks': robot.ticks,
                 'ticks_missed': robot.ticks_missed,
-                'oldest_action_s': round(robot.oldest_age_s, 3),
+                'oldest_action_s': round(robot.max_action_age_s, 3),
             }
             for name, robot in board.robots.items()
         },
@@ -61,14 +61,14 @@ def summarize_run(
 
 
 def as_text(figures: Figures) -> str:
-    """Return the summary for a person."""
+    """Return the summary as text."""
     lines = [f'In {figures["seconds"]:.0f} s:']
-    for act, found in figures['acts'].items():
-        mark = 'ok ' if found['shown'] else 'NOT'
-        lines.append(f'  {mark} {PHASE_CLAIMS[act]}: {PHASE_TEXT[act](found)}')
+    for phase, found in figures['acts'].items():
+        mark = 'ok    ' if found['shown'] else 'FAILED'
+        lines.append(f'  {mark} {PHASE_CLAIMS[phase]}: {PHASE_TEXT[phase](found)}')
     proof = figures['audit']
     if proof:
-        mark = 'ok ' if proof['violations'] == 0 else 'NOT'
+        mark = 'ok    ' if proof['violations'] == 0 else 'FAILED'
         lines.append(f'  {mark} audit of {proof["traces"]} traces: {audit_text(proof)}')
     lines.append('')
     for version, rate in sorted(figures['episodes'].items()):
@@ -101,7 +101,7 @@ def kill_text(found: Figures) -> str:
         f'{found["robots_stalled"]} robots ran out of actions; at most '
         f'{found["longest_gap_ms"]:.0f} ms from one to the next, '
         f'{found["longest_pause_between_episodes_ms"]:.0f} ms from one episode to the next; '
-        f'missed after {found["missed_after_s"]:.1f} s'
+        f'marked unavailable after {found["missed_after_s"]:.1f} s'
     )
 
 
@@ -122,7 +122,7 @@ def broken_text(found: Figures) -> str:
 def audit_text(proof: Figures) -> str:
     return (
         f'{proof["judged"]} commands, requests and episodes judged, {proof["violations"]} '
-        f'violations; {proof["without_end"]} trace without an end, of the server that was killed'
+        f'violations; {proof["without_end"]} trace without an end, of the killed server'
     )
 
 

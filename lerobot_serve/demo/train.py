@@ -192,7 +192,7 @@ def policy_request(scene: ReachScene) -> PolicyRequest:
 
 
 def success_outcomes(policy: Policy, seed: int, attempts: int = ATTEMPTS) -> list[AttemptResult]:
-    """Return how the attempts of several robots end; each asks anew after EXECUTED_ROWS rows."""
+    """Return how the attempts of several robots end; a chunk lasts EXECUTED_ROWS rows."""
     scenes = [
         ReachScene(Arm(), np.random.default_rng((seed, robot)), attempt_s=ATTEMPT_S)
         for robot in range(ROBOTS)

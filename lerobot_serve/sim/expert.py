@@ -57,7 +57,7 @@ def expert_chunk(
     Return joint targets that bring the hand to a place: rows x 6, float32, radians, `dt_s` apart.
 
     The fastest joint runs at SPEED_RAD_S and all settle together. Each row follows from the one
-    before alone, so planning anew on the way gives the same path. Any thread.
+    before alone, so replanning on the way gives the same path. Any thread.
     """
     goal, pose = inverse_kinematics(positions, target_xy), np.array(positions, float)
     chunk = np.empty((rows, len(pose)), np.float32)

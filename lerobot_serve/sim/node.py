@@ -1,9 +1,9 @@
 """
 The node sim_robot: joint states and two cameras out, joint commands in.
 
-The thread `simulate` owns arm and scene; the executor deposits commands. It is also the judge of
-its own task: the end of an attempt is published as EpisodeOutcome, and the edge controller is told
-to begin the next episode.
+The thread `simulate` owns arm and scene; the executor deposits commands. The node also judges its
+own task: it publishes the end of an attempt as EpisodeOutcome and calls the reset of the edge
+controller, which begins the next episode.
 """
 
 from __future__ import annotations

@@ -20,15 +20,15 @@ class SimParameters:
     attempt_s: float = parameter(
         8.0, 'an attempt fails after this', unit='s', low=0.5, high=3600.0, live=True
     )
-    seed: int = parameter(0, 'decides where the targets appear', low=0)
+    seed: int = parameter(0, 'seed of the target positions', low=0)
     edge: str = parameter(
         'edge_controller',
-        'name of the edge controller whose episode ends with an attempt; empty: nobody is told',
+        'edge controller whose episode ends with an attempt; empty: no reset is called',
     )
     outcome_topic: str = parameter(
         '',
-        'full name of one more topic on which the end of each attempt is told: ~/outcome of a '
-        'router; empty: only episode_outcome',
+        'full name of a second topic for episode outcomes: ~/outcome of a router; empty: only '
+        'episode_outcome',
     )
 
     def check(self) -> None:

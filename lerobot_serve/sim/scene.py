@@ -35,7 +35,7 @@ class AttemptResult:
 
 class ReachScene:
     """
-    Attempts, one after the other, with an arm that somebody else moves.
+    Attempts, one after the other, with an arm that the caller moves.
 
     Belongs to one thread at a time. The targets depend only on the generator and on where the hand
     is when one is drawn.

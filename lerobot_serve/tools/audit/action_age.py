@@ -1,11 +1,11 @@
-"""No executed action is older than the bound of its edge. One thread."""
+"""Checks that no executed action is older than max_action_age_s of its edge. One thread."""
 
 from __future__ import annotations
 
 from lerobot_serve.tools.audit.check import RunCheck
 from lerobot_serve.tools.traces.fields import number, Record, text
 
-# of a nanosecond clock, written in seconds
+# rounding of a nanosecond clock written in seconds
 ROUNDING_S = 1e-6
 
 
@@ -15,9 +15,9 @@ class ActionAgeCheck(RunCheck):
     CHECKS = ('age',)
     KINDS = ('executed',)
     ROLES = ('edge',)
-    WHY_NOT = 'no action of a chunk was executed'
+    NOT_JUDGED_REASON = 'no action of a chunk was executed'
 
-    def see(self, record: Record) -> None:
+    def observe(self, record: Record) -> None:
         if text(record, 'rung') != 'play':
             return
         bound_s = number(self.run.parameters, 'max_action_age_s')
@@ -27,6 +27,8 @@ class ActionAgeCheck(RunCheck):
         self.tally.judged += 1
         age_s = number(record, 'age_s')
         if age_s is None or age_s < 0:
-            self.tally.violated(f'age_s is {record.get("age_s")!r}: nobody knows how old it is')
+            self.tally.add_violation(
+                f'age_s is {record.get("age_s")!r}: age of the action is unknown'
+            )
         elif age_s > bound_s + ROUNDING_S:
-            self.tally.violated(f'{age_s:g} s old, max_action_age_s is {bound_s:g}')
+            self.tally.add_violation(f'{age_s:g} s old, max_action_age_s is {bound_s:g}')

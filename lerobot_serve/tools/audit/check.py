@@ -1,4 +1,4 @@
-"""What one check found in one run: what was judged, what was violated. Plain; one thread."""
+"""Base class of the checks of one run, and their counts of violations and gaps. One thread."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from lerobot_serve.tools.traces.fields import Record
 from lerobot_serve.tools.traces.trace_run import LinePosition, TraceRun
 
-# check -> what it says when it holds
+# check -> the statement that it verifies
 CHECKS = {
     'age': 'no action was executed that is older than max_action_age_s',
-    'finite': 'every command is made of numbers',
+    'finite': 'every command has finite values only',
     'position': 'no command is outside its limits',
     'step': 'no command is further from the one before than a step may go',
     'rows': 'every action played is a row of a chunk, unchanged, and in order',
@@ -22,13 +22,13 @@ CHECKS = {
     'drops': 'the records of what was lost add up to the footer',
     'whole': 'the trace has no damage, all its footers, and lost nothing',
 }
-# of the trace itself: these alone say nothing of the driving
+# of the trace itself: these alone say nothing about the commands
 TRACE_CHECKS = frozenset({'drops', 'whole'})
 
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """One line that breaks a check, or behind which something is missing, and how."""
+    """One line that violates a check, or after which a record is missing, and the reason."""
 
     check: str
     file: str
@@ -38,8 +38,10 @@ class Violation:
 
 class CheckTally:
     """
-    `judged` counts what could be looked at, `gaps` what is missing; `why_not` says why it may be
-    nothing, `partly` what of the check was left out.
+    Counts of one check in one run.
+
+    `judged` counts what was checked, `gaps` what is missing. `why_not` is the reason when nothing
+    was judged, `partly` names what the check skipped.
     """
 
     def __init__(self, check: str, run: TraceRun, why_not: str = '', *, show: int) -> None:
@@ -49,51 +51,53 @@ class CheckTally:
         self.shown: list[Violation] = []
         self._show = show
 
-    def violated(self, text: str, place: LinePosition | None = None) -> None:
-        """Count a violation at a line, the present one when none is named."""
+    def add_violation(self, text: str, place: LinePosition | None = None) -> None:
+        """Count a violation at a line, by default the current one."""
         self.violations += 1
-        self._list(text, place)
+        self._show_violation(text, place)
 
-    def incomplete(self, text: str, place: LinePosition | None = None) -> None:
-        """Count what is missing there; it contradicts nothing."""
+    def add_gap(self, text: str, place: LinePosition | None = None) -> None:
+        """Count a missing record; a gap is no violation."""
         self.gaps += 1
-        self._list(text, place)
+        self._show_violation(text, place)
 
-    def _list(self, text: str, place: LinePosition | None) -> None:
+    def _show_violation(self, text: str, place: LinePosition | None) -> None:
         if len(self.shown) < self._show:
             self.shown.append(Violation(self.check, *(place or self.run.place), text))
 
-    def withdraw(self, why_not: str) -> None:
-        """What was found proves nothing."""
+    def retract(self, why_not: str) -> None:
+        """Discard the violations: the traces do not prove them."""
         self.judged = self.violations = 0
         self.shown, self.why_not = [], why_not
 
 
 class RunCheck:
     """
-    Looks at the records of some kinds of one run and tells its tallies.
+    Checks the records of some kinds of one run and counts in its tallies.
 
-    A subclass names its checks, the kinds it wants to see and the roles it is for (all when none
-    is named).
+    A subclass names its checks, the record kinds it observes and the roles it applies to (all when
+    none is named).
     """
 
     CHECKS: Sequence[str] = ()
     KINDS: Sequence[str] = ()
     ROLES: Sequence[str] = ()
-    WHY_NOT = ''
+    NOT_JUDGED_REASON = ''
 
     def __init__(self, run: TraceRun, *, show: int) -> None:
         self.run = run
-        self.tallies = [CheckTally(check, run, self.WHY_NOT, show=show) for check in self.CHECKS]
+        self.tallies = [
+            CheckTally(check, run, self.NOT_JUDGED_REASON, show=show) for check in self.CHECKS
+        ]
 
     @property
     def tally(self) -> CheckTally:
-        """The first of its tallies; most have one."""
+        """The first tally; most checks have only one."""
         return self.tallies[0]
 
-    def see(self, record: Record) -> None:
-        """Look at the record that the run handed out last."""
+    def observe(self, record: Record) -> None:
+        """Check the last record that the run yielded."""
         raise NotImplementedError
 
     def finish(self) -> None:
-        """The run is at its end."""
+        """Judge what is only known at the end of the run."""

@@ -1,9 +1,9 @@
 """
-Nothing is blended: what is played are the rows of chunks, unchanged and in order.
+Checks that executed actions are rows of chunks, unchanged and in order.
 
-Within one chunk the row never falls, and no chunk is followed by an earlier one. One row is the
-same numbers each time it appears. With `interpolation` the steps between two rows have the number
-of the later one, so that their numbers cannot be judged; their order can. One thread.
+Within one chunk the row number never decreases, and no chunk follows a later one. A row has the
+same values each time it appears. With `interpolation` the steps between two rows carry the number
+of the later one, so their values are not judged; their order is. One thread.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from lerobot_serve.tools.traces.fields import integer, is_later_session, Record,
 
 
 class PlayedRow(NamedTuple):
-    """Where an action comes from, and what it was."""
+    """Origin and values of one executed action."""
 
     epoch: int
     seq: int
@@ -30,55 +30,55 @@ class ChunkRowsCheck(RunCheck):
     CHECKS = ('rows',)
     KINDS = ('executed',)
     ROLES = ('edge',)
-    WHY_NOT = 'no action of a chunk was executed'
+    NOT_JUDGED_REASON = 'no action of a chunk was executed'
 
     def __init__(self, *arguments: Any, **more: Any) -> None:
         super().__init__(*arguments, **more)
         self._last: PlayedRow | None = None
 
-    def see(self, record: Record) -> None:
+    def observe(self, record: Record) -> None:
         if text(record, 'rung') != 'play':
             return
         self.tally.judged += 1
         wrong = self._violation_text(record)
         if wrong:
-            self.tally.violated(wrong)
+            self.tally.add_violation(wrong)
 
     def _violation_text(self, record: Record) -> str:
-        """Return what is wrong, empty when nothing is."""
+        """Return the violation, empty when there is none."""
         raw = record.get('raw')
         if text(record, 'verdict') == 'pass' and not is_same_float32(raw, record.get('caged')):
-            return 'it passed the cage, but what was commanded is not what was wanted'
+            return 'verdict is pass, but the commanded values differ from the chunk row'
         numbers = [integer(record, name) for name in ('session_epoch', 'seq', 'chunk_row')]
         if None in numbers:
-            return 'it names no session_epoch, seq and chunk_row: nobody knows whence it comes'
+            return 'session_epoch, seq or chunk_row is missing: origin of the action is unknown'
         row = PlayedRow(*numbers, raw)
         wrong = self._last and out_of_order(self._last, row)
         if wrong:
-            # one that does not belong here is nothing to measure the next one by
+            # a row out of order is no reference for the next one
             return wrong
         before, self._last = self._last, row
         if self.run.parameters.get('interpolation', 1) != 1:
-            self.tally.partly = 'with interpolation, what is between two rows is not judged'
+            self.tally.partly = 'with interpolation, values between two rows are not judged'
         elif before and before[:3] == row[:3] and not is_same_float32(before.raw, raw):
-            return f'row {row.row} of request {row.seq} is not what it was a step before'
+            return f'row {row.row} of request {row.seq} differs from the step before'
         return ''
 
 
 def out_of_order(before: PlayedRow, row: PlayedRow) -> str:
-    """Return how a row may not follow on another, empty when it may."""
+    """Return why a row may not follow another, empty when it may."""
     if row.epoch != before.epoch:
         is_later = is_later_session(row.epoch, before.epoch)
-        return '' if is_later else f'session {row.epoch} comes behind {before.epoch}'
+        return '' if is_later else f'session {row.epoch} follows {before.epoch}'
     if row.seq != before.seq:
         is_later = row.seq > before.seq
-        return '' if is_later else f'request {row.seq} comes behind {before.seq}'
+        return '' if is_later else f'request {row.seq} follows {before.seq}'
     is_later = row.row >= before.row
-    return '' if is_later else f'row {row.row} of request {row.seq} comes behind {before.row}'
+    return '' if is_later else f'row {row.row} of request {row.seq} follows row {before.row}'
 
 
 def is_same_float32(first: Any, second: Any) -> bool:
-    """Tell whether two actions are the same float32; one of them may be written as double."""
+    """Return whether two actions are equal as float32; one may be written as double."""
     if type(first) is not list or type(second) is not list or len(first) != len(second):
         return False
     try:

@@ -1,8 +1,8 @@
 """
-The limits that a header names, read anew: the audit shares no code with the cage that it judges.
+Decodes the limits of a trace header; shares no code with the cage that the audit judges.
 
-What is bounded here is what a trace can prove: the position of each command and its step from the
-command before. Acceleration and lead need what was measured, which a trace does not have. Pure.
+A trace proves the position of each command and its step from the command before. Acceleration and
+lead need the measured state, which a trace does not have. Pure functions.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import Any
 
 from lerobot_serve.tools.traces.fields import number, Record, text
 
-# what a float32 may be away from the number it stands for
+# relative rounding error of a float32
 ROUNDING = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
 class CommandBounds:
-    """One value for each action; `step` is for one control step."""
+    """One value per action; `step` is the largest change in one control step."""
 
     names: tuple[str, ...]
     low: tuple[float, ...]
@@ -32,7 +32,7 @@ class CommandBounds:
 
 
 def read_bounds(value: Any) -> CommandBounds:
-    """Return what the parameter `limits` says: JSON, as a text or as it is. Raises ValueError."""
+    """Decode the parameter `limits`: a JSON object, or its text. Raises ValueError."""
     content = _opened(value)
     step_s = number(content, 'step_s')
     rows = content.get('actions')
@@ -57,7 +57,7 @@ def _opened(value: Any) -> Record:
 
 
 def _row(row: Any, step_s: float) -> tuple[str, float, float, float, bool]:
-    """Return one of each field of Bounds. Raises ValueError."""
+    """Return one value of each field of CommandBounds. Raises ValueError."""
     if type(row) is not dict or row.get('motion') not in ('position', 'velocity'):
         raise ValueError('the limits of the header have an action without a motion')
     is_velocity = row['motion'] == 'velocity'

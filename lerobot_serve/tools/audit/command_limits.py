@@ -1,11 +1,10 @@
 """
-Every command of an edge is made of numbers and within its limits.
+Checks that every command of an edge is finite and within its limits.
 
-A robot may have been put outside its limits by hand. The cage then lets it come back but go no
-further out, so a command outside is a violation unless it is no further out than the one before.
-Steps are judged between two control steps that follow on each other: after a pause the robot may
-be elsewhere, and only the cage knew where. What an immediate interlock forces may go further than
-a step. One thread.
+A person may have moved the robot outside its limits. The cage then permits the way back only, so a
+command outside is a violation unless it is no further out than the one before. Steps are judged
+between consecutive control steps: after a pause only the cage knows the position of the robot. A
+command forced by an immediate interlock may exceed the step. One thread.
 """
 
 from __future__ import annotations
@@ -17,17 +16,17 @@ from lerobot_serve.tools.audit.command_bounds import CommandBounds, ROUNDING
 from lerobot_serve.tools.traces.fields import integer, is_number, Record, text
 
 Command = list[float]
-# how an edge says that an interlock acts
+# in the reason of a command that an interlock forced
 INTERLOCK_PHRASE = ' forces '
 
 
 class CommandLimitsCheck(RunCheck):
-    """See the module. `last` is what was commanded last, at the control step `tick`."""
+    """See the module."""
 
     CHECKS = ('finite', 'position', 'step')
     KINDS = ('executed',)
     ROLES = ('edge',)
-    WHY_NOT = 'nothing was commanded'
+    NOT_JUDGED_REASON = 'nothing was commanded'
 
     def __init__(self, *arguments: Any, **more: Any) -> None:
         super().__init__(*arguments, **more)
@@ -35,31 +34,31 @@ class CommandLimitsCheck(RunCheck):
         self._last: Command | None = None
         self._tick: int | None = None
 
-    def see(self, record: Record) -> None:
+    def observe(self, record: Record) -> None:
         tick, before = integer(record, 'tick'), self._tick
         follows = tick is not None and before is not None and tick == before + 1
         last = self._last if follows else None
         self._tick = tick
         if 'caged' not in record:
-            # a step without a command is one without motion
+            # a step without a command does not move the robot
             self._last = last
             return
         self._last = self._judge(record, last)
 
     def _judge(self, record: Record, last: Command | None) -> Command | None:
-        """Return the command, None when it is none."""
+        """Return the command, None when it is invalid."""
         caged, bounds = record['caged'], self.run.bounds
         self._finite.judged += 1
         if type(caged) is not list or not caged or not all(map(is_number, caged)):
-            self._finite.violated('what was commanded is not made of numbers')
+            self._finite.add_violation('command has values that are not finite')
             return None
         if bounds is None:
             self._position.why_not = self._step.why_not = self.run.no_bounds_reason
             return None
         self._position.judged += 1
         if len(caged) != len(bounds.names):
-            self._position.violated(
-                f'{len(caged)} numbers were commanded, the limits are for {len(bounds.names)}'
+            self._position.add_violation(
+                f'command has {len(caged)} values, the limits have {len(bounds.names)}'
             )
             return None
         self._check_position(caged, last, bounds)
@@ -80,7 +79,7 @@ class CommandLimitsCheck(RunCheck):
             before = None if last is None else last[joint]
             if before is not None and (before <= value < low or high < value <= before):
                 continue
-            self._position.violated(
+            self._position.add_violation(
                 f'{bounds.names[joint]} is commanded to {value:g}, its limits are '
                 f'{low:.6g} to {high:.6g}'
             )
@@ -94,12 +93,12 @@ class CommandLimitsCheck(RunCheck):
             way = abs(value - before)
             if way <= step or way <= step + ROUNDING * max(1.0, abs(value)):
                 continue
-            # who is stopped may be told at once that velocities are to rest
+            # an interlock or a stop may change a velocity at once
             if bounds.names[joint] in bounds.immediate and forced:
                 continue
             if is_stop and bounds.is_velocity[joint] and abs(value) <= abs(before):
                 continue
-            self._step.violated(
+            self._step.add_violation(
                 f'{bounds.names[joint]} goes from {before:g} to {value:g}, a step may be {step:g}'
             )
             return

@@ -1,4 +1,4 @@
-"""All checks over all runs, and the result. One thread; reads files, writes none."""
+"""Runs all checks over all runs and combines the results. One thread; only reads files."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from lerobot_serve.tools.traces.fields import Record
 from lerobot_serve.tools.traces.runs import merge_by_time, open_runs, TimedRecords
 from lerobot_serve.tools.traces.trace_run import TraceRun
 
-# of one run each; the trace itself first, since the others ask what it found
+# of one run each; integrity comes first, since the others use its result
 RUN_CHECKS: tuple[type[RunCheck], ...] = (
     TraceIntegrityCheck,
     ActionAgeCheck,
@@ -33,30 +33,31 @@ RUN_CHECKS: tuple[type[RunCheck], ...] = (
     PrefixPolicyCheck,
 )
 SHOWN_DEFAULT = 5
+NO_TRACE_COVERS_IT = 'no trace covers this check'
 RUNS_APART = 1 << 32
 
 
 class CheckStatus(Enum):
-    """What there is to say of a check."""
+    """Result of a check."""
 
     HOLDS = 'holds'
-    # the oldest parts were removed, or one of the traces does not record what the check needs
+    # the oldest parts were removed, or a trace lacks what the check needs
     HOLDS_AS_RECORDED = 'holds_as_recorded'
-    # the end of a trace, a part or records are missing that should be there
+    # the end of a trace, a part or records are missing
     INCOMPLETE = 'incomplete'
-    VIOLATED = 'violated'
+    VIOLATED = 'add_violation'
     NOT_JUDGED = 'not_judged'
 
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
     """
-    What came of one check.
+    Result of one check over all runs.
 
-    judged       what was looked at: rows, requests, episodes or traces
-    judged_runs  of so many traces, `runs` there are that it is for
-    gaps         of so many things that are missing; `shown` has them, too
-    why_not      why it was not judged, or not everywhere
+    judged       number of rows, requests, episodes or traces checked
+    judged_runs  number of traces with something to judge, of `runs` that the check applies to
+    gaps         number of missing items; `shown` lists them, too
+    why_not      reason why it was not judged, or not in all runs
     """
 
     check: str
@@ -72,7 +73,7 @@ class CheckResult:
 
 @dataclass(frozen=True, slots=True)
 class AuditResult:
-    """The whole result; `episodes` were seen, `joined` of them in more than one trace."""
+    """Result of an audit; `joined` of the `episodes` appear in more than one trace."""
 
     runs: tuple[TraceRun, ...]
     results: tuple[CheckResult, ...]
@@ -81,7 +82,7 @@ class AuditResult:
 
     @property
     def outcome(self) -> CheckStatus:
-        """The worst of the checks; those of the trace itself prove no driving."""
+        """The worst result; the checks of the trace itself prove nothing about the commands."""
         if any(result.outcome is CheckStatus.VIOLATED for result in self.results):
             return CheckStatus.VIOLATED
         driving = [each.outcome for each in self.results if each.check not in TRACE_CHECKS]
@@ -94,33 +95,33 @@ class AuditResult:
 
 
 class RecordSource(Protocol):
-    """Records of several runs in one, for example a bag; `runs` is complete once it was read."""
+    """Records of several runs in one, such as a bag; `runs` is complete after reading."""
 
     runs: list[TraceRun]
 
     def read(self, first_number: int) -> TimedRecords:
-        """Hand out all records in the order of time; runs are numbered from `first_number`."""
+        """Yield all records in time order; runs are numbered from `first_number`."""
 
 
 def run_audit(
     paths: Iterable[Path | str], *, show: int = SHOWN_DEFAULT, sources: Sequence[RecordSource] = ()
 ) -> AuditResult:
-    """Return what all checks say of the traces. Raises TraceError."""
+    """Run all checks over the traces. Raises TraceError."""
     runs = open_runs(paths)
     # more runs than a bag can have robots
     more = [source.read(number * RUNS_APART) for number, source in enumerate(sources, 1)]
     sticky = StickySlotCheck(show=show)
     watchers: dict[int, list[RunCheck]] = {}
-    seers: dict[int, dict[str, list[Callable[[Record], None]]]] = {}
+    observers: dict[int, dict[str, list[Callable[[Record], None]]]] = {}
     for run, record in merge_by_time(runs, more):
         if run.number not in watchers:
             watchers[run.number] = checks_for(run, show)
-            seers[run.number] = observers_by_kind(watchers[run.number])
+            observers[run.number] = observers_by_kind(watchers[run.number])
         kind = record['kind']
-        for see in seers[run.number].get(kind, ()):
-            see(record)
+        for observe in observers[run.number].get(kind, ()):
+            observe(record)
         if kind in STICKY_KINDS:
-            sticky.see(run, record)
+            sticky.observe(run, record)
     runs += [run for source in sources for run in source.runs]
     for watcher in (each for of_run in watchers.values() for each in of_run):
         watcher.finish()
@@ -132,7 +133,7 @@ def run_audit(
 
 
 def checks_for(run: TraceRun, show: int) -> list[RunCheck]:
-    """Return one of each that suits the run's role; its first record was read."""
+    """Create the checks of the run's role; call it after its first record is read."""
     suited = [kind for kind in RUN_CHECKS if not kind.ROLES or run.role in kind.ROLES]
     return [
         kind(run, show=show) for kind in suited if run.is_trace or kind is not TraceIntegrityCheck
@@ -140,18 +141,18 @@ def checks_for(run: TraceRun, show: int) -> list[RunCheck]:
 
 
 def observers_by_kind(watchers: Iterable[RunCheck]) -> dict[str, list[Callable[[Record], None]]]:
-    """Return who is to see a record of each kind."""
+    """Return the observing methods of each record kind."""
     found: dict[str, list[Callable[[Record], None]]] = {}
     for watcher in watchers:
         for kind in watcher.KINDS:
-            found.setdefault(kind, []).append(watcher.see)
+            found.setdefault(kind, []).append(watcher.observe)
     return found
 
 
 def combine(check: str, tallies: list[CheckTally], show: int) -> CheckResult:
-    """Return what the tallies of all runs say together."""
+    """Combine the tallies of all runs."""
     judged = [tally for tally in tallies if tally.judged]
-    # a trace that has nothing of the kind leaves nothing open
+    # a trace without such records leaves nothing open
     reasons = [tally.partly if tally.judged else tally.why_not for tally in tallies]
     missing = [reason for reason in reasons if reason]
     violations = sum(tally.violations for tally in tallies)
@@ -178,6 +179,3 @@ def combine(check: str, tallies: list[CheckTally], show: int) -> CheckResult:
         tuple(shown),
         missing[0] if missing else NO_TRACE_COVERS_IT if not tallies else '',
     )
-
-
-NO_TRACE_COVERS_IT = 'none of the traces tells of it'

@@ -1,7 +1,7 @@
 """
-One request in flight: of a client and session, none is sent before the one before it has ended.
+Checks that a client sends a request only after its previous one in the session has ended.
 
-A request ended when its record was made, and began its round trip earlier. One thread.
+A request ends when its record is written, and is sent one round trip earlier. One thread.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 from lerobot_serve.tools.audit.check import RunCheck
 from lerobot_serve.tools.traces.fields import integer, number, Record, text
 
-# a round trip is written in ms, as a float
+# rounding of a round trip written as a float [ms]
 ROUNDING_NS = 1000
 
 
 class LastEnd(NamedTuple):
-    """The latest end of a client's requests."""
+    """Latest end of a request of one client."""
 
     epoch: int | None
     seq: int | None
@@ -29,13 +29,13 @@ class OneInFlightCheck(RunCheck):
     CHECKS = ('one_in_flight',)
     KINDS = ('request',)
     ROLES = ('edge',)
-    WHY_NOT = 'no request has a round trip'
+    NOT_JUDGED_REASON = 'no request has a round trip'
 
     def __init__(self, *arguments: Any, **more: Any) -> None:
         super().__init__(*arguments, **more)
         self._ended: dict[str, LastEnd] = {}
 
-    def see(self, record: Record) -> None:
+    def observe(self, record: Record) -> None:
         client, epoch = text(record, 'client'), integer(record, 'session_epoch')
         seq, ended_ns = integer(record, 'seq'), integer(record, 'mono_ns')
         if ended_ns is None:
@@ -48,7 +48,7 @@ class OneInFlightCheck(RunCheck):
             self.tally.judged += 1
             early_ms = (before.at_ns - ended_ns) / 1e6 + round_trip_ms if before else 0.0
             if early_ms * 1e6 > ROUNDING_NS + self.run.slack_ns:
-                self.tally.violated(
+                self.tally.add_violation(
                     f'request {seq} was sent {early_ms:.3f} ms before request {before.seq} ended'
                 )
         latest_ns = max(ended_ns, before.at_ns) if before else ended_ns

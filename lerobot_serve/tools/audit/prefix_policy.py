@@ -1,6 +1,8 @@
 """
-No prefix crosses policies: where a request carried one of another policy than the one that
-answered, the answer says that it was ignored. One thread.
+Checks that a policy ignores the prefix of another policy.
+
+When the prefix of a request comes from another policy, the reply must be marked `prefix_ignored`.
+One thread.
 """
 
 from __future__ import annotations
@@ -10,18 +12,18 @@ from lerobot_serve.tools.traces.fields import Record, text
 
 
 class PrefixPolicyCheck(RunCheck):
-    """Looks for the fields `prefix_policy` and `prefix_ignored` of `request`."""
+    """Reads the fields `prefix_policy` and `prefix_ignored` of `request`."""
 
     CHECKS = ('prefix',)
     KINDS = ('request',)
-    WHY_NOT = 'no request names the policy of its prefix'
+    NOT_JUDGED_REASON = 'no request names the policy of its prefix'
 
-    def see(self, record: Record) -> None:
+    def observe(self, record: Record) -> None:
         wrote, answered = text(record, 'prefix_policy'), text(record, 'policy')
         if not wrote or not answered or text(record, 'status') != 'ok':
             return
         self.tally.judged += 1
         if wrote != answered and record.get('prefix_ignored') is not True:
-            self.tally.violated(
-                f'{answered} answered to a prefix of {wrote}, and does not say that it ignored it'
+            self.tally.add_violation(
+                f'{answered} replied to a prefix of {wrote} without prefix_ignored'
             )

@@ -1,4 +1,4 @@
-"""The result of an audit for people and for machines. Pure functions; any thread."""
+"""Formats the result of an audit as text and as JSON. Pure functions; any thread."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from lerobot_serve.tools.traces.trace_run import TraceRun
 
 STATUS_TEXT = {
     CheckStatus.HOLDS: 'holds',
-    CheckStatus.HOLDS_AS_RECORDED: 'holds for what was recorded',
+    CheckStatus.HOLDS_AS_RECORDED: 'holds for the recorded part',
     CheckStatus.INCOMPLETE: 'incomplete',
     CheckStatus.VIOLATED: 'VIOLATED',
     CheckStatus.NOT_JUDGED: 'not judged',
 }
 SUMMARY_TEXT = {
-    CheckStatus.HOLDS: 'All that was to be judged holds.',
-    CheckStatus.HOLDS_AS_RECORDED: 'What was judged holds; not everything could be judged.',
-    CheckStatus.INCOMPLETE: 'Incomplete: what was judged holds, but records are missing; see above.',
+    CheckStatus.HOLDS: 'All checks hold.',
+    CheckStatus.HOLDS_AS_RECORDED: 'All judged checks hold; not everything could be judged.',
+    CheckStatus.INCOMPLETE: 'Incomplete: judged checks hold, but records are missing; see above.',
     CheckStatus.VIOLATED: 'VIOLATED: see above.',
-    CheckStatus.NOT_JUDGED: 'Nothing could be judged: the traces tell nothing of the driving.',
+    CheckStatus.NOT_JUDGED: 'Not judged: the traces hold no commands or requests.',
 }
 STATUS_WIDTH = max(map(len, STATUS_TEXT.values()))
 
 
 def as_text(audit: AuditResult) -> str:
-    """Return the result for people."""
+    """Return the result as text."""
     lines = [_run_line(run) for run in audit.runs]
     lines += [
         f'{audit.episodes} episodes with a slot, {audit.joined} of them in more than one trace',
@@ -39,7 +39,7 @@ def as_text(audit: AuditResult) -> str:
 
 
 def as_json(audit: AuditResult) -> dict[str, Any]:
-    """Return the result for machines; docs/audit.md has the fields."""
+    """Return the result as JSON; docs/audit.md lists the fields."""
     return {
         'outcome': audit.outcome.value,
         'episodes': audit.episodes,
@@ -53,12 +53,12 @@ def as_json(audit: AuditResult) -> dict[str, Any]:
 
 
 def printable(value: str) -> str:
-    """Return a text of a trace as a terminal may show it."""
+    """Return a text with unprintable characters escaped."""
     return value if value.isprintable() else repr(value)
 
 
 def _run_line(run: TraceRun) -> str:
-    state = 'whole' if run.is_complete else 'not whole'
+    state = 'complete' if run.is_complete else 'incomplete'
     role = printable(run.role or 'unknown role')
     return f'{run.path}: {role} {printable(run.node)}, {run.lines} lines, {state}'
 

@@ -1,8 +1,8 @@
 """
-Every request of an edge has an end: an answer, or a record of why there is none.
+Checks that every request of an edge has an end: a `request` or a `drop` record.
 
-An edge numbers its requests without gaps, from 1 in each session. So a number that neither a
-`request` nor a `drop` names is a request of which nobody knows what became. One thread.
+An edge numbers its requests without gaps, from 1 in each session, so a number without such a
+record is a request without a known end. One thread.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ class RequestEndCheck(RunCheck):
     CHECKS = ('ended',)
     KINDS = ('request', 'drop')
     ROLES = ('edge',)
-    WHY_NOT = 'there is no request'
+    NOT_JUDGED_REASON = 'there is no request'
 
     def __init__(self, *arguments: Any, **more: Any) -> None:
         super().__init__(*arguments, **more)
-        # client -> its session and the last request that ended
+        # client -> its session and its last ended request
         self._last: dict[str, tuple[int, int]] = {}
 
-    def see(self, record: Record) -> None:
+    def observe(self, record: Record) -> None:
         client, epoch = text(record, 'client'), integer(record, 'session_epoch')
         seq = integer(record, 'seq')
         if epoch is None or seq is None:
@@ -37,11 +37,13 @@ class RequestEndCheck(RunCheck):
             return
         if seq > last + 1:
             missing = str(last + 1) if seq == last + 2 else f'{last + 1} to {seq - 1}'
-            self.tally.violated(f'before request {seq}, nobody knows what became of {missing}')
+            self.tally.add_violation(
+                f'request {missing} has no end record (next recorded request: {seq})'
+            )
         self._last[client] = epoch, max(seq, last)
 
     def _last_of(self, client: str, epoch: int, seq: int) -> int | None:
-        """Return the request before in that session, None when the session is over."""
+        """Return the previous request of the session, None for a session that is over."""
         known = self._last.get(client)
         if known is None:
             # the beginning of the first session may have been removed
@@ -52,4 +54,4 @@ class RequestEndCheck(RunCheck):
 
     def finish(self) -> None:
         if self.run.is_damaged and self.tally.violations:
-            self.tally.withdraw('records are missing: a request may have ended in one of them')
+            self.tally.retract('records are missing, which may hold the end of a request')

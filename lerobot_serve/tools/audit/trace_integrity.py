@@ -1,9 +1,9 @@
 """
-The trace itself: no damage, all parts and footers there, nothing lost, and the losses add up.
+Checks that the trace is complete and undamaged and that its losses match the footer.
 
-Damage and wrong counts are violations. What is missing (the end of a process that was killed, a
-part, a record that the trace lost) contradicts nothing: the trace is incomplete. Either is noted
-in the run, so that the other checks hold for what was recorded only. One thread.
+Damage and wrong counts are violations. A missing end, part or record is a gap: the trace is
+incomplete. Both mark the run as damaged, so that the other checks hold for the recorded part only.
+One thread.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from lerobot_serve.tools.traces.fields import integer, Record, table, text
 from lerobot_serve.tools.traces.trace_run import LinePosition
 
 TRACE_LOSS_PREFIX = 'trace_'
-# what is lost behind the last record that can tell of it
+# losses after the last drop record
 UNRECORDABLE_LOSSES = frozenset({'trace_closed'})
 
 
@@ -34,85 +34,89 @@ class TraceIntegrityCheck(RunCheck):
         self._footer: Record = {}
         self._footer_place: LinePosition | None = None
         self._torn_place: LinePosition | None = None
-        self._told: Counter[str] = Counter()
+        self._recorded_losses: Counter[str] = Counter()
 
-    def see(self, record: Record) -> None:
+    def observe(self, record: Record) -> None:
         kind = record['kind']
         if kind == 'damaged':
-            self._see_damage(record)
+            self._on_damage(record)
         elif kind == 'footer':
-            self._see_footer(record)
+            self._on_footer(record)
         elif kind == 'drop':
-            self._see_drop(record)
+            self._on_drop(record)
         if self.run.place.line == 1 and self.run.previous_part_position:
-            self._see_next_part(record)
+            self._on_next_part(record)
 
     def finish(self) -> None:
-        """The last part may be torn, but a run that was ended has a footer that says so."""
+        """Require a footer of a closed run; a torn last line means that the process was killed."""
         place = self.run.place
         if self._footer_place != place:
             how = (
-                'its last line is torn: the process was killed'
+                'last line torn, process killed'
                 if self._torn_place
-                else ('the process was killed or still runs')
+                else 'process killed or still running'
             )
-            self._missing(f'the run has no footer: {how}', place)
+            self._add_missing(f'no footer: {how}', place)
         elif text(self._footer, 'ended') != 'closed':
-            self._missing('the run goes on behind its last part, or was killed', place)
+            self._add_missing(
+                'the run continues after its last part, or the process was killed', place
+            )
         else:
-            self._add_up()
+            self._compare_losses()
 
-    def _see_damage(self, record: Record) -> None:
+    def _on_damage(self, record: Record) -> None:
         if text(record, 'reason') == 'torn':
-            # where the run ends this is no more than a process that was killed
+            # at the end of the run this only means that the process was killed
             self._torn_place = self.run.place
         else:
-            self._wrong(f'the line is damaged: {text(record, "reason")}')
+            self._add_damage(f'damaged line: {text(record, "reason")}')
 
-    def _see_footer(self, footer: Record) -> None:
+    def _on_footer(self, footer: Record) -> None:
         self._footer, self._footer_place = footer, self.run.place
         written, said = self.run.place.line - 2, integer(footer, 'records')
         if said != written:
-            self._wrong(f'the footer says {said} records, the file has {written}')
+            self._add_damage(f'the footer states {said} records, the file has {written}')
 
-    def _see_drop(self, record: Record) -> None:
+    def _on_drop(self, record: Record) -> None:
         reason = text(record, 'reason')
         if reason.startswith(TRACE_LOSS_PREFIX):
             count = integer(record, 'count') or 0
-            self._told[reason] += count
-            self._missing(f'the trace lost {count} records of {text(record, "of")}: {reason}')
+            self._recorded_losses[reason] += count
+            self._add_missing(f'the trace lost {count} records of {text(record, "of")}: {reason}')
 
-    def _see_next_part(self, header: Record) -> None:
+    def _on_next_part(self, header: Record) -> None:
         ended = self.run.previous_part_position
         if self._torn_place == ended:
-            self._missing('the part is torn', ended)
+            self._add_missing('the part is torn', ended)
         elif self._footer_place != ended:
-            self._missing('the part has no footer', ended)
+            self._add_missing('the part has no footer', ended)
         self._torn_place = None
         before = text(header, 'continues')
         if before and not ended.file.endswith(before):
-            self._missing(f'the part before it, {before}, is gone')
+            self._add_missing(f'the previous part, {before}, is missing')
 
-    def _add_up(self) -> None:
+    def _compare_losses(self) -> None:
         if self.run.is_partial:
-            self._drops.why_not = 'the oldest parts are gone, with what they tell of losses'
+            self._drops.why_not = 'the oldest parts were removed, with their loss records'
             if table(self._footer, 'dropped'):
                 self.run.is_damaged = True
             return
         self._drops.judged = 1
         counted = table(self._footer, 'dropped')
-        for reason in sorted((counted.keys() | self._told.keys()) - UNRECORDABLE_LOSSES):
-            if counted.get(reason, 0) != self._told[reason]:
+        for reason in sorted(
+            (counted.keys() | self._recorded_losses.keys()) - UNRECORDABLE_LOSSES
+        ):
+            if counted.get(reason, 0) != self._recorded_losses[reason]:
                 self.run.is_damaged = True
-                self._drops.violated(
-                    f'the footer counts {counted.get(reason, 0)} lost to {reason}, the records '
-                    f'tell of {self._told[reason]}'
+                self._drops.add_violation(
+                    f'the footer counts {counted.get(reason, 0)} lost to {reason}, the drop '
+                    f'records {self._recorded_losses[reason]}'
                 )
 
-    def _missing(self, what: str, place: LinePosition | None = None) -> None:
+    def _add_missing(self, what: str, place: LinePosition | None = None) -> None:
         self.run.is_damaged = True
-        self.tally.incomplete(what, place)
+        self.tally.add_gap(what, place)
 
-    def _wrong(self, what: str) -> None:
+    def _add_damage(self, what: str) -> None:
         self.run.is_damaged = True
-        self.tally.violated(what)
+        self.tally.add_violation(what)

@@ -1,8 +1,8 @@
 """
-The messages of one MCAP file, also of one whose recorder was killed.
+Reads the messages of one MCAP file, also after its recorder was killed.
 
-Records are taken out of the file by their lengths, and what is in them is left to the package
-mcap. What cannot be read is left out and said. Any thread.
+It splits the file into records by their lengths; the package mcap decodes them. Damaged records
+are skipped and reported. Any thread.
 """
 
 from __future__ import annotations
@@ -30,28 +30,28 @@ ReportDamage = Callable[[str], None]
 Records = list[Schema | Channel | McapMessage]
 
 
-def read(path: Path, tell: ReportDamage) -> Iterator[BagMessage]:
+def read(path: Path, on_damage: ReportDamage) -> Iterator[BagMessage]:
     """
-    Return the messages in the order in which they were written; `tell` hears in words what could
-    not be read. Raises BagError for what is no MCAP file, OSError.
+    Return the messages in the order in which they were written; `on_damage` receives a
+    text for each part that cannot be read. Raises BagError for what is no MCAP file, OSError.
     """
     with open(path, 'rb') as file:
         if file.read(len(MAGIC)) != MAGIC:
             raise BagError(f'{path} is no MCAP file: it does not begin like one')
-        yield from _messages(file, path, tell)
+        yield from _messages(file, path, on_damage)
 
 
-def _messages(file: BinaryIO, path: Path, tell: ReportDamage) -> Iterator[BagMessage]:
+def _messages(file: BinaryIO, path: Path, on_damage: ReportDamage) -> Iterator[BagMessage]:
     schemas: dict[int, str] = {}
     channels: dict[int, tuple[str, str]] = {}
     nameless: set[int] = set()
-    for at, opcode, data in _records(file, path, tell):
+    for at, opcode, data in _records(file, path, on_damage):
         try:
             found = _open(opcode, data)
         except Exception as error:
             # what is damaged may raise anything
             words = f'{type(error).__name__}: {error}'[:200]
-            tell(f'{path}: what begins at byte {at} is damaged ({words}) and left out')
+            on_damage(f'{path}: what begins at byte {at} is damaged ({words}) and left out')
             continue
         for record in found:
             if isinstance(record, Schema):
@@ -63,21 +63,25 @@ def _messages(file: BinaryIO, path: Path, tell: ReportDamage) -> Iterator[BagMes
                 yield BagMessage(topic, kind, record.log_time, record.data)
             elif record.channel_id not in nameless:
                 nameless.add(record.channel_id)
-                tell(f'{path}: from byte {at} on, messages of a topic whose name is lost')
+                on_damage(f'{path}: from byte {at} on, messages of a topic whose name is lost')
 
 
-def _records(file: BinaryIO, path: Path, tell: ReportDamage) -> Iterator[tuple[int, int, bytes]]:
+def _records(
+    file: BinaryIO, path: Path, on_damage: ReportDamage
+) -> Iterator[tuple[int, int, bytes]]:
     """Return position, kind and bytes of each record up to the footer."""
     size = path.stat().st_size
     while True:
         at = file.tell()
         head = file.read(HEAD.size)
         if not head:
-            tell(f'{path} has no footer: its recorder was killed or still writes')
+            on_damage(f'{path} has no footer: its recorder was killed or still writes')
             return
         opcode, length = HEAD.unpack(head) if len(head) == HEAD.size else (0, 0)
         if opcode == 0 or length > min(RECORD_LIMIT, size - at - HEAD.size):
-            tell(f'{path} ends or is damaged at byte {at} of {size}; what follows is left out')
+            on_damage(
+                f'{path} ends or is damaged at byte {at} of {size}; what follows is left out'
+            )
             return
         if opcode == Opcode.FOOTER:
             return

@@ -1,4 +1,4 @@
-"""All messages of a bag: a folder or one file, MCAP or SQLite, whoever recorded it. Any thread."""
+"""Reads all messages of a bag: a folder or one file, MCAP or SQLite. Any thread."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from lerobot_serve.tools.bags.message import BagError, BagMessage
 from lerobot_serve.tools.bags.recording import metadata
 
 
-def _read_mcap(path: Path, tell: Callable[[str], None]) -> Iterator[BagMessage]:
-    # who only reads traces, or the older storage, needs no package for it
+def _read_mcap(path: Path, on_damage: Callable[[str], None]) -> Iterator[BagMessage]:
+    # optional package, needed for MCAP only
     from lerobot_serve.tools.bags import mcap_file
 
-    return mcap_file.read(path, tell)
+    return mcap_file.read(path, on_damage)
 
 
 READERS = {'.mcap': _read_mcap, '.db3': sqlite_file.read}
@@ -25,7 +25,7 @@ COMPRESSED = ('.mcap.zstd', '.db3.zstd', '.mcap.lz4', '.db3.lz4')
 
 
 def is_bag(path: Path) -> bool:
-    """Tell whether a path looks like a bag, without opening it."""
+    """Return whether a path looks like a bag, without opening it."""
     if path.is_dir():
         return (path / metadata.METADATA_FILE).is_file() or bool(_files_in(path))
     return path.name.endswith((*READERS, *COMPRESSED))
@@ -40,8 +40,8 @@ def split_bags_and_traces(paths: Iterable[Path | str]) -> tuple[list[Path], list
 
 class Bag:
     """
-    One bag. `damage` says in words what could not be read, once `read` was gone through; a bag
-    without any is whole.
+    One bag. `damage` lists the parts that could not be read, after `read`; a bag without any is
+    complete.
     """
 
     def __init__(self, path: Path | str) -> None:
@@ -63,7 +63,7 @@ class Bag:
             )
 
     @property
-    def is_whole(self) -> bool:
+    def is_complete(self) -> bool:
         return not self.damage
 
     def read(self) -> Iterator[BagMessage]:
@@ -71,11 +71,11 @@ class Bag:
         self.damage = []
         for file in self.files:
             try:
-                yield from READERS[file.suffix](file, self._note)
+                yield from READERS[file.suffix](file, self._add_damage)
             except OSError as error:
                 raise BagError(f'{file} cannot be read: {error.strerror or error}') from error
 
-    def _note(self, text: str) -> None:
+    def _add_damage(self, text: str) -> None:
         self.damage.append(text)
 
 

@@ -20,7 +20,7 @@ from lerobot_serve.wire.header import read_envelope
 
 # requests of one client that may be under way: one is, and late answers come behind
 REQUESTS_KEPT = 32
-# of a router: what its servers answer it, and second draws, which nobody plays
+# of a router: replies of its servers, and second draws, which no robot executes
 REPLY_TOPICS, SECOND_DRAW_TOPIC = '/answers/', '/answers/again'
 
 Key = tuple[int, int]
@@ -36,7 +36,7 @@ class RequestReply(NamedTuple):
 
 
 def is_of_robot(topic: str) -> bool:
-    """Tell whether answers there are for a robot, or for a client of ours that plays one."""
+    """Return whether the replies on a topic are for a robot or another client."""
     return REPLY_TOPICS not in topic
 
 
@@ -57,9 +57,9 @@ class RequestPairer:
     not in the bag; `malformed` messages are neither.
     """
 
-    def __init__(self, takes: Callable[[str], bool] = is_no_second_draw) -> None:
-        """Answers count on topics that `takes` accepts."""
-        self._takes = takes
+    def __init__(self, accepts_topic: Callable[[str], bool] = is_no_second_draw) -> None:
+        """Answers count on topics that `accepts_topic` accepts."""
+        self._accepts_topic = accepts_topic
         self._flights: dict[str, OrderedDict[Key, _OpenRequest]] = {}
         self.unanswered = self.orphans = self.malformed = 0
 
@@ -73,9 +73,9 @@ class RequestPairer:
         """Return the pairs that a message of any topic completes."""
         try:
             if message.type == OBSERVATION:
-                return self._asked(message)
-            if message.type == CHUNK and self._takes(message.topic):
-                return self._answered(message)
+                return self._on_request(message)
+            if message.type == CHUNK and self._accepts_topic(message.topic):
+                return self._on_reply(message)
         except Malformed:
             self.malformed += 1
         return []
@@ -87,7 +87,7 @@ class RequestPairer:
                 self._count(flight)
         self._flights = {}
 
-    def _asked(self, message: BagMessage) -> list[RequestReply]:
+    def _on_request(self, message: BagMessage) -> list[RequestReply]:
         header, client_id, _ = read_envelope(message.data)
         flight = self._flight(client_id, (header.session_epoch, header.seq))
         if flight.request is None:
@@ -95,7 +95,7 @@ class RequestPairer:
         waiting, flight.waiting = flight.waiting, []
         return [_request_reply(flight.request, answer) for answer in waiting]
 
-    def _answered(self, message: BagMessage) -> list[RequestReply]:
+    def _on_reply(self, message: BagMessage) -> list[RequestReply]:
         answer = read_reply_summary(message.data)
         header = answer.start.header
         flight = self._flight(answer.start.client_id, (header.session_epoch, header.seq))

@@ -1,6 +1,6 @@
 """
-Topics on which services tell what they were asked and what they answered, and the one of them that
-a replay needs: what a robot asked for when it opened its session, which no request repeats.
+Reads service events, the recorded requests of services. A replay needs the terms of OpenSession,
+which no request repeats.
 
 Plain; any thread.
 """
@@ -30,7 +30,7 @@ Key = tuple[str, int]
 
 
 def is_service_event(topic: str, kind: str) -> bool:
-    """Tell whether a topic is one of those, by its names."""
+    """Return whether a topic carries service events, by its names."""
     return topic.endswith(TOPIC_END) and kind.endswith(TYPE_END)
 
 
@@ -43,13 +43,13 @@ class SessionTerms(NamedTuple):
 
 
 class SessionIndex:
-    """The sessions of a bag, whichever server or router was asked; the last word counts."""
+    """The sessions of a bag, of any server or router; the last request counts."""
 
     def __init__(self) -> None:
         self._agreed: dict[Key, SessionTerms] = {}
 
-    def hear(self, message: BagMessage) -> None:
-        """Take note of a message of any type. Raises Malformed."""
+    def add(self, message: BagMessage) -> None:
+        """Add a message of any type. Raises Malformed."""
         if message.type == OPEN_SESSION:
             asked = read_open_session(message.data)
             if asked:

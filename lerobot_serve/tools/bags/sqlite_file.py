@@ -16,9 +16,9 @@ ALL = """
 """
 
 
-def read(path: Path, tell: Callable[[str], None]) -> Iterator[BagMessage]:
+def read(path: Path, on_damage: Callable[[str], None]) -> Iterator[BagMessage]:
     """
-    Return the messages in the order of their stamps; `tell` hears in words what could not be read.
+    Return the messages in the order of their stamps; `on_damage` receives the text of an error.
 
     Raises BagError for what is no such database.
     """
@@ -31,4 +31,4 @@ def read(path: Path, tell: Callable[[str], None]) -> Iterator[BagMessage]:
     except (sqlite3.Error, TypeError) as error:
         if not begun:
             raise BagError(f'{path} cannot be read as a bag: {error}') from error
-        tell(f'{path} is damaged ({error}); what follows is left out')
+        on_damage(f'{path} is damaged ({error}); what follows is left out')

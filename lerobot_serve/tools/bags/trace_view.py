@@ -1,8 +1,8 @@
 """
-A bag as records of a trace: each robot in it as the run of an edge, each router as one of its own.
+Presents a bag as trace records: each robot is the run of an edge, each router a run of its own.
 
-Times are the recorder's, nanoseconds since 1970. A bag does not tell parameters, and not whether
-it holds all that was sent: so what the audit finds in it holds for what was recorded. One thread.
+Times are the recorder's, nanoseconds since 1970. A bag does not record parameters and may lack
+messages, so the audit of a bag holds for the recorded part only. One thread.
 """
 
 from __future__ import annotations
@@ -32,27 +32,27 @@ STATUSES = {int(status): status.name.lower() for status in Status}
 
 
 class BagRun(TraceRun):
-    """What a bag tells of one robot or router; the lines are its messages."""
+    """Records of one robot or router in a bag; the lines are its messages."""
 
     is_trace = False
     slack_ns = SLACK_NS
-    no_age_reason = 'a bag does not tell max_action_age_s; name it with --max-action-age'
+    no_age_reason = 'bags do not record max_action_age_s; pass --max-action-age'
 
     def __init__(
         self, path: Path, number: int, role: str, node: str, bounds: CommandBounds | None
     ) -> None:
         super().__init__(path, number)
         self.role, self.node, self.bounds = role, node, bounds
-        self.no_bounds_reason = 'a bag does not tell the limits; name the robot file with --robot'
-        # nobody knows how the edge interpolated
+        self.no_bounds_reason = 'bags do not record the limits; pass the robot file with --robot'
+        # bags do not record the interpolation
         self.parameters = {'interpolation': None}
 
     def header(self, now_ns: int) -> Record:
         """Return what stands for the header that a trace would have."""
         return {'kind': 'header', 'mono_ns': now_ns, 'role': self.role, 'node': self.node}
 
-    def at(self, number: int) -> None:
-        """The next record comes from this message."""
+    def set_position(self, number: int) -> None:
+        """Set the message that the next record comes from."""
         self.place = LinePosition(str(self.path), number)
         self.lines += 1
 
@@ -83,16 +83,16 @@ class BagTrace:
         latest_ns = 0
         for number, message in enumerate(self._bag.read(), 1):
             latest_ns = max(latest_ns, message.stamp_ns)
-            for role, name, record in self._told(message):
+            for role, name, record in self._records_of(message):
                 run = self._runs.get((role, name))
                 if run is None:
                     run = self._begin(role, name, first_number + len(self.runs))
                     yield latest_ns / 1e9, run, run.header(message.stamp_ns)
-                run.at(number)
+                run.set_position(number)
                 yield latest_ns / 1e9, run, record
         for run in self._runs.values():
-            # what an edge sent and the recorder did not hear, nobody knows
-            run.is_damaged = run.role == 'edge' or not self._bag.is_whole
+            # the recorder may have missed messages of an edge
+            run.is_damaged = run.role == 'edge' or not self._bag.is_complete
 
     def _begin(self, role: str, name: str, number: int) -> BagRun:
         run = BagRun(self._bag.path, number, role, name, self._bounds)
@@ -102,8 +102,8 @@ class BagTrace:
         self._runs[role, name] = run
         return run
 
-    def _told(self, message: BagMessage) -> Iterator[tuple[str, str, Record]]:
-        """Return role, name and record for each run that a message tells something of."""
+    def _records_of(self, message: BagMessage) -> Iterator[tuple[str, str, Record]]:
+        """Yield role, name and record for each run that a message belongs to."""
         try:
             if message.type == message_decoding.EXECUTED_TYPE:
                 executed = message_decoding.decode_executed(message.data)

@@ -15,25 +15,25 @@ from lerobot_serve.ros.process.private_domain import NoFreeDomain
 
 # verb -> what it does; the module lerobot_serve.tools.cli.verbs.VERB has add_arguments and main
 VERBS = {
-    'demo': 'show simulated robots, a new policy that takes over and a bad one that is sent back',
-    'doctor': 'find what is wrong with machine, policy and robot, and what to do about it',
-    'record': 'write what goes over the topics into a bag, as ros2 bag does',
-    'replay': 'ask a policy again what a bag recorded, and compare its chunks',
-    'plan': 'say how many policy servers, each with a GPU, a fleet of robots needs',
-    'route': 'show which slot an episode is placed in',
-    'audit': 'prove or refute from traces and bags that robots were driven safely',
+    'demo': 'run simulated robots, promote a good policy and roll back a bad one',
+    'doctor': 'check machine, policy, robot file and ROS graph; print findings with remedies',
+    'record': 'record topics into a bag, in the format of ros2 bag',
+    'replay': 'send recorded observations to a policy and compare the chunks',
+    'plan': 'compute how many policy servers, each with a GPU, a fleet needs',
+    'route': 'print the slot in which an episode is placed',
+    'audit': 'check traces and bags against the safety invariants',
     'diagnose': 'explain from traces why a robot stalled: a timeline, causes and remedies',
-    'stats': 'sum traces and bags up: episodes, latencies, fallbacks and drops of each slot',
-    'docs': 'show the parameters of every node, or write the generated pages of docs/',
+    'stats': 'aggregate traces and bags: episodes, latencies, fallbacks, dropped requests by slot',
+    'docs': 'print the parameters of every node, or write the generated pages of docs/',
 }
-# verbs that are a node in this process, which waits for SIGINT and SIGTERM by itself
+# verbs that run a node in this process, which handles SIGINT and SIGTERM itself
 NODES = frozenset({'record'})
 
 
 def parser(only: str = '') -> argparse.ArgumentParser:
     """
-    Return the parser of the whole command, or of `only` one verb: what the others import would
-    cost a second.
+    Return the parser of the whole command, or of `only` one verb: importing the other verbs takes
+    a second.
     """
     top = argparse.ArgumentParser(
         prog='lerobot-serve',
@@ -53,12 +53,12 @@ def parser(only: str = '') -> argparse.ArgumentParser:
 
 
 def verb_of(arguments: list[str]) -> str:
-    """Return the verb of a command line, or a word that is none: it needs no verb's options."""
+    """Return the verb of a command line, 'none' without one: then no verb is imported."""
     return next((word for word in arguments if not word.startswith('-')), 'none')
 
 
 def complete() -> None:
-    """Answer a shell that asks what may come next, and end; return when none asks."""
+    """Complete the command line for a shell and exit; return when no shell asks for it."""
     if '_ARGCOMPLETE' in os.environ:
         import argcomplete
 
@@ -66,10 +66,10 @@ def complete() -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Return 0 when all went well, 1 when the verb failed, 2 for a wrong command line."""
+    """Return 0 on success, 1 when the verb failed, 2 for a wrong command line."""
     if arguments is None and NODES.intersection(sys.argv[1:2]):
-        # before numpy and others start threads, which would take a signal and keep it; a caller of
-        # this function goes on after it and needs its signals
+        # block before numpy and others start threads, which would consume a signal; not when
+        # called as a function, since the caller still needs its signals
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:
         complete()
@@ -90,6 +90,6 @@ def run(arguments: list[str]) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        # the reader of our output has gone, for example `| head`
+        # the reader of the output ended, for example `| head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1

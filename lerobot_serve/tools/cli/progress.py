@@ -1,5 +1,5 @@
 """
-How far long work is, on a terminal only and on standard error, so that output stays what it is.
+Shows progress on standard error, and only on a terminal, so that standard output stays unchanged.
 
 The main thread; a thread of rich draws.
 """
@@ -27,7 +27,7 @@ from rich.progress import (
 
 from lerobot_serve.tools.traces import reader
 
-# less is read before anybody looks
+# less than this is read within a second
 SHOW_ABOVE_BYTES = 20_000_000
 BUFFER_BYTES = 1 << 18
 T = TypeVar('T')
@@ -35,7 +35,7 @@ T = TypeVar('T')
 
 @contextlib.contextmanager
 def show_reading(paths: Iterable[Path | str]) -> Iterator[None]:
-    """Show how much of the traces below `paths` was read, as long as the block runs."""
+    """Show how much of the traces below `paths` is read, while the block runs."""
     total = sum(file.stat().st_size for path in paths for file in trace_files(Path(path)))
     if total < SHOW_ABOVE_BYTES or not sys.stderr.isatty():
         yield
@@ -51,7 +51,7 @@ def show_reading(paths: Iterable[Path | str]) -> Iterator[None]:
 
 
 def show_count(items: Iterable[T], total: int, what: str) -> Iterator[T]:
-    """Hand out the items and show how many of `total` were."""
+    """Yield the items and show how many of `total` were yielded."""
     if not sys.stderr.isatty():
         yield from items
         return
@@ -61,7 +61,7 @@ def show_count(items: Iterable[T], total: int, what: str) -> Iterator[T]:
 
 @contextlib.contextmanager
 def show_spinner(what: str) -> Iterator[None]:
-    """Show that something goes on whose end nobody knows."""
+    """Show that work of unknown length is running."""
     if not sys.stderr.isatty():
         yield
         return
@@ -70,7 +70,7 @@ def show_spinner(what: str) -> Iterator[None]:
 
 
 class CountingFile(io.FileIO):
-    """A file that tells how much was read of it."""
+    """A file that reports each read to a progress bar."""
 
     def __init__(self, path: Path, progress: Progress, task: int) -> None:
         super().__init__(path)
@@ -83,14 +83,14 @@ class CountingFile(io.FileIO):
 
 
 def trace_files(path: Path) -> list[Path]:
-    """Return the files of traces that a path means."""
+    """Return the trace files of a path."""
     if path.is_dir():
         return [file for file in path.rglob('*.jsonl') if file.is_file()]
     return [path] if path.suffix == '.jsonl' and path.is_file() else []
 
 
 def progress_bar(count: ProgressColumn) -> Progress:
-    """Return a bar that is gone when it is over."""
+    """Return a bar that disappears at its end."""
     return Progress(
         TextColumn('{task.description}'),
         BarColumn(),

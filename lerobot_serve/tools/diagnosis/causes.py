@@ -1,7 +1,7 @@
 """
-What each rule looks at: a finding that says yes, no, or why that is not told. Pure functions.
+Evaluates each cause on the facts of a window: yes, no, or no evidence. Pure functions.
 
-No cause is ever named without figures; where the evidence is not there the finding says so.
+Each finding has its evidence in figures; without evidence it names what is missing.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from lerobot_serve.tools.traces.fields import number, text
 
 POLICY_FAILURES = ('policy_error', 'not_finite', 'wrong_shape', 'bad_observation')
 SESSION_LOST = ('no_session', 'draining')
-# a share of commands that the cage changed above which it is felt
+# share of changed commands above which a robot stalls; missed steps
 CHANGED_SHARE, MISSED_MIN = 0.05, 2
 NO_EDGE_TRACE = 'its own edge has no trace'
 NO_SERVER_TRACE = 'no server has a trace of that time'
@@ -24,56 +24,56 @@ NO_SERVER_TRACE = 'no server has a trace of that time'
 
 @dataclass(frozen=True, slots=True)
 class CauseFinding:
-    """`is_cause` is None where it is not told; `figures` are what it stands on, or why it is not."""
+    """`is_cause` is None without evidence; `evidence` has the figures, or what is missing."""
 
     is_cause: bool | None
-    figures: str
+    evidence: str
 
 
 def server_overloaded(facts: WindowFacts) -> CauseFinding:
-    """Whether the queue wait grew for the robot and for all others at that time."""
+    """Evaluate whether the queue wait grew for this robot and all others."""
     own = queue_wait(facts)
     if not own.is_known:
         return too_few_samples('queue wait', own)
-    if not own.grew:
-        return CauseFinding(False, f'queue wait {own.words}')
+    if not own.has_grown:
+        return CauseFinding(False, f'queue wait {own.text}')
     peer = queue_wait_source(facts)
     if peer is None:
-        return CauseFinding(None, f'queue wait {own.words}; of other robots: {NO_SERVER_TRACE}')
+        return CauseFinding(None, f'queue wait {own.text}; of other robots: {NO_SERVER_TRACE}')
     others = {name: waits for name, waits in peer.waits.items() if name and name != facts.client}
     waiting = {name: median_shift(*waits) for name, waits in others.items() if waits[1]}
     if not waiting:
         return CauseFinding(
-            False, f'queue wait {own.words}; {peer.node} tells of no other robot then'
+            False, f'queue wait {own.text}; {peer.node} has no record of another robot then'
         )
     usual = median_shift([w for waits in peer.waits.values() for w in waits[0]], [])
     grown = [name for name, each in waiting.items() if has_longer_wait(each, usual)]
     words = (
-        f'queue wait {own.words}; grew for {len(grown)} of {len(waiting)} other robots of '
+        f'queue wait {own.text}; grew for {len(grown)} of {len(waiting)} other robots of '
         f'{peer.node}, which had {rate_text(facts, peer)}'
     )
     return CauseFinding(len(grown) == len(waiting), words)
 
 
 def own_queue_only(facts: WindowFacts) -> CauseFinding:
-    """Whether the robot waited at the server and others did not."""
+    """Evaluate whether the queue wait grew for this robot and not for all others."""
     own, overloaded = queue_wait(facts), server_overloaded(facts)
     if not own.is_known:
         return too_few_samples('queue wait', own)
-    if not own.grew:
-        return CauseFinding(False, f'queue wait {own.words}')
+    if not own.has_grown:
+        return CauseFinding(False, f'queue wait {own.text}')
     return CauseFinding(
-        None if overloaded.is_cause is None else not overloaded.is_cause, overloaded.figures
+        None if overloaded.is_cause is None else not overloaded.is_cause, overloaded.evidence
     )
 
 
 def requests_too_often(facts: WindowFacts) -> CauseFinding:
-    """Whether newer requests of this robot, and of no other, took the place of older ones."""
-    tellers = [peer for peer in facts.peers if peer.seen[1]]
-    if not tellers:
+    """Evaluate whether requests of this robot, and of no other, were superseded."""
+    recording = [peer for peer in facts.peers if peer.request_counts[1]]
+    if not recording:
         return CauseFinding(None, NO_SERVER_TRACE)
     counts = {'own': 0, 'others': 0}
-    for peer in tellers:
+    for peer in recording:
         for (client, status), count in peer.statuses.items():
             if status == 'superseded':
                 counts['own' if client == facts.client else 'others'] += count
@@ -82,106 +82,108 @@ def requests_too_often(facts: WindowFacts) -> CauseFinding:
 
 
 def policy_slow(facts: WindowFacts) -> CauseFinding:
-    return growth_finding(facts, 'inference', lambda request: request.part('inference_ms'))
+    return growth_finding(facts, 'inference', lambda request: request.duration_ms('inference_ms'))
 
 
 def network_slow(facts: WindowFacts) -> CauseFinding:
-    """Whether the way grew and the server's time did not."""
-    way = facts.figure(lambda request: request.network_ms)
-    served = facts.figure(lambda request: request.server_ms)
+    """Evaluate whether network time grew and server time did not."""
+    way = facts.shift_of(lambda request: request.network_ms)
+    served = facts.shift_of(lambda request: request.server_ms)
     if not (way.is_known and served.is_known):
         return too_few_samples('network', way)
-    words = f'network {way.words}; server {served.words}'
-    between = facts.figure(router_to_server_ms)
+    words = f'network {way.text}; server {served.text}'
+    between = facts.shift_of(router_to_server_ms)
     if between.is_known:
-        words += f'; of the network between router and server {between.words}'
-    return CauseFinding(way.grew and not served.grew, words)
+        words += f'; of the network between router and server {between.text}'
+    return CauseFinding(way.has_grown and not served.has_grown, words)
 
 
 def policy_failed(facts: WindowFacts) -> CauseFinding:
-    """Whether answers told of an error."""
-    told = [reply_status(request) for request in facts.during]
-    if not any(told):
-        return CauseFinding(None, 'of no request during the trouble is told how it was answered')
-    bad = [status for status in told if status in POLICY_FAILURES]
+    """Evaluate whether replies had an error."""
+    statuses = [reply_status(request) for request in facts.during]
+    if not any(statuses):
+        return CauseFinding(None, 'no request during the trouble has a recorded reply')
+    bad = [status for status in statuses if status in POLICY_FAILURES]
     kinds = ', '.join(sorted(set(bad))) or 'no error'
-    return CauseFinding(bool(bad), f'{len(bad)} of {len(told)} answers during: {kinds}')
+    return CauseFinding(bool(bad), f'{len(bad)} of {len(statuses)} replies during: {kinds}')
 
 
 def request_lost(facts: WindowFacts) -> CauseFinding:
-    """Whether requests ended without an answer of which the server knows nothing."""
+    """Evaluate whether requests without a reply are missing in the trace of the server."""
     if not facts.has_edge:
         return CauseFinding(None, NO_EDGE_TRACE)
-    lost = [request for request in facts.during if request.is_lost and has_left_robot(request)]
+    lost = [
+        request for request in facts.during if request.has_no_reply and has_left_robot(request)
+    ]
     if not lost:
-        return CauseFinding(False, f'0 of {len(facts.during)} requests during went unanswered')
-    servers = [peer for peer in facts.of_role('server') if peer.pairs]
+        return CauseFinding(False, f'0 of {len(facts.during)} requests during had no reply')
+    servers = [peer for peer in facts.of_role('server') if peer.joined_requests]
     if not servers:
-        return CauseFinding(
-            None, f'{len(lost)} went unanswered; no server has a trace of this robot'
-        )
+        return CauseFinding(None, f'{len(lost)} had no reply; no server has a trace of this robot')
     if not all(covers_window(facts, peer) for peer in servers):
         return CauseFinding(
-            None, f'{len(lost)} went unanswered; the server has not all of its trace'
+            None, f'{len(lost)} had no reply; the trace of the server is incomplete'
         )
-    unknown = [request for request in lost if not request.servers]
-    at_router = sum(1 for request in unknown if request.routers)
-    words = f'{len(lost)} unanswered during, of which the server has no record of {len(unknown)}'
+    unknown = [request for request in lost if not request.server_records]
+    at_router = sum(1 for request in unknown if request.router_records)
+    words = (
+        f'{len(lost)} without a reply during; the server has no record of {len(unknown)} of them'
+    )
     if any(facts.of_role('router')):
         words += f'; the router has a record of {at_router} of them'
     return CauseFinding(bool(unknown), words)
 
 
 def reply_lost(facts: WindowFacts) -> CauseFinding:
-    """Whether the server answered in time what the edge never got."""
+    """Evaluate whether the server replied in time and the edge received no reply."""
     if not facts.has_edge:
         return CauseFinding(None, NO_EDGE_TRACE)
     if not facts.is_edge_complete:
-        return CauseFinding(None, 'the trace of its edge has lost records or is damaged')
-    if not any(peer.pairs for peer in facts.of_role('server')):
+        return CauseFinding(None, 'the trace of its edge is incomplete or damaged')
+    if not any(peer.joined_requests for peer in facts.of_role('server')):
         return CauseFinding(None, 'no server has a trace of this robot')
-    patience_s = number(facts.parameters, 'request_timeout_s')
+    timeout_s = number(facts.parameters, 'request_timeout_s')
     missed = [request for request in facts.during if request.status in ('no record', 'timed_out')]
     answered = [request for request in missed if has_server_reply(request)]
-    if answered and patience_s is None:
+    if answered and timeout_s is None:
         return CauseFinding(None, 'the header of its edge has no request_timeout_s')
-    in_time = [r for r in answered if (r.server_ms or 0.0) < (patience_s or 0.0) * 1e3]
-    words = f'{len(in_time)} answered by the server in time, never accepted by the edge'
+    in_time = [r for r in answered if (r.server_ms or 0.0) < (timeout_s or 0.0) * 1e3]
+    words = f'{len(in_time)} replies sent by the server in time, not accepted by the edge'
     return CauseFinding(bool(in_time), f'{words}, of {len(facts.during)} during')
 
 
 def rerouted(facts: WindowFacts) -> CauseFinding:
-    """Whether the robot was moved, or its requests went to another replica, or slots failed."""
+    """Evaluate whether the router moved the robot, changed the replica, or slots failed."""
     peers = list(facts.of_role('router'))
     if not peers:
         return CauseFinding(None, 'no router has a trace of this robot')
-    tellers = [request for request in facts.requests.values() if request.routers]
-    before = {replica_of(r) for r in tellers if r.end_s < facts.trouble_s[0]} - {''}
-    during = {replica_of(r) for r in tellers if facts.is_during(r)} - {''}
+    recording = [request for request in facts.requests.values() if request.router_records]
+    before = {replica_of(r) for r in recording if r.end_s < facts.trouble_s[0]} - {''}
+    during = {replica_of(r) for r in recording if facts.is_in_trouble(r)} - {''}
     others = sorted(during - before) if before else []
     changes = [words for peer in peers for words in peer.slot_changes]
-    failed = [r for r in tellers if facts.is_during(r) and not replica_of(r)]
-    words = [*facts.moves[:3], *changes[:3]]
+    failed = [r for r in recording if facts.is_in_trouble(r) and not replica_of(r)]
+    words = [*facts.episode_moves[:3], *changes[:3]]
     if others:
         words.append(
             f'requests went to {", ".join(others)}, before to {", ".join(sorted(before))}'
         )
     said = words or ['no move, no other replica, slots unchanged']
     return CauseFinding(
-        bool(words), '; '.join(said) + f' ({len(failed)} not passed on)' * bool(failed)
+        bool(words), '; '.join(said) + f' ({len(failed)} not forwarded)' * bool(failed)
     )
 
 
 def session_lost(facts: WindowFacts) -> CauseFinding:
-    """Whether the session was lost, or the server was leaving."""
+    """Evaluate whether the session was lost, or the server was draining or died."""
     if not facts.has_edge:
         return CauseFinding(None, NO_EDGE_TRACE)
     during = facts.during
-    told = [reply_status(request) for request in during if reply_status(request) in SESSION_LOST]
-    words = [f'{why} {count}' for why, count in sorted(facts.connection.items())]
-    words += [f'{told.count(status)} answers {status}' for status in sorted(set(told))]
+    statuses = [s for s in map(reply_status, during) if s in SESSION_LOST]
+    words = [f'{why} {count}' for why, count in sorted(facts.connection_losses.items())]
+    words += [f'{statuses.count(status)} replies {status}' for status in sorted(set(statuses))]
     words += [
-        f'the trace of {peer.node} breaks off at {format_utc(peer.end_s)}: it was killed'
+        f'the trace of {peer.node} ends at {format_utc(peer.end_s)} without a footer: killed'
         for peer in facts.of_role('server')
         if ended_abruptly(facts, peer)
     ]
@@ -189,104 +191,114 @@ def session_lost(facts: WindowFacts) -> CauseFinding:
 
 
 def cage_intervention(facts: WindowFacts) -> CauseFinding:
-    """Whether the cage changed more commands than before."""
-    if not facts.rough.count:
+    """Evaluate whether the cage changed more commands than before."""
+    if not facts.commands_during.count:
         return CauseFinding(None, 'no command of that time is in the traces')
     share, usual = (
         commands.changed / max(1, commands.count) for commands in counts_during_and_before(facts)
     )
-    words = f'changed by the cage: {_changed(facts.calm)} before, {_changed(facts.rough)} during'
-    for reason, _ in facts.rough.reasons.most_common(1):
+    before, during = _changed(facts.commands_before), _changed(facts.commands_during)
+    words = f'changed by the cage: {before} before, {during} during'
+    for reason, _ in facts.commands_during.reasons.most_common(1):
         words += f' ({reason})'
     return CauseFinding(share >= CHANGED_SHARE and share > 2 * usual, words)
 
 
 def steps_missed(facts: WindowFacts) -> CauseFinding:
-    """Whether control steps were left out in the midst of playing."""
-    if not facts.rough.count:
+    """Evaluate whether control steps were missed between executed actions."""
+    if not facts.commands_during.count:
         return CauseFinding(None, 'no command of that time is in the traces')
-    words = f'control steps missed: {facts.calm.missed} before, {facts.rough.missed} during'
-    if facts.rough.missed >= MISSED_MIN and not facts.is_edge_complete:
-        return CauseFinding(None, f'{words}; or lost by the trace of its edge, which is not whole')
-    return CauseFinding(facts.rough.missed >= MISSED_MIN, words)
+    before, during = facts.commands_before.missed, facts.commands_during.missed
+    words = f'control steps missed: {before} before, {during} during'
+    if facts.commands_during.missed >= MISSED_MIN and not facts.is_edge_complete:
+        return CauseFinding(
+            None, f'{words}; or lost by the trace of its edge, which is incomplete'
+        )
+    return CauseFinding(facts.commands_during.missed >= MISSED_MIN, words)
 
 
 def buffer_too_short(facts: WindowFacts) -> CauseFinding:
-    """Whether answers always took longer than what is buffered when they are asked for."""
-    whole = facts.figure(lambda request: request.round_trip_ms)
+    """Evaluate whether round trips always exceeded the buffer."""
+    whole = facts.shift_of(lambda request: request.round_trip_ms)
     buffer_s = number(facts.parameters, 'buffer_time_s')
     if not whole.is_known:
         return too_few_samples('round trip', whole)
     if buffer_s is None:
         return CauseFinding(None, 'the header of its edge has no buffer_time_s')
-    words = f'round trip {whole.words}; buffer_time_s is {buffer_s:g}'
+    words = f'round trip {whole.text}; buffer_time_s is {buffer_s:g}'
     is_long = min(whole.before_p50, whole.during_p50) >= buffer_s * 1e3
-    return CauseFinding(is_long and not whole.grew, words)
+    return CauseFinding(is_long and not whole.has_grown, words)
 
 
 def growth_finding(facts: WindowFacts, name: str, value: object) -> CauseFinding:
-    found = facts.figure(value)
+    found = facts.shift_of(value)
     if not found.is_known:
         return too_few_samples(name, found)
-    return CauseFinding(found.grew, f'{name} {found.words}')
+    return CauseFinding(found.has_grown, f'{name} {found.text}')
 
 
 def too_few_samples(name: str, found: MedianShift) -> CauseFinding:
-    return CauseFinding(None, f'too few requests tell of it: {name} {found.words}')
+    return CauseFinding(None, f'too few requests: {name} {found.text}')
 
 
 def queue_wait(facts: WindowFacts) -> MedianShift:
-    return facts.figure(lambda request: request.part('queue_wait_ms'))
+    return facts.shift_of(lambda request: request.duration_ms('queue_wait_ms'))
 
 
 def queue_wait_source(facts: WindowFacts) -> PeerFacts | None:
-    """Return who tells of the queue waits of others: the server, else the router."""
-    tellers = [p for p in facts.peers if p.pairs and p.waits.get(facts.client, ([], []))[1]]
-    return min(tellers, key=lambda peer: peer.role != 'server', default=None)
+    """Return the peer that records queue waits of others: the server, else the router."""
+    recording = [
+        p for p in facts.peers if p.joined_requests and p.waits.get(facts.client, ([], []))[1]
+    ]
+    return min(recording, key=lambda peer: peer.role != 'server', default=None)
 
 
 def has_longer_wait(each: MedianShift, usual: MedianShift) -> bool:
-    """Tell whether a robot waited longer than it did; a new one, than all others did."""
+    """Return whether the queue wait of a robot grew; a new one is compared with the others."""
     usual_ms = usual.before_p50
-    return each.grew or (usual_ms is not None and has_grown(usual_ms, each.during_p50))
+    return each.has_grown or (usual_ms is not None and has_grown(usual_ms, each.during_p50))
 
 
 def ended_abruptly(facts: WindowFacts, peer: PeerFacts) -> bool:
-    """Tell whether a server's trace has no end and stops where requests get no answer."""
-    if peer.is_ended or not peer.pairs or peer.end_s is None:
+    """Return whether a server's trace has no footer and ends before lost requests."""
+    if peer.is_ended or not peer.joined_requests or peer.end_s is None:
         return False
-    lost = [request for request in facts.during if has_left_robot(request) and not request.servers]
+    lost = [
+        request
+        for request in facts.during
+        if has_left_robot(request) and not request.server_records
+    ]
     return any(peer.end_s <= request.end_s for request in lost)
 
 
 def rate_text(facts: WindowFacts, peer: PeerFacts) -> str:
-    """Return how many requests a second a server had, before and during."""
+    """Return the request rate of a server, before and during."""
     onset_s = facts.onset_s
     lengths_s = onset_s - max(peer.begin_s, facts.begin_s - 60.0), facts.trouble_s[1] - onset_s
-    before, during = (n / max(s, 1.0) for n, s in zip(peer.seen, lengths_s, strict=True))
+    before, during = (n / max(s, 1.0) for n, s in zip(peer.request_counts, lengths_s, strict=True))
     return f'{before:.1f} requests a second before, {during:.1f} during'
 
 
 def covers_window(facts: WindowFacts, peer: PeerFacts) -> bool:
-    """Tell whether a trace is whole, and begins before the trouble and ends after it."""
-    is_known = peer.is_whole and peer.begin_s is not None
+    """Return whether a trace is complete and covers the whole trouble."""
+    is_known = peer.is_complete and peer.begin_s is not None
     return is_known and peer.begin_s <= facts.onset_s and facts.trouble_s[1] <= peer.end_s
 
 
 def reply_status(request: JoinedRequest) -> str:
-    """Return what was answered, as the edge has it; else as the server, then the router."""
-    told = [request.edge] if request.edge and not request.is_lost else []
-    told += [each.record for each in (*request.servers, *request.routers)]
-    return text(told[0], 'status') if told else ''
+    """Return the status recorded by the edge, else by the server, then the router."""
+    recorded = [request.edge_record] if request.edge_record and not request.has_no_reply else []
+    recorded += [each.record for each in (*request.server_records, *request.router_records)]
+    return text(recorded[0], 'status') if recorded else ''
 
 
 def has_left_robot(request: JoinedRequest) -> bool:
-    """Tell whether it left the robot: one that was given up may not even have been sent."""
+    """Return whether the edge sent it: one that was given up may not have been sent."""
     return request.status == 'timed_out'
 
 
 def has_server_reply(request: JoinedRequest) -> bool:
-    return any(text(told.record, 'status') == 'ok' for told in request.servers)
+    return any(text(each.record, 'status') == 'ok' for each in request.server_records)
 
 
 def router_to_server_ms(request: JoinedRequest) -> float | None:
@@ -296,11 +308,11 @@ def router_to_server_ms(request: JoinedRequest) -> float | None:
 
 
 def replica_of(request: JoinedRequest) -> str:
-    return next((text(told.record, 'server') for told in request.routers), '')
+    return next((text(each.record, 'server') for each in request.router_records), '')
 
 
 def counts_during_and_before(facts: WindowFacts) -> tuple[CommandCounts, CommandCounts]:
-    return facts.rough, facts.calm
+    return facts.commands_during, facts.commands_before
 
 
 def _changed(commands: CommandCounts) -> str:

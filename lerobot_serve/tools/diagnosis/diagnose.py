@@ -1,4 +1,4 @@
-"""The whole: which window, what is told of it, and what the rules say. One thread."""
+"""Chooses the window, gathers its facts and evaluates the rules. One thread."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ AROUND_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """`facts` is None where nothing is to be explained; `is_covered`: the traces tell of then."""
+    """`facts` is None without a window to explain; `is_covered`: the traces cover that time."""
 
     client: str
-    found: Survey
+    survey: Survey
     is_covered: bool
     facts: WindowFacts | None
     verdicts: tuple[RuleResult, ...]
-    asked_s: float | None
+    requested_s: float | None
 
     @property
     def causes(self) -> list[RuleResult]:
-        return [verdict for verdict in self.verdicts if verdict.says is RuleStatus.FOUND]
+        return [verdict for verdict in self.verdicts if verdict.status is RuleStatus.FOUND]
 
 
 def diagnose(
@@ -39,19 +39,19 @@ def diagnose(
     at: TimeOfDay | None = None,
     around_s: float = AROUND_S,
 ) -> Diagnosis:
-    """Return what the traces tell; without `at` of the longest stall. Raises TraceError."""
+    """Diagnose a window around `at`, or the longest stall. Raises TraceError."""
     found = survey(sources(paths), client)
-    if not found.is_found or (at is None and found.worst is None):
+    if not found.is_found or (at is None and found.longest_stall is None):
         return Diagnosis(client, found, found.is_found, None, (), None)
     if at is None:
-        begin_s, end_s = found.worst.begin_s, found.worst.end_s
+        begin_s, end_s = found.longest_stall.begin_s, found.longest_stall.end_s
     else:
         begin_s = resolve_within(at, found.begin_s, found.end_s)
         end_s = begin_s + at.length_s
     window = begin_s - around_s, end_s + around_s
     is_covered = window[0] <= found.end_s and found.begin_s <= window[1]
-    asked_s = None if at is None else begin_s
+    requested_s = None if at is None else begin_s
     if not is_covered:
-        return Diagnosis(client, found, False, None, (), asked_s)
+        return Diagnosis(client, found, False, None, (), requested_s)
     facts = gather_facts(found, client, *window)
-    return Diagnosis(client, found, True, facts, tuple(evaluate_rules(facts)), asked_s)
+    return Diagnosis(client, found, True, facts, tuple(evaluate_rules(facts)), requested_s)

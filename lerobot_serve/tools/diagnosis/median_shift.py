@@ -1,4 +1,4 @@
-"""How many, the middle before and during, and whether it grew. Pure functions; any thread."""
+"""Compares counts and medians before and during the trouble. Pure functions; any thread."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from statistics import median
 
-# what is called growth: twice as much, and so much that a person would care
+# growth: at least this factor and this difference
 GROWTH, GROWTH_MS = 2.0, 20.0
-# nothing that is measured in ms is larger
+# upper bound of a value in ms
 LARGEST = 1e12
-# one request may have been the bad one; what is usual needs a few
+# one slow request is enough during; the usual value needs several before
 BEFORE_MIN, DURING_MIN = 3, 1
 
 
 @dataclass(frozen=True, slots=True)
 class MedianShift:
-    """Counts and middles of values [ms] before the trouble and during it."""
+    """Counts and medians of values [ms] before the trouble and during it."""
 
     before_n: int
     before_p50: float | None
@@ -28,26 +28,26 @@ class MedianShift:
         return self.before_n >= BEFORE_MIN and self.during_n >= DURING_MIN
 
     @property
-    def grew(self) -> bool:
-        """Whether it is known and grew."""
+    def has_grown(self) -> bool:
+        """Whether both medians are known and the value grew."""
         return self.is_known and has_grown(self.before_p50, self.during_p50)
 
     @property
-    def words(self) -> str:
-        """n and p50 of both, as people read them."""
+    def text(self) -> str:
+        """n and p50 before and during."""
         return f'before {_words(self.before_n, self.before_p50)}, during ' + _words(
             self.during_n, self.during_p50
         )
 
 
 def median_shift(before: Iterable[float | None], during: Iterable[float | None]) -> MedianShift:
-    """Return the figure of values; those that are not known do not count."""
+    """Compare the known values before and during."""
     first, second = ([v for v in values if v is not None] for values in (before, during))
     return MedianShift(len(first), _middle(first), len(second), _middle(second))
 
 
 def has_grown(before_ms: float, during_ms: float) -> bool:
-    """Tell whether a middle is so much above another one that it is called growth."""
+    """Return whether the second median is far enough above the first."""
     return during_ms >= max(GROWTH * before_ms, before_ms + GROWTH_MS)
 
 

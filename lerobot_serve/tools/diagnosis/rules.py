@@ -1,4 +1,4 @@
-"""The table of verdicts: what each is called, what it says, what to do. Pure functions."""
+"""The table of diagnosis rules: evidence, summary and remedy. Pure functions."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ from lerobot_serve.tools.diagnosis.window_facts import WindowFacts
 
 
 class RuleStatus(Enum):
-    """What a rule says."""
+    """Result of a rule."""
 
     FOUND = 'found'
     RULED_OUT = 'ruled_out'
-    # the evidence is not there: never taken for yes or no
+    # the traces lack the evidence: neither yes nor no
     NO_EVIDENCE = 'not_told'
 
 
 @dataclass(frozen=True, slots=True)
 class DiagnosisRule:
-    """`needs` is the evidence, `words` what is said when it is there, `todo` what to do then."""
+    """One cause: the evidence it needs, its summary and its remedy."""
 
     name: str
-    judge: Callable[[WindowFacts], CauseFinding]
-    needs: str
-    words: str
-    todo: str
+    evaluate: Callable[[WindowFacts], CauseFinding]
+    evidence_needed: str
+    summary: str
+    remedy: str
 
 
 @dataclass(frozen=True, slots=True)
 class RuleResult:
-    """What one rule says of a window, and the figures that it stands on or lacks."""
+    """Result of one rule for a window, with the evidence that it has or lacks."""
 
     rule: DiagnosisRule
-    says: RuleStatus
-    figures: str
+    status: RuleStatus
+    evidence: str
 
 
 RULES = (
@@ -45,7 +45,7 @@ RULES = (
         'server_overloaded',
         causes.server_overloaded,
         'queue wait grew for this robot and for all others of that server at that time',
-        'The server is overloaded: everybody waited for his turn.',
+        'Server overloaded: queue wait grew for all its robots.',
         'fewer robots, another replica, or scheduler:=micro_batch; '
         'see ServerSaturated in docs/metrics.md',
     ),
@@ -53,97 +53,97 @@ RULES = (
         'queue_of_its_own',
         causes.own_queue_only,
         'queue wait grew for this robot, and not for all others of that server',
-        'This robot waited at the server, others did not.',
-        'look at the scheduler, and at requests of this robot that wait behind each other',
+        'Queue wait grew for this robot only.',
+        'check the scheduler, and requests of this robot that queue behind each other',
     ),
     DiagnosisRule(
         'asks_too_often',
         causes.requests_too_often,
         'requests of this robot, and of no other, were superseded by newer ones',
-        'It asks again before its last request had its turn.',
+        'This robot supersedes its own requests before the server starts them.',
         'raise request_timeout_s of its edge',
     ),
     DiagnosisRule(
         'policy_slow',
         causes.policy_slow,
         'inference of its requests grew',
-        'The policy itself took longer.',
-        'look at the device of the server: other work, heat, a larger batch, another policy',
+        'Inference took longer.',
+        'check the device of the server: other work, heat, a larger batch, another policy',
     ),
     DiagnosisRule(
         'network',
         causes.network_slow,
         'round trip less the time of the server grew, and the time of the server did not',
-        'The network was slow, or something on the way.',
-        'radio, switch, other traffic; profile:=wan or a longer buffer_time_s bears more',
+        'The network was slow.',
+        'check radio, switch and other traffic; use profile:=wan or a longer buffer_time_s',
     ),
     DiagnosisRule(
         'policy_failed',
         causes.policy_failed,
         'answers with an error or NaN',
-        'The server answered, and the answers could not be played: the policy fails.',
-        'the reason stands in the time line; `lerobot-serve replay` of a capture asks again',
+        'The policy fails: the server replied with errors.',
+        'see the reason in the timeline; `lerobot-serve replay` of a capture repeats the requests',
     ),
     DiagnosisRule(
         'lost_or_hung',
         causes.request_lost,
         'requests timed out, and the whole trace of the server has no record of them',
-        'Requests were lost on the way, or the server hung.',
-        'log and /healthz of the server; then the network between robot and server',
+        'Requests did not reach the server, or the server hung.',
+        'check log and /healthz of the server; then the network between robot and server',
     ),
     DiagnosisRule(
         'answer_lost',
         causes.reply_lost,
         'the server answered in time, and the edge has no such answer',
-        'Answers were lost on the way back.',
-        'the network from server to robot: large messages, drops in ~/state of the edge',
+        'Replies were lost between server and robot.',
+        'check the network from server to robot: large messages, drops in ~/state of the edge',
     ),
     DiagnosisRule(
         'router',
         causes.rerouted,
         'its episode was moved, another replica answered, or slots failed',
-        'The router sent it elsewhere.',
-        '~/state of the router names each replica and why; docs/router.md',
+        'The router moved the episode or chose another replica.',
+        'see ~/state of the router for each replica and its reason; docs/router.md',
     ),
     DiagnosisRule(
         'server_gone',
         causes.session_lost,
         'the session was lost or the server was leaving',
-        'It lost its server.',
-        'was the server started again? its log and /readyz say why',
+        'Session lost: the server closed it, drained or died.',
+        'check whether the server restarted: its log and /readyz give the reason',
     ),
     DiagnosisRule(
         'cage',
         causes.cage_intervention,
         'the cage changed more of its commands than before',
-        'The safety cage held it back: the policy asks for more than the limits allow.',
-        'a wrong policy, unit or limit; `lerobot-serve audit` says whether limits were kept',
+        'The safety cage limited the robot: the policy exceeds the limits.',
+        'check policy, units and limits; `lerobot-serve audit` checks that limits were kept',
     ),
     DiagnosisRule(
         'ticks_missed',
         causes.steps_missed,
         'control steps are left out while it played',
-        'Its own processor was taken by something else.',
+        "Control steps were missed: the robot's CPU was busy.",
         'give the edge a core; see TicksMissed in docs/metrics.md',
     ),
     DiagnosisRule(
         'buffer_short',
         causes.buffer_too_short,
         'round trips longer than buffer_time_s, before as well as during',
-        'It asks too late: answers always take longer than what is left to play.',
+        'Requests start too late: the round trip exceeds buffer_time_s.',
         'raise buffer_time_s, or max_action_age_s with it',
     ),
 )
 
 
 def evaluate_rules(facts: WindowFacts) -> list[RuleResult]:
-    """Return what each rule says, in the order of the table."""
-    return [_verdict(rule, rule.judge(facts)) for rule in RULES]
+    """Evaluate all rules, in the order of the table."""
+    return [_verdict(rule, rule.evaluate(facts)) for rule in RULES]
 
 
 def _verdict(rule: DiagnosisRule, finding: CauseFinding) -> RuleResult:
     if finding.is_cause is None:
-        return RuleResult(rule, RuleStatus.NO_EVIDENCE, finding.figures)
+        return RuleResult(rule, RuleStatus.NO_EVIDENCE, finding.evidence)
     return RuleResult(
-        rule, RuleStatus.FOUND if finding.is_cause else RuleStatus.RULED_OUT, finding.figures
+        rule, RuleStatus.FOUND if finding.is_cause else RuleStatus.RULED_OUT, finding.evidence
     )

@@ -1,4 +1,4 @@
-"""One run, read without the numbers of actions, with the time of each record. One thread."""
+"""Reads one run without action values, with the time of each record. One thread."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from lerobot_serve.tools.traces.trace_run import wall_offset_s
 
 class Source:
     """
-    See the module. The fields are known once `read` was gone through.
+    See the module. The fields are complete after `read`.
 
     parameters  those of the header
     lines       of the run
-    is_lossy    lines are damaged, or the trace says that it lost records
-    is_ended    the last part has its end
+    is_lossy    lines are damaged, or the footer counts lost records
+    is_ended    the last part has a footer
     """
 
     def __init__(self, path: Path) -> None:
@@ -32,8 +32,8 @@ class Source:
 
     def read(self) -> Iterator[tuple[float, Record]]:
         """
-        Hand out all records with when they were written (seconds since 1970 by the clock of the
-        node's machine); a record without a time has that of the one before. Raises TraceError.
+        Yield all records with their times (seconds since 1970 by the clock of the node's machine);
+        a record without a time has that of the one before. Raises TraceError.
         """
         self.lines = 0
         time_s = 0.0

@@ -1,4 +1,4 @@
-"""The first reading of all runs: who is there, when, and where one robot stalled. One thread."""
+"""First pass over all runs: clients, time spans and the stalls of one robot. One thread."""
 
 from __future__ import annotations
 
@@ -15,29 +15,31 @@ CLIENTS_KEPT = 1000
 @dataclass(slots=True)
 class Survey:
     """
-    edges         runs of edges that tell of the client; `others` all other runs
-    begin_s, end_s  what the client's edges cover; where there is none, all that tells of it
-    count, total_s  stalls of the client, and their lengths together; `stalls` are the longest
-    clients       whom the traces tell of at all
+    Result of the first pass.
+
+    edges           runs of edges with records of the client; `others` all other runs
+    begin_s, end_s  period of the client's edges; without one, of all runs with its records
+    stall_count     stalls of the client, `stalled_s` their total; `stalls` has the longest
+    clients         all clients with records
     """
 
     edges: list[Source] = field(default_factory=list)
     others: list[Source] = field(default_factory=list)
     begin_s: float = 0.0
     end_s: float = 0.0
-    count: int = 0
-    total_s: float = 0.0
+    stall_count: int = 0
+    stalled_s: float = 0.0
     stalls: list[Stall] = field(default_factory=list)
     clients: set[str] = field(default_factory=set)
     is_found: bool = False
 
     @property
-    def worst(self) -> Stall | None:
+    def longest_stall(self) -> Stall | None:
         return max(self.stalls, key=lambda stall: stall.length_s, default=None)
 
 
 def survey(runs: Sequence[Source], client: str) -> Survey:
-    """Return what there is of a client. Raises TraceError."""
+    """Read all runs for a client. Raises TraceError."""
     found = Survey()
     spans: list[tuple[float, float]] = []
     edge_spans: list[tuple[float, float]] = []
@@ -50,9 +52,9 @@ def survey(runs: Sequence[Source], client: str) -> Survey:
             (edge_spans if is_edge else spans).append(times)
         if is_edge:
             playing.finish()
-            found.count += playing.count
-            found.total_s += playing.total_s
-            found.stalls += playing.kept
+            found.stall_count += playing.count
+            found.stalled_s += playing.total_s
+            found.stalls += playing.longest
     found.stalls.sort(key=lambda stall: stall.begin_s)
     found.is_found = bool(spans or edge_spans)
     if found.is_found:
@@ -63,14 +65,14 @@ def survey(runs: Sequence[Source], client: str) -> Survey:
 def _read(
     run: Source, client: str, playing: StallDetector, clients: set[str]
 ) -> tuple[float, float] | None:
-    """Return first and last time of the client in a run, None when it is not in there."""
+    """Return first and last time of the client in a run, None without a record."""
     times: tuple[float, float] | None = None
     for time_s, record in run.read():
         name = text(record, 'client')
         if name == client:
             first_s, last_s = times or (time_s, time_s)
             times = min(first_s, time_s), max(last_s, time_s)
-            playing.see(time_s, record)
+            playing.add_record(time_s, record)
         elif name and len(clients) < CLIENTS_KEPT:
             clients.add(name)
     if times:

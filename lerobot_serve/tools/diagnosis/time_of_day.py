@@ -1,4 +1,4 @@
-"""A time of day that a person named, and how times are shown: all in UTC. Pure functions."""
+"""Parses a time of day from the command line and formats times, in UTC. Pure functions."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ TIME_PATTERN = re.compile(r'(\d{1,2}):(\d{2})(?::(\d{2}(?:\.\d{1,6})?))?')
 @dataclass(frozen=True, slots=True)
 class TimeOfDay:
     """
-    What somebody named: `of_day_s` since midnight, or `since_1970_s` when the day was named.
+    A time given by the user: `of_day_s` since midnight, and `since_1970_s` when it has a date.
 
-    length_s  14:03 is a whole minute, 14:03:20 a point
+    length_s  14:03 is a whole minute, 14:03:20 an instant
     """
 
     of_day_s: float
@@ -24,7 +24,7 @@ class TimeOfDay:
 
 
 def parse_time_of_day(words: str) -> TimeOfDay:
-    """Return what 14:03, 14:03:20 or 2026-07-30T14:03:20 names. Raises ValueError."""
+    """Parse 14:03, 14:03:20 or 2026-07-30T14:03:20. Raises ValueError."""
     if match := TIME_PATTERN.fullmatch(words):
         hours, minutes, seconds = int(match[1]), int(match[2]), float(match[3] or 0)
         if hours > 23 or minutes > 59 or seconds >= MINUTE_S:
@@ -59,7 +59,7 @@ def resolve_within(moment: TimeOfDay, begin_s: float, end_s: float) -> float:
 
 
 def format_utc(time_s: float, *, day: bool = False) -> str:
-    """Return a time as people read it: 14:03:20.125, with the day where that is wanted."""
+    """Format a time as 14:03:20.125, with `day` also the date."""
     try:
         when = datetime.combine(datetime(1970, 1, 1), time()) + timedelta(seconds=time_s)
     except OverflowError:

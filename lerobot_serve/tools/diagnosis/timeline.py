@@ -1,4 +1,4 @@
-"""The lines of a window: requests with the parts of their time, and what else happened."""
+"""Formats the timeline of a window: requests with the parts of their time, and events."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from lerobot_serve.tools.diagnosis.joined_request import JoinedRequest, LOST_STA
 from lerobot_serve.tools.diagnosis.window_facts import WindowFacts
 from lerobot_serve.tools.traces.fields import text
 
-# so many calm ones in a row become one line
+# this many normal replies in a row become one line
 FOLD_MIN = 3
 PARTS = (
     ('queue wait', 'queue_wait_ms'),
@@ -19,7 +19,7 @@ PARTS = (
 
 
 def timeline_lines(facts: WindowFacts) -> list[tuple[float, str]]:
-    """Return when, by the clock of the robot, and what; calm answers in a row are one line."""
+    """Return times by the clock of the robot with texts; normal replies in a row are one line."""
     written: list[tuple[float, str]] = []
     calm: list[JoinedRequest] = []
     for time_s, what in sorted(_all(facts), key=itemgetter(0)):
@@ -34,14 +34,14 @@ def timeline_lines(facts: WindowFacts) -> list[tuple[float, str]]:
 
 
 def is_foldable(request: JoinedRequest, facts: WindowFacts) -> bool:
-    """Tell whether it is one of many that went well beside the trouble."""
-    is_plain = request.status == 'ok' and len(request.servers) < 2
-    return is_plain and bool(facts.stalls) and not facts.is_during(request)
+    """Return whether it is a normal reply outside the trouble."""
+    is_plain = request.status == 'ok' and len(request.server_records) < 2
+    return is_plain and bool(facts.stalls) and not facts.is_in_trouble(request)
 
 
 def _all(facts: WindowFacts) -> Iterator[tuple[float, JoinedRequest | str]]:
-    for each in facts.happenings:
-        yield each.time_s, f'{each.who}  {each.words}'
+    for each in facts.events:
+        yield each.time_s, f'{each.node}  {each.text}'
     for request in facts.requests.values():
         if facts.begin_s <= request.end_s <= facts.end_s:
             yield request.end_s, request
@@ -58,9 +58,9 @@ def _calm_lines(calm: list[JoinedRequest], facts: WindowFacts) -> list[tuple[flo
 
 
 def describe_request(request: JoinedRequest, facts: WindowFacts) -> str:
-    """Return one request: what became of it, the parts of its time, who else tells of it."""
+    """Return one request: its status, the parts of its time, the records of other nodes."""
     words = [f'{facts.client}  request {request.key.seq} {request.status}']
-    if request.edge and (reason := text(request.edge, 'reason')):
+    if request.edge_record and (reason := text(request.edge_record, 'reason')):
         words[0] += f' ({reason})'
     parts = ' + '.join(_parts(request))
     whole = request.round_trip_ms
@@ -75,24 +75,24 @@ def _parts(request: JoinedRequest) -> Iterator[str]:
     if request.network_ms is not None:
         yield f'network {request.network_ms:.0f}'
     for name, field in PARTS:
-        value = request.part(field)
+        value = request.duration_ms(field)
         if value is not None:
             yield f'{name} {value:.0f}'
 
 
 def _elsewhere(request: JoinedRequest, facts: WindowFacts) -> Iterator[str]:
-    """What router and server tell, where it is more than the edge knows."""
-    for told in request.routers:
-        record = told.record
+    """Yield what router and server recorded beyond the record of the edge."""
+    for each in request.router_records:
+        record = each.record
         routing = record.get('routing')
         slot = text(routing, 'slot') if isinstance(routing, dict) else ''
         where = ' '.join(word for word in (slot, text(record, 'server')) if word)
         status = text(record, 'status')
-        yield f'router: {where or "nobody"}' + (f', {status}' if status != 'ok' else '')
+        yield f'router: {where or "no replica"}' + (f', {status}' if status != 'ok' else '')
     if request.status in (*LOST_STATUSES, 'no record'):
-        for told in request.servers:
-            yield f'server: {text(told.record, "status") or "?"}'
-        if not request.servers and any(facts.of_role('server')):
+        for each in request.server_records:
+            yield f'server: {text(each.record, "status") or "?"}'
+        if not request.server_records and any(facts.of_role('server')):
             yield 'server: no record'
-    if len(request.servers) > 1:
-        yield f'asked {len(request.servers)} times'
+    if len(request.server_records) > 1:
+        yield f'asked {len(request.server_records)} times'

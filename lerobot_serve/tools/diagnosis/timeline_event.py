@@ -1,4 +1,4 @@
-"""What stands on the time line beside requests. Pure functions; any thread."""
+"""Events of the timeline other than requests. Pure functions; any thread."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from lerobot_serve.tools.traces.fields import integer, number, policy_names, Rec
 
 
 class TimelineEvent(NamedTuple):
-    """`time_s` by the clock of the robot as far as it is known; `who` wrote it down."""
+    """`time_s` is by the clock of the robot if its offset is known; `node` recorded it."""
 
     time_s: float
-    who: str
-    words: str
+    node: str
+    text: str
 
 
 def describe_record(record: Record) -> str:
-    """Return a record in words, empty where it is nothing for a time line."""
-    speak = DESCRIPTIONS.get(record['kind'])
-    return speak(record) if speak else ''
+    """Return a record as text, empty when it is no event."""
+    describe = DESCRIPTIONS.get(record['kind'])
+    return describe(record) if describe else ''
 
 
 def _state(record: Record) -> str:
@@ -53,7 +53,7 @@ def _drop(record: Record) -> str:
 
 def _incident(record: Record) -> str:
     if text(record, 'name') == 'stalled':
-        # the change of the rung says the same
+        # the change of the rung shows it
         return ''
     return _why(f'incident {text(record, "name") or "?"}', text(record, 'why'))
 
@@ -70,7 +70,7 @@ def _canary(record: Record) -> str:
 
 
 def _damaged(record: Record) -> str:
-    return f'a line of this trace is damaged: {text(record, "reason") or "?"}'
+    return f'damaged line in this trace: {text(record, "reason") or "?"}'
 
 
 def _why(words: str, why: str) -> str:

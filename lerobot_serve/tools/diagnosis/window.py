@@ -1,8 +1,9 @@
 """
-The second and third reading: all that is told of a window. One thread.
+Second and third pass: gathers the facts about a window. One thread.
 
-First the edges of the robot, by the clock that chose the window. Then the others: requests of the
-robot by their numbers alone, and how far each clock is off by them; then the rest of their window.
+The edges of the robot come first, by the clock that chose the window. Then the other runs:
+requests of the robot are joined by number, which gives the clock offset; then the rest of their
+window.
 """
 
 from __future__ import annotations
@@ -23,20 +24,20 @@ from lerobot_serve.tools.diagnosis.window_facts import (
 from lerobot_serve.tools.traces.fields import integer, number, Record, text
 from lerobot_serve.tools.traces.stalls import StallDetector
 
-# what is usual is read off the minute before
+# the usual values come from the minute before
 BEFORE_S = 60.0
-# an end that lies a little behind the window is no request that the edge does not know
+# the edge's records of requests that end after the window
 TRAILING_S = 30.0
-# who writes them writes one for each request or command
+# one record per request or command
 PER_STEP_KINDS = ('request', 'executed')
 NAMES_SHOWN = 4
-# who comes so soon after the first one came with him
+# clients that start this soon after the first one count as present from the start
 START_GROUP_S = 2.0
 LOST_STATES = ('reconnecting', 'dead')
 
 
 def gather_facts(found: Survey, client: str, begin_s: float, end_s: float) -> WindowFacts:
-    """Return what the traces tell of a window. Raises TraceError."""
+    """Gather the facts about a window. Raises TraceError."""
     facts = WindowFacts(client, begin_s, end_s)
     known: set[JoinKey] = set()
     for run in found.edges:
@@ -46,7 +47,7 @@ def gather_facts(found: Survey, client: str, begin_s: float, end_s: float) -> Wi
             _read_other_edge(run, facts)
         else:
             _read_peer(number_of_run, run, facts, known)
-    facts.happenings.sort()
+    facts.events.sort()
     return facts
 
 
@@ -62,7 +63,7 @@ def _read_edge(run: Source, facts: WindowFacts, known: set[JoinKey]) -> None:
         if not (is_his and begin_s - BEFORE_S <= time_s <= end_s + TRAILING_S):
             continue
         facts.edge_span_s = min(facts.edge_span_s[0], time_s), max(facts.edge_span_s[1], time_s)
-        playing.see(time_s, record)
+        playing.add_record(time_s, record)
         if record['kind'] == 'request' and (key := key_of(record)):
             known.add(key)
             if time_s <= end_s:
@@ -70,30 +71,30 @@ def _read_edge(run: Source, facts: WindowFacts, known: set[JoinKey]) -> None:
         if time_s > end_s:
             continue
         if record['kind'] == 'executed':
-            last.see(record, facts.rough if time_s >= begin_s else facts.calm)
+            last.add(record, facts.commands_during if time_s >= begin_s else facts.commands_before)
         elif time_s >= begin_s:
             _add_event(facts, time_s, run, record)
             _note_connection(facts, record)
     playing.finish()
     if last.is_met or not facts.parameters:
-        # of two runs the one that drove in the window
+        # of two runs, take the one with commands in the window
         facts.parameters = run.parameters | changes
     facts.is_edge_complete &= not run.is_lossy
-    for stall in playing.kept:
+    for stall in playing.longest:
         if stall.end_s >= begin_s and stall.begin_s <= end_s:
             facts.stalls.append(stall)
         elif stall.end_s < begin_s:
-            facts.earlier.append(stall)
+            facts.earlier_stalls.append(stall)
 
 
 class _StepTracker:
-    """The command before, to find steps that were missed."""
+    """The previous command, to count missed control steps."""
 
     def __init__(self) -> None:
         self.is_met = False
         self._tick: int | None = None
 
-    def see(self, record: Record, commands: CommandCounts) -> None:
+    def add(self, record: Record, commands: CommandCounts) -> None:
         self.is_met = True
         verdict, tick = text(record, 'verdict'), integer(record, 'tick')
         commands.verdicts[verdict] += 1
@@ -101,7 +102,7 @@ class _StepTracker:
             commands.reasons[text(record, 'reason') or verdict] += 1
         is_played = text(record, 'rung') == 'play'
         if is_played and tick is not None and self._tick is not None:
-            # nothing commanded between two steps of a chunk: nobody was there to command it
+            # no command between two steps of a chunk: control steps were missed
             commands.missed += max(0, min(tick - self._tick - 1, 1 << 31))
         self._tick = tick if is_played else None
 
@@ -109,26 +110,26 @@ class _StepTracker:
 def _note_connection(facts: WindowFacts, record: Record) -> None:
     is_connection = record['kind'] == 'state' and text(record, 'of') == 'connection'
     if is_connection and text(record, 'to') in LOST_STATES:
-        facts.connection[text(record, 'why') or text(record, 'to')] += 1
+        facts.connection_losses[text(record, 'why') or text(record, 'to')] += 1
 
 
 def _read_other_edge(run: Source, facts: WindowFacts) -> None:
-    """Whether another robot stalled at that time, as far as the clocks agree."""
+    """Count stalls of other robots in the window, by their own clocks."""
     players: dict[str, StallDetector] = {}
     for time_s, record in run.read():
         name = text(record, 'client')
         if name and facts.begin_s - BEFORE_S <= time_s <= facts.end_s:
-            players.setdefault(name, StallDetector()).see(time_s, record)
+            players.setdefault(name, StallDetector()).add_record(time_s, record)
     for name, playing in players.items():
         playing.finish()
-        stalls = [stall for stall in playing.kept if stall.end_s >= facts.begin_s]
+        stalls = [stall for stall in playing.longest if stall.end_s >= facts.begin_s]
         facts.stalls_of_others[name] += len(stalls)
 
 
 def _read_peer(number_of_run: int, run: Source, facts: WindowFacts, known: set[JoinKey]) -> None:
     peer = PeerFacts(run.node, run.role)
     offs = list(_join(number_of_run, run, facts))
-    peer.node, peer.role, peer.pairs = run.node, run.role, len(offs)
+    peer.node, peer.role, peer.joined_requests = run.node, run.role, len(offs)
     peer.clock_offset_s = median(offs) if offs else 0.0
     onset_s, is_there = facts.onset_s, bool(offs)
     for time_s, record in run.read():
@@ -144,22 +145,22 @@ def _read_peer(number_of_run: int, run: Source, facts: WindowFacts, known: set[J
         elif moment_s >= facts.begin_s and text(record, 'client') in ('', facts.client):
             _add_event(facts, moment_s, run, record)
             _note_routing(peer, facts, record)
-    peer.is_whole, peer.is_ended = not run.is_lossy, run.is_ended
-    if is_there or peer.seen[1]:
+    peer.is_complete, peer.is_ended = not run.is_lossy, run.is_ended
+    if is_there or peer.request_counts[1]:
         facts.peers.append(peer)
         _add_new_clients(peer, facts)
 
 
 def _join(number_of_run: int, run: Source, facts: WindowFacts) -> Iterable[float]:
-    """Join by numbers; hand out by how much the run's clock is ahead by each answered request."""
+    """Join by number; yield the clock offset of the run from each request with a reply."""
     for time_s, record in run.read():
         if record['kind'] != 'request' or text(record, 'client') != facts.client:
             continue
         request = facts.requests.get(key_of(record))
         if request is None:
             continue
-        where = request.routers if run.role == 'router' else request.servers
-        if any(told.run == number_of_run for told in where):
+        where = request.router_records if run.role == 'router' else request.server_records
+        if any(each.run == number_of_run for each in where):
             continue
         where.append(PeerRecord(number_of_run, time_s, record))
         if request.round_trip_ms is not None:
@@ -169,13 +170,13 @@ def _join(number_of_run: int, run: Source, facts: WindowFacts) -> Iterable[float
 def _count_request(
     peer: PeerFacts, facts: WindowFacts, onset_s: float, moment_s: float, record: Record
 ) -> None:
-    """Count a request of anybody as before or during."""
+    """Count a request of any client as before or during."""
     client = text(record, 'client')
     peer.first_s.setdefault(client, moment_s)
     if moment_s > facts.trouble_s[1]:
         return
     is_during = moment_s >= onset_s
-    peer.seen[is_during] += 1
+    peer.request_counts[is_during] += 1
     if is_during:
         peer.statuses[client, text(record, 'status')] += 1
     wait_ms = number(record, 'queue_wait_ms')
@@ -184,15 +185,15 @@ def _count_request(
 
 
 def _add_new_clients(peer: PeerFacts, facts: WindowFacts) -> None:
-    """Who asks for the first time in the window, in one line."""
+    """Add one event for the clients that start in the window."""
     opened_s = min(peer.first_s.values(), default=0.0) + START_GROUP_S
     first = {n: s for n, s in peer.first_s.items() if n and s >= max(opened_s, facts.begin_s)}
     if not first:
         return
     names = sorted(first)
     shown = ', '.join(names[:NAMES_SHOWN]) + ', ...' * (len(names) > NAMES_SHOWN)
-    words = f'{len(names)} robots ask that did not before: {shown}'
-    facts.happenings.append(TimelineEvent(min(first.values()), peer.node, words))
+    words = f'{len(names)} new clients: {shown}'
+    facts.events.append(TimelineEvent(min(first.values()), peer.node, words))
 
 
 def _add_unmatched(
@@ -203,22 +204,22 @@ def _add_unmatched(
     moment_s: float,
     record: Record,
 ) -> None:
-    """Keep a request of the robot of which its edge tells nothing."""
+    """Add a request of the robot that its edge did not record."""
     key = key_of(record)
     if text(record, 'client') != facts.client or key is None or key in known:
         return
     if facts.has_edge and not facts.edge_span_s[0] <= moment_s <= facts.edge_span_s[1]:
-        # its edge was not there yet, or was killed, and could not tell
+        # its edge was not running
         return
     request = facts.requests.setdefault(key, JoinedRequest(key, moment_s))
-    where = request.routers if peer.role == 'router' else request.servers
-    if all(told.run != number_of_run for told in where):
+    where = request.router_records if peer.role == 'router' else request.server_records
+    if all(each.run != number_of_run for each in where):
         where.append(PeerRecord(number_of_run, moment_s, record))
 
 
 def _note_routing(peer: PeerFacts, facts: WindowFacts, record: Record) -> None:
     if record['kind'] == 'placement' and record.get('moved') is True:
-        facts.moves.append(describe_record(record))
+        facts.episode_moves.append(describe_record(record))
     is_verdict = record['kind'] == 'state' and text(record, 'of') == 'slots'
     if is_verdict and text(record, 'to') not in ('', 'healthy'):
         peer.slot_changes.append(describe_record(record))
@@ -226,4 +227,4 @@ def _note_routing(peer: PeerFacts, facts: WindowFacts, record: Record) -> None:
 
 def _add_event(facts: WindowFacts, time_s: float, run: Source, record: Record) -> None:
     if record['kind'] not in PER_STEP_KINDS and (words := describe_record(record)):
-        facts.happenings.append(TimelineEvent(time_s, run.node, words))
+        facts.events.append(TimelineEvent(time_s, run.node, words))

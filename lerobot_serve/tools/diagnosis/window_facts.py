@@ -1,4 +1,4 @@
-"""What the rules ask for: everything that is told of one stretch of time. Plain; one thread."""
+"""Facts about one window of time, as the rules need them. Plain; one thread."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from lerobot_serve.tools.diagnosis.timeline_event import TimelineEvent
 from lerobot_serve.tools.traces.fields import number, Record
 from lerobot_serve.tools.traces.stalls import Stall
 
-# what the cage says of a command that it did not let pass as it was
+# verdicts of the cage for a changed command
 TRIP_VERDICTS = ('clamped', 'held', 'stopped')
-# an answer that ends a stall comes a little before the first command that plays it
+# a reply that ends a stall arrives shortly before the first command from it
 GRACE_S = 0.3
 
 
 @dataclass(slots=True)
 class CommandCounts:
-    """What an edge commanded in a stretch: by verdict; `missed` steps between played ones."""
+    """Commands of an edge in a period, by verdict; `missed` control steps between them."""
 
     verdicts: Counter[str] = field(default_factory=Counter)
     reasons: Counter[str] = field(default_factory=Counter)
@@ -39,25 +39,25 @@ class CommandCounts:
 @dataclass(slots=True)
 class PeerFacts:
     """
-    What a router or a server tells of the stretch.
+    Facts from the trace of one router or server.
 
-    clock_offset_s   how far its clock is ahead of the robot's by `pairs` requests that both tell of
-    waits     client -> its queue waits [ms] before the trouble and during it
-    statuses  of all clients' requests during the trouble: (client, status)
-    seen      how many requests of anybody it tells of, before and during
-    is_whole  nothing of its trace is lost or damaged
-    first_s   client -> when it first asked
-    begin_s, end_s  what its trace covers, by the clock of the robot; `is_ended`: it has its end
+    clock_offset_s  lead of its clock over the robot's, from the `joined_requests`
+    waits           client -> its queue waits [ms] before the trouble and during it
+    statuses        of all clients' requests during the trouble: (client, status)
+    request_counts  requests of all clients, before and during
+    is_complete     its trace is neither damaged nor missing records
+    first_s         client -> time of its first request
+    begin_s, end_s  period of its trace, by the clock of the robot; `is_ended`: with a footer
     """
 
     node: str
     role: str
     clock_offset_s: float = 0.0
-    pairs: int = 0
+    joined_requests: int = 0
     waits: dict[str, tuple[list[float], list[float]]] = field(default_factory=dict)
     statuses: Counter[tuple[str, str]] = field(default_factory=Counter)
-    seen: list[int] = field(default_factory=lambda: [0, 0])
-    is_whole: bool = True
+    request_counts: list[int] = field(default_factory=lambda: [0, 0])
+    is_complete: bool = True
     slot_changes: list[str] = field(default_factory=list)
     first_s: dict[str, float] = field(default_factory=dict)
     begin_s: float | None = None
@@ -68,15 +68,17 @@ class PeerFacts:
 @dataclass(slots=True)
 class WindowFacts:
     """
-    begin_s, end_s  the window, by the clock of the robot
-    has_edge        whether there is a trace of the robot's own edge; `is_edge_complete` all of it
-    edge_span_s       first and last time of its edge in and around the window
-    parameters      of the robot's edge, as they were in the window
-    stalls          of the robot in the window; `earlier` those of the minute before it
-    requests        those that ended in the window or the minute before
-    calm, rough     commands before the trouble and in the window
-    moves           words of each decision by which an episode of the robot was moved
-    stalls_of_others   other robots whose edges tell of the window -> how often they stalled
+    Facts about one window of one robot.
+
+    begin_s, end_s     the window, by the clock of the robot
+    has_edge           a trace of the robot's edge exists; `is_edge_complete`: without gaps
+    edge_span_s        first and last time of its edge in and around the window
+    parameters         of the robot's edge in the window
+    stalls             of the robot in the window; `earlier_stalls` of the minute before it
+    requests           those that ended in the window or the minute before
+    commands_before    commands before the trouble; `commands_during` in the window
+    episode_moves      texts of the decisions that moved an episode of the robot
+    stalls_of_others   other robots with an edge trace of the window -> number of their stalls
     """
 
     client: str
@@ -87,43 +89,43 @@ class WindowFacts:
     is_edge_complete: bool = True
     parameters: Record = field(default_factory=dict)
     stalls: list[Stall] = field(default_factory=list)
-    earlier: list[Stall] = field(default_factory=list)
+    earlier_stalls: list[Stall] = field(default_factory=list)
     requests: dict[JoinKey, JoinedRequest] = field(default_factory=dict)
-    happenings: list[TimelineEvent] = field(default_factory=list)
-    calm: CommandCounts = field(default_factory=CommandCounts)
-    rough: CommandCounts = field(default_factory=CommandCounts)
-    moves: list[str] = field(default_factory=list)
-    connection: Counter[str] = field(default_factory=Counter)
+    events: list[TimelineEvent] = field(default_factory=list)
+    commands_before: CommandCounts = field(default_factory=CommandCounts)
+    commands_during: CommandCounts = field(default_factory=CommandCounts)
+    episode_moves: list[str] = field(default_factory=list)
+    connection_losses: Counter[str] = field(default_factory=Counter)
     peers: list[PeerFacts] = field(default_factory=list)
     stalls_of_others: Counter[str] = field(default_factory=Counter)
 
     @property
     def trouble_s(self) -> tuple[float, float]:
-        """From the first stall of the window to its last; the window where there is none."""
+        """First to last stall of the window; the whole window without a stall."""
         if not self.stalls:
             return self.begin_s, self.end_s
         return self.stalls[0].begin_s, max(s.end_s for s in self.stalls) + GRACE_S
 
     @property
     def onset_s(self) -> float:
-        """When the first request was sent that was in flight during the trouble."""
+        """Send time of the first request in flight during the trouble."""
         return min([self.trouble_s[0], *(self.sent_s(request) for request in self.during)])
 
     def sent_s(self, request: JoinedRequest) -> float:
-        """Return when it was sent; of one without an answer, when its time began."""
+        """Return when it was sent; without a reply, its timeout before its end."""
         flight_s = (request.round_trip_ms or 0.0) / 1e3
-        if request.is_lost:
+        if request.has_no_reply:
             flight_s = number(self.parameters, 'request_timeout_s') or 0.0
         return request.end_s - flight_s
 
-    def is_during(self, request: JoinedRequest) -> bool:
-        """Tell whether a request was in flight, or ended, while the robot stalled."""
+    def is_in_trouble(self, request: JoinedRequest) -> bool:
+        """Return whether a request was in flight, or ended, while the robot stalled."""
         stretches = [(s.begin_s, s.end_s + GRACE_S) for s in self.stalls] or [self.trouble_s]
         return self._meets(request, stretches)
 
     def is_before(self, request: JoinedRequest) -> bool:
-        """Tell whether a request was over before the trouble, and not part of an earlier one."""
-        earlier = [(s.begin_s, s.end_s + GRACE_S) for s in self.earlier]
+        """Return whether a request ended before the trouble and outside earlier stalls."""
+        earlier = [(s.begin_s, s.end_s + GRACE_S) for s in self.earlier_stalls]
         return request.end_s < self.trouble_s[0] and not self._meets(request, earlier)
 
     def _meets(self, request: JoinedRequest, stretches: list[tuple[float, float]]) -> bool:
@@ -132,28 +134,30 @@ class WindowFacts:
 
     @property
     def during(self) -> list[JoinedRequest]:
-        return [request for request in self.requests.values() if self.is_during(request)]
+        return [request for request in self.requests.values() if self.is_in_trouble(request)]
 
     @property
     def before(self) -> list[JoinedRequest]:
-        return [r for r in self.requests.values() if self.is_before(r) and not self.is_during(r)]
+        return [
+            r for r in self.requests.values() if self.is_before(r) and not self.is_in_trouble(r)
+        ]
 
-    def figure(self, value: Callable[[JoinedRequest], float | None]) -> MedianShift:
-        """Return a value of the robot's requests before and during."""
+    def shift_of(self, value: Callable[[JoinedRequest], float | None]) -> MedianShift:
+        """Compare a value of the robot's requests before and during the trouble."""
         return median_shift(map(value, self.before), map(value, self.during))
 
     def of_role(self, role: str) -> Iterator[PeerFacts]:
         return (peer for peer in self.peers if peer.role == role)
 
     @property
-    def missing(self) -> list[str]:
-        """Words for each trace that is not there, and what it would tell."""
+    def missing_traces(self) -> list[str]:
+        """Texts for each missing trace, with the parameter that enables it."""
         there = {peer.role for peer in self.peers} | ({'edge'} if self.has_edge else set())
         return [words for role, words in MISSING_TRACE_TEXT.items() if role not in there]
 
 
 MISSING_TRACE_TEXT = {
     'edge': 'no trace of its edge: set trace_folder of edge_controller',
-    'router': 'no trace of a router that knows it: set trace_folder of policy_router',
-    'server': 'no trace of a server that knows it: set trace_folder of policy_server',
+    'router': 'no trace of its router: set trace_folder of policy_router',
+    'server': 'no trace of its server: set trace_folder of policy_server',
 }

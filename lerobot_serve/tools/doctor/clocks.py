@@ -1,8 +1,8 @@
 """
-The clock on the wall against the one that only goes forward. Any thread.
+Compares the system clock with the monotonic clock. Any thread.
 
-Robots are safe whatever the wall says: no instant crosses a machine. Traces and bags of several
-machines are laid beside each other by it.
+Robots do not depend on the system clock: no time stamp crosses a machine. Traces and bags of
+several machines are aligned by it.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ import time
 from lerobot_serve.tools.doctor.finding import Finding, ok, warning
 
 READINGS = 5
-# what a clock may be turned gently while we look, and how exactly two clocks are read
+# tolerated step, and slew while the command runs
 STEP_S, SLEW = 0.02, 0.001
-# answer of adjtimex(2): nobody keeps the clock right
+# result of adjtimex(2): clock not synchronised
 TIME_ERROR = 5
 TIMEX_BYTES = 512
 
 
 @dataclass(frozen=True, slots=True)
 class ClockReading:
-    """Both clocks at one instant; `synchronised` is None where the system does not tell."""
+    """Both clocks at one instant; `synchronised` is None where it is unknown."""
 
     wall_ns: int
     monotonic_ns: int
@@ -31,7 +31,7 @@ class ClockReading:
 
 
 def read_clocks() -> ClockReading:
-    """Return both clocks: of several readings the one least disturbed."""
+    """Return the least disturbed of several readings of both clocks."""
     best_ns, wall_ns, monotonic_ns = 1 << 63, 0, 0
     for _ in range(READINGS):
         begin_ns, now_ns, end_ns = time.monotonic_ns(), time.time_ns(), time.monotonic_ns()
@@ -41,7 +41,7 @@ def read_clocks() -> ClockReading:
 
 
 def is_synchronised() -> bool | None:
-    """Return whether somebody keeps the clock right, as the kernel knows it."""
+    """Return whether the kernel reports the clock as synchronised."""
     try:
         state = ctypes.CDLL(None).adjtimex(ctypes.create_string_buffer(TIMEX_BYTES))
     except (OSError, AttributeError):
@@ -62,7 +62,7 @@ def _steps(before: ClockReading, after: ClockReading) -> Finding:
         'clock',
         f'the clock jumped by {step_s:+.3f} s in the {passed_s:.1f} s of this command; times of '
         'traces and bags jump with it',
-        'let one service alone set the clock, and turn it gently: chrony without makestep after '
+        'let one service alone set the clock, and slew it: chrony without makestep after '
         'the start; see `timedatectl` and `chronyc tracking`',
     )
 
@@ -70,13 +70,13 @@ def _steps(before: ClockReading, after: ClockReading) -> Finding:
 def _synchronisation(now: ClockReading) -> Finding:
     name = 'clock synchronised'
     if now.synchronised:
-        return ok(name, 'the kernel says that the clock is kept right')
+        return ok(name, 'the kernel reports the clock as synchronised')
     if now.synchronised is None:
-        return ok(name, 'the kernel does not tell; robots do not depend on it')
+        return ok(name, 'not available from the kernel; robots do not depend on it')
     return warning(
         name,
-        'nobody keeps the clock right: traces and bags of several machines cannot be laid beside '
-        'each other (robots do not depend on it)',
+        'clock not synchronised: traces and bags of several machines cannot be aligned (robots do '
+        'not depend on it)',
         'start a time service on every machine: sudo timedatectl set-ntp true, or install chrony; '
         'in a container, on its host',
     )

@@ -1,4 +1,4 @@
-"""ROS, packages, middleware, shared memory and limits of a machine. Pure functions."""
+"""Checks ROS, packages, middleware, shared memory and limits of a machine. Pure functions."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ DISTRIBUTIONS = ('jazzy', 'kilted')
 EVERYWHERE = ('cv2', 'numpy', 'prometheus_client', 'simplejpeg', 'yaml')
 FOR_POLICIES = ('torch', 'safetensors')
 FOR_LEROBOT = ('lerobot', 'tokenizers', 'torchvision', 'transformers')
-# what is not to be had without the others
+# optional package -> what is missing without it
 LOST_WITHOUT = {
     'argcomplete': 'the shell completes no verbs and options',
     'mcap': 'no bags are recorded or read',
     'onnxruntime': 'a policy server runs no ONNX program',
     'rich': 'the demo has no screen',
 }
-# 7400 + 250 ports a domain; Linux gives out 32768 to 60999 to connections that go out
+# 7400 + 250 ports per domain; Linux uses 32768 to 60999 for outgoing connections
 DOMAIN_LIMIT, OUTGOING_DOMAINS = 232, range(102, 215)
 RANGES = ('SUBNET', 'SYSTEM_DEFAULT')
 MIB = 1 << 20
-# what the profile of this package gives every node, and what it asks of the kernel
+# segment of every node and socket buffers in the profile of this package
 SEGMENT_BYTES, BUFFER_BYTES = 8 * MIB, 4 * MIB
 NODES_NEEDED, NODES_WANTED = 4, 16
 FILES_NEEDED, FILES_WANTED = 256, 1024
@@ -33,19 +33,19 @@ FILES_NEEDED, FILES_WANTED = 256, 1024
 @dataclass(frozen=True, slots=True)
 class MiddlewareFacts:
     """
-    What runs below ROS in this process: `complaint` says what will be lost of large messages,
-    `error` why ROS did not start.
+    Middleware of this process: `large_message_warning` when large messages may be lost, `error`
+    when ROS did not start.
     """
 
     name: str = ''
-    complaint: str = ''
+    large_message_warning: str = ''
     error: str = ''
 
 
 def check_environment(
     machine: MachineFacts, middleware: MiddlewareFacts, kind: str
 ) -> list[Finding]:
-    """Return the findings; `kind` is that of the policy, empty where none is wanted."""
+    """Run all checks; `kind` is that of the policy, empty without a policy."""
     return [
         ros(machine, middleware.error),
         *packages(machine.missing, kind),
@@ -63,7 +63,7 @@ def ros(machine: MachineFacts, error: str) -> Finding:
     name, distribution = 'ROS', machine.variables.get('ROS_DISTRO', '')
     source = 'source the setup.bash of ROS 2 and of this workspace'
     if error:
-        return failure(name, f'ROS does not start: {error}', f'correct that, or {source}')
+        return failure(name, f'ROS does not start: {error}', f'fix that, or {source}')
     if not distribution:
         return warning(name, 'it runs, but ROS_DISTRO is not set', source)
     if distribution not in DISTRIBUTIONS:
@@ -76,7 +76,7 @@ def ros(machine: MachineFacts, error: str) -> Finding:
 
 
 def packages(missing: frozenset[str], kind: str) -> list[Finding]:
-    """Return what is wrong with Python packages; a robot needs no torch."""
+    """Check the Python packages; a robot needs no torch."""
     needed = [*EVERYWHERE, *FROM_ROS]
     needed += FOR_POLICIES if kind else ()
     needed += FOR_LEROBOT if kind == 'lerobot' else ()
@@ -93,12 +93,12 @@ def packages(missing: frozenset[str], kind: str) -> list[Finding]:
     if found:
         return found
     without = sorted(missing - {*needed})
-    spared = f'; not here, and not needed for this: {", ".join(without)}' if without else ''
-    return [ok('packages', f'all that is needed is installed{spared}')]
+    spared = f'; not installed, not needed here: {", ".join(without)}' if without else ''
+    return [ok('packages', f'all required packages are installed{spared}')]
 
 
 def install_hint(package: str) -> str:
-    """Return what the executables say when the package is missing."""
+    """Return the hint that executables print when the package is missing."""
     return missing_package_text(ModuleNotFoundError(name=package))
 
 
@@ -106,26 +106,26 @@ def domain(text: str) -> Finding:
     name = 'ROS_DOMAIN_ID'
     change = 'export ROS_DOMAIN_ID=N with an N from 0 to 101, the same on all machines'
     if not text:
-        return ok(name, 'not set: domain 0, which all share on this network who set none')
+        return ok(name, 'not set: domain 0, shared with all nodes on this network that set none')
     if not (text.isascii() and text.strip().isdigit()) or int(text) > DOMAIN_LIMIT:
         return failure(name, f'must be a number from 0 to {DOMAIN_LIMIT}, got {text!r}', change)
     if int(text) in OUTGOING_DOMAINS:
         return warning(
             name,
-            f'{text}: the system gives the ports of this domain to other connections, too',
+            f'{text}: the system also uses the ports of this domain for other connections',
             change,
         )
     return ok(name, text)
 
 
 def discovery(variables: Mapping[str, str]) -> Finding:
-    """Return whether other machines will be found."""
+    """Check whether nodes on other machines are discovered."""
     name, reach = 'discovery', variables.get('ROS_AUTOMATIC_DISCOVERY_RANGE', '').upper()
     alone = variables.get('ROS_LOCALHOST_ONLY') == '1'
     if variables.get('ROS_DISCOVERY_SERVER'):
         return discovery_server(variables)
     if variables.get('ROS_STATIC_PEERS'):
-        return ok(name, f'peers are named: {variables["ROS_STATIC_PEERS"]}')
+        return ok(name, f'static peers: {variables["ROS_STATIC_PEERS"]}')
     if reach == 'OFF':
         return failure(
             name,
@@ -149,20 +149,20 @@ def discovery(variables: Mapping[str, str]) -> Finding:
 
 
 def discovery_server(variables: Mapping[str, str]) -> Finding:
-    """Return whether an operator sees all that a discovery server knows."""
+    """Check whether an operator sees all topics of a discovery server."""
     name, server = 'discovery', variables['ROS_DISCOVERY_SERVER']
     if variables.get('ROS_SUPER_CLIENT', '').upper() in ('TRUE', '1'):
         return ok(name, f'by the discovery server {server}')
     return warning(
         name,
-        f'by the discovery server {server}, which tells only of topics that are used here: '
+        f'by the discovery server {server}, which reports only topics that are used here: '
         'record, doctor and rqt miss the others',
-        'export ROS_SUPER_CLIENT=TRUE where an operator looks',
+        'export ROS_SUPER_CLIENT=TRUE on machines of operators',
     )
 
 
 def middleware_findings(middleware: MiddlewareFacts) -> list[Finding]:
-    """Return what the middleware is, and what it does to large messages."""
+    """Check the middleware and its handling of large messages."""
     name, large = 'middleware', 'large messages'
     if middleware.error:
         return [skipped(name, 'ROS does not start'), skipped(large, 'ROS does not start')]
@@ -170,14 +170,14 @@ def middleware_findings(middleware: MiddlewareFacts) -> list[Finding]:
         return [
             warning(
                 name,
-                middleware.complaint or f'{middleware.name} is in use',
+                middleware.large_message_warning or f'{middleware.name} is in use',
                 'export RMW_IMPLEMENTATION=rmw_fastrtps_cpp on all machines, or measure yours: '
-                'lerobot-serve bench',
+                'make bench in the source tree',
             ),
-            skipped(large, f'what {middleware.name} does to them is not known here'),
+            skipped(large, f'not known for {middleware.name}'),
         ]
-    if middleware.complaint:
-        found, _, how = middleware.complaint.partition('. ')
+    if middleware.large_message_warning:
+        found, _, how = middleware.large_message_warning.partition('. ')
         use = (
             'use the Fast DDS profile of this package, config/fastdds.xml '
             '(config/fastdds_3.xml from Kilted on)'
@@ -190,7 +190,7 @@ def middleware_findings(middleware: MiddlewareFacts) -> list[Finding]:
 
 
 def profile(machine: MachineFacts) -> Finding:
-    """Return which profile Fast DDS reads; one that is not there it passes over in silence."""
+    """Check the profile that Fast DDS reads; it ignores a missing file silently."""
     name = 'profile of Fast DDS'
     given = {
         key: machine.variables[key] for key in PROFILE_VARIABLES if machine.variables.get(key)
@@ -214,12 +214,12 @@ def shared_memory(space: FileSystemSpace | None) -> Finding:
         return failure(name, 'there is no /dev/shm', 'mount it: docker run --shm-size=1g')
     if not space.writable:
         return failure(
-            name, '/dev/shm cannot be written to', 'sudo chmod 1777 /dev/shm, or mount it anew'
+            name, '/dev/shm cannot be written to', 'sudo chmod 1777 /dev/shm, or remount it'
         )
     nodes = space.free_bytes // SEGMENT_BYTES
     free, total = space.free_bytes // MIB, space.total_bytes // MIB
     found = f'{free} of {total} MiB are free, room for {nodes} nodes'
-    clean = 'remove what dead processes left there: fastdds shm clean; or '
+    clean = 'remove segments of dead processes: fastdds shm clean; or '
     if nodes < NODES_NEEDED:
         return failure(name, found, f'{clean}{enlarge}')
     if nodes < NODES_WANTED:
@@ -228,7 +228,7 @@ def shared_memory(space: FileSystemSpace | None) -> Finding:
 
 
 def network_buffers(machine: MachineFacts) -> Finding:
-    """Return whether the kernel allows the buffers that the profile asks for."""
+    """Check that the kernel allows the buffers of the profile."""
     name = 'network buffers'
     limits = {
         'net.core.rmem_max': machine.receive_buffer_bytes,
@@ -237,20 +237,20 @@ def network_buffers(machine: MachineFacts) -> Finding:
     known = {key: value for key, value in limits.items() if value is not None}
     small = {key: value for key, value in known.items() if value < BUFFER_BYTES}
     if small:
-        told = ', '.join(f'{key} is {value}' for key, value in small.items())
+        values = ', '.join(f'{key} is {value}' for key, value in small.items())
         return warning(
             name,
-            f'{told}: bursts of images from other machines are lost',
+            f'{values}: bursts of images from other machines are lost',
             f'sudo sysctl -w {" ".join(f"{key}={BUFFER_BYTES}" for key in small)}, and the same '
             'in /etc/sysctl.d; in a container, on its host',
         )
     if not known:
-        return skipped(name, 'this system does not tell')
+        return skipped(name, 'not available on this system')
     return ok(name, f'the kernel allows {BUFFER_BYTES // MIB} MiB and more')
 
 
 def open_files(machine: MachineFacts) -> Finding:
-    """Return whether this process may open files enough; `ulimit -n`."""
+    """Check the limit of open files; `ulimit -n`."""
     name, limit = 'open files', machine.open_files
     if limit is None:
         return ok(name, 'no limit')

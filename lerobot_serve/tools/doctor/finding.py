@@ -1,4 +1,4 @@
-"""One line of the report: what was looked at, how it is, and what to do. Any thread."""
+"""One line of the report: the subject, its state and the remedy. Any thread."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from enum import Enum
 
 
 class FindingLevel(Enum):
-    """How it is; `skipped` is what was not looked at."""
+    """State of a finding; `skipped` was not checked."""
 
     OK = 'ok'
     WARNING = 'warning'
@@ -22,7 +22,7 @@ WITH_REMEDY = (FindingLevel.WARNING, FindingLevel.FAILURE)
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """There is a `remedy` where something is wrong, and nowhere else. Raises ValueError."""
+    """One finding; a warning or failure has a `remedy`, others have none. Raises ValueError."""
 
     name: str
     verdict: FindingLevel
@@ -41,7 +41,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class FindingGroup:
-    """Findings about one thing, in the order in which they are told."""
+    """Findings about one subject, in the order of the report."""
 
     name: str
     findings: tuple[Finding, ...]
@@ -64,12 +64,12 @@ def failure(name: str, found: str, remedy: str) -> Finding:
 
 
 def count_levels(groups: Iterable[FindingGroup]) -> Counter[FindingLevel]:
-    """Return how often there is each verdict."""
+    """Return the number of findings of each level."""
     return Counter(finding.verdict for group in groups for finding in group.findings)
 
 
 def worst_level(groups: Iterable[FindingGroup]) -> FindingLevel:
-    """Return failure or warning when there is one, otherwise ok."""
+    """Return failure or warning if there is one, otherwise ok."""
     found = count_levels(groups)
     return next(
         (v for v in (FindingLevel.FAILURE, FindingLevel.WARNING) if found[v]), FindingLevel.OK

@@ -1,4 +1,4 @@
-"""What is looked at of this machine, read once and kept as data. Any thread."""
+"""Reads the facts about this machine that the checks use. Any thread."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PROFILE_VARIABLES = ('FASTRTPS_DEFAULT_PROFILES_FILE', 'FASTDDS_DEFAULT_PROFILES
 
 @dataclass(frozen=True, slots=True)
 class FileSystemSpace:
-    """Room in a file system, and whether this user may write there."""
+    """Space of a file system, and whether this user may write there."""
 
     free_bytes: int
     total_bytes: int
@@ -28,7 +28,7 @@ class FileSystemSpace:
 
 @dataclass(frozen=True, slots=True)
 class MachineFacts:
-    """None stands for what the system does not tell."""
+    """Facts about this machine; None is unknown."""
 
     variables: Mapping[str, str] = field(default_factory=dict)
     python: str = ''
@@ -38,12 +38,12 @@ class MachineFacts:
     open_files: int | None = None
     open_files_allowed: int | None = None
     missing: frozenset[str] = frozenset()
-    # names of profile files that are not there
+    # names of profile files that cannot be read
     missing_profiles: frozenset[str] = frozenset()
 
 
 def read_machine() -> MachineFacts:
-    """Return how it is now; call it before ROS starts, which sets variables."""
+    """Read the machine; call it before ROS starts, which sets variables."""
     variables = dict(os.environ)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     profiles = {variables[name] for name in PROFILE_VARIABLES if variables.get(name)}
@@ -61,7 +61,7 @@ def read_machine() -> MachineFacts:
 
 
 def file_system_space(path: str) -> FileSystemSpace | None:
-    """Return the room of a folder's file system, None when there is no such folder."""
+    """Return the space of a folder's file system, None without the folder."""
     try:
         found = os.statvfs(path)
     except OSError:

@@ -1,6 +1,6 @@
 """
-A short-lived node: it listens to a robot's topics, looks who takes its commands, and asks
-controller_managers for their parameters. Everything has a limit of time.
+A short-lived node that samples a robot's inputs, finds the subscribers of its commands and reads
+the parameters of controller_managers. Every wait has a time limit.
 
 One thread calls its methods; the executor's thread, which must run meanwhile, deposits messages.
 """
@@ -44,9 +44,9 @@ from lerobot_serve.wire.errors import Malformed
 
 T = TypeVar('T')
 MANAGER = 'controller_manager'
-# as the manager's parameters call what it controls
+# parameters of the manager that name its controllers
 CONTROLLER = re.compile(r'([^.]+)\.(type|params_file)')
-# so many messages tell a rate
+# enough messages to compute a rate
 MESSAGES_WANTED = 20
 GRAPH_POLL_S, SETTLE_S, CALL_S = 0.05, 0.5, 1.0
 QUERY_LIMIT, SHOWN_LIMIT = 64, 8
@@ -54,7 +54,7 @@ INFINITE_NS = 10**18
 
 
 class DoctorNode(SteadyClockNode):
-    """See the module. Built in the main thread; what it may take begins with its making."""
+    """See the module. Built in the main thread; `wait_s` counts from there."""
 
     def __init__(self, runtime: NodeRuntime, namespace: str, wait_s: float) -> None:
         super().__init__(
@@ -66,17 +66,17 @@ class DoctorNode(SteadyClockNode):
         )
         self._begin_s = time.monotonic()
         self._deadline_s = self._begin_s + wait_s
-        self._came = threading.Condition()
+        self._message_arrived = threading.Condition()
         self._arrivals_ns: dict[str, list[int]] = {}
         self._newest: dict[str, bytes] = {}
 
     def middleware(self) -> MiddlewareFacts:
-        """Return what runs below this node."""
+        """Return the middleware of this process."""
         name = rclpy.get_rmw_implementation_identifier()
         return MiddlewareFacts(name, fastdds_profile.own_shared_memory_warning(name))
 
-    def listen(self, robot: RobotDescription) -> list[InputTraffic]:
-        """Return what comes on the inputs, until each has sent enough or time is over."""
+    def sample_inputs(self, robot: RobotDescription) -> list[InputTraffic]:
+        """Sample the inputs until each has sent enough messages or the time is up."""
         inputs = wiring.input_topics(robot)
         subscriptions = []
         for name, (topic, kind, _) in inputs.items():
@@ -84,76 +84,84 @@ class DoctorNode(SteadyClockNode):
             subscriptions.append(
                 self.create_subscription(
                     ros_inputs.MESSAGE_TYPES[kind],
-                    self._full(topic),
+                    self._expanded_topic(topic),
                     partial(self._deposit, name),
                     qos.SENSOR,
                     raw=True,
                 )
             )
-        with self._came:
-            self._came.wait_for(self._enough, max(0.0, self._deadline_s - time.monotonic()))
+        with self._message_arrived:
+            self._message_arrived.wait_for(
+                self._has_enough_messages, max(0.0, self._deadline_s - time.monotonic())
+            )
             sampled_s = time.monotonic() - self._begin_s
         for subscription in subscriptions:
             self.destroy_subscription(subscription)
-        openers = self._openers(robot)
-        return [self._heard(name, *inputs[name], sampled_s, openers[name]) for name in inputs]
+        decoders = self._decoders(robot)
+        return [
+            self._input_traffic(name, *inputs[name], sampled_s, decoders[name]) for name in inputs
+        ]
 
-    def commands(self, robot: RobotDescription) -> CommandTopic:
-        """Return who takes and who gives this robot's commands, as soon as somebody takes them."""
+    def command_topic(self, robot: RobotDescription) -> CommandTopic:
+        """Return the ends of the command topic; wait for a subscriber until the time is up."""
         command = robot.command
-        topic = self._full(command.topic)
-        takers = self._wait_for(partial(self.get_subscriptions_info_by_topic, topic))
-        givers = self.get_publishers_info_by_topic(topic)
+        topic = self._expanded_topic(command.topic)
+        subscribers = self._wait_for(partial(self.get_subscriptions_info_by_topic, topic))
+        publishers = self.get_publishers_info_by_topic(topic)
         return CommandTopic(
             topic,
             command.type,
             tuple(
                 topic_endpoint(info, qos.command(1 / robot.fps), info.qos_profile)
-                for info in takers
+                for info in subscribers
             ),
-            tuple(node_full_name(info) for info in givers),
-            () if takers else self._other_command_topics(robot),
+            tuple(node_full_name(info) for info in publishers),
+            () if subscribers else self._other_command_topics(robot),
         )
 
     def _other_command_topics(self, robot: RobotDescription) -> tuple[tuple[str, str], ...]:
-        """Return topics and types of commands that some node in our namespace takes."""
+        """Return command topics in this namespace that have a subscriber, with their types."""
         prefix = self.get_namespace().rstrip('/') + '/'
-        inputs = {self._full(topic) for topic, _, _ in wiring.input_topics(robot).values()}
+        inputs = {
+            self._expanded_topic(topic) for topic, _, _ in wiring.input_topics(robot).values()
+        }
         found = []
         for topic, kinds in self.get_topic_names_and_types():
-            told = [kind.replace('/msg/', '/') for kind in kinds]
-            commands = [kind for kind in told if kind in COMMAND_KEYS]
+            types = [kind.replace('/msg/', '/') for kind in kinds]
+            commands = [kind for kind in types if kind in COMMAND_KEYS]
             mine = topic.startswith(prefix) and topic not in inputs
             if mine and commands and self.count_subscribers(topic):
                 found.append((topic, commands[0]))
         return tuple(sorted(found)[:SHOWN_LIMIT])
 
-    def managers(self, takers: Iterable[str]) -> list[ControllerManagerFacts]:
-        """Return what controller_managers tell; `takers` are nodes that take commands."""
-        found = self._wait_for(self._visible)
+    def controller_managers(self, subscribers: Iterable[str]) -> list[ControllerManagerFacts]:
+        """Read the controller_managers; `subscribers` are nodes that subscribe to commands."""
+        found = self._wait_for(self._visible_managers)
         if found:
-            nodes = self._settled()
-            found = [self._manager(name, {*takers}, nodes) for name in self._visible()]
+            nodes = self._settled_nodes()
+            found = [
+                self._manager(name, {*subscribers}, nodes) for name in self._visible_managers()
+            ]
         return found
 
     # executor thread
 
     def _deposit(self, name: str, raw: bytes) -> None:
-        with self._came:
+        with self._message_arrived:
             self._arrivals_ns[name].append(time.monotonic_ns())
             self._newest[name] = raw
-            self._came.notify()
+            self._message_arrived.notify()
 
     # the caller's thread
 
-    def _enough(self) -> bool:
+    def _has_enough_messages(self) -> bool:
         return all(len(times) >= MESSAGES_WANTED for times in self._arrivals_ns.values())
 
-    def _full(self, topic: str) -> str:
-        """Return the name that a topic of the robot file has for an edge in our namespace."""
+    def _expanded_topic(self, topic: str) -> str:
+        """Return the full name of a topic of the robot file for an edge in this namespace."""
         return expand_topic_name(topic, EDGE, self.get_namespace())
 
-    def _heard(
+    def _input_traffic(
         self,
         name: str,
         topic: str,
@@ -162,7 +170,7 @@ class DoctorNode(SteadyClockNode):
         sampled_s: float,
         open_message: Callable[[bytes], object],
     ) -> InputTraffic:
-        full = self._full(topic)
+        full = self._expanded_topic(topic)
         publishers = self.get_publishers_info_by_topic(full)
         return InputTraffic(
             name,
@@ -176,8 +184,8 @@ class DoctorNode(SteadyClockNode):
         )
 
     @staticmethod
-    def _openers(robot: RobotDescription) -> dict[str, Callable[[bytes], object]]:
-        """Return for each input how an edge opens it."""
+    def _decoders(robot: RobotDescription) -> dict[str, Callable[[bytes], object]]:
+        """Return the decoder of an edge for each input."""
         names = wiring.state_input_names(robot)
         states = dict(zip(names, robot.state, strict=True))
         return {
@@ -187,9 +195,9 @@ class DoctorNode(SteadyClockNode):
             **{one.name: partial(ros_inputs.rgb_frame, camera=one) for one in robot.cameras},
         }
 
-    def _wait_for(self, look: Callable[[], list[T]]) -> list[T]:
-        """Return what there is, as soon as there is something or time is over."""
-        while not (found := look()) and time.monotonic() < self._deadline_s:
+    def _wait_for(self, poll: Callable[[], list[T]]) -> list[T]:
+        """Poll until there is a result or the time is up."""
+        while not (found := poll()) and time.monotonic() < self._deadline_s:
             time.sleep(GRAPH_POLL_S)
         return found
 
@@ -198,8 +206,8 @@ class DoctorNode(SteadyClockNode):
         pairs = self.get_node_names_and_namespaces()
         return {f'{namespace.rstrip("/")}/{name}' for name, namespace in pairs}
 
-    def _settled(self) -> set[str]:
-        """Return all nodes, when no new one has come for a while or time is over."""
+    def _settled_nodes(self) -> set[str]:
+        """Return all nodes once their set is stable for SETTLE_S or the time is up."""
         nodes, since_s = self._nodes(), time.monotonic()
         while since_s + SETTLE_S > time.monotonic() < self._deadline_s:
             time.sleep(GRAPH_POLL_S)
@@ -208,23 +216,29 @@ class DoctorNode(SteadyClockNode):
                 nodes, since_s = now, time.monotonic()
         return nodes
 
-    def _visible(self) -> list[str]:
-        """Return the full names of the controller_managers in our namespace and below."""
+    def _visible_managers(self) -> list[str]:
+        """Return the full names of the controller_managers in this namespace and below."""
         prefix = self.get_namespace().rstrip('/') + '/'
         names = [name for name in self._nodes() if name.endswith(f'/{MANAGER}')]
         return sorted(name for name in names if name.startswith(prefix))[:QUERY_LIMIT]
 
-    def _manager(self, manager: str, takers: set[str], nodes: set[str]) -> ControllerManagerFacts:
-        """Return what a manager tells; of what it controls only `nodes` can be asked."""
+    def _manager(
+        self, manager: str, subscribers: set[str], nodes: set[str]
+    ) -> ControllerManagerFacts:
+        """Read a manager and those of its controllers that are among `nodes`."""
         try:
             names = self._parameter_names(manager)
             enforces = self._values(manager, [name for name in names if name == ENFORCE])
         except ServiceCallFailed as error:
-            return ControllerManagerFacts(manager, trouble=str(error))
+            return ControllerManagerFacts(manager, error=str(error))
         place = manager.removesuffix(MANAGER)
-        told = {place + match[1] for match in map(CONTROLLER.fullmatch, names) if match}
-        asked = sorted((told | {name for name in takers if name.startswith(place)}) & nodes)
-        controllers = (self._controller(name, name in takers) for name in asked[:QUERY_LIMIT])
+        named = {place + match[1] for match in map(CONTROLLER.fullmatch, names) if match}
+        queried = sorted(
+            (named | {name for name in subscribers if name.startswith(place)}) & nodes
+        )
+        controllers = (
+            self._controller(name, name in subscribers) for name in queried[:QUERY_LIMIT]
+        )
         return ControllerManagerFacts(manager, enforces.get(ENFORCE), tuple(controllers))
 
     def _controller(self, name: str, subscribes_commands: bool) -> ControllerFacts:
@@ -235,22 +249,22 @@ class DoctorNode(SteadyClockNode):
             return ControllerFacts(name, {}, subscribes_commands, str(error))
 
     def _parameter_names(self, node: str) -> Sequence[str]:
-        """Raises CallFailed."""
-        answer = self._ask(ListParameters, f'{node}/list_parameters', ListParameters.Request())
-        return answer.result.names
+        """Raises ServiceCallFailed."""
+        reply = self._call(ListParameters, f'{node}/list_parameters', ListParameters.Request())
+        return reply.result.names
 
     def _values(self, node: str, names: list[str]) -> dict[str, Any]:
-        """Return parameters that the node has. Raises CallFailed."""
+        """Return parameters that the node has. Raises ServiceCallFailed."""
         if not names:
             return {}
         request = GetParameters.Request(names=names)
-        values: list[ParameterValue] = self._ask(
+        values: list[ParameterValue] = self._call(
             GetParameters, f'{node}/get_parameters', request
         ).values
         return dict(zip(names, map(parameter_value_to_python, values), strict=False))
 
-    def _ask(self, kind: type, service: str, request: Any) -> Any:
-        """Raises CallFailed."""
+    def _call(self, kind: type, service: str, request: Any) -> Any:
+        """Raises ServiceCallFailed."""
         client = self.create_client(kind, service)
         try:
             return call_service(client, request, CALL_S)
@@ -259,7 +273,7 @@ class DoctorNode(SteadyClockNode):
 
 
 def decode_error(open_message: Callable[[bytes], object], raw: bytes | None) -> str:
-    """Return why an edge could not use a message."""
+    """Return why an edge cannot decode a message, empty when it can."""
     if raw is None:
         return ''
     try:
@@ -272,7 +286,7 @@ def decode_error(open_message: Callable[[bytes], object], raw: bytes | None) -> 
 def topic_endpoint(
     info: TopicEndpointInfo, writer: QoSProfile, reader: QoSProfile
 ) -> TopicEndpoint:
-    """Return who is at one end of a topic, and what the profiles of both ends forbid."""
+    """Return one end of a topic, with the incompatibilities of the two QoS profiles."""
     compatible, reason = qos_check_compatible(
         comparable_profile(writer), comparable_profile(reader)
     )
@@ -286,8 +300,8 @@ def topic_endpoint(
 
 def comparable_profile(profile: QoSProfile) -> QoSProfile:
     """
-    Return what the two ends must agree on. The graph tells a time that is not limited as a very
-    long one, which rclpy would take for a limit.
+    Return the QoS policies that must be compatible. The graph reports an unlimited duration as a
+    very long one, which rclpy would treat as a limit.
     """
     return QoSProfile(
         history=HistoryPolicy.KEEP_LAST,

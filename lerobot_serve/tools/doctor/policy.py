@@ -1,6 +1,5 @@
 """
-Loads a policy as a policy_server does, tells what it is, and measures it. One thread: that of
-whoever asks.
+Loads a policy as a policy_server does, classifies and measures it. The caller's thread.
 """
 
 from __future__ import annotations
@@ -31,24 +30,24 @@ RUNS_LIMIT, RUNS_NEEDED, LIMIT_S = 200, 5, 5.0
 MIB = 1 << 20
 LOADS = 'loads'
 CLASSES = {
-    StateClass.CHUNK_STATELESS: 'remembers nothing; all sessions share it',
-    StateClass.NEEDS_HISTORY: 'looks at past observations, which each request brings',
+    StateClass.CHUNK_STATELESS: 'stateless; all sessions share it',
+    StateClass.NEEDS_HISTORY: 'uses past observations, which each request carries',
     StateClass.RECURRENT: 'has a hidden state for each session; robots stay with their server',
-    StateClass.EXCLUSIVE: 'nobody knows what it remembers; one session at a time',
+    StateClass.EXCLUSIVE: 'unknown state; one session at a time',
 }
-PAGE = 'docs/policy_server.md says what each kind of policy needs'
+PAGE = 'docs/policy_server.md lists what each kind of policy needs'
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyExamination:
-    """What became of a policy; `served` and `forward_ms` are there when it could be used."""
+    """Findings on a policy; `served` and `forward_ms` are set when it is usable."""
 
     findings: tuple[Finding, ...]
     served: PolicyDescription | None = None
     forward_ms: tuple[float, ...] = ()
 
     def pace(self, robot: RobotDescription | None) -> PolicySpeed | None:
-        """Return how it keeps up, with the robot or else with its own rate."""
+        """Return its speed at the rate of the robot, or at its own rate."""
         if not self.served or not self.forward_ms:
             return None
         p50_ms, p99_ms = np.percentile(self.forward_ms, [50, 99])
@@ -62,8 +61,8 @@ def with_robot_names(
     robot: RobotDescription | None, parameters: ServerParameters
 ) -> tuple[ServerParameters, tuple[str, ...]]:
     """
-    Return parameters in which what no file of LeRobot holds is taken from the robot file, so that
-    the policy loads, and the names of these: no robot file is compared with itself.
+    Return parameters with names and rate from the robot file where no LeRobot file has them, and
+    the names of those parameters: they are not compared with the robot file.
     """
     if robot is None or parameters.policy_kind != 'lerobot':
         return parameters, ()
@@ -78,19 +77,19 @@ def with_robot_names(
             folder, assembly.load_options(parameters, parameters.policy_path)
         )
     except PolicyError:
-        # told when it is loaded
+        # reported when the policy is loaded
         return parameters, ()
     return replace(parameters, **{name: own[name] for name in missing}), missing
 
 
 def training_findings(parameters: ServerParameters) -> list[Finding]:
-    """Return where names and rate come from, where that is a file of the training."""
+    """Return the training file that names and rate come from, if any."""
     if parameters.policy_kind != 'lerobot':
         return []
     training = read_dataset_info(Path(parameters.policy_path))
     if not training.file:
         return []
-    return [ok('training', f'{training.file} tells names and rate that are not given')]
+    return [ok('training', f'{training.file} has the names and the rate that are not given')]
 
 
 def examine_policy(
@@ -101,7 +100,7 @@ def examine_policy(
     limit_s: float = LIMIT_S,
     clock: Callable[[], float] = time.perf_counter,
 ) -> PolicyExamination:
-    """Load the policy and use it; whatever is wrong becomes a finding."""
+    """Load the policy and run it; each error is a finding."""
     statistics = ServerStatistics()
     parameters = replace(parameters, warmup_inferences=1)
     before_bytes, begin_s = resident_bytes(), clock()
@@ -110,8 +109,8 @@ def examine_policy(
     except PolicyError as error:
         return PolicyExamination((failure(LOADS, str(error), PAGE),))
     except Exception as error:
-        # the code of another package: nobody knows what it raises
-        return PolicyExamination((failure(LOADS, one_line(error), f'mend that package; {PAGE}'),))
+        # the code of another package may raise anything
+        return PolicyExamination((failure(LOADS, one_line(error), f'fix that package; {PAGE}'),))
     loaded_s, grown_bytes = clock() - begin_s, resident_bytes() - before_bytes
     try:
         forward_ms = _measure(worker, runs, limit_s, clock)
@@ -137,9 +136,9 @@ def _load(
     parameters: ServerParameters, default_path: str, statistics: ServerStatistics
 ) -> tuple[InferenceWorker, str]:
     """
-    Return the policy, and what is missing of its statistics. Raises PolicyError.
+    Return the policy, and the error about its statistics. Raises PolicyError.
 
-    A policy that loads only when statistics may be missing lacks them, whoever its loader is.
+    A policy that loads only with allow_missing_statistics lacks statistics, whatever its loader.
     """
     try:
         return assembly.load_worker(parameters, default_path, statistics), ''
@@ -156,7 +155,7 @@ def _load(
 def _measure(
     worker: InferenceWorker, runs: int, limit_s: float, clock: Callable[[], float]
 ) -> list[float]:
-    """Return how long predictions took [ms], as many as there is time for. Raises InferenceFailed."""
+    """Measure predictions [ms] until `runs` or the time limit. Raises InferenceFailed."""
     begin_s, took_ms = clock(), []
     while len(took_ms) < runs and (len(took_ms) < RUNS_NEEDED or clock() - begin_s < limit_s):
         took_ms.append(1e3 * worker.warm_up(1))
@@ -164,7 +163,7 @@ def _measure(
 
 
 def policy_findings(served: PolicyDescription, missing_statistics: str) -> list[Finding]:
-    """Return what a policy is, and what it says an operator should know."""
+    """Return the properties of a policy, and its notes for the operator."""
     kind = served.state_class.name.lower()
     found = [
         ok('classified', f'{served.policy_type}, {kind}: {CLASSES[served.state_class]}'),
@@ -178,7 +177,9 @@ def policy_findings(served: PolicyDescription, missing_statistics: str) -> list[
         ok('fingerprint', served.fingerprint),
     ]
     return found + [
-        warning('note', note, f'see that it is meant, since every robot is told; {PAGE}')
+        warning(
+            'note', note, f'make sure that it is intended, since it is sent to every robot; {PAGE}'
+        )
         for note in served.notes
         if not missing_statistics
     ]
@@ -201,7 +202,7 @@ def is_exclusive(served: PolicyDescription) -> bool:
 
 
 def memory_finding(grown_bytes: int) -> Finding:
-    """Return what loading took; the loader has refused what does not fit."""
+    """Return the memory that loading took; the loader refuses what does not fit."""
     room = host_memory()
     return ok(
         'memory',
@@ -211,7 +212,7 @@ def memory_finding(grown_bytes: int) -> Finding:
 
 
 def resident_bytes() -> int:
-    """Return the memory that this process holds, 0 where the system does not tell."""
+    """Return the resident memory of this process, 0 where it is unknown."""
     try:
         lines = Path('/proc/self/status').read_text().splitlines()
     except OSError:

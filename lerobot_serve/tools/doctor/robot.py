@@ -152,7 +152,7 @@ def compare_units(robot: RobotDescription, served: PolicyDescription) -> Finding
     """Return whether the range of the policy's actions fits the limits, as an edge looks at it."""
     name = 'units'
     if served.action_range is None:
-        missing = 'the policy tells no range of its actions (relative ones, or no statistics)'
+        missing = 'the policy has no range of its actions (relative ones, or no statistics)'
         return skipped(name, f'not compared with the limits: {missing}')
     checked = check_units(robot, served.action_range)
     if checked.fit is UnitFit.GROSS:

@@ -1,4 +1,4 @@
-"""Traps of ros2_control: defaults that let a robot go on when nobody steers. Pure functions."""
+"""Checks ros2_control for defaults that keep a robot moving without commands. Pure functions."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from lerobot_serve.edge.robot.description import RobotDescription
 from lerobot_serve.tools.doctor.finding import failure, Finding, ok, skipped, warning
 
 ENFORCE = 'enforce_command_limits'
-# after which a controller stops when no command comes; which one depends on the controller
+# names of the command timeout, which depend on the controller
 TIMEOUTS = ('cmd_timeout', 'command_timeout', 'cmd_vel_timeout', 'reference_timeout')
-# of a JointTrajectoryController, where each new trajectory begins
+# of a JointTrajectoryController: start of each new trajectory
 INTERPOLATE = 'interpolate_from_desired_state'
 JOINTS = 'joints'
-# what a doctor asks a controller for
+# parameters that the doctor reads of a controller
 QUERIED_PARAMETERS = (*TIMEOUTS, INTERPOLATE, JOINTS)
 TRAJECTORY, ARRAY = 'trajectory_msgs/JointTrajectory', 'std_msgs/Float64MultiArray'
-# a robot that goes on for longer without commands has left the place where it was safe
+# longest safe motion without commands
 TIMEOUT_LIMIT_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class ControllerFacts:
-    """One controller: its parameters of ASKED, or why it did not tell them."""
+    """One controller: its QUERIED_PARAMETERS, or the error of the query."""
 
     name: str
     parameters: Mapping[str, Any] = field(default_factory=dict)
     subscribes_commands: bool = False
-    trouble: str = ''
+    error: str = ''
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,29 +41,31 @@ class ControllerManagerFacts:
     name: str
     enforces: bool | None = None
     controllers: tuple[ControllerFacts, ...] = ()
-    trouble: str = ''
+    error: str = ''
 
 
 def check_controllers(
     managers: list[ControllerManagerFacts], robot: RobotDescription | None
 ) -> list[Finding]:
-    """Return the traps; `robot` tells whether commands are velocities."""
+    """Check all controllers; `robot` defines whether commands are velocities."""
     if not managers:
-        text = 'no controller_manager is in sight; nothing of ros2_control was looked at'
+        text = 'no controller_manager found; ros2_control not checked'
         return [skipped('controller_manager', text)]
-    rolls = robot is None or any(a.motion is Motion.VELOCITY for a in robot.actions)
+    is_velocity = robot is None or any(a.motion is Motion.VELOCITY for a in robot.actions)
     found = []
     for manager in managers:
         found.append(_manager(manager))
         for controller in manager.controllers:
-            found += _controller(controller, manager, known=robot is not None, rolls=rolls)
+            found += _controller(
+                controller, manager, known=robot is not None, is_velocity=is_velocity
+            )
             if robot is not None and controller.subscribes_commands:
                 found += [*_interpolation(controller, robot), *_joints(controller, robot)]
     return found
 
 
 def _interpolation(controller: ControllerFacts, robot: RobotDescription) -> list[Finding]:
-    """Return where a controller begins each of the trajectories that an edge sends every step."""
+    """Check the start of the trajectories that an edge sends in every step."""
     begins = controller.parameters.get(INTERPOLATE)
     if robot.command.type != TRAJECTORY or type(begins) is not bool:
         return []
@@ -82,7 +84,7 @@ def _interpolation(controller: ControllerFacts, robot: RobotDescription) -> list
 
 
 def _joints(controller: ControllerFacts, robot: RobotDescription) -> list[Finding]:
-    """Return whether a controller moves the joints of the robot file, in its order if need be."""
+    """Check that a controller moves the joints of the robot file, for arrays in its order."""
     joints, ours = controller.parameters.get(JOINTS), list(robot.action_joints)
     if not isinstance(joints, list | tuple) or robot.command.type not in (TRAJECTORY, ARRAY):
         return []
@@ -104,9 +106,11 @@ def _joints(controller: ControllerFacts, robot: RobotDescription) -> list[Findin
 
 def _manager(manager: ControllerManagerFacts) -> Finding:
     name = f'{manager.name} {ENFORCE}'
-    if manager.trouble:
+    if manager.error:
         return warning(
-            name, f'not known: {manager.trouble}', 'look whether it hangs, and ask again'
+            name,
+            f'unknown: {manager.error}',
+            'check whether the node hangs, then run doctor again',
         )
     if manager.enforces is None:
         return warning(
@@ -124,18 +128,18 @@ def _manager(manager: ControllerManagerFacts) -> Finding:
 
 
 def _controller(
-    controller: ControllerFacts, manager: ControllerManagerFacts, *, known: bool, rolls: bool
+    controller: ControllerFacts, manager: ControllerManagerFacts, *, known: bool, is_velocity: bool
 ) -> list[Finding]:
     """
-    Return what becomes of its robot without commands. Where the robot is `known`, only who takes
-    its commands can let it run on, and only when it `rolls`: a position is held.
+    Check whether the robot stops without commands. When the robot is `known`, only a subscriber of
+    its velocity commands can keep it moving: a position is held.
     """
     name = controller.name
-    if controller.trouble:
-        text = f'its parameters are not known: {controller.trouble}'
-        return [warning(name, text, 'look whether it hangs, and ask again')]
+    if controller.error:
+        text = f'parameters unknown: {controller.error}'
+        return [warning(name, text, 'check whether the node hangs, then run doctor again')]
     given = {key: controller.parameters[key] for key in TIMEOUTS if key in controller.parameters}
-    runs_on = rolls and (controller.subscribes_commands or not known)
+    runs_on = is_velocity and (controller.subscribes_commands or not known)
     if not given:
         return _without(controller) if controller.subscribes_commands and runs_on else []
     found = []
@@ -148,8 +152,8 @@ def _without(controller: ControllerFacts) -> list[Finding]:
     return [
         warning(
             controller.name,
-            'it takes velocities and has no timeout: the last one may be driven for ever',
-            f'take a controller with one of {", ".join(TIMEOUTS)}, or see that the hardware '
+            'subscribes to velocities and has no timeout: the last command may run for ever',
+            f'use a controller with one of {", ".join(TIMEOUTS)}, or make sure that the hardware '
             'stops by itself',
         )
     ]
@@ -157,12 +161,12 @@ def _without(controller: ControllerFacts) -> list[Finding]:
 
 def _timeout(name: str, key: str, value: Any, *, runs_on: bool, node: str) -> Finding:
     if type(value) not in (int, float) or isnan(value):
-        return warning(name, f'is {value!r}, which is no time', f'set {key}: 0.5 of {node}')
+        return warning(name, f'is {value!r}, which is no duration', f'set {key}: 0.5 of {node}')
     if 0 < value <= TIMEOUT_LIMIT_S:
-        return ok(name, f'{value:g} s: then it stops when no command comes')
+        return ok(name, f'{value:g} s: it stops after this time without a command')
     how = f'set {key}: 0.5 (above a few control steps) in the ros__parameters of {node}'
     if value > TIMEOUT_LIMIT_S:
-        text = f'{value:g} s: for so long it goes on when no command comes'
+        text = f'{value:g} s: it keeps moving for so long without a command'
         return warning(name, text, how)
-    text = f'{value:g}: it never stops by itself when no command comes'
+    text = f'{value:g}: it never stops without a command'
     return failure(name, text, how) if runs_on else warning(name, text, how)

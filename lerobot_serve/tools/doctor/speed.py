@@ -1,9 +1,9 @@
 """
-Is a policy fast enough for its robot, and for how many of them? Pure functions.
+Checks whether a policy is fast enough for its robot, and for how many robots. Pure functions.
 
-The rule of thumb: a forward pass shall take less than a fifth of the control period. A policy that
-gives a chunk of many rows may take longer, since the robot plays one while the next is made; what
-it may never do is to take half of what its chunk lasts.
+Rule of thumb: a forward pass takes less than a fifth of the control period. A policy with chunks
+of many rows may take longer, since the robot executes one chunk during the inference of the
+next; the limit is half of the duration of a chunk.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from lerobot_serve.tools.doctor.finding import failure, Finding, ok, skipped, wa
 
 PERIOD_SHARE_LIMIT = 0.2
 CHUNK_SHARE_LIMIT = 0.5
-# above it waiting grows faster than load
+# above it queue wait grows faster than load
 UTILISATION = 0.7
 FASTER = (
-    'run it on a GPU (--device cuda:0), take fewer denoising steps or a smaller network, or end '
-    'what else computes here'
+    'run it on a GPU (--device cuda:0), use fewer denoising steps or a smaller network, or stop '
+    'other computations on this machine'
 )
 NO_RATE = (
-    'the control rate is not known: give --robot FILE, or --parameter trained_fps=N with the fps '
+    'the control rate is unknown: give --robot FILE, or --parameter trained_fps=N with the fps '
     'of the data set'
 )
 
 
 @dataclass(frozen=True, slots=True)
 class PolicySpeed:
-    """How long forward passes took, and what the robot plays meanwhile; 0 Hz is not known."""
+    """Times of forward passes, control rate and chunk size; 0 Hz means unknown."""
 
     p50_ms: float
     p99_ms: float
@@ -48,37 +48,42 @@ class PolicySpeed:
 
 
 def check_forward_time(pace: PolicySpeed) -> Finding:
-    """Return the verdict of the 20 % rule."""
+    """Check the time of a forward pass against the control period."""
     name = 'time of a forward pass'
     measured = f'p50 {pace.p50_ms:.1f} ms, p99 {pace.p99_ms:.1f} ms of {pace.runs}'
     if not pace.fps > 0:
         return skipped(name, f'{measured}; {NO_RATE}')
     share = pace.p99_ms / pace.period_ms
-    told = (
-        f'{measured}; p99 is {share:.0%} of the control period of {pace.period_ms:.1f} ms '
-        f'({pace.fps:g} Hz), {PERIOD_SHARE_LIMIT:.0%} is the rule'
+    found = (
+        f'{measured}; p99 is {share_text(share)} the control period of {pace.period_ms:.1f} ms '
+        f'at {pace.fps:g} Hz (recommended: below {100 * PERIOD_SHARE_LIMIT:g} %)'
     )
     if share <= PERIOD_SHARE_LIMIT:
-        return ok(name, told)
+        return ok(name, found)
     if pace.chunk_size == 1:
-        return failure(name, f'{told}; a chunk is one row, so nothing hides it', FASTER)
+        return failure(name, f'{found}; a chunk has one row, so nothing hides it', FASTER)
     if pace.p99_ms > CHUNK_SHARE_LIMIT * pace.chunk_ms:
         return failure(
             name,
-            f'{told}, and more than half of the {pace.chunk_ms:.0f} ms that a chunk lasts: the '
-            'robot will run out of actions',
+            f'{found}, and more than half of the {pace.chunk_ms:.0f} ms of a chunk: the robot '
+            'will run out of actions',
             FASTER,
         )
     return warning(
         name,
-        f'{told}; a chunk lasts {pace.chunk_ms:.0f} ms, which hides it',
+        f'{found}; a chunk lasts {pace.chunk_ms:.0f} ms, which hides it',
         f'keep buffer_time_s of the edge above {pace.p99_ms / 1e3:.2f} s plus the network, '
         f'or: {FASTER}',
     )
 
 
+def share_text(share: float) -> str:
+    """Return a share of the period in percent, from twice the period on as a multiple."""
+    return f'{share:.0f}x' if share >= 2 else f'{share:.0%} of'
+
+
 def check_capacity(pace: PolicySpeed, *, exclusive: bool, network_s: float) -> Finding:
-    """Return how many robots one server of this policy on this machine can serve."""
+    """Compute how many robots one server of this policy on this machine can serve."""
     name = 'robots for one server'
     if not pace.fps > 0:
         return skipped(name, NO_RATE)
@@ -95,7 +100,7 @@ def check_capacity(pace: PolicySpeed, *, exclusive: bool, network_s: float) -> F
     admitted = max_robots(service_s, Demand(expected_rate_hz(chunk_s), chunk_s, network_s))
     return ok(
         name,
-        f'about {count}: one request each {chunk_s:.2f} s from each, {pace.p50_ms:.1f} ms for '
-        f'one, at {UTILISATION:.0%} of the time; with admission: auto a server that knows no more '
-        f'takes {admitted}',
+        f'about {count}: one request per robot and {chunk_s:.2f} s, {pace.p50_ms:.1f} ms each, '
+        f'at {UTILISATION:.0%} utilisation; with admission: auto a server without measurements '
+        f'admits {admitted}',
     )

@@ -1,4 +1,4 @@
-"""What was heard on a robot's topics, judged. Pure functions."""
+"""Checks the traffic on the topics of a robot. Pure functions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ INSPECT_HINT = 'see `ros2 topic list -t` and `ros2 topic info -v`'
 
 @dataclass(frozen=True, slots=True)
 class TopicEndpoint:
-    """One publisher or subscription of another node; `mismatch` is what its QoS forbids."""
+    """One publisher or subscription of another node; `mismatch` names incompatible QoS."""
 
     node: str
     type: str
@@ -24,7 +24,8 @@ class TopicEndpoint:
 @dataclass(frozen=True, slots=True)
 class InputTraffic:
     """
-    One input of a robot: who publishes it, when messages came, and why the newest is of no use.
+    One input of a robot: its publishers, the arrival times of messages, and why the newest one
+    cannot be decoded.
     """
 
     name: str
@@ -34,32 +35,32 @@ class InputTraffic:
     publishers: tuple[TopicEndpoint, ...]
     arrivals_ns: tuple[int, ...]
     sampled_s: float
-    trouble: str = ''
+    decode_error: str = ''
 
 
 @dataclass(frozen=True, slots=True)
 class CommandTopic:
     """
-    The topic of commands: who takes them, and who else publishes there. `elsewhere` are topics and
-    types of commands that are taken, where nobody takes these.
+    The topic of commands: its subscribers and its other publishers. `alternatives` are command
+    topics with their types that have a subscriber, given when this topic has none.
     """
 
     topic: str
     type: str
-    takers: tuple[TopicEndpoint, ...]
-    others: tuple[str, ...]
-    elsewhere: tuple[tuple[str, str], ...] = ()
+    subscribers: tuple[TopicEndpoint, ...]
+    publishers: tuple[str, ...]
+    alternatives: tuple[tuple[str, str], ...] = ()
 
 
 def check_input(heard: InputTraffic) -> Finding:
-    """Return whether an edge controller could use this input."""
-    if trouble := _silent_input(heard):
-        return trouble
+    """Check that an edge controller can use this input."""
+    if silent := _silent_input(heard):
+        return silent
     name, topic = heard.name, heard.topic
-    if heard.trouble:
+    if heard.decode_error:
         return failure(
             name,
-            f'a message on {topic} is of no use: {heard.trouble}',
+            f'messages on {topic} cannot be decoded: {heard.decode_error}',
             'correct the names in the robot file, or the driver that publishes it',
         )
     gaps_s = [(after - before) / 1e9 for before, after in pairwise(heard.arrivals_ns)]
@@ -77,15 +78,15 @@ def check_input(heard: InputTraffic) -> Finding:
 
 
 def _silent_input(heard: InputTraffic) -> Finding | None:
-    """Return why nothing came, None when something did."""
+    """Return the finding when no message arrived, else None."""
     name, topic = heard.name, heard.topic
     if heard.arrivals_ns:
         return None
     if not heard.publishers:
         return failure(
             name,
-            f'nobody publishes {topic} ({heard.type})',
-            'start the driver; where it has a namespace, give that with --namespace; or correct '
+            f'no publisher on {topic} ({heard.type})',
+            'start the driver; give its namespace, if it has one, with --namespace; or correct '
             f'the topic in the robot file; {INSPECT_HINT}',
         )
     fitting = [end for end in heard.publishers if end.type == heard.type]
@@ -107,50 +108,51 @@ def _silent_input(heard: InputTraffic) -> Finding | None:
     who = ', '.join(end.node for end in fitting)
     return failure(
         name,
-        f'{topic} is silent: {who} publishes it and sent nothing in {heard.sampled_s:.1f} s',
-        f'look at the log of {who}: is its hardware on, is the node active? A slow one needs a '
-        'longer --wait-s',
+        f'no message on {topic} in {heard.sampled_s:.1f} s; published by {who}',
+        f'check in the log of {who} that its hardware is on and the node is active; for a slow '
+        'one use a longer --wait-s',
     )
 
 
-def check_commands(told: CommandTopic) -> list[Finding]:
-    """Return whether commands will arrive, and whether they are the only ones."""
+def check_commands(commands: CommandTopic) -> list[Finding]:
+    """Check that commands have a subscriber and no other publisher."""
     name = 'commands'
-    fitting = [end for end in told.takers if end.type == told.type]
+    fitting = [end for end in commands.subscribers if end.type == commands.type]
     ready = [end for end in fitting if not end.mismatch]
     if ready:
         who = ', '.join(end.node for end in ready)
-        found = [ok(name, f'{told.topic} ({told.type}): taken by {who}')]
+        found = [ok(name, f'{commands.topic} ({commands.type}): subscribed by {who}')]
     elif fitting:
         end = fitting[0]
         how = f'change the QoS of {end.node}, or ours with qos_overrides; {INSPECT_HINT}'
-        text = f'{told.topic}: the QoS of {end.node} does not match: {end.mismatch}'
+        text = f'{commands.topic}: the QoS of {end.node} does not match: {end.mismatch}'
         found = [failure(name, text, how)]
-    elif told.takers:
-        kinds = ', '.join(sorted({end.type for end in told.takers}))
-        text = f'{told.topic} is taken as {kinds}, the robot file says {told.type}'
-        first = told.takers[0].type
+    elif commands.subscribers:
+        kinds = ', '.join(sorted({end.type for end in commands.subscribers}))
+        text = f'{commands.topic} is subscribed as {kinds}, the robot file says {commands.type}'
+        first = commands.subscribers[0].type
         how = f'set `type: {first}` of command in the robot file, or correct its topic; {PAGE}'
         found = [failure(name, text, how)]
     else:
-        found = [_no_subscriber(name, told)]
-    strangers = [node for node in told.others if node.rpartition('/')[2] != EDGE]
-    if strangers:
-        text = f'{", ".join(strangers)} also publishes {told.topic}'
-        how = 'end it before the edge_controller starts: two would pull at one robot'
-        found.append(warning('commands of others', text, how))
+        found = [_no_subscriber(name, commands)]
+    rivals = [node for node in commands.publishers if node.rpartition('/')[2] != EDGE]
+    if rivals:
+        text = f'{", ".join(rivals)} also publishes {commands.topic}'
+        how = 'stop it before the edge_controller starts: two nodes must not command one robot'
+        found.append(warning('other command publishers', text, how))
     return found
 
 
-def _no_subscriber(name: str, told: CommandTopic) -> Finding:
-    """Return that nobody takes the commands, and which topics of controllers there are."""
-    text = f'nobody takes {told.topic} ({told.type})'
-    if not told.elsewhere:
+def _no_subscriber(name: str, commands: CommandTopic) -> Finding:
+    """Return that commands have no subscriber, with the topics that have one."""
+    text = f'no subscriber on {commands.topic} ({commands.type})'
+    if not commands.alternatives:
         how = f'start the driver or controller; or correct topic of command; {INSPECT_HINT}'
         return failure(name, text, how)
-    taken = ', '.join(f'{topic} ({kind})' for topic, kind in told.elsewhere)
+    listed = ', '.join(f'{topic} ({kind})' for topic, kind in commands.alternatives)
     topic, kind = next(
-        (each for each in told.elsewhere if each[1] == told.type), told.elsewhere[0]
+        (each for each in commands.alternatives if each[1] == commands.type),
+        commands.alternatives[0],
     )
     how = f'set `topic: {topic}` and `type: {kind}` of command if that is the controller; {PAGE}'
-    return failure(name, f'{text}; commands are taken on {taken}', how)
+    return failure(name, f'{text}; command topics with a subscriber: {listed}', how)

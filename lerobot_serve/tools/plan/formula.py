@@ -75,8 +75,8 @@ def formula_terms(
         ('a request', f'{each_ms:.4g} ms of a server{batch if together > 1 else ""}'),
         (
             'the fleet',
-            f'{with_noun(fleet.robots, "robot")} x {fleet.rate_hz:.4g} Hz x {each_ms:.4g} ms = all '
-            f'the time of {found.work:.2f} servers; in whole robots {least}',
+            f'{with_noun(fleet.robots, "robot")} x {fleet.rate_hz:.4g} Hz x {each_ms:.4g} ms = '
+            f'all the time of {found.work:.2f} servers; in whole robots {least}',
         ),
         ('by load', f'{by_load} a server, which is then busy {found.busy_share:.0%} at most'),
         (

@@ -1,4 +1,4 @@
-"""A plan as text for people and as JSON for machines. Pure functions; any thread."""
+"""Formats a plan as text and as JSON. Pure functions; any thread."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HEAD = ('servers', 'busy', 'p50 ms', 'p99 ms', 'stalled', 'one dies')
 def as_json(
     fleet: FleetDemand, service: ServiceTime, found: FormulaResult, plan: CapacityPlan
 ) -> dict[str, Any]:
-    """Return everything as one object; `servers` is the answer, null when there is none."""
+    """Return the plan as JSON; `servers` is the result, null without one."""
     return {
         'servers': plan.servers,
         'servers_without_spare': plan.without_spare,
@@ -35,8 +35,8 @@ def point_json(point: CurvePoint) -> dict[str, Any]:
         'servers': point.servers,
         'holds': point.holds,
         'misses': missed_goals(point),
-        'calm': sums_json(point.calm),
-        'one_dies': sums_json(point.death),
+        'calm': sums_json(point.normal),
+        'one_dies': sums_json(point.server_loss),
     }
 
 
@@ -59,7 +59,7 @@ def sums_json(sums: SimulationResult) -> dict[str, Any]:
 def as_text(
     fleet: FleetDemand, service: ServiceTime, found: FormulaResult, plan: CapacityPlan
 ) -> str:
-    """Return the plan for people."""
+    """Return the plan as text."""
     lines = [*fleet_lines(fleet), '', 'by the formula']
     lines += [f'  {name:<11}{text}' for name, text in formula_terms(found, fleet, service)]
     lines += ['', *curve_lines(plan, fleet)]
@@ -68,7 +68,7 @@ def as_text(
 
 
 def fleet_lines(fleet: FleetDemand) -> list[str]:
-    """Return what robots do, as an edge's parameters have it."""
+    """Return the demand of the fleet."""
     return [
         f'{with_noun(fleet.robots, "robot")}, each asks every {fleet.period_s:.4g} s; a chunk can '
         f'be played for {fleet.playable_s:.4g} s',
@@ -78,8 +78,8 @@ def fleet_lines(fleet: FleetDemand) -> list[str]:
 
 
 def curve_lines(plan: CapacityPlan, fleet: FleetDemand) -> list[str]:
-    """Return a line for each number of servers, with the p99 as a bar."""
-    seconds = plan.points[0].calm.seconds
+    """Return one line per number of servers, with p99 as a bar."""
+    seconds = plan.points[0].normal.seconds
     left_ms = 1e3 * fleet.left_s
     lines = [
         f'by simulation of {seconds:g} s, and of as long with one server that dies; a full bar is '
@@ -87,14 +87,14 @@ def curve_lines(plan: CapacityPlan, fleet: FleetDemand) -> list[str]:
         '  '.join(f'{name:>8}' for name in HEAD),
     ]
     for point in plan.points:
-        calm, late_ms = point.calm, point.calm.answer_ms(99)
+        calm, late_ms = point.normal, point.normal.answer_ms(99)
         row = (
             point.servers,
             f'{calm.busy_share:.0%}',
             as_ms(calm.answer_ms(50)),
             as_ms(late_ms),
             f'{calm.stalled_s:.1f} s',
-            f'{point.death.stalled_s:.1f} s',
+            f'{point.server_loss.stalled_s:.1f} s',
         )
         cells = '  '.join(f'{cell:>8}' for cell in row)
         lines.append(f'{cells}  |{bar(late_ms, left_ms)}| {point_label(point)}')
@@ -106,7 +106,7 @@ def as_ms(value_ms: float | None) -> str:
 
 
 def bar(value_ms: float | None, full_ms: float) -> str:
-    """Return a bar of BAR characters; one that is over its end has an arrow there."""
+    """Return a bar of BAR characters, with an arrow when the value exceeds it."""
     if value_ms is None or value_ms > full_ms:
         return '#' * (BAR - 1) + '>'
     return ('#' * max(1, round(BAR * value_ms / full_ms))).ljust(BAR)
@@ -119,10 +119,10 @@ def point_label(point: CurvePoint) -> str:
 
 
 def server_lines(point: CurvePoint) -> list[str]:
-    """Return what each server does, from the busiest to the idlest."""
-    shares = sorted(point.calm.servers, key=lambda share: share.busy_share)
+    """Return the busiest and the idlest server."""
+    shares = sorted(point.normal.servers, key=lambda share: share.busy_share)
     idlest, busiest = shares[0], shares[-1]
-    calm = point.calm
+    calm = point.normal
     ends = [f'{calm.answered} answered', f'{calm.superseded} superseded']
     ends += [f'{count} {name}' for name, count in calm.lost.items()]
     return [
@@ -135,7 +135,7 @@ def server_lines(point: CurvePoint) -> list[str]:
 
 
 def result_lines(plan: CapacityPlan, found: FormulaResult) -> list[str]:
-    """Return the answer, and why it is not less."""
+    """Return the result, and why fewer servers do not suffice."""
     if plan.servers is None:
         return [
             f'no number of servers meets all goals: {why_no_answer(plan)}',
@@ -153,7 +153,7 @@ def result_lines(plan: CapacityPlan, found: FormulaResult) -> list[str]:
 
 
 def formula_caveat(found: FormulaResult) -> list[str]:
-    """Return what the formula's number is good for where the simulation found none."""
+    """Return the assumption of the formula, for a simulation without result."""
     return [
         f'the {found.servers} of the formula assume that the robots of a server that dies go on '
         'playing until another one answers'
@@ -161,7 +161,7 @@ def formula_caveat(found: FormulaResult) -> list[str]:
 
 
 def formula_comparison(plan: CapacityPlan, found: FormulaResult) -> str:
-    """Return how that compares to the formula."""
+    """Return the comparison with the formula."""
     if found.servers <= plan.servers:
         return f'the formula has {found.servers}, and does not see how requests meet'
     return (

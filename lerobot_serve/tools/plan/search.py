@@ -1,5 +1,5 @@
 """
-The smallest number of servers that holds the goals in simulation, and the curve around it. Pure.
+Finds the smallest number of servers that meets the goals in simulation, and its curve. Pure.
 
 More servers are never worse, but for chance at the edge: a number counts only if the next two hold
 the goals as well. The search goes up from the least in growing steps, then halves the last step;
@@ -18,7 +18,7 @@ from lerobot_serve.tools.plan.formula import with_noun
 from lerobot_serve.tools.plan.simulation import simulate_fleet
 from lerobot_serve.tools.plan.simulation_result import SimulationResult
 
-# so much of the time robots may want to ask and still wait for the answer before
+# largest share of time with a due request and another one pending
 BLOCKED_SHARE_LIMIT = 0.01
 # shares of the least, for the shape of the curve
 CURVE_SHARES = (0.5, 0.75)
@@ -29,7 +29,7 @@ CONFIRMING_OFFSETS = (0, 1, 2)
 
 @dataclass(frozen=True, slots=True)
 class SimulationSettings:
-    """How long, and with which seed; in a second run a server dies when half of it is over."""
+    """Length and seed; in a second run a server dies after half of the time."""
 
     seconds: float
     seed: int
@@ -38,13 +38,13 @@ class SimulationSettings:
 @dataclass(frozen=True, slots=True)
 class CurvePoint:
     """
-    What so many servers do: `calm` when all goes well, `death` when one dies in the middle; and
-    the goals that are missed then, in words.
+    Results of one number of servers: `normal` operation, `server_loss` in the middle of the run,
+    and the missed goals of each as text.
     """
 
     servers: int
-    calm: SimulationResult
-    death: SimulationResult
+    normal: SimulationResult
+    server_loss: SimulationResult
     normal_misses: tuple[str, ...]
     loss_misses: tuple[str, ...]
 
@@ -69,7 +69,7 @@ class CapacityPlan:
 
     @property
     def shown(self) -> CurvePoint:
-        """The point that matters most: the result, or what comes closest to one."""
+        """The result, or the point closest to one."""
         wanted = self.servers or self.without_spare or self.limit
         return min(self.points, key=lambda point: abs(point.servers - wanted))
 
@@ -81,7 +81,7 @@ def find_server_count(
     limit: int,
     also: tuple[int, ...] = (),
 ) -> CapacityPlan:
-    """Return how many servers are needed, of 1 to `limit`; `also` are points of the curve, too."""
+    """Find the number of servers, from 1 to `limit`; `also` are extra points of the curve."""
     tried: dict[int, CurvePoint] = {}
     runs = SimulationCache(fleet, service, trial)
 
@@ -115,12 +115,12 @@ def find_server_count(
 
 
 def confirming_counts(servers: int, limit: int) -> list[int]:
-    """Return which numbers have to hold the goals, so that this one does for sure."""
+    """Return the numbers that must meet the goals to confirm this one."""
     return [servers + more for more in CONFIRMING_OFFSETS if servers + more <= limit]
 
 
 def minimum_servers(fleet: FleetDemand, service: ServiceTime, limit: int) -> int:
-    """Return the number below which robots wait to ask for longer than they may."""
+    """Return the number below which requests are blocked for too long."""
     most = service.robots_within((1 + BLOCKED_SHARE_LIMIT) * fleet.period_s)
     return min(limit, math.ceil(fleet.robots / max(1, most)))
 
@@ -140,20 +140,20 @@ def smallest_count(holds: Callable[[int], bool], low: int, high: int) -> int | N
 
 
 class SimulationCache:
-    """The simulations of one fleet; none is done twice."""
+    """Runs the simulations of one fleet, each only once."""
 
     def __init__(
         self, fleet: FleetDemand, service: ServiceTime, trial: SimulationSettings
     ) -> None:
         self._fleet, self._service, self._trial = fleet, service, trial
-        self.calm = cache(self._run)
+        self.normal = cache(self._run)
 
     def point(self, servers: int) -> CurvePoint:
-        """Return what so many servers do."""
-        calm, death = self.calm(servers), self._run(servers, self._trial.seconds / 2)
-        # those that are left have to do all the work; what all cannot do they cannot either
+        """Return the results of one number of servers."""
+        calm, death = self.normal(servers), self._run(servers, self._trial.seconds / 2)
+        # the remaining servers must keep up; they cannot if all servers cannot
         can_keep_up = calm.held_share <= BLOCKED_SHARE_LIMIT
-        rest = calm if not can_keep_up else self.calm(servers - 1) if servers > 1 else None
+        rest = calm if not can_keep_up else self.normal(servers - 1) if servers > 1 else None
         return CurvePoint(
             servers, calm, death, normal_misses(calm, self._fleet), loss_misses(death, rest)
         )
@@ -171,7 +171,7 @@ class SimulationCache:
 
 
 def normal_misses(calm: SimulationResult, fleet: FleetDemand) -> tuple[str, ...]:
-    """Return the goals that are missed when all goes well, in words."""
+    """Return the goals missed in normal operation, as text."""
     late_ms, left_ms = calm.answer_ms(99), 1e3 * fleet.left_s
     found = []
     if calm.held_share > BLOCKED_SHARE_LIMIT:
@@ -185,7 +185,7 @@ def normal_misses(calm: SimulationResult, fleet: FleetDemand) -> tuple[str, ...]
 
 
 def loss_misses(death: SimulationResult, rest: SimulationResult | None) -> tuple[str, ...]:
-    """Return what goes wrong when one dies, in words."""
+    """Return the goals missed after the loss of a server, as text."""
     found = [f'when one dies, {stalling_text(death)}'] if death.stalled else []
     if rest is None:
         found.append('when one dies, none is left')
@@ -204,7 +204,7 @@ def stalling_text(sums: SimulationResult) -> str:
 
 
 def why_impossible(fleet: FleetDemand, service: ServiceTime) -> str:
-    """Return why no number of servers is enough, empty when one could be."""
+    """Return why no number of servers is enough, empty when one may be."""
     left_s, own_s = fleet.left_s, fleet.network_s + service.first_s
     own_share = fleet.rate_hz * service.first_s
     if left_s <= 0:
@@ -227,7 +227,7 @@ def why_impossible(fleet: FleetDemand, service: ServiceTime) -> str:
 
 
 def why_no_spare_helps(fleet: FleetDemand, service: ServiceTime) -> str:
-    """Return why robots may stall when one dies, however many are left; empty when none need."""
+    """Return why robots stall after a loss with any number of servers, empty otherwise."""
     late_s = fleet.failover_s + fleet.network_s + service.first_s
     if late_s <= fleet.left_s:
         return ''

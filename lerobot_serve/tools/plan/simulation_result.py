@@ -1,4 +1,4 @@
-"""What a simulation has counted. Pure."""
+"""Counts of a simulation. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import math
 
 @dataclass(frozen=True, slots=True)
 class ServerShare:
-    """One server: robots at the end, chunks, busy time and how late its robots could ask."""
+    """One server: robots at the end, chunks, busy share and share of time its robots wait."""
 
     robots: int
     chunks: int
@@ -20,14 +20,16 @@ class ServerShare:
 @dataclass(frozen=True, slots=True)
 class SimulationResult:
     """
-    seconds      virtual time in which robots asked
+    Counts of one simulation.
+
+    seconds      virtual time in which robots send requests
     asked        requests; each was answered, superseded or lost in the end
-    answered     those whose chunk came to a robot that waited for it
-    superseded   those whose place at a server a newer one of the same robot took
-    lost         by reason: server_died, or late_chunk for one that nobody waited for any more
+    answered     those whose chunk arrived at a waiting robot
+    superseded   those replaced by a newer one of the same robot
+    lost         by reason: server_died, or late_chunk after its timeout
     answer_s     from observation to chunk, of those answered, in order of size
-    stalled      robots that at one time had nothing to play
-    stalled_s    for how long, all together
+    stalled      robots that ran out of actions
+    stalled_s    total time without actions
     servers      each server
     """
 
@@ -50,7 +52,7 @@ class SimulationResult:
 
     @property
     def chunks(self) -> int:
-        """What the servers have answered, whether anybody still waited for it or not."""
+        """Number of replies, late ones included."""
         return self.answered + self.lost['late_chunk']
 
     @property
@@ -61,7 +63,7 @@ class SimulationResult:
     @property
     def held_share(self) -> float:
         """
-        The share of the time in which robots wanted to ask and still waited for the answer before;
-        that of the server at which it is largest.
+        The share of time in which a request was due and the previous one still pending; the
+        largest over all servers.
         """
         return max(share.held_share for share in self.servers)

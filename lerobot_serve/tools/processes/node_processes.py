@@ -66,7 +66,7 @@ class NodeProcesses:
         return self.processes[name]
 
     def ended(self) -> dict[str, int]:
-        """Return the exit status of every process that is gone."""
+        """Return the exit status of every ended process."""
         codes = {name: process.poll() for name, process in self.processes.items()}
         return {name: code for name, code in codes.items() if code is not None}
 
@@ -94,7 +94,7 @@ class NodeProcesses:
 
 @contextlib.contextmanager
 def node_processes(folder: Path, environment: dict[str, str]) -> Iterator[NodeProcesses]:
-    """Give a Fleet and end it whatever happens."""
+    """Yield the processes and end them on every exit."""
     started = NodeProcesses(folder, environment)
     try:
         yield started
@@ -109,5 +109,5 @@ def executable_path(name: str) -> Path:
     except PackageNotFoundError:
         raise UserError('lerobot_serve is not installed; source install/setup.bash') from None
     if not path.exists():
-        raise UserError(f'{path} is missing; build the workspace anew')
+        raise UserError(f'{path} is missing; rebuild the workspace')
     return path

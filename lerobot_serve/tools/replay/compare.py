@@ -1,4 +1,4 @@
-"""Two answers to one request: the one of then and the one of now. Pure functions; any thread."""
+"""Compares the recorded and the replayed reply to a request. Pure functions; any thread."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from lerobot_serve.wire.chunk import Chunk
 from lerobot_serve.wire.schema import Flag, Status
 
-# what float32 sums in another order may be apart, with room: docs/bags.md
+# larger than the effect of another order of float32 sums: docs/bags.md
 TOLERANCE = 1e-4
 
 
@@ -21,15 +21,15 @@ class MatchLevel(Enum):
     IDENTICAL = 'identical'
     WITHIN = 'within'
     BEYOND = 'beyond'
-    # there is nothing to compare: one of the two has no actions, or no way to them
+    # not comparable: one of the replies has no actions, or its hidden state is unknown
     MISSING = 'missing'
 
 
 @dataclass(frozen=True, slots=True)
 class ReplyComparison:
     """
-    `difference` is the largest of all numbers of both chunks, relative to numbers above 1;
-    `why` says what is wrong in words, where numbers do not.
+    `difference` is the largest of all values of both chunks, relative for values above 1; `why` is
+    the reason without comparable values.
     """
 
     likeness: MatchLevel
@@ -38,7 +38,7 @@ class ReplyComparison:
 
 
 def compare_replies(then: Chunk, now: Chunk, tolerance: float = TOLERANCE) -> ReplyComparison:
-    """Return how much alike two answers are."""
+    """Compare two replies."""
     if then.status != now.status:
         why = f'{status_name(then.status)} then, {status_name(now.status)} now: '
         why += then.status_text or now.status_text
@@ -60,11 +60,11 @@ def compare_replies(then: Chunk, now: Chunk, tolerance: float = TOLERANCE) -> Re
 
 
 def largest_difference(then: np.ndarray, now: np.ndarray) -> float:
-    """Return the largest difference, relative where the number of then is above 1."""
+    """Return the largest difference, relative where the recorded value is above 1."""
     if not then.size:
         return 0.0
     before = then.astype(np.float64)
-    # what is not finite is as far apart as can be
+    # values that are not finite are infinitely far apart
     with np.errstate(all='ignore'):
         ways = np.abs(before - now) / np.maximum(1.0, np.abs(before))
     largest = float(ways.max())
@@ -88,5 +88,5 @@ def lost_state(chunk: Chunk) -> bool:
 
 
 def status_name(status: int) -> str:
-    """Return a status as people read it, also one of later days."""
+    """Return the name of a status, also of an unknown one."""
     return Status(status).name.lower() if status in tuple(Status) else f'status {status}'

@@ -1,9 +1,9 @@
 """
-All of a recording asked again, and summed up by slot and policy. One thread.
+Replays a recording and summarizes the comparison by slot and policy. One thread.
 
-Where the policy of now answered then, only its own answers are compared: a shadow's and those of
-another slot are no matter of it. Where it did not, it is another one, and how far its actions are
-from what was answered is summed up by action.
+When the recording has replies of the replayed policy, only those are compared, not those of a
+shadow or another slot. Otherwise the policy is another one, and the distance to the recorded
+actions is summarized by action.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from lerobot_serve.wire.chunk import Chunk
 from lerobot_serve.wire.errors import Malformed
 from lerobot_serve.wire.schema import Flag, StateClass, Status
 
-# these were not asked of a policy
+# replies without inference
 NOT_FROM_POLICY = (Status.NO_SESSION, Status.TOO_LATE, Status.DRAINING)
-# answers of now that are kept, for another policy's answer to the same request
+# replayed replies kept for another policy's reply to the same request
 REPLIES_KEPT = 256
 
 ReplayKey = tuple[str, int, int]
@@ -39,17 +39,17 @@ ReplayKey = tuple[str, int, int]
 
 @dataclass(slots=True)
 class PolicySummary:
-    """What came of the requests of one slot and policy."""
+    """Comparison of the requests of one slot and policy."""
 
     slot: str
     policy: str
     counts: dict[MatchLevel, int] = field(default_factory=lambda: dict.fromkeys(MatchLevel, 0))
     worst: float = 0.0
-    # the request of the worst one: client, session, number
+    # the request with the largest difference: client, session, number
     largest_at: ReplayKey | None = None
-    # why something is missing or differs, in the words of the first
+    # reason of the first one missing or different
     why: str = ''
-    # of another policy: for each action the sum and the largest of its distances
+    # of another policy: sum and maximum of the distances of each action
     total: np.ndarray | None = None
     largest: np.ndarray | None = None
     compared: int = 0
@@ -76,7 +76,7 @@ class PolicySummary:
 
 @dataclass(slots=True)
 class ReplayResult:
-    """The whole of it; `others` are answers of other policies that were not compared."""
+    """Result of a replay; `others` counts replies of other policies, not compared."""
 
     policy: str
     is_other_policy: bool
@@ -108,27 +108,27 @@ class Replay:
         then = source.policies()
         is_other = bool(then) and served.fingerprint not in then
         self.result = ReplayResult(served.fingerprint, is_other, served.action_names, tolerance)
-        self._now: OrderedDict[ReplayKey, Chunk] = OrderedDict()
-        # sessions of recurrent policies in the episode whose hidden state is not known
+        self._replies: OrderedDict[ReplayKey, Chunk] = OrderedDict()
+        # session of a recurrent policy -> episode with unknown hidden state
         self._unknown: dict[tuple[str, int], int] = {}
 
     def run(
-        self, shown: Callable[[Iterator[ReplayRequest]], Iterator[ReplayRequest]] = iter
+        self, on_progress: Callable[[Iterator[ReplayRequest]], Iterator[ReplayRequest]] = iter
     ) -> ReplayResult:
         """
-        Ask for everything again; `shown` hands on what it is given, and may tell how far that is.
+        Replay all requests; `on_progress` passes them through and may show progress.
         Raises BagError, TraceError, ReplayError.
         """
-        for recorded in shown(self._source.read()):
+        for recorded in on_progress(self._source.read()):
             try:
-                self._ask(recorded, wire_chunk.decode(recorded.answer))
+                self._replay_request(recorded, wire_chunk.decode(recorded.answer))
             except Malformed as error:
                 self.result.notes.append(f'a request or an answer cannot be read: {error}')
         self.result.unanswered = self._source.unanswered
         self.result.notes += self._source.notes
         return self.result
 
-    def _ask(self, recorded: ReplayRequest, then: Chunk) -> None:
+    def _replay_request(self, recorded: ReplayRequest, then: Chunk) -> None:
         result = self.result
         if not result.is_other_policy and then.policy != result.policy:
             result.others += 1
@@ -137,7 +137,7 @@ class Replay:
             result.not_asked += 1
             return
         key = then.client_id, then.header.session_epoch, then.header.seq
-        now = self._answer(key, recorded, then)
+        now = self._reply_to(key, recorded, then)
         found = result.sums.setdefault(
             (then.slot, then.policy), PolicySummary(then.slot, then.policy)
         )
@@ -145,20 +145,22 @@ class Replay:
         if result.is_other_policy:
             found.add_distances(divergence(then, now))
 
-    def _answer(self, key: ReplayKey, recorded: ReplayRequest, then: Chunk) -> Chunk:
-        """Return the answer of now, asked for once, whatever the number of those of then."""
-        if key not in self._now:
-            now = self._replayer.answer(recorded.request, recorded.info, forget=lost_state(then))
-            self._now[key] = now
+    def _reply_to(self, key: ReplayKey, recorded: ReplayRequest, then: Chunk) -> Chunk:
+        """Return the replayed reply; each request is replayed once."""
+        if key not in self._replies:
+            now = self._replayer.reply_to(
+                recorded.request, recorded.info, state_lost=lost_state(then)
+            )
+            self._replies[key] = now
             self.result.prefixes_ignored += bool(now.header.flags & Flag.PREFIX_IGNORED) and not (
                 then.header.flags & Flag.PREFIX_IGNORED
             )
-            if len(self._now) > REPLIES_KEPT:
-                self._now.popitem(last=False)
-        return self._now[key]
+            if len(self._replies) > REPLIES_KEPT:
+                self._replies.popitem(last=False)
+        return self._replies[key]
 
     def _compared(self, then: Chunk, now: Chunk) -> ReplyComparison:
-        """Compare; what follows on an unknown hidden state is as unknown."""
+        """Compare; an unknown hidden state stays unknown for its episode."""
         comparison = compare_replies(then, now, self.result.tolerance)
         if self._replayer.served.state_class != StateClass.RECURRENT:
             return comparison

@@ -1,11 +1,11 @@
-"""What a replay says to whoever only asks whether all is well. Pure functions; any thread."""
+"""Maps the result of a replay to the exit status. Pure functions; any thread."""
 
 from __future__ import annotations
 
 from lerobot_serve.tools.replay.compare import MatchLevel
 from lerobot_serve.tools.replay.engine import ReplayResult
 
-# what counts as failed; each holds all that come after it
+# levels that count as failed; each includes all after it
 FAIL_ON = {
     'different': (MatchLevel.WITHIN, MatchLevel.BEYOND, MatchLevel.MISSING),
     'beyond': (MatchLevel.BEYOND, MatchLevel.MISSING),
@@ -16,7 +16,7 @@ PASSED, FAILED, NOTHING_COMPARED = 0, 3, 4
 
 
 def exit_status(result: ReplayResult, fail_on: str) -> int:
-    """Return WELL, FAILED, or NOTHING where nothing could be compared."""
+    """Return PASSED, FAILED, or NOTHING_COMPARED."""
     if not result.requests:
         return NOTHING_COMPARED
     is_failed = any(result.count(likeness) for likeness in FAIL_ON[fail_on])

@@ -1,8 +1,8 @@
 """
-A policy, served as a policy_server does it, in the thread of whoever asks.
+Serves a policy as a policy_server does, in the thread of the caller.
 
-Sessions are opened as their requests come, under the names that they had: the seed of a request is
-made of them. One thread.
+It opens sessions as their requests arrive, under the recorded names, since the seed of a request
+depends on them. One thread.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from lerobot_serve.wire.schema import StateClass
 from lerobot_serve.wire.session import CameraSpec, SessionRefused, SessionRequest
 
 REPLY_TOPIC = '/replay/answers/none'
-# what the sessions of requests without one are called
+# session id of requests without a session
 ONE_SHOT_PREFIX = 'predict_chunk#'
 
 
@@ -49,15 +49,15 @@ class InProcessServer:
         # session -> its episode
         self._episodes: dict[str, int] = {}
 
-    def answer(self, raw: bytes, info: dict[str, Any], *, forget: bool = False) -> Chunk:
+    def reply_to(self, raw: bytes, info: dict[str, Any], *, state_lost: bool = False) -> Chunk:
         """
-        Return the answer to a request. `forget`: the server had lost the session's hidden state.
+        Return the reply to a request. `state_lost`: the server had lost the hidden state.
 
         Raises Malformed, ReplayError.
         """
         key = str(info.get('session_id') or '')
         if key.startswith(ONE_SHOT_PREFIX):
-            return self._answer_one(key, raw)
+            return self._reply_one_shot(key, raw)
         start = read_envelope(raw)
         session = self._session(start, info)
         if self._episodes.get(session.session_id) != start.header.episode:
@@ -93,7 +93,7 @@ class InProcessServer:
         if session:
             return session
         if self.served.state_class == StateClass.EXCLUSIVE:
-            # one robot after the other, as it was
+            # one session at a time, as recorded
             self._end(list(sessions))
         ask = SessionRequest(
             start.client_id,

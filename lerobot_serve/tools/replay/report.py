@@ -1,4 +1,4 @@
-"""The sum of a replay for people and for machines. Pure functions; any thread."""
+"""Formats the result of a replay as text and as JSON. Pure functions; any thread."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ HEAD = ('slot', 'requests', 'identical', 'within', 'beyond', 'missing', 'worst',
 
 
 def as_text(result: ReplayResult) -> str:
-    """Return the result for people."""
+    """Return the result as text."""
     lines = [f'policy of now: {result.policy}']
     if result.is_other_policy:
         lines.append(
@@ -32,7 +32,7 @@ def as_text(result: ReplayResult) -> str:
 
 
 def as_json(result: ReplayResult) -> dict[str, Any]:
-    """Return the result for machines; docs/bags.md has the fields."""
+    """Return the result as JSON; docs/bags.md lists the fields."""
     return {
         'policy': result.policy,
         'is_other_policy': result.is_other_policy,

@@ -1,6 +1,6 @@
 """
-Requests and answers from a bag, an incident or a policy server's trace, in the order of the
-answers. Any thread.
+Reads requests and replies from a bag, a capture or a policy server's trace, in the order of the
+replies. Any thread.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ ALTERNATIVES = 'or replay a bag (lerobot-serve record) or what a server captured
 
 
 class ReplayError(ValueError):
-    """What cannot be replayed; says why and what to do."""
+    """A recording that cannot be replayed, with the reason and the remedy."""
 
 
 class ReplayRequest(NamedTuple):
-    """A request and its answer as CDR bytes, and what else is known of them, often nothing."""
+    """A request and its reply as CDR bytes, with the known fields of its session."""
 
     request: bytes
     answer: bytes
@@ -55,7 +55,7 @@ class BagSource:
             if message.type == CHUNK and is_no_second_draw(message.topic):
                 yield message.data
             try:
-                self._sessions.hear(message)
+                self._sessions.add(message)
             except Malformed:
                 self._events_unread += 1
 
@@ -137,7 +137,7 @@ class TraceSource:
     @property
     def notes(self) -> list[str]:
         counted = (
-            (self._damaged, 'lines of the trace that make no sense'),
+            (self._damaged, 'damaged lines in the trace'),
             (self._lost, 'requests lost to the trace, of which hidden states do not know'),
             (self._unread, 'requests that could not be read then, and are not in the trace'),
         )
@@ -159,14 +159,14 @@ class TraceSource:
         if not servers:
             roles = ' and '.join(sorted({run.role for run in runs}))
             raise ReplayError(
-                f'{self._path} is a trace of {roles} only: what is needed to ask again stands in '
-                f"a policy_server's, written with trace_images: full; name that one, {ALTERNATIVES}"
+                f'{self._path} is a trace of {roles} only: a replay needs the trace of a '
+                f'policy_server written with trace_images: full; name that one, {ALTERNATIVES}'
             )
         why = next(filter(None, map(why_insufficient, servers)), '')
         if why or self._missing:
             why = why or 'requests without what was sent and answered (of an older version)'
             raise ReplayError(
-                f'{self._path} has {why}: to ask again, a trace needs {NEEDED_PARAMETERS[0]}: full and '
+                f'{self._path} has {why}: a replay needs {NEEDED_PARAMETERS[0]}: full and '
                 f'{NEEDED_PARAMETERS[1]}: full; start the policy_server with both, {ALTERNATIVES}'
             )
 
@@ -188,7 +188,7 @@ ReplaySource = BagSource | IncidentSource | TraceSource
 
 
 def open_source(path: Path) -> ReplaySource:
-    """Return what was recorded. Raises ReplayError, BagError, IncidentError and TraceError."""
+    """Open a recording. Raises ReplayError, BagError, IncidentError and TraceError."""
     if not path.exists():
         raise ReplayError(f'there is no {path}; name a bag, an incident or a trace')
     if path.suffix == incident_file.SUFFIX:
@@ -201,17 +201,17 @@ def open_source(path: Path) -> ReplaySource:
 
 
 def is_server_run(run: TraceRun) -> bool:
-    """Tell whether a policy server wrote it, or nobody knows who."""
+    """Return whether a policy server or an unknown node wrote it."""
     return run.role in ('', 'server')
 
 
 def why_insufficient(run: TraceRun) -> str:
-    """Return with which parameters a run keeps too little to ask again, empty when all is well."""
-    told = [
+    """Return the parameters with which a run lacks data for a replay, empty otherwise."""
+    values = [
         f'{name}: {run.parameters[name]}' for name in NEEDED_PARAMETERS if name in run.parameters
     ]
     is_bare = any(run.parameters.get(name, 'full') != 'full' for name in NEEDED_PARAMETERS)
-    return ', '.join(told) if is_bare else ''
+    return ', '.join(values) if is_bare else ''
 
 
 def count_policies(answers: Iterator[bytes]) -> Counter[str]:

@@ -1,5 +1,5 @@
 """
-Values of a record, whatever was written there: a field of another type is one that is not there.
+Typed access to the fields of a record: a field of another type reads as absent.
 
 Pure functions; any thread.
 """
@@ -11,7 +11,7 @@ from typing import Any
 
 Record = dict[str, Any]
 
-# numbers of sessions begin again at 0 behind the last one
+# session epochs wrap around
 EPOCHS = 1 << 32
 
 
@@ -50,7 +50,7 @@ def policy_names(record: Record) -> list[str]:
 
 
 def is_number(value: Any) -> bool:
-    """Tell whether one can compute with it. Never raises."""
+    """Return whether it is a finite number. Never raises."""
     try:
         return type(value) in (float, int) and isfinite(value)
     except OverflowError:
@@ -59,5 +59,5 @@ def is_number(value: Any) -> bool:
 
 
 def is_later_session(epoch: int, than: int) -> bool:
-    """Tell whether a session came after another one."""
+    """Return whether a session is later than another one."""
     return 0 < (epoch - than) % EPOCHS < EPOCHS // 2

@@ -1,8 +1,8 @@
 """
-The lines of a run, read as far as a sum needs them.
+Reads the lines of a run without action values.
 
-Most of a trace are the numbers of actions, and most of the time to read it goes into them. No sum
-needs them, so they are cut out of the line before it is decoded. Any thread.
+Action values are most of a trace and of the time to decode it. Statistics do not need them, so
+they are cut out of the line before decoding. Any thread.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def read_without_actions(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
             with open(part, 'rb') as file:
                 yield from _read_part(file, part, is_first=part == parts[0])
         except FileNotFoundError:
-            # the run goes on and has removed its oldest
+            # the running node has removed its oldest part
             continue
         except OSError as error:
             raise TraceError(f'{part} cannot be read: {error.strerror or error}') from error

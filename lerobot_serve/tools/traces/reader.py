@@ -34,7 +34,7 @@ def read_records(path: Path | str) -> Iterator[tuple[int, dict[str, Any]]]:
     """
     Return number and content of each line of the run to which the file belongs.
 
-    Lines are counted anew in each part, whose first is its header. A line of no sense is
+    Lines are counted from 1 in each part, whose first is its header. A line of no sense is
     {'kind': 'damaged', 'file', 'reason', 'text'} with the reason torn (the last line of a part,
     when the process was killed), no_record or too_long. Raises TraceError, also while reading.
     """
@@ -50,7 +50,7 @@ def _read_parts(parts: list[Path]) -> Iterator[tuple[int, dict[str, Any]]]:
             with OPEN_PART.get()(part) as file:
                 yield from _read_part(file, part, is_first=part == parts[0])
         except FileNotFoundError:
-            # the run goes on and has removed its oldest
+            # the running node has removed its oldest part
             continue
         except OSError as error:
             raise TraceError(f'{part} cannot be read: {error.strerror or error}') from error

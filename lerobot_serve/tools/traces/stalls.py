@@ -1,7 +1,7 @@
 """
-Where playing ended though nobody wanted it to, and began again. Plain; one thread.
+Detects stalls: unintended gaps between executed actions of a policy. Plain; one thread.
 
-Told by the rung of each command and by the changes of rungs: either alone suffices.
+It uses the rung of each command and the changes of rungs; either alone suffices.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import heapq
 from lerobot_serve.tools.stats.collect import INTENDED_ENDS
 from lerobot_serve.tools.traces.fields import Record, text
 
-# of a long trace the longest are kept
+# number of longest stalls kept
 STALLS_KEPT = 200
 
 
@@ -22,7 +22,7 @@ class Stall:
 
     begin_s: float
     end_s: float
-    why: str
+    reason: str
     is_open: bool = False
 
     @property
@@ -42,8 +42,8 @@ class StallDetector:
         self._why = ''
         self._time_s = 0.0
 
-    def see(self, time_s: float, record: Record) -> None:
-        """Look at a record of the client."""
+    def add_record(self, time_s: float, record: Record) -> None:
+        """Process a record of the client."""
         kind = record['kind']
         if kind == 'executed':
             self._rung(time_s, text(record, 'rung'), text(record, 'reason'))
@@ -52,12 +52,12 @@ class StallDetector:
         self._time_s = time_s
 
     def finish(self) -> None:
-        """The run is over: a stall that goes on is ended where its trace ends."""
+        """End an open stall at the end of its trace."""
         if self._begin_s is not None:
             self._add(Stall(self._begin_s, max(self._begin_s, self._time_s), self._why, True))
 
     @property
-    def kept(self) -> list[Stall]:
+    def longest(self) -> list[Stall]:
         return sorted((stall for *_, stall in self._kept), key=lambda stall: stall.begin_s)
 
     def _rung(self, time_s: float, rung: str, why: str) -> None:

@@ -93,7 +93,7 @@ class TraceRun:
 
 
 def wall_offset_s(header: Record) -> float:
-    """Return what to add to the node's own clock, 0 when the header does not tell."""
+    """Return what to add to the node's own clock, 0 when the header does not have it."""
     mono_ns = integer(header, 'mono_ns')
     try:
         when = datetime.fromisoformat(text(header, 'when').replace('Z', '+00:00'))

@@ -57,16 +57,16 @@ def test_every_act_shows_its_point_and_the_audit_holds(tmp_path):
 def test_a_child_that_dies_is_named_with_its_last_words(processes):
     board = Scoreboard(['robot_1'])
     screen = Screen(board, {}, Console(file=io.StringIO(), force_terminal=False))
-    onlooker = SimpleNamespace(board=board)
+    monitor = SimpleNamespace(board=board)
     folder = processes.folder
-    stage = PhaseContext(processes, onlooker, screen, folder, folder, ('100',), 0)
+    stage = PhaseContext(processes, monitor, screen, folder, folder, ('100',), 0)
     child = processes.start('robot', 'sim_robot', rate_hz='fast')
     assert child.wait(60) == 1
     with (folder / 'robot.log').open('a') as log:
         log.write('\n \n')
     with pytest.raises(UserError) as refused:
-        stage.watch(1.0)
-    assert str(refused.value).startswith('robot ended with status 1, its last words: error: rate_')
+        stage.wait_for_s(1.0)
+    assert str(refused.value).startswith('robot ended with status 1, last log line: error: rate_')
     assert str(refused.value).endswith(f'; see {folder}/robot.log')
     assert len(str(refused.value).splitlines()) == 1
 
@@ -74,7 +74,7 @@ def test_a_child_that_dies_is_named_with_its_last_words(processes):
 @pytest.mark.parametrize(
     ('arguments', 'told'),
     [
-        (['--acts', 'serve,fly'], "there is no act 'fly'; there are serve, shadow, kill"),
+        (['--acts', 'serve,fly'], "unknown phase 'fly'; known: serve, shadow, kill"),
         (['--robots', '0'], '--robots must be in [1, 20], got 0'),
         (['--seed', '-1'], '--seed must be at least 0, got -1'),
         (['--plan', '50,20,100'], '--plan'),

@@ -62,7 +62,7 @@ def answered(
 ) -> list[tuple[bytes, bytes]]:
     """Return the requests with the answers of a server."""
     server = InProcessServer(parameters(kind, path, **more))
-    pairs = [(raw, wire_chunk.encode(server.answer(raw, {}))) for raw in requests]
+    pairs = [(raw, wire_chunk.encode(server.reply_to(raw, {}))) for raw in requests]
     server.close()
     return pairs
 

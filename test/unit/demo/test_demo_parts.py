@@ -92,7 +92,7 @@ def board() -> Scoreboard:
     )
     seen.canary = CanaryStatus('held', 5, 0, 4, 'undecided', 'v2@2', 'v1@1')
     seen.shadow = ShadowStatus('v2@2', 'v1@1', 6, 40, 0.0123)
-    seen.ended = [
+    seen.ended_episodes = [
         EndedEpisode(100.0 + i, 'robot_1', ('v1@1', 'v2@2')[i % 2], i % 4 != 0, 1.5)
         for i in range(40)
     ]
@@ -101,7 +101,7 @@ def board() -> Scoreboard:
     seen.round_trips_ms = {'v1@1': [(101.0, 9.0), (102.0, 11.0)], '': [(99.0, 0.0)]}
     seen.robots['robot_1'].drops = {'stale': 2}
     seen.robots['robot_2'].drops = {'stale': 1, 'late': 1}
-    seen.happened(103.0, 'a1 is killed <hard>', 'a1 killed')
+    seen.add_event(103.0, 'a1 is killed <hard>', 'a1 killed')
     return seen
 
 
@@ -143,7 +143,11 @@ def test_figures_of_the_board(board):
     assert board.first_placed('v2') == 101.0
     assert board.first_placed('v2', after_s=101.0) == 105.0
     assert board.first_placed('v3') is None
-    assert [board.placed_after('v2', time_s) for time_s in (0.0, 101.0, 105.0)] == [2, 1, 0]
+    assert [board.placed_after('v2', time_s) for time_s in (0.0, 101.0, 105.0)] == [
+        2,
+        1,
+        0,
+    ]
     assert board.busiest('a') == '/a1/s'
     assert board.replica_state('b', '/b1/s') == 'AWAY'
     assert board.replica_state('c', '/b1/s') == ''
@@ -167,15 +171,19 @@ def test_the_summary_reads_well(board):
     }
     told = as_text(found).splitlines()
     assert told[0] == 'In 61 s:'
-    assert told[1].startswith('  ok  robots without weights are served: 3 robots, no torch in')
+    assert told[1].startswith(
+        '  ok     robots without weights execute chunks: 3 robots, no torch in'
+    )
     assert told[2].endswith('40 requests of 6 episodes compared, 0.012 rad from what was executed')
     assert told[3].endswith(
         '0 robots ran out of actions; at most 41 ms from one to the next, '
-        '1071 ms from one episode to the next; missed after 1.2 s'
+        '1071 ms from one episode to the next; marked unavailable after 1.2 s'
     )
     assert told[4].endswith('promoted after 60 s (5 % at 0 s, 100 % at 60 s)')
-    assert told[5].startswith('  NOT v3 is rolled back on its own: <rolled back> (2 episodes')
-    assert '  ok  audit of 7 traces: 900 commands' in told[6]
+    assert told[5].startswith(
+        '  FAILED v3 is rolled back automatically: <rolled back> (2 episodes'
+    )
+    assert '  ok     audit of 7 traces: 900 commands' in told[6]
     assert '  dropped by the robots: late 1, stale 3' in told
     assert '  STOPPED: no' in as_text({**found, 'error': 'no'}).splitlines()
 
@@ -183,7 +191,7 @@ def test_the_summary_reads_well(board):
 def test_a_wait_between_two_episodes_is_none_within_one():
     robot = RobotStatus()
     for now_s, episode_id in ((5.0, 'a'), (5.1, 'a'), (6.6, 'b'), (6.9, 'b'), (7.0, 'b')):
-        robot.play(now_s, episode_id, 0.5)
+        robot.add_action(now_s, episode_id, 0.5)
     assert (robot.max_action_gap_s, robot.max_episode_gap_s) == (
         pytest.approx(0.3),
         pytest.approx(1.5),
@@ -254,13 +262,15 @@ def test_the_film_shows_each_version_and_says_who_drove_nothing():
         if number < 40:
             board.robots['robot_2'].policy = 'v2@2'
             board.add_arm_frame('robot_2', ArmFrame(time_s, 0.2, 0.1, (0.3, 0.0)))
-    frames = board.film('v1')
+    frames = board.longest_clip('v1')
     assert 8.0 <= frames[-1].time_s - frames[0].time_s <= CLIP_S + 0.2
     assert len(frames) <= CLIP_S * FRAMES_HZ * 1.2
-    picture = arm_animation({version: board.film(version) for version in process_specs.VERSIONS})
+    picture = arm_animation(
+        {version: board.longest_clip(version) for version in process_specs.VERSIONS}
+    )
     parsed = ElementTree.fromstring(picture)
     assert len(parsed.findall(f'{{{SVG}}}g')) == 3
-    assert picture.count('drove no robot') == 1
+    assert picture.count('no robot controlled') == 1
     assert picture.count('<animateTransform') == 4
     for element in parsed.iter():
         if element.tag.endswith(('animate', 'animateTransform')):
@@ -281,7 +291,7 @@ def test_a_terminal_shows_all_of_it(board):
     shown = io.StringIO()
     console = Console(file=shown, force_terminal=True, width=120, height=50, color_system=None)
     with Screen(board, process_specs.PHASE_CLAIMS, console) as screen:
-        screen.mark('kill', '->')
+        screen.mark_phase('kill', '->')
     for text in (
         'robot_2',
         'undecided',
@@ -303,9 +313,9 @@ def test_the_view_is_a_picture_too(board):
 def test_where_there_is_no_terminal_lines_tell(board, capsys):
     console = Console(file=io.StringIO(), force_terminal=False)
     with Screen(board, process_specs.PHASE_CLAIMS, console) as screen:
-        screen.mark('kill', '->')
-        board.happened(104.0, 'a1 is back')
-        screen.show()
+        screen.mark_phase('kill', '->')
+        board.add_event(104.0, 'a1 is back')
+        screen.refresh()
     told = capsys.readouterr().out
     assert told.startswith(f'-> {process_specs.PHASE_CLAIMS["kill"]}\n')
     assert told.count('a1 is killed') == told.count('a1 is back') == 1

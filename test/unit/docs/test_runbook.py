@@ -65,7 +65,7 @@ def test_verbs_and_options_that_are_named_exist(capsys):
 
 def test_every_verdict_is_in_the_table():
     assert re.findall(r'^\| `(\w+)` \| (.*) \|$', PAGE, re.MULTILINE) == [
-        (rule.name, rule.needs) for rule in RULES
+        (rule.name, rule.evidence_needed) for rule in RULES
     ]
 
 

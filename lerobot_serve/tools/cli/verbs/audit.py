@@ -1,4 +1,4 @@
-"""`lerobot-serve audit`: proves or refutes from traces that robots were driven safely."""
+"""`lerobot-serve audit`: checks traces and bags against the safety invariants."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from lerobot_serve.tools.cli.progress import show_reading
 from lerobot_serve.trace.format.schema import TraceError
 
 EXAMPLE = (
-    'example: lerobot-serve audit traces/  | ends with 0 when all that was judged holds, 1 for '
+    'example: lerobot-serve audit traces/  | exit status 0 when all judged checks hold, 1 for '
     'files that cannot be read, 2 for a wrong command line, 3 for a violation, 4 when nothing '
-    'could be judged, 5 when what was judged holds but a trace is incomplete'
+    'could be judged, 5 when all judged checks hold but a trace is incomplete'
 )
 STATUS = {
     CheckStatus.HOLDS: 0,
@@ -39,16 +39,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         'paths',
         metavar='PATH',
         nargs='+',
-        help='a file of a trace of an edge, a router or a server, a folder with traces, or a bag',
+        help='trace file of an edge, a router or a server, a folder with traces, or a bag',
     )
     parser.add_argument(
         '--max-action-age',
         type=float,
         metavar='S',
-        help='max_action_age_s of the edges in bags, which do not tell it [s]',
+        help='max_action_age_s of the edges in bags, which do not record it [s]',
     )
     parser.add_argument(
-        '--robot', type=Path, metavar='FILE', help='robot file with the limits, for bags'
+        '--robot',
+        type=Path,
+        metavar='FILE',
+        help='robot file with the limits of the robots in bags',
     )
     parser.add_argument(
         '--show',
@@ -78,7 +81,7 @@ def judge(options: argparse.Namespace) -> AuditResult:
         raise ParameterError(f'--max-action-age must be above 0, got {age_s:g}')
     bags, traces = split_bags_and_traces(options.paths)
     if not bags and (age_s is not None or options.robot):
-        raise ParameterError('--max-action-age and --robot are for bags; a trace tells both')
+        raise ParameterError('--max-action-age and --robot are for bags; a trace records both')
     bounds = bounds_of(options.robot) if options.robot else None
     sources = [BagTrace(bag, max_action_age_s=age_s, bounds=bounds) for bag in bags]
     with show_reading(options.paths):
@@ -86,5 +89,5 @@ def judge(options: argparse.Namespace) -> AuditResult:
 
 
 def bounds_of(file: Path) -> CommandBounds:
-    """Return the limits of a robot file, as an edge without parameters keeps them."""
+    """Return the limits of a robot file, as an edge with default parameters applies them."""
     return read_bounds(encode_robot_limits(EdgeParameters(), load_robot(file)).decode())

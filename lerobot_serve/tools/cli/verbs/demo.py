@@ -1,4 +1,4 @@
-"""`lerobot-serve demo`: a fleet in real processes, two policies, a broken third, and a summary."""
+"""`lerobot-serve demo`: promotes a good policy and rolls a bad one back, on simulated robots."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ from lerobot_serve.router.canary.plan import parse_plan
 from lerobot_serve.tools.cli.output_folder import make_folder
 from lerobot_serve.tools.processes.node_processes import node_processes
 
-EXAMPLE = 'example: lerobot-serve demo --acts kill  | ends with 0 when every act showed its point'
+EXAMPLE = (
+    'example: lerobot-serve demo --acts kill  | exit status 0 when every phase showed its claim'
+)
 OUT = Path('out/demo')
 PLAN = '25:2,50:4,100'
 
@@ -37,32 +39,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         '--acts',
         default=','.join(process_specs.PHASE_CLAIMS),
-        metavar='ACT,...',
-        help=f'what to play, with what it needs; of {", ".join(process_specs.PHASE_CLAIMS)} (all)',
+        metavar='PHASE,...',
+        help='phases to run, with those that they require (all): '
+        + ', '.join(process_specs.PHASE_CLAIMS),
     )
     parser.add_argument('--robots', type=int, default=3, help='simulated robots (3)')
-    parser.add_argument('--seed', type=int, default=0, help='decides where targets appear (0)')
+    parser.add_argument('--seed', type=int, default=0, help='seed of the target positions (0)')
     parser.add_argument(
         '--plan', default=PLAN, help=f'steps of the canary: SHARE:EPISODES,... ({PLAN})'
     )
 
 
 def main(options: argparse.Namespace) -> int:
-    """Return 0 when every act showed its point. Raises UserError, ParameterError."""
-    acts, plan = checked(options)
+    """Return 0 when every phase showed its claim. Raises UserError, ParameterError."""
+    phases, plan = checked(options)
     make_folder(OUT)
     for old in ('traces', 'state'):
         shutil.rmtree(OUT / old, ignore_errors=True)
-    # ends like Ctrl-C, so that the processes that were started are ended too
+    # SIGTERM acts like Ctrl-C, so that the started processes end, too
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    # this machine only: a demo must not move anybody's robot
+    # this machine only: the demo must not move a real robot
     domain = reserve_domain()
     print(
         f'lerobot_serve demo in ROS domain {domain}, this machine only; logs in {OUT}/', flush=True
     )
     board = Scoreboard(process_specs.robot_names(options.robots))
     begin_s = time.monotonic()
-    figures, codes, error = perform(acts, board, plan, options.seed)
+    figures, codes, error = run_phases(phases, board, plan, options.seed)
     seconds = time.monotonic() - begin_s
     found = summarize_run(board, figures, audit_traces(OUT / 'traces'), codes, seconds, error)
     (OUT / 'summary.json').write_text(json.dumps(found, indent=2) + '\n')
@@ -72,26 +75,26 @@ def main(options: argparse.Namespace) -> int:
     return 0 if found['ok'] else 1
 
 
-def perform(
-    acts: list[str], board: Scoreboard, plan: tuple[str, ...], seed: int
+def run_phases(
+    phases: list[str], board: Scoreboard, plan: tuple[str, ...], seed: int
 ) -> tuple[dict[str, Any], dict[str, int], str]:
-    """Play the acts; return their figures, how processes ended, and what went wrong, if any."""
+    """Run the phases; return their figures, the exit statuses and the error, if any."""
     runtime = NodeRuntime([])
     figures: dict[str, Any] = {}
     error = ''
     try:
-        onlooker = DemoMonitor(runtime, board)
-        runtime.add(onlooker)
+        monitor = DemoMonitor(runtime, board)
+        runtime.add(monitor)
         runtime.spin_in_background()
-        screen = Screen(board, {name: process_specs.PHASE_CLAIMS[name] for name in acts})
+        screen = Screen(board, {name: process_specs.PHASE_CLAIMS[name] for name in phases})
         policies = shared_file('config/policies')
         with node_processes(OUT, dict(os.environ)) as processes, screen:
-            stage = PhaseContext(processes, onlooker, screen, OUT, policies, plan, seed)
+            context = PhaseContext(processes, monitor, screen, OUT, policies, plan, seed)
             try:
-                for act in acts:
-                    screen.mark(act, '->')
-                    figures[act] = PHASE_FUNCTIONS[act](stage)
-                    screen.mark(act, 'ok' if figures[act]['shown'] else '!!')
+                for phase in phases:
+                    screen.mark_phase(phase, '->')
+                    figures[phase] = PHASE_FUNCTIONS[phase](context)
+                    screen.mark_phase(phase, 'ok' if figures[phase]['shown'] else '!!')
             except UserError as failed:
                 error = str(failed)
             (OUT / 'screen.svg').write_text(screen.picture())
@@ -101,11 +104,11 @@ def perform(
 
 
 def checked(options: argparse.Namespace) -> tuple[list[str], tuple[str, ...]]:
-    """Return acts and plan. Raises ParameterError."""
+    """Return phases and plan. Raises ParameterError."""
     names = [name for name in options.acts.split(',') if name]
     if unknown := [name for name in names if name not in process_specs.PHASE_CLAIMS]:
         raise ParameterError(
-            f'--acts: there is no act {unknown[0]!r}; there are {", ".join(process_specs.PHASE_CLAIMS)}'
+            f'--acts: unknown phase {unknown[0]!r}; known: {", ".join(process_specs.PHASE_CLAIMS)}'
         )
     if not 1 <= options.robots <= process_specs.ROBOTS_LIMIT:
         raise ParameterError(

@@ -1,4 +1,4 @@
-"""`lerobot-serve diagnose`: why a robot stuttered, from traces of edge, router and server."""
+"""`lerobot-serve diagnose`: explains a stall from traces of edge, router and server."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from lerobot_serve.tools.diagnosis.time_of_day import parse_time_of_day, TimeOfD
 from lerobot_serve.trace.format.schema import TraceError
 
 EXAMPLE = (
-    'example: lerobot-serve diagnose traces/ --client robot_217 --at 14:03  | ends with 0 when it '
-    'is explained, not told or nothing happened, 1 for files that cannot be read, 2 for a wrong '
-    'command line, 4 when nothing of that robot or that time is there'
+    'example: lerobot-serve diagnose traces/ --client robot_217 --at 14:03  | exit status 0 when '
+    'the stall is explained, lacks evidence or did not happen, 1 for files that cannot be read, 2 '
+    'for a wrong command line, 4 when no record of that robot or that time exists'
 )
 STATUS = {'unknown_client': 4, 'not_covered': 4}
 AROUND_LIMIT_S = 3600.0
@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         'paths',
         metavar='PATH',
         nargs='+',
-        help='a file of a trace of an edge, a router or a server, or a folder with traces',
+        help='trace file of an edge, a router or a server, or a folder with traces',
     )
     parser.add_argument('--client', required=True, metavar='NAME', help='name of the robot')
     parser.add_argument(
@@ -42,24 +42,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=seconds_argument,
         default=AROUND_S,
         metavar='S',
-        help=f'how much before and after it is looked at [s] ({AROUND_S:g})',
+        help=f'seconds examined before and after it [s] ({AROUND_S:g})',
     )
-    parser.add_argument('--brief', action='store_true', help='without the time line')
+    parser.add_argument('--brief', action='store_true', help='omit the timeline')
     parser.add_argument('--json', action='store_true', help='print one object')
 
 
 def main(options: argparse.Namespace) -> int:
-    """Return 0, or 4 when there is nothing of that robot or time. Raises ParameterError."""
+    """Return 0, or 4 without a record of that robot or time. Raises ParameterError."""
     try:
         with show_spinner('reading traces'):
-            story = diagnose(options.paths, options.client, at=options.at, around_s=options.around)
+            diagnosis = diagnose(
+                options.paths, options.client, at=options.at, around_s=options.around
+            )
     except (TraceError, OSError) as error:
         raise ParameterError(str(error)) from error
     if options.json:
-        print(json.dumps(as_json(story), indent=2))
+        print(json.dumps(as_json(diagnosis), indent=2))
     else:
-        print(as_text(story, show_line=not options.brief))
-    return STATUS.get(outcome(story), 0)
+        print(as_text(diagnosis, show_line=not options.brief))
+    return STATUS.get(outcome(diagnosis), 0)
 
 
 def time_argument(words: str) -> TimeOfDay:

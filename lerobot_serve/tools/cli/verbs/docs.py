@@ -1,4 +1,4 @@
-"""`lerobot-serve docs`: the references of parameters and of messages, made from the code."""
+"""`lerobot-serve docs`: generates the references of parameters and of messages."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ Made from the interface files by `make docs`; do not edit. `ros2 interface show`
 for example `ros2 interface show lerobot_serve_interfaces/msg/Observation`.
 
 A name with `~/` lies below its node (`/policy_server/status`), one without `/` in the namespace of
-the node (`/robot_1/episode_outcome`). A field without words is told by the line above it or by its
-name. How the parts work together, and what a version may change, stands in
+the node (`/robot_1/episode_outcome`). A field without a description is described by the line
+above it or by its name. How the parts work together, and what a version may change, is in
 [architecture.md](architecture.md#the-contract).
 """
 
@@ -58,17 +58,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def reference() -> str:
-    """Return the whole page on parameters."""
+    """Return the page on parameters."""
     parts = [f'## {name}\n\n{markdown_table(parameters)}\n' for name, parameters in NODES.items()]
     return '\n'.join([INTRODUCTION, *parts, f'{PROFILES}\n{network_profiles.profiles_table()}\n'])
 
 
 def messages() -> str:
-    """Return the whole page on messages, from the files that are installed."""
-    return f'{MESSAGES}\n{interface_files.reference(Path(get_package_share_directory(INTERFACE_PACKAGE)))}'
+    """Return the page on messages, from the installed interface files."""
+    folder = Path(get_package_share_directory(INTERFACE_PACKAGE))
+    return f'{MESSAGES}\n{interface_files.reference(folder)}'
 
 
-# page -> what makes it
+# page -> its generator
 PAGES = {'parameters.md': reference, 'messages.md': messages}
 
 
@@ -78,7 +79,7 @@ def main(options: argparse.Namespace) -> int:
         return 0
     folder = Path('docs')
     if not folder.is_dir():
-        raise UserError('there is no folder docs here; run this at the top of the repository')
+        raise UserError('no folder docs here; run this at the top of the repository')
     for name, make in PAGES.items():
         (folder / name).write_text(make())
         print(f'wrote {folder / name}')

@@ -1,4 +1,4 @@
-"""`lerobot-serve doctor`: what is wrong with machine, policy and robot, and what to do."""
+"""`lerobot-serve doctor`: checks machine, policy, robot file and ROS graph."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ from lerobot_serve.tools.doctor.report import as_json, as_text
 
 EXAMPLE = (
     'example: lerobot-serve doctor /models/act --robot my_robot.yaml --parameter trained_fps=30  '
-    '| ends with 0 when all is well or there are warnings only, 1 when something fails, 2 for a '
-    'wrong command line'
+    '| exit status 0 without a failure (warnings allowed), 1 with one, 2 for a wrong command '
+    'line'
 )
 WAIT_S, WAIT_LIMIT_S = 2.0, 60.0
 STANDARD_OUTPUT, STANDARD_ERROR = 1, 2
-NO_ROBOT = 'give --robot FILE to look at a robot'
-NO_POLICY = 'give POLICY_DIR to look at a policy'
+NO_ROBOT = 'give --robot FILE to check a robot'
+NO_POLICY = 'give POLICY_DIR to check a policy'
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -62,36 +62,36 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         '--kind',
         default='',
-        help='kind of policy: builtin, exported, lerobot or one of another package (found out)',
+        help='kind of policy: builtin, exported, lerobot or one of another package (detected)',
     )
-    parser.add_argument('--device', default='cpu', help='where the policy runs (cpu)')
+    parser.add_argument('--device', default='cpu', help='device of the policy (cpu)')
     parser.add_argument(
         '--parameter',
         dest='parameters',
         metavar='NAME=VALUE',
         action='append',
         default=[],
-        help='another parameter that the policy_server will have, for example trained_fps=30',
+        help='further parameter of the policy_server, for example trained_fps=30',
     )
     parser.add_argument(
         '--namespace',
         type=namespace_argument,
         default='/',
         metavar='NAME',
-        help='namespace of the edge_controller, in which relative topics lie (/)',
+        help='namespace of the edge_controller, for relative topics (/)',
     )
     parser.add_argument(
         '--wait-s',
         type=seconds_argument,
         default=WAIT_S,
         metavar='S',
-        help=f'how long topics and nodes are waited for [s] ({WAIT_S:g})',
+        help=f'how long to wait for topics and nodes [s] ({WAIT_S:g})',
     )
     parser.add_argument('--json', action='store_true', help='print one object')
 
 
 def main(options: argparse.Namespace) -> int:
-    """Return 0, or 1 when something fails. Raises ParameterError for a wrong --parameter."""
+    """Return 0, or 1 when a check fails. Raises ParameterError for a wrong --parameter."""
     with stdout_to_stderr():
         groups = run_checks(options)
     if options.json:
@@ -103,7 +103,7 @@ def main(options: argparse.Namespace) -> int:
 
 @contextlib.contextmanager
 def stdout_to_stderr() -> Iterator[None]:
-    """Let what the middleware and libraries print meanwhile go to standard error."""
+    """Redirect the output of middleware and libraries to standard error."""
     sys.stdout.flush()
     kept = os.dup(STANDARD_OUTPUT)
     os.dup2(STANDARD_ERROR, STANDARD_OUTPUT)
@@ -118,26 +118,26 @@ def stdout_to_stderr() -> Iterator[None]:
 
 @dataclass(slots=True)
 class GraphFindings:
-    """What was found on the graph of ROS."""
+    """Findings about the ROS graph."""
 
     middleware: MiddlewareFacts = field(default_factory=MiddlewareFacts)
     topics: list[Finding] = field(default_factory=list)
-    control: list[Finding] = field(default_factory=list)
+    ros2_control: list[Finding] = field(default_factory=list)
 
 
 def run_checks(options: argparse.Namespace) -> list[FindingGroup]:
     """Return all findings. Raises ParameterError."""
     before, host = clocks.read_clocks(), machine.read_machine()
-    # a wrong --parameter is told before anything takes time
+    # refuses a wrong --parameter before the slow checks
     kind, unknown = kind_of(options)
     parameters = server_parameters(argparse.Namespace(**{**vars(options), 'kind': kind}))
     robot, of_file = robots.check_robot_file(options.robot) if options.robot else (None, [])
-    seen = query_graph(host, robot, options)
+    graph = query_graph(host, robot, options)
     examined, agreement, capacity = policy_findings(
         parameters, robot, unknown, wanted=is_policy_requested(options)
     )
     surroundings = environment.check_environment(
-        host, seen.middleware, kind if is_policy_requested(options) else ''
+        host, graph.middleware, kind if is_policy_requested(options) else ''
     )
     no_robot = [skipped('robot', NO_ROBOT)]
     return [
@@ -146,19 +146,19 @@ def run_checks(options: argparse.Namespace) -> list[FindingGroup]:
         ),
         FindingGroup('policy', tuple(examined)),
         FindingGroup('robot', tuple((of_file + agreement) or no_robot)),
-        FindingGroup('topics', tuple(seen.topics)),
-        FindingGroup('ros2_control', tuple(seen.control)),
+        FindingGroup('topics', tuple(graph.topics)),
+        FindingGroup('ros2_control', tuple(graph.ros2_control)),
         FindingGroup('capacity', tuple(capacity)),
     ]
 
 
 def is_policy_requested(options: argparse.Namespace) -> bool:
-    """Return whether a policy is to be looked at."""
+    """Return whether the command line names a policy."""
     return bool(options.policy or options.kind)
 
 
 def kind_of(options: argparse.Namespace) -> tuple[str, list[Finding]]:
-    """Return the kind of the policy, and why it is not known."""
+    """Return the kind of the policy, and the finding when it is unknown."""
     if options.kind or not options.policy:
         return options.kind, []
     try:
@@ -175,7 +175,7 @@ def policy_findings(
     *,
     wanted: bool,
 ) -> tuple[list[Finding], list[Finding], list[Finding]]:
-    """Return what is told of the policy, of it and the robot, and of capacity."""
+    """Return the findings on the policy, on its match with the robot, and on capacity."""
     if not wanted:
         return [skipped('policy', NO_POLICY)], [], [skipped('capacity', NO_POLICY)]
     if unknown:
@@ -202,7 +202,7 @@ def policy_findings(
 def query_graph(
     host: machine.MachineFacts, robot: RobotDescription | None, options: argparse.Namespace
 ) -> GraphFindings:
-    """Return what a node of our own sees; ROS is not started in a domain that it cannot have."""
+    """Check the ROS graph with a node of its own; skipped for an invalid ROS_DOMAIN_ID."""
     if environment.domain(host.variables.get('ROS_DOMAIN_ID', '')).verdict is FindingLevel.FAILURE:
         return graph_unavailable('see ROS_DOMAIN_ID')
     try:
@@ -219,17 +219,19 @@ def query_graph(
 
 
 def check_graph(node: DoctorNode, robot: RobotDescription | None) -> GraphFindings:
-    seen = GraphFindings(node.middleware())
-    takers: tuple[str, ...] = ()
+    graph = GraphFindings(node.middleware())
+    subscribers: tuple[str, ...] = ()
     if robot is None:
-        seen.topics = [skipped('topics', 'no robot file tells which there are')]
+        graph.topics = [skipped('topics', 'no robot file lists the topics')]
     else:
-        seen.topics = [topics.check_input(heard) for heard in node.listen(robot)]
-        told = node.commands(robot)
-        seen.topics += topics.check_commands(told)
-        takers = tuple(end.node for end in told.takers)
-    seen.control = ros2_control.check_controllers(node.managers(takers), robot)
-    return seen
+        graph.topics = [topics.check_input(heard) for heard in node.sample_inputs(robot)]
+        commands = node.command_topic(robot)
+        graph.topics += topics.check_commands(commands)
+        subscribers = tuple(end.node for end in commands.subscribers)
+    graph.ros2_control = ros2_control.check_controllers(
+        node.controller_managers(subscribers), robot
+    )
+    return graph
 
 
 def graph_unavailable(error: str) -> GraphFindings:

@@ -1,4 +1,4 @@
-"""`lerobot-serve plan`: how many policy servers, each with a GPU, a fleet needs. Needs no ROS."""
+"""`lerobot-serve plan`: computes how many policy servers a fleet needs. Needs no ROS."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from lerobot_serve.tools.plan.report import as_json, as_text
 from lerobot_serve.tools.plan.search import find_server_count, SimulationSettings
 
 EXAMPLE = (
-    'example: lerobot-serve plan --robots 300 --inference-ms 150 --rate-hz 1  | ends with 0 when '
-    'a number of servers holds all goals, 1 when none does or a value is refused, 2 for a wrong '
-    'command line'
+    'example: lerobot-serve plan --robots 300 --inference-ms 150 --rate-hz 1  | exit status 0 '
+    'when a number of servers meets all goals, 1 when none does or a value is refused, 2 for a '
+    'wrong command line'
 )
 EDGE, ROUTER, SERVER = EdgeParameters(), RoutingParameters(), ServerParameters()
 # 2,000,000 requests take minutes
 REQUESTS_LIMIT = 2_000_000
-# less says nothing of what happens when a server dies
+# a shorter run does not show the loss of a server
 PERIODS_LEAST = 10
 
 
 @dataclass(frozen=True, slots=True)
 class NumberOption:
-    """One number of the command line; without `default` it has to be given."""
+    """One number of the command line; `is_required` without a `default`."""
 
     name: str
     kind: type
@@ -58,41 +58,41 @@ OPTIONS = (
     NumberOption('--robots', int, 1, 10_000, None, 'how many robots', True),
     NumberOption(
         '--inference-ms', float, 0.1, 60_000, None,
-        'how long a server is busy with one request [ms], inference and processing, as measured',
+        'measured service time of one request, inference and processing [ms]',
         True,
     ),
     NumberOption(
         '--rate-hz', float, 0.01, 100, None,
-        f'how often each robot asks; as with buffer_time_s {EDGE.buffer_time_s:g} when not given',
+        f'requests of each robot [Hz]; default: as with buffer_time_s {EDGE.buffer_time_s:g}',
     ),
-    NumberOption('--batch', int, 1, 1024, 1, 'most requests answered together, as by micro_batch (1)'),
+    NumberOption('--batch', int, 1, 1024, 1, 'largest batch, as of micro_batch (1)'),
     NumberOption(
         '--per-more-ms', float, 0, 60_000, None,
-        'how long each further request of a batch takes [ms]; as long as the first if not given',
+        'service time of each further request of a batch [ms]; default: that of the first',
     ),
     NumberOption(
         '--batch-wait-ms', float, 0, 1000, SERVER.batch_wait_ms,
-        f'how long a batch waits for more requests [ms] ({SERVER.batch_wait_ms:g})',
+        f'how long a batch waits for further requests [ms] ({SERVER.batch_wait_ms:g})',
     ),
     NumberOption(
         '--network-ms', float, 0, 10_000, SERVER.network_ms,
         f'round trip through the network [ms] ({SERVER.network_ms:g})',
     ),
-    NumberOption('--chunk-rows', int, 1, 10_000, 100, 'actions of a chunk (100)'),
-    NumberOption('--fps', float, 0.1, 1000, 30.0, 'actions that a robot plays a second (30)'),
+    NumberOption('--chunk-rows', int, 1, 10_000, 100, 'actions in a chunk (100)'),
+    NumberOption('--fps', float, 0.1, 1000, 30.0, 'actions that a robot executes per second (30)'),
     NumberOption(
         '--max-age-ms', float, 50, 60_000, 1e3 * EDGE.max_action_age_s,
         f'max_action_age_s of the edges [ms] ({1e3 * EDGE.max_action_age_s:g})',
     ),
     NumberOption(
         '--failover-s', float, 0, 60, ROUTER.answer_timeout_s,
-        'until the robots of a server that died ask another one [s]; answer_timeout_s of a router '
-        f'({ROUTER.answer_timeout_s:g}), without a router half of buffer_time_s of the edges '
+        'time from the loss of a server to the next request of its robots [s]; answer_timeout_s '
+        f'of a router ({ROUTER.answer_timeout_s:g}), else half of buffer_time_s of the edges '
         f'({EDGE.buffer_time_s / 2:g})',
     ),
-    NumberOption('--max-servers', int, 1, 10_001, None, 'most servers that are tried (robots + 1)'),
+    NumberOption('--max-servers', int, 1, 10_001, None, 'largest number to try (robots + 1)'),
     NumberOption('--seconds', float, 1, 100_000, 60.0, 'virtual time of each simulation [s] (60)'),
-    NumberOption('--seed', int, 0, 2**63, 1, 'another seed, other random numbers (1)'),
+    NumberOption('--seed', int, 0, 2**63, 1, 'seed of the random numbers (1)'),
 )  # fmt: skip
 
 
@@ -110,7 +110,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    """Return 0 when a number of servers is enough, otherwise 1. Raises ParameterError."""
+    """Return 0 when a number of servers meets the goals, otherwise 1. Raises ParameterError."""
     for option in OPTIONS:
         option.check(getattr(options, option.field))
     fleet, service = fleet_demand(options), service_time(options)
@@ -130,7 +130,7 @@ def main(options: argparse.Namespace) -> int:
 
 
 def fleet_demand(options: argparse.Namespace) -> FleetDemand:
-    """Return what the robots do. Raises ParameterError."""
+    """Return the demand of the fleet. Raises ParameterError."""
     chunk_s, max_age_s = options.chunk_rows / options.fps, options.max_age_ms / 1e3
     return FleetDemand(
         robots=options.robots,
@@ -144,17 +144,17 @@ def fleet_demand(options: argparse.Namespace) -> FleetDemand:
 
 
 def default_rate_hz(playable_s: float) -> float:
-    """Return how often an edge asks that leaves its buffer as it is. Raises ParameterError."""
+    """Return the request rate of an edge with the default buffer. Raises ParameterError."""
     if playable_s <= EDGE.buffer_time_s:
         raise ParameterError(
             f'--rate-hz must be given: a chunk can be played for {playable_s:g} s, which is no '
-            f'more than buffer_time_s of an edge ({EDGE.buffer_time_s:g}), so it asks all the time'
+            f'more than buffer_time_s of an edge ({EDGE.buffer_time_s:g}): requests never pause'
         )
     return 1 / (playable_s - EDGE.buffer_time_s)
 
 
 def service_time(options: argparse.Namespace) -> ServiceTime:
-    """Return what a server does. Raises ParameterError."""
+    """Return the service times of a server. Raises ParameterError."""
     more_ms = options.inference_ms if options.per_more_ms is None else options.per_more_ms
     if more_ms > options.inference_ms:
         raise ParameterError(

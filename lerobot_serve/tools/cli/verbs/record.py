@@ -1,4 +1,4 @@
-"""`lerobot-serve record`: writes what goes over the topics into a bag."""
+"""`lerobot-serve record`: records topics into a bag."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from lerobot_serve.parameters import ParameterError
 from lerobot_serve.tools.bags.message import BagError
 
 EXAMPLE = (
-    'example: lerobot-serve record bags/monday  | ends at Ctrl-C; ends with 0 when the bag is '
-    'whole, 1 when it could not be written'
+    'example: lerobot-serve record bags/monday  | stop with Ctrl-C; exit status 0 when the bag '
+    'is complete, 1 when it could not be written'
 )
 LIMIT_MB = 10_000_000
 LIMIT_S = 31_536_000
@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar='FOLDER',
         nargs='?',
         type=Path,
-        help='the folder of the bag, which must not be there yet (bag_ and the time)',
+        help='folder of the bag, which must not exist yet (bag_ and the time)',
     )
     which = parser.add_mutually_exclusive_group()
     which.add_argument(
@@ -37,10 +37,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     which.add_argument('--all', action='store_true', help='record every topic')
     parser.add_argument(
-        '--max-size', type=float, default=0.0, metavar='MB', help='end at this size [MB]'
+        '--max-size', type=float, default=0.0, metavar='MB', help='stop at this size [MB]'
     )
     parser.add_argument(
-        '--duration', type=float, default=0.0, metavar='S', help='end after this time [s]'
+        '--duration', type=float, default=0.0, metavar='S', help='stop after this time [s]'
     )
 
 
@@ -80,14 +80,14 @@ def record(folder: Path, options: argparse.Namespace) -> int:
 
 
 def print_summary(recorder: object, status: int) -> int:
-    """Say what is in the bag; return the exit status."""
+    """Print the contents of the bag; return the exit status."""
     recording, contents = recorder.recording, recorder.contents
     for name in sorted(contents.counts):
         print(f'{contents.counts[name]:>9}  {name}')
     if recording.dropped:
-        print(f'{recording.dropped} messages were dropped: the disk was too slow')
+        print(f'{recording.dropped} messages dropped: disk too slow')
     if recording.failed:
-        print(f'error: {recording.ended}; what was written before can be read: {recorder.folder}')
+        print(f'error: {recording.ended}; messages written before can be read: {recorder.folder}')
         return 1
     print(f'{recorder.folder}: {contents.messages} messages; ended {recording.ended}')
     return status or int(bool(recording.dropped))

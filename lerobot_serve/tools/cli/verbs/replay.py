@@ -1,4 +1,4 @@
-"""`lerobot-serve replay`: asks a policy again what was recorded, and compares its chunks."""
+"""`lerobot-serve replay`: sends recorded observations to a policy and compares the chunks."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from lerobot_serve.trace.format.incident_file import IncidentError
 from lerobot_serve.trace.format.schema import TraceError
 
 EXAMPLE = (
-    'example: lerobot-serve replay bags/monday --kind lerobot --policy policies/v2  | ends with 0 '
-    'when all chunks are as --fail-on wants them, 1 for what cannot be read or loaded, 2 for a '
-    'wrong command line, 3 when one is not, 4 when there was nothing to compare'
+    'example: lerobot-serve replay bags/monday --kind lerobot --policy policies/v2  | exit '
+    'status 0 when all chunks pass --fail-on, 1 for what cannot be read or loaded, 2 for a wrong '
+    'command line, 3 when a chunk fails, 4 when there is nothing to compare'
 )
-# sessions are opened as they come, and none is refused
+# more sessions than a recording has: none is refused
 SESSIONS = 4096
 WORDS = {'true': True, 'false': False}
 
@@ -44,28 +44,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         'path',
         metavar='RECORDING',
         type=Path,
-        help='a bag, what a server captured, or what it traced with trace_images: full',
+        help='a bag, a capture of a server, or a server trace with trace_images: full',
     )
     parser.add_argument(
         '--policy',
         metavar='DIR',
         default='',
-        help='where the policy lies (the reaching policy of config/policies)',
+        help='directory of the policy (the reaching policy of config/policies)',
     )
     parser.add_argument('--kind', default='builtin', help='kind of policy (builtin)')
-    parser.add_argument('--device', default='cpu', help='where it runs (cpu)')
+    parser.add_argument('--device', default='cpu', help='device of the policy (cpu)')
     parser.add_argument(
         '--tolerance',
         type=float,
         default=TOLERANCE,
-        help=f'how far numbers may be apart, relative where they are above 1 ({TOLERANCE:g})',
+        help=f'largest difference of two values, relative for values above 1 ({TOLERANCE:g})',
     )
     parser.add_argument(
         '--fail-on',
         choices=tuple(FAIL_ON),
         default='beyond',
-        help='end with 3 when a chunk is missing, beyond the tolerance or missing, different at '
-        'all or missing; or never (beyond)',
+        help='exit status 3 when a chunk is missing; missing or beyond the tolerance; missing or '
+        'different at all; or never (beyond)',
     )
     parser.add_argument(
         '--parameter',
@@ -73,24 +73,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar='NAME=VALUE',
         action='append',
         default=[],
-        help='another parameter that the policy_server had, for example default_task=fold',
+        help='further parameter of the policy_server, for example default_task=fold',
     )
     parser.add_argument(
         '--robot-type',
         default='',
-        help='robot_type of the sessions, where it is not in the recording',
+        help='robot_type of the sessions, if the recording lacks it',
     )
     parser.add_argument(
         '--execution-horizon',
         type=int,
         default=0,
-        help='execution_horizon of the edges, where it is not in the recording',
+        help='execution_horizon of the edges, if the recording lacks it',
     )
     parser.add_argument('--json', action='store_true', help='print one object')
 
 
 def main(options: argparse.Namespace) -> int:
-    """Return what verdict.status says. Raises ParameterError."""
+    """Return the exit status of the replay. Raises ParameterError."""
     if not options.tolerance >= 0:
         raise ParameterError(f'--tolerance must be 0 or above, got {options.tolerance:g}')
     if not 0 <= options.execution_horizon < 1 << 32:
@@ -117,14 +117,14 @@ def replay(options: argparse.Namespace) -> ReplayResult:
     count = sum(source.policies().values())
     try:
         return Replay(source, replayer, options.tolerance).run(
-            partial(show_count, total=count, what='asking')
+            partial(show_count, total=count, what='replaying')
         )
     finally:
         replayer.close()
 
 
 def server_parameters(options: argparse.Namespace) -> ServerParameters:
-    """Return what the policy_server would be started with. Raises ParameterError."""
+    """Return the parameters of the policy_server. Raises ParameterError."""
     known = {spec.name: spec for spec in parameter_specs(ServerParameters)}
     values: dict[str, Any] = {
         'policy_kind': options.kind,
@@ -144,7 +144,7 @@ def server_parameters(options: argparse.Namespace) -> ServerParameters:
 
 
 def value_of(spec: ParameterSpec, text: str) -> Any:
-    """Return what a text stands for, the text itself when it stands for nothing."""
+    """Return the value of a parameter given as text, or the text when it has no such value."""
     if spec.kind is tuple:
         return tuple(part.strip() for part in text.split(','))
     if spec.kind is bool:

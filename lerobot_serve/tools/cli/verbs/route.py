@@ -1,4 +1,4 @@
-"""`lerobot-serve route`: which slot an episode is placed in by a split. Needs no ROS."""
+"""`lerobot-serve route`: prints the slot in which a split places an episode. Needs no ROS."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def route(episode_id: str, split_percent: int) -> dict[str, object]:
 
 
 def table(routes: list[dict[str, object]]) -> str:
-    """Return the routes for a person; what would disturb a terminal is escaped."""
+    """Return the routes as text, with unprintable characters escaped."""
     rows = [('slot', 'bucket', 'episode')]
     for found in routes:
         key = str(found['key'])

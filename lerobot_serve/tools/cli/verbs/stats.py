@@ -1,4 +1,4 @@
-"""`lerobot-serve stats`: traces summed up, as a table, as JSON or as a page with drawings."""
+"""`lerobot-serve stats`: aggregates traces as a table, as JSON or as a page with charts."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         'paths',
         metavar='PATH',
         nargs='+',
-        help='a file of a trace of an edge, a router or a server, a folder with traces, or a bag',
+        help='trace file of an edge, a router or a server, a folder with traces, or a bag',
     )
     parser.add_argument('--json', action='store_true', help='print one object')
-    parser.add_argument('--html', type=Path, metavar='FILE', help='write a page with drawings')
+    parser.add_argument('--html', type=Path, metavar='FILE', help='write a page with charts')
 
 
 def main(options: argparse.Namespace) -> int:

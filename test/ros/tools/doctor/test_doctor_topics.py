@@ -146,9 +146,9 @@ def test_traps_and_topics_that_are_silent_or_of_another_type(driver, robot_file,
         WRIST: 'failure',
         'commands': 'failure',
     }
-    assert 'is silent: /test' in findings['topics', FRONT]['found']
+    assert 'published by /test' in findings['topics', FRONT]['found']
     assert 'sensor_msgs/CompressedImage' in findings['topics', WRIST]['found']
-    assert 'nobody takes /joint_trajectory' in findings['topics', 'commands']['found']
+    assert 'no subscriber on /joint_trajectory' in findings['topics', 'commands']['found']
     assert verdicts(findings, 'ros2_control') == {
         '/controller_manager enforce_command_limits': 'failure',
         # a robot of positions holds the last one
@@ -167,11 +167,11 @@ def test_joints_that_the_driver_does_not_know_in_a_namespace(node, driver, robot
     status, findings = doctor('--robot', robot_file, '--namespace', 'robot_7', '--wait-s', WAIT_S)
     assert status == 1
     assert "no ['shoulder_pan'" in findings['topics', STATE]['found']
-    assert 'nobody publishes /robot_7/camera' in findings['topics', FRONT]['found']
+    assert 'no publisher on /robot_7/camera' in findings['topics', FRONT]['found']
     found = findings['topics', 'commands']['found']
     assert 'QoS of /test does not match' in found
     assert 'durability' in found.lower() or 'transient' in found.lower()
-    assert '/test also publishes' in findings['topics', 'commands of others']['found']
+    assert '/test also publishes' in findings['topics', 'other command publishers']['found']
 
 
 def test_a_manager_is_found_without_a_robot_file(control, doctor):

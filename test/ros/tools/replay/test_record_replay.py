@@ -186,7 +186,7 @@ def look_at_messages(bags: Bags) -> None:
             assert len(bags.kept(bag, kind)) == REQUESTS
     whole, killed = Bag(bags.whole), Bag(bags.killed)
     assert f'{SERVER}/status' in {message.topic for message in whole.read()}
-    assert whole.is_whole
+    assert whole.is_complete
     assert list(killed.read())
     assert 'no footer' in killed.damage[0]
 

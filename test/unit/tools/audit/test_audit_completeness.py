@@ -1,4 +1,4 @@
-"""Damage of the trace itself is named where it is, and what holds, holds for what was recorded."""
+"""Damage of the trace itself is named where it is, and what holds, holds for the recorded part."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_a_torn_part_is_named_once(tmp_path):
 
 @pytest.mark.parametrize(
     ('spoil', 'words'),
-    [(without_footer, 'was killed or still runs'), (torn, 'torn'), (goes_on, 'goes on')],
+    [(without_footer, 'killed or still running'), (torn, 'torn'), (goes_on, 'continues after')],
 )
 def test_how_a_run_ended_is_said(tmp_path, spoil, words):
     edge, _ = drive(SEED).write(tmp_path)

@@ -107,7 +107,7 @@ def test_the_command_says_how_it_ended(tmp_path, capsys):
     clean = drive(4)
     clean.write(tmp_path / 'clean')
     assert run(str(tmp_path / 'clean')) == 0
-    assert 'All that was to be judged holds' in capsys.readouterr().out
+    assert 'All checks hold.' in capsys.readouterr().out
     clean.edge[clean.index('edge', 'executed', 0, rung='play')]['age_s'] = 5.0
     edge, _ = clean.write(tmp_path / 'old')
     assert run(str(tmp_path / 'old')) == 3

@@ -98,7 +98,7 @@ def test_a_row_that_was_asked_for_after_the_move_is_of_the_new_slot(tmp_path, se
         (edge, played(34, 1, 1, 'a')),
         (edge, played(36, seq, 0, 'a')),
     ):
-        seen.see(run, record)
+        seen.observe(run, record)
     seen.finish([router, edge])
     assert [tally.violations for tally in seen.tallies] == [0, 1]
 

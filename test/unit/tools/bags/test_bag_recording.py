@@ -51,7 +51,7 @@ def test_what_was_heard_before_the_end_is_written(writer):
     recording.run()
     bag = Bag(writer.folder)
     assert list(bag.read()) == texts(50)
-    assert bag.is_whole
+    assert bag.is_complete
     assert (recording.failed, recording.dropped) == (False, 0)
 
 
@@ -89,7 +89,7 @@ def test_it_ends_at_its_size(writer, monkeypatch):
     assert 3_000_000 <= writer.path.stat().st_size < 5_000_000
     bag = Bag(writer.folder)
     assert len(list(bag.read())) == writer.contents.messages < 1000
-    assert bag.is_whole
+    assert bag.is_complete
 
 
 def test_it_ends_after_its_time(writer, monkeypatch):
@@ -160,7 +160,7 @@ def test_no_room_for_the_metadata(writer, monkeypatch):
     assert [file.name for file in writer.folder.iterdir()] == ['bag_0.mcap']
     bag = Bag(writer.folder)
     assert len(list(bag.read())) == 1
-    assert bag.is_whole
+    assert bag.is_complete
 
 
 # definitions

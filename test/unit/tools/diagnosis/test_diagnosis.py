@@ -104,9 +104,9 @@ def test_a_stall_begins_where_playing_ends_and_ends_where_it_begins(tell):
         tell('play'),
     ]
     for time_s, record in enumerate(told):
-        playing.see(float(time_s), record)
+        playing.add_record(float(time_s), record)
     playing.finish()
-    assert [(s.begin_s, s.end_s, s.why, s.is_open) for s in playing.kept] == [
+    assert [(s.begin_s, s.end_s, s.reason, s.is_open) for s in playing.longest] == [
         (2.0, 4.0, 'dry', False)
     ]
 
@@ -114,21 +114,21 @@ def test_a_stall_begins_where_playing_ends_and_ends_where_it_begins(tell):
 def test_what_somebody_wanted_is_no_stall_and_one_without_end_lasts_to_the_end():
     playing = StallDetector()
     for time_s, record in enumerate([command('play'), command('hold', 'hold: paused')]):
-        playing.see(float(time_s), record)
-    assert not playing.kept
+        playing.add_record(float(time_s), record)
+    assert not playing.longest
     for time_s, record in enumerate([command('play'), command('hold', 'dry'), command('hold')], 5):
-        playing.see(float(time_s), record)
+        playing.add_record(float(time_s), record)
     playing.finish()
-    assert [(s.begin_s, s.end_s, s.is_open) for s in playing.kept] == [(6.0, 7.0, True)]
+    assert [(s.begin_s, s.end_s, s.is_open) for s in playing.longest] == [(6.0, 7.0, True)]
 
 
 def test_of_many_stalls_the_longest_are_kept_and_all_are_counted():
     playing = StallDetector(kept=3)
     for number in range(20):
-        playing.see(number * 100.0, command('hold', 'dry') if number else command('play'))
-        playing.see(number * 100.0 + number, command('play'))
+        playing.add_record(number * 100.0, command('hold', 'dry') if number else command('play'))
+        playing.add_record(number * 100.0 + number, command('play'))
     assert (playing.count, playing.total_s) == (19, 190.0)
-    assert [stall.length_s for stall in playing.kept] == [17.0, 18.0, 19.0]
+    assert [stall.length_s for stall in playing.longest] == [17.0, 18.0, 19.0]
 
 
 # windows
@@ -140,7 +140,7 @@ def test_the_window_has_its_edges(tmp_path):
         incident(made, time_s, name)
     made.write(tmp_path)
     facts = diagnose([tmp_path], 'robot_1', at=parse_time_of_day('14:00:26'), around_s=6.0).facts
-    told = [each.words for each in facts.happenings if 'incident' in each.words]
+    told = [each.text for each in facts.events if 'incident' in each.text]
     assert told == ['incident first', 'incident last']
 
 
@@ -153,18 +153,18 @@ def test_a_minute_is_looked_at_as_a_whole(tmp_path):
 def test_without_a_time_it_is_the_longest_stall(tmp_path):
     scene().write(tmp_path)
     story = diagnose([tmp_path], 'robot_1')
-    assert story.facts.stalls == [story.found.worst]
-    assert story.found.worst.begin_s == pytest.approx(WALL_S + STALL_S[0])
+    assert story.facts.stalls == [story.survey.longest_stall]
+    assert story.survey.longest_stall.begin_s == pytest.approx(WALL_S + STALL_S[0])
 
 
 def test_the_other_robot_has_no_stall_and_is_told_apart(tmp_path):
     scene('network').write(tmp_path)
     story = diagnose([tmp_path], 'robot_2')
-    assert (story.found.count, story.facts) == (0, None)
+    assert (story.survey.stall_count, story.facts) == (0, None)
     facts = diagnose([tmp_path], 'robot_2', at=parse_time_of_day('14:00:26')).facts
     assert facts.stalls_of_others == {'robot_1': 1}
     assert not diagnose([tmp_path], 'robot_2', at=parse_time_of_day('14:00:26')).causes
-    assert all(request.edge for request in facts.requests.values())
+    assert all(request.edge_record for request in facts.requests.values())
 
 
 def test_memory_is_of_the_window_alone(tmp_path):
@@ -190,8 +190,8 @@ def test_the_command_explains_the_worst_stall(tmp_path, capsys):
     scene('server_overloaded').write(tmp_path)
     assert main(['diagnose', str(tmp_path), '--client', 'robot_1']) == 0
     text = capsys.readouterr().out
-    assert 'The server is overloaded' in text
-    assert 'stalls: 1, together 0.5 s' in text
+    assert 'Server overloaded' in text
+    assert 'stalls: 1, 0.5 s in total' in text
     assert '14:00:26.000' in text
     assert 'request 53 ok: 447 ms = network 6 + queue wait 400' in text
     assert main(['diagnose', str(tmp_path), '--client', 'robot_1', '--brief']) == 0
@@ -213,11 +213,11 @@ def test_how_it_ends(tmp_path, capsys):
     assert main([*line, 'robot_1']) == 0
     assert main([*line, 'robot_2']) == 0
     assert main([*line, 'robot_9']) == 4
-    assert 'nothing of robot_9 is in these traces; they tell of: robot_1, robot_2' in (
+    assert 'no record of robot_9 in these traces; recorded clients: robot_1, robot_2' in (
         capsys.readouterr().out
     )
     assert main([*line, 'robot_1', '--at', '15:03']) == 4
-    assert 'nothing is told of 2026-07-30 15:03:00.000 UTC' in capsys.readouterr().out
+    assert 'no record at 2026-07-30 15:03:00.000 UTC' in capsys.readouterr().out
     assert main(['diagnose', str(tmp_path / 'nowhere'), '--client', 'robot_1']) == 1
     assert 'there is no trace' in capsys.readouterr().err
     for wrong in (['--at', 'yesterday'], ['--around', '-1'], ['--around', 'nan']):

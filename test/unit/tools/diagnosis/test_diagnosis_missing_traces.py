@@ -50,7 +50,7 @@ def test_of_the_queue_of_others_nothing_is_told_without_a_server(tmp_path):
     del made.told['router'], made.told['server'], made.told['robot_2']
     made.write(tmp_path)
     story = diagnose([tmp_path], 'robot_1')
-    says = {verdict.rule.name: verdict.says for verdict in story.verdicts}
+    says = {verdict.rule.name: verdict.status for verdict in story.verdicts}
     assert says['server_overloaded'] is says['queue_of_its_own'] is RuleStatus.NO_EVIDENCE
     assert outcome(story) == 'not_told'
     text = as_text(story)

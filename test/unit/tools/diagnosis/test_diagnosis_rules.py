@@ -30,14 +30,14 @@ def test_a_planted_trouble_is_found_by_its_rule_and_no_other(trouble, tmp_path):
     story = story_of(scene(trouble), tmp_path)
     assert [verdict.rule.name for verdict in story.causes] == [trouble]
     assert outcome(story) == 'explained'
-    assert story.causes[0].figures
+    assert story.causes[0].evidence
 
 
 def test_without_a_trouble_the_stall_is_not_told(tmp_path):
     story = story_of(scene(), tmp_path)
     assert (outcome(story), story.causes) == ('not_told', [])
-    assert 'The traces do not tell' in as_text(story)
-    assert {verdict.says for verdict in story.verdicts} == {RuleStatus.RULED_OUT}
+    assert 'The traces hold no evidence' in as_text(story)
+    assert {verdict.status for verdict in story.verdicts} == {RuleStatus.RULED_OUT}
 
 
 def test_a_server_that_lost_records_proves_no_lost_request(tmp_path):
@@ -48,7 +48,7 @@ def test_a_server_that_lost_records_proves_no_lost_request(tmp_path):
     (found,) = [
         v for v in diagnose([tmp_path], 'robot_1').verdicts if v.rule.name == 'lost_or_hung'
     ]
-    assert found.says is RuleStatus.NO_EVIDENCE
+    assert found.status is RuleStatus.NO_EVIDENCE
 
 
 def test_an_edge_that_lost_records_proves_no_lost_answer(tmp_path):
@@ -65,12 +65,12 @@ def test_clocks_are_put_right_by_the_requests_that_both_tell_of(tmp_path):
     story = story_of(scene('server_overloaded'), tmp_path)
     ahead = {peer.node: round(peer.clock_offset_s, 1) for peer in story.facts.peers}
     assert ahead == {'/router': -2.5, '/server': 3.7}
-    assert not story.facts.missing
+    assert not story.facts.missing_traces
 
 
 def test_figures_say_how_many_and_the_middle_of_both(tmp_path):
     (found,) = story_of(scene('policy_slow'), tmp_path).causes
-    assert found.figures == 'inference before n 52 p50 40 ms, during n 2 p50 200 ms'
+    assert found.evidence == 'inference before n 52 p50 40 ms, during n 2 p50 200 ms'
 
 
 def test_the_json_has_the_same_as_the_text(tmp_path):
@@ -78,19 +78,19 @@ def test_the_json_has_the_same_as_the_text(tmp_path):
     assert written['outcome'] == 'explained'
     assert [each['rule'] for each in written['verdicts']] == NAMES
     assert [each['words'] for each in written['verdicts'] if each['says'] == 'found'] == [
-        'The network was slow, or something on the way.'
+        'The network was slow.'
     ]
     assert written['stalls'] == 1 and written['shown_stalls'][0]['length_s'] == 0.5
 
 
 def test_what_is_usual_takes_three_and_growth_is_twice_as_much():
-    assert not median_shift([1.0, 1.0], [100.0]).grew
-    assert not median_shift([1.0, 1.0, 1.0], []).grew
-    assert median_shift([1.0, None, 1.0, 1.0], [100.0]).grew
-    assert not median_shift([1.0] * 3, [20.9]).grew
-    assert not median_shift([100.0] * 3, [199.0]).grew
+    assert not median_shift([1.0, 1.0], [100.0]).has_grown
+    assert not median_shift([1.0, 1.0, 1.0], []).has_grown
+    assert median_shift([1.0, None, 1.0, 1.0], [100.0]).has_grown
+    assert not median_shift([1.0] * 3, [20.9]).has_grown
+    assert not median_shift([100.0] * 3, [199.0]).has_grown
     assert (
-        median_shift([100.0] * 3, [200.0]).words == 'before n 3 p50 100 ms, during n 1 p50 200 ms'
+        median_shift([100.0] * 3, [200.0]).text == 'before n 3 p50 100 ms, during n 1 p50 200 ms'
     )
 
 
@@ -100,8 +100,8 @@ def test_robots_that_come_are_named_once(tmp_path):
         told = records.request(0, records.RecordIds(name, 1, 1), status='ok', queue_wait_ms=1.0)
         made.add('server', 25.0, told)
     facts = story_of(made, tmp_path).facts
-    words = [each.words for each in facts.happenings if 'ask' in each.words]
-    assert words == ['2 robots ask that did not before: robot_8, robot_9']
+    words = [each.text for each in facts.events if 'new clients' in each.text]
+    assert words == ['2 new clients: robot_8, robot_9']
 
 
 def test_a_server_that_was_killed_is_told_by_a_trace_that_breaks_off(tmp_path):
@@ -113,7 +113,7 @@ def test_a_server_that_was_killed_is_told_by_a_trace_that_breaks_off(tmp_path):
     file.write_bytes(b''.join(lines[:at]) + b'{"kind":"reque')
     (found,) = diagnose([tmp_path], 'robot_1').causes
     assert found.rule.name == 'server_gone'
-    assert 'the trace of /server breaks off at 14:00:23.' in found.figures
+    assert 'the trace of /server ends at 14:00:23.' in found.evidence
 
 
 def test_an_edge_that_was_killed_missed_no_answer(tmp_path):
@@ -124,7 +124,7 @@ def test_an_edge_that_was_killed_missed_no_answer(tmp_path):
     file.write_bytes(b''.join(file.read_bytes().splitlines(keepends=True)[:-1]))
     story = diagnose([tmp_path], 'robot_1')
     assert outcome(story) == 'not_told'
-    assert all(request.edge for request in story.facts.requests.values())
+    assert all(request.edge_record for request in story.facts.requests.values())
 
 
 def test_parameters_are_those_of_the_window(tmp_path):
@@ -160,4 +160,4 @@ def test_steps_that_the_trace_lost_are_not_called_missed(tmp_path):
     scene('ticks_missed').write(tmp_path, {'robot_1': [b'{"kind":"executed"\n']})
     story = diagnose([tmp_path], 'robot_1')
     (found,) = [verdict for verdict in story.verdicts if verdict.rule.name == 'ticks_missed']
-    assert (found.says, story.causes) == (RuleStatus.NO_EVIDENCE, [])
+    assert (found.status, story.causes) == (RuleStatus.NO_EVIDENCE, [])

@@ -169,7 +169,7 @@ def test_each_trouble_alone_is_found_with_its_remedy(machine, name, verdict, fou
 @pytest.mark.parametrize(
     ('middleware', 'name', 'verdict', 'remedy'),
     [
-        (MiddlewareFacts(error='the log folder'), 'ROS', 'failure', 'correct that'),
+        (MiddlewareFacts(error='the log folder'), 'ROS', 'failure', 'fix that'),
         (
             MiddlewareFacts('rmw_cyclonedds_cpp', 'x is in use'),
             'middleware',

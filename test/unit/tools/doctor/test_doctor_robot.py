@@ -157,7 +157,7 @@ def test_without_a_range_it_is_said_that_units_were_not_compared():
     found = check_agreement(ROBOT, replace(SERVED, action_range=None), RULES)
     (units,) = (finding for finding in found if finding.name == 'units')
     assert units.verdict is FindingLevel.SKIPPED
-    assert 'tells no range of its actions' in units.found
+    assert 'has no range of its actions' in units.found
 
 
 @pytest.mark.parametrize(

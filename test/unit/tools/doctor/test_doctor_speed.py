@@ -33,7 +33,7 @@ def pace(p99_ms: float, *, fps: float = 50, chunk_size: int = 50) -> PolicySpeed
 def test_a_fifth_of_the_period_unless_a_chunk_hides_it(p99_ms, chunk_size, verdict):
     finding = check_forward_time(pace(p99_ms, chunk_size=chunk_size))
     assert finding.verdict is verdict
-    assert '20% is the rule' in finding.found
+    assert 'recommended: below 20 %' in finding.found
     assert f'p99 {p99_ms:.1f} ms' in finding.found
 
 
@@ -52,7 +52,7 @@ def test_capacity_is_what_chunks_leave_time_for():
     # a chunk lasts 1 s, a request takes 20 ms: 50 in a row, 35 at 70 %
     found = check_capacity(PolicySpeed(20, 25, 100, 50, 50), exclusive=False, network_s=0.01).found
     assert found.startswith('about 35:')
-    assert 'takes 20' in found
+    assert 'admits 20' in found
 
 
 def test_a_policy_of_one_session_serves_one_robot():

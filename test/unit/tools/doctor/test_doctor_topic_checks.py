@@ -49,7 +49,7 @@ def test_a_topic_that_is_alive_tells_its_rate():
 @pytest.mark.parametrize(
     ('seen', 'verdict', 'found', 'remedy'),
     [
-        (heard(publishers=()), 'failure', 'nobody publishes /front', '--namespace'),
+        (heard(publishers=()), 'failure', 'no publisher on /front', '--namespace'),
         (
             heard(publishers=(TopicEndpoint('/camera_driver', OTHER),)),
             'failure',
@@ -62,8 +62,13 @@ def test_a_topic_that_is_alive_tells_its_rate():
             'QoS of /camera_driver does not match: reliability',
             'qos_overrides',
         ),
-        (heard(), 'failure', 'is silent: /camera_driver', 'log of /camera_driver'),
-        (heard(0, 33, trouble="no ['pan']"), 'failure', "of no use: no ['pan']", 'robot file'),
+        (heard(), 'failure', 'published by /camera_driver', 'log of /camera_driver'),
+        (
+            heard(0, 33, decode_error="no ['pan']"),
+            'failure',
+            "cannot be decoded: no ['pan']",
+            'robot file',
+        ),
         (heard(0, 500, 1000), 'failure', '2.0 Hz, with 0.50 s', 'max_age_s'),
         (heard(7), 'failure', 'one message, with 2.00 s', 'max_age_s'),
         (heard(0, 10, 20, 30, 150, 160), 'warning', 'with 0.12 s', 'max_age_s'),
@@ -84,29 +89,32 @@ TYPE = 'trajectory_msgs/JointTrajectory'
 TAKER = TopicEndpoint('/arm_controller', TYPE)
 
 
-def told(*takers: TopicEndpoint, others: tuple[str, ...] = ()) -> CommandTopic:
-    return CommandTopic('/joint_trajectory', TYPE, takers, others)
+def commands(*subscribers: TopicEndpoint, publishers: tuple[str, ...] = ()) -> CommandTopic:
+    return CommandTopic('/joint_trajectory', TYPE, subscribers, publishers)
 
 
 @pytest.mark.parametrize(
     ('seen', 'verdicts', 'found'),
     [
-        (told(TAKER), ['ok'], 'taken by /arm_controller'),
-        (told(), ['failure'], 'nobody takes /joint_trajectory'),
-        (told(TopicEndpoint('/arm', OTHER)), ['failure'], f'is taken as {OTHER}'),
+        (commands(TAKER), ['ok'], 'subscribed by /arm_controller'),
+        (commands(), ['failure'], 'no subscriber on /joint_trajectory'),
+        (commands(TopicEndpoint('/arm', OTHER)), ['failure'], f'is subscribed as {OTHER}'),
         (
-            replace(told(), elsewhere=(('/arm/commands', OTHER), ('/arm/joint_trajectory', TYPE))),
+            replace(
+                commands(),
+                alternatives=(('/arm/commands', OTHER), ('/arm/joint_trajectory', TYPE)),
+            ),
             ['failure'],
-            f'commands are taken on /arm/commands ({OTHER}), /arm/joint_trajectory ({TYPE})',
+            f'with a subscriber: /arm/commands ({OTHER}), /arm/joint_trajectory ({TYPE})',
         ),
         (
-            told(TopicEndpoint('/arm', TYPE, 'durability')),
+            commands(TopicEndpoint('/arm', TYPE, 'durability')),
             ['failure'],
             'does not match: durability',
         ),
-        (told(TopicEndpoint('/arm', OTHER), TAKER), ['ok'], 'taken by /arm_controller'),
-        (told(TAKER, others=('/robot_1/edge_controller',)), ['ok'], 'taken by'),
-        (told(TAKER, others=('/teleop',)), ['ok', 'warning'], '/teleop also publishes'),
+        (commands(TopicEndpoint('/arm', OTHER), TAKER), ['ok'], 'subscribed by /arm_controller'),
+        (commands(TAKER, publishers=('/robot_1/edge_controller',)), ['ok'], 'subscribed by'),
+        (commands(TAKER, publishers=('/teleop',)), ['ok', 'warning'], '/teleop also publishes'),
     ],
 )
 def test_who_takes_commands_and_who_else_gives_them(seen, verdicts, found):
@@ -134,7 +142,7 @@ def test_no_manager_is_nothing_to_check():
         (manager(), 'ok', ''),
         (manager(enforces=False), 'failure', 'enforce_command_limits: true'),
         (manager(enforces=None), 'warning', 'update ros2_control'),
-        (ControllerManagerFacts('/controller_manager', trouble='no answer'), 'warning', 'hangs'),
+        (ControllerManagerFacts('/controller_manager', error='no answer'), 'warning', 'hangs'),
     ],
 )
 def test_limits_that_are_not_enforced(found, verdict, remedy):
@@ -185,10 +193,10 @@ def test_controllers_that_have_no_timeout(takes, robot, verdicts):
 
 
 def test_the_remedy_names_type_and_topic_that_are_taken():
-    (found,) = check_commands(told(TopicEndpoint('/base', 'geometry_msgs/TwistStamped')))
+    (found,) = check_commands(commands(TopicEndpoint('/base', 'geometry_msgs/TwistStamped')))
     assert 'set `type: geometry_msgs/TwistStamped`' in found.remedy
     elsewhere = (('/arm/commands', OTHER), ('/arm/joint_trajectory', TYPE))
-    (found,) = check_commands(replace(told(), elsewhere=elsewhere))
+    (found,) = check_commands(replace(commands(), alternatives=elsewhere))
     assert f'set `topic: /arm/joint_trajectory` and `type: {TYPE}`' in found.remedy
 
 
@@ -247,7 +255,7 @@ def test_whatever_is_heard_is_judged(seen):
     finding = check_input(seen)
     if finding.verdict is FindingLevel.OK:
         assert seen.arrivals_ns
-        assert not seen.trouble
+        assert not seen.decode_error
 
 
 @given(ENDS, st.lists(st.sampled_from(['/teleop', '/a/edge_controller'])).map(tuple))

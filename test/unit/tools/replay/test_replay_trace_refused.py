@@ -69,7 +69,7 @@ def test_a_server_that_was_killed(tmp_path):
     path.write_bytes(b''.join(requests)[:-30])
     result = replay(path)
     assert counts(result) == (7, 0, 0, 0)
-    assert result.notes == ['lines of the trace that make no sense: 1']
+    assert result.notes == ['damaged lines in the trace: 1']
 
 
 @pytest.mark.parametrize(
