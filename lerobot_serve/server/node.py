@@ -123,12 +123,12 @@ class PolicyServer(LifecycleNode):
     def _autostart(self) -> None:
         if self.parameters.autostart:
             for name in ('configure', 'activate'):
-                if not self.step(name):
+                if not self.run_transition(name):
                     raise UserError(str(self.failure))
 
     def _farewell(self) -> None:
         """Drain; who was not answered in time is told so."""
-        self.end()
+        self.deactivate_at_exit()
         serving = self.serving
         given_up = serving.give_up() if serving else []
         for mail, chunk in given_up:
@@ -191,7 +191,7 @@ class PolicyServer(LifecycleNode):
         self.serving.close(CLEANUP_TIMEOUT_S)
         self.serving = None
         self._watch.serves(None)
-        self._replies.keep(set())
+        self._replies.retain(set())
         self._request_queue.call(memory.release_unused, CLEANUP_TIMEOUT_S)
         self._stand(ServerStatus.UNCONFIGURED, assembly.UNCONFIGURED_TEXT)
 

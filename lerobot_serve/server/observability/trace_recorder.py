@@ -148,7 +148,7 @@ class ServerTraceRecorder:
             told['prefix_policy'] = answer.prefix_policy
             told['prefix_ignored'] = bool(chunk.header.flags & Flag.PREFIX_IGNORED)
         if answer.images:
-            told['images'] = self._redaction.pictures(answer.images)
+            told['images'] = self._redaction.image_records(answer.images)
         if answer.whole:
             told[replay_field.REPLAY_FIELD] = replay_field.encode_field(*answer.whole)
         return told
@@ -230,7 +230,7 @@ def make_trace_recorder(
         node=node,
         role='server',
         clock=clock,
-        tell=tell,
+        log_warning=tell,
         redaction=redaction(parameters),
     )
     return ServerTraceRecorder(writer, parameters, statistics, clock) if writer else None

@@ -51,7 +51,7 @@ class ReplyTopicRegistry(Protocol):
 
     def open(self, topic: str) -> None: ...
 
-    def keep(self, topics: set[str]) -> None: ...
+    def retain(self, topics: set[str]) -> None: ...
 
     def has_subscriber(self, topic: str) -> bool: ...
 
@@ -106,7 +106,7 @@ class SessionService:
             self._statistics.drop(f'refused_{refused.code.name.lower()}')
             # a robot asks again and again, and is refused as often
             text = f'refused {request.client_id!r}: {refused}'
-            self._throttle.say(self._host.warn, (request.client_id, refused.code), text)
+            self._throttle.emit(self._host.warn, (request.client_id, refused.code), text)
             self.end(serving, [])
             fill_refused(response, refused.code, str(refused))
             return fill_load(response, serving, ask)
@@ -169,4 +169,4 @@ class SessionService:
     def end(self, serving: ServerCore, sessions: list[Session], why: str = '') -> None:
         """Free what was kept for sessions that ended, and reply topics that nobody needs."""
         serving.end(sessions, why)
-        self._replies.keep({session.ask.reply_topic for session in serving.sessions})
+        self._replies.retain({session.ask.reply_topic for session in serving.sessions})
