@@ -102,7 +102,7 @@ def test_what_belongs_to_the_policy_may_be_set_only_while_there_is_none(rig):
         assert rig.change_state(transition)
         reason = rig.set(policy_path='elsewhere')
         assert reason.startswith('policy_path is ') and 'while the node is configured' in reason
-        assert 'clean up the node, set the new value' in reason
+        assert 'clean up the node, set the parameter' in reason
     assert rig.describe().default_task == 'pick'
     assert rig.change_state('cleanup')
     assert rig.set(default_task='') == ''
