@@ -274,7 +274,7 @@ class PolicyRouter(LifecycleNode):
         comes when that thread has ended.
         """
         outcome = ExecutorFuture(self.executor)
-        if not routing.later(partial(outcome.keep, work)):
+        if not routing.later(partial(outcome.complete_with, work)):
             outcome.set_exception(SessionRefused(Refusal.DRAINING, DRAINING_TEXT))
         return outcome
 
