@@ -226,5 +226,5 @@ def new_writer(folder: Path) -> TraceWriter:
         parameters=PARAMETERS,
     )
     return TraceWriter(
-        folder, 'trace', header, limit_bytes=LIMIT_BYTES, keep_files=KEEP_FILES, tell=print
+        folder, 'trace', header, limit_bytes=LIMIT_BYTES, keep_files=KEEP_FILES, log_warning=print
     )

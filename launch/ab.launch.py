@@ -1,8 +1,8 @@
 """
-Two policies side by side: the servers slot_a/policy_server and slot_b/policy_server, or several
-of each (slot_a_1/policy_server, ...), one more in shadow if wanted, and a router before them. All
-names are relative to `namespace`, so that a domain has room for several such groups. Point robots
-at NAMESPACE/policy_router.
+Two policies behind a router: the servers slot_a/policy_server and slot_b/policy_server, or several
+replicas of each (slot_a_1/policy_server, ...), an optional shadow server, and the router. All
+names are relative to `namespace`, so that one ROS domain can hold several such groups. Set
+`servers` of the robots to NAMESPACE/policy_router.
 """
 
 from launch import LaunchDescription
@@ -15,7 +15,7 @@ from lerobot_serve.server.parameters import ServerParameters
 
 OF_EACH_POLICY = ('policy_kind', 'policy_path', 'device')
 SERVERS = 'server_params_file'
-# the name of an argument, and whom it is about
+# form of the argument name, and prefix of the description
 FORMS = {
     'a': ('{}_a', 'slot a: '),
     'b': ('{}_b', 'slot b: '),
@@ -37,9 +37,9 @@ def generate_launch_description() -> LaunchDescription:
 
 
 def of_policy(policy: str) -> list[launch_support.LaunchArgument]:
-    form, about = FORMS[policy]
+    form, prefix_text = FORMS[policy]
     return launch_support.parameter_overrides(
-        ServerParameters, *OF_EACH_POLICY, file=SERVERS, form=form, about=about
+        ServerParameters, *OF_EACH_POLICY, file=SERVERS, form=form, prefix_text=prefix_text
     )
 
 
@@ -48,17 +48,19 @@ def start(given: dict) -> list[Action]:
     servers = [server('a', name, given) for name in slots['a']]
     servers += [server('b', name, given) for name in slots['b']]
     # relative: the router finds them in its own namespace
-    told = {f'slot_{slot}': [server_in(name) for name in names] for slot, names in slots.items()}
+    replicas = {
+        f'slot_{slot}': [server_in(name) for name in names] for slot, names in slots.items()
+    }
     if given['shadow_policy_kind'] or given['shadow_policy_path']:
         servers.append(server('shadow', 'shadow', given))
-        told['shadow_policy'] = server_in('shadow')
+        replicas['shadow_policy'] = server_in('shadow')
     router = launch_support.node_action(
         'policy_router',
         file=given['params_file'],
         given={
             'split_percent': given['split_percent'],
             'canary.plan': given['canary_plan'],
-            **told,
+            **replicas,
         },
         log_level=given['log_level'],
         namespace=given['namespace'],

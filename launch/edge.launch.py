@@ -1,4 +1,4 @@
-"""The edge controller of one robot. Runs on the robot; needs no weights, no torch, no GPU."""
+"""The edge controller of one robot. Runs on the robot and needs no weights, torch or GPU."""
 
 from launch import LaunchDescription
 from launch.action import Action
@@ -12,7 +12,7 @@ PARAMETERS = ('client_id', 'servers', 'robot_file', 'profile', 'task', 'codec')
 
 def generate_launch_description() -> LaunchDescription:
     arguments = [
-        *launch_support.launch_options('namespace', empty='client_id, as one legal name'),
+        *launch_support.launch_options('namespace', empty_text='client_id, as a valid ROS name'),
         *launch_support.parameter_overrides(EdgeParameters, *PARAMETERS),
         launch_support.params_file('edge.yaml', 'edge_controller'),
         *launch_support.launch_options('log_level'),

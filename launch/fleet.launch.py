@@ -1,7 +1,6 @@
 """
-Simulated robots, to try a policy server or a router with more than one: robot_1, robot_2, ...
-Each is a sim_robot and an edge_controller in a namespace of its own, below `namespace` if one is
-given.
+Simulated robots for a policy server or a router: robot_1, robot_2, ... Each is a sim_robot and an
+edge_controller in a namespace of its own, below `namespace` if given.
 """
 
 from launch import LaunchDescription
@@ -32,7 +31,7 @@ def start(given: dict) -> list[Action]:
 
 
 def robot(index: int, given: dict) -> list[Action]:
-    """Return one robot. It lives and dies alone: no end of a process is the end of another."""
+    """Return one robot. Its processes are independent: the exit of one ends no other."""
     everywhere = {
         'namespace': launch_support.join_namespaces(given['namespace'], f'robot_{index + 1}'),
         'file': given['params_file'],

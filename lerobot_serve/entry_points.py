@@ -1,8 +1,8 @@
 """
-The first lines of every executable: hold signals back, then load the rest.
+Entry points of the executables: block signals, then import and run the node.
 
-Loading rclpy or torch takes seconds. A SIGINT in that time would end in a traceback; held back, it
-is answered as soon as the node is able to. A package that is missing is one line.
+Importing rclpy or torch takes seconds. A SIGINT during the import would end in a traceback;
+blocked, it is handled once the node runs. A missing package is reported in one line.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import sys
 import threading
 
 SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM})
-# more than the middleware and the interpreter need to end, with many topics on a busy machine
+# exceeds the shutdown time of middleware and interpreter with many topics on a busy machine
 EXIT_TIMEOUT_S = 15.0
-# imported name -> what pip is told, in the version of requirements.txt
+# import name -> pip requirement, in the version of requirements.txt
 REQUIREMENTS = {
     'argcomplete': 'argcomplete==3.7.2',
     'cv2': 'opencv-python-headless==4.11.0.86',
@@ -55,7 +55,7 @@ FROM_ROS = (
 
 
 class UserError(Exception):
-    """Something that the user can mend; printed as one line, without a traceback."""
+    """An error that the user can correct; printed as one line, without a traceback."""
 
 
 def run_main(module: str) -> int:
@@ -72,11 +72,11 @@ def run_main(module: str) -> int:
 
 def exit_within(limit_s: float) -> None:
     """
-    End the process with status 1 when it is still there by then, and say where each thread hangs;
-    `faulthandler.cancel_dump_traceback_later` takes that back.
+    End the process with status 1 if it still runs after `limit_s`, and print the stack of each
+    thread; `faulthandler.cancel_dump_traceback_later` cancels this.
 
-    Done by a thread that is not Python's: what hangs may hold the interpreter's lock. Whoever
-    waits for a robot's node to end, to start it again, must not wait for ever.
+    A thread outside Python does it: a hanging thread may hold the interpreter's lock. A supervisor
+    that restarts a robot's node must not wait for ever.
     """
     if sys.__stderr__ is not None:
         faulthandler.dump_traceback_later(limit_s, exit=True, file=sys.__stderr__)
@@ -85,15 +85,15 @@ def exit_within(limit_s: float) -> None:
 @contextlib.contextmanager
 def defer_signals() -> Iterator[None]:
     """
-    Let SIGINT and SIGTERM come after the block: between the start of a process and the note of it,
-    nobody would end that process. Only where there is a choice, in the main thread.
+    Defer SIGINT and SIGTERM to the end of the block: a process that is started and not yet
+    registered would outlive this one. No effect outside the main thread.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    came: list[int] = []
+    received: list[int] = []
     held = {
-        number: signal.signal(number, lambda number, _: came.append(number))
+        number: signal.signal(number, lambda number, _: received.append(number))
         for number in (signal.SIGINT, signal.SIGTERM)
     }
     try:
@@ -101,12 +101,12 @@ def defer_signals() -> Iterator[None]:
     finally:
         for number, handler in held.items():
             signal.signal(number, handler)
-    for number in came:
+    for number in received:
         signal.raise_signal(number)
 
 
 def missing_package_text(error: ModuleNotFoundError) -> str:
-    """Return what is missing and how to get it. Raises the error when a module of ours is."""
+    """Name the missing package and its remedy. Raises the error for a module of this package."""
     package = (error.name or '').partition('.')[0]
     if package in ('', 'lerobot_serve'):
         raise error

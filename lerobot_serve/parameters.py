@@ -1,9 +1,9 @@
 """
-What a parameter of a node is: one description that declares, checks and documents it.
+Describe each node parameter once: declaration, checks and documentation come from it.
 
-Each node has one frozen dataclass whose fields are made with `parameter`. From it come the
-declaration to ROS (lerobot_serve.ros.node.node_parameters), the check of every value, and the table in
-docs/parameters.md. Plain Python, no thread of its own.
+Each node has one frozen dataclass whose fields are made with `parameter`. It is the source of the
+declaration to ROS (lerobot_serve.ros.node.node_parameters), the check of every value, and the
+table in docs/parameters.md. Plain Python, no thread of its own.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ TYPE_NAMES = {bool: 'bool', int: 'integer', float: 'double', str: 'string', tupl
 
 
 class ParameterError(ValueError):
-    """A value that a parameter may not have; names parameter, value and bound."""
+    """A value outside the bounds of a parameter; names parameter, value and bound."""
 
 
 @dataclass(frozen=True, slots=True)
 class ParameterSpec:
     """
-    The description of one parameter: `name` is what ROS calls it, with a dot between a group and
-    its member, `field` its place in the dataclass.
+    One parameter: `name` is its ROS name, with a dot between group and member, `field` the name of
+    its field in the dataclass.
     """
 
     name: str
@@ -44,12 +44,12 @@ class ParameterSpec:
 
     @property
     def changes(self) -> str:
-        """When the value may change, for the documentation."""
+        """When the value may change, for the reference."""
         return 'live' if self.live else 'when unconfigured' if self.on_configure else 'at start'
 
     @property
     def allowed(self) -> str:
-        """The bound in words, for errors and documentation."""
+        """The bounds as text, for errors and the reference."""
         if self.choices:
             return 'one of ' + ', '.join(choice or "''" for choice in self.choices)
         if self.low is not None and self.high is not None:
@@ -67,7 +67,7 @@ class ParameterSpec:
         return f'{"an" if self.kind is int else "a"} {TYPE_NAMES[self.kind]}'
 
     def check(self, value: Any) -> Any:
-        """Return the value in its own type. Raises ParameterError."""
+        """Return the value converted to the declared type. Raises ParameterError."""
         if self.kind is float and type(value) is int and abs(value) <= INT_LIMIT:
             value = float(value)
         if self.kind is tuple and isinstance(value, list):
@@ -85,7 +85,7 @@ class ParameterSpec:
     def _inside(self, value: float) -> bool:
         low = -math.inf if self.low is None else self.low
         high = math.inf if self.high is None else self.high
-        # isfinite fails for integers that no float can hold
+        # isfinite fails for integers beyond the range of a float
         return (self.kind is int or math.isfinite(value)) and low <= value <= high
 
 
@@ -102,9 +102,9 @@ def parameter(
     name: str = '',
 ) -> Any:
     """
-    Describe one field. `live` parameters may be changed while the node runs, those `on_configure`
-    while a managed node is unconfigured; the others are read-only. `name` is given where it is not
-    that of the field, for example `canary.plan`.
+    Describe one field. `live` parameters may change while the node runs, `on_configure` parameters
+    while a managed node is unconfigured; all others are read-only. `name` is needed where it
+    differs from the field, for example `canary.plan`.
     """
     details = {
         'name': name,
@@ -120,7 +120,7 @@ def parameter(
 
 
 def parameter_specs(parameters: type) -> tuple[ParameterSpec, ...]:
-    """Return the descriptions of a dataclass of parameters, in order."""
+    """Return the specifications of a dataclass of parameters, in order."""
     kinds = get_type_hints(parameters)
     return tuple(_spec(entry, kinds[entry.name]) for entry in fields(parameters))
 
@@ -135,7 +135,7 @@ def _spec(entry: Field, kind: Any) -> ParameterSpec:
 
 def build_parameters(parameters: type[T], values: dict[str, Any]) -> T:
     """
-    Return the dataclass with `values` over its defaults, every one checked. They go by name.
+    Return the dataclass with `values`, by name, over its defaults. Every value is checked.
 
     The class may define `check(self)` for rules between parameters, and `complete(values)` for
     defaults that depend on a value. Raises ParameterError.
@@ -154,7 +154,7 @@ def build_parameters(parameters: type[T], values: dict[str, Any]) -> T:
 
 
 def closest_name(name: str, known: Iterable[str]) -> str:
-    """Return the known name that `name` was probably meant to be, empty when none is close."""
+    """Return the known name closest to `name`, empty when none is close."""
     found = difflib.get_close_matches(name, list(known), 1)
     return found[0] if found else ''
 
@@ -168,7 +168,7 @@ def _unknown(name: str, known: Iterable[str]) -> str:
 def with_changes(current: T, values: dict[str, Any], *, unconfigured: bool = False) -> T:
     """
     Return `current` with `values` changed. Raises ParameterError, also for one that may not change
-    now; `unconfigured` says whether the node is a managed one in that state.
+    now; `unconfigured` is true for a managed node in that state.
     """
     kept = {spec.name: getattr(current, spec.field) for spec in parameter_specs(type(current))}
     for spec in parameter_specs(type(current)):
@@ -183,8 +183,8 @@ def with_changes(current: T, values: dict[str, Any], *, unconfigured: bool = Fal
 def _fixed(spec: ParameterSpec, value: Any) -> str:
     if spec.on_configure:
         return (
-            f'in use ({value!r}); deactivate and clean up the node, set the new value, then '
-            'configure and activate it'
+            f'{value!r} while the node is configured; deactivate and clean up the node, set the '
+            'parameter, then configure and activate the node'
         )
     return f'fixed at start ({value!r}); restart the node with the new value'
 
@@ -199,7 +199,7 @@ def markdown_table(parameters: type) -> str:
         default = list(spec.default) if spec.kind is tuple else spec.default
         shown = f'`{default!r}`' if spec.kind in (str, tuple) else f'`{str(default).lower()}`'
         rows.append(
-            f'| `{spec.name}` | {TYPE_NAMES[spec.kind]} | {shown} | {spec.unit} | {spec.allowed} | '
-            f'{spec.changes} | {spec.text} |'
+            f'| `{spec.name}` | {TYPE_NAMES[spec.kind]} | {shown} | {spec.unit} | '
+            f'{spec.allowed} | {spec.changes} | {spec.text} |'
         )
     return '\n'.join(rows)

@@ -261,7 +261,7 @@ class EdgeController(SteadyClockNode):
             'episode_outcome',
             self._on_outcome,
             qos.OUTCOME,
-            drop=self._requester.exchange.drop,
+            on_drop=self._requester.exchange.drop,
         )
         create_trigger_services(
             self,
@@ -347,7 +347,7 @@ class EdgeController(SteadyClockNode):
 
     def _on_liveliness(self, server: str, now: LivelinessStatus) -> None:
         self._requester.on_liveliness(
-            server, alive=now.alive, change=now.alive_change, is_silent=now.silent_change > 0
+            server, alive=now.alive, change=now.alive_change, is_silent=now.not_alive_change > 0
         )
 
     def _run_requests(self) -> None:

@@ -1,8 +1,8 @@
 """
-What the files in launch/ share: arguments that are checked like parameters, and nodes that take
-a parameter file and, over it, what was given.
+Support for the launch files: arguments that are checked like parameters, and nodes that take a
+parameter file and overrides.
 
-Only launch files import this: it needs `launch`, which nothing else here does.
+Only launch files import this module: it needs `launch`, which no other module does.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from lerobot_serve.ros.process.fastdds_profile import (
 RESPAWN_DELAY_S = 2.0
 # ros2 launch takes its own options among the arguments of the file
 LAUNCH_OPTION_PREFIX = ('launch-', 'emulate_tty', 'sigterm_timeout', 'sigkill_timeout')
-# what a parameter of a node means when empty; an empty argument means something else
+# starts the note on an empty parameter; an empty launch argument has another meaning
 EMPTY_MARKER = '; empty'
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchOptions:
-    """What can be said to a launch file besides parameters of its nodes."""
+    """Arguments of launch files that are no node parameters."""
 
     namespace: str = parameter('', 'namespace of all nodes, for example robot_1 or cell_2')
     robots: int = parameter(3, 'how many robots: robot_1, robot_2, ...', low=1, high=200)
@@ -54,12 +54,12 @@ class LaunchOptions:
     seed: int = parameter(0, 'seed of robot_1; each further robot has the next one', low=0)
     respawn: str = parameter(
         'false',
-        f'start a server or router that ended by itself again, after {RESPAWN_DELAY_S:g} s',
+        f'restart a server or router that exits, after {RESPAWN_DELAY_S:g} s',
         choices=('true', 'false'),
     )
     log_level: str = parameter(
         'info',
-        'the least severe messages to show',
+        'minimum severity of the messages shown',
         choices=('debug', 'info', 'warn', 'error', 'fatal'),
     )
 
@@ -67,35 +67,35 @@ class LaunchOptions:
 @dataclass(frozen=True, slots=True)
 class LaunchArgument:
     """
-    One launch argument. One with a `file` leaves the value to that file when empty; `empty` says
-    what an empty one means otherwise.
+    One launch argument. With a `file`, an empty argument leaves the value to that file; otherwise
+    `empty_text` describes the meaning of an empty one.
     """
 
     name: str
     spec: ParameterSpec
     default: str = ''
     file: str = ''
-    about: str = ''
-    empty: str = ''
+    prefix_text: str = ''
+    empty_text: str = ''
 
     def declare(self) -> DeclareLaunchArgument:
-        """Return what launch shows and takes."""
-        # not launch's own choices: it reports a wrong one twice, and knows no bounds
+        """Return the declaration for launch."""
+        # not launch's own choices: it reports a wrong value twice and has no bounds
         allowed = (
             f'; {self.spec.allowed}' if self.spec.choices or self.spec.low is not None else ''
         )
         unit = f' [{self.spec.unit}]' if self.spec.unit else ''
         commas = ', with commas between them' if self.spec.kind is tuple else ''
-        empty = f'what {self.file} says' if self.file else self.empty
+        empty = f'the value in {self.file}' if self.file else self.empty_text
         otherwise = f'. Empty: {empty}' if empty else ''
-        text = f'{self.about}{self.spec.text.partition(EMPTY_MARKER)[0]}'
+        text = f'{self.prefix_text}{self.spec.text.partition(EMPTY_MARKER)[0]}'
         text += f'{commas}{unit}{allowed}{otherwise}.'
         return DeclareLaunchArgument(
             self.name, default_value=self.default, description=text[0].upper() + text[1:]
         )
 
     def value(self, context: LaunchContext) -> Any:
-        """Return what was given, None when that is left to the file. Raises ParameterError."""
+        """Return the given value, None when it is left to the file. Raises ParameterError."""
         text = context.launch_configurations[self.name].strip()
         if self.file and not text:
             return None
@@ -107,7 +107,7 @@ class LaunchArgument:
 
 
 def convert(spec: ParameterSpec, text: str) -> Any:
-    """Return the value that a text stands for, the text itself when it stands for none."""
+    """Return the parsed value, or the text itself when it cannot be parsed."""
     if spec.kind is str:
         # a shell expands ~ at the beginning of a word only
         return os.path.expanduser(text) if spec.name.endswith(('_path', '_file')) else text
@@ -119,22 +119,27 @@ def convert(spec: ParameterSpec, text: str) -> Any:
         return text
 
 
-def launch_options(*names: str, empty: str = '') -> list[LaunchArgument]:
+def launch_options(*names: str, empty_text: str = '') -> list[LaunchArgument]:
     """Return arguments of LaunchOptions."""
     known = {spec.name: spec for spec in parameter_specs(LaunchOptions)}
-    return [LaunchArgument(n, known[n], default=str(known[n].default), empty=empty) for n in names]
+    return [
+        LaunchArgument(name, known[name], default=str(known[name].default), empty_text=empty_text)
+        for name in names
+    ]
 
 
 def parameter_overrides(
-    of: type, *names: str, file: str = 'params_file', form: str = '{}', about: str = ''
+    of: type, *names: str, file: str = 'params_file', form: str = '{}', prefix_text: str = ''
 ) -> list[LaunchArgument]:
     """
-    Return arguments that win over the file. `form` makes their names of those of the parameters,
-    and `about` says whom they concern, where that is one of several.
+    Return arguments that override the file. `form` derives their names from the parameter names;
+    `prefix_text` starts their descriptions and names the node, where there are several.
     """
     known = {spec.name: spec for spec in parameter_specs(of)}
     return [
-        LaunchArgument(form.format(name.replace('.', '_')), known[name], file=file, about=about)
+        LaunchArgument(
+            form.format(name.replace('.', '_')), known[name], file=file, prefix_text=prefix_text
+        )
         for name in names
     ]
 
@@ -150,9 +155,9 @@ def launch_description(
     file: str, arguments: list[LaunchArgument], start: Callable[[dict[str, Any]], list[Action]]
 ) -> LaunchDescription:
     """
-    Return what a launch file returns; `file` is its name.
+    Return the launch description of the launch file named `file`.
 
-    `start` gets the value of every argument, None for one that is left to a parameter file.
+    `start` receives the value of every argument, None for one that is left to a parameter file.
     """
 
     def check_and_start(context: LaunchContext) -> list[Action]:
@@ -166,24 +171,24 @@ def launch_description(
 
 
 def check_known_arguments(file: str, words: list[str], known: list[str]) -> None:
-    """Raise ParameterError for an argument that launch itself would pass over in silence."""
+    """Raise ParameterError for an argument that launch itself would ignore silently."""
     if not any(Path(word).name == file for word in sys.argv):
-        # another launch file includes this one, and the words may be meant for it
+        # another launch file includes this one; the arguments may belong to it
         return
     for name in (word.split(':=')[0] for word in words if ':=' in word):
         if name not in known and not name.startswith(LAUNCH_OPTION_PREFIX):
-            raise ParameterError(f'{name} is no argument of {file}; there are {", ".join(known)}')
+            raise ParameterError(f'{name} is not an argument of {file}; use {", ".join(known)}')
 
 
 def check_files_exist(files: dict[str, str]) -> None:
-    """Raise ParameterError for a parameter file that launch would leave out with a warning."""
+    """Raise ParameterError for a parameter file that launch would skip with a warning."""
     for name, file in files.items():
         if not Path(file).is_file():
-            raise ParameterError(f'{name} must be a file, there is none at {file!r}')
+            raise ParameterError(f'{name} must be an existing file, got {file!r}')
 
 
 def fastdds_profile_actions() -> list[Action]:
-    """Return what names the shipped Fast DDS profile, nothing where the user has named one."""
+    """Return the action that sets the shipped Fast DDS profile, unless the user has set one."""
     profile = shipped_profile()
     if profile is None or any(os.environ.get(name) for name in PROFILE_VARIABLES):
         return []
@@ -199,7 +204,7 @@ def node_action(
     namespace: str = '',
     respawn: bool = False,
 ) -> Node:
-    """Return one node of this package; what is `given` and not None wins over the `file`."""
+    """Return one node of this package; values in `given` that are not None override the `file`."""
     values = {n: v for n, v in given.items() if v is not None}
     name = '.'.join([*filter(None, namespace.split('/')), executable])
     return Node(
@@ -217,29 +222,29 @@ def node_action(
 
 
 class Logger(Substitution):
-    """The logger of a node, also where an including launch file pushes a namespace."""
+    """The logger name of a node, also where an including launch file pushes a namespace."""
 
     def __init__(self, namespace: str, executable: str) -> None:
         super().__init__()
         self._namespace, self._executable = namespace, executable
 
     def perform(self, context: LaunchContext) -> str:
-        """Return its name."""
+        """Return the name."""
         pushed = context.launch_configurations.get('ros_namespace')
         namespace = prefix_namespace(pushed, self._namespace) or ''
         return '.'.join([*filter(None, namespace.split('/')), self._executable])
 
 
 def join_namespaces(namespace: str, name: str) -> str:
-    """Return a namespace within another one, which may be empty."""
+    """Return `name` below `namespace`, which may be empty."""
     return '/'.join(filter(None, [namespace.rstrip('/'), name]))
 
 
 def write_parameter_file(executable: str, name: str, values: dict[str, Any]) -> str:
     """Write a parameter file into the log folder of this launch and return its path."""
     handle, path = tempfile.mkstemp('.yaml', f'{name}.', launch_config.log_dir)
-    # among the entries that fit a node the one that came up last wins. The plain /** would join
-    # the /** of the file before it and lose to a later entry there; no file has this one
+    # the last matching entry applies to a node. A plain /** would merge with the /** of the file
+    # before it and lose to a later entry there; no file contains this pattern
     with os.fdopen(handle, 'w') as file:
         yaml.safe_dump({f'/**/**/{executable}': {'ros__parameters': values}}, file)
     return path

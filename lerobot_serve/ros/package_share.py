@@ -1,4 +1,4 @@
-"""Files that the package installs under share/lerobot_serve."""
+"""Find the files installed under share/lerobot_serve."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """
-Every QoS profile of the package, each with its reason.
+QoS profiles of all topics and services, each with its reason.
 
-Reliable with keep-last is the form of "deliver, but never block": a writer whose reader is slow or
-gone overwrites its oldest sample instead of waiting. Nothing here is KEEP_ALL, so that one dead
-uplink can stall nobody.
+Reliable with keep-last delivers without blocking: a writer whose reader is slow or gone overwrites
+its oldest sample instead of waiting. No profile is KEEP_ALL, so a dead uplink never stalls a
+writer.
 
 Publishers and subscriptions of fixed topics accept the standard `qos_overrides` parameters: pass
 OVERRIDABLE.
@@ -22,8 +22,7 @@ from rclpy.qos import (
 from rclpy.qos_overriding_options import QoSOverridingOptions
 
 LIVELINESS_LEASE_S = 2.0
-# every robot of a fleet has one request or answer under way: with fewer places, theirs overwrite
-# each other
+# each robot of a fleet has one request or reply in flight; a smaller depth overwrites some
 FLEET_DEPTH = 1024
 OVERRIDABLE = QoSOverridingOptions.with_default_policies()
 
@@ -36,20 +35,21 @@ def _profile(reliability: ReliabilityPolicy, depth: int, **more: object) -> QoSP
 
 def observation_writer(lifespan_s: float, *, for_fleet: bool = False) -> QoSProfile:
     """
-    Return the writer of requests, of which none outlives its use.
+    Return the profile of a request writer; a request expires after `lifespan_s`.
 
-    Of one robot only the newest counts; a router must not lose one robot's for another's.
+    One robot needs the newest request only; a router must not overwrite one robot's request with
+    another's.
     """
     depth = FLEET_DEPTH if for_fleet else 1
     return _profile(ReliabilityPolicy.RELIABLE, depth, lifespan=Duration(seconds=lifespan_s))
 
 
-# one inbox for all robots, which may all ask while the interpreter is busy; it holds each request
-# for microseconds, since the mailbox keeps the newest of each robot
+# one inbox for all robots, which may all send while the interpreter is busy; a request stays in it
+# for microseconds, since the request queue keeps the newest of each robot
 OBSERVATION_READER = _profile(ReliabilityPolicy.RELIABLE, FLEET_DEPTH)
 
-# a batch is answered at once, and a router's reply topic carries the chunks of all its robots; the
-# lease lets who listens to liveliness know within seconds that a process is gone
+# a batch sends all its replies at once, and a router's reply topic carries the chunks of all its
+# robots; the lease reports a dead process to liveliness listeners within seconds
 ACTION_CHUNK = _profile(
     ReliabilityPolicy.RELIABLE,
     FLEET_DEPTH,
@@ -57,40 +57,39 @@ ACTION_CHUNK = _profile(
     liveliness_lease_duration=Duration(seconds=LIVELINESS_LEASE_S),
 )
 
-# to robots whose session a server does not know, each of which asks again by itself
+# replies to robots with an unknown session; each robot opens a new one by itself
 NO_SESSION = _profile(ReliabilityPolicy.RELIABLE, 32)
 
-# must never slow the live path, so nothing is sent twice; a server in shadow that falls behind
-# loses requests
+# must never slow the live path: no retransmission; a slow shadow server loses requests
 SHADOW_OBSERVATION = _profile(ReliabilityPolicy.BEST_EFFORT, 1)
 SHADOW_OBSERVATION_READER = _profile(ReliabilityPolicy.BEST_EFFORT, 8)
 
-# what a server in shadow answers; more than these wait for nobody
+# replies of a shadow server; older ones are overwritten
 SHADOW_REPLIES = _profile(ReliabilityPolicy.BEST_EFFORT, 64)
 
-# a late rqt sees the present: states of edges, servers, routers and canaries
+# a late subscriber gets the current state of edges, servers, routers and canaries
 STATE = _profile(ReliabilityPolicy.RELIABLE, 1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
 DECISIONS = _profile(ReliabilityPolicy.RELIABLE, 10, durability=DurabilityPolicy.TRANSIENT_LOCAL)
 
-# one for each control step; a recorder may fall behind by a second or so
+# one message per control step; a recorder may fall behind by about a second
 EXECUTED_ACTION = _profile(ReliabilityPolicy.RELIABLE, 200)
 
 # a stale image or joint state is worse than none
 SENSOR = _profile(ReliabilityPolicy.BEST_EFFORT, 1)
 
-# the newest command replaces the one before
+# the newest command replaces the previous one
 COMMAND = _profile(ReliabilityPolicy.RELIABLE, 1)
-# what a driver may rely on: three commands in a row that did not come, and no less than a busy
-# machine may hold one up
+# deadline that a driver may request: three missed commands in a row, and not below the delay of a
+# busy machine
 COMMANDS_MISSED, COMMAND_DEADLINE_S = 3, 0.1
 
 
 def command(step_s: float) -> QoSProfile:
     """
-    Return the writer of commands.
+    Return the profile of a command writer.
 
-    It offers a deadline and a lease, so that a driver may ask for them and see that commands have
-    ended; a driver that asks for none gets the same commands as before.
+    It offers a deadline and a lease, so that a driver can request them and detect that commands
+    have ended; a driver that requests none receives the same commands.
     """
     return _profile(
         ReliabilityPolicy.RELIABLE,
@@ -101,13 +100,13 @@ def command(step_s: float) -> QoSProfile:
     )
 
 
-# what rqt_runtime_monitor and every other reader of /diagnostics expects
+# matches rqt_runtime_monitor and every other reader of /diagnostics
 DIAGNOSTICS = _profile(ReliabilityPolicy.RELIABLE, 10)
 
-# requests and replies of services and actions: ROS gives ten places, and of a fleet that opens its
-# sessions at once the eleventh would overwrite the first
+# requests and replies of services and actions: the ROS default depth is 10, and in a fleet that
+# opens its sessions at once the eleventh request would overwrite the first
 SERVICES = _profile(ReliabilityPolicy.RELIABLE, FLEET_DEPTH)
-# what a session agreed on is told once: who begins to record later has it, too; two of each call
+# a session is agreed on once: a recorder that starts later receives it too; two events per call
 SERVICE_EVENTS = _profile(
     ReliabilityPolicy.RELIABLE, FLEET_DEPTH, durability=DurabilityPolicy.TRANSIENT_LOCAL
 )
@@ -115,5 +114,5 @@ ACTION_SERVICES = {
     f'{name}_service_qos_profile': SERVICES for name in ('goal', 'result', 'cancel')
 }
 
-# rare, and each one counts
+# rare; none may be lost
 OUTCOME = _profile(ReliabilityPolicy.RELIABLE, 100)

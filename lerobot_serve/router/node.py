@@ -105,7 +105,7 @@ class PolicyRouter(LifecycleNode):
             '~/outcome',
             self._offered.on_outcome,
             qos.OUTCOME,
-            drop=self._drops.add,
+            on_drop=self._drops.add,
             qos_overriding_options=qos.OVERRIDABLE,
         )
         goals = GoalRouter(self, self._topics.tell)
@@ -121,12 +121,12 @@ class PolicyRouter(LifecycleNode):
     def _autostart(self) -> None:
         if self._settings.current.autostart:
             for name in ('configure', 'activate'):
-                if not self.step(name):
+                if not self.run_transition(name):
                     raise UserError(str(self.failure))
 
     def _farewell(self) -> None:
         """Close what is open elsewhere, too: the servers and the trace are to know."""
-        self.end()
+        self.deactivate_at_exit()
         if self.routing:
             self.routing.close(SHUTDOWN_LIMIT_S)
 
@@ -163,7 +163,7 @@ class PolicyRouter(LifecycleNode):
                 clock=here.clock,
                 warn=here.warn,
                 inform=here.inform,
-                set_split=lambda percent: self._settings.set(split_percent=percent),
+                set_split=lambda percent: self._settings.set_own(split_percent=percent),
                 given=self._given.within(self.get_namespace()),
                 now=format_local_time,
             )
@@ -171,7 +171,7 @@ class PolicyRouter(LifecycleNode):
             replicas.close()
             raise
         if before := live_changes(parameters, serving.parameters):
-            self._settings.set(**before)
+            self._settings.set_own(**before)
         self.routing = RouterRuntime(
             serving,
             wiring,
@@ -274,7 +274,7 @@ class PolicyRouter(LifecycleNode):
         comes when that thread has ended.
         """
         outcome = ExecutorFuture(self.executor)
-        if not routing.later(partial(outcome.keep, work)):
+        if not routing.later(partial(outcome.complete_with, work)):
             outcome.set_exception(SessionRefused(Refusal.DRAINING, DRAINING_TEXT))
         return outcome
 

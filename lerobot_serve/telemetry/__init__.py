@@ -1,5 +1,5 @@
 """
 Serve Prometheus metrics, /healthz and /readyz over HTTP; limit log lines that repeat.  Each node
-builds one HttpEndpoint; its daemon thread `metrics` reads what the node counts. LogThrottle: any
-thread logs, one flushes.
+builds one HttpEndpoint; its daemon thread `metrics` reads the counters of the node. LogThrottle:
+any thread logs, one flushes.
 """

@@ -1,15 +1,15 @@
-"""Durations, counted in the buckets of a Prometheus histogram. Owned by whoever adds."""
+"""Count durations in the buckets of a Prometheus histogram. One thread adds."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
 
-# of an answer [s]
+# bucket bounds of a request latency [s]
 LATENCY_BOUNDS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
 class Histogram:
-    """How many durations were up to each bound; other threads may read."""
+    """Number of durations up to each bound; other threads may read."""
 
     def __init__(self, bounds_s: tuple[float, ...] = LATENCY_BOUNDS_S) -> None:
         self._bounds_s = bounds_s
@@ -21,7 +21,7 @@ class Histogram:
         self.sum_s += duration_s
 
     def cumulative(self) -> list[tuple[str, float]]:
-        """Return bound and count of all up to it, as Prometheus has them."""
+        """Return each bound with its cumulative count, as Prometheus expects them."""
         total, rows = 0, []
         for bound, count in zip((*map(str, self._bounds_s), '+Inf'), self._counts, strict=True):
             total += count

@@ -1,6 +1,6 @@
 """
-One node's HTTP endpoint: /metrics for Prometheus, /healthz (the process answers) and /readyz (it
-can do its work, otherwise 503 with the reason). A daemon thread of its own, which only reads.
+Serve /metrics for Prometheus, /healthz (the process responds) and /readyz (the node is ready,
+otherwise 503 with the reason) over HTTP. A daemon thread of its own, which only reads.
 """
 
 from __future__ import annotations
@@ -22,23 +22,25 @@ Collect = Callable[[], Iterable[Metric]]
 
 
 class MetricsParameters(Protocol):
-    """The dataclass of a node's parameters."""
+    """The endpoint parameters of a node."""
 
     metrics_port: int
     metrics_address: str
 
 
 def start_endpoint(
-    settings: MetricsParameters, collect: Collect, why_not_ready: Callable[[], str]
+    parameters: MetricsParameters, collect: Collect, why_not_ready: Callable[[], str]
 ) -> HttpEndpoint | None:
     """Return the endpoint, None where `metrics_port` is 0. Raises ParameterError."""
-    if not settings.metrics_port:
+    if not parameters.metrics_port:
         return None
-    return HttpEndpoint(settings.metrics_address, settings.metrics_port, collect, why_not_ready)
+    return HttpEndpoint(
+        parameters.metrics_address, parameters.metrics_port, collect, why_not_ready
+    )
 
 
 class Collector:
-    """Hands what a function returns to the registry."""
+    """Adapts a function to the registry."""
 
     def __init__(self, collect: Collect) -> None:
         self.collect = collect
@@ -46,7 +48,8 @@ class Collector:
 
 class HttpEndpoint:
     """
-    Serves until `close`. `why_not_ready` is empty when the node can work. Raises ParameterError.
+    Serves until `close`. `why_not_ready` returns an empty text when the node is ready. Raises
+    ParameterError.
     """
 
     def __init__(
@@ -63,8 +66,8 @@ class HttpEndpoint:
             self._server = ThreadingHTTPServer((address, port), request_handler(self._pages))
         except (OSError, OverflowError) as error:
             raise ParameterError(
-                f'metrics_port {port} of {address} cannot be used: {error}; choose another one, '
-                'or 0 for none'
+                f'metrics_port {port}: cannot listen on {address}: {error}; use another port, '
+                'or 0 to disable the endpoint'
             ) from error
         self._server.daemon_threads = True
         self._thread = threading.Thread(
@@ -77,19 +80,19 @@ class HttpEndpoint:
         return self._server.server_address[1]
 
     def close(self) -> None:
-        """Answer no more."""
+        """Stop serving."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
 
 
 def readiness_page(why_not: str) -> tuple[int, str, bytes]:
-    """Return the page that tells whether a node can work."""
+    """Return the page /readyz."""
     return (503, PLAIN, f'{why_not}\n'.encode()) if why_not else (200, PLAIN, b'ready\n')
 
 
 def request_handler(pages: dict[str, Callable[[], tuple[int, str, bytes]]]) -> type:
-    """Return what answers requests with these pages."""
+    """Return the handler class that serves these pages."""
 
     class Handler(BaseHTTPRequestHandler):
         timeout = REQUEST_TIMEOUT_S
@@ -103,8 +106,8 @@ def request_handler(pages: dict[str, Callable[[], tuple[int, str, bytes]]]) -> t
         def _head(self) -> bytes:
             """Send the status and the headers of a page; return its body."""
             page = pages.get(self.path.partition('?')[0])
-            known = ', '.join(pages)
-            status, kind, body = page() if page else (404, PLAIN, f'there are {known}\n'.encode())
+            missing = f'not found; use {", ".join(pages)}\n'.encode()
+            status, kind, body = page() if page else (404, PLAIN, missing)
             self.send_response(status)
             self.send_header('Content-Type', kind)
             self.send_header('Content-Length', str(len(body)))
@@ -112,6 +115,6 @@ def request_handler(pages: dict[str, Callable[[], tuple[int, str, bytes]]]) -> t
             return body
 
         def log_message(self, *_: object) -> None:
-            """A line for each scrape would drown what matters."""
+            """Log nothing: a line for each scrape would hide other log lines."""
 
     return Handler

@@ -1,7 +1,7 @@
 """
-Log lines that repeat: the first at once, the others counted and told once in a while.
+Limit repeated log lines: log the first at once, count the others and log them periodically.
 
-Plain; any thread may say, one thread flushes.
+Plain; any thread may log, one thread flushes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import threading
 
 PERIOD_S = 10.0
 KEYS_LIMIT = 256
-# where those go that would be one too many
+# key of lines beyond KEYS_LIMIT
 OVERFLOW_KEY = 'others'
 
 Log = Callable[[str], object]
@@ -20,7 +20,7 @@ Log = Callable[[str], object]
 
 @dataclass(slots=True)
 class _Line:
-    """The latest of the lines of one key that were not logged, and when one was."""
+    """The latest suppressed line of one key, and the time of the last logged one."""
 
     log: Log
     text: str
@@ -29,15 +29,15 @@ class _Line:
 
 
 class LogThrottle:
-    """Lines of one key repeat each other, whatever their words."""
+    """Lines with one key count as repetitions, whatever their text."""
 
     def __init__(self, clock: Callable[[], int], period_s: float = PERIOD_S) -> None:
         self._clock, self._period_s = clock, period_s
         self._lines: dict[Hashable, _Line] = {}
         self._lock = threading.Lock()
 
-    def say(self, log: Log, key: Hashable, text: str) -> None:
-        """Log at once what was not said within the period; hold back and count the rest."""
+    def emit(self, log: Log, key: Hashable, text: str) -> None:
+        """Log the first line of a key within the period; suppress and count the others."""
         with self._lock:
             if key not in self._lines and len(self._lines) >= KEYS_LIMIT:
                 key = OVERFLOW_KEY
@@ -51,7 +51,7 @@ class LogThrottle:
             log(text)
 
     def flush(self) -> None:
-        """Log what was held back for a period, with its count; forget what did not repeat."""
+        """Log lines suppressed for a period, with their count; forget keys without repetition."""
         due = []
         with self._lock:
             now_ns = self._clock()

@@ -1,4 +1,4 @@
-"""Making the families of metrics that an endpoint hands out, all under one prefix."""
+"""Create metric families with the prefix of this package."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ PREFIX = 'lerobot_serve'
 def counter(
     name: str, text: str, labels: list[str] | None = None, value: float | None = None
 ) -> CounterMetricFamily:
-    """Return what only grows; with `value` where it has no labels."""
+    """Return a counter family; `value` is for one without labels."""
     return CounterMetricFamily(f'{PREFIX}_{name}', text, labels=labels, value=value)
 
 
 def gauge(
     name: str, text: str, labels: list[str] | None = None, value: float | None = None
 ) -> GaugeMetricFamily:
-    """Return what goes up and down."""
+    """Return a gauge family; `value` is for one without labels."""
     return GaugeMetricFamily(f'{PREFIX}_{name}', text, labels=labels, value=value)
 
 
 def histogram(name: str, text: str, labels: list[str] | None = None) -> HistogramMetricFamily:
-    """Return durations; each `add_metric` takes what telemetry.buckets has."""
+    """Return a family of durations; `add_metric` takes the buckets of Histogram.cumulative."""
     return HistogramMetricFamily(f'{PREFIX}_{name}_seconds', text, labels=labels)

@@ -1,4 +1,4 @@
-"""The parameters of an endpoint, which every node has alike."""
+"""The parameters of the HTTP endpoint, equal in every node."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ def metrics_port() -> int:
     """Return the parameter `metrics_port`."""
     return parameter(
         0,
-        'port of the HTTP endpoint with /metrics, /healthz and /readyz; 0 for none',
+        'port of the HTTP endpoint with /metrics, /healthz and /readyz; 0 disables it',
         low=0,
         high=65535,
     )
@@ -17,4 +17,4 @@ def metrics_port() -> int:
 
 def metrics_address() -> str:
     """Return the parameter `metrics_address`."""
-    return parameter('127.0.0.1', 'address of that endpoint; 0.0.0.0 lets other machines read it')
+    return parameter('127.0.0.1', 'address of that endpoint; 0.0.0.0 serves other machines')

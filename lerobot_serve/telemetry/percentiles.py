@@ -1,4 +1,4 @@
-"""The percentiles of a series of durations. Plain; any thread."""
+"""Summarize a series of durations by its percentiles. Plain; any thread."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ PERCENTILES = {'p50': 50, 'p95': 95, 'p99': 99}
 
 
 def summarize(values_ms: Sequence[float]) -> dict[str, float]:
-    """Return n, min, p50, p95, p99 and max; only n when there is no value."""
+    """Return n, min, p50, p95, p99 and max; only n for an empty series."""
     if not len(values_ms):
         return {'n': 0}
     values = np.asarray(values_ms, float)

@@ -1,8 +1,8 @@
 """
-Record requests, replies, commands and changes of a node as JSON lines (docs/trace.md).
+Record requests, replies, commands and state changes of a node as JSON lines (docs/trace.md).
 
-    format/   what a line, a run and an incident file are; shared with tools/, pure
-    writing/  queue, thread and files of the node that writes
+    format/   lines, runs and incident files; shared with tools/, pure
+    writing/  queue, thread and files of the writing node
 
 Edge, router and server write; tools/ reads.
 """

@@ -1,9 +1,9 @@
 """
-The range of a policy's actions in its training data, as bytes: the extension of a reply to
-OpenSession by which a robot finds a policy of another unit before anything moves.
+Encode the range of a policy's actions in its training data: the extension of a response to
+OpenSession by which a robot detects a policy with other units before it moves.
 
 JSON of the lowest and the highest value of each action, in the order and the units of
-`chunk_robot`. Keys that are not known are ignored. Pure functions; any thread.
+`chunk_robot`. Unknown keys are ignored. Pure functions; any thread.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class ActionRange:
         if not all(isfinite(low) and isfinite(high) and low <= high for low, high in pairs):
             raise ValueError('action range: each low must be finite and at most its high')
 
-    def united(self, other: ActionRange) -> ActionRange:
-        """Return what holds both. Raises ValueError for another number of actions."""
+    def union(self, other: ActionRange) -> ActionRange:
+        """Return the range that contains both. Raises ValueError for different lengths."""
         lows = zip(self.low, other.low, strict=True)
         highs = zip(self.high, other.high, strict=True)
         return ActionRange(tuple(map(min, lows)), tuple(map(max, highs)))
@@ -49,7 +49,7 @@ def encode(action_range: ActionRange) -> bytes:
 
 
 def decode(data: bytes) -> ActionRange:
-    """Return the range. Raises ValueError, whose text is for people."""
+    """Return the range. Raises ValueError with a readable text."""
     if len(data) > BYTES_LIMIT:
         raise ValueError(f'action range: {len(data)} bytes, at most {BYTES_LIMIT} are allowed')
     try:
@@ -62,7 +62,7 @@ def decode(data: bytes) -> ActionRange:
 
 
 def find(extensions: Sequence[tuple[str, bytes]]) -> ActionRange | None:
-    """Return the range among key and bytes of extensions, None without one. Raises ValueError."""
+    """Return the range from the (key, bytes) extensions, None without one. Raises ValueError."""
     data = dict(extensions).get(KEY)
     return None if data is None else decode(data)
 

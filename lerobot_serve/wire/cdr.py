@@ -1,9 +1,9 @@
 """
-CDR, the byte form of ROS 2 messages: little endian, fields aligned to their size.
+Read and write CDR, the byte form of ROS 2 messages: little endian, fields aligned to their size.
 
-Four bytes of encapsulation come first and alignment counts from behind them. `Writer` collects
-parts and joins them once, so that an image is copied once. `Reader` hands out views of the bytes
-it was given and copies nothing. Neither is shared between threads.
+Four bytes of encapsulation come first; alignment counts from their end. `CdrWriter` collects parts
+and joins them once, so that an image is copied once. `CdrReader` returns views of its input and
+copies nothing. Neither is shared between threads.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FLOAT32 = np.dtype('<f4')
 
 
 class CdrWriter:
-    """Builds one message. Raises Unencodable for what breaks a bound."""
+    """Builds one message. Raises Unencodable for a value beyond its limit."""
 
     __slots__ = ('_parts', '_size')
 
@@ -40,7 +40,7 @@ class CdrWriter:
             self._append(PADDING[gap], gap)
 
     def pack(self, layout: struct.Struct, *values: int | float, align: int) -> None:
-        """Append fixed-size fields whose layout holds no gaps, at a multiple of `align`."""
+        """Append fixed-size fields without padding between them, at a multiple of `align`."""
         self.align(align)
         try:
             self._append(layout.pack(*values), layout.size)
@@ -57,7 +57,7 @@ class CdrWriter:
                 f'{text[:40]!r}... has {len(data)} bytes, at most {limit} are allowed'
             )
         if b'\x00' in data:
-            raise Unencodable(f'{text[:40]!r} holds a NUL character')
+            raise Unencodable(f'{text[:40]!r} contains a NUL character')
         self.align(4)
         self._append(UINT32.pack(len(data) + 1) + data + b'\x00', len(data) + 5)
 
@@ -67,10 +67,10 @@ class CdrWriter:
         self.pack(UINT32, number, align=4)
 
     def block(self, data: bytes | memoryview | np.ndarray, limit: int, what: str) -> None:
-        """Append a uint8 sequence. The buffer must stay as it is until `finish`."""
+        """Append a uint8 sequence. The buffer must not change until `finish`."""
         view = memoryview(data)
         if not view.c_contiguous:
-            raise Unencodable(f'{what}: the bytes must lie without gaps')
+            raise Unencodable(f'{what}: the buffer must be contiguous')
         self.count(view.nbytes, limit, what)
         self._append(data, view.nbytes)
 
@@ -86,7 +86,7 @@ class CdrWriter:
 
 class CdrReader:
     """
-    Reads one message from its first field on. Raises Malformed for bytes that cannot be the
+    Reads one message from its first field on. Raises Malformed for bytes that are not such a
     message.
     """
 
@@ -125,8 +125,8 @@ class CdrReader:
         data = self._raw[begin : begin + size]
         # size counts the closing NUL; some writers send 0 for the empty string
         if data and data.find(0) != size - 1:
-            # what cannot be sent back must not come in: ids are echoed
-            raise Malformed('not_a_string', f'{what} must hold one NUL, as its last byte')
+            # ids are echoed: reject what cannot be encoded again
+            raise Malformed('not_a_string', f'{what} must contain one NUL, as its last byte')
         try:
             return data[:-1].decode()
         except UnicodeDecodeError:
@@ -138,7 +138,7 @@ class CdrReader:
         return np.frombuffer(self._raw, np.uint8, size, self._take(size, 1))
 
     def skip(self, limit: int, what: str, item: int = 1) -> None:
-        """Go behind a sequence of numbers of `item` bytes each, without looking at them."""
+        """Skip a sequence of numbers of `item` bytes each."""
         self._take(self.count(limit, what) * item, item)
 
     def skip_string(self, limit: int, what: str) -> None:

@@ -1,4 +1,4 @@
-"""ActionChunk.msg as an object, and its bytes."""
+"""Encode and decode ActionChunk.msg."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TIMES = struct.Struct('<ffffIB')
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Chunk:
-    """One answer. Actions are rows x columns; both are empty unless `status` is OK."""
+    """One reply. Actions are rows x columns; both are empty unless `status` is OK."""
 
     header: Header
     client_id: str
@@ -48,7 +48,7 @@ class Chunk:
 
 
 class ReplySummary(NamedTuple):
-    """What a router needs to know of a chunk that it forwards unread."""
+    """The fields of a chunk that a router reads before it forwards the bytes."""
 
     start: Envelope
     seed: int
@@ -85,7 +85,7 @@ def encode(chunk: Chunk) -> bytes:
 
 
 def decode(raw: bytes) -> Chunk:
-    """Return the answer whose arrays are views of `raw`. Raises Malformed."""
+    """Return the chunk, whose arrays are views of `raw`. Raises Malformed."""
     reader = CdrReader(raw)
     start, seed, times, status_text, slot, policy = _read_before_actions(reader)
     queue_wait_ms, processing_ms, inference_ms, load, superseded, status = times
@@ -110,13 +110,13 @@ def decode(raw: bytes) -> Chunk:
 
 
 def read_reply_summary(raw: bytes) -> ReplySummary:
-    """Read what comes before the actions. Raises Malformed."""
+    """Read the fields before the actions. Raises Malformed."""
     start, seed, times, _, slot, policy = _read_before_actions(CdrReader(raw))
     return ReplySummary(start, seed, times[-1], slot, policy, *times[:3])
 
 
 def _read_before_actions(reader: CdrReader) -> tuple[Envelope, int, tuple, str, str, str]:
-    """Return who and which, the seed, what TIMES holds, text, slot and policy."""
+    """Return envelope, seed, the fields of TIMES, status text, slot and policy."""
     start = read_envelope_fields(reader)
     if start.header.msg_type != MsgType.CHUNK:
         raise Malformed(

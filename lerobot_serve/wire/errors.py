@@ -1,11 +1,11 @@
-"""The two ways in which a message can be wrong: the peer's fault and ours."""
+"""Errors of messages: received ones of a peer, and our own before sending."""
 
 
 class Malformed(ValueError):
     """
-    What a peer sent cannot be used.
+    A received message that cannot be used.
 
-    `reason` is one word of a fixed list, for counters; the text says what was found and what is
+    `reason` is one word of a fixed list, for counters; the text has the value found and the value
     allowed.
     """
 
@@ -15,4 +15,4 @@ class Malformed(ValueError):
 
 
 class Unencodable(ValueError):
-    """What we were asked to send breaks the contract; raised before a byte leaves."""
+    """A message to send that breaks the contract; raised before a byte is sent."""

@@ -1,10 +1,10 @@
 """
-What a robot executed, told with each of its requests: the extension 'lerobot_serve.executed'.
+Report executed actions with each request of a robot: the extension 'lerobot_serve.executed'.
 
-A router learns from it how the robot is doing and which rows of which chunk it really played; a
-policy server does not look at it. The bytes: one for the version, three unused, then the fields of
-HEAD, a RUN for each run, and the rows of all runs one after the other as float32. Bytes behind
-them are ignored. What was told with a request that is lost is lost too.
+A router reads from it the health of the robot and the executed rows of each chunk; a policy server
+ignores it. The bytes: one for the version, three unused, then the fields of HEAD, a RUN for each
+run, and the rows of all runs in sequence as float32. Trailing bytes are ignored. A report is lost
+with its request.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ KEY = 'lerobot_serve.executed'
 VERSION = 1
 # four seconds of a fast robot; requests come more often
 ROWS_LIMIT = 256
-# the rows of a request, whatever the robot, leave room for a run a row
+# for any robot, the rows of a request leave room for one run per row
 VALUES_LIMIT = EXTENSION_BYTES_LIMIT // 8
 
 # version, oldest age, actions, fallbacks, trips, stalls, dropped rows, columns, runs
@@ -37,8 +37,8 @@ AFTER_PAUSE = 1
 @dataclass(frozen=True, slots=True, eq=False)
 class ExecutedRun:
     """
-    Consecutive rows of one chunk as they were commanded: float32, rows x actions. Between the run
-    before and one that is `after_pause` something else was commanded, or nothing.
+    Consecutive rows of one chunk as commanded: float32, rows x actions. `after_pause`: other
+    commands, or none, came between the previous run and this one.
     """
 
     seq: int
@@ -51,11 +51,11 @@ class ExecutedRun:
 @dataclass(frozen=True, slots=True, eq=False)
 class ExecutionReport:
     """
-    Counted since the edge process started: `actions` are the commands sent, `fallbacks` those of
-    them that a rung of the ladder commanded because there was nothing to play, `trips` what the
-    cage judged other than PASS, `dropped_rows` the rows never told because they were too many.
+    Counts since the start of the edge process: `actions` are the commands sent, `fallbacks` those
+    of a rung of the ladder because the queue was empty, `trips` the commands with a cage result
+    other than PASS, `dropped_rows` the rows that exceeded the report.
 
-    Since the last request: the age of the oldest action played, and the `runs`, oldest first.
+    Since the last request: the age of the oldest executed action, and the `runs`, oldest first.
     """
 
     actions: int = 0
@@ -68,7 +68,7 @@ class ExecutionReport:
 
 
 def rows_limit(columns: int) -> int:
-    """Return how many rows of so many actions one request may tell of."""
+    """Return the maximum number of rows in one report, for rows of `columns` actions."""
     return min(ROWS_LIMIT, VALUES_LIMIT // max(1, columns))
 
 
@@ -81,7 +81,9 @@ def encode(executed: ExecutionReport) -> Extension:
             raise Unencodable(f'a run must be rows of {columns} actions, got {run.rows.shape}')
     rows = sum(len(run.rows) for run in runs)
     if rows > rows_limit(columns):
-        raise Unencodable(f'{rows} rows were executed, at most {rows_limit(columns)} are told')
+        raise Unencodable(
+            f'{rows} rows were executed, at most {rows_limit(columns)} are allowed in a report'
+        )
     try:
         head = HEAD.pack(
             VERSION,
@@ -111,14 +113,14 @@ def encode(executed: ExecutionReport) -> Extension:
 
 
 def decode(extension: Extension) -> ExecutionReport:
-    """Return what was executed; it holds on to no message. Raises Malformed."""
+    """Return the report, as a copy of the message data. Raises Malformed."""
     return _read(bytes(extension.value))
 
 
 def find_execution_report(raw: bytes) -> ExecutionReport | None:
     """
-    Return what the bytes of an Observation tell, which is not opened for it; None when it tells
-    nothing, or in a version of later days. Raises Malformed.
+    Return the report in the bytes of an Observation without decoding the rest; None without a
+    report or with a newer version. Raises Malformed.
     """
     value = read_extension(raw, KEY)
     if value is None or (len(value) and value[0] > VERSION):
@@ -170,4 +172,4 @@ def _runs(data: bytes, run_count: int, columns: int) -> tuple[ExecutedRun, ...]:
 
 def _need(data: bytes, size: int) -> None:
     if len(data) < size:
-        raise Malformed('truncated', f'{KEY}: {size} bytes are needed, there are {len(data)}')
+        raise Malformed('truncated', f'{KEY}: {size} bytes are needed, got {len(data)}')

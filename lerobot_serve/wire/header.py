@@ -1,4 +1,4 @@
-"""The fixed header of every request and answer, and how to read it without opening the message."""
+"""The header of requests and replies; read and modify it without decoding the message."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Header:
     flags: int = 0
 
     def answer(self, flags: int) -> Header:
-        """Return the header of the chunk that answers: all echoed, with the server's own flags."""
+        """Return the header of the reply: all fields echoed, with the flags of the server."""
         return Header(
             self.seq,
             self.client_mono_ns,
@@ -40,7 +40,7 @@ class Header:
 
 
 class Envelope(NamedTuple):
-    """What a router needs to know of a message that it forwards unread."""
+    """The leading fields of a message, which a router reads before it forwards the bytes."""
 
     header: Header
     client_id: str
@@ -56,7 +56,7 @@ def read_envelope(raw: bytes) -> Envelope:
 
 
 def with_flags(raw: bytes, flags: int) -> bytes:
-    """Return a copy of the message in which these flags are set, too. Raises Malformed."""
+    """Return a copy of the message with these flags set in addition. Raises Malformed."""
     if len(raw) <= FLAGS_AT:
         raise Malformed('truncated', f'the message ends at byte {len(raw)}, within its header')
     view = memoryview(raw)

@@ -1,9 +1,9 @@
 """
-Frames <-> CameraImage content.
+Encode frames as CameraImage content, and decode them.
 
-Frames are RGB everywhere (height x width x channels), and simplejpeg takes and gives RGB: no
-channel is ever swapped. `Codec` threads: JPEG releases the GIL, so `encode_all` and `decode_all`
-work on the cameras in parallel.
+Frames are RGB everywhere (height x width x channels), and simplejpeg reads and writes RGB: no
+channel is swapped. JPEG releases the GIL, so `encode_all` and `decode_all` of ImageCodecPool work
+on the cameras in parallel.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def is_frame(frame: np.ndarray) -> bool:
 def encode_jpeg(name: str, frame: np.ndarray, quality: int) -> bytes:
     if frame.dtype != np.uint8:
         raise Unencodable(
-            f'camera {name}: JPEG holds 8 bits a channel, got {frame.dtype}; send it raw'
+            f'camera {name}: JPEG has 8 bits a channel, got {frame.dtype}; send it raw'
         )
     channels = frame.shape[2]
     try:
@@ -72,7 +72,7 @@ def encode_jpeg(name: str, frame: np.ndarray, quality: int) -> bytes:
         )
     except ValueError as error:
         raise Unencodable(
-            f'camera {name}: no JPEG of {frame.shape} at quality {quality} ({error})'
+            f'camera {name}: cannot encode {frame.shape} as JPEG at quality {quality} ({error})'
         ) from None
 
 
@@ -113,7 +113,7 @@ def decode_raw(image: Image) -> np.ndarray:
 
 
 def decode_jpeg(image: Image) -> np.ndarray:
-    """Check the size before decoding, so that a few bytes cannot ask for gigabytes."""
+    """Check the size before decoding: a small file may declare gigabytes of pixels."""
     try:
         height, width, _, _ = simplejpeg.decode_jpeg_header(image.data)
         if (height, width) != (image.height, image.width):
@@ -131,7 +131,7 @@ def decode_jpeg(image: Image) -> np.ndarray:
 
 class ImageCodecPool:
     """
-    Threads that encode or decode the cameras of one robot side by side; one owner thread calls it.
+    Threads that encode or decode the cameras of one robot in parallel; one owner thread calls it.
     """
 
     def __init__(self, threads: int) -> None:
@@ -157,6 +157,6 @@ class ImageCodecPool:
     def _map(self, function, items: list, *, parallel: bool) -> tuple:
         if self._pool and parallel and len(items) > 1:
             others = [self._pool.submit(function, item) for item in items[1:]]
-            # the caller does its share: a hand-over costs as much as a small image
+            # the caller processes one image itself: a hand-over costs as much as a small image
             return (function(items[0]), *(other.result() for other in others))
         return tuple(map(function, items))

@@ -1,4 +1,4 @@
-"""The pieces that an observation and a chunk are made of."""
+"""Encode and decode the parts of observations and chunks: actions, images, extensions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lerobot_serve.wire.cdr import CdrReader, CdrWriter
 from lerobot_serve.wire.errors import Malformed, Unencodable
 from lerobot_serve.wire.schema import Codec, ID_LIMIT, KEY_LIMIT
 
-# far above any robot, far below what would hurt a server
+# far above the need of any robot, far below a harmful size
 ACTION_VALUES_LIMIT = 1 << 20
 IMAGE_BYTES_LIMIT = 64 << 20
 IMAGES_LIMIT = 256
@@ -122,7 +122,7 @@ def read_extensions(reader: CdrReader) -> tuple[Extension, ...]:
 
 
 def find_extension(reader: CdrReader, key: str) -> np.ndarray | None:
-    """Return the bytes of the first one with this key, None when there is none."""
+    """Return the bytes of the first extension with this key, None without one."""
     for _ in range(reader.count(EXTENSIONS_LIMIT, 'extensions')):
         if reader.string(KEY_LIMIT, 'extension key') == key:
             return reader.block(EXTENSION_BYTES_LIMIT, 'extension')

@@ -1,4 +1,4 @@
-"""Observation.msg as an object, and its bytes."""
+"""Encode and decode Observation.msg."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ PROGRESS = struct.Struct('<IfI')
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Observation:
-    """One request, with `state` as observation_steps rows, oldest first."""
+    """One request; `state` has observation_steps rows, oldest first."""
 
     header: Header
     client_id: str
@@ -83,8 +83,8 @@ def encode(observation: Observation) -> bytes:
 
 def read_queue_remaining(raw: bytes) -> tuple[Envelope, float]:
     """
-    Return the start of a request and for how many seconds its robot can go on, unread beyond
-    that. Raises Malformed.
+    Return the envelope of a request and the remaining queue of its robot, without decoding the
+    rest. Raises Malformed.
     """
     reader = CdrReader(raw)
     start = read_envelope_fields(reader)
@@ -94,8 +94,8 @@ def read_queue_remaining(raw: bytes) -> tuple[Envelope, float]:
 
 def read_extension(raw: bytes, key: str) -> np.ndarray | None:
     """
-    Return the bytes of an extension, None when there is none with this key; all else, the images
-    too, stays unread. Raises Malformed.
+    Return the bytes of the extension with this key, None without one, without decoding the rest.
+    Raises Malformed.
     """
     reader = CdrReader(raw)
     *_, msg_type, _ = reader.unpack(HEADER_LAYOUT, align=8)

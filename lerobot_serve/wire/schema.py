@@ -1,10 +1,9 @@
 """
-The contract's numbers and its rule of versions.
+Enumerations, limits and version negotiation of the contract.
 
-A client names the newest version it speaks. A server accepts it when it lies in its own range; the
-version agreed on is the client's. Within a version, evolution is additive: new content goes into
-`extensions` (unknown keys are ignored), new flag bits are ignored by who does not know them, bytes
-behind the known fields are ignored.
+A client states the newest version it supports. A server accepts a version in its own range; both
+then use the client's. Within a version, evolution is additive: new content goes into `extensions`;
+unknown keys, unknown flag bits and trailing bytes are ignored.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ class Status(IntEnum):
 
 
 class StateClass(IntEnum):
-    """ServerStatus.state_class: what a policy remembers between two requests."""
+    """ServerStatus.state_class: the memory of a policy between requests."""
 
     CHUNK_STATELESS = 1
     NEEDS_HISTORY = 2
@@ -69,7 +68,7 @@ class StateClass(IntEnum):
 
 
 class SchemaVersionRefused(ValueError):
-    """The client's version lies outside the server's range; `is_client_newer` tells on which side."""
+    """The client's version is outside the server's range; `is_client_newer` gives the side."""
 
     def __init__(self, text: str, *, is_client_newer: bool) -> None:
         super().__init__(text)
@@ -77,16 +76,16 @@ class SchemaVersionRefused(ValueError):
 
 
 def negotiate_version(client_version: int) -> int:
-    """Return the version that both sides use. Raises SchemaRefused."""
+    """Return the version that both sides use. Raises SchemaVersionRefused."""
     if client_version > SCHEMA_VERSION:
         raise SchemaVersionRefused(
-            f'the client speaks schema version {client_version}, this server '
+            f'the client uses schema version {client_version}, this server supports '
             f'{SCHEMA_VERSION_MIN} to {SCHEMA_VERSION}; update the server or run an older client',
             is_client_newer=True,
         )
     if client_version < SCHEMA_VERSION_MIN:
         raise SchemaVersionRefused(
-            f'the client speaks schema version {client_version}, this server '
+            f'the client uses schema version {client_version}, this server supports '
             f'{SCHEMA_VERSION_MIN} to {SCHEMA_VERSION}; update the client',
             is_client_newer=False,
         )

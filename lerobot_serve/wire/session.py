@@ -1,4 +1,4 @@
-"""What a client asks for when it opens a session, and the ways in which that is refused."""
+"""The session request of a client, and the errors that reject it."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 from lerobot_serve.wire.schema import Codec, Refusal, SCHEMA_VERSION
 
-# of an ask: many sessions are remembered for long
+# limits of a session request: many sessions are kept for long
 SESSION_EXTENSIONS_LIMIT = 64
 SESSION_EXTENSION_BYTES_LIMIT = 1 << 16
 TAGS_LIMIT, TAG_KEY_LIMIT, TAG_VALUE_LIMIT = 16, 64, 128
 
 
 class SessionRefused(Exception):
-    """No session; `code` for machines, the text for people: what was asked, what is served."""
+    """Session rejected; `code` for programs, the text has the requested and the served value."""
 
     def __init__(self, code: Refusal, reason: str) -> None:
         super().__init__(reason)
@@ -21,12 +21,12 @@ class SessionRefused(Exception):
 
 
 class ServerUnreachable(Exception):
-    """The server did not answer; it may later."""
+    """The server did not respond; it may later."""
 
 
 @dataclass(frozen=True, slots=True)
 class CameraSpec:
-    """A camera as a robot has it or as a policy wants it; 0 means any size."""
+    """A camera of a robot or a camera input of a policy; 0 means any size."""
 
     name: str
     height: int = 0
@@ -54,42 +54,43 @@ class SessionRequest:
     rtc_execution_horizon: int = 0
     codec: int = Codec.JPEG
     answer_within_s: float = 0.0
-    # labels for logs and traces, which change nothing; key and value of each
+    # (key, value) labels for logs and traces, without any other effect
     tags: tuple[tuple[str, str], ...] = ()
-    # key and bytes of each; who does not know a key passes it on or ignores it
+    # (key, bytes); an unknown key is forwarded or ignored
     extensions: tuple[tuple[str, bytes], ...] = ()
 
 
-def format_tags(ask: SessionRequest) -> str:
-    """Return the labels of a robot as logs and traces show them."""
-    return ', '.join(f'{key}={value}' for key, value in ask.tags)
+def format_tags(session_request: SessionRequest) -> str:
+    """Return the tags as one text for logs and traces."""
+    return ', '.join(f'{key}={value}' for key, value in session_request.tags)
 
 
 def aspect_ratio_warning(name: str, given: tuple[int, int], wanted: tuple[int, int]) -> str:
     """
-    Return what an operator should know of a camera of another aspect ratio than in training.
+    Return a warning for a camera with another aspect ratio than in training, empty for none.
 
-    Both are height and width, 0 where unknown; the text is empty where there is nothing to say.
+    Both sizes are height and width, 0 where unknown.
     """
     (height, width), (wanted_height, wanted_width) = given, wanted
     if not (height and wanted_height) or height * wanted_width == width * wanted_height:
         return ''
     return (
-        f'{name} is {height}x{width} on the robot and was {wanted_height}x{wanted_width} in '
-        'training: the picture will be stretched'
+        f'camera {name}: {height}x{width} on the robot, {wanted_height}x{wanted_width} in '
+        'training; the aspect ratio differs, so the image is stretched'
     )
 
 
 def check_client_id_is_free(
-    known: SessionRequest, ask: SessionRequest, silent_ns: int, grace_ns: int
+    known: SessionRequest, session_request: SessionRequest, silent_ns: int, grace_ns: int
 ) -> None:
     """
-    Raise Refused when the open session of this name is another robot's that was heard less than
-    `grace_ns` ago; `silent_ns` is how long ago it was.
+    Raise SessionRefused when another robot with this client_id sent a message less than `grace_ns`
+    ago; `silent_ns` is the time since its last message.
     """
-    if known.instance != ask.instance and silent_ns < grace_ns:
+    if known.instance != session_request.instance and silent_ns < grace_ns:
         raise SessionRefused(
             Refusal.NAME_IN_USE,
-            f'another robot called {ask.client_id!r} was heard {silent_ns / 1e9:.1f} s ago; '
-            f'give each robot its own client_id, or try again after {grace_ns / 1e9:g} s',
+            f'client_id {session_request.client_id!r} is in use by another robot, active '
+            f'{silent_ns / 1e9:.1f} s ago; give each robot its own client_id, or retry after '
+            f'{grace_ns / 1e9:g} s',
         )

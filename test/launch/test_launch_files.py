@@ -15,15 +15,15 @@ files = pytest.mark.parametrize('file', FILES, ids=lambda file: file.name)
 
 
 def calls(file: Path, name: str) -> Iterator[str]:
-    """Yield the first argument of every call of launching.NAME."""
+    """Yield the first argument of every call of launch_support.NAME."""
     for found in ast.walk(ast.parse(file.read_text())):
-        if isinstance(found, ast.Call) and ast.unparse(found.func) == f'launching.{name}':
+        if isinstance(found, ast.Call) and ast.unparse(found.func) == f'launch_support.{name}':
             yield found.args[0].value
 
 
 def executables() -> set[str]:
     return set(
-        re.findall(r"'(\w+) = lerobot_serve\.start:", (REPOSITORY / 'setup.py').read_text())
+        re.findall(r"'(\w+) = lerobot_serve\.entry_points:", (REPOSITORY / 'setup.py').read_text())
     )
 
 
@@ -39,7 +39,7 @@ def test_it_compiles(file):
 
 @files
 def test_it_starts_only_executables_that_are_installed(file):
-    started = set(calls(file, 'node'))
+    started = set(calls(file, 'node_action'))
     assert started
     assert started <= executables()
 
@@ -53,4 +53,4 @@ def test_its_parameter_files_exist(file):
 
 @files
 def test_it_knows_its_own_name(file):
-    assert list(calls(file, 'description')) == [file.name]
+    assert list(calls(file, 'launch_description')) == [file.name]

@@ -96,7 +96,7 @@ SPLIT = launch_support.parameter_overrides(RouterParameters, 'split_percent')[0]
 SERVERS = launch_support.parameter_overrides(EdgeParameters, 'servers')[0]
 PLAN = launch_support.parameter_overrides(RouterParameters, 'canary.plan')[0]
 PATH_A = launch_support.parameter_overrides(
-    ServerParameters, 'policy_path', form='{}_a', about='slot a: '
+    ServerParameters, 'policy_path', form='{}_a', prefix_text='slot a: '
 )[0]
 SESSIONS_A = launch_support.parameter_overrides(ServerParameters, 'max_sessions', form='{}_a')[0]
 
@@ -120,12 +120,12 @@ def test_every_argument_has_a_description_and_a_default(file):
 def test_a_description_has_unit_bounds_and_what_empty_means():
     assert SPLIT.declare().description == (
         'Share of the episodes that goes to slot a; applies to new episodes only [%]; '
-        'in [0, 100]. Empty: what params_file says.'
+        'in [0, 100]. Empty: the value in params_file.'
     )
 
 
 def test_a_description_says_what_is_taken_for_an_empty_argument():
-    (namespace,) = launch_support.launch_options('namespace', empty='client_id')
+    (namespace,) = launch_support.launch_options('namespace', empty_text='client_id')
     assert namespace.declare().description == (
         'Namespace of all nodes, for example robot_1 or cell_2. Empty: client_id.'
     )
@@ -181,7 +181,7 @@ def test_a_wrong_value_of_a_slot_is_refused_with_the_name_of_the_argument():
 
 def test_an_unknown_argument_is_refused(monkeypatch):
     monkeypatch.setattr(sys, 'argv', ['ros2', 'launch', 'lerobot_serve', 'some.launch.py'])
-    with pytest.raises(ParameterError, match='robot is no argument of some'):
+    with pytest.raises(ParameterError, match='robot is not an argument of some'):
         launch_support.check_known_arguments(
             'some.launch.py', ['robots:=1', 'robot:=2'], ['robots']
         )

@@ -51,7 +51,7 @@ class ChangeLog:
     def _tell(self, change: ConnectionChange) -> None:
         words = f'{change.before.name} -> {change.after.name}'
         text = f'{words}: {change.reason}' if change.reason else words
-        self._throttle.say(self._level(change.after), words, text)
+        self._throttle.emit(self._level(change.after), words, text)
 
     def _level(self, state: ConnectionState) -> Log:
         if state == ConnectionState.DEAD:
@@ -67,7 +67,7 @@ class ChangeLog:
         waits = standing.state in (ConnectionState.CONNECTING, ConnectionState.RECONNECTING)
         if waits and self._reason and standing.reason != self._reason:
             text = f'{standing.state.name}: {standing.reason}'
-            self._throttle.say(self._warn, standing.reason, text)
+            self._throttle.emit(self._warn, standing.reason, text)
 
     def _log_problems(self, troubles: Counter[str]) -> None:
         """At once what goes wrong for the first time, the rest once in a period."""

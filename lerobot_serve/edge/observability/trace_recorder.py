@@ -141,7 +141,7 @@ class EdgeTraceRecorder(EdgeListener):
     def _pictures(self, images: tuple[Image, ...]) -> DeferredFields:
         """Return what the thread that writes makes of the images."""
         size = sum(memoryview(image.data).nbytes for image in images)
-        return DeferredFields(lambda: {'images': self._redaction.pictures(images)}, size)
+        return DeferredFields(lambda: {'images': self._redaction.image_records(images)}, size)
 
     def _answered(self, now_ns: int, episode_id: str, chunk: Chunk) -> None:
         self._outcomes.answered(episode_id, chunk.slot, chunk.policy)
@@ -234,9 +234,9 @@ def make_edge_recorder(
         node=node,
         role='edge',
         clock=clock,
-        tell=tell,
+        log_warning=tell,
         redaction=redaction,
-        more={'client_id': client_id, 'fps': robot.fps, 'limits': limits},
+        extra_parameters={'client_id': client_id, 'fps': robot.fps, 'limits': limits},
     )
     if writer is None:
         return None

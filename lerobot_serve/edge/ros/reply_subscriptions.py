@@ -43,7 +43,7 @@ class ReplySubscriptions:
         self._names = {s: node.resolve_topic_name(topic) for s, topic in self._topics.items()}
         for server, topic in self._topics.items():
             self._lanes.add(topic, qos.ACTION_CHUNK, on_chunk)
-            self._lanes.watch(topic, partial(on_liveliness, server))
+            self._lanes.watch_liveliness(topic, partial(on_liveliness, server))
             self._lanes.add(f'{server}/{NO_SESSION_TOPIC}', qos.NO_SESSION, on_no_session)
 
     def topic(self, server: str) -> str:

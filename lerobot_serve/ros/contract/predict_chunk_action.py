@@ -1,7 +1,7 @@
 """
-The action PredictChunk: one observation in, one chunk out, for callers that do not stream.
+Offer the action PredictChunk: one observation in, one chunk out, for clients that do not stream.
 
-The executor takes goals; a coroutine waits for each answer, so that no thread does.
+The executor accepts goals; a coroutine awaits each reply, so that no thread blocks.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ MAX_TURNS = 1000
 
 class PredictChunkAction:
     """
-    `predict` deposits a request and returns its key, `withdraw` takes one back that still waits,
-    which may have to be awaited, `position` counts those in front. The answer may come from any
-    thread; what was taken back has none.
+    `submit` queues a request and returns its key; `cancel` removes one that still waits, and its
+    result may have to be awaited; `queue_position` counts the requests ahead. Any thread may
+    deliver the reply; a cancelled request has none.
     """
 
     def __init__(
-        self, node: Node, predict: Submit, withdraw: Cancel, position: Callable[[], int]
+        self, node: Node, submit: Submit, cancel: Cancel, queue_position: Callable[[], int]
     ) -> None:
         self._node = node
-        self._predict, self._withdraw, self._position = predict, withdraw, position
-        self._waiting: dict[bytes, tuple[str, ExecutorFuture]] = {}
-        self._told = threading.Condition()
+        self._submit, self._cancel, self._queue_position = submit, cancel, queue_position
+        self._in_flight: dict[bytes, tuple[str, ExecutorFuture]] = {}
+        self._replied = threading.Condition()
         self._last_reply_s = -math.inf
         self._numbers = count(1)
         self._server = SteadyClockActionServer(
@@ -59,55 +59,55 @@ class PredictChunkAction:
             self._execute,
             callback_group=ReentrantCallbackGroup(),
             goal_callback=lambda _: GoalResponse.ACCEPT,
-            cancel_callback=self._cancel,
+            cancel_callback=self._on_cancel,
             result_timeout=RESULT_KEPT_S,
             **qos.ACTION_SERVICES,
         )
 
     def wait_until_replied(self, timeout_s: float) -> bool:
-        """Wait until every goal has its result; False when that took too long. Any thread."""
-        with self._told:
-            told = self._told.wait_for(lambda: not self._waiting, timeout_s)
+        """Wait until every goal has its result; return False after the timeout. Any thread."""
+        with self._replied:
+            is_done = self._replied.wait_for(lambda: not self._in_flight, timeout_s)
             arrived_s = self._last_reply_s + RESULT_DELIVERY_S
-        # nobody says when a result has arrived, and it would be lost with this process
-        time.sleep(max(0.0, arrived_s - time.monotonic()) if told else 0)
-        return told
+        # the arrival of a result is not reported, and the result would be lost with this process
+        time.sleep(max(0.0, arrived_s - time.monotonic()) if is_done else 0)
+        return is_done
 
     async def _execute(self, goal: ServerGoalHandle) -> PredictChunk.Result:
-        answer = ExecutorFuture(self._node.executor)
+        reply = ExecutorFuture(self._node.executor)
         name = bytes(goal.goal_id.uuid)
-        goal.publish_feedback(PredictChunk.Feedback(queue_position=self._position()))
+        goal.publish_feedback(PredictChunk.Feedback(queue_position=self._queue_position()))
         try:
             raw = observation_bytes(goal.request, next(self._numbers))
         except (Malformed, Unencodable) as error:
-            self._node.get_logger().warning(f'PredictChunk refused: {error}')
+            self._node.get_logger().warning(f'PredictChunk goal rejected: {error}')
             goal.abort()
             return rejected_result(str(error))
-        self._waiting[name] = self._predict(raw, answer.set_result), answer
-        chunk = await answer
+        self._in_flight[name] = self._submit(raw, reply.set_result), reply
+        chunk = await reply
         if chunk is None:
             await wait_for_executor(lambda: goal.is_cancel_requested)
         result = finish_goal(goal, chunk)
-        with self._told:
-            del self._waiting[name]
+        with self._replied:
+            del self._in_flight[name]
             self._last_reply_s = time.monotonic()
-            self._told.notify_all()
+            self._replied.notify_all()
         return result
 
-    async def _cancel(self, goal: ServerGoalHandle) -> CancelResponse:
-        """What the policy works on already is answered instead."""
-        key, answer = self._waiting.get(bytes(goal.goal_id.uuid), ('', None))
-        withdrawn = self._withdraw(key) if answer else False
-        if not isinstance(withdrawn, bool):
-            withdrawn = await withdrawn
-        if not withdrawn:
+    async def _on_cancel(self, goal: ServerGoalHandle) -> CancelResponse:
+        """Reject the cancel request when the policy has begun; the goal gets its chunk."""
+        key, reply = self._in_flight.get(bytes(goal.goal_id.uuid), ('', None))
+        is_cancelled = self._cancel(key) if reply else False
+        if not isinstance(is_cancelled, bool):
+            is_cancelled = await is_cancelled
+        if not is_cancelled:
             return CancelResponse.REJECT
-        answer.set_result(None)
+        reply.set_result(None)
         return CancelResponse.ACCEPT
 
 
 def finish_goal(goal: ServerGoalHandle, chunk: Chunk | ActionChunk | None) -> PredictChunk.Result:
-    """End a goal as its answer says; None is the answer of one that was cancelled."""
+    """End a goal with the outcome of its reply; None stands for a cancelled goal."""
     if chunk is None:
         goal.canceled()
         return PredictChunk.Result()
@@ -120,7 +120,7 @@ def finish_goal(goal: ServerGoalHandle, chunk: Chunk | ActionChunk | None) -> Pr
 
 
 def observation_bytes(goal: PredictChunk.Goal, number: int) -> bytes:
-    """Return the observation as the data path has it. Raises Malformed and Unencodable."""
+    """Return the CDR bytes of the observation. Raises Malformed and Unencodable."""
     message = goal.observation
     message.header.msg_type = int(MsgType.OBSERVATION)
     message.header.schema_version = message.header.schema_version or SCHEMA_VERSION
@@ -129,13 +129,13 @@ def observation_bytes(goal: PredictChunk.Goal, number: int) -> bytes:
 
 
 def rejected_result(text: str) -> PredictChunk.Result:
-    """Return the result of a goal that is no observation."""
+    """Return the result of a goal with an invalid observation."""
     chunk = ActionChunk(status=int(Status.BAD_OBSERVATION), status_text=text[:TEXT_LIMIT])
     return PredictChunk.Result(chunk=chunk)
 
 
 class ExecutorYield:
-    """Awaiting it lets the executor do something else once."""
+    """Awaiting it yields to the executor once."""
 
     def __await__(self):
         yield
@@ -143,8 +143,8 @@ class ExecutorYield:
 
 async def wait_for_executor(condition: Callable[[], bool]) -> None:
     """
-    Wait for what another task of the executor does at once: rclpy marks a goal as being cancelled
-    only after the cancel callback has returned.
+    Wait for another task of the executor: rclpy marks a goal as being cancelled only after the
+    cancel callback has returned.
     """
     for _ in range(MAX_TURNS):
         if condition():

@@ -1,4 +1,4 @@
-"""The topics on which clients wait for their chunks: one publisher for each, as long as needed."""
+"""Publish chunks on the reply topics of clients: one publisher for each topic in use."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lerobot_serve.ros.contract.session_messages import create_reply_publisher
 
 
 class ReplyPublishers:
-    """The control thread opens and keeps; any thread sends and asks."""
+    """The control thread opens and closes topics; any thread sends and queries."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
@@ -23,7 +23,7 @@ class ReplyPublishers:
         self._lock = threading.Lock()
 
     def open(self, topic: str) -> None:
-        """Be able to publish on a client's topic. Raises Refused."""
+        """Create the publisher of a client's topic. Raises SessionRefused."""
         if topic not in self._publishers:
             publisher = create_reply_publisher(self._node, topic)
             with self._lock:
@@ -31,10 +31,10 @@ class ReplyPublishers:
 
     def send(self, topic: str, raw: bytes, is_wanted: Callable[[], bool] = lambda: True) -> bool:
         """
-        Publish the bytes of a chunk; False when the topic is no longer open.
+        Publish the bytes of a chunk; return False when the topic is not open.
 
-        `is_wanted` is asked under the lock: once `keep` has returned, nothing is on its way that
-        was not wanted before.
+        `is_wanted` is called under the lock: after `retain` has returned, no unwanted chunk is
+        sent.
         """
         with self._lock:
             publisher = self._publishers.get(topic) if is_wanted() else None
@@ -43,19 +43,19 @@ class ReplyPublishers:
         return publisher is not None
 
     def has_subscriber(self, topic: str) -> bool:
-        """Return whether DDS knows of somebody who listens there."""
+        """Return whether the topic has a subscriber."""
         with self._lock:
             publisher = self._publishers.get(topic)
             return publisher is not None and publisher.get_subscription_count() > 0
 
-    def keep(self, topics: set[str]) -> None:
-        """Close all the others."""
+    def retain(self, topics: set[str]) -> None:
+        """Close all other topics."""
         with self._lock:
             for topic in self._publishers.keys() - topics:
                 self._node.destroy_publisher(self._publishers.pop(topic))
 
     def wait_until_delivered(self, timeout_s: float) -> bool:
-        """Wait until every listener has what was sent to it; False when that took too long."""
+        """Wait until all chunks are acknowledged; return False after the timeout."""
         deadline = time.monotonic() + timeout_s
         with self._lock:
             publishers = list(self._publishers.values())

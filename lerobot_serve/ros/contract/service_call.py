@@ -1,4 +1,4 @@
-"""Calling a service from a thread of one's own, always with a limit of time."""
+"""Call a service synchronously from a thread outside the executor, with a timeout."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ POLL_PERIOD_S = 0.1
 
 
 class ServiceCallFailed(Exception):
-    """No answer came; the text says whom was asked and how long."""
+    """No response; the text names the service and the timeout."""
 
 
 def call_service(
@@ -25,34 +25,33 @@ def call_service(
     timeout_s: float,
     stop: threading.Event | None = None,
     *,
-    offers: Callable[[], int] | None = None,
+    count_servers: Callable[[], int] | None = None,
 ) -> Any:
     """
-    Return the response. Any thread but the executor's, which has to run meanwhile. Raises
-    CallFailed.
+    Return the response. Any thread but the executor's, which must be spinning. Raises
+    ServiceCallFailed.
 
-    Ends early when `stop` is set by then: a closing node waits for no answer. `offers` tells how
-    many offer the service: with it, who comes meanwhile is asked, too. A server that was killed is
-    there for some seconds more, and its successor does not answer for it. The request must be one
-    that may arrive twice.
+    Ends early when `stop` is set. With `count_servers`, the number of discovered servers, the
+    request is sent again to each server that appears meanwhile: a killed server stays discovered
+    for some seconds and never responds. The request must then be idempotent.
     """
     if not client.wait_for_service(timeout_sec=min(timeout_s, 1.0)):
-        raise ServiceCallFailed(f'{client.srv_name} is not there')
-    answered: queue.SimpleQueue[Future] = queue.SimpleQueue()
+        raise ServiceCallFailed(f'{client.srv_name}: service not available')
+    completed: queue.SimpleQueue[Future] = queue.SimpleQueue()
     deadline = time.monotonic() + timeout_s
-    asked: list[Future] = []
-    there = -1
+    pending: list[Future] = []
+    servers = -1
     try:
         while (left_s := deadline - time.monotonic()) > 0 and not (stop and stop.is_set()):
-            before, there = there, offers() if offers else 0
-            if there > before:
-                asked.append(client.call_async(request))
-                asked[-1].add_done_callback(answered.put)
+            before, servers = servers, count_servers() if count_servers else 0
+            if servers > before:
+                pending.append(client.call_async(request))
+                pending[-1].add_done_callback(completed.put)
             with contextlib.suppress(queue.Empty):
-                return answered.get(
-                    timeout=min(left_s, POLL_PERIOD_S) if offers else left_s
+                return completed.get(
+                    timeout=min(left_s, POLL_PERIOD_S) if count_servers else left_s
                 ).result()
     finally:
-        for future in asked:
+        for future in pending:
             client.remove_pending_request(future)
-    raise ServiceCallFailed(f'{client.srv_name} did not answer within {timeout_s:g} s')
+    raise ServiceCallFailed(f'{client.srv_name}: no response within {timeout_s:g} s')

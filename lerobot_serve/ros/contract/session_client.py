@@ -1,6 +1,6 @@
 """
-The client's half of the contract: sessions by service, requests as bytes. Used by edge, router and
-bench.
+Client of one policy server or router: sessions by service, requests as bytes. Used by edge, router
+and benchmarks.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from lerobot_serve_interfaces.msg import Observation
 from lerobot_serve_interfaces.srv import CloseSession, GetStatus, OpenSession, ResetEpisode
 
 MATCH_POLL_S = 0.005
-# by then a new client has found who is there
+# a new client has discovered all servers after this time
 DISCOVERY_S = 2.0
 
 
 class SessionClient:
     """
-    Talks to one policy server or router. Any thread but the executor's may call; `send` any
-    thread.
+    The endpoints of one policy server or router. Any thread but the executor's may call; `send`
+    any thread.
     """
 
     def __init__(
@@ -44,19 +44,19 @@ class SessionClient:
         shadow: bool = False,
     ) -> None:
         """
-        `for_fleet` robots, as a router's, instead of one; `shadow` where `send_shadow` is needed.
+        `for_fleet`: requests of many robots, as in a router; `shadow`: `send_shadow` is used.
         """
         self.server = server
         self._node, self._stop = node, stop
-        self._found_by = time.monotonic() + DISCOVERY_S
+        self._discovery_deadline_s = time.monotonic() + DISCOVERY_S
         create = partial(node.create_client, qos_profile=qos.SERVICES)
         self._open = create(OpenSession, f'{server}/open_session')
-        self._offers = partial(node.count_services, self._open.srv_name)
+        self._count_servers = partial(node.count_services, self._open.srv_name)
         self._close = create(CloseSession, f'{server}/close_session')
         self._reset = create(ResetEpisode, f'{server}/reset_episode')
         self._status = create(GetStatus, f'{server}/get_status')
-        self._announced: Future | None = None
-        self._probed: Future | None = None
+        self._announced_future: Future | None = None
+        self._status_future: Future | None = None
         self._requests = node.create_publisher(
             Observation,
             f'{server}/observation',
@@ -71,71 +71,71 @@ class SessionClient:
 
     def is_there(self) -> bool:
         """
-        Return whether the service is found; it may have just gone. A client that is new says yes:
-        it has not found everybody yet.
+        Return whether the service is discovered; its server may have just ended. A new client
+        returns True until discovery has had its time.
         """
-        return self._open.service_is_ready() or time.monotonic() < self._found_by
+        return self._open.service_is_ready() or time.monotonic() < self._discovery_deadline_s
 
-    def open(self, ask: SessionRequest, timeout_s: float) -> OpenSession.Response:
-        """Return the reply of an open session. Raises Refused and Unreachable."""
-        # the same ask twice opens one session
-        reply = self._call(
-            self._open, message_from_session_request(ask), timeout_s, offers=self._offers
-        )
+    def open(self, session_request: SessionRequest, timeout_s: float) -> OpenSession.Response:
+        """Open a session and return the response. Raises SessionRefused and ServerUnreachable."""
+        # idempotent: the same request twice opens one session
+        message = message_from_session_request(session_request)
+        reply = self._call(self._open, message, timeout_s, count_servers=self._count_servers)
         if not reply.accepted:
             known = reply.code in tuple(Refusal)
             raise SessionRefused(Refusal(reply.code) if known else Refusal.NOT_READY, reply.reason)
         return reply
 
-    def close(self, ask: SessionRequest, timeout_s: float) -> CloseSession.Response:
-        """End a session. Raises Unreachable."""
-        request = CloseSession.Request(client_id=ask.client_id, session_epoch=ask.session_epoch)
+    def close(self, session_request: SessionRequest, timeout_s: float) -> CloseSession.Response:
+        """Close a session. Raises ServerUnreachable."""
+        request = CloseSession.Request(
+            client_id=session_request.client_id, session_epoch=session_request.session_epoch
+        )
         return self._call(self._close, request, timeout_s)
 
     def reset(self, request: ResetEpisode.Request, timeout_s: float) -> ResetEpisode.Response:
-        """Begin the next episode. Raises Unreachable."""
+        """Begin the next episode. Raises ServerUnreachable."""
         return self._call(self._reset, request, timeout_s)
 
     def announce(self, request: ResetEpisode.Request, on_refusal: Callable[[str], None]) -> None:
         """
-        Say that the next episode begins and wait for nothing: who is dead would cost the robot its
-        first action, and the episode's first request says the same. `on_refusal` is called by the
-        executor.
+        Announce the next episode without waiting: a dead server would delay the first action, and
+        the first request of the episode carries the same flag. The executor calls `on_refusal`.
         """
-        if self._announced:
-            # what nobody answered is not kept for ever
-            self._reset.remove_pending_request(self._announced)
-            self._announced = None
+        if self._announced_future:
+            # a request without a response must not stay pending for ever
+            self._reset.remove_pending_request(self._announced_future)
+            self._announced_future = None
         if self._reset.service_is_ready():
-            self._announced = self._reset.call_async(request)
-            self._announced.add_done_callback(partial(_tell_refusal, on_refusal))
+            self._announced_future = self._reset.call_async(request)
+            self._announced_future.add_done_callback(partial(_report_refusal, on_refusal))
 
-    def probe(self, on_answer: Callable[[], None]) -> None:
+    def probe(self, on_reply: Callable[[], None]) -> None:
         """
-        Ask for a sign of life and wait for nothing; `on_answer` is called by the executor. One
-        question at a time: what was asked before is not waited for any more.
+        Request the status without waiting; the executor calls `on_reply`. One request at a time:
+        a new one cancels the one before.
         """
         self._cancel_status_request()
         if self._status.service_is_ready():
-            self._probed = self._status.call_async(GetStatus.Request())
-            self._probed.add_done_callback(lambda _: on_answer())
+            self._status_future = self._status.call_async(GetStatus.Request())
+            self._status_future.add_done_callback(lambda _: on_reply())
 
     def _cancel_status_request(self) -> None:
-        """What nobody answered is not kept for ever."""
-        if self._probed:
-            self._status.remove_pending_request(self._probed)
-            self._probed = None
+        """A request without a response must not stay pending for ever."""
+        if self._status_future:
+            self._status.remove_pending_request(self._status_future)
+            self._status_future = None
 
     def status(self, timeout_s: float) -> GetStatus.Response:
-        """Return what is served and how it is doing. Raises Unreachable."""
+        """Return the status of the server. Raises ServerUnreachable."""
         return self._call(self._status, GetStatus.Request(), timeout_s)
 
     def wait_until_matched(self, publisher_count: Callable[[], int], timeout_s: float) -> bool:
         """
-        Wait until requests and answers have somebody at the other end; False when that took too
-        long.
+        Wait until request and reply topics are matched; return False after the timeout.
 
-        A service answers before its server's topics are found; what is sent by then is lost.
+        A service is available before the topics of its server are matched; messages sent until
+        then are lost.
         """
         deadline = time.monotonic() + timeout_s
         while not (self._are_read() and publisher_count()):
@@ -152,11 +152,11 @@ class SessionClient:
         self._requests.publish(raw)
 
     def send_shadow(self, raw: bytes) -> None:
-        """Publish the bytes of an Observation that may be lost, and slows nobody down."""
+        """Publish the bytes of an Observation, best effort: it may be lost and never blocks."""
         self._shadow_requests.publish(raw)
 
     def destroy_endpoints(self) -> None:
-        """Destroy all that was created on the node; once nobody uses it any more."""
+        """Destroy the clients and publishers; call it once no thread uses them."""
         for client in (self._open, self._close, self._reset, self._status):
             self._node.destroy_client(client)
         for publisher in self._publishers:
@@ -169,8 +169,8 @@ class SessionClient:
             raise ServerUnreachable(str(error)) from None
 
 
-def _tell_refusal(on_refusal: Callable[[str], None], answered: Future) -> None:
-    """Executor thread; who does not answer any more has no result."""
-    response = answered.result() if answered.exception() is None else None
+def _report_refusal(on_refusal: Callable[[str], None], completed: Future) -> None:
+    """Executor thread; a server that ended gives no result."""
+    response = completed.result() if completed.exception() is None else None
     if response and not response.acknowledged:
         on_refusal(response.text)

@@ -1,4 +1,4 @@
-"""Session messages <-> the plain objects of wire.session. Pure functions; any thread."""
+"""Convert session messages to and from the plain objects of wire.session. Pure; any thread."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from lerobot_serve_interfaces.msg import ActionChunk, DropCount, Extension
 from lerobot_serve_interfaces.msg import CameraSpec as CameraMessage
 from lerobot_serve_interfaces.srv import OpenSession
 
-# names of values, of actions or of cameras; each has at most ID_LIMIT bytes
+# number of state, action or camera names; each name has at most ID_LIMIT bytes
 NAMES_LIMIT = 1024
 TEXT_LIMITS = {
     'client_id': ID_LIMIT,
@@ -37,24 +37,24 @@ TEXT_LIMITS = {
     'task': TASK_LIMIT,
 }
 CHUNK_TYPE = 'lerobot_serve_interfaces/msg/ActionChunk'
-# where a server answers robots whose session it does not know; they have no topic there
+# reply topic for robots with an unknown session, which have no reply topic
 NO_SESSION_TOPIC = 'no_session'
 NO_EVENTS = PublisherEventCallbacks(use_default_callbacks=False)
 
 
-def session_request_from_message(request: OpenSession.Request) -> SessionRequest:
+def session_request_from_message(message: OpenSession.Request) -> SessionRequest:
     """
-    Return the plain form. Raises Refused.
+    Return the plain form. Raises SessionRefused.
 
-    Checks what the middleware does not: bounds, and bytes that were no UTF-8 (rclpy turns them
-    into replacement characters, under which two names could become one).
+    Checks what the middleware does not: bounds, and invalid UTF-8 (rclpy replaces it, so that two
+    names could collide).
     """
     for field, limit in TEXT_LIMITS.items():
-        check_text(field, getattr(request, field), limit)
+        check_text(field, getattr(message, field), limit)
     names = {
-        'state_names': request.state_names,
-        'action_names': request.action_names,
-        'cameras': [camera.name for camera in request.cameras],
+        'state_names': message.state_names,
+        'action_names': message.action_names,
+        'cameras': [camera.name for camera in message.cameras],
     }
     for field, texts in names.items():
         if len(texts) > NAMES_LIMIT:
@@ -65,39 +65,39 @@ def session_request_from_message(request: OpenSession.Request) -> SessionRequest
         for text in texts:
             check_text(field, text, ID_LIMIT)
     return SessionRequest(
-        request.client_id,
-        request.instance,
-        request.session_epoch,
-        request.reply_topic,
-        tuple(request.state_names),
-        tuple(request.action_names),
-        tuple(CameraSpec(c.name, c.height, c.width, c.channels) for c in request.cameras),
-        request.fps,
-        request.schema_version,
-        request.robot_type,
-        request.policy,
-        request.task,
-        request.wants_rtc,
-        request.rtc_execution_horizon,
-        request.codec,
-        request.answer_within_s,
-        read_tags(request.tags),
-        read_extensions(request.extensions),
+        message.client_id,
+        message.instance,
+        message.session_epoch,
+        message.reply_topic,
+        tuple(message.state_names),
+        tuple(message.action_names),
+        tuple(CameraSpec(c.name, c.height, c.width, c.channels) for c in message.cameras),
+        message.fps,
+        message.schema_version,
+        message.robot_type,
+        message.policy,
+        message.task,
+        message.wants_rtc,
+        message.rtc_execution_horizon,
+        message.codec,
+        message.answer_within_s,
+        read_tags(message.tags),
+        read_extensions(message.extensions),
     )
 
 
 def check_text(field: str, text: str, limit: int) -> None:
-    """Raise Refused for a text over its bound, or that was no UTF-8."""
+    """Raise SessionRefused for a text over its bound or with invalid UTF-8."""
     if len(text.encode('utf-8', 'replace')) > limit:
         raise SessionRefused(
-            Refusal.BAD_NAME, f'{field} has {len(text)} characters, {limit} are allowed'
+            Refusal.BAD_NAME, f'{field} has {len(text)} characters, at most {limit} are allowed'
         )
     if '\ufffd' in text:
         raise SessionRefused(Refusal.BAD_NAME, f'{field} is not UTF-8')
 
 
 def read_tags(messages: list[KeyValue]) -> tuple[tuple[str, str], ...]:
-    """Return key and value of each label. Raises Refused for what a log line cannot hold."""
+    """Return key and value of each tag. Raises SessionRefused for unprintable or long tags."""
     tags = tuple((message.key, message.value) for message in messages)
     if len(tags) > TAGS_LIMIT:
         raise SessionRefused(
@@ -114,12 +114,12 @@ def read_tags(messages: list[KeyValue]) -> tuple[tuple[str, str], ...]:
 
 
 def read_extensions(messages: list[Extension]) -> tuple[tuple[str, bytes], ...]:
-    """Return key and bytes of each. Raises Refused for more than a session may keep."""
+    """Return key and bytes of each extension. Raises SessionRefused beyond the limits."""
     if len(messages) > SESSION_EXTENSIONS_LIMIT:
         raise SessionRefused(
             Refusal.BAD_REQUEST,
-            f'extensions has {len(messages)} entries, {SESSION_EXTENSIONS_LIMIT} are allowed; send '
-            'fewer',
+            f'extensions has {len(messages)} entries, {SESSION_EXTENSIONS_LIMIT} are allowed; '
+            'send fewer',
         )
     for message in messages:
         key, size = message.key, len(message.value)
@@ -131,38 +131,41 @@ def read_extensions(messages: list[Extension]) -> tuple[tuple[str, bytes], ...]:
         if size > SESSION_EXTENSION_BYTES_LIMIT:
             raise SessionRefused(
                 Refusal.BAD_REQUEST,
-                f'extension {key!r} has {size} bytes, {SESSION_EXTENSION_BYTES_LIMIT} are allowed; '
-                'send less',
+                f'extension {key!r} has {size} bytes, {SESSION_EXTENSION_BYTES_LIMIT} are '
+                'allowed; send less',
             )
     return tuple((message.key, bytes(message.value)) for message in messages)
 
 
-def message_from_session_request(ask: SessionRequest) -> OpenSession.Request:
-    """Return the message."""
+def message_from_session_request(session_request: SessionRequest) -> OpenSession.Request:
+    """Return the request message of OpenSession."""
     return OpenSession.Request(
-        client_id=ask.client_id,
-        instance=ask.instance,
-        session_epoch=ask.session_epoch,
-        reply_topic=ask.reply_topic,
-        state_names=list(ask.state_names),
-        action_names=list(ask.action_names),
-        cameras=camera_messages(ask.cameras),
-        fps=float(ask.fps),
-        schema_version=ask.schema_version,
-        robot_type=ask.robot_type,
-        policy=ask.policy,
-        task=ask.task,
-        wants_rtc=ask.wants_rtc,
-        rtc_execution_horizon=ask.rtc_execution_horizon,
-        codec=int(ask.codec),
-        answer_within_s=float(ask.answer_within_s),
-        tags=[KeyValue(key=key, value=value) for key, value in ask.tags],
-        extensions=[Extension(key=key, value=array('B', value)) for key, value in ask.extensions],
+        client_id=session_request.client_id,
+        instance=session_request.instance,
+        session_epoch=session_request.session_epoch,
+        reply_topic=session_request.reply_topic,
+        state_names=list(session_request.state_names),
+        action_names=list(session_request.action_names),
+        cameras=camera_messages(session_request.cameras),
+        fps=float(session_request.fps),
+        schema_version=session_request.schema_version,
+        robot_type=session_request.robot_type,
+        policy=session_request.policy,
+        task=session_request.task,
+        wants_rtc=session_request.wants_rtc,
+        rtc_execution_horizon=session_request.rtc_execution_horizon,
+        codec=int(session_request.codec),
+        answer_within_s=float(session_request.answer_within_s),
+        tags=[KeyValue(key=key, value=value) for key, value in session_request.tags],
+        extensions=[
+            Extension(key=key, value=array('B', value))
+            for key, value in session_request.extensions
+        ],
     )
 
 
 def check_topic_type(node: Node, topic: str) -> None:
-    """Raise Refused for a topic on which another process sends or awaits something else."""
+    """Raise SessionRefused for a topic that another process uses with another type."""
     ends = (
         *node.get_publishers_info_by_topic(topic),
         *node.get_subscriptions_info_by_topic(topic),
@@ -171,13 +174,12 @@ def check_topic_type(node: Node, topic: str) -> None:
     if others:
         raise SessionRefused(
             Refusal.BAD_NAME,
-            f'reply_topic {topic!r} carries {", ".join(others)}; chunks are not sent there: '
-            'listen on a topic of your own',
+            f'reply_topic {topic!r} has the type {", ".join(others)}; use a topic of your own',
         )
 
 
 def camera_messages(cameras: Iterable) -> list[CameraMessage]:
-    """Return messages of anything with name, height, width and channels."""
+    """Return a message for each object with name, height, width and channels."""
     return [
         CameraMessage(name=c.name, height=c.height, width=c.width, channels=c.channels)
         for c in cameras
@@ -190,11 +192,10 @@ def drop_count_messages(drops: dict[str, int]) -> list[DropCount]:
 
 def create_reply_publisher(node: Node, topic: str) -> Publisher:
     """
-    Return a publisher of chunks on a topic that a client named. Raises Refused.
+    Return a publisher of chunks on the reply topic of a client. Raises SessionRefused.
 
-    It has none of rclpy's warnings of readers that do not fit: an executor looks at every such
-    event each time it wakes, and a fleet has hundreds of these topics. Who does not fit is found
-    to have no listener.
+    It has no incompatible-QoS event: an executor checks every such event each time it wakes, and a
+    fleet has hundreds of these topics. An incompatible client shows as a topic without subscriber.
     """
     if not is_reply_topic(topic):
         raise SessionRefused(
@@ -208,7 +209,7 @@ def create_reply_publisher(node: Node, topic: str) -> Publisher:
             ActionChunk, topic, qos.ACTION_CHUNK, event_callbacks=NO_EVENTS
         )
     except Exception as error:
-        # whatever rcl dislikes, for example a topic that carries another type here
+        # any error of rcl, for example a topic that has another type in this process
         raise SessionRefused(
             Refusal.BAD_NAME, f'reply_topic {topic!r} cannot carry chunks: {error}'
         ) from error

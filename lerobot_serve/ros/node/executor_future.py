@@ -1,4 +1,4 @@
-"""What a coroutine of the executor awaits and another thread brings."""
+"""A future that a coroutine of the executor awaits and another thread completes."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from rclpy.task import Future
 
 
 class ExecutorFuture(Future):
-    """Any thread sets the result or the exception, or lets `keep` do so."""
+    """Any thread sets the result or the exception, directly or with `complete_with`."""
 
     def __init__(self, executor: Executor) -> None:
         super().__init__(executor=executor)
-        # rclpy looks at what a coroutine awaits only when something else wakes it
+        # rclpy resumes a waiting coroutine only when the executor wakes
         self._wake = executor.wake
 
     def set_result(self, result: Any) -> None:
@@ -25,8 +25,8 @@ class ExecutorFuture(Future):
         super().set_exception(exception)
         self._wake()
 
-    def keep(self, work: Callable[[], Any]) -> None:
-        """Take what `work` returns or raises."""
+    def complete_with(self, work: Callable[[], Any]) -> None:
+        """Set the result or the exception of `work`."""
         try:
             result = work()
         except Exception as error:

@@ -1,7 +1,7 @@
 """
-A steady beat for a thread of its own.
+Run a thread at a fixed rate.
 
-Missed beats are skipped and counted, never replayed: a robot must not be sent two commands at
+Missed cycles are skipped and counted, never replayed: a robot must not receive two commands at
 once.
 """
 
@@ -23,11 +23,11 @@ class FixedRateLoop:
 
     @property
     def due_ns(self) -> int:
-        """When the next beat is due, by its clock."""
+        """When the next cycle is due, by the clock of the loop."""
         return self._next_ns
 
     def wait(self, stop: threading.Event) -> bool:
-        """Sleep until the next beat; return False when `stop` was set."""
+        """Sleep until the next cycle; return False when `stop` is set."""
         left_ns = self._next_ns - self._clock()
         if left_ns > 0 and stop.wait(left_ns / 1e9):
             return False

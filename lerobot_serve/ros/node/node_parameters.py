@@ -1,8 +1,8 @@
 """
-A node's parameters: declared from their dataclass, checked by it, changed all or nothing.
+Declare and check the parameters of a node from its dataclass; changes apply all or none.
 
-ROS changes parameters in the executor thread, the node its own in any. `current` may be read from
-any thread, since it is replaced as a whole.
+ROS sets parameters in the executor thread, the node its own in any thread. `current` may be read
+by any thread, since it is replaced as a whole.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ ROS_TYPES = {
 
 
 class _Change(threading.local):
-    """What this thread changes: whether the node itself does, and why it must be refused."""
+    """The change that this thread makes: whether it is the node's own, and why it is rejected."""
 
     is_own = False
     refusal: ParameterError | None = None
 
 
 class NodeParameters(Generic[T]):
-    """Declares a dataclass of parameters on a node and keeps its current value."""
+    """Declares a dataclass of parameters on a node and holds the current values."""
 
     def __init__(
         self,
@@ -61,11 +61,11 @@ class NodeParameters(Generic[T]):
         check: Callable[[T, T], None] | None = None,
     ) -> None:
         """
-        Raise ParameterError for a value or name from the command line or a file that is wrong.
+        Raise ParameterError for an invalid value or name from the command line or a file.
 
-        `is_unconfigured` tells whether parameters `on_configure` may change now. `check` is given
-        the present values and those that somebody wants; it may raise ParameterError, and then
-        nothing changes.
+        `is_unconfigured` returns whether `on_configure` parameters may change now. `check`
+        receives the current and the requested values; when it raises ParameterError, nothing
+        changes.
         """
         self._node, self._is_unconfigured, self._check = node, is_unconfigured, check
         self._change, self._applying = _Change(), threading.Lock()
@@ -79,7 +79,7 @@ class NodeParameters(Generic[T]):
         self.current: T = build_parameters(parameters, given)
         for spec in self._specs.values():
             self._declare(spec, getattr(self.current, spec.field))
-        node.add_pre_set_parameters_callback(self._typed)
+        node.add_pre_set_parameters_callback(self._convert_types)
         node.add_on_set_parameters_callback(self._validate)
         node.add_post_set_parameters_callback(self._apply)
 
@@ -96,7 +96,7 @@ class NodeParameters(Generic[T]):
                 spec.name, value, parameter_descriptor(spec), ignore_override=True
             )
             return
-        # of an empty list rclpy could not tell what it is a list of
+        # rclpy cannot infer the element type of an empty list
         any_type = ParameterDescriptor(dynamic_typing=True)
         self._node.declare_parameter(spec.name, [], any_type, ignore_override=True)
         self._node.set_descriptor(spec.name, parameter_descriptor(spec), EMPTY_LIST)
@@ -105,10 +105,10 @@ class NodeParameters(Generic[T]):
         """Call `listener` with the new value after each accepted change."""
         self._listeners.append(listener)
 
-    def set(self, **values: object) -> None:
+    def set_own(self, **values: object) -> None:
         """
-        Change what the node itself decides, by field: all or nothing, seen by everybody who
-        watches parameters, and without asking `check`. Raises ParameterError.
+        Change parameters by field on behalf of the node: all or none, published as parameter
+        events, without calling `check`. Raises ParameterError.
         """
         named = {spec.field: spec for spec in self._specs.values()}
         wanted = [_as_parameter(named[field], value) for field, value in values.items()]
@@ -120,15 +120,16 @@ class NodeParameters(Generic[T]):
         if not result.successful:
             raise ParameterError(result.reason)
 
-    def _ours(self, wanted: list[Parameter]) -> dict[str, object]:
+    def _own_values(self, wanted: list[Parameter]) -> dict[str, object]:
         return {p.name: p.value for p in wanted if p.name in self._specs}
 
-    def _typed(self, wanted: list[Parameter]) -> list[Parameter]:
+    def _convert_types(self, wanted: list[Parameter]) -> list[Parameter]:
         """
-        Return what is wanted in the declared types, which never change: 2 for a double is 2.0.
+        Return the requested values in the declared types, which never change: 2 for a double is
+        2.0.
 
-        A value that has no such type stands as the present one, and `_validate` refuses it with a
-        text that names the parameter; rclpy's own text would not.
+        A value that cannot be converted is replaced by the current one, and `_validate` rejects
+        the change with a text that names the parameter; rclpy's own text does not.
         """
         self._change.refusal = None
         return [self._as_declared(each) for each in wanted]
@@ -144,32 +145,32 @@ class NodeParameters(Generic[T]):
             return _as_parameter(spec, getattr(self.current, spec.field))
 
     def _validate(self, wanted: list[Parameter]) -> SetParametersResult:
-        ours = self._ours(wanted)
+        own = self._own_values(wanted)
         try:
             if self._change.refusal:
                 raise self._change.refusal
-            new = with_changes(self.current, ours, unconfigured=self._is_unconfigured())
-            if self._check and ours and not self._change.is_own:
+            new = with_changes(self.current, own, unconfigured=self._is_unconfigured())
+            if self._check and own and not self._change.is_own:
                 self._check(self.current, new)
         except ParameterError as error:
             return SetParametersResult(successful=False, reason=str(error))
         return SetParametersResult(successful=True)
 
     def _apply(self, accepted: list[Parameter]) -> None:
-        ours = self._ours(accepted)
-        if ours:
-            # the node may change its own in another thread
+        own = self._own_values(accepted)
+        if own:
+            # the node may change its own parameters in another thread
             with self._applying:
-                new = with_changes(self.current, ours, unconfigured=self._is_unconfigured())
+                new = with_changes(self.current, own, unconfigured=self._is_unconfigured())
                 self.current = new
             for listener in self._listeners:
                 listener(new)
 
 
 def _as_parameter(spec: ParameterSpec, value: object) -> Parameter:
-    """Raises ParameterError."""
+    """Return the checked value as a ROS parameter. Raises ParameterError."""
     value = spec.check(value)
-    # of an empty list rclpy could not tell what it is a list of
+    # rclpy cannot infer the element type of an empty list
     return Parameter(spec.name, ROS_TYPES[spec.kind], list(value) if spec.kind is tuple else value)
 
 
@@ -178,7 +179,7 @@ def _is_standard(name: str) -> bool:
 
 
 def parameter_descriptor(spec: ParameterSpec) -> ParameterDescriptor:
-    """Return the descriptor that `ros2 param describe` and rqt show."""
+    """Return the descriptor for `ros2 param describe` and rqt."""
     unit = f' [{spec.unit}]' if spec.unit else ''
     descriptor = ParameterDescriptor(
         name=spec.name,

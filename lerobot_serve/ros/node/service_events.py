@@ -1,4 +1,4 @@
-"""Services that tell on a topic what they were asked and what they answered."""
+"""Publish the requests and responses of services as service events."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from lerobot_serve.ros import qos
 
 def enable_service_events(node: Node, service: Service) -> None:
     """
-    Publish requests and replies on NAME/_service_event, as ROS 2 does it, so that a bag holds them
-    and can play them again. Executor or main thread.
+    Publish requests and responses on NAME/_service_event, the ROS 2 service introspection, so that
+    a bag can record and replay them. Executor or main thread.
     """
     service.configure_introspection(
         node.get_clock(), qos.SERVICE_EVENTS, ServiceIntrospectionState.CONTENTS

@@ -1,7 +1,7 @@
 """
-What `use_sim_time` means to our nodes: stamps follow /clock, everything else runs in real time.
+Handle `use_sim_time`: stamps follow /clock, everything else runs in real time.
 
-A node that cannot follow it refuses it with a sentence, at start and live.
+A node that does not support it rejects it with the reason, at start and live.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from lerobot_serve.entry_points import UserError
 
 SIM_TIME = 'use_sim_time'
 COMPARE_S = 2.0
-# so much faster or slower than real time is a simulator that keeps up
+# relative deviation from real time that counts as real time
 TOLERANCE = 0.1
 
 
 class Pace(Enum):
-    """How fast simulated time passes, against the monotonic clock."""
+    """Pace of simulated time against the monotonic clock."""
 
     REAL_TIME = auto()
     STOPPED = auto()
@@ -31,7 +31,7 @@ class Pace(Enum):
 
 
 def pace(simulated_ns: int, steady_ns: int) -> Pace:
-    """Return how fast simulated time has passed; `steady_ns` is positive."""
+    """Return the pace of simulated time; `steady_ns` is positive."""
     if simulated_ns == 0:
         return Pace.STOPPED
     is_real = abs(simulated_ns / steady_ns - 1) <= TOLERANCE
@@ -39,15 +39,15 @@ def pace(simulated_ns: int, steady_ns: int) -> Pace:
 
 
 class SimTimeMonitor:
-    """Built in the main thread; rclpy calls it in the executor thread."""
+    """Checks `use_sim_time` and warns about its pace. Main thread builds it; executor calls it."""
 
     def __init__(self, node: Node, steady: Clock, refusal: str) -> None:
         """
         Raise UserError for a wrong value of `use_sim_time`.
 
-        `refusal` says why the node cannot have it, empty where it can.
+        `refusal` is the reason why the node does not support it, empty where it does.
         """
-        self._node, self._steady, self._why_not = node, steady, refusal
+        self._node, self._steady, self._refusal = node, steady, refusal
         self._timer: Timer | None = None
         self._before: tuple[int, int] | None = None
         self._pace = Pace.REAL_TIME
@@ -66,8 +66,8 @@ class SimTimeMonitor:
 
     def _refused(self, wanted: list[Parameter]) -> str:
         for value in (each.value for each in wanted if each.name == SIM_TIME):
-            if value and self._why_not:
-                return f'{SIM_TIME} must be false for {self._node.get_name()}: {self._why_not}'
+            if value and self._refusal:
+                return f'{SIM_TIME} must be false for {self._node.get_name()}: {self._refusal}'
         return ''
 
     def _follow(self, accepted: list[Parameter]) -> None:
@@ -79,7 +79,7 @@ class SimTimeMonitor:
                 self._timer = self._node.create_timer(COMPARE_S, self._compare)
 
     def _compare(self) -> None:
-        """Warn once when simulated time begins to pass at another pace than real time."""
+        """Warn once when the pace of simulated time changes."""
         clocks = self._node.get_clock(), self._steady
         simulated_ns, steady_ns = (clock.now().nanoseconds for clock in clocks)
         before, self._before = self._before, (simulated_ns, steady_ns)
@@ -90,6 +90,6 @@ class SimTimeMonitor:
         if known is self._pace:
             return
         self._node.get_logger().warning(
-            f'{SIM_TIME}: /clock runs at {passed_ns / real_ns:.2f} of real time. Stamps follow '
-            'it; control steps, ages, limits and episodes run in real time'
+            f'{SIM_TIME}: /clock runs at {passed_ns / real_ns:.2f}x real time. Only stamps '
+            'follow it; control steps, ages, limits and episodes run in real time'
         )

@@ -1,9 +1,9 @@
 """
-Nodes whose timers and action servers run on the monotonic clock.
+Run timers and action servers of nodes on the monotonic clock.
 
-rclpy runs both on the node's ROS clock. They stop when the system clock steps back, and with
-`use_sim_time` as long as no /clock arrives. Here the ROS clock stamps messages and nothing else:
-with `use_sim_time` only stamps follow the simulator.
+rclpy runs both on the node's ROS clock, where they stop when the system clock steps back, and with
+`use_sim_time` while no /clock arrives. Here the ROS clock only stamps messages: with
+`use_sim_time` only stamps follow the simulator.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from lerobot_serve.ros.node.sim_time import SIM_TIME, SimTimeMonitor
 
 
 def steady_clock() -> Clock:
-    """Return a clock that neither the system clock nor a simulator changes."""
+    """Return a clock that neither the system clock nor a simulator affects."""
     return Clock(clock_type=ClockType.STEADY_TIME)
 
 
 class SteadyClockNode(Node):
     """
-    A node whose timers are steady. Built in the main thread.
+    A node whose timers run on the steady clock. Built in the main thread.
 
-    `sim_time_refusal` says why a node takes no `use_sim_time`; empty where it does.
+    `sim_time_refusal` is the reason why a node rejects `use_sim_time`; empty where it accepts it.
     """
 
     sim_time_refusal = ''
@@ -53,13 +53,13 @@ class SteadyClockNode(Node):
         clock: Clock | None = None,
         **options: Any,
     ) -> Timer:
-        """Return a timer as rclpy does, on the steady clock where none is given."""
+        """Return a timer, on the steady clock unless another is given."""
         clock = clock or steady_clock()
         return super().create_timer(timer_period_sec, callback, callback_group, clock, **options)
 
 
 class _SteadyClockOf:
-    """A node, but for its clock, while an action server is built on it."""
+    """Proxy of a node with a steady clock, on which an action server is built."""
 
     def __init__(self, node: Node) -> None:
         self._node, self._clock = node, steady_clock()
@@ -72,11 +72,11 @@ class _SteadyClockOf:
 
 
 class SteadyClockActionServer(ActionServer):
-    """An action server that keeps results for a steady time; the ROS clock stamps its goals."""
+    """An action server with a steady result timeout; the ROS clock stamps its goals."""
 
     def __init__(self, node: Node, *arguments: Any, **options: Any) -> None:
         """`arguments` and `options` are those of rclpy's ActionServer."""
-        # rcl reads this clock as long as the server lives
+        # rcl reads this clock for the lifetime of the server
         self._steady = _SteadyClockOf(node)
         super().__init__(self._steady, *arguments, **options)
         self._node = node

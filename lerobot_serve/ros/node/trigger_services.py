@@ -1,4 +1,4 @@
-"""Services std_srvs/Trigger, each answered with what its function returns. The executor thread."""
+"""Offer std_srvs/Trigger services backed by functions. Executor thread."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from functools import partial
 from rclpy.node import Node
 from std_srvs.srv import Trigger
 
-# whether something was done, and what is so now
+# returns success, and the message of the response
 TriggerHandler = Callable[[], tuple[bool, str]]
 
 
-def create_trigger_services(node: Node, acts: dict[str, TriggerHandler]) -> None:
-    """Create a service below the node's name for each."""
-    for name, act in acts.items():
-        node.create_service(Trigger, f'~/{name}', partial(_answer, act))
+def create_trigger_services(node: Node, handlers: dict[str, TriggerHandler]) -> None:
+    """Create one service in the private namespace of the node for each handler."""
+    for name, handler in handlers.items():
+        node.create_service(Trigger, f'~/{name}', partial(_respond, handler))
 
 
-def _answer(
-    act: TriggerHandler, _: Trigger.Request, response: Trigger.Response
+def _respond(
+    handler: TriggerHandler, _: Trigger.Request, response: Trigger.Response
 ) -> Trigger.Response:
-    response.success, response.message = act()
+    response.success, response.message = handler()
     return response

@@ -1,22 +1,22 @@
 """
-Keep freed megabytes instead of giving them back to the system.
+Keep freed memory in the process instead of returning it to the system.
 
-An image message is allocated and freed for every request. With its defaults glibc gives blocks
-of that size back at once, and the next request pays a page fault for each 4 KiB again: 110 to
-240 faults a request at two 480x640 JPEG cameras, none with these settings.
+An image message is allocated and freed for every request. By default glibc returns blocks of that
+size at once, and the next request takes a page fault for each 4 KiB: 110 to 240 faults a request
+with two 480x640 JPEG cameras, none with these settings.
 """
 
 from __future__ import annotations
 
 import ctypes
 
-# of glibc's malloc.h; both are needed, one alone changes nothing
+# from glibc's malloc.h; both are needed, one alone has no effect
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3
 KEPT_BYTES, LARGE_BLOCK_BYTES = 256 << 20, 32 << 20
 
 
 def keep_freed_memory() -> bool:
-    """Return True where the allocator understood. Main thread, before others start."""
+    """Return True where the allocator supports it. Main thread, before others start."""
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):

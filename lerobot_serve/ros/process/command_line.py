@@ -1,9 +1,9 @@
 """
-The command line of a node's executable: help, and refusal of every word that ROS would pass over.
+The command line of a node's executable: print help and reject arguments that ROS would ignore.
 
 rclpy ignores words before `--ros-args`, parameters addressed to another node, and parameter files
-without an entry for this node. A person who typed them believes that they hold. Plain functions;
-the main thread calls them before the node is built.
+without an entry for this node. The user would take them for applied. Plain functions; the main
+thread calls them before the node is built.
 """
 
 from __future__ import annotations
@@ -27,27 +27,29 @@ PARAMETER, REMAP, FILE = ('-p', '--param'), ('-r', '--remap'), '--params-file'
 NODE_RULES, NAMESPACE_RULE = ('__node', '__name'), '__ns'
 WIDTH = 28
 DESCRIPTIONS = {
-    'policy_server': 'Serve one learned policy on one device to robots.',
-    'edge_controller': 'Control one robot: ask servers for actions, play them within its limits.',
-    'policy_router': 'Route requests of robots to the servers of two slots; watch a canary.',
-    'sim_robot': 'Simulate an arm with two cameras, to try servers without a robot.',
+    'policy_server': 'Serve one policy on one device.',
+    'edge_controller': (
+        'Control one robot: request actions from servers and execute them within its limits.'
+    ),
+    'policy_router': 'Route requests to the replicas of two slots and run canary rollouts.',
+    'sim_robot': 'Simulate an arm with two cameras.',
 }
 
 
 @dataclass(frozen=True, slots=True)
 class NodeCommand:
-    """One executable: its name, which is also that of its node, and its parameters."""
+    """One executable: its name, which is also the node name, and its parameters."""
 
     name: str
     parameters: type
 
 
-def is_help_requested(words: Sequence[str]) -> bool:
-    return any(word in HELP for word in words)
+def is_help_requested(arguments: Sequence[str]) -> bool:
+    return any(argument in HELP for argument in arguments)
 
 
 def help_text(command: NodeCommand) -> str:
-    """Return what `--help` prints."""
+    """Return the output of `--help`."""
     lines = [
         f'usage: {command.name} [--help] [--ros-args [-p NAME:=VALUE ...] [--params-file FILE]',
         '         [-r __ns:=/NAMESPACE] [-r FROM:=TO] [--log-level LEVEL]]',
@@ -71,9 +73,9 @@ def _entry(spec: ParameterSpec) -> Iterator[str]:
     yield f'  {"":<{WIDTH}} {spec.text}{bound}'
 
 
-def check_arguments(command: NodeCommand, words: Sequence[str]) -> None:
-    """Raise UserError for a word without effect; what rcl refuses is left to rcl."""
-    foreign, ros = split_arguments(words)
+def check_arguments(command: NodeCommand, arguments: Sequence[str]) -> None:
+    """Raise UserError for an argument without effect; rcl reports what it rejects itself."""
+    foreign, ros = split_arguments(arguments)
     if foreign:
         raise UserError(_unknown(command, foreign))
     path = node_path(command, ros)
@@ -84,10 +86,10 @@ def check_arguments(command: NodeCommand, words: Sequence[str]) -> None:
             _check_file(Path(value), path)
 
 
-def split_arguments(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the words outside and inside of `--ros-args ... --`."""
+def split_arguments(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the arguments outside and inside of `--ros-args ... --`."""
     foreign, ros, inside = [], [], False
-    for word in words:
+    for word in arguments:
         if word == BEGIN:
             inside = True
         elif inside and word == END:
@@ -98,7 +100,7 @@ def split_arguments(words: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def option_values(ros: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Give each option that takes a value, with its value."""
+    """Yield each option that takes a value, with its value."""
     valued = (*PARAMETER, *REMAP, FILE)
     for option, value in pairwise(ros):
         if option in valued:
@@ -106,7 +108,7 @@ def option_values(ros: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def node_path(command: NodeCommand, ros: Sequence[str]) -> str:
-    """Return the full name that the node will have."""
+    """Return the full name of the node after remapping."""
     name, namespace = command.name, ''
     for option, rule in option_values(ros):
         source, _, target = rule.partition(':=')
@@ -129,7 +131,7 @@ def _unknown(command: NodeCommand, foreign: list[str]) -> str:
 
 
 def _hint(word: str, foreign: list[str], names: list[str]) -> str:
-    """Return the parameter that a word may have meant, as ROS takes it; empty for none."""
+    """Return the ROS form of the parameter closest to a word; empty for none."""
     key, _, value = re.sub(':?=', '\0', word, count=1).partition('\0')
     plain = re.sub(r'[-.]', '_', key.strip('-'))
     flat = {name.replace('.', '_'): name for name in names}
@@ -147,28 +149,27 @@ def _check_address(value: str, path: str) -> None:
     address, _, _ = value.partition(':=')[0].rpartition(':')
     if address and not matches_node(address, path):
         raise UserError(
-            f'-p {value} is for the node {address}, and this one is {path}: it would have no '
-            f'effect; leave `{address}:` out'
+            f'-p {value} addresses the node {address}, this node is {path}; remove `{address}:`'
         )
 
 
 def _check_file(file: Path, path: str) -> None:
-    """Raise UserError for a parameter file that holds nothing for the node."""
+    """Raise UserError for a parameter file without an entry for the node."""
     try:
         content = yaml.safe_load(file.read_text('utf-8'))
     except (OSError, ValueError, yaml.YAMLError):
-        # rcl says what is wrong with it
+        # rcl reports the error
         return
     entries = list(_entries(content, ''))
     if entries and not any(matches_node(entry, path) for entry in entries):
         raise UserError(
-            f'the parameter file {file} holds nothing for {path}, only for {", ".join(entries)}: '
-            'it would have no effect; correct the name there, or leave the file out'
+            f'parameter file {file} has no entry for {path}, only for {", ".join(entries)}; '
+            'correct the node name in the file, or omit the file'
         )
 
 
 def _entries(content: Any, place: str) -> Iterator[str]:
-    """Give the names of the nodes that a parameter file has something for."""
+    """Yield the node names of the entries of a parameter file."""
     if not isinstance(content, dict):
         return
     for key, value in content.items():
@@ -179,7 +180,7 @@ def _entries(content: Any, place: str) -> Iterator[str]:
 
 
 def matches_node(entry: str, path: str) -> bool:
-    """Return whether an entry of a parameter file, with its wildcards, is for a node."""
+    """Return whether an entry of a parameter file, wildcards included, matches a node."""
     return _matches(entry.strip('/').split('/'), path.strip('/').split('/'))
 
 

@@ -1,8 +1,9 @@
 """
-Is Fast DDS set up for camera-sized messages, and if not, what will be lost?
+Configure Fast DDS for camera-sized messages and warn when the configuration has no effect.
 
-`use_profile` names the profile that ships in config/ before the middleware starts; `complaint`
-looks at what the middleware really did, in the memory map of this process. Main thread, at start.
+`apply_shipped_profile` sets the profile in config/ before the middleware starts;
+`own_shared_memory_warning` checks the effective segment size in the memory map of this process.
+Main thread, at start.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ import re
 
 from ament_index_python.packages import get_package_share_directory, PackageNotFoundError
 
-# Fast DDS 3, from Kilted on, has other names for the variable and for what stands in the profile,
-# and takes nothing of a profile in which one name is the older one
+# Fast DDS 3, from Kilted on, renamed the variable and profile elements, and ignores a profile that
+# uses one of the older names
 PROFILES = {
     'FASTRTPS_DEFAULT_PROFILES_FILE': 'fastdds.xml',
     'FASTDDS_DEFAULT_PROFILES_FILE': 'fastdds_3.xml',
@@ -27,12 +28,12 @@ SEGMENT_BYTES = 8 << 20
 SEGMENT = re.compile(
     r'^([0-9a-f]+)-([0-9a-f]+) .*(/dev/shm/fast(?:rtps|dds)_[0-9a-f]+)(?: \(deleted\))?$', re.M
 )
-# a participant holds this file open, and locked, as long as its segment lives
+# a participant holds this file open and locked for the lifetime of its segment
 LOCK_FILE_SUFFIX = '_el'
 LOST_IMAGES_TEXT = (
-    'images of 500 KB and more will be lost or late. Unset FASTRTPS_DEFAULT_PROFILES_FILE and '
-    'FASTDDS_DEFAULT_PROFILES_FILE to use the profile of this package, or give yours a '
-    'shared-memory transport with a segment_size of 8388608'
+    'images of 500 KB and more may be lost or delayed. Unset FASTRTPS_DEFAULT_PROFILES_FILE and '
+    'FASTDDS_DEFAULT_PROFILES_FILE to use the profile of this package, or set segment_size to '
+    '8388608 in the shared-memory transport of your profile'
 )
 
 
@@ -46,14 +47,14 @@ def shipped_profile() -> Path | None:
 
 
 def profile_variable() -> str:
-    """Return the variable in which this distribution's Fast DDS looks for a profile."""
+    """Return the environment variable of the profile for this distribution's Fast DDS."""
     return PROFILE_VARIABLES[
         0 if os.environ.get('ROS_DISTRO', 'jazzy') in FASTDDS_2_DISTRIBUTIONS else 1
     ]
 
 
 def apply_shipped_profile() -> None:
-    """Name the shipped profile to Fast DDS, unless the user has named one. Before rclpy starts."""
+    """Set the shipped profile unless the user has set one. Before rclpy starts."""
     profile = shipped_profile()
     if profile and not any(os.environ.get(name) for name in PROFILE_VARIABLES):
         os.environ[profile_variable()] = str(profile)
@@ -63,41 +64,41 @@ def segment_bytes(memory_map: str, open_files: Collection[str]) -> int:
     """
     Return the size of this process's own largest shared-memory segment of Fast DDS, 0 without one.
 
-    `memory_map` is its /proc/PID/maps, where also the segments of others are that it reads from.
+    `memory_map` is its /proc/PID/maps, which also lists the segments of peers.
     """
     sizes = [
         int(end, 16) - int(begin, 16)
         for begin, end, path in SEGMENT.findall(memory_map)
         if path + LOCK_FILE_SUFFIX in open_files
     ]
-    # with ROS_AUTOMATIC_DISCOVERY_RANGE=LOCALHOST a second, small one is made and not used
+    # ROS_AUTOMATIC_DISCOVERY_RANGE=LOCALHOST creates a second, small and unused segment
     return max(sizes, default=0)
 
 
 def shared_memory_warning(middleware: str, memory_map: str, open_files: Collection[str]) -> str:
     """
-    Return what is wrong and what it will cost, or nothing. `middleware` is the RMW in use, the
-    rest as in `segment_bytes`.
+    Return a warning with its consequence and remedy, empty when all is well. `middleware` is the
+    RMW in use, the rest as in `segment_bytes`.
     """
     if 'fastrtps' not in middleware:
         return (
-            f'{middleware} is in use; this package is tuned for rmw_fastrtps_cpp, so check '
-            'yourself that images arrive (ros2 topic hz)'
+            f'{middleware} is in use; this package is tuned for rmw_fastrtps_cpp. Check that '
+            'images arrive (ros2 topic hz)'
         )
     size = segment_bytes(memory_map, open_files)
     if size < SEGMENT_BYTES:
         return (
             f'the shared-memory segment of Fast DDS has {size >> 10} KiB, '
-            f'{SEGMENT_BYTES >> 10} are needed: {LOST_IMAGES_TEXT}'
+            f'{SEGMENT_BYTES >> 10} KiB are needed: {LOST_IMAGES_TEXT}'
         )
     return ''
 
 
 def list_open_files() -> set[str]:
-    """Return the paths of the files that this process has open; none where the system hides it."""
+    """Return the paths of the open files of this process; none where the system hides them."""
     paths = set()
     for link in Path('/proc/self/fd').glob('*'):
-        # a file may be closed meanwhile, by any thread
+        # another thread may close a file meanwhile
         with contextlib.suppress(OSError):
             paths.add(os.readlink(link).removesuffix(' (deleted)'))
     return paths
@@ -112,5 +113,5 @@ def read_memory_map() -> str:
 
 
 def own_shared_memory_warning(middleware: str) -> str:
-    """Return the complaint about this process."""
+    """Return the warning about this process."""
     return shared_memory_warning(middleware, read_memory_map(), list_open_files())

@@ -1,12 +1,11 @@
 """
-The process around a node: context, executor, threads, signals, and an exit that leaves nothing
-behind.
+Run a node in its process: context, executor, threads, signals and an orderly shutdown.
 
 One thread waits for SIGINT or SIGTERM, the main thread for `stop_requested`. One thread spins the
-executor, whose callbacks only deposit. A node's other threads are started here too, so that one
-place ends them: what it registered with `before_shutdown` is called while all still runs, `stop` is
-set, each thread is joined with a bound, and only then is the node destroyed. A thread that fails
-ends the process with its error and exit status 1; of a UserError one line is printed.
+executor, whose callbacks only enqueue. All other threads of a node are started here too. Shutdown
+calls the `before_shutdown` callbacks while everything runs, sets `stop`, joins each thread with a
+timeout and then destroys the node. A thread that fails ends the process with its error and exit
+status 1; a UserError is printed as one line.
 """
 
 from __future__ import annotations
@@ -42,23 +41,23 @@ SPIN_S = 1.0
 
 class RobustExecutor(SingleThreadedExecutor):
     """
-    Goes on when another thread destroys what it was about to wait for; rclpy's own ends with an
-    error then.
+    Continues when another thread destroys an entity of the wait set; rclpy's own executor raises
+    an error.
     """
 
     def __del__(self) -> None:
-        """One that was not shut down may outlive the context, which took its handles along."""
+        """An executor without shutdown may outlive the context and its handles."""
         with contextlib.suppress(InvalidHandle):
             super().__del__()
 
     def wait_for_ready_callbacks(self, *arguments: Any, **named: Any) -> Any:
-        """Return what is to be done next; called by rclpy."""
+        """Return the next ready callback; called by rclpy."""
         while True:
             with contextlib.suppress(InvalidHandle):
                 return super().wait_for_ready_callbacks(*arguments, **named)
 
     def _take_waitable(self, waitable: Any) -> Any:
-        """Return how to do it; None, as for everything else, for what is gone by now."""
+        """Return the callback of a waitable; None when it is destroyed by now."""
         with contextlib.suppress(InvalidHandle):
             return super()._take_waitable(waitable)
 
@@ -75,7 +74,7 @@ class NodeRuntime:
         self.stop_requested = threading.Event()
         self.stop = threading.Event()
         self.failure: BaseException | None = None
-        self.hanging = False
+        self.has_hanging_threads = False
         self.context = rclpy.Context()
         try:
             rclpy.init(
@@ -84,21 +83,21 @@ class NodeRuntime:
                 signal_handler_options=SignalHandlerOptions.NO,
             )
         except Exception as error:
-            # rcl reports a bad command line or parameter file with types of its own
+            # rcl raises its own types for an invalid command line or parameter file
             raise UserError(
-                'the command line or a parameter file is wrong: '
+                'invalid command line or parameter file: '
                 f'{readable_rcl_error(str(error)) or type(error).__name__}'
             ) from error
         self.executor = RobustExecutor(context=self.context)
         self._starters: list[Callable[[], None]] = []
-        self._farewells: list[Callable[[], None]] = []
+        self._shutdown_callbacks: list[Callable[[], None]] = []
         self._closers: list[Callable[[], None]] = []
         self._adding = threading.Lock()
         self._threads: list[threading.Thread] = []
         self._wakes: list[tuple[threading.Thread, Callable[[], None]]] = []
 
     def add(self, node: Node) -> None:
-        """Let the executor serve the node, and complain when images will be lost."""
+        """Add the node to the executor, and warn when images may be lost."""
         self.executor.add_node(node)
         text = fastdds_profile.own_shared_memory_warning(rclpy.get_rmw_implementation_identifier())
         if text:
@@ -110,11 +109,11 @@ class NodeRuntime:
         """
         Start and return a thread that runs `target` until `stop` is set. Any thread.
 
-        `wake` is called after `stop` is set, for a target that waits for something else.
+        `wake` is called after `stop` is set, for a target that waits for another condition.
         """
         thread = threading.Thread(target=self._guarded, args=(target,), name=name, daemon=True)
         with self._adding:
-            # a node that is configured again and again must not keep all that it had before
+            # drop finished threads: a node may be configured many times
             self._threads = [*(each for each in self._threads if each.is_alive()), thread]
             self._wakes = [each for each in self._wakes if each[0].is_alive()]
             if wake:
@@ -128,20 +127,20 @@ class NodeRuntime:
         """
         self._starters.append(starter)
 
-    def before_shutdown(self, farewell: Callable[[], None]) -> None:
-        """Call `farewell` in the main thread before the end, with everything still running."""
-        self._farewells.append(farewell)
+    def before_shutdown(self, callback: Callable[[], None]) -> None:
+        """Call `callback` in the main thread before the shutdown, with all threads running."""
+        self._shutdown_callbacks.append(callback)
 
     def on_close(self, closer: Callable[[], None]) -> None:
         """Call `closer` after `stop` is set and before the threads are joined."""
         self._closers.append(closer)
 
     def spin_in_background(self) -> None:
-        # to wake it is not enough: an executor without work goes back to waiting
+        # a wake alone is not enough: an executor without work waits again
         self.thread('executor', self._spin, lambda: self.executor.create_task(no_op))
 
     def start(self) -> None:
-        """Spin the executor, then do what nodes wanted done `on_started`. Raises UserError."""
+        """Spin the executor, then call the `on_started` callbacks. Raises UserError."""
         self.spin_in_background()
         for starter in self._starters:
             starter()
@@ -149,27 +148,30 @@ class NodeRuntime:
     def close(self) -> None:
         """End every thread, then the nodes, then ROS. May be called twice."""
         self.end_threads()
-        # what such a thread uses must not be taken down under it
-        if not self.hanging:
+        # a hanging thread may still use the nodes
+        if not self.has_hanging_threads:
             self.destroy_nodes()
 
     def end_threads(self) -> None:
-        """Say farewell and end every thread, each within a bound; `hanging` when one goes on."""
+        """
+        Call the shutdown callbacks and join every thread, with a timeout; `has_hanging_threads`
+        is set when one still runs.
+        """
         self.stop_requested.set()
-        farewells, self._farewells = self._farewells, []
-        for farewell in farewells:
+        callbacks, self._shutdown_callbacks = self._shutdown_callbacks, []
+        for callback in callbacks:
             if not self.stop.is_set():
-                farewell()
+                callback()
         self.stop.set()
         for closer in self._closers:
             closer()
         self._closers.clear()
-        # one that ends may have started another
+        # a thread may have started another one
         while self._threads:
             self._join()
 
     def _join(self) -> None:
-        """Wake the threads that there are and wait for each."""
+        """Wake all present threads and join each."""
         with self._adding:
             threads, self._threads = self._threads, []
             wakes, self._wakes = self._wakes, []
@@ -179,13 +181,13 @@ class NodeRuntime:
             thread.join(JOIN_TIMEOUT_S)
             if thread.is_alive():
                 print(
-                    f'thread {thread.name} did not end within {JOIN_TIMEOUT_S:g} s',
+                    f'thread {thread.name} still runs after {JOIN_TIMEOUT_S:g} s',
                     file=sys.stderr,
                 )
-                self.hanging = True
+                self.has_hanging_threads = True
 
     def destroy_nodes(self) -> None:
-        """Destroy the nodes, then end ROS. Without a bound: it is in the middleware's hands."""
+        """Destroy the nodes, then shut ROS down. Has no timeout: the middleware decides."""
         for node in list(self.executor.get_nodes()):
             self.executor.remove_node(node)
             node.destroy_node()
@@ -201,17 +203,17 @@ class NodeRuntime:
         try:
             target()
         except ExternalShutdownException:
-            self._give_up()
+            self._fail()
         except UserError as error:
             self.failure = self.failure or error
             print(f'error: {error}', file=sys.stderr)
-            self._give_up()
+            self._fail()
         except BaseException as error:
             self.failure = self.failure or error
             traceback.print_exc()
-            self._give_up()
+            self._fail()
 
-    def _give_up(self) -> None:
+    def _fail(self) -> None:
         self.stop.set()
         self.stop_requested.set()
 
@@ -224,21 +226,22 @@ def run(
     """
     Run one node until SIGINT or SIGTERM; return the exit status.
 
-    `create` builds the node and starts its threads. Its UserError and ParameterError become one
-    line. With a `command`, `--help` prints its help, and a word without effect is refused.
+    `create` builds the node and starts its threads. Its UserError or ParameterError is printed as
+    one line. With a `command`, `--help` prints its help, and an argument without effect is
+    rejected.
     """
     words = sys.argv[1:] if arguments is None else arguments
     if command and command_line.is_help_requested(words):
         print(command_line.help_text(command))
         return 0
-    # blocked before any other thread exists, so that only the thread that waits receives them
+    # blocked before any other thread exists, so that only the signal thread receives them
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     started = threading.Event()
     runtime = None
     try:
         runtime = NodeRuntime(arguments)
         if command:
-            # what rcl itself refuses was named by now
+            # rcl has reported its own errors by now
             command_line.check_arguments(command, words)
         watcher = threading.Thread(
             target=_watch_signals,
@@ -257,16 +260,16 @@ def run(
     finally:
         started.set()
         if runtime:
-            # what an executor had taken up and never began is no news to an operator
+            # coroutines that the executor never began are no concern of the operator
             warnings.filterwarnings('ignore', message='coroutine .* was never awaited')
             _close(runtime)
     return 1 if runtime.failure else 0
 
 
 def _close(runtime: NodeRuntime) -> None:
-    """Close it, or end the process."""
+    """Close the runtime, or end the process when threads hang."""
     runtime.end_threads()
-    if runtime.hanging:
+    if runtime.has_hanging_threads:
         os._exit(1)
     exit_within(EXIT_TIMEOUT_S)
     runtime.destroy_nodes()
@@ -278,7 +281,7 @@ def no_op() -> None:
 
 
 def _watch_signals(stop_requested: threading.Event, started: threading.Event) -> None:
-    """Set the event at a signal; a node that is still loading is not waited for."""
+    """Set the event at a signal; exit at once when the node is still loading."""
     signal.sigwait(SIGNALS)
     stop_requested.set()
     if not started.wait(LOADING_GRACE_S):

@@ -1,7 +1,7 @@
 """
-A ROS domain that nobody else on this machine uses: for demo, tests and benchmarks.
+Reserve a ROS domain unused on this machine, for demo, tests and benchmarks.
 
-A demo must not move a real robot, and two test runs must not hear each other.
+A demo must not move a real robot, and two test runs must not share a domain.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ _held: list[object] = []
 
 
 class NoFreeDomain(RuntimeError):
-    """Every domain is taken, or a process is heard in it."""
+    """Every domain is reserved or in use."""
 
 
 def udp_ports(domain: int) -> range:
-    """Return the UDP ports of a domain, as the DDS standard numbers them."""
+    """Return the UDP ports of a domain by the DDS standard."""
     return range(FIRST_PORT + DOMAIN_PORTS * domain, FIRST_PORT + DOMAIN_PORTS * (domain + 1))
 
 
 def is_in_use(domain: int, tables: Sequence[Path] = TABLES) -> bool:
-    """Return whether a process is in a domain: one of an earlier run, or not one of ours."""
+    """Return whether any process uses the domain, of an earlier run or of other software."""
     taken = set(udp_ports(domain))
     for table in tables:
-        # no table, no such protocol
+        # a missing table means that the protocol is disabled
         lines = table.read_text().splitlines()[1:] if table.exists() else []
         if taken & {int(line.split()[1].rpartition(':')[2], 16) for line in lines}:
             return True
@@ -41,9 +41,9 @@ def is_in_use(domain: int, tables: Sequence[Path] = TABLES) -> bool:
 
 def reserve_domain() -> int:
     """
-    Take a free domain for the life of this process, this machine only; set it in os.environ.
+    Reserve a free domain for the life of this process, on this machine, and set it in os.environ.
 
-    Children inherit it. Main thread, before ROS starts. Raises NoDomain.
+    Child processes inherit it. Main thread, before ROS starts. Raises NoFreeDomain.
     """
     folder = Path(tempfile.gettempdir()) / f'lerobot_serve_domains_{os.getuid()}'
     folder.mkdir(exist_ok=True)
@@ -64,5 +64,5 @@ def reserve_domain() -> int:
         os.environ.pop('ROS_LOCALHOST_ONLY', None)
         return domain
     raise NoFreeDomain(
-        f'all {len(DOMAINS)} domains are taken; end what holds the files in {folder}'
+        f'all {len(DOMAINS)} ROS domains are in use; end the processes that lock files in {folder}'
     )

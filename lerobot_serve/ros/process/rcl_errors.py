@@ -1,4 +1,4 @@
-"""What rcl says of a wrong command line or parameter file, in words that a user understands."""
+"""Translate errors of rcl about command lines and parameter files for users."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import ast
 import re
 
 PREFIX = 'failed to initialize rcl: '
-# the lines of rcl's source that the error passed through
+# source locations in the error text of rcl
 SOURCE_LOCATIONS = re.compile(r', at \S+:\d+.*')
 PARSE_FAILURE = re.compile(r"Couldn't parse [a-z ]+: '(-\S+) (.*)'\. Error: (.*)")
 UNKNOWN_ARGUMENTS = re.compile(r"\['.*'\]")
 NAMES = {'__ns': 'namespace', '__node': 'node name', '__name': 'node name'}
 NAME_RULES = {
-    'namespace': 'it is parts like /robot_1 of letters, digits and single _, no digit first',
-    'node name': 'it has letters, digits and _, no digit first',
+    'namespace': 'use parts like /robot_1 of letters, digits and single _, no digit first',
+    'node name': 'use letters, digits and _, no digit first',
 }
 LEVELS = 'debug, info, warn, error or fatal'
 
 
 def readable_rcl_error(error_text: str) -> str:
-    """Return one line; what is not known here is passed on without the places in rcl's source."""
+    """Return one line; an unknown error is passed on without the source locations."""
     lines = [line.strip() for line in error_text.splitlines() if line.strip()]
     text = SOURCE_LOCATIONS.sub('', lines[0].removeprefix(PREFIX)) if lines else ''
     if UNKNOWN_ARGUMENTS.fullmatch(text):
@@ -29,7 +29,7 @@ def readable_rcl_error(error_text: str) -> str:
 
 
 def _unknown(words: list[str]) -> str:
-    """rcl lists the values of an unknown option too."""
+    """Name the unknown options; rcl lists their values too."""
     options = [word for word in words if word.startswith('-')] or words
     return f'unknown ROS argument {", ".join(options)}'
 
@@ -40,14 +40,14 @@ def _refused(option: str, given: str, reason: str) -> str:
         if not value:
             return f'a parameter needs a value: {option} NAME:=VALUE, got {option} {given}'
         if 'xpect' in reason:
-            return f'{name!r} is no name of a parameter, in {option} {given}'
-        return f'{value!r} is no value of a parameter, in {option} {given} ({reason})'
+            return f'{name!r} is not a parameter name, in {option} {given}'
+        return f'{value!r} is not a parameter value, in {option} {given} ({reason})'
     if option in ('-r', '--remap'):
         return _refused_remapping(option, given)
     if option == '--params-file':
         if 'opening' in reason:
-            return f'the parameter file {given} cannot be opened'
-        return f'the parameter file {given} cannot be read: {reason}'
+            return f'parameter file {given} cannot be opened'
+        return f'parameter file {given} cannot be read: {reason}'
     if option == '--log-level':
         return f'{option} must be {LEVELS}, or LOGGER:=LEVEL, got {given}'
     return f'{option} {given}: {reason}'
@@ -59,5 +59,5 @@ def _refused_remapping(option: str, given: str) -> str:
         return f'a remapping needs two names: {option} FROM:=TO, got {option} {given}'
     kind = NAMES.get(name.rpartition(':')[2])
     if kind:
-        return f'{value!r} is no {kind}: {NAME_RULES[kind]}'
-    return f'{option} {given} has a name that ROS does not allow'
+        return f'{value!r} is not a valid {kind}: {NAME_RULES[kind]}'
+    return f'{option} {given} contains a name that ROS does not allow'

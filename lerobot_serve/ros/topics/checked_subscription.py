@@ -1,8 +1,8 @@
 """
-The one door for messages of other nodes: bytes become a message, or Malformed with a reason.
+Decode messages of other nodes: bytes become a message, or Malformed with a reason.
 
-What is no message of its type must neither end a node nor vanish without a count, as it does in a
-subscription that lets the middleware decode.
+An undecodable message must neither end a node nor be lost uncounted, as in a subscription that
+lets the middleware decode.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ def decode_message(raw: bytes, kind: type, topic: str) -> Any:
     try:
         return deserialize_message(raw, kind)
     except Exception as error:
-        # the middleware, the type support and their allocations each have errors of their own
+        # the middleware, the type support and their allocations each raise their own types
         raise Malformed(
             UNDECODABLE,
-            f'{topic}: {len(raw)} bytes are no {kind.__name__} ({type(error).__name__})',
+            f'{topic}: {len(raw)} bytes are not a {kind.__name__} ({type(error).__name__})',
         ) from error
 
 
@@ -40,11 +40,11 @@ def create_checked_subscription(
     callback: Callable[[Any], None],
     profile: QoSProfile,
     *,
-    drop: Callable[[str], None],
+    on_drop: Callable[[str], None],
     **options: Any,
 ) -> Subscription:
-    """Subscribe; `drop` is given the reason of each message that cannot be decoded."""
-    receive = partial(_receive, kind, topic, callback, drop)
+    """Subscribe; `on_drop` receives the reason of each undecodable message."""
+    receive = partial(_receive, kind, topic, callback, on_drop)
     return node.create_subscription(kind, topic, receive, profile, raw=True, **options)
 
 
@@ -52,12 +52,12 @@ def _receive(
     kind: type,
     topic: str,
     callback: Callable[[Any], None],
-    drop: Callable[[str], None],
+    on_drop: Callable[[str], None],
     raw: bytes,
 ) -> None:
     try:
         message = decode_message(raw, kind, topic)
     except Malformed as error:
-        drop(error.reason)
+        on_drop(error.reason)
     else:
         callback(message)

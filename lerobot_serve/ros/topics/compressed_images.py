@@ -1,7 +1,7 @@
 """
-Frames from sensor_msgs/CompressedImage: JPEG and PNG. Pure functions; any thread.
+Decode sensor_msgs/CompressedImage: JPEG and PNG. Pure functions; any thread.
 
-What it is is told by its first bytes: drivers write `format` as they like.
+The first bytes identify the format: drivers fill in `format` inconsistently.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from lerobot_serve.wire.image_codec import decode, PIXELS_LIMIT
 from lerobot_serve.wire.message_parts import Image
 from lerobot_serve.wire.schema import Codec
 
-# what the texts of errors call it
+# image name in error texts
 ERROR_CONTEXT = 'of sensor_msgs/CompressedImage'
 JPEG, JPEG_END = b'\xff\xd8\xff', b'\xff\xd9'
 PNG = b'\x89PNG\r\n\x1a\n'
 BASELINE, START_OF_SCAN = 0xC0, 0xDA
-# markers that begin like a frame's header but are tables
+# markers in the range of frame headers that are tables
 NON_FRAME_MARKERS = (0xC4, 0xC8, 0xCC)
-# channels of a decoded PNG -> order that gives RGB without transparency
+# channels of a decoded PNG -> channel order for RGB without alpha
 PNG_ORDERS = {1: (0,), 3: (2, 1, 0), 4: (2, 1, 0)}
 
 
 @dataclass(frozen=True, slots=True)
 class JpegHeader:
-    """What a JPEG says of itself."""
+    """The frame header of a JPEG."""
 
     kind: int
     bits: int
@@ -54,13 +54,13 @@ def frame_from_compressed(message: CompressedImage) -> np.ndarray:
 
 def passthrough_jpeg(message: CompressedImage) -> Image | None:
     """
-    Return a JPEG in wire form, with an empty name; None for what must be decoded first.
+    Return a JPEG in wire form, with an empty name; None for an image that must be decoded first.
 
-    Only a whole baseline JPEG of three channels passes, with a header that the server can read.
+    Only a complete baseline JPEG of three channels passes, with a header that the server can read.
     """
     data = message.data.tobytes()
     header = jpeg_header(data) if data.startswith(JPEG) else None
-    # some cameras fill up behind the end
+    # some cameras pad the data behind the end marker
     if header is None or not data.rstrip(b'\0').endswith(JPEG_END):
         return None
     if (header.kind, header.bits, header.channels) != (BASELINE, 8, 3):
@@ -75,7 +75,7 @@ def passthrough_jpeg(message: CompressedImage) -> Image | None:
 
 
 def jpeg_header(data: bytes) -> JpegHeader | None:
-    """Return the header of the frame in a JPEG, None when there is none."""
+    """Return the frame header of a JPEG, None when there is none."""
     at = 2
     while at + 10 <= len(data) and data[at] == 0xFF and data[at + 1] != START_OF_SCAN:
         marker = data[at + 1]
@@ -98,8 +98,8 @@ def _frame_from_jpeg(data: bytes) -> np.ndarray:
 
 
 def _frame_from_png(data: bytes) -> np.ndarray:
-    """Check the size before decoding, so that a few bytes cannot ask for gigabytes."""
-    # the header is always the first of its chunks
+    """Check the size before decoding: a small file may declare gigabytes of pixels."""
+    # IHDR is always the first chunk
     width, height = (int.from_bytes(data[i : i + 4], 'big') for i in (16, 20))
     if not 0 < height * width <= PIXELS_LIMIT:
         raise Malformed(

@@ -1,13 +1,13 @@
 """
-Subscriptions with a thread of their own, apart from the executor: the data path's.
+Receive messages in a dedicated thread that bypasses the executor, for the data path.
 
-After each callback an executor builds its wait set anew in Python; for some 0.2 ms that keeps the
-interpreter from the very thread that the callback woke. A lane waits for its topics and goes
-straight back to waiting. It uses what rclpy.wait_for_message uses. The price: rclpy's warning of
-an incompatible QoS needs the executor, so a lane has none.
+After each callback an executor rebuilds its wait set in Python, which holds the interpreter for
+some 0.2 ms just when the thread woken by the callback needs it. A dedicated subscription waits for
+its topics with the same means as rclpy.wait_for_message and returns to waiting at once. Cost:
+rclpy's warning of an incompatible QoS needs the executor, so there is none.
 
-The same wait can watch who publishes: a writer whose liveliness lease runs out, or that is
-destroyed, is reported to the function of its topic.
+The same wait can watch the liveliness of publishers: one whose lease expires, or that is
+destroyed, is reported to the callback of its topic.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ OnMessage = Callable[[bytes], None]
 @dataclass(frozen=True, slots=True)
 class LivelinessStatus:
     """
-    How many publishers of a topic are alive now, and how this changed.
+    Number of publishers of a topic that are alive, and its change.
 
-    `silent` counts those that exist and let their lease run out: killed, stopped, cut off.
+    `not_alive` counts those that exist with an expired lease: killed, stopped or disconnected.
     """
 
     alive: int
     alive_change: int
-    silent: int
-    silent_change: int
+    not_alive: int
+    not_alive_change: int
 
 
 OnLiveliness = Callable[[LivelinessStatus], None]
@@ -54,10 +54,10 @@ LIVELINESS_CHANGED = (
 
 class ExecutorExcludedGroup(CallbackGroup):
     """
-    Keeps the executor from a subscription and from its QoS events.
+    Excludes a subscription and its QoS events from the executor.
 
-    From those too: in rmw_fastrtps one condition stands for the events and the data of a reader,
-    so an executor that waits for the events wakes with every message.
+    The events too: rmw_fastrtps uses one condition for the events and the data of a reader, so an
+    executor that waits for the events wakes with every message.
     """
 
     def can_execute(self, entity: object) -> bool:
@@ -72,40 +72,40 @@ class ExecutorExcludedGroup(CallbackGroup):
 
 class DedicatedSubscriptions:
     """
-    Hands each message of several topics, as bytes, to a function of its topic.
+    Passes each message of several topics, as bytes, to the callback of its topic.
 
-    Built by the thread that builds the node, or that configures it. `run` is the body of a thread,
-    which `wake` ends together with `stop`; where much has come, the topics take turns.
+    Built by the thread that builds or configures the node. `run` is the body of a thread, which
+    `stop` and `wake` together end; under load the topics take turns.
     """
 
     def __init__(
-        self, node: Node, kind: type, deposits: Mapping[str, OnMessage], profile: QoSProfile
+        self, node: Node, kind: type, callbacks: Mapping[str, OnMessage], profile: QoSProfile
     ) -> None:
-        """`deposits` holds topics, and each one's function."""
+        """`callbacks` maps each topic to its callback."""
         self._node, self._kind = node, kind
         # the executor keeps a weak reference to the group
         self._group = ExecutorExcludedGroup()
         self._topics: dict[str, tuple[Subscription, OnMessage]] = {}
         self._watched: list[tuple[Any, OnLiveliness]] = []
         self._wake = GuardCondition(None, None, context=node.context)
-        for topic, deposit in deposits.items():
-            self.add(topic, profile, deposit)
+        for topic, callback in callbacks.items():
+            self.add(topic, profile, callback)
 
-    def add(self, topic: str, profile: QoSProfile, deposit: OnMessage) -> None:
-        """Listen to one more topic; before `run`."""
+    def add(self, topic: str, profile: QoSProfile, callback: OnMessage) -> None:
+        """Subscribe to one more topic; before `run`."""
         subscription = self._node.create_subscription(
             self._kind,
             topic,
-            deposit,
+            callback,
             profile,
             callback_group=self._group,
             raw=True,
             qos_overriding_options=qos.OVERRIDABLE,
         )
-        self._topics[topic] = subscription, deposit
+        self._topics[topic] = subscription, callback
 
-    def watch(self, topic: str, on_liveliness: OnLiveliness) -> None:
-        """Report publishers of a topic that come, fall silent and go; before `run`."""
+    def watch_liveliness(self, topic: str, on_liveliness: OnLiveliness) -> None:
+        """Report publishers of a topic that appear, lose liveliness or end; before `run`."""
         subscription, _ = self._topics[topic]
         with subscription.handle:
             event = rclpy_implementation.EventHandle(subscription.handle, LIVELINESS_CHANGED)
@@ -117,12 +117,13 @@ class DedicatedSubscriptions:
         return sum(self._topics[name][0].get_publisher_count() for name in names)
 
     def run(self, stop: threading.Event) -> None:
-        """Hand over messages until `stop` is set and `wake` was called."""
+        """Pass on messages until `stop` is set and `wake` is called."""
         wait_set = rclpy_implementation.WaitSet(
             len(self._topics), 1, 0, 0, 0, len(self._watched), self._node.context.handle
         )
         listening = {
-            each.handle.pointer: (each.handle, use) for each, use in self._topics.values()
+            subscription.handle.pointer: (subscription.handle, callback)
+            for subscription, callback in self._topics.values()
         }
         with ExitStack() as in_use:
             for handle, _ in (*listening.values(), *self._watched):
@@ -130,14 +131,14 @@ class DedicatedSubscriptions:
             in_use.enter_context(self._wake.handle)
             while not stop.is_set():
                 for pointer in self._wait(wait_set, listening):
-                    handle, deposit = listening[pointer]
+                    handle, callback = listening[pointer]
                     taken = handle.take_message(self._kind, True)
                     if taken:
-                        deposit(taken[0])
+                        callback(taken[0])
                 self._report_liveliness(wait_set)
 
     def _wait(self, wait_set: Any, listening: dict[int, tuple[Any, OnMessage]]) -> list[int]:
-        """Return which subscriptions hold messages, none when woken."""
+        """Return the subscriptions with messages, none after `wake`."""
         wait_set.clear_entities()
         for handle, _ in listening.values():
             wait_set.add_subscription(handle)
@@ -148,7 +149,7 @@ class DedicatedSubscriptions:
         return wait_set.get_ready_entities('subscription')
 
     def _report_liveliness(self, wait_set: Any) -> None:
-        """Messages that came before a publisher fell silent are handed over first."""
+        """Report liveliness changes, after the messages that arrived before them."""
         for position, (event, on_liveliness) in enumerate(self._watched):
             if not wait_set.is_ready('event', position):
                 continue
@@ -164,11 +165,11 @@ class DedicatedSubscriptions:
                 )
 
     def wake(self) -> None:
-        """End the present wait; any thread, also after `close`."""
+        """End the current wait; any thread, also after `close`."""
         self._wake.trigger()
 
     def close(self) -> None:
-        """Destroy the subscriptions; once `run` has returned."""
+        """Destroy the subscriptions; call it once `run` has returned."""
         for event, _ in self._watched:
             event.destroy_when_not_in_use()
         self._watched.clear()
@@ -178,12 +179,12 @@ class DedicatedSubscriptions:
 
 
 class DedicatedSubscription(DedicatedSubscriptions):
-    """Hands each message of one topic, as bytes, to one function."""
+    """Passes each message of one topic, as bytes, to one callback."""
 
     def __init__(
-        self, node: Node, kind: type, topic: str, profile: QoSProfile, deposit: OnMessage
+        self, node: Node, kind: type, topic: str, profile: QoSProfile, callback: OnMessage
     ) -> None:
-        super().__init__(node, kind, {topic: deposit}, profile)
+        super().__init__(node, kind, {topic: callback}, profile)
         self._topic = topic
 
     @property

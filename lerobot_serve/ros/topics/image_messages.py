@@ -1,4 +1,4 @@
-"""ROS messages <-> what the plain rooms work with. Pure functions; any thread."""
+"""Convert image, observation and chunk messages to and from plain objects. Pure; any thread."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lerobot_serve.wire.observation import Observation
 from lerobot_serve_interfaces.msg import ActionChunk
 from lerobot_serve_interfaces.msg import Observation as ObservationMessage
 
-# encoding -> (type of a channel, channels, order that gives RGB)
+# encoding -> (channel type, channels, channel order for RGB)
 ENCODINGS = {
     'rgb8': (np.uint8, 3, None),
     'bgr8': (np.uint8, 3, (2, 1, 0)),
@@ -27,7 +27,7 @@ ENCODINGS = {
 
 def frame_from_image(image: RosImage) -> np.ndarray:
     """
-    Return height x width x channels, RGB. A view where the message allows it. Raises Malformed.
+    Return height x width x channels, RGB; a view where possible. Raises Malformed.
     """
     if image.encoding not in ENCODINGS:
         raise Malformed(
@@ -60,17 +60,17 @@ def image_from_frame(frame: np.ndarray, frame_id: str) -> RosImage:
 
 
 def observation_from_message(message: ObservationMessage) -> Observation:
-    """Return a typed message as the data path would have read it. Raises Malformed."""
+    """Convert a typed message, with all checks of the data path. Raises Malformed."""
     return wire_observation.decode(serialize_message(message))
 
 
 def message_from_observation(observation: Observation) -> ObservationMessage:
-    """Return the typed message, for callers that do not stream. Raises Unencodable."""
+    """Return the typed message, for clients that do not stream. Raises Unencodable."""
     return deserialize_message(wire_observation.encode(observation), ObservationMessage)
 
 
 def chunk_from_message(message: ActionChunk) -> Chunk:
-    """Return a typed message as the data path would have read it. Raises Malformed."""
+    """Convert a typed message, with all checks of the data path. Raises Malformed."""
     return wire_chunk.decode(serialize_message(message))
 
 

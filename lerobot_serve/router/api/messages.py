@@ -103,7 +103,7 @@ def merge_action_ranges(replies: list[OpenSession.Response]) -> list[Extension]:
         # one that cannot be read, or is of other actions, is what the robot does without
         with contextlib.suppress(ValueError):
             found = action_range.find(pairs)
-            united = united.united(found) if united and found else united or found
+            united = united.union(found) if united and found else united or found
     if united is None:
         return others
     value = array('B', action_range.encode(united))

@@ -136,7 +136,7 @@ def make_recorder(
     tell: Callable[[str], None],
 ) -> RouterTraceRecorder | None:
     """Return what writes the trace, None when none is wanted."""
-    writer = open_trace(parameters, node=node, role='router', clock=clock, tell=tell)
+    writer = open_trace(parameters, node=node, role='router', clock=clock, log_warning=tell)
     return RouterTraceRecorder(writer, clock) if writer else None
 
 

@@ -77,7 +77,7 @@ class ReplicaClients:
         for server, client in self.clients.items():
             topic = f'~/answers/{ros_token(server)}'
             self._lanes.add(topic, qos.ACTION_CHUNK, partial(on_answer, server))
-            self._lanes.watch(topic, partial(self._on_liveliness, server))
+            self._lanes.watch_liveliness(topic, partial(self._on_liveliness, server))
             client.topic = self._node.resolve_topic_name(topic)
             client.publisher_count = partial(self._lanes.publisher_count, topic)
             subscription = self._node.create_subscription(
@@ -93,7 +93,7 @@ class ReplicaClients:
         self._lanes.wake()
 
     def _on_liveliness(self, server: str, now: LivelinessStatus) -> None:
-        self._silent[server] = now.alive == 0 and now.silent > 0
+        self._silent[server] = now.alive == 0 and now.not_alive > 0
 
     def is_silent(self, server: str) -> bool:
         """Return whether it was killed, stopped or cut off: its lease ran out."""

@@ -1,4 +1,5 @@
 """
-The format of traces and incident files: one function a record kind, JSON encoding, redaction,
-file names.  Pure functions; any thread. Called by the recorders of the nodes and by tools/.
+The format of traces and incident files: one function for each record kind, JSON encoding,
+redaction, file names.  Pure functions; any thread. Called by the recorders of the nodes and by
+tools/.
 """

@@ -1,6 +1,6 @@
 """
-Fields of a record that cost too much for whoever has something to tell: a hash of a picture takes
-a millisecond for each MB. The thread that writes works them out.
+Compute expensive fields of a record in the writer thread: the hash of an image takes a millisecond
+for each MB.
 """
 
 from __future__ import annotations
@@ -9,20 +9,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-# where a record holds them
+# key of the deferred fields in a record
 DEFERRED = 'later'
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DeferredFields:
-    """`fields` returns the fields; so many bytes of memory wait with it."""
+    """`fields` returns the fields; `bytes` is the memory held until then."""
 
     fields: Callable[[], dict[str, Any]]
     bytes: int
 
 
 def resolve_deferred_fields(record: dict[str, Any]) -> dict[str, Any]:
-    """Return the record with all its fields, those that are None or an empty text left out."""
+    """Return the record with all its fields, except those that are None or an empty text."""
     later = record.get(DEFERRED)
     if not isinstance(later, DeferredFields):
         return record

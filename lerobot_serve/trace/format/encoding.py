@@ -1,8 +1,8 @@
 """
-A record as one line of strict JSON, and back. Pure functions; any thread.
+Encode a record as one line of strict JSON, and decode it. Pure functions; any thread.
 
 JSON has no NaN and no infinity: such a value is written as null, and `not_finite` lists the
-fields that held one. A float32 is written with as few digits as bring back the same float32.
+fields that held one. A float32 is written with the fewest digits that restore it.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from lerobot_serve.trace.format.schema import LINE_LIMIT
 
 
 class UnencodableRecord(ValueError):
-    """A record that cannot be a line; our mistake, never a peer's."""
+    """A record that cannot be encoded: an internal error, never a peer's."""
 
 
 def encode(record: dict[str, Any]) -> bytes:
-    """Return the line, its end included. Raises Unwritable."""
+    """Return the line with its newline. Raises UnencodableRecord."""
     if not (isinstance(record, dict) and isinstance(record.get('kind'), str)):
         raise UnencodableRecord(
-            f'a record is a dict with a kind, not just a {type(record).__name__}'
+            f'a record must be a dict with a kind, got {type(record).__name__}'
         )
     try:
         text = _to_text(resolve_deferred_fields(record))
     except Exception as error:
-        # a trace must never end what it traces
-        raise UnencodableRecord(f'a record of kind {record["kind"]} is no JSON: {error}') from None
-    # a text that has no UTF-8 is no reason to fail
+        # a trace error must never end the traced process
+        raise UnencodableRecord(f'record of kind {record["kind"]} is not JSON: {error}') from None
+    # invalid UTF-8 is replaced, not an error
     line = text.encode(errors='replace') + b'\n'
     if len(line) > LINE_LIMIT:
-        raise UnencodableRecord(f'a line may have {LINE_LIMIT} bytes, this one has {len(line)}')
+        raise UnencodableRecord(f'a line must have at most {LINE_LIMIT} bytes, got {len(line)}')
     return line
 
 
@@ -55,7 +55,7 @@ def _to_text(record: dict[str, Any]) -> str:
     try:
         return _encode(record)
     except ValueError:
-        # rare, and nothing is as fast as to try
+        # rare: trying first is the fastest path
         fields: set[str] = set()
         finite = _finite(record, None, fields)
         if not fields:
@@ -65,8 +65,8 @@ def _to_text(record: dict[str, Any]) -> str:
 
 def _finite(value: Any, name: str | None, fields: set[str]) -> Any:
     """
-    Return the value with null for what is not finite, whose names are added to `fields`. The
-    record itself has no name.
+    Return the value with null for non-finite numbers, and add their names to `fields`. The record
+    itself has no name.
     """
     if isinstance(value, dict):
         return {
@@ -84,12 +84,12 @@ def _finite(value: Any, name: str | None, fields: set[str]) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Return what JSON can say. Raises TypeError."""
+    """Return the value in types that JSON supports. Raises TypeError."""
     if isinstance(value, np.ndarray):
         is_short = value.dtype.kind == 'f' and value.dtype.itemsize < 8
         return [_plain(row) for row in value] if is_short and value.ndim else value.tolist()
     if isinstance(value, np.floating):
-        # the shortest text that brings back this value in its own precision
+        # the shortest text that restores this value in its own precision
         return float(str(value))
     if isinstance(value, np.generic):
         return value.item()

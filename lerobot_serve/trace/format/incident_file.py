@@ -1,9 +1,9 @@
 """
-Requests around a moment of trouble with their answers, as one file of safetensors.
+Write and read incident files: requests around an incident with their replies, as safetensors.
 docs/capture.md has the format. Any thread.
 
-Written and read here rather than by the package safetensors: the bytes go from where they are to
-the disk, no thread waits meanwhile, and a machine that only replays needs no such package.
+It does not use the package safetensors: the bytes go to disk without a copy, the interpreter is
+not blocked, and a machine that only replays needs no such package.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ HEADER_LIMIT = 64 << 20
 
 
 class IncidentError(ValueError):
-    """A file that cannot be read as an incident; says which, why and what to do."""
+    """A file that cannot be read as an incident; the text has path, reason and remedy."""
 
 
 class RecordedExchange(NamedTuple):
     """
-    One request and its answer: the CDR bytes of an Observation and of an ActionChunk, and what was
-    known of the two.
+    One request and its reply: the CDR bytes of an Observation and of an ActionChunk, and facts
+    about the two.
     """
 
     request: bytes
@@ -38,7 +38,7 @@ class RecordedExchange(NamedTuple):
 
 
 class Incident(NamedTuple):
-    """What a file holds: what happened, and the requests, oldest first."""
+    """The content of a file: facts about the incident, and the requests, oldest first."""
 
     about: dict[str, Any]
     pairs: list[RecordedExchange]
@@ -48,7 +48,7 @@ def write_incident(
     path: Path, pairs: Sequence[RecordedExchange], about: Mapping[str, Any] | None = None
 ) -> int:
     """
-    Write the file, whole or not at all, and return its size. Raises OSError.
+    Write the file atomically and return its size. Raises OSError.
 
     `about` and each `info` must be JSON.
     """
@@ -68,25 +68,25 @@ def write_incident(
 
 
 def read_exchanges(path: Path | str) -> list[RecordedExchange]:
-    """Return the requests with their answers, oldest first. Raises IncidentError."""
+    """Return the requests with their replies, oldest first. Raises IncidentError."""
     return read_incident(path).pairs
 
 
 def read_incident(path: Path | str) -> Incident:
-    """Return all that the file holds. Raises IncidentError."""
+    """Return the content of the file. Raises IncidentError."""
     try:
         with open(path, 'rb') as file:
             return _read(file, os.fstat(file.fileno()).st_size)
     except OSError as error:
         raise IncidentError(f'{path} cannot be read: {error.strerror or error}') from error
     except IncidentError as error:
-        raise IncidentError(f'{path} {error}; name a file that a policy_server captured') from None
+        raise IncidentError(f'{path} {error}; use a file captured by a policy_server') from None
 
 
 def incident_header(
     blocks: Sequence[bytes], infos: Sequence[Mapping[str, Any]], about: Mapping[str, Any]
 ) -> bytes:
-    """Return what says where each block lies, a multiple of 8 bytes long."""
+    """Return the header with the offset of each block, padded to a multiple of 8 bytes."""
     metadata = {
         'format': FORMAT,
         'version': str(VERSION),
@@ -103,7 +103,7 @@ def incident_header(
 
 
 def block_names(pairs: int) -> Iterator[str]:
-    """Return what the blocks are called, in their order."""
+    """Yield the names of the blocks, in their order."""
     for number in range(pairs):
         yield f'request.{number}'
         yield f'answer.{number}'
@@ -113,16 +113,16 @@ def _read(file: BinaryIO, size: int) -> Incident:
     start = file.read(LENGTH.size)
     length = LENGTH.unpack(start)[0] if len(start) == LENGTH.size else size
     if length > min(HEADER_LIMIT, size - LENGTH.size):
-        raise IncidentError('is no incident, or not all of one')
+        raise IncidentError('is not an incident file, or is truncated')
     entries = _json(file.read(length), dict)
     metadata = entries.get('__metadata__')
     if not (isinstance(metadata, dict) and metadata.get('format') == FORMAT):
-        raise IncidentError('is no incident')
+        raise IncidentError('is not an incident file')
     if metadata.get('version') != str(VERSION):
         raise IncidentError(f'has version {metadata.get("version")}, this program reads {VERSION}')
     infos = _json(metadata.get('pairs', ''), list)
     if not all(isinstance(info, dict) for info in infos):
-        raise IncidentError('is damaged: what it says of requests makes no sense')
+        raise IncidentError('is damaged: the list of requests is invalid')
     begin = LENGTH.size + length
     blocks = [_block(file, entries.get(name), begin, size) for name in block_names(len(infos))]
     pairs = [
@@ -133,22 +133,22 @@ def _read(file: BinaryIO, size: int) -> Incident:
 
 
 def _block(file: BinaryIO, entry: Any, begin: int, size: int) -> bytes:
-    """Return the bytes of one block, whatever the header says of it. Raises IncidentError."""
+    """Return the bytes of one block, with all offsets checked. Raises IncidentError."""
     match entry:
         case {'dtype': 'U8', 'data_offsets': [int(first), int(last)]} if (
             0 <= first <= last <= size - begin
         ):
             file.seek(begin + first)
             return file.read(last - first)
-    raise IncidentError('is damaged: a request or an answer is not where it should be')
+    raise IncidentError('is damaged: a request or a reply is missing')
 
 
 def _json(text: Any, kind: type) -> Any:
-    """Raises IncidentError."""
+    """Return the parsed JSON. Raises IncidentError."""
     try:
         value = json.loads(text)
     except (ValueError, TypeError, RecursionError):
         value = None
     if not isinstance(value, kind):
-        raise IncidentError('is no incident: its header makes no sense')
+        raise IncidentError('is not an incident file: its header is invalid')
     return value

@@ -1,4 +1,4 @@
-"""What joins the records of edge, router and server. Plain; any thread."""
+"""The identifiers that join the records of edge, router and server. Plain; any thread."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from lerobot_serve.wire.names import session_name
 
 
 class RecordIds(NamedTuple):
-    """The same names in every kind."""
+    """Identifiers with the same names in every record kind."""
 
     client: str = ''
     session_epoch: int | None = None
@@ -16,7 +16,7 @@ class RecordIds(NamedTuple):
     episode_id: str = ''
 
     def fields(self) -> dict[str, Any]:
-        """Return them as fields of a record, with the name that client and epoch make."""
+        """Return the fields of a record, including the session name of client and epoch."""
         is_of_session = self.client and self.session_epoch is not None
         name = session_name(self.client, self.session_epoch) if is_of_session else ''
         return {'client': self.client, 'session_id': name} | self._asdict()

@@ -1,8 +1,8 @@
 """
-The records of a trace: one function for each kind, so that each field has one name.
+Build the records of a trace: one function for each kind, so that each field has one name.
 
-`now_ns` is the node's own monotonic clock. What is None or an empty text is left out; arrays are
-copied, so that the caller may go on with his. Pure functions; any thread.
+`now_ns` is the node's own monotonic clock. Fields that are None or an empty text are omitted;
+arrays are copied, so that the caller may reuse its own. Pure functions; any thread.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ def header(
     policies: Sequence[Record] | None = None,
 ) -> Record:
     """
-    Return what a file begins with. `wall_s` (seconds since 1970) and `now_ns` are one moment.
+    Return the first record of a file. `wall_s` (seconds since 1970) and `now_ns` are one instant.
 
-    A node that has yet to learn its `policies` leaves them out; a record `policies` follows.
+    A node that does not know its `policies` yet omits them; a record `policies` follows.
     Raises ValueError.
     """
     if role not in ROLES:
@@ -49,20 +49,20 @@ def header(
 
 
 def policy(slot: str, fingerprint: str) -> Record:
-    """Return one of a header's policies; the fingerprint is id@hash."""
+    """Return one entry of `policies`; the fingerprint is id@hash."""
     model_id, _, model_hash = fingerprint.rpartition('@')
     return {'slot': slot, 'model_id': model_id or model_hash, 'model_hash': model_hash}
 
 
 def policies(now_ns: int, present: Sequence[Record]) -> Record:
-    """Return that other policies are in use now; the headers of later parts name these."""
+    """Return the record of a change of policies; headers of later parts contain the new ones."""
     return make_record('policies', now_ns, NO_IDS, policies=list(present))
 
 
 def routing(
     slot: str, *, routing_key: str = '', degraded: bool = False, cached: bool = False
 ) -> Record:
-    """Return how a request was routed; for `request`."""
+    """Return the routing of a request; for `request`."""
     return {'slot': slot, 'routing_key': routing_key, 'degraded': degraded, 'cached': cached}
 
 
@@ -91,7 +91,7 @@ def request(
     task: str | None = None,
     images: Sequence[Record] | None = None,
 ) -> Record:
-    """Return one request and what became of it; `task` and `images` as the redaction has it."""
+    """Return one request with its result; `task` and `images` are redacted by the caller."""
     return make_record(
         'request',
         now_ns,
@@ -134,8 +134,8 @@ def executed(
     policy: str = '',
     reason: str = '',
 ) -> Record:
-    """Return one command: `raw` as it was wanted, `caged` as it went to the robot."""
-    # field by field, nearly twice as fast as all at once: the control tick pays for it
+    """Return one command: `raw` before the safety cage, `caged` as sent to the robot."""
+    # field by field is nearly twice as fast, and this runs in the control step
     made: Record = {'kind': 'executed', 'mono_ns': now_ns}
     if ids.client:
         made['client'] = ids.client
@@ -171,13 +171,13 @@ def state(
     why: str = '',
     ids: RecordIds = NO_IDS,
 ) -> Record:
-    """Return that `of` (connection, ladder, slot_a, ...) went from one state to another."""
+    """Return a state change of the component `of` (connection, ladder, slot_a, ...)."""
     names = {'from': enum_name(before), 'to': enum_name(after)}
     return make_record('state', now_ns, ids, of=of, **names, why=why)
 
 
 def parameter(now_ns: int, name: str, old: Any, new: Any) -> Record:
-    """Return that a parameter was changed; `old` and `new` as the redaction gives them."""
+    """Return a parameter change; `old` and `new` are redacted by the caller."""
     return make_record('parameter', now_ns, NO_IDS, name=name) | {'old': old, 'new': new}
 
 
@@ -196,7 +196,7 @@ def placement(
     policy: str = '',
     reason: str = '',
 ) -> Record:
-    """Return where an episode was placed."""
+    """Return the placement of an episode."""
     return make_record(
         'placement',
         now_ns,
@@ -227,7 +227,7 @@ def shadow(
     cage_would_trip: bool | None = None,
     latency_ms: float | None = None,
 ) -> Record:
-    """Return one comparison; `cage_would_trip` is None where the limits are not known."""
+    """Return one shadow comparison; `cage_would_trip` is None where the limits are unknown."""
     return make_record(
         'shadow',
         now_ns,
@@ -252,37 +252,37 @@ def outcome(
     policy: str = '',
     why: str = '',
 ) -> Record:
-    """Return how an episode ended: success, failure or aborted."""
+    """Return the outcome of an episode: success, failure or aborted."""
     fields = {'outcome': enum_name(outcome), 'slot': slot, 'policy': policy, 'why': why}
     return make_record('outcome', now_ns, ids, **fields)
 
 
 def canary(now_ns: int, what: str, *, why: str, share_percent: float | None = None) -> Record:
-    """Return what a canary did; `share_percent` is the candidate's from now on."""
+    """Return an event of the canary; `share_percent` is the candidate's share from now on."""
     return make_record('canary', now_ns, NO_IDS, what=what, why=why, share_percent=share_percent)
 
 
 def drop(
     now_ns: int, reason: str, *, count: int = 1, of: str = '', ids: RecordIds = NO_IDS
 ) -> Record:
-    """Return that something was dropped; `of` says what, where the reason does not."""
+    """Return a count of drops; `of` is the kind of dropped item, where the reason is ambiguous."""
     return make_record('drop', now_ns, ids, reason=reason, count=count, of=of)
 
 
 def incident(now_ns: int, name: str, *, why: str = '', ids: RecordIds = NO_IDS) -> Record:
-    """Return that something happened that a person should look at."""
+    """Return an incident, which an operator should investigate."""
     return make_record('incident', now_ns, ids, name=name, why=why)
 
 
 def footer(now_ns: int, *, records: int, dropped: Mapping[str, int], ended: str) -> Record:
-    """Return what a part ends with: `dropped` by reason, since the start of the run."""
+    """Return the last record of a part; `dropped` counts by reason since the start of the run."""
     return make_record(
         'footer', now_ns, NO_IDS, records=records, dropped=dict(dropped), ended=ended
     )
 
 
 def make_record(kind: str, now_ns: int, ids: RecordIds, **fields: Any) -> Record:
-    """Return a record of any kind, without the fields that are None or an empty text."""
+    """Return a record of any kind, without fields that are None or an empty text."""
     made: Record = {'kind': kind, 'mono_ns': now_ns}
     if ids is not NO_IDS:
         fields = ids.fields() | fields
@@ -293,5 +293,5 @@ def make_record(kind: str, now_ns: int, ids: RecordIds, **fields: Any) -> Record
 
 
 def enum_name(value: str | Enum) -> str:
-    """Return the name of an enumeration's member as it stands in a trace."""
+    """Return the name of an enumeration member as written in a trace."""
     return value.name.lower() if isinstance(value, Enum) else value

@@ -1,6 +1,6 @@
 """
-What a trace keeps of images and instructions: all, a hash that still tells same from other, or
-nothing. Pure; any thread, which pays for the hash (about 1 ms for each MB).
+Redact images and instructions in a trace: keep all, a hash that still shows equality, or nothing.
+Pure; any thread, which computes the hash (about 1 ms for each MB).
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import Any
 from lerobot_serve.wire.message_parts import Image
 
 LEVELS = ('full', 'hash', 'none')
-# the parameters of nodes that hold an instruction
+# node parameters that contain an instruction
 INSTRUCTIONS = frozenset({'task', 'default_task'})
 
 
 @dataclass(frozen=True, slots=True)
 class Redaction:
-    """Each of the two is one of LEVELS. Raises ValueError."""
+    """The redaction level of images and of instructions, each in LEVELS. Raises ValueError."""
 
     images: str = 'hash'
     instructions: str = 'full'
@@ -34,33 +34,33 @@ class Redaction:
 
     @property
     def keeps_everything(self) -> bool:
-        """Tell whether a policy can be asked again from what is written."""
+        """Return whether a request can be replayed from the trace."""
         return self.images == self.instructions == 'full'
 
     def task(self, text: str) -> str | None:
-        """Return what is written of an instruction."""
+        """Return the redacted instruction."""
         if self.instructions == 'none' or not text:
             return None
         if self.instructions == 'hash':
             return 'sha256:' + sha256(text.encode(errors='replace')).hexdigest()
         return text
 
-    def pictures(self, images: Iterable[Image]) -> list[dict[str, Any]] | None:
-        """Return what is written of a request's images."""
+    def image_records(self, images: Iterable[Image]) -> list[dict[str, Any]] | None:
+        """Return the redacted images of a request."""
         if self.images == 'none':
             return None
-        return [self._picture(image) for image in images]
+        return [self._image_record(image) for image in images]
 
     def value(self, name: str, value: Any) -> Any:
-        """Return what is written of a parameter's value."""
-        is_told = name not in INSTRUCTIONS or self.instructions == 'full'
-        return value if is_told else self.task(value)
+        """Return the redacted value of a parameter."""
+        is_plain = name not in INSTRUCTIONS or self.instructions == 'full'
+        return value if is_plain else self.task(value)
 
     def values(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what is written of all parameters."""
+        """Return the redacted values of all parameters."""
         return {name: self.value(name, value) for name, value in parameters.items()}
 
-    def _picture(self, image: Image) -> dict[str, Any]:
+    def _image_record(self, image: Image) -> dict[str, Any]:
         data = bytes(image.data)
         content = (
             {'base64': b64encode(data).decode()}

@@ -1,7 +1,7 @@
 """
-What a policy needs to be asked again, as a field of a server's `request` record, and back.
+Encode the content for a replay as a field of a server's `request` record, and decode it.
 
-The images stand in the record anyway; the field holds the request without them, and the answer.
+The record already contains the images; the field holds the request without them, and the reply.
 Pure functions; any thread.
 """
 
@@ -25,8 +25,8 @@ TEXTS, HORIZON = ('session_id', 'task', 'robot_type'), 'rtc_execution_horizon'
 
 class ReplayContent(NamedTuple):
     """
-    A request and its answer as CDR bytes, and what the session adds to a request. A request that
-    the server did not read is empty.
+    A request and its reply as CDR bytes, and the session facts of the request. A request that the
+    server did not read is empty.
     """
 
     request: bytes
@@ -34,40 +34,41 @@ class ReplayContent(NamedTuple):
     info: dict[str, Any]
 
 
-def encode_field(asked: Observation | None, answer: bytes, info: Mapping[str, Any]) -> Record:
+def encode_field(observation: Observation | None, reply: bytes, info: Mapping[str, Any]) -> Record:
     """Return the field. Raises Unencodable."""
-    field = {'answer': _text(answer), **{name: value for name, value in info.items() if value}}
-    if asked:
-        bare = replace(asked, images=tuple(replace(image, data=b'') for image in asked.images))
+    field = {'answer': _text(reply), **{name: value for name, value in info.items() if value}}
+    if observation:
+        images = tuple(replace(image, data=b'') for image in observation.images)
+        bare = replace(observation, images=images)
         field['request'] = _text(wire_observation.encode(bare))
     return field
 
 
 def decode_field(record: Record) -> ReplayContent | None:
-    """Return what a record holds, None when it has no such field. Raises ValueError."""
+    """Return the replay content of a record, None without such a field. Raises ValueError."""
     field = record.get(REPLAY_FIELD)
     if field is None:
         return None
     try:
-        answer = _bytes(field['answer'])
+        reply = _bytes(field['answer'])
         request = (
             _request(field['request'], record.get('images', ())) if 'request' in field else b''
         )
-        return ReplayContent(request, answer, _info(field))
+        return ReplayContent(request, reply, _info(field))
     except (KeyError, TypeError, AttributeError, Malformed, Unencodable) as error:
-        raise ValueError(f'{REPLAY_FIELD} of a request makes no sense: {error!r}') from error
+        raise ValueError(f'{REPLAY_FIELD} of a request is invalid: {error!r}') from error
 
 
-def _request(text: str, pictures: list[Record]) -> bytes:
+def _request(text: str, image_records: list[Record]) -> bytes:
     bare = wire_observation.decode(_bytes(text))
     images = tuple(
-        _whole(image, picture) for image, picture in zip(bare.images, pictures, strict=True)
+        _whole(image, record) for image, record in zip(bare.images, image_records, strict=True)
     )
     return wire_observation.encode(replace(bare, images=images))
 
 
-def _whole(image: Image, picture: Record) -> Image:
-    return replace(image, data=_bytes(picture['base64']))
+def _whole(image: Image, record: Record) -> Image:
+    return replace(image, data=_bytes(record['base64']))
 
 
 def _info(field: Record) -> dict[str, Any]:

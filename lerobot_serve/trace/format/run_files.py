@@ -1,8 +1,8 @@
 """
-How the files of a run are called: NAME.jsonl, then NAME.1.jsonl, NAME.2.jsonl, ...
+Name the files of a run: NAME.jsonl, then NAME.1.jsonl, NAME.2.jsonl, ...
 
-NAME holds no dot, so that no run's name looks like a part of another's. Pure but for looking into
-folders; any thread.
+NAME contains no dot, so that no run name matches a part of another run. Pure except for folder
+listings; any thread.
 """
 
 from __future__ import annotations
@@ -19,42 +19,42 @@ PART = re.compile(r'(?P<stem>[^.]+)(?:\.(?P<number>[1-9][0-9]*))?\.jsonl')
 
 
 def run_name(node: str, wall_s: float) -> str:
-    """Return a name for one run of a node: its own and when it began (UTC)."""
+    """Return the name of one run of a node: node name and start time (UTC)."""
     when = datetime.fromtimestamp(wall_s, timezone.utc)
     return f'{file_name(node.strip("/"))}-{when:%Y%m%dT%H%M%SZ}'
 
 
 def part_name(stem: str, number: int) -> str:
-    """Return the name of a file."""
+    """Return the name of a part file."""
     return f'{stem}.{number}.jsonl' if number else f'{stem}.jsonl'
 
 
 def candidate_stems(name: str) -> Iterator[str]:
-    """Return what the files of a run may be called: the name made safe, then with a number."""
+    """Yield candidate stems of a run: the safe name, then with a number."""
     safe = file_name(name).replace('.', '_')
     yield safe
     for number in count(2):
         yield f'{safe}-{number}'
 
 
-def free_stem(name: str, there: Iterable[str]) -> str:
-    """Return the first stem of which nothing is among the file names that are there."""
-    taken = {match['stem'] for match in map(PART.fullmatch, there) if match}
+def free_stem(name: str, existing: Iterable[str]) -> str:
+    """Return the first stem without a file among the existing names."""
+    taken = {match['stem'] for match in map(PART.fullmatch, existing) if match}
     return next(stem for stem in candidate_stems(name) if stem not in taken)
 
 
 def parts_of(path: Path) -> list[Path]:
     """
-    Return the files of the run that a file belongs to, oldest first; empty when there is none.
+    Return all files of the run of a file, oldest first; empty when there is none.
 
-    The file itself may be gone: the oldest parts of a long run are removed.
+    The file itself may be missing: the oldest parts of a long run are removed.
     """
-    asked = PART.fullmatch(path.name)
-    if not asked:
+    given = PART.fullmatch(path.name)
+    if not given:
         return [path] if path.is_file() else []
     found = {}
     for file in path.parent.glob('*.jsonl'):
         match = PART.fullmatch(file.name)
-        if match and match['stem'] == asked['stem'] and file.is_file():
+        if match and match['stem'] == given['stem'] and file.is_file():
             found[int(match['number'] or 0)] = file
     return [file for _, file in sorted(found.items())]

@@ -1,4 +1,4 @@
-"""How a node begins its trace, from its parameters."""
+"""Open the trace of a node from its parameters."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lerobot_serve.trace.writing.writer import TraceWriter
 
 
 class TraceParameters(Protocol):
-    """The dataclass of a node's parameters."""
+    """The trace parameters of a node."""
 
     trace_folder: str
     trace_limit_mb: int
@@ -24,23 +24,23 @@ class TraceParameters(Protocol):
 
 
 def open_trace(
-    settings: TraceParameters,
+    node_parameters: TraceParameters,
     *,
     node: str,
     role: str,
     clock: Callable[[], int],
-    tell: Callable[[str], None],
+    log_warning: Callable[[str], None],
     redaction: Redaction | None = None,
-    more: dict[str, Any] | None = None,
+    extra_parameters: dict[str, Any] | None = None,
 ) -> TraceWriter | None:
     """
-    Return what writes the trace, None where no `trace_folder` is set; its `run` wants a thread.
+    Return the writer of the trace, None without `trace_folder`; its `run` needs a thread.
 
-    `more` stands among the parameters of the header. Raises ValueError.
+    The header contains `extra_parameters` besides those of the node. Raises ValueError.
     """
-    if not settings.trace_folder:
+    if not node_parameters.trace_folder:
         return None
-    parameters = asdict(settings) | (more or {})
+    parameters = asdict(node_parameters) | (extra_parameters or {})
     header = records.header(
         node=node,
         role=role,
@@ -50,11 +50,11 @@ def open_trace(
         parameters=redaction.values(parameters) if redaction else parameters,
     )
     return TraceWriter(
-        Path(settings.trace_folder).expanduser(),
+        Path(node_parameters.trace_folder).expanduser(),
         run_name(node.strip('/').replace('/', '.'), time.time()),
         header,
-        limit_bytes=settings.trace_limit_mb * 1_000_000,
-        keep_files=settings.trace_files,
-        tell=tell,
+        limit_bytes=node_parameters.trace_limit_mb * 1_000_000,
+        keep_files=node_parameters.trace_files,
+        log_warning=log_warning,
         clock=clock,
     )

@@ -1,4 +1,4 @@
-"""What was deposited and not yet written, and what was lost. Any thread."""
+"""Queue records for the writer thread and count lost ones. Any thread."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ UNKNOWN = 'unknown'
 
 class RecordQueue:
     """
-    A bounded line of records, without a lock, so that no thread ever waits for another one.
+    A bounded queue of records without a lock on the queue, so that no thread waits for another.
 
-    Of the records with pictures, which may be large, the bytes are bounded too.
+    The bytes of records with images, which may be large, are bounded too.
     """
 
     def __init__(self, limit: int = RECORDS_LIMIT) -> None:
         self._limit = limit
         self._records: deque[dict[str, Any]] = deque()
-        self._pictures_bytes = 0
+        self._image_bytes = 0
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
         return len(self._records)
 
     def put(self, record: dict[str, Any]) -> bool:
-        """Return whether there was room; a thread more or less at once does not matter."""
+        """Return whether the record was queued; concurrent calls may exceed the limit slightly."""
         if len(self._records) >= self._limit:
             return False
         size = image_bytes(record)
@@ -50,44 +50,44 @@ class RecordQueue:
 
     def _reserve(self, size: int) -> bool:
         with self._lock:
-            if self._pictures_bytes + size > QUEUED_IMAGE_BYTES_LIMIT:
+            if self._image_bytes + size > QUEUED_IMAGE_BYTES_LIMIT:
                 return False
-            self._pictures_bytes += size
+            self._image_bytes += size
             return True
 
 
 class LossCounter:
-    """What was lost, by reason and kind of record: in all, and not yet told in the trace."""
+    """Counts lost records by reason and kind: in total, and not yet reported in the trace."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._total: Counter[str] = Counter()
-        self._untold: Counter[tuple[str, str]] = Counter()
+        self._unreported: Counter[tuple[str, str]] = Counter()
 
     def add(self, reason: str, kind: str) -> None:
         with self._lock:
             self._total[reason] += 1
-            self._untold[reason, kind] += 1
+            self._unreported[reason, kind] += 1
 
-    def untold(self) -> list[tuple[str, str, int]]:
-        """Return reason, kind and count of what no `drop` record tells yet."""
+    def unreported(self) -> list[tuple[str, str, int]]:
+        """Return reason, kind and count of the losses without a `drop` record."""
         with self._lock:
-            return [(*key, count) for key, count in self._untold.items()]
+            return [(*key, count) for key, count in self._unreported.items()]
 
-    def told(self, reason: str, kind: str, count: int) -> None:
-        """Note that a record tells it now."""
+    def mark_reported(self, reason: str, kind: str, count: int) -> None:
+        """Subtract losses that a `drop` record now reports."""
         with self._lock:
-            self._untold[reason, kind] -= count
-            self._untold += Counter()
+            self._unreported[reason, kind] -= count
+            self._unreported += Counter()
 
     def total(self) -> dict[str, int]:
-        """Return everything that was lost, by reason."""
+        """Return all losses by reason."""
         with self._lock:
             return dict(self._total)
 
 
 def image_bytes(record: dict[str, Any]) -> int:
-    """Return about how much memory the pictures of a record take while it waits."""
+    """Return the approximate memory of the images of a queued record."""
     later = record.get(DEFERRED)
     if isinstance(later, DeferredFields):
         return later.bytes
@@ -95,6 +95,6 @@ def image_bytes(record: dict[str, Any]) -> int:
 
 
 def record_kind(record: Any) -> str:
-    """Return the kind of whatever was deposited."""
+    """Return the kind of a queued record."""
     kind = record.get('kind') if isinstance(record, dict) else None
     return kind if isinstance(kind, str) else UNKNOWN

@@ -1,6 +1,7 @@
 """
-The file that a run writes to: one os.write a line, so that a killed process tears the last at
-most; one more file when it is full, and the oldest removed. Owned by who holds the writer's lock.
+Write the files of a run: one os.write for each line, so that a killed process truncates at most
+the last; a full file is followed by a new one, and the oldest is removed. Guarded by the lock of
+the writer.
 """
 
 from __future__ import annotations
@@ -17,16 +18,16 @@ from lerobot_serve.trace.format.encoding import encode
 from lerobot_serve.trace.format.run_files import free_stem, part_name
 from lerobot_serve.trace.format.schema import PART_LIMIT_MIN
 
-# appended, and never another run's file
+# append only, and never to a file of another run
 NEW_FILE = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 FOOTER_BYTES = 512
 
 
 class RotatingTraceFile:
-    """`path` is the present or the latest part; `records` counts its lines but the header."""
+    """`path` is the current or latest part; `records` counts its lines without the header."""
 
     def __init__(self, folder: Path, name: str, *, limit_bytes: int, keep_files: int) -> None:
-        """Touches nothing. Raises ValueError."""
+        """Create no file yet. Raises ValueError."""
         if limit_bytes < PART_LIMIT_MIN:
             raise ValueError(f'limit_bytes must be at least {PART_LIMIT_MIN}, got {limit_bytes}')
         if keep_files < 1:
@@ -46,7 +47,7 @@ class RotatingTraceFile:
         return self._file is not None
 
     def begin(self, header: dict[str, Any]) -> None:
-        """Begin the next part; no part may be open. Raises OSError."""
+        """Open the next part; no part may be open. Raises OSError."""
         self._folder.mkdir(parents=True, exist_ok=True)
         if not self._stem:
             self._stem = free_stem(self._name, os.listdir(self._folder))
@@ -65,28 +66,28 @@ class RotatingTraceFile:
         self._remove_oldest(path)
 
     def has_room(self, size: int) -> bool:
-        """Return whether a line of that size may be added; a first line always."""
+        """Return whether a line of that size fits; a first line always fits."""
         return not self.records or self._size + size + FOOTER_BYTES <= self._limit_bytes
 
     def write(self, line: bytes) -> None:
-        """Add a line. Raises OSError."""
+        """Append a line. Raises OSError."""
         write_line(self._file, line)
         self._size += len(line)
         self.records += 1
 
     def is_gone(self) -> bool:
-        """Return whether nobody would find any more what is written."""
+        """Return whether the open file was deleted."""
         return os.fstat(self._file).st_nlink == 0
 
     def close(self) -> None:
-        """Let the file be; nothing when none is open."""
+        """Close the file, if one is open."""
         if self._file is not None:
             with contextlib.suppress(OSError):
                 os.close(self._file)
             self._file = None
 
     def _create(self) -> tuple[int, Path, int]:
-        """Return the first number from the next one on that is free, with its file."""
+        """Return the first free number from the next one on, with its path and file."""
         for number in count(self._next):
             path = self._folder / part_name(self._stem, number)
             with contextlib.suppress(FileExistsError):
@@ -101,6 +102,6 @@ class RotatingTraceFile:
 
 
 def write_line(file: int, line: bytes) -> None:
-    """Raises OSError, also when only a part was written."""
+    """Write a line. Raises OSError, also for a partial write."""
     if os.write(file, line) < len(line):
-        raise OSError(errno.ENOSPC, 'only a part of a line fitted')
+        raise OSError(errno.ENOSPC, 'disk full: a line was written in part')

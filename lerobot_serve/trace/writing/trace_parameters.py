@@ -1,4 +1,4 @@
-"""The parameters of a trace, which every node has alike."""
+"""The trace parameters, equal in every node."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from lerobot_serve.trace.format.redaction import LEVELS, Redaction
 
 
 def trace_folder(text: str, *, on_configure: bool = False) -> str:
-    """Return the parameter `trace_folder`; `text` says what the trace tells."""
+    """Return the parameter `trace_folder`; `text` is the content of the trace."""
     return parameter(
-        '', f'folder for the trace, which tells {text}; empty for none', on_configure=on_configure
+        '', f'folder for the trace: {text}; empty disables it', on_configure=on_configure
     )
 
 
@@ -17,7 +17,7 @@ def trace_file_limit_mb(*, on_configure: bool = False) -> int:
     """Return the parameter `trace_limit_mb`."""
     return parameter(
         100,
-        'size of one file of the trace',
+        'maximum size of one trace file',
         unit='MB',
         low=1,
         high=100_000,
@@ -29,7 +29,7 @@ def trace_max_files(*, on_configure: bool = False) -> int:
     """Return the parameter `trace_files`."""
     return parameter(
         10,
-        'files of a trace that are kept; the oldest are removed',
+        'number of trace files kept; the oldest are removed',
         low=2,
         high=100_000,
         on_configure=on_configure,
@@ -40,7 +40,7 @@ def trace_images(*, on_configure: bool = False) -> str:
     """Return the parameter `trace_images`."""
     return parameter(
         Redaction().images,
-        'what the trace keeps of images: full, a hash, or none',
+        'redaction of images in the trace: full, a hash, or none',
         choices=LEVELS,
         on_configure=on_configure,
     )
@@ -50,7 +50,7 @@ def trace_instructions(*, on_configure: bool = False) -> str:
     """Return the parameter `trace_instructions`."""
     return parameter(
         Redaction().instructions,
-        'what the trace keeps of instructions: full, a hash, or none',
+        'redaction of instructions in the trace: full, a hash, or none',
         choices=LEVELS,
         on_configure=on_configure,
     )

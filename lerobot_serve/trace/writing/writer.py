@@ -1,9 +1,9 @@
 """
-Writes the trace of one run, in a thread of its own.
+Write the trace of one run in a thread of its own.
 
-`write` deposits a record and returns: no JSON, no disk, no waiting. The thread looks for deposits
-every FLUSH_S, so a killed process loses no more than those of that time. What cannot be kept (too
-many at once, a full disk) is lost, counted, and told in the trace once it can be written again.
+`write` queues a record and returns: no JSON, no disk access, no waiting. The thread drains the
+queue every FLUSH_S, so a killed process loses at most the records of that time. Records that do
+not fit (queue or disk full) are lost and counted; the trace reports them once it is writable.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from lerobot_serve.trace.writing.rotating_file import RotatingTraceFile
 
 FLUSH_S = 0.05
 RETRY_NS = 30_000_000_000
-# a disk that hangs must not keep a process from ending
+# a hanging disk must not block the exit of the process
 CLOSE_S = 2.0
 
 
 class TraceWriter:
-    """See the module. Only the constructor raises."""
+    """The trace of one run. Only the constructor raises."""
 
     def __init__(
         self,
@@ -36,13 +36,13 @@ class TraceWriter:
         *,
         limit_bytes: int,
         keep_files: int,
-        tell: Callable[[str], None],
+        log_warning: Callable[[str], None],
         clock: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         """
         The run has at most `keep_files` files of `limit_bytes`; `header` is one of records.header.
 
-        Raises ValueError, also for a header that is no JSON.
+        Raises ValueError, also for a header that is not JSON.
         """
         self._folder = Path(folder)
         self._output = RotatingTraceFile(
@@ -50,27 +50,27 @@ class TraceWriter:
         )
         encode(header)
         self._header = dict(header)
-        self._tell, self._clock = tell, clock
-        self._waiting, self._losses = RecordQueue(), LossCounter()
+        self._log_warning, self._clock = log_warning, clock
+        self._queue, self._losses = RecordQueue(), LossCounter()
         self._wake = threading.Event()
-        self._writing = threading.Lock()
+        self._write_lock = threading.Lock()
         self._retry_ns: int | None = None
         self._is_closing = self._has_ended = False
         self.written = 0
 
     def write(self, record: dict[str, Any]) -> None:
-        """Deposit a record, which is then no longer the caller's to change; any thread."""
+        """Queue a record, which the caller must not change afterwards; any thread."""
         try:
             if self._is_closing:
                 self._losses.add('trace_closed', record_kind(record))
-            elif not self._waiting.put(record):
+            elif not self._queue.put(record):
                 self._losses.add('trace_overflow', record_kind(record))
         except Exception:
-            # whatever it is, it is not worth a request
+            # no trace error may fail a request
             self._losses.add('trace_unwritable', record_kind(record))
 
     def run(self, stop: threading.Event) -> None:
-        """Write until `stop` is set and `wake` was called; the body of a thread."""
+        """Write until `stop` is set and `wake` is called; the body of a thread."""
         while not stop.is_set():
             self.drain()
             if self._wake.wait(FLUSH_S):
@@ -78,19 +78,21 @@ class TraceWriter:
         self.drain()
 
     def wake(self) -> None:
-        """End the present wait; any thread."""
+        """End the current wait; any thread."""
         self._wake.set()
 
     def drain(self) -> None:
-        """Write what waits now; any thread."""
-        with self._writing:
+        """Write all queued records; any thread."""
+        with self._write_lock:
             self._drain()
 
     def close(self) -> None:
-        """Write what waits, and the footer; any thread. What is deposited later is lost."""
+        """Write the queued records and the footer; any thread. Later records are lost."""
         self._is_closing = True
-        if not self._writing.acquire(timeout=CLOSE_S):
-            self._tell(f'the trace {self.path} has no end: writing hangs for {CLOSE_S:g} s')
+        if not self._write_lock.acquire(timeout=CLOSE_S):
+            self._log_warning(
+                f'trace {self.path}: not closed, a write has been blocked for {CLOSE_S:g} s'
+            )
             return
         try:
             self._drain()
@@ -100,33 +102,33 @@ class TraceWriter:
             self._fail(error)
         finally:
             self._has_ended = True
-            self._writing.release()
+            self._write_lock.release()
 
     @property
     def path(self) -> Path | None:
-        """The file that is written; None before the first."""
+        """The current file; None before the first."""
         return self._output.path
 
     @property
     def losses(self) -> dict[str, int]:
-        """How many records were lost, by reason."""
+        """The number of lost records by reason."""
         return self._losses.total()
 
     def _drain(self) -> None:
         if self._has_ended:
             return
         self._ensure_open()
-        # not until it is empty: others go on depositing
-        for _ in range(len(self._waiting)):
-            self._put(self._waiting.take())
+        # bounded by the length now: other threads keep queueing
+        for _ in range(len(self._queue)):
+            self._put(self._queue.take())
         self._write_losses()
 
     def _ensure_open(self) -> None:
-        """Begin a first part, or one after a failure when it is time for that."""
+        """Open the first part, or a new one after a failure once the retry is due."""
         try:
             if self._output.is_open:
                 if self._output.is_gone():
-                    raise FileNotFoundError(0, 'it was removed')
+                    raise FileNotFoundError(0, 'the file was removed')
             elif self._retry_ns is None or self._clock() >= self._retry_ns:
                 self._begin_part()
         except OSError as error:
@@ -160,29 +162,30 @@ class TraceWriter:
         return True
 
     def _write_losses(self) -> None:
-        for reason, kind, count in self._losses.untold():
+        for reason, kind, count in self._losses.unreported():
             record = drop(self._clock(), reason, count=count, of=kind)
             if not self._append(encode(record)):
                 return
-            self._losses.told(reason, kind, count)
+            self._losses.mark_reported(reason, kind, count)
 
     def _begin_part(self) -> None:
         self._output.begin(self._header)
         self._retry_ns = None
 
-    def _end_part(self, why: str) -> None:
-        end = footer(self._clock(), records=self._output.records, dropped=self.losses, ended=why)
+    def _end_part(self, reason: str) -> None:
+        end = footer(
+            self._clock(), records=self._output.records, dropped=self.losses, ended=reason
+        )
         self._output.write(encode(end))
         self._output.close()
 
     def _fail(self, error: OSError) -> None:
-        """Stop for a while; told the first time since something could be written."""
-        is_news = self._retry_ns is None
+        """Pause until the retry; log the first failure since the last success."""
+        is_first = self._retry_ns is None
         self._output.close()
         self._retry_ns = self._clock() + RETRY_NS
-        if is_news:
-            self._tell(
-                f'the trace {self.path or self._folder} cannot be written '
-                f'({error.strerror or error}): what happens now is lost to it; tried again '
-                f'every {RETRY_NS / 1e9:g} s'
+        if is_first:
+            self._log_warning(
+                f'trace {self.path or self._folder}: write failed ({error.strerror or error}); '
+                f'records are lost; retrying every {RETRY_NS / 1e9:g} s'
             )

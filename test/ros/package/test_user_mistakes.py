@@ -54,7 +54,7 @@ MISTAKES = [
     (
         'sim_robot',
         ['--ros-args', '-p', 'sim_robt:seed:=3'],
-        ['is for the node sim_robt', '/sim_robot'],
+        ['addresses the node sim_robt', '/sim_robot'],
     ),
     ('policy_server', parameter('max_sessions', '0'), ['max_sessions', '[1, 4096]', 'got 0']),
     ('policy_server', parameter('max_sessions', 'many'), ['max_sessions', 'integer', "'many'"]),
@@ -129,7 +129,7 @@ def test_a_parameter_file_for_another_node_is_not_passed_over(tmp_path):
     file.write_text('/robot_1:\n  sim_robt:\n    ros__parameters: {seed: 3}\n')
     result = run('sim_robot', '--ros-args', '--params-file', str(file), '-r', '__ns:=/robot_1')
     assert result.returncode == 1
-    assert 'holds nothing for /robot_1/sim_robot, only for /robot_1/sim_robt' in result.stderr
+    assert 'has no entry for /robot_1/sim_robot, only for /robot_1/sim_robt' in result.stderr
 
 
 def test_a_broken_robot_file_names_its_place(tmp_path, sim_arm_yaml):

@@ -7,22 +7,22 @@ import rclpy
 
 from lerobot_serve.ros.process.rcl_errors import NAME_RULES, readable_rcl_error
 
-NAMESPACE = f'is no namespace: {NAME_RULES["namespace"]}'
-NODE = f'is no node name: {NAME_RULES["node name"]}'
+NAMESPACE = f'is not a valid namespace: {NAME_RULES["namespace"]}'
+NODE = f'is not a valid node name: {NAME_RULES["node name"]}'
 MISTAKES = [
     (['-p', 'seed'], 'a parameter needs a value: -p NAME:=VALUE, got -p seed'),
     (['-p', 'seed:='], 'a parameter needs a value: -p NAME:=VALUE, got -p seed:='),
-    (['-p', 'a-b:=3'], "'a-b' is no name of a parameter, in -p a-b:=3"),
-    (['-p', '1a:=3'], "'1a' is no name of a parameter, in -p 1a:=3"),
-    (['-p', 'seed:=[a'], "'[a' is no value of a parameter, in -p seed:=[a (Error parsing an ev"),
+    (['-p', 'a-b:=3'], "'a-b' is not a parameter name, in -p a-b:=3"),
+    (['-p', '1a:=3'], "'1a' is not a parameter name, in -p 1a:=3"),
+    (['-p', 'seed:=[a'], "'[a' is not a parameter value, in -p seed:=[a (Error parsing an ev"),
     (['--nosuch'], 'unknown ROS argument --nosuch'),
     (['--nosuch', '--other', 'x'], 'unknown ROS argument --nosuch, --other'),
     (['-r', '__ns:=/a b'], f"'/a b' {NAMESPACE}"),
     (['-r', '__ns:=no//name'], f"'no//name' {NAMESPACE}"),
     (['-r', 'sim_robot:__node:=a-b'], f"'a-b' {NODE}"),
     (['-r', 'nothing'], 'a remapping needs two names: -r FROM:=TO, got -r nothing'),
-    (['-r', 'a b:=c'], '-r a b:=c has a name that ROS does not allow'),
-    (['--params-file', '/no, at /all.yaml'], 'the parameter file /no, at /all.yaml cannot be op'),
+    (['-r', 'a b:=c'], '-r a b:=c contains a name that ROS does not allow'),
+    (['--params-file', '/no, at /all.yaml'], 'parameter file /no, at /all.yaml cannot be op'),
     (['--log-level', 'loud'], '--log-level must be debug, info, warn, error or fatal, or LOGGER:'),
     (['-p'], "Couldn't parse trailing -p flag. No parameter override rule found."),
 ]
@@ -47,7 +47,7 @@ def test_a_broken_parameter_file_is_named_with_its_line(tmp_path):
     file = tmp_path / 'broken.yaml'
     file.write_text('sim_robot:\n  ros__parameters:\n    rate_hz: {a: {b: }}\n')
     said = readable_rcl_error(refusal(['--params-file', str(file)]))
-    assert said == f'the parameter file {file} cannot be read: No value at line 3'
+    assert said == f'parameter file {file} cannot be read: No value at line 3'
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,7 @@ def awaiting(runtime, monkeypatch) -> ExecutorFuture:
 
 
 def test_who_awaits_a_promise_goes_on_when_it_is_kept(runtime, awaiting):
-    awaiting.keep(lambda: 5)
+    awaiting.complete_with(lambda: 5)
     assert runtime.is_kept.wait(LIMIT_S)
     assert runtime.kept == [5]
 
@@ -76,7 +76,7 @@ def test_a_promise_may_end_in_an_error(runtime, awaiting):
     def fail() -> None:
         raise OSError('the disk is full')
 
-    awaiting.keep(fail)
+    awaiting.complete_with(fail)
     assert runtime.is_kept.wait(LIMIT_S)
     assert runtime.kept == ['the disk is full']
 

@@ -135,7 +135,7 @@ def test_the_node_changes_its_own_without_the_check(served, ask, guard, node):
     ask({'plan.steps': ['5']})
     guard.asked.clear()
     # in the thread that changes parameters for others, too
-    in_executor(node, lambda: served.set(share=95, wait_s=4))
+    in_executor(node, lambda: served.set_own(share=95, wait_s=4))
     assert guard.asked == []
     assert served.current == Example(share=95, steps=('5',), wait_s=4.0)
     assert served.heard[-1] == served.current
@@ -148,7 +148,7 @@ def test_what_the_node_changes_is_an_event_for_all_who_watch(served, node, wait_
     events: queue.SimpleQueue[ParameterEvent] = queue.SimpleQueue()
     watch = node.create_subscription(ParameterEvent, '/parameter_events', events.put, 10)
     wait_until(lambda: watch.get_publisher_count() >= 2, 'both nodes are found')
-    served.set(share=95, steps=())
+    served.set_own(share=95, steps=())
     event = events.get(timeout=10)
     assert event.node == '/owner'
     told = {p.name: parameter_value_to_python(p.value) for p in event.changed_parameters}
@@ -161,13 +161,13 @@ def test_what_the_node_changes_is_an_event_for_all_who_watch(served, node, wait_
         ({'share': 140}, r'share must be in \[0, 100\], got 140'),
         ({'share': 60, 'wait_s': 'long'}, 'plan.wait_s must be a double'),
         ({'share': 13, 'steps': ('5',)}, 'plan.steps needs another share than 13'),
-        ({'managed': 2}, 'managed is in use'),
+        ({'managed': 2}, 'managed is 1 while the node is configured'),
         ({'fixed': 8}, 'fixed'),
     ],
 )
 def test_the_node_too_changes_all_or_nothing(served, values, reason):
     with pytest.raises(ParameterError, match=reason):
-        served.set(**values)
+        served.set_own(**values)
     assert served.current == Example()
     assert served.heard == []
 
@@ -175,7 +175,7 @@ def test_the_node_too_changes_all_or_nothing(served, values, reason):
 def test_a_failed_change_of_its_own_leaves_the_check_in_force(served, ask, guard, node):
     def fail() -> None:
         with pytest.raises(ParameterError):
-            served.set(share=13, steps=('5',))
+            served.set_own(share=13, steps=('5',))
 
     in_executor(node, fail)
     ask({'share': 20})

@@ -130,7 +130,7 @@ def test_to_announce_an_episode_waits_for_nobody_and_keeps_nothing(runtime, node
 
 def test_nobody_there_is_unreachable(node):
     client = SessionClient(node, SERVER, lifespan_s=1.0)
-    with pytest.raises(ServerUnreachable, match='get_status is not there'):
+    with pytest.raises(ServerUnreachable, match='get_status: service not available'):
         client.status(0.05)
 
 

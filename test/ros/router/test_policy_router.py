@@ -139,7 +139,7 @@ def test_a_robot_that_does_not_fit_is_refused_with_the_slots_reason(slots):
 
 def test_two_robots_of_one_name_are_told_apart(client, slots):
     client.round_trip()
-    with pytest.raises(SessionRefused, match='another robot called') as refused:
+    with pytest.raises(SessionRefused, match='in use by another robot') as refused:
         slots.robot(instance=2, session_epoch=2)
     assert refused.value.code == Refusal.NAME_IN_USE
     assert client.round_trip().status == Status.OK

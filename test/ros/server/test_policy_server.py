@@ -174,7 +174,7 @@ def test_a_reply_topic_that_carries_something_else_is_refused(server, node):
 
 
 def test_a_second_robot_of_the_same_name_is_refused(client, node):
-    with pytest.raises(SessionRefused, match='another robot called') as refused:
+    with pytest.raises(SessionRefused, match='in use by another robot') as refused:
         SmallClient(node, SERVER, instance=2, session_epoch=99).open()
     assert refused.value.code == Refusal.NAME_IN_USE
     assert client.round_trip(images=images()).status == Status.OK

@@ -55,7 +55,7 @@ def test_while_it_loads_clients_are_answered_and_nothing_else_is_begun(rig):
     expect_refusal(rig, Refusal.NOT_READY, 'loading the policy')
     for transition in ('configure', 'activate', 'cleanup', 'shutdown'):
         assert not rig.change_state(transition)
-    assert 'policy_path is in use' in rig.set(policy_path='elsewhere')
+    assert 'while the node is configured' in rig.set(policy_path='elsewhere')
     assert rig.set(max_sessions=3) == ''
     rig.steering.loads.open_gate()
     rig.wait_for('active')
@@ -101,8 +101,8 @@ def test_what_belongs_to_the_policy_may_be_set_only_while_there_is_none(rig):
     for transition in ('configure', 'activate', 'deactivate'):
         assert rig.change_state(transition)
         reason = rig.set(policy_path='elsewhere')
-        assert reason.startswith('policy_path is in use')
-        assert 'clean up the node, set the new value' in reason
+        assert reason.startswith('policy_path is ') and 'while the node is configured' in reason
+        assert 'clean up the node, set the parameter' in reason
     assert rig.describe().default_task == 'pick'
     assert rig.change_state('cleanup')
     assert rig.set(default_task='') == ''
@@ -197,7 +197,7 @@ def test_a_transition_that_is_not_allowed_hurts_nobody(rig, log_of_rig, kind):
             assert rig.change_state(WAY[state])
     assert process.poll() is None
     log = log_of_rig('policy_server')
-    assert 'refused in state' in log
+    assert 'rejected in state' in log
     assert 'Traceback' not in log
     assert 'cannot ' not in log
 

@@ -70,7 +70,7 @@ def test_a_robot_may_come_back_and_another_of_its_name_may_not(rig):
     client = rig.client()
     reply = rig.open_session(replace(client.ask, instance=2, session_epoch=9))
     assert (reply.accepted, reply.code) == (False, Refusal.NAME_IN_USE)
-    for words in ("another robot called 'tester'", 'its own client_id', '30 s'):
+    for words in ("client_id 'tester' is in use by another robot", 'its own client_id', '30 s'):
         assert words in reply.reason
     assert client.round_trip().status == Status.OK
     assert rig.open_session(replace(client.ask, session_epoch=9)).accepted

@@ -63,7 +63,7 @@ def audited(records: list[Record], **parameters: Any) -> dict[str, CheckStatus]:
     with tempfile.TemporaryDirectory() as folder:
         given = header(parameters={'interpolation': 1, **parameters}, now_ns=0)
         writer = TraceWriter(
-            Path(folder), 'edge', given, limit_bytes=1 << 24, keep_files=9, tell=print
+            Path(folder), 'edge', given, limit_bytes=1 << 24, keep_files=9, log_warning=print
         )
         for record in records:
             writer.write(dict(record))

@@ -42,7 +42,7 @@ class Trace:
             folder,
             name,
             header(),
-            tell=self.told.append,
+            log_warning=self.told.append,
             clock=lambda: self.now_ns,
             **{'limit_bytes': 1 << 20, 'keep_files': 8} | limits,
         )

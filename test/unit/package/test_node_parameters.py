@@ -114,7 +114,8 @@ def test_what_a_policy_was_loaded_with_changes_only_while_there_is_none(spec):
     other = {bool: not spec.default, str: f'{spec.default}x', tuple: ('other',)}
     value = spec.choices[-1] if spec.choices else other.get(spec.kind, spec.high)
     if spec.on_configure:
-        with pytest.raises(ParameterError, match=f'{spec.name} is in use .* clean up the node'):
+        words = f'{spec.name} is .* while the node is configured; .* clean up the node'
+        with pytest.raises(ParameterError, match=words):
             with_changes(ServerParameters(), {spec.name: value})
         values = {spec.name: value, 'default_task': 'one'}
         after = with_changes(ServerParameters(), values, unconfigured=True)

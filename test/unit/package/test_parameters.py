@@ -118,7 +118,7 @@ def test_a_parameter_goes_by_its_name_where_that_is_not_its_field():
         build_parameters(Example, {'arm_speed': 2.0})
     with pytest.raises(ParameterError, match=r'^arm\.speed must be at least 0, got -1\.0$'):
         build_parameters(Example, {'arm.speed': -1})
-    with pytest.raises(ParameterError, match=r"^arm\.kind is in use \('new'\); "):
+    with pytest.raises(ParameterError, match=r"^arm\.kind is 'new' while the node is "):
         with_changes(built, {'arm.kind': 'other'})
 
 
@@ -167,8 +167,8 @@ def test_a_parameter_in_use_says_how_to_change_it():
     with pytest.raises(ParameterError) as refused:
         with_changes(current, {'managed': 'there'})
     assert str(refused.value) == (
-        "managed is in use ('here'); deactivate and clean up the node, set the new value, then "
-        'configure and activate it'
+        "managed is 'here' while the node is configured; deactivate and clean up the node, set "
+        'the parameter, then configure and activate the node'
     )
     assert with_changes(current, {'managed': 'here', 'count': 4}).count == 4
     with pytest.raises(ParameterError, match='managed must be a string'):

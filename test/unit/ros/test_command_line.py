@@ -80,7 +80,7 @@ def test_what_has_an_effect_passes(words):
         (['seed:=3'], '-p seed:=3'),
         (['--rate.hz=3'], '-p rate_hz:=3'),
         (['--zzz'], '--zzz; `sim_robot --help` lists all parameters'),
-        (['--ros-args', '-p', 'other:seed:=3'], 'is for the node other'),
+        (['--ros-args', '-p', 'other:seed:=3'], 'addresses the node other'),
     ],
 )
 def test_what_has_none_is_refused_with_what_was_meant(words, said):
@@ -101,7 +101,7 @@ def test_only_a_file_with_entries_for_others_alone_is_refused(tmp_path, content)
     file.write_text(content)
     words = ['--ros-args', '--params-file', str(file)]
     if content.startswith('a'):
-        with pytest.raises(UserError, match='holds nothing for /sim_robot, only for /a'):
+        with pytest.raises(UserError, match='has no entry for /sim_robot, only for /a'):
             check_arguments(COMMAND, words)
     else:
         check_arguments(COMMAND, words)

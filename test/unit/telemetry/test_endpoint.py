@@ -77,7 +77,7 @@ def test_a_client_that_says_nothing_keeps_nobody_waiting(endpoint):
 
 @pytest.mark.parametrize(('address', 'port'), [('127.0.0.1', None), ('no.such.host.invalid', 0)])
 def test_a_port_that_is_taken_and_an_address_that_is_none_are_refused(endpoint, address, port):
-    with pytest.raises(ParameterError, match='choose another one, or 0 for none'):
+    with pytest.raises(ParameterError, match='use another port, or 0 to disable'):
         HttpEndpoint(address, endpoint.port if port is None else port, list, str)
 
 

@@ -13,7 +13,7 @@ class Logged:
         self.throttle = LogThrottle(lambda: self.now_ns)
 
     def say(self, key: str, text: str) -> None:
-        self.throttle.say(self.lines.append, key, text)
+        self.throttle.emit(self.lines.append, key, text)
 
 
 def test_the_first_is_logged_at_once_and_repeats_are_counted():

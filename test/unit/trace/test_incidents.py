@@ -98,14 +98,14 @@ def test_a_file_that_was_cut_off_is_refused(tmp_path, length):
     path = tmp_path / 'one.safetensors'
     write_incident(path, PAIRS, ABOUT)
     path.write_bytes(path.read_bytes()[:length])
-    with pytest.raises(IncidentError, match='name a file that a policy_server captured'):
+    with pytest.raises(IncidentError, match='use a file captured by a policy_server'):
         read_exchanges(path)
 
 
 def test_other_tensors_and_later_versions_are_refused(tmp_path, monkeypatch, safetensors):
     path = tmp_path / 'one.safetensors'
     safetensors.numpy.save_file({'weights': np.zeros(3)}, path)
-    with pytest.raises(IncidentError, match='is no incident'):
+    with pytest.raises(IncidentError, match='is not an incident file'):
         read_exchanges(path)
     monkeypatch.setattr(incident_file, 'VERSION', 2)
     write_incident(path, PAIRS)

@@ -21,7 +21,12 @@ from lerobot_serve.trace.format import records
 from lerobot_serve.trace.writing.writer import TraceWriter
 
 writer = TraceWriter(
-    Path(sys.argv[1]), 'edge', header(), limit_bytes=int(sys.argv[2]), keep_files=10**6, tell=print
+    Path(sys.argv[1]),
+    'edge',
+    header(),
+    limit_bytes=int(sys.argv[2]),
+    keep_files=10**6,
+    log_warning=print,
 )
 threading.Thread(target=writer.run, args=(threading.Event(),), daemon=True).start()
 for seq in count():

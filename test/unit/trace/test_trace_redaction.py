@@ -25,7 +25,7 @@ TASK = 'pick the secret cube'
 
 def written(redaction):
     made = records.request(
-        1, IDS, status='ok', task=redaction.task(TASK), images=redaction.pictures(IMAGES)
+        1, IDS, status='ok', task=redaction.task(TASK), images=redaction.image_records(IMAGES)
     )
     return strict(encode(made))
 
@@ -73,7 +73,7 @@ def test_none_is_nothing():
 
 def test_an_image_need_not_be_in_one_piece():
     image = Image('front', 2, 4, PIXELS[:, ::-1])
-    (made,) = Redaction().pictures([image])
+    (made,) = Redaction().image_records([image])
     assert made['sha256'] == sha256(PIXELS[:, ::-1].tobytes()).hexdigest()
 
 

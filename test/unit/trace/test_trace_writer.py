@@ -109,7 +109,7 @@ def test_only_one_thread_at_a_time_writes(trace, monkeypatch):
     held, write = [], trace.writer._output.write
 
     def look_and_write(line):
-        held.append(trace.writer._writing.locked())
+        held.append(trace.writer._write_lock.locked())
         write(line)
 
     monkeypatch.setattr(trace.writer._output, 'write', look_and_write)
@@ -269,6 +269,6 @@ def test_a_header_that_is_no_json_is_refused(tmp_path):
             header(parameters={'any': object()}),
             limit_bytes=4096,
             keep_files=1,
-            tell=print,
+            log_warning=print,
         )
     assert not list(tmp_path.iterdir())

@@ -16,8 +16,8 @@ def test_another_robot_does_not_get_the_name_of_one_that_was_just_heard():
         check_client_id_is_free(ask('arm'), ask('arm', instance=2), int(1.26 * S), GRACE_NS)
     assert refused.value.code == Refusal.NAME_IN_USE
     assert str(refused.value) == (
-        "another robot called 'arm' was heard 1.3 s ago; give each robot its own client_id, or "
-        'try again after 5 s'
+        "client_id 'arm' is in use by another robot, active 1.3 s ago; give each robot its own "
+        'client_id, or retry after 5 s'
     )
 
 

@@ -95,7 +95,10 @@ def asked(there) -> SessionRequest:
     return [ask for kind, *(ask, *_) in there.a.calls if kind == 'open'][-1]
 
 
-STRETCHED = 'cam_low is 16x24 on the robot and was 8x8 in training: the picture will be stretched'
+STRETCHED = (
+    'camera cam_low: 16x24 on the robot, 8x8 in training; the aspect ratio differs, so the image '
+    'is stretched'
+)
 
 
 @pytest.mark.parametrize('changes', [{}, {'downscale': True}, {'codec': 'raw'}])

@@ -33,7 +33,7 @@ class Replies:
         assert self.is_alone()
         self.topics.add(topic)
 
-    def keep(self, topics: set[str]) -> None:
+    def retain(self, topics: set[str]) -> None:
         # one that is opened between the look at what is needed and this would be closed
         assert self.is_alone()
         self.topics &= topics

@@ -58,7 +58,7 @@ def test_a_second_robot_of_that_name_is_refused_while_the_first_is_heard(rig):
     rig.now_ns += 4 * SECOND
     rig.request()
     rig.now_ns += 4 * SECOND
-    with pytest.raises(SessionRefused, match='another robot called') as refused:
+    with pytest.raises(SessionRefused, match='in use by another robot') as refused:
         rig.control.open(ask_of(epoch=2, instance=2))
     assert refused.value.code == Refusal.NAME_IN_USE
     assert rig.robots.current('robot').ask.instance == 1

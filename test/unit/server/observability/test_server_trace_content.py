@@ -60,14 +60,14 @@ def test_no_image_is_looked_at_by_the_thread_that_answers(told, monkeypatch):
     rig.open()
     threads = []
     redaction = told.recorder._redaction.__class__
-    real = redaction.pictures
+    real = redaction.image_records
 
-    def pictures(self, images):
+    def image_records(self, images):
         threads.append(threading.get_ident())
         return real(self, images)
 
-    monkeypatch.setattr(redaction, 'pictures', pictures)
-    rig.core.enqueue(request(), 0)
+    monkeypatch.setattr(redaction, 'image_records', image_records)
+    rig.serving.deposit(request(), 0)
     rig.step()
     assert threads == []
     told.recorder.writer.drain()

@@ -140,7 +140,7 @@ def test_a_second_robot_of_the_same_name_is_refused_while_the_first_is_heard():
     sessions.record_activity('robot_1', 4 * S, 0)
     refused = refusal(sessions, second, 9 * S - 1)
     assert refused.code == Refusal.NAME_IN_USE
-    for words in ("'robot_1'", '5.0 s ago', 'its own client_id', 'again after 5 s'):
+    for words in ("'robot_1'", '5.0 s ago', 'its own client_id', 'retry after 5 s'):
         assert words in str(refused)
     assert sessions.open(second, 9 * S, MANY).request.instance == 2
 

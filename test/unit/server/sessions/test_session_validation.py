@@ -40,13 +40,13 @@ REFUSED = {
         {'schema_version': SCHEMA_VERSION + 1},
         {},
         Refusal.SCHEMA_TOO_NEW,
-        ['schema version 2', 'this server 1 to 1', 'update the server'],
+        ['schema version 2', 'this server supports 1 to 1', 'update the server'],
     ),
     'schema too old': (
         {'schema_version': 0},
         {},
         Refusal.SCHEMA_TOO_OLD,
-        ['schema version 0', 'this server 1 to 1', 'update the client'],
+        ['schema version 0', 'this server supports 1 to 1', 'update the client'],
     ),
     'no name': (
         {'client_id': ''},

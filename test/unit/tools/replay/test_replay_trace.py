@@ -85,7 +85,7 @@ def test_what_was_sent_and_answered_comes_back_byte_for_byte(tmp_path, asked):
 @patient
 @given(observations)
 def test_any_request_comes_back_byte_for_byte(observation: Observation):
-    pictures = Redaction('full').pictures(observation.images)
+    pictures = Redaction('full').image_records(observation.images)
     field = replay_field.encode_field(observation, b'answer', {'task': 'fold'})
     line = encode({'kind': 'request', 'replay': field, 'images': pictures})
     kept = replay_field.decode_field(decode(line))
