@@ -202,7 +202,7 @@ class EdgeModel:
             parameters,
             robot,
             actions,
-            lambda: self.connection.on(ConnectionEvent.DRY, 'nothing fresh is left to play'),
+            lambda: self.connection.on(ConnectionEvent.DRY, 'action queue empty'),
         )
         self.inputs = wiring.make_latest_inputs(robot, str)
         self.requester = self._make_requester(actions, ObservationHistory(self.inputs))
