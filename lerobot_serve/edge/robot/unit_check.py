@@ -85,8 +85,8 @@ def check_units(robot: RobotDescription, policy: ActionRange | None) -> UnitChec
         return UnitCheck(UnitFit.DOUBTFUL, _describe_tiny(compared))
     wide = [each for each in compared if each.reach >= WIDE_REACH]
     if wide:
-        text = f'the policy range extends beyond the limits of the robot: {_shown(wide)}; its actions will '
-        return UnitCheck(UnitFit.DOUBTFUL, f'{text}be clamped there')
+        text = f'the policy range extends beyond the limits of the robot: {_shown(wide)}; '
+        return UnitCheck(UnitFit.DOUBTFUL, f'{text}its actions will be clamped there')
     return UnitCheck(UnitFit.FITS)
 
 

@@ -47,7 +47,7 @@ def called(robot: Robot) -> StopService:
     # the tick thread writes no log
     assert robot.said == []
     stop.look()
-    assert robot.said[0].startswith('called /arm/stop: no session for 1 s; nothing is commanded')
+    assert robot.said[0].startswith('called /arm/stop: no session for 1 s; no commands are sent')
     return stop
 
 
