@@ -122,7 +122,7 @@ class VirtualTimeInbox:
 class ArrayMessages:
     """Inputs are arrays already."""
 
-    def state(self, raws: list[np.ndarray], sources: tuple) -> np.ndarray:
+    def state_vector(self, raws: list[np.ndarray], sources: tuple) -> np.ndarray:
         if not np.isfinite(raws[0]).all():
             raise Malformed('not_finite', 'hunted')
         return np.array(raws[0], np.float64)
@@ -202,7 +202,7 @@ class EdgeModel:
             parameters,
             robot,
             actions,
-            lambda: self.connection.on(ConnectionEvent.DRY, 'nothing fresh is left to play'),
+            lambda: self.connection.on(ConnectionEvent.DRY, 'action queue empty'),
         )
         self.inputs = wiring.make_latest_inputs(robot, str)
         self.requester = self._make_requester(actions, ObservationHistory(self.inputs))

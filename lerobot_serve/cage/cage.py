@@ -1,28 +1,28 @@
 """
-The judge: whatever is wanted, what it returns may be sent.
+The safety cage: bounds each target to a command that may be sent, for any input.
 
-    PASS     the command is exactly what was wanted
-    CLAMPED  the nearest that the limits allow, or what an interlock forces
-    HELD     something that has to be known is not: no joint moves on
-    STOPPED  nothing may be judged, or the latch has closed
+    PASS     the command equals the target
+    CLAMPED  the nearest command within the limits, or an interlock overrides the target
+    HELD     a required value is unknown: all joints slow down to rest
+    STOPPED  the check failed, or the cage is latched
 
-Not finite is HELD, never zero on a position: what stands stays at the last command; what moves
-comes to rest as its acceleration allows, which without that limit is at once, and a velocity
-becomes zero the same way. An interlock forces its actions then too, as far as its own state is
-known: a policy that fails must not take the reflex away.
+A target that is not finite is HELD, never a position of zero: joints at rest stay at the last
+command; moving joints slow down within their acceleration limit, at once without one, and so does
+a velocity. Interlocks still override their actions if their own state is known: a failing policy
+must not disable them.
 
-STOPPED sends nothing: joints stay at the position that was commanded last. Exceptions: a latched
-cage first brings to rest what moves, within the lead as always, and forces what interlocks force.
-A robot with velocities is commanded to slow down and then to rest, again and again, since silence
-would let it drive on; if the limits themselves fail that is at once, and if also the last command
-is not known it is done only for a robot that has nothing but velocities.
+STOPPED sends nothing: joints stay at the last commanded position. Exceptions: a latched cage first
+slows moving joints down to rest, within the lead limit, and applies interlocks. A robot with
+velocities is repeatedly commanded to slow down and rest, since without commands it would drive on;
+if the limits themselves fail that is at once, and if the last command is also unknown only for a
+robot with velocities alone.
 
-Interlocks act in every state, as soon as there is a last command to bound them from: no latch, no
-pause and no wanted value that makes no sense takes them away.
+Interlocks act in every state once there is a last command: a latch, a pause or an invalid target
+does not disable them.
 
-After `latch_after_trips` judgements in a row other than PASS the latch closes, and only `reset`
-opens it: a policy that drives into the limits all the time is not to be trusted. An interlock and
-values that are not measured are no sign of that; they neither count nor end the row. Tick thread.
+After `latch_after_trips` consecutive results other than PASS the cage latches until `reset`: a
+policy that is always at the limits is not trusted. Interlocks and unmeasured values neither count
+nor end the series. Tick thread.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from lerobot_serve.cage.interlocks import InterlockRule, Interlocks
 from lerobot_serve.cage.limits import MotionLimits
 from lerobot_serve.cage.result import CageResult, LastCommand, Verdict
 
-NOT_AN_ACTION = 'not_an_action', 'what is wanted is not one action'
-# says nothing of the policy
+NOT_AN_ACTION = 'not_an_action', 'command has a wrong shape or type'
+# causes unrelated to the policy
 UNCOUNTED_CAUSES = ('interlock', 'state_unknown', 'position_unknown')
 
 
 class Cage:
-    """Judges one action after the other. Raises ValueError for limits that make no sense."""
+    """Checks one action at a time. Raises ValueError for inconsistent limits."""
 
     def __init__(
         self,
@@ -65,13 +65,13 @@ class Cage:
         return bool(self._latched_by)
 
     def force(self, state: np.ndarray | None) -> bool:
-        """Return whether an interlock forces something now."""
+        """Return whether an interlock is active."""
         return self._interlocks.force(state)
 
     def rest(self, last: LastCommand | None) -> np.ndarray | None:
         """
-        Return the command after which nobody commands: velocities at rest, positions where they
-        are. None where silence does the same: without velocities, or before the first command.
+        Return the final command: velocities at rest, positions unchanged. None where no command
+        has the same effect: without velocities, or before the first command.
         """
         limits = self.limits
         if not limits.is_velocity.any() or not limits.is_known(last):
@@ -80,15 +80,15 @@ class Cage:
 
     @property
     def latch_reason(self) -> str:
-        """Why it is latched, empty when it is not."""
+        """Why the cage is latched; empty if it is not."""
         return self._latched_by
 
     def latch(self, reason: str) -> None:
-        """Stop until `reset`, for a reason that its own rules do not see; the first one counts."""
+        """Latch until `reset` for an external reason; the first reason counts."""
         self._latched_by = self._latched_by or reason
 
     def reset(self) -> None:
-        """Open the latch; what was counted stays counted."""
+        """Clear the latch; counts of trips stay."""
         self._consecutive_trips, self._latched_by = 0, ''
 
     def judge(
@@ -102,12 +102,12 @@ class Cage:
         blind: str = '',
     ) -> CageResult:
         """
-        Return what may be commanded instead of `wanted`. Never raises.
+        Return the command to send for the target `wanted`. Never raises.
 
-        Without a `last` command nothing is, but to velocities, which begin at rest: one measured
-        sample is no place to begin from. Without `allow_return` no joint that is outside its limits
-        or too far ahead is moved for it. `blind` is why the robot must not move on for want of
-        measurements, empty when it may.
+        Without a `last` command only velocities are commanded, from rest: one measured sample is
+        no start position. Without `allow_return` joints outside their limits or too far ahead do
+        not return. `blind`: why the robot must hold for lack of measurements; empty if it may
+        move.
         """
         try:
             with np.errstate(all='ignore'):
@@ -117,8 +117,8 @@ class Cage:
                 else:
                     judgement = self._judge(wanted, last, measured, state, allow_return, blind)
         except Exception as error:
-            # a cage that cannot judge must not let through
-            judgement = self._stop(last, 'failed', f'the cage failed: {error}')
+            # fails closed
+            judgement = self._stop(last, 'failed', f'cage failed: {error}')
         self._count(judgement)
         return judgement
 
@@ -137,7 +137,7 @@ class Cage:
         if not (is_action or rules):
             return self._stop(last, *NOT_AN_ACTION)
         if not limits.is_known(last):
-            return self._stop(None, 'position_unknown', 'where the robot is is not known')
+            return self._stop(None, 'position_unknown', 'position unknown: no measured state')
         wanted = wanted.astype(np.float64) if is_action else np.full(limits.rest.shape, np.nan)
         unmeasured = limits.unmeasured(measured)
         cause, reason = self._hold_reason(wanted, blind, unmeasured, unknown)
@@ -156,7 +156,7 @@ class Cage:
         for rule in rules:
             first = rule.actions[changed_by_rules[rule.actions]]
             if len(first):
-                reason = f'{rule.name} forces {limits.names[first[0]]}'
+                reason = f'{rule.name} overrides {limits.names[first[0]]}'
                 return CageResult(Verdict.CLAMPED, command, reason, 'interlock')
         joint = int(changed.argmax())
         cause = limits.cause(joint, float(wanted[joint]), last, measured)
@@ -165,22 +165,22 @@ class Cage:
     def _hold_reason(
         self, wanted: np.ndarray, blind: str, unmeasured: str, unknown: str
     ) -> tuple[str, str]:
-        """Return cause and reason why nothing may move on, both empty when it may."""
+        """Return cause and reason to hold; both empty if motion may continue."""
         finite = np.isfinite(wanted)
         if not finite.all():
-            return 'not_finite', f'{self.limits.names[int(finite.argmin())]} is not finite'
+            return 'not_finite', f'{self.limits.names[int(finite.argmin())]}: not finite'
         if unknown:
             return 'state_unknown', unknown
         if blind:
             return 'position_unknown', blind
         if unmeasured:
-            return 'position_unknown', f'{unmeasured}: its measured position is not known'
+            return 'position_unknown', f'{unmeasured}: measured position unknown'
         return '', ''
 
     def _come_to_rest(
         self, last: LastCommand | None, measured: np.ndarray | None, state: np.ndarray | None
     ) -> CageResult:
-        """Return what a latched cage says."""
+        """Return the result of a latched cage."""
         limits = self.limits
         if limits.is_known(last):
             rules, _ = self._interlocks.check(state)
@@ -188,7 +188,7 @@ class Cage:
             target = _forced(limits.held(last), rules)
             command = self._command(target, last, known, rules, allow_return=False)
             if rules or (command != last.position).any():
-                forcing = ''.join(f'{rule.name} forces its actions; ' for rule in rules)
+                forcing = ''.join(f'{rule.name} overrides its actions; ' for rule in rules)
                 return CageResult(Verdict.STOPPED, command, forcing + self._latched_by, 'latched')
         return self._stop(last, 'latched', self._latched_by)
 
@@ -201,17 +201,17 @@ class Cage:
         *,
         allow_return: bool,
     ) -> np.ndarray:
-        """Return what is nearest to a target in which the rules have forced their actions."""
+        """Return the command nearest to a target that includes the interlock values."""
         command = self._nearest(target, last, measured, allow_return=allow_return)
         for rule in rules:
             if rule.immediate:
-                # where no later rule forces something else
+                # except where a later rule overrides it
                 mine = rule.actions[target[rule.actions] == rule.values]
                 command[mine] = self.limits.at_once(target[mine], mine, last)
         return command
 
     def _stop(self, last: object, cause: str, reason: str) -> CageResult:
-        """Return that nothing is sent, to velocities that they are to rest. Never raises."""
+        """Return a stop: no command, or velocities slowing down to rest. Never raises."""
         limits, command = self.limits, None
         if limits.is_velocity.any() and limits.is_known(last):
             try:
@@ -235,7 +235,7 @@ class Cage:
     ) -> np.ndarray:
         command = self.limits.nearest(target, last, measured, allow_return=allow_return)
         if not np.isfinite(command).all():
-            raise ArithmeticError('a command would not be finite')
+            raise ArithmeticError('command not finite')
         return command
 
     def _count(self, judgement: CageResult) -> None:
@@ -248,13 +248,13 @@ class Cage:
         self._consecutive_trips += 1
         if self._consecutive_trips == self._latch_after and not self.latched:
             self._latched_by = (
-                f'latched after {self._consecutive_trips} trips in a row, the last: {judgement.reason}; '
-                'to be reset'
+                f'latched after {self._consecutive_trips} consecutive trips, the last: '
+                f'{judgement.reason}; call ~/reset_cage'
             )
 
 
 def _forced(target: np.ndarray, rules: list[InterlockRule]) -> np.ndarray:
-    """Return the target with what the rules force, in their order; the target is not changed."""
+    """Return a copy of the target with the interlock values applied in order."""
     if rules:
         target = target.copy()
         for rule in rules:

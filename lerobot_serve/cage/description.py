@@ -1,4 +1,4 @@
-"""What a robot's actions are and within what limits: plain data without rules, for any thread."""
+"""Actions of a robot with their limits, and interlocks. Plain data; any thread."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from math import inf
 
 
 class Motion(Enum):
-    """What a number of an action means."""
+    """Kind of an action value."""
 
     POSITION = 'position'
     VELOCITY = 'velocity'
@@ -17,7 +17,7 @@ class Motion(Enum):
 @dataclass(frozen=True, slots=True)
 class ActionLimit:
     """
-    One action, the joint it moves, and what it may ask of it.
+    One action, its joint, and its limits.
 
     The number is in the joint's unit (rad or m; a second less for Motion.VELOCITY), and `max_step`
     bounds its change in one control step. `max_velocity` and `max_acceleration` bound the joint's
@@ -41,8 +41,8 @@ class Interlock:
     """
     While a value of the state is below or above a bound, these actions are forced.
 
-    `immediate` frees what is forced from max_step, max_acceleration and max_lead; positions and
-    velocities stay bounded.
+    `immediate` exempts the forced values from max_step, max_acceleration and max_lead; positions
+    and velocities stay bounded.
     """
 
     name: str

@@ -1,9 +1,9 @@
 """
-Interlocks: below or above a bound of a value of the state, actions are forced.
+Interlocks: force actions while a state value is below or above a bound.
 
-They apply in the order of the file, so of two that force the same action the later one wins. What
-is forced is still kept within the limits, of an immediate one within those of position and
-velocity alone. A bound itself is allowed; an interlock with both bounds forces outside of them.
+They apply in file order: the later of two interlocks on one action wins. Forced values are still
+bounded by the limits; those of an immediate interlock by position and velocity only. A value equal
+to a bound is allowed; an interlock with both bounds acts outside of them.
 Plain; any thread.
 """
 
@@ -20,7 +20,7 @@ from lerobot_serve.cage.result import is_numeric_array
 
 @dataclass(frozen=True, slots=True, eq=False)
 class InterlockRule:
-    """An interlock as indices: the state it looks at, and the actions it forces."""
+    """An interlock as indices: the state value it checks, and the actions it forces."""
 
     name: str
     state_name: str
@@ -33,7 +33,7 @@ class InterlockRule:
 
 
 class Interlocks:
-    """The rules of a robot. Raises ValueError for a rule that could never be followed."""
+    """The rules of a robot. Raises ValueError for a rule that can never apply."""
 
     def __init__(
         self,
@@ -45,21 +45,21 @@ class Interlocks:
         self._shape = (len(state_names),)
 
     def force(self, state: np.ndarray | None) -> bool:
-        """Return whether a rule forces now."""
+        """Return whether any rule is active."""
         return bool(self._rules) and bool(self.check(state)[0])
 
     def check(self, state: np.ndarray | None) -> tuple[list[InterlockRule], str]:
         """
-        Return the rules that force now, and the first state that one needs and nobody knows.
+        Return the active rules, and the first unknown state value that a rule needs.
 
-        An unknown state silences only the rules that need it.
+        An unknown value disables only the rules that need it.
         """
         active, unknown = [], ''
         known = is_numeric_array(state, self._shape)
         for rule in self._rules:
             value = float(state[rule.state]) if known else inf
             if not isfinite(value):
-                unknown = unknown or f'{rule.name}: {rule.state_name} is not known'
+                unknown = unknown or f'{rule.name}: {rule.state_name} unknown'
             elif not rule.low <= value <= rule.high:
                 active.append(rule)
         return active, unknown
@@ -71,10 +71,12 @@ def _rule(
     name, low, high = interlock.name, interlock.below, interlock.above
     bounds = [bound for bound in (low, high) if bound is not None]
     if not bounds or not all(map(isfinite, bounds)) or bounds != sorted(bounds):
-        raise ValueError(f'interlock {name}: needs a bound, below not over above, got {bounds}')
+        raise ValueError(
+            f'interlock {name}: needs below or above, with below <= above, got {bounds}'
+        )
     if interlock.state not in state_names:
         raise ValueError(
-            f'interlock {name}: there is no state {interlock.state!r} in {", ".join(state_names)}'
+            f'interlock {name}: no state {interlock.state!r}; choose from {", ".join(state_names)}'
         )
     unknown = [action for action in interlock.then if action not in action_names]
     if unknown or not interlock.then:
@@ -82,7 +84,7 @@ def _rule(
             f'interlock {name}: must force some of {", ".join(action_names)}, got {unknown}'
         )
     if not all(map(isfinite, interlock.then.values())):
-        raise ValueError(f'interlock {name}: can force only what is finite')
+        raise ValueError(f'interlock {name}: forced values must be finite')
     return InterlockRule(
         name,
         interlock.state,

@@ -1,24 +1,24 @@
 """
-What a command may be, seen from the one before: arrays, one number for each joint.
+Motion limits: bound a command relative to the previous one. Arrays with one value per joint.
 
-Limits may contradict each other. The order in which they hold:
+Limits may conflict. Their order of precedence:
 
-1. Step and velocity. No joint is asked for more in one step, whatever else is wrong.
-2. Position. A joint inside its limits stays inside; one that stands outside goes no further out.
-3. Lead. A command that is `max_lead` ahead of the measured position goes no further ahead.
-4. Acceleration. It gives way to the three above: at a limit, and when the measured position is
-   held back, a joint stops dead. At a limit that hardly happens, because of
-5. Braking. A joint goes only as fast as it can still stop before its limit.
-6. The way back. A joint outside its position limits, then one too far ahead of its measured
-   position, returns as fast as all of the above allow, whatever is wanted.
+1. Step and velocity. Always kept.
+2. Position. A joint inside its limits stays inside; one outside moves no further out.
+3. Lead. A command that is `max_lead` ahead of the measured position moves no further ahead.
+4. Acceleration. Yields to the three above: at a limit, or when the measured position is held back,
+   a joint stops at once. At a limit that is rare because of
+5. Braking. A joint moves only as fast as it can still stop before its limit.
+6. Return. A joint outside its position limits, then one too far ahead of its measured position,
+   returns as fast as the rules above allow, for any target.
 
-Then the command is what is nearest to the wanted one. To stand still breaks none of 1, 2 and 3, so
-there is always a command.
+The command is the one nearest to the target within these. Standing still satisfies 1, 2 and 3, so
+a command always exists.
 
 A velocity (Motion.VELOCITY) is bounded itself, by low, high and max_velocity, and changes at most
 by max_step and by max_acceleration times the step. It has no position, hence no lead, no braking.
 
-A control step is taken to last `step_s`. Plain, without a clock; any thread.
+A control step lasts `step_s`. Plain, without a clock; any thread.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ import numpy as np
 from lerobot_serve.cage.description import ActionLimit, Motion
 from lerobot_serve.cage.result import is_numeric_array, LastCommand
 
-# so much more is allowed: what was planned up to a limit is not clamped for its rounding
+# tolerance: a target at a limit is not clamped for rounding
 ROUNDING = 1 + 1e-9
-# stands in for what has no limit where 0 * inf or inf / inf would come up
+# replaces infinity where 0 * inf or inf / inf would occur
 HUGE = 1e300
-# a change in one step that is less, as a share of the largest, is rounding and no motion
+# a smaller change in one step, as a share of the largest, is rounding and no motion
 REST_SHARE = 1e-6
 # downwards and upwards
 DIRECTIONS = np.array(((-1.0,), (1.0,)))
@@ -42,7 +42,7 @@ DIRECTIONS = np.array(((-1.0,), (1.0,)))
 
 class MotionLimits:
     """
-    The limits of a robot. Raises ValueError for those that make no sense.
+    The limits of a robot. Raises ValueError for inconsistent ones.
 
     A window is two rows, how far each joint may go downwards and upwards. Downwards is written
     with the opposite sign, so that both are upper bounds and every rule is written once.
@@ -50,7 +50,7 @@ class MotionLimits:
 
     def __init__(self, actions: tuple[ActionLimit, ...], step_s: float) -> None:
         if not 0 < step_s < inf:
-            raise ValueError(f'a control step must take some time, got {step_s} s')
+            raise ValueError(f'a control step must be above 0 s, got {step_s} s')
         for action in actions:
             _check_limits(action)
         self.names = tuple(action.name for action in actions)
@@ -84,11 +84,11 @@ class MotionLimits:
         self._any_leads = bool(self._leads.any())
 
     def is_action(self, value: object) -> bool:
-        """Tell whether this is one number for each joint, finite or not. Never raises."""
+        """Return whether this is one number per joint, finite or not. Never raises."""
         return is_numeric_array(value, self.rest.shape)
 
     def is_known(self, last: object) -> bool:
-        """Tell whether the command before can be judged from. Never raises."""
+        """Return whether the last command is valid and finite. Never raises."""
         return (
             isinstance(last, LastCommand)
             and self.is_action(last.position)
@@ -98,9 +98,9 @@ class MotionLimits:
 
     def start(self, measured: np.ndarray | None) -> LastCommand | None:
         """
-        Return what a first command is bounded from: positions as measured, velocities at rest.
+        Return the start of a first command: positions as measured, velocities at rest.
 
-        None when a joint's position is not known. What is measured of a velocity is not looked at.
+        None if a position is unknown. Measured velocities are ignored.
         """
         if self.is_velocity.all():
             return LastCommand(self.rest, np.zeros(self.rest.shape))
@@ -111,7 +111,7 @@ class MotionLimits:
         return LastCommand(position, np.zeros(self.rest.shape)) if known else None
 
     def unmeasured(self, measured: np.ndarray | None) -> str:
-        """Return the first joint whose lead cannot be told, empty when there is none."""
+        """Return the first joint with a lead limit and no measurement; empty if none."""
         if not self._any_leads:
             return ''
         known = np.isfinite(measured) if self.is_action(measured) else np.zeros_like(self._leads)
@@ -120,14 +120,14 @@ class MotionLimits:
 
     def held(self, last: LastCommand) -> np.ndarray:
         """
-        Return what to want when no joint is to move on: a position where it is, a velocity zero.
+        Return the target that holds all joints: the last position, or velocity zero.
 
-        To hold a velocity would be to drive on. Where zero is not allowed it is what is nearest.
+        A held velocity would drive on. If zero is not allowed, the nearest allowed value.
         """
         return np.where(self.is_velocity, self.rest, last.position)
 
     def moves(self, last: LastCommand) -> bool:
-        """Tell whether a robot that was commanded like this is in motion; `last` is known."""
+        """Return whether the last command is in motion; `last` is valid."""
         still = last.velocity * self.step_s
         if self.is_velocity.any():
             still = np.where(self.is_velocity, last.position - self.rest, still)
@@ -153,11 +153,11 @@ class MotionLimits:
         allow_return: bool,
     ) -> np.ndarray:
         """
-        Return the command that is nearest to `wanted`; `last` is known. Several commands at once
-        are rows, each with its own `last`.
+        Return the command nearest to `wanted`; `last` is valid. Several commands are rows, each
+        with its own `last`.
 
-        Without `measured` the lead is not looked at. Without `allow_return` no joint is moved for
-        where it stands: what is at rest stays so.
+        Without `measured` lead limits are ignored. Without `allow_return` joints outside their
+        limits do not return: a joint at rest stays at rest.
         """
         here = _outward(last.position)
         window = np.minimum(here + self._pace, np.maximum(self._bounds, here))
@@ -176,7 +176,7 @@ class MotionLimits:
         return np.minimum(np.maximum(wanted, -window[..., 0, :]), window[..., 1, :])
 
     def _lead_window(self, here: np.ndarray, measured: np.ndarray | None) -> np.ndarray | None:
-        """Return where the lead would have the joints, None when there is nothing to look at."""
+        """Return the window of the lead limits, None without any."""
         if measured is None or not self._any_leads:
             return None
         return _outward(np.where(self._leads, measured, here)) + self._lead
@@ -195,7 +195,7 @@ class MotionLimits:
     def cause(
         self, joint: int, wanted: float, last: LastCommand, measured: np.ndarray | None
     ) -> str:
-        """Return the first limit, as a word, that keeps a joint from what is wanted of it."""
+        """Return the first limit, as a word, that keeps a joint from its target."""
         here = float(last.position[joint])
         step = wanted - here
         if not -self._bounds[0, joint] <= wanted <= self._bounds[1, joint]:
@@ -219,12 +219,12 @@ def _both(values: np.ndarray) -> np.ndarray:
 
 
 def _outward(values: np.ndarray) -> np.ndarray:
-    """Return values, or rows of them, as seen downwards and upwards, see Limits."""
+    """Return values, or rows of them, as seen downwards and upwards, see MotionLimits."""
     return values[..., None, :] * DIRECTIONS
 
 
 def _narrow(window: np.ndarray, to: np.ndarray) -> np.ndarray:
-    """Return of a window what is also in another; where that is nothing, the end next to it."""
+    """Return the intersection of two windows; if empty, the nearest end of the first."""
     return np.minimum(np.maximum(to, -window[..., ::-1, :]), window)
 
 
@@ -234,4 +234,4 @@ def _check_limits(action: ActionLimit) -> None:
         raise ValueError(f'{action.name}: needs low <= high and limits above 0, got {action}')
     fastest = action.max_velocity if action.motion is Motion.VELOCITY else inf
     if max(action.low, -fastest) > min(action.high, fastest) or not isfinite(action.max_step):
-        raise ValueError(f'{action.name}: its limits leave it nothing to do, got {action}')
+        raise ValueError(f'{action.name}: its limits allow no command, got {action}')

@@ -1,8 +1,8 @@
 """
-A robot's limits as bytes, so that who never meets the robot can tell what its cage would say.
+Encode and decode a robot's limits, so that servers and routers can evaluate its cage.
 
-JSON of the control step and of one object for each action; a number that is left out or null is no
-limit. Keys that are not known are ignored. Pure functions; any thread.
+JSON with the control step and one object per action; a missing or null number is no limit. Unknown
+keys are ignored. Pure functions; any thread.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ BYTES_LIMIT = 1 << 16
 NAME_LIMIT = 128
 # of a control step [s]
 SHORTEST_STEP_S, LONGEST_STEP_S = 1e-5, 1e3
-# beyond this a limit is none, and what is computed from it could overflow
+# a larger number is no limit, and computing with it could overflow
 MAX_NUMBER = 1e12
-# what a number means that is not there
+# defaults of missing numbers
 NO_LIMITS = {
     'low': -inf,
     'high': inf,
@@ -39,8 +39,8 @@ def encode_limits(
     actions: Sequence[ActionLimit], step_s: float, immediate: Sequence[str] = ()
 ) -> bytes:
     """
-    Return the bytes; each action has the name that it is to have there, also those that an
-    `immediate` interlock may force.
+    Encode the limits. Names are those of the receiver, also in `immediate`, the actions that an
+    immediate interlock may force.
     """
     rows = [
         {
@@ -57,7 +57,7 @@ def encode_limits(
 
 
 def decode_limits(data: bytes) -> MotionLimits:
-    """Return the limits. Raises ValueError, whose text is for people."""
+    """Decode limits. Raises ValueError with a readable text."""
     if len(data) > BYTES_LIMIT:
         raise ValueError(f'limits: {len(data)} bytes, at most {BYTES_LIMIT} are allowed')
     try:
@@ -84,7 +84,10 @@ def _action(row: Any, place: str) -> ActionLimit:
         raise ValueError(f'limits: {place}: expected an object, got {str(row)[:40]!r}')
     name, motion = row.get('name'), row.get('motion')
     if not isinstance(name, str) or not name.isprintable() or len(name.encode()) > NAME_LIMIT:
-        raise ValueError(f'limits: {place}: name must be a text, got {str(name)[:40]!r}')
+        raise ValueError(
+            f'limits: {place}: name must be printable text of at most {NAME_LIMIT} bytes, '
+            f'got {str(name)[:40]!r}'
+        )
     if motion not in [each.value for each in Motion]:
         raise ValueError(
             f'limits: {name}: motion must be position or velocity, got {str(motion)[:40]!r}'
@@ -100,7 +103,8 @@ def _number(value: Any, what: str) -> float:
     """Return a number that can be computed with. Raises ValueError."""
     if type(value) not in (int, float) or not -MAX_NUMBER <= value <= MAX_NUMBER:
         raise ValueError(
-            f'limits: {what} must be a number between -{MAX_NUMBER:g} and {MAX_NUMBER:g}, got {str(value)[:40]}'
+            f'limits: {what} must be a number between -{MAX_NUMBER:g} and {MAX_NUMBER:g}, '
+            f'got {str(value)[:40]}'
         )
     return float(value)
 

@@ -1,4 +1,4 @@
-"""What the cage is given of the command before, and what it says of the next. Plain data."""
+"""The last command as input of the cage, and its result for the next. Plain data."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Verdict(IntEnum):
 @dataclass(frozen=True, slots=True, eq=False)
 class LastCommand:
     """
-    The last command in action order, and its change a second.
+    The last command in action order, and its change per second.
 
     The change of a velocity is not used: its limits bound the step alone.
     """
@@ -29,7 +29,7 @@ class LastCommand:
     velocity: np.ndarray
 
     def after(self, command: np.ndarray | None, step_s: float) -> LastCommand:
-        """Return what `command` makes of it; a step without a command is one without motion."""
+        """Return the state after `command`; a step without a command is one without motion."""
         if command is None:
             return LastCommand(self.position, np.zeros(len(self.position)))
         return LastCommand(command, (command - self.position) / step_s)
@@ -38,11 +38,10 @@ class LastCommand:
 @dataclass(frozen=True, slots=True, eq=False)
 class CageResult:
     """
-    What may be commanded: None means that nothing is sent, and a command is sent whatever the
-    verdict.
+    Result of a check. A command is sent for any verdict; None: nothing is sent.
 
-    reason  for people; names the joint. Empty for PASS
-    cause   the same in a word, to be counted
+    reason  text that names the joint; empty for PASS
+    cause   the same as one word, for counters
     """
 
     verdict: Verdict
@@ -52,5 +51,5 @@ class CageResult:
 
 
 def is_numeric_array(value: object, shape: tuple[int, ...]) -> bool:
-    """Tell whether this is an array of that shape and of real numbers. Never raises."""
+    """Return whether this is an array of that shape and of real numbers. Never raises."""
     return isinstance(value, np.ndarray) and value.dtype.kind in 'fiu' and value.shape == shape

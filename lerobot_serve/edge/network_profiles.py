@@ -1,8 +1,9 @@
 """
-What fits a kind of network: defaults that a profile sets below the parameters that are given.
+Network profiles: parameter defaults for wired, Wi-Fi and WAN links. Explicit values take
+precedence.
 
-`wifi` is the default, and its numbers are the defaults of the parameters: it tolerates the gaps of
-a radio, costs a wired robot only a later alarm, and is what most robots are on.
+`wifi` is the default profile and equals the parameter defaults: it tolerates the gaps of a radio
+link and costs a wired robot only a later alarm.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ DEGRADED_SHARE = 0.7
 
 @dataclass(frozen=True, slots=True)
 class ProfileRow:
-    """One parameter in every profile, and why the numbers are what they are."""
+    """One parameter: its value in each profile, and the reason for the values."""
 
     parameter: str
     wired: float
@@ -29,26 +30,26 @@ class ProfileRow:
 PROFILE_ROWS = (
     ProfileRow(
         'buffer_time_s', 0.3, 0.5, 1.0,
-        'what is left when asking must outlast a round trip with its gaps: 0.2, 0.3 and 0.6 s',
+        'the queue must outlast a round trip with its gaps: 0.2, 0.3 and 0.6 s',
     ),
     ProfileRow(
         'request_timeout_s', 2.0, 5.0, 5.0,
-        'a wire loses nothing, so silence means a server that hangs; a radio repeats what it lost',
+        'a wire loses nothing, so silence means a hanging server; a radio repeats what it lost',
     ),
     ProfileRow(
         'degraded_after_s', 0.2, 0.35, 0.7,
-        'above the usual gap of the network, or the alarm would cry wolf; below buffer_time_s, or '
-        'it would come after the stall',
+        'above the usual gap of the network, to avoid false alarms; below buffer_time_s, to '
+        'precede the stall',
     ),
     ProfileRow(
         'max_action_age_s', 2.0, 3.0, 3.5,
-        'as short as the network allows: what is played later was seen longer ago; over a WAN '
-        'half a second is spent on the way',
+        'as short as the network allows, because a later action has an older observation; a WAN '
+        'adds half a second of transit',
     ),
     ProfileRow(
         'jpeg_quality', 95, 90, 80,
-        'a wire has room for pictures closer to those the policy was trained on; an uplink of '
-        '10 Mbit/s has not',
+        'a wire has bandwidth for images closer to the training data; an uplink of 10 Mbit/s '
+        'has not',
     ),
     ProfileRow(
         'max_offline_s', 30.0, 60.0, 120.0,
@@ -56,11 +57,11 @@ PROFILE_ROWS = (
     ),
     ProfileRow(
         'reconnect_backoff_s', 0.2, 0.5, 1.0,
-        'asking again costs a wire little; over a WAN a question takes longer to be answered',
+        'a retry is cheap on a wire; over a WAN each attempt takes longer',
     ),
     ProfileRow(
         'reconnect_max_backoff_s', 5.0, 10.0, 20.0,
-        'how much later than the server a robot may come back; a sixth of max_offline_s',
+        'longest delay from the return of a server to the next attempt; a sixth of max_offline_s',
     ),
 )  # fmt: skip
 
@@ -72,10 +73,10 @@ PROFILES: dict[str, dict[str, float]] = {
 
 def with_profile(values: dict[str, Any]) -> dict[str, Any]:
     """
-    Return `values` above those of the profile that they name. A shorter buffer_time_s alone brings
-    a shorter degraded_after_s with it.
+    Return `values` merged over the defaults of the profile they name. A shorter buffer_time_s also
+    shortens degraded_after_s.
 
-    A profile that does not exist sets nothing: the check of the parameter refuses it.
+    An unknown profile sets nothing: the parameter check rejects it.
     """
     name = values.get('profile', DEFAULT_PROFILE)
     below = dict(PROFILES.get(name, {})) if isinstance(name, str) else {}

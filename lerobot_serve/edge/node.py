@@ -2,8 +2,8 @@
 The node edge_controller: inputs in, requests out, chunks in, commands out.
 
 Four threads: the executor and `answers` deposit what arrives, `request` asks for chunks, `tick`
-commands the robot. A fifth, `trace`, writes it down where that is wanted. The process holds no
-torch, so that nothing but these competes for the interpreter.
+commands the robot. A fifth, `trace`, writes the trace if one is configured. The process imports no
+torch, so that only these threads compete for the interpreter.
 """
 
 from __future__ import annotations
@@ -57,12 +57,14 @@ from lerobot_serve.ros.topics.checked_subscription import create_checked_subscri
 from lerobot_serve.ros.topics.dedicated_subscription import LivelinessStatus
 from lerobot_serve_interfaces.msg import EdgeState, EpisodeOutcome, ExecutedAction
 
-# how often other edge controllers are looked for
+# period of the search for other edge controllers
 CONFLICT_CHECK_PERIOD_S = 0.2
 
 
 class EdgeController(SteadyClockNode):
-    """See the module. Built in the main thread; each method says whose it is."""
+    """
+    Wires the edge controller to ROS. The main thread builds it; sections name the calling thread.
+    """
 
     def __init__(self, runtime: NodeRuntime) -> None:
         super().__init__('edge_controller', context=runtime.context)
@@ -85,7 +87,7 @@ class EdgeController(SteadyClockNode):
         self._actions = ActionQueue(DELAY_RULES[parameters.delay_rule])
         logger = self.get_logger()
         self._log = ChangeLog(
-            # rclpy wants one severity for each place that logs
+            # rclpy requires one severity per call site
             inform=lambda text: logger.info(text),
             warn=lambda text: logger.warning(text),
             complain=lambda text: logger.error(text),
@@ -96,7 +98,7 @@ class EdgeController(SteadyClockNode):
             parameters,
             self.robot,
             self._actions,
-            lambda: self._connection.on(ConnectionEvent.DRY, 'nothing fresh is left to play'),
+            lambda: self._connection.on(ConnectionEvent.DRY, 'action queue empty'),
         )
         self._inputs = wiring.make_latest_inputs(self.robot, self.resolve_topic_name)
         self._history = ObservationHistory(self._inputs)
@@ -121,14 +123,14 @@ class EdgeController(SteadyClockNode):
         self._offer(parameters)
         self._start(runtime, parameters, recorder)
         self.get_logger().info(
-            f'{self.client_id} ({self.robot.name}) at {self.robot.fps:g} Hz asks '
-            f'{", ".join(parameters.servers)}'
+            f'edge controller {self.client_id}: robot {self.robot.name}, {self.robot.fps:g} Hz, '
+            f'servers {", ".join(parameters.servers)}'
         )
 
     def _start(
         self, runtime: NodeRuntime, parameters: EdgeParameters, recorder: EdgeTraceRecorder | None
     ) -> None:
-        """Open the endpoint, and let everything run."""
+        """Start the metrics endpoint and all threads."""
         losses = (lambda: recorder.writer.losses) if recorder else dict
         endpoint = metrics.serve(parameters, self._view, losses=losses)
         if endpoint:
@@ -225,19 +227,19 @@ class EdgeController(SteadyClockNode):
             self.create_publisher, COMMAND_TYPES[command.type], topic, profile, **overridable
         )
         self._on_commands = CommandTopicPublishers(self, topic)
-        # before it has a publisher itself: an edge that plays need not notice
+        # before this node has a publisher: a running edge does not react
         edges = [OtherPublisher(*each) for each in self._on_commands.wait_for_other_edges()]
         if why_not := command_conflict.start_refusal(topic, edges):
             raise UserError(why_not)
         self._commands = self._on_commands.create(create)
-        # held so that an edge that gives way commands nothing more
+        # held while publishing: after `_withdraw` no command goes out
         self._sending = threading.Lock()
         self._has_commanded = False
         self._conflict = command_conflict.CommandConflict(topic, self._on_commands.own)
         self._stop_service = StopService(self, parameters.stop_service)
 
     def _offer(self, parameters: EdgeParameters) -> None:
-        """Create what operators and recorders see."""
+        """Create the topics, services and timers for operators and recorders."""
         overridable = {'qos_overriding_options': qos.OVERRIDABLE}
         self._state_publisher = self.create_publisher(
             EdgeState, '~/state', qos.STATE, **overridable
@@ -331,13 +333,13 @@ class EdgeController(SteadyClockNode):
         self._requester.next_settings = wiring.request_settings(parameters, self.robot)
         self._listener.tuned(parameters)
 
-    # whoever brings it about, one at a time
+    # any thread, serialised by Connection
 
     def _on_change(self, change: ConnectionChange) -> None:
         self._listener.changed(change)
         self._log.changed(change)
 
-    # answers and request threads
+    # threads `answers` and `request`
 
     def _on_chunk(self, raw: bytes) -> None:
         self._requester.on_chunk(raw)

@@ -1,4 +1,4 @@
-"""What parameters of the edge must be to each other. Pure functions; before anything runs."""
+"""Cross-parameter checks of the edge controller. Pure functions; run at start-up."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from lerobot_serve.wire.names import is_topic
 
 
 def check_stop(stop_service: str, ladder: tuple[str, ...], teardown: str) -> None:
-    """Raise ParameterError for a stop that is never called, or is called and not named."""
+    """Raise ParameterError for a stop service that is never called, or called without a name."""
     in_ladder = any(rung.split(' ')[0] == 'stop_service' for rung in ladder)
     if stop_service and not is_topic(stop_service):
         raise ParameterError(
@@ -15,9 +15,11 @@ def check_stop(stop_service: str, ladder: tuple[str, ...], teardown: str) -> Non
         )
     if stop_service and not in_ladder and teardown == 'hold':
         raise ParameterError(
-            f'stop_service {stop_service!r} would never be called: neither the ladder has '
-            "the rung stop_service nor does teardown end with it, as all but 'hold' do"
+            f'stop_service {stop_service!r} would never be called: add the rung stop_service to '
+            "the ladder, or set a teardown other than 'hold'"
         )
     if not stop_service and (in_ladder or teardown == 'stop_service'):
         where = 'the ladder' if in_ladder else 'teardown'
-        raise ParameterError(f'stop_service is empty, and {where} calls it; name a service')
+        raise ParameterError(
+            f'stop_service is empty, and {where} calls it; set the name of a service'
+        )

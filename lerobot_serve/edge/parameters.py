@@ -1,8 +1,8 @@
 """
 The parameters of the node edge_controller.
 
-The defaults of what a profile sets are those of the profile `wifi`. What a ladder may be for a
-robot is checked in lerobot_serve.edge.fallback.rungs, since it depends on the robot file.
+Defaults that a profile sets are those of the profile `wifi`. Ladders depend on the robot file:
+lerobot_serve.edge.fallback.rungs checks them.
 """
 
 from __future__ import annotations
@@ -22,32 +22,30 @@ from lerobot_serve.wire.session import TAG_KEY_LIMIT, TAG_VALUE_LIMIT, TAGS_LIMI
 
 @dataclass(frozen=True, slots=True)
 class EdgeParameters:
-    """See docs/parameters.md, which is made from this."""
+    """Parameters of edge_controller; docs/parameters.md is generated from them."""
 
     client_id: str = parameter(
-        '', 'name of this robot, unique in the fleet; empty takes the namespace of the node'
+        '', 'name of this robot, unique in the fleet; empty: the namespace of the node'
     )
     profile: str = parameter(
         DEFAULT_PROFILE,
-        'kind of network: sets those of its parameters that are not given',
+        'network profile: defaults for its parameters that are not set explicitly',
         choices=tuple(PROFILES),
     )
     servers: tuple[str, ...] = parameter(
         ('/policy_server',),
-        'full names of the policy servers or routers to ask, the preferred one first; the others '
-        'are for when it fails',
+        'full names of the policy servers or routers, in order of preference; the rest are '
+        'failover targets',
     )
     robot_file: str = parameter(
-        '', 'YAML file that describes the robot; empty takes config/robots/sim_arm.yaml'
+        '', 'YAML file that describes the robot; empty: config/robots/sim_arm.yaml'
     )
-    task: str = parameter('', 'what the robot shall do, in words')
+    task: str = parameter('', 'task instruction')
     run_on_start: bool = parameter(
         True,
-        'ask and play from the start; false waits for the action RunEpisode or for reset',
+        'start an episode at start-up; false: wait for the action RunEpisode or for ~/reset',
     )
-    policy: str = parameter(
-        '', 'fingerprint or id of the policy to insist on; empty takes what is served'
-    )
+    policy: str = parameter('', 'required policy, by fingerprint or id; empty: any policy')
 
     # requests
     tags: tuple[str, ...] = parameter(
@@ -55,31 +53,31 @@ class EdgeParameters:
     )
     codec: str = parameter(
         'jpeg',
-        'how images travel: jpeg over a network, raw on one machine',
+        'image encoding: jpeg over a network, raw on one machine',
         choices=('jpeg', 'raw'),
     )
     jpeg_quality: int = parameter(90, 'quality of JPEG images', low=1, high=100)
     downscale: bool = parameter(
-        False, 'send images in the size that the policy wants, where that is smaller'
+        False, 'resize images to the input size of the policy where that is smaller'
     )
     image_threads: int = parameter(
-        2, 'threads that encode the cameras of a request side by side', low=1, high=32
+        2, 'threads that encode the images of a request in parallel', low=1, high=32
     )
     buffer_time_s: float = parameter(
         0.5,
-        'ask for the next chunk when so much or less is left to play',
+        'request the next chunk when the queue holds this much or less',
         unit='s',
         low=0.1,
         high=60.0,
         live=True,
     )
     request_timeout_s: float = parameter(
-        5.0, 'a request without an answer is given up after this', unit='s', low=0.05, high=60.0
+        5.0, 'deadline of a request', unit='s', low=0.05, high=60.0
     )
     max_consecutive_timeouts: int = parameter(
         2,
-        'requests without an answer, one after the other, that end a session; a server whose '
-        'process is lost is left without waiting for them',
+        'consecutive timeouts after which the session is closed; a lost server process is '
+        'detected without waiting for them',
         low=1,
         high=10,
     )
@@ -87,44 +85,47 @@ class EdgeParameters:
     # the queue
     merge: str = parameter(
         'append',
-        'what a new chunk does to actions not yet played where it does not continue them: append '
-        'to them, or replace them, which is a jump from one plan into another; with rtc a chunk '
-        'continues them and replaces them',
+        'how a chunk that does not continue the queue is merged: append to the queue, or replace '
+        'it, which jumps from one plan to another; with rtc a chunk continues the queue and '
+        'replaces it',
         choices=('append', 'replace'),
     )
     delay_rule: str = parameter(
         'lived',
-        'rows of a new chunk that are skipped where it replaces: lived what the clock says but no '
-        'row in whose time the robot stood still, clamped what the clock says, raw the same as '
-        'LeRobot 0.4 has it',
+        'rows skipped in a chunk that replaces the queue: lived skips the elapsed rows, at most '
+        'those the robot executed, clamped skips the elapsed rows, raw slices as LeRobot 0.4 does',
         choices=('lived', 'clamped', 'raw'),
     )
     rtc: bool = parameter(
         False,
-        'send with each request what is left to play, so that the next chunk continues it; for '
-        'policies with real-time chunking; a server without it is asked as without rtc',
+        'send the prefix with each request, so that the next chunk continues it; for policies '
+        'with real-time chunking; ignored for a server without it',
     )
     execution_horizon: int = parameter(
         0,
-        'rows of what is left that guide the next chunk with rtc; 0 leaves it to the policy',
+        'rows of the prefix that guide the next chunk with rtc; 0: as the policy has it',
         low=0,
         high=10_000,
     )
     interpolation: int = parameter(
         1,
-        'commands for each action: a robot is commanded so many times faster than its policy acts',
+        'commands per action: the command rate as a multiple of the policy rate',
         low=1,
         high=100,
     )
     max_action_age_s: float = parameter(
-        3.0, 'no action is executed whose observation is older', unit='s', low=0.05, high=60.0
+        3.0,
+        'staleness bound: an action with an older observation is discarded',
+        unit='s',
+        low=0.05,
+        high=60.0,
     )
 
     # the connection
     degraded_after_s: float = parameter(
         0.35,
-        'the state is DEGRADED when a chunk is wanted and none has come for this long, or a '
-        'request has failed, while actions are left; below buffer_time_s',
+        'the connection is DEGRADED when a due chunk is missing for this long, or a request '
+        'failed, while the queue holds actions; below buffer_time_s',
         unit='s',
         low=0.05,
         high=60.0,
@@ -132,18 +133,18 @@ class EdgeParameters:
     )
     reconnect_backoff_s: float = parameter(
         0.5,
-        'longest wait before asking again after all servers failed; doubled each time',
+        'longest wait before the next attempt after all servers failed; doubled each time',
         unit='s',
         low=0.05,
         high=10.0,
     )
     reconnect_max_backoff_s: float = parameter(
-        10.0, 'where the doubling ends', unit='s', low=0.05, high=300.0
+        10.0, 'upper limit of the wait between attempts', unit='s', low=0.05, high=300.0
     )
     max_offline_s: float = parameter(
         60.0,
-        'the state is DEAD after so long without a session, when there was one before or every '
-        'server refuses this robot for good',
+        'the connection is DEAD after this long without a session, if one existed before or every '
+        'server rejects this robot permanently',
         unit='s',
         low=1.0,
         high=86400.0,
@@ -152,90 +153,87 @@ class EdgeParameters:
 
     frozen_after_s: float = parameter(
         2.0,
-        'a camera is frozen when its frame stays the same, byte by byte, for this long while the '
-        'robot moves; 0 for never',
+        'a camera is frozen when its frame stays identical for this long while the robot moves; '
+        '0: never',
         unit='s',
         low=0.0,
         high=60.0,
     )
     frozen_camera: str = parameter(
         'warn',
-        'what a frozen camera means: warn, or stop sending observations until it is mended',
+        'action on a frozen camera: log a warning, or stop sending observations until the image '
+        'changes',
         choices=('warn', 'stop'),
     )
 
     # safety
     ladder: tuple[str, ...] = parameter(
         (),
-        'what is done when there is nothing to play, in turn, each with its seconds but the last: '
-        'ramp, hold, repeat_last, zero, safe_pose, initial_pose, stop_service; empty takes ramp '
-        '0.5 (or as long as the robot needs to stop) and hold, for a robot that has nothing but '
-        'velocities zero',
+        'fallback rungs without fresh actions, each with its duration in seconds except the last: '
+        'ramp, hold, repeat_last, zero, safe_pose, initial_pose, stop_service; empty: ramp 0.5 '
+        '(or as long as the robot needs to stop), then hold, or zero for a robot with velocities '
+        'only',
     )
     resume_s: float = parameter(
         0.1,
-        'actions are played again when so much is buffered, or something for so long',
+        'after a fallback, execution resumes when the queue holds this much, or is not empty for '
+        'this long',
         unit='s',
         low=0.0,
         high=10.0,
     )
     latch_after_trips: int = parameter(
         150,
-        'actions in a row that the safety cage changes before it stops the robot until '
-        '~/reset_cage; 0 for never',
+        'consecutive trips after which the safety cage latches until ~/reset_cage; 0: never',
         low=0,
         high=1_000_000,
     )
     start_tolerance: float = parameter(
         0.05,
-        'how far outside its limits a joint may stand when it is commanded first, as a share of '
-        'its range',
+        'how far outside its limits a joint may be at the first command, as a share of its range',
         low=0.0,
         high=10.0,
     )
     max_blind_s: float = parameter(
         0.5,
-        'the robot holds when its state is missing or older than max_age_s for longer than this',
+        'hold after the state has been missing or older than max_age_s for this long',
         unit='s',
         low=0.0,
         high=10.0,
     )
     clamp_alarm_s: float = parameter(
         1.0,
-        'an error is logged when half of all joint-steps of so much playing or more were clamped; '
-        'when as many were wanted outside the position limits, the safety cage stops the robot '
-        'until reset; 0 for never',
+        'window of the clamp alarm: an error is logged when half of its joint-steps or more were '
+        'clamped; the safety cage latches when as many targets were outside the position limits; '
+        '0: never',
         unit='s',
         low=0.0,
         high=60.0,
     )
     teardown: str = parameter(
         'hold',
-        'what is done when the state becomes DEAD in an episode that is not paused, after coming '
-        'to rest: hold, go to the safe_pose or to the initial_pose, in which the episode began, '
-        'and then command nothing, or command nothing at once; before nothing is commanded the '
-        'stop service is called, where there is one',
+        'motion after the connection is DEAD in an episode that is not paused, once the robot is '
+        'at rest: hold; or move to safe_pose or initial_pose (where the episode began), call the '
+        'stop service if one is set and send no more commands; or do the latter at once',
         choices=('hold', 'safe_pose', 'initial_pose', 'stop_service'),
     )
     stop_service: str = parameter(
         '',
-        'full name of a service std_srvs/Trigger that stops the robot; empty: none is called',
+        'full name of the std_srvs/Trigger service that stops the robot; empty: none',
     )
     while_paused: str = parameter(
         'hold',
-        'what is done while an operator pauses: come to rest and hold, or command nothing, so '
-        'that somebody else may',
+        'while paused: slow down to rest and hold, or command nothing, so that another controller '
+        'can take over',
         choices=('hold', 'nothing'),
     )
-    status_period_s: float = parameter(
-        0.2, 'time between two messages on ~/state', unit='s', low=0.02, high=10.0
-    )
+    status_period_s: float = parameter(0.2, 'period of ~/state', unit='s', low=0.02, high=10.0)
 
-    # what is shown and written
+    # metrics and trace
     metrics_port: int = endpoint_settings.metrics_port()
     metrics_address: str = endpoint_settings.metrics_address()
     trace_folder: str = trace_settings.trace_folder(
-        'each command, what became of each request, and what was dropped'
+        'each command, the result of each request, and what was dropped'
     )
     trace_limit_mb: int = trace_settings.trace_file_limit_mb()
     trace_files: int = trace_settings.trace_max_files()
@@ -244,14 +242,14 @@ class EdgeParameters:
 
     @staticmethod
     def complete(values: dict[str, Any]) -> dict[str, Any]:
-        """Return the values above those of the profile that they name."""
+        """Return the values merged over the defaults of their profile."""
         return with_profile(values)
 
     def check(self) -> None:
-        """Raise ParameterError for values that contradict each other, or do not fit a message."""
+        """Raise ParameterError for values that conflict or do not fit a message."""
         if len(self.task.encode()) > TASK_LIMIT:
             raise ParameterError(
-                f'task may have {TASK_LIMIT} bytes, got {len(self.task.encode())}'
+                f'task must have at most {TASK_LIMIT} bytes, got {len(self.task.encode())}'
             )
         read_tags(self.tags)
         _check_servers(self.servers)
@@ -291,17 +289,17 @@ def _check_times(given: EdgeParameters) -> None:
     if given.buffer_time_s >= given.max_action_age_s:
         raise ParameterError(
             f'buffer_time_s must be below max_action_age_s ({given.max_action_age_s:g}), got '
-            f'{given.buffer_time_s:g}: chunks would grow stale before they are played'
+            f'{given.buffer_time_s:g}: chunks would be stale before they are executed'
         )
     if given.degraded_after_s >= given.buffer_time_s:
         raise ParameterError(
             f'degraded_after_s must be below buffer_time_s ({given.buffer_time_s:g}), got '
-            f'{given.degraded_after_s:g}: nothing would be left to play before the alarm'
+            f'{given.degraded_after_s:g}: the queue would be empty before the alarm'
         )
     if given.resume_s >= given.max_action_age_s:
         raise ParameterError(
             f'resume_s must be below max_action_age_s ({given.max_action_age_s:g}), got '
-            f'{given.resume_s:g}: actions would grow stale before they are played again'
+            f'{given.resume_s:g}: actions would be stale before execution resumes'
         )
     if given.reconnect_backoff_s > given.reconnect_max_backoff_s:
         raise ParameterError(
@@ -311,15 +309,16 @@ def _check_times(given: EdgeParameters) -> None:
     if given.reconnect_max_backoff_s >= given.max_offline_s:
         raise ParameterError(
             f'reconnect_max_backoff_s must be below max_offline_s ({given.max_offline_s:g}), got '
-            f'{given.reconnect_max_backoff_s:g}: the robot would be given up before it asks again'
+            f'{given.reconnect_max_backoff_s:g}: the connection would be '
+            'DEAD before the next attempt'
         )
 
 
 def _check_chunks(given: EdgeParameters) -> None:
     if given.merge == 'append' and not given.rtc and given.delay_rule != 'lived':
         raise ParameterError(
-            f"delay_rule {given.delay_rule!r} does nothing with merge 'append' and without rtc, "
-            "where no row is skipped; leave it out, set rtc, or take merge 'replace'"
+            f"delay_rule {given.delay_rule!r} has no effect with merge 'append' and without rtc, "
+            "where no row is skipped; remove it, set rtc, or set merge 'replace'"
         )
     if given.execution_horizon and not given.rtc:
         raise ParameterError(

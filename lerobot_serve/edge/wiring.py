@@ -1,4 +1,4 @@
-"""What is worked out and put together from parameters and robot file before anything runs."""
+"""Build the parts of the edge controller from its parameters and robot file."""
 
 from __future__ import annotations
 
@@ -41,13 +41,12 @@ from lerobot_serve.wire.execution_report import ExecutionReport
 from lerobot_serve.wire.schema import Codec, ID_LIMIT
 from lerobot_serve.wire.session import CameraSpec, SESSION_EXTENSION_BYTES_LIMIT, SessionRequest
 
-# one sample may be misread, two may be one misread twice on their way; three cost a tenth of a
-# second at 30 Hz
+# one or two samples may be misread; three cost a tenth of a second at 30 Hz
 START_SAMPLES = 3
 
 
 def load_robot(path: str | Path) -> RobotDescription:
-    """Return the robot of a file. Raises ParameterError."""
+    """Load the robot file. Raises ParameterError."""
     try:
         return load(Path(path))
     except RobotFileError as error:
@@ -55,7 +54,7 @@ def load_robot(path: str | Path) -> RobotDescription:
 
 
 def request_settings(parameters: EdgeParameters, robot: RobotDescription) -> RequestSettings:
-    """Return when to ask and when to give up."""
+    """Return the request timing and merge settings."""
     return RequestSettings(
         1 / robot.fps,
         parameters.buffer_time_s,
@@ -71,7 +70,7 @@ def request_settings(parameters: EdgeParameters, robot: RobotDescription) -> Req
 
 
 def command_period_s(parameters: EdgeParameters, robot: RobotDescription) -> float:
-    """Return the time between two commands."""
+    """Return the time between two commands [s]."""
     return 1 / (robot.fps * parameters.interpolation)
 
 
@@ -81,7 +80,7 @@ def make_controller(
     actions: ActionQueue,
     dry: Callable[[], None],
 ) -> Controller:
-    """Return what commands the robot. Raises ParameterError."""
+    """Build the controller with its cage and ladder. Raises ParameterError."""
     step_s = command_period_s(parameters, robot)
     cage = _cage(parameters, robot, step_s)
     return Controller(
@@ -128,7 +127,7 @@ def _cage(parameters: EdgeParameters, robot: RobotDescription, step_s: float) ->
             robot.interlocks,
             robot.own_state_names,
             step_s=step_s,
-            # several commands are one action
+            # one action is several commands
             latch_after_trips=parameters.latch_after_trips * parameters.interpolation,
         )
     except ValueError as error:
@@ -148,7 +147,7 @@ def make_requester(
     listener: EdgeListener,
     presence_lease_s: float,
 ) -> Requester:
-    """Return what asks for chunks; its first episode is that of the parameters."""
+    """Build the requester; its first episode has the task of the parameters."""
     exchange = RequestPipeline(
         link,
         history,
@@ -184,12 +183,12 @@ def make_requester(
 def chunk_rate_warnings(
     parameters: EdgeParameters, robot: RobotDescription, chunk_size: int
 ) -> list[str]:
-    """Return what an operator should know about a server's chunks and this robot's pace."""
+    """Return warnings about the chunk length of a server at this robot's rate."""
     if chunk_size > parameters.buffer_time_s * robot.fps:
         return []
     return [
         f'a chunk lasts {chunk_size / robot.fps:.2f} s and buffer_time_s is '
-        f'{parameters.buffer_time_s:g}: the server will be asked without a pause'
+        f'{parameters.buffer_time_s:g}: requests will follow each other without a pause'
     ]
 
 
@@ -200,8 +199,8 @@ def session_request_factory(
     client_id: str,
     task: Callable[[], str],
 ) -> Callable[[int, str], SessionRequest]:
-    """Return what makes the ask of a session of this number and reply topic."""
-    # tells this process from another one of the same name
+    """Return a function that builds a session request from an epoch and a reply topic."""
+    # distinguishes this process from another one with the same name
     instance = secrets.randbits(63)
     return lambda epoch, reply_topic: make_session_request(
         settings(),
@@ -224,7 +223,7 @@ def make_session_request(
     reply_topic: str,
     task: str,
 ) -> SessionRequest:
-    """Return what the robot asks of a server."""
+    """Build the session request of this robot."""
     return SessionRequest(
         client_id,
         instance,
@@ -240,7 +239,7 @@ def make_session_request(
         wants_rtc=parameters.rtc,
         rtc_execution_horizon=parameters.execution_horizon,
         codec=Codec[parameters.codec.upper()],
-        # later, the request was given up or the first action is too old to be played
+        # later the request has timed out, or its first action is stale
         answer_within_s=min(parameters.request_timeout_s, parameters.max_action_age_s),
         tags=read_tags(parameters.tags),
         extensions=limits_extension(parameters, robot),
@@ -250,9 +249,9 @@ def make_session_request(
 def limits_extension(
     parameters: EdgeParameters, robot: RobotDescription
 ) -> tuple[tuple[str, bytes], ...]:
-    """Return the limits as an extension of an ask, in the policy's names and units."""
+    """Return the limits as a session extension, in the policy's names and units."""
     shared = _encoded(parameters, robot, limits_for_policy(robot.actions, robot.action_units))
-    # a robot of hundreds of actions is served without
+    # omitted for a robot with hundreds of actions
     return (
         ((limits_encoding.EXTENSION_KEY, shared),)
         if len(shared) <= SESSION_EXTENSION_BYTES_LIMIT
@@ -262,8 +261,8 @@ def limits_extension(
 
 def encode_robot_limits(parameters: EdgeParameters, robot: RobotDescription) -> bytes:
     """
-    Return what the cage keeps to, as JSON: in the robot's units, as are the commands that a trace
-    holds, under the policy's names of the actions.
+    Return the cage limits as JSON for the trace: in the robot's units, as the recorded commands,
+    and under the policy's action names.
     """
     return _encoded(parameters, robot, robot.actions)
 
@@ -279,33 +278,33 @@ def _encoded(
 
 
 def state_input_names(robot: RobotDescription) -> tuple[str, ...]:
-    """Return how the inputs of the state are called, in order."""
+    """Return the names of the state inputs, in order."""
     return tuple(f'state from {source.topic}' for source in robot.state)
 
 
 def input_topics(robot: RobotDescription) -> dict[str, tuple[str, str, float]]:
-    """Return name, topic, type and bound of the age of every input."""
+    """Return topic, type and maximum age [s] of each input, by name."""
     states = zip(state_input_names(robot), robot.state, strict=True)
     given = [*states, *((camera.name, camera) for camera in robot.cameras)]
     return {name: (one.topic, one.type, one.max_age_s) for name, one in given}
 
 
 def make_latest_inputs(robot: RobotDescription, resolve: Callable[[str], str]) -> LatestInputs:
-    """Return what keeps the newest of every input; `resolve` gives a topic its full name."""
+    """Build the store of the latest inputs; `resolve` returns the full name of a topic."""
     topics = {name: resolve(topic) for name, (topic, _, _) in input_topics(robot).items()}
     return LatestInputs(input_max_ages_ns(robot), topics)
 
 
 def input_max_ages_ns(robot: RobotDescription) -> dict[str, int]:
-    """Return the bound of every input by its name."""
+    """Return the maximum age of each input, by name [ns]."""
     return {name: int(age_s * 1e9) for name, (_, _, age_s) in input_topics(robot).items()}
 
 
 def resolve_client_id(client_id: str, namespace: str) -> str:
-    """Return the robot's name. Raises ParameterError."""
+    """Return the client_id of this robot. Raises ParameterError."""
     name = client_id or namespace.strip('/').replace('/', '.')
     if not name:
-        raise ParameterError('client_id is empty and the node has no namespace; name this robot')
+        raise ParameterError('client_id is empty and the node has no namespace; set one of them')
     if len(name.encode()) > ID_LIMIT:
-        raise ParameterError(f'client_id may have {ID_LIMIT} bytes, {name[:20]!r}... has more')
+        raise ParameterError(f'client_id must have at most {ID_LIMIT} bytes, got {name[:20]!r}...')
     return name

@@ -1,29 +1,28 @@
 """
-Who commands the robot in a control step, and which motion is allowed: one table.
+Control authority: which part commands the robot in a control step, and which motion it may make.
 
-Pure: no clock, no lock, no state. Whatever may have a say in it (an operator, an episode, the
-connection, the latch of the cage, a stop by service, a teardown, an interlock, a person in
-command) is an input; the control step asks each time and does nothing that the answer does not
-allow. The first rule that holds decides, in this order:
+Pure: no clock, no lock, no state. Everything that affects it (operator, episode, connection, cage
+latch, stop by service, teardown, interlock, intervention) is an input; each control step evaluates
+the table and makes no motion beyond the grant. The first rule that applies decides, in this order:
 
     rule            commander  what it may do
-    latched         nobody     come to rest, then nothing: only ~/reset_cage opens the latch
-    stopped         nobody     come to rest, then nothing: only ~/reset lifts a stop by service
-    person          person     move the robot: a person outranks all but cage and interlocks
-    paused          operator   come to rest, then hold, or nothing where `releases`
-    no_episode      nobody     come to rest, then hold
+    latched         nobody     slow down to rest, then nothing: only ~/reset_cage clears the latch
+    stopped         nobody     slow down to rest, then nothing: only ~/reset clears a stop
+    person          person     move the robot: an intervention outranks all but cage, interlocks
+    paused          operator   slow down to rest, then hold, or nothing where `releases`
+    no_episode      nobody     slow down to rest, then hold
     given_up, and nothing was ever played
-                    teardown   come to rest, then nothing: it stands where a person put it
-    nothing played  ladder     come to rest, then nothing: the same
-    given_up        teardown   the teardown's motion, where there is one; nothing after it
+                    teardown   slow down to rest, then nothing: it stands where it was placed
+    nothing played  ladder     slow down to rest, then nothing: as above
+    given_up        teardown   the teardown's motion, if any; nothing after it
     fresh           policy     play
-    dry             ladder     what the ladder says
+    dry             ladder     the current rung
 
-From silence (no command since the robot was last known) only a policy, a person or an interlock
-begins: a hold, a ladder or a teardown that has nothing to begin from stays silent.
+From silence (no command since the position was last known) only a policy, an intervention or an
+interlock starts: a hold, a ladder or a teardown without a last command stays silent.
 
-Interlocks act in every state: where a rule allows a command the cage forces their actions in it,
-and where no rule allows one an active interlock commands alone.
+Interlocks act in every state: where a rule allows a command the cage overrides their actions in
+it; where no rule allows one an active interlock commands alone.
 """
 
 from __future__ import annotations
@@ -36,11 +35,11 @@ from lerobot_serve.edge.session.connection import ConnectionState
 
 
 class ControlAuthority(Enum):
-    """Who commands."""
+    """The part that may move the robot in a control step."""
 
     POLICY = auto()
     LADDER = auto()
-    # no episode runs, or only a reset lets the robot move
+    # no episode runs, or a reset is required
     NOBODY = auto()
     OPERATOR = auto()
     TEARDOWN = auto()
@@ -49,44 +48,44 @@ class ControlAuthority(Enum):
 
 
 class AllowedMotion(Enum):
-    """Which motion is allowed."""
+    """The motion that a grant allows."""
 
     # no command at all
     NONE = auto()
-    # the positions commanded last, velocities at zero
+    # the last commanded positions, velocities at zero
     HOLD = auto()
-    # what moves comes to rest; nothing speeds up or begins
+    # moving joints slow down to rest; no joint accelerates or starts
     SLOW_DOWN = auto()
-    # what the policy or the person in command wants
+    # the target of the policy or of the intervention
     PLAY = auto()
     # the rungs of the ladder
     FALL_BACK = auto()
     # the rungs of the teardown
     TEARDOWN = auto()
-    # the actions that interlocks force; everything else holds
+    # the actions that interlocks override; everything else holds
     INTERLOCK = auto()
 
 
 class JointMotion(Enum):
-    """How the robot was commanded last."""
+    """The motion of the last command."""
 
-    # not at all: where it is has to be measured first
+    # no command: the position has to be measured first
     SILENT = auto()
     AT_REST = auto()
     MOVING = auto()
 
 
 class ActionSupply(Enum):
-    """What there is to play in this step."""
+    """Whether a fresh action is available in this step."""
 
     FRESH = auto()
     DRY = auto()
-    # nothing now, and nothing was played since the robot was silent
+    # none now, and none executed since the robot was silent
     NEVER = auto()
 
 
 class TeardownState(Enum):
-    """What a robot that is given up does besides coming to rest."""
+    """State of the teardown of a robot whose connection is DEAD."""
 
     HOLD = auto()
     PENDING = auto()
@@ -101,17 +100,17 @@ class Intervention(Enum):
 
 
 class OperatingConditions(NamedTuple):
-    """What is decided outside of the control step."""
+    """Conditions that are set outside of the control step."""
 
     paused: bool = False
-    # an episode, or the teardown of the one in which the robot was given up
+    # an episode runs, or the teardown of one that ended with DEAD
     running: bool = True
     state: ConnectionState = ConnectionState.STREAMING
     person: Intervention = Intervention.NONE
 
 
 class AuthorityInputs(NamedTuple):
-    """Everything that the table looks at. `releases`: a robot that is paused commands nothing."""
+    """Inputs of the table. `releases`: a paused robot sends no commands."""
 
     orders: OperatingConditions = OperatingConditions()
     latched: bool = False
@@ -124,7 +123,7 @@ class AuthorityInputs(NamedTuple):
 
 
 class MotionGrant(NamedTuple):
-    """The answer: who commands, what is allowed, and why, as a word."""
+    """Result of the table: authority, allowed motion, and the cause as one word."""
 
     commander: ControlAuthority
     allowed: AllowedMotion
@@ -200,8 +199,8 @@ AUTHORITY_RULES = (
 
 
 def grant_motion(given: AuthorityInputs) -> MotionGrant:
-    """Return who commands and what is allowed."""
-    # the last one always holds
+    """Evaluate the table."""
+    # the last rule always applies
     for rule in AUTHORITY_RULES:
         if rule.holds(given):
             break

@@ -1,11 +1,11 @@
 """
-An alarm for a policy whose actions are mostly clamped, which the counts of a cage alone do not
-raise: each command stays within limits while the robot does not do what the policy says.
+Alarm for a policy whose actions are mostly clamped: each command is within limits, but the robot
+does not execute the policy's motion.
 
-Over a window of played steps it counts joint-steps, one for each joint in each step. When half of
-them or more were clamped the alarm sounds. When half or more were wanted outside the position
-limits, a unit, zero or direction is wrong, and the cage is to latch. Joints that are only slowed,
-as with a low max_velocity on a first run, never latch. Plain, without a clock; the tick thread.
+It counts joint-steps (one per joint and step) over a window of executed steps. If at least half
+were clamped, it raises an alarm. If at least half of the targets were outside the position limits,
+a unit, zero or direction is wrong, and the cage must latch. Joints that are only slowed, as with a
+low max_velocity on a first run, never latch. Plain, without a clock; the tick thread.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ import numpy as np
 from lerobot_serve.cage.description import ActionLimit, Motion
 
 ALARM_SHARE = 0.5
-# of the range between the limits: what a policy plans up to a limit is not outside
+# share of the range between the limits; a target at a limit is not outside
 ROUNDING = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
 class ClampFinding:
-    """What the window shows; `latches` when the cage is to stop the robot."""
+    """Result for the window; `latches`: the cage must latch."""
 
     text: str
     latches: bool
@@ -32,8 +32,7 @@ class ClampFinding:
 
 class ClampAlarm:
     """
-    Fed with every played step. `present` is what it shows now, None while all is well; any thread
-    may read it.
+    Evaluates each executed step. `present` is the current alarm or None; any thread may read it.
     """
 
     def __init__(
@@ -44,18 +43,18 @@ class ClampAlarm:
         bounds = np.array([(action.low, action.high) for action in actions], float)
         low, high = bounds.reshape(-1, 2).T
         room = ROUNDING * (high - low)
-        # a velocity limit is often far below what a policy was trained with, on purpose
+        # a velocity limit is often far below the training data, on purpose
         self._low = np.where(moves, -np.inf, low - room)
         self._high = np.where(moves, np.inf, high + room)
         self._joints, self._window_s = len(actions), window_s
-        # of each step: joints that were changed, joints that were wanted outside
+        # of each step: changed joints, joints with a target outside the limits
         self._steps: deque[tuple[int, int]] = deque(maxlen=window_steps)
         self._changed = self._outside = 0
         self.present: ClampFinding | None = None
         self._unread: ClampFinding | None = None
 
     def note(self, wanted: np.ndarray, command: np.ndarray) -> ClampFinding | None:
-        """Note a played step; return an alarm when it begins to sound, or to latch."""
+        """Record an executed step; return an alarm when it starts, or starts to latch."""
         if not self._steps.maxlen:
             return None
         changed = int((wanted != command).sum())
@@ -70,13 +69,13 @@ class ClampAlarm:
         return self._sound()
 
     def reset(self) -> None:
-        """Forget what was seen: an episode begins, or an operator has reset the cage."""
+        """Clear the window: a new episode, or an operator has reset the cage."""
         self._steps.clear()
         self._changed = self._outside = 0
         self.present = None
 
     def take(self) -> ClampFinding | None:
-        """Return the newest alarm once, for the log; one other thread."""
+        """Return the newest alarm once, for the log; one reader thread."""
         alarm, self._unread = self._unread, None
         return alarm
 
@@ -92,17 +91,17 @@ class ClampAlarm:
         if len(self._steps) < self._steps.maxlen:
             return None
         all_of_them = self._joints * len(self._steps)
-        over = f'of {all_of_them} joint-steps of the last {self._window_s:g} s of playing'
+        over = f'of {all_of_them} joint-steps of the last {self._window_s:g} s'
         if self._outside >= ALARM_SHARE * all_of_them:
             return ClampFinding(
-                f'{self._outside} {over} were wanted outside the position limits: the unit, zero '
+                f'{self._outside} {over} had targets outside the position limits: the unit, zero '
                 'or direction of policy and robot differ; see units in docs/your_robot.md',
                 latches=True,
             )
         if self._changed >= ALARM_SHARE * all_of_them:
             return ClampFinding(
-                f'{self._changed} {over} were clamped: the robot does not do what the policy '
-                'says; compare its limits with the policy (lerobot-serve doctor)',
+                f'{self._changed} {over} were clamped: the robot does not execute the policy; '
+                'compare its limits with the policy (lerobot-serve doctor)',
                 latches=False,
             )
         return None

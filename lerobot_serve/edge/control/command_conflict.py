@@ -1,11 +1,10 @@
 """
-Other edge controllers on this robot's command topic: found by the publishers of the topic.
+Detects other edge controllers that publish on this robot's command topic.
 
-Two of them would pull the robot to and fro. The younger one gives way: it ends, and the older one
-goes on. The ticks in the state that each publishes tell which is the younger one; one whose ticks
-are not known is older than an edge that has not commanded the robot yet. Where no edge gives way,
-all pause, and all but one command nothing until they are restarted: of two that hold, each would
-hold another pose. Plain; the executor thread.
+Two of them would send contradicting commands. The younger one exits and the older one continues.
+The ticks in each published state show which is younger; one with unknown ticks is older than an
+edge that has not commanded the robot yet. If no edge exits, all pause, and all but one send no
+commands until restarted, because each would hold another pose. Plain; the executor thread.
 """
 
 from __future__ import annotations
@@ -14,14 +13,14 @@ from collections.abc import Iterable
 import enum
 from typing import NamedTuple
 
-# by then a younger one has noticed and ended
+# within this time a younger one has exited
 GIVING_WAY_NS = 3_000_000_000
-# and by then the ticks of one that publishes them are known
+# within this time the ticks of one that publishes them are known
 UNKNOWN_NS = 1_000_000_000
 
 
 class OtherPublisher(NamedTuple):
-    """Full name of a node, the gid of its publisher, which no other one has, and its ticks."""
+    """Full name of a node, the unique gid of its publisher, and its ticks."""
 
     node: str
     gid: tuple[int, ...]
@@ -29,25 +28,22 @@ class OtherPublisher(NamedTuple):
 
 
 class Own(NamedTuple):
-    """The same of this edge, and whether it has commanded the robot."""
+    """Ticks of this edge, and whether it has commanded the robot."""
 
     ticks: int
     has_commanded: bool
 
 
 def start_refusal(topic: str, rivals: Iterable[OtherPublisher]) -> str:
-    """Return why an edge must not start; empty when it may."""
+    """Return why an edge must not start; empty if it may."""
     names = _names(rivals)
     if not names:
         return ''
-    return (
-        f'{names} commands {topic} already, and two edge controllers would pull the robot to and '
-        'fro: end the other one, or give this one another command topic'
-    )
+    return f'{names} already publishes commands on {topic}. Stop it, or use another command topic'
 
 
 class ConflictAction(enum.Enum):
-    """What an edge controller does about its rivals."""
+    """Reaction of an edge controller to a conflict."""
 
     NOTHING = enum.auto()
     GIVE_WAY = enum.auto()
@@ -55,17 +51,17 @@ class ConflictAction(enum.Enum):
 
 
 class CommandConflict:
-    """What follows from the rivals of one edge, whose own publisher is `own`."""
+    """Decides the reaction of one edge, whose own publisher is `own`."""
 
     def __init__(self, topic: str, own: tuple[int, ...]) -> None:
         self._topic, self._own = topic, own
         self._since_ns: int | None = None
-        # whether this one must not command until it is restarted
+        # whether this node sends no commands until restarted
         self.is_silent = False
         self.text = ''
 
     def update(self, rivals: list[OtherPublisher], own: Own, now_ns: int) -> ConflictAction:
-        """Take in which rivals are there now; return what to do, each of it once."""
+        """Process the current other publishers; return each reaction once."""
         if not rivals:
             self._since_ns = None
             if not self.is_silent:
@@ -82,7 +78,7 @@ class CommandConflict:
 
     def _is_older(self, rival: OtherPublisher, own: Own) -> bool:
         if self.text:
-            # both stood their ground, and the robot is at rest
+            # neither exited, and the robot is at rest
             return False
         if rival.ticks is None:
             return not own.has_commanded
@@ -91,10 +87,10 @@ class CommandConflict:
     def _report_conflict(self, rivals: list[OtherPublisher]) -> ConflictAction:
         is_new = not self.text
         self.is_silent |= any(rival.gid < self._own for rival in rivals)
-        part = 'this one commands nothing until it is restarted'
+        part = 'this node sends no commands until restarted'
         self.text = (
-            f'{_names(rivals)} commands {self._topic}, too; paused, and '
-            f'{part if self.is_silent else "the other one is to fall silent"}: end one of them'
+            f'{_names(rivals)} also publishes commands on {self._topic}. Paused; '
+            f'{part if self.is_silent else "the other node must yield"}. Stop one of them'
         )
         return ConflictAction.PAUSE if is_new else ConflictAction.NOTHING
 

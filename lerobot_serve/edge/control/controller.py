@@ -1,9 +1,9 @@
 """
-One control step: ask the authority who commands, take what is played or what the ladder says, and
-bring it through the cage.
+The control step: evaluate the control authority, take the next action or the ladder's command, and
+pass it through the cage.
 
-Plain and without a clock. The tick thread calls `step`, any thread the orders below it, which the
-next step follows.
+Plain and without a clock. The tick thread calls `step`; any thread may call the operator methods,
+which the next step applies.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ from lerobot_serve.edge.session.connection import ConnectionState
 from lerobot_serve.wire import execution_report as wire_executed
 
 DEFAULT_CONDITIONS = OperatingConditions()
-# whose motion takes joints back that stand outside their limits or too far ahead; in any other
-# state that would be a motion that began by itself
+# these return joints that are outside their limits or too far ahead; in any other state that
+# would be motion without a command
 RETURNING_MOTIONS = (AllowedMotion.PLAY, AllowedMotion.FALL_BACK, AllowedMotion.TEARDOWN)
-# what begins from silence
+# these start from silence
 STARTING_MOTIONS = (AllowedMotion.PLAY, AllowedMotion.INTERLOCK)
 
 
 class Controller:
     """
-    Owns the last command. `dry` is called when there is nothing left to play. `releases`: a robot
-    that is paused commands nothing.
+    Owns the last command. `dry` is called when the queue runs empty. `releases`: a paused robot
+    sends no commands.
     """
 
     def __init__(
@@ -82,22 +82,22 @@ class Controller:
         self.grant = MotionGrant(ControlAuthority.LADDER, AllowedMotion.NONE, '')
         self.rung = RungKind.PLAY
         self.rung_reason = ''
-        # why it does not begin though it may, empty when it does
+        # why motion does not start although it is granted; empty if it does
         self.start_blocked_by = ''
         self.drops: Counter[str] = self._playing.drops
         self.actions_executed = self.fallbacks = self.cage_trips = self.stalls = 0
-        # by number: of commands that were sent, and of everything that was judged
+        # by number: commands sent, and cage results
         self.commands, self.verdicts = [0] * len(RungKind), [0] * len(Verdict)
         self.ticks_skipped = self.age_ns = self.oldest_age_ns = 0
 
-    # any thread; followed at the next step
+    # any thread; applied at the next step
 
     def clear_stop(self) -> None:
-        """Lift a stop by service: what led to it is over."""
+        """Clear a stop by service."""
         self._orders.append(self._ladder.clear_stop)
 
     def reset_cage(self) -> None:
-        """Let a latched cage judge again."""
+        """Clear the latch of the cage."""
         self._orders += [self._cage.reset, self.alarm.reset]
 
     @property
@@ -106,12 +106,12 @@ class Controller:
 
     @property
     def latch_reason(self) -> str:
-        """Why the cage is latched, empty when it is not."""
+        """Why the cage is latched; empty if it is not."""
         return self._cage.latch_reason
 
     @property
     def stopped(self) -> bool:
-        """Whether the stop service was called, and no reset lifted that."""
+        """Whether the stop service was called and no reset cleared it."""
         return self._ladder.stopped
 
     @property
@@ -125,7 +125,7 @@ class Controller:
     # request thread
 
     def report(self) -> wire_executed.ExecutionReport:
-        """Return what was commanded: counts since start, rows since the last report."""
+        """Return the execution report: counts since start, rows since the last report."""
         runs, oldest_age_ns = self._journey.take()
         return wire_executed.ExecutionReport(
             self.actions_executed,
@@ -146,8 +146,8 @@ class Controller:
         orders: OperatingConditions = DEFAULT_CONDITIONS,
     ) -> tuple[ExecutedStep | None, bool]:
         """
-        Return the command of this step, None when there is nothing to command, and whether the
-        stop service is to be called.
+        Return the command of this step, None for no command, and whether to call the stop
+        service.
         """
         while self._orders:
             self._orders.pop(0)()
@@ -160,7 +160,7 @@ class Controller:
         if orders.state is not ConnectionState.DEAD:
             self._ladder.revive()
         if self._check_manual_move():
-            # silent for a step: the next one holds where the robot now is
+            # silent for one step; the next one holds at the measured position
             return None, False
         decision = self._decide(now_ns, sensed, orders)
         self.rung, self.rung_reason = decision.kind, decision.reason
@@ -171,7 +171,7 @@ class Controller:
         return self._judge(decision, now_ns, sensed), decision.call_stop_service
 
     def rest(self) -> np.ndarray | None:
-        """Return what to command last of all, None for nothing; the tick thread as it ends."""
+        """Return the final command, None for no command; called as the tick thread ends."""
         return self._cage.rest(self._last)
 
     def _decide(
@@ -179,7 +179,7 @@ class Controller:
     ) -> LadderDecision:
         self._playing.follow_queue()
         if self._playing.cleared:
-            # no teardown returns to where an earlier episode began
+            # a teardown returns to the start of the current episode only
             self._is_first_step, self._ladder.initial_pose = True, None
         joints = self._joints()
         given = AuthorityInputs(
@@ -210,7 +210,7 @@ class Controller:
         )
 
     def _next(self, now_ns: int) -> np.ndarray | None:
-        """Return what is played, None for nothing or while it is not known where to begin from."""
+        """Return the next target, None if there is none or no start position is known."""
         why_not = '' if self._last else self._where.start_blocked_by()
         if not why_not:
             return self._playing.next(now_ns)
@@ -223,7 +223,9 @@ class Controller:
         return JointMotion.MOVING if self._cage.limits.moves(self._last) else JointMotion.AT_REST
 
     def _check_manual_move(self) -> bool:
-        """Return whether a robot that held or was lost stands elsewhere; it begins from there."""
+        """
+        Return whether a robot that held or was not measured has been moved; restart from there.
+        """
         holds = self.rung is RungKind.HOLD and self._joints() is JointMotion.AT_REST
         if not self._where.was_moved(self._last, holds=holds):
             return False
@@ -233,19 +235,19 @@ class Controller:
         return True
 
     def _stop_commanding(self) -> None:
-        """Command nothing: the next command is bounded from where the robot is by then."""
+        """Send no commands; the next command is bounded from the position measured by then."""
         self._last = None
         self._ladder.forget()
 
     def _record_playback(self, decision: LadderDecision) -> None:
         playing = decision.kind is RungKind.PLAY and decision.wanted is not None
         if not playing:
-            # nor is what was taken and not played where the next steps begin
+            # an action that was taken but not executed is no start for interpolation
             self._playing.forget()
             self._journey.pause()
         diverted = self._is_interrupted()
         if self._was_playing and not playing:
-            # what a person cleared or stopped is no stall
+            # a cleared queue or a stop by an operator is no stall
             self.stalls += not (self._playing.cleared or diverted)
         if playing:
             self._queue_empty_reported = False
@@ -277,7 +279,7 @@ class Controller:
             self._last = last.after(judgement.command, self._timing.step_ns / 1e9)
             self.actions_executed += 1
             self.commands[decision.kind] += 1
-            # what a person stopped is not what the policy failed to say
+            # a stop by an operator is no missing action of the policy
             self.fallbacks += planned is None and not self._is_interrupted()
         if planned:
             self._record_age(age_ns)
@@ -291,14 +293,14 @@ class Controller:
         self.oldest_age_ns = max(self.oldest_age_ns, age_ns)
 
     def _record_start_pose(self, before: LastCommand) -> None:
-        """Note where the robot stood as the episode began, for a teardown that returns there."""
+        """Record the pose at the start of the episode, for a teardown to initial_pose."""
         if self._is_first_step:
             self._is_first_step = False
             pose, limits = self._where.pose(before.position), self._cage.limits
             self._ladder.initial_pose = np.clip(pose, limits.low, limits.high)
 
     def _watch_clamping(self, decision: LadderDecision, judgement: CageResult) -> None:
-        """Latch the cage when most of what the policy wants is outside the position limits."""
+        """Latch the cage if most targets of the policy are outside the position limits."""
         if judgement.verdict in (Verdict.PASS, Verdict.CLAMPED):
             alarm = self.alarm.note(decision.wanted, judgement.command)
             if alarm and alarm.latches:

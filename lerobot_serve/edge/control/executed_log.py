@@ -1,11 +1,10 @@
 """
-What the robot was made to do, row by row, until the next request tells it.
+Log of executed rows for the execution report of the next request.
 
-Between two rows of a policy there may be several commands; what counts as that of a row is the
-last one while it was played, the row itself where nothing else interfered. So the row that is
-being played is told when it is over.
+With interpolation a row has several commands; the last one counts, which is the row itself unless
+the cage changed it. So a row is reported when the next one starts.
 
-The tick thread notes, the request thread takes. The lock is held for an append or a swap.
+The tick thread records, the request thread takes. The lock is held for an append or a swap.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from lerobot_serve.wire.execution_report import ExecutedRun, rows_limit
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ExecutedRow:
-    """A row, what was commanded for it, and whether the step before it played none."""
+    """An executed row, its command, and whether it follows a step without a row."""
 
     planned: QueuedAction
     command: np.ndarray
@@ -30,7 +29,7 @@ class ExecutedRow:
 
 
 class ExecutedActionLog:
-    """Remembers the last rows that were commanded, and counts those that there was no room for."""
+    """Keeps the latest executed rows and counts those that did not fit."""
 
     def __init__(self, columns: int) -> None:
         self._limit = rows_limit(columns)
@@ -44,7 +43,7 @@ class ExecutedActionLog:
     # tick thread
 
     def note(self, planned: QueuedAction, command: np.ndarray | None, age_ns: int) -> None:
-        """A row was played; `command` is what was sent of it, None when nothing was."""
+        """Record an executed row; `command` is what was sent, None for nothing."""
         with self._lock:
             self._oldest_age_ns = max(self._oldest_age_ns, age_ns)
             if command is None:
@@ -59,7 +58,7 @@ class ExecutedActionLog:
             self._was_paused = False
 
     def pause(self) -> None:
-        """No row is played in this step."""
+        """Record a step without a row."""
         if self._playing:
             with self._lock:
                 self._end()
@@ -75,7 +74,7 @@ class ExecutedActionLog:
     # request thread
 
     def take(self) -> tuple[tuple[ExecutedRun, ...], int]:
-        """Return what is over since the last time, and the age of the oldest row played [ns]."""
+        """Return the rows finished since the last call, and the age of the oldest [ns]."""
         with self._lock:
             over, self._over = self._over, deque()
             oldest_age_ns, self._oldest_age_ns = self._oldest_age_ns, 0
@@ -83,7 +82,7 @@ class ExecutedActionLog:
 
 
 def group_runs(rows: deque[ExecutedRow]) -> tuple[ExecutedRun, ...]:
-    """Return rows of one chunk that were played one after the other as one run."""
+    """Group consecutive rows of one chunk into runs."""
     stretches: list[list[ExecutedRow]] = []
     for row in rows:
         if stretches and _follows(row, stretches[-1][-1]):

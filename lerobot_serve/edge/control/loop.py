@@ -1,7 +1,7 @@
 """
-The beat of the robot: one control step after the other, each of which may command it.
+The control loop: one control step per period, each of which may command the robot.
 
-The tick thread runs it. Plain but for what it is given: how to sense, to command and to stop.
+The tick thread runs it. Plain: reading the state, commands and the stop service are injected.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from lerobot_serve.wire.errors import Malformed
 
 
 class LoopRate(Protocol):
-    """As ros.beat has it."""
+    """Steady period; implemented by ros.node.fixed_rate_loop."""
 
     beats: int
     missed: int
@@ -36,7 +36,7 @@ class LoopRate(Protocol):
 
 
 class StateReader:
-    """What the newest inputs say of the robot."""
+    """Decodes the latest state inputs into the state of the robot."""
 
     def __init__(
         self, inputs: LatestInputs, messages: MessageReader, robot: RobotDescription
@@ -47,7 +47,7 @@ class StateReader:
     def __call__(self, now_ns: int) -> RobotState:
         try:
             newest = [self._inputs.newest(name, now_ns) for name in self._names]
-            state = self._messages.state([raw for raw, _ in newest], self._sources)
+            state = self._messages.state_vector([raw for raw, _ in newest], self._sources)
         except (InputsNotReady, Malformed):
             return RobotState()
         arrived_ns = tuple(at_ns for _, at_ns in newest)
@@ -56,9 +56,9 @@ class StateReader:
 
 class ControlLoop:
     """
-    See the module. `command` is given what to send and the number of the step, `rest` what to send
-    last of all; `stop` calls the stop service. `commands_per_action` are the commands for one step of the
-    policy.
+    Runs the controller. `command` receives each command and the number of its step, `rest` the
+    final command; `stop` calls the stop service. `commands_per_action` is the number of commands
+    per step of the policy.
     """
 
     def __init__(
@@ -82,12 +82,12 @@ class ControlLoop:
         self._commands_per_action, self._clock = commands_per_action, clock
 
     def run(self, stop: threading.Event) -> None:
-        """Tick until `stop` is set."""
+        """Run a step per period until `stop` is set."""
         try:
             while self._beat.wait(stop):
                 self._tick()
         finally:
-            # silence would let velocities go on
+            # without a command velocities would continue
             rest = self._controller.rest()
             if rest is not None:
                 self._rest(rest)
@@ -96,17 +96,17 @@ class ControlLoop:
         now_ns = self._clock()
         number = self._beat.beats + self._beat.missed
         if number % self._commands_per_action == 0:
-            # a policy's steps are those of its rate, however often the robot is commanded
+            # the history follows the policy rate, not the command rate
             self._history.tick(number // self._commands_per_action, now_ns)
         orders = self._operation.look()
         executed, call_stop_service = self._controller.step(
             now_ns, partial(self._read_state, now_ns), orders
         )
-        # one that was skipped is a missed one, and has no number
+        # a skipped step counts as missed and has no number
         tick = self._beat.beats - self._controller.ticks_skipped
         if executed:
             self._command(executed, tick)
         if call_stop_service:
             self._stop()
-        # when the robot has its command
+        # after the command is sent
         self._listener.ticked(now_ns, tick, executed, self._controller, self._operation.say)

@@ -1,9 +1,9 @@
 """
-Whether a robot that holds was moved by hand: it must not spring back to the old pose.
+Detects that a holding robot was moved by hand, so that it does not return to the old pose.
 
-A joint that holds something stands away from what is commanded, too. So what counts is that it
-went further away since the hold began: by more than `max_lead`, MOVED_STEPS steps or MOVED_SHARE
-of its range, whichever is least. Plain; the tick thread.
+A joint under load is off its command, too. So the criterion is an increase of the offset since the
+hold began: by more than `max_lead`, MOVED_STEPS steps or MOVED_SHARE of its range, whichever is
+least. Plain; the tick thread.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ MOVED_SHARE, MOVED_STEPS = 0.1, 10
 
 
 class ManualMoveDetector:
-    """Follows one hold after the other."""
+    """Tracks the offset of each joint during a hold."""
 
     def __init__(self, limits: MotionLimits) -> None:
         spans = np.minimum(MOVED_SHARE * (limits.high - limits.low), MOVED_STEPS * limits.max_step)
@@ -25,11 +25,14 @@ class ManualMoveDetector:
         self._least: np.ndarray | None = None
 
     def end(self) -> None:
-        """The robot does not hold in this step."""
+        """End the hold."""
         self._least = None
 
     def was_moved(self, commanded: np.ndarray, agreed: np.ndarray | None) -> bool:
-        """Return whether it was; `agreed` is where several samples see it, None if they do not."""
+        """
+        Return whether it was moved; `agreed` is the position that several samples agree on, or
+        None.
+        """
         if agreed is None:
             return False
         away = abs(agreed - commanded)
@@ -37,5 +40,5 @@ class ManualMoveDetector:
         return self.is_further(away, self._least)
 
     def is_further(self, away: np.ndarray, before: np.ndarray) -> bool:
-        """Return whether a joint is so much further from what is commanded than it was before."""
+        """Return whether the offset of a joint from its command increased too much."""
         return bool((away - before > self._allowed).any())

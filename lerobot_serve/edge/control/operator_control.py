@@ -1,9 +1,9 @@
 """
-What people and episodes decide over the robot: paused or not, an episode or none, a stop lifted.
+Operator control: pause, resume, reset, reset_cage, and the start and end of episodes.
 
-It keeps these and hands them, with the state of the connection, to the control step as `Orders`;
-what follows from them is the table of `authority`. Services are answered with what is true. Any
-thread; the tick thread looks each step.
+It holds these conditions and passes them, with the connection state, to the control step as
+`OperatingConditions`; the table in `authority` evaluates them. Service replies state the resulting
+state. Any thread; the tick thread updates it each step.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from lerobot_serve.edge.session.connection import ConnectionState
 from lerobot_serve.edge.session.requester import Requester
 from lerobot_serve.edge.session.transport import EpisodeRequest
 
-STOPPED_TEXT = 'the stop service was called'
-LATCHED_TEXT = 'the safety cage has stopped the robot'
-# whether something was done, and what is so now
+STOPPED_TEXT = 'Stop service called'
+LATCHED_TEXT = 'Safety cage latched'
+# success, and the resulting state as text
 ServiceReply = tuple[bool, str]
 
 
 class OperatorControl:
-    """See the module."""
+    """Holds pause and episode state; idles the requester unless the policy has authority."""
 
     def __init__(
         self, controller: Controller, requester: Requester, *, run_on_start: bool
@@ -45,7 +45,7 @@ class OperatorControl:
         self.look()
 
     def look(self) -> OperatingConditions:
-        """Return what holds in this step; chunks are asked for where a policy may play."""
+        """Return the conditions of this step; request chunks only where the policy may command."""
         with self._lock:
             orders = self._orders()
             resting = self._who(orders) is not ControlAuthority.POLICY
@@ -56,7 +56,7 @@ class OperatorControl:
 
     @property
     def say(self) -> ControlAuthority:
-        """Who has the say, whether or not there is something to play."""
+        """The control authority, assuming that fresh actions are available."""
         return self._who(self._orders())
 
     def _orders(self) -> OperatingConditions:
@@ -77,59 +77,59 @@ class OperatorControl:
     # services and actions
 
     def pause(self) -> ServiceReply:
-        """Come to rest; what is left to play stays, and grows old."""
+        """Slow down to rest; the queue stays, and its actions age."""
         was_paused, self.paused = self.paused, True
         self.look()
-        return True, 'it was paused before' if was_paused else 'paused; the robot comes to rest'
+        return True, 'Already paused' if was_paused else 'Paused. The robot slows down to rest'
 
     def resume(self) -> ServiceReply:
-        """Lift a pause, and nothing else."""
+        """End a pause, and nothing else."""
         if not self.paused:
-            return False, f'it is not paused; {self._describe_state()}'
+            return False, f'Not paused. {self._describe_state()}'
         self.paused = False
         self.look()
         goes_on = self.say is ControlAuthority.POLICY or self._has_pending_teardown()
-        return goes_on, f'the pause is lifted; {self._describe_state()}'
+        return goes_on, f'Resumed. {self._describe_state()}'
 
     def reset(self, episode: EpisodeRequest) -> ServiceReply:
-        """Begin an episode, also after a stop by service, which only this lifts."""
+        """Start an episode; also clears a stop by service."""
         stopped = self._controller.stopped
         self._controller.clear_stop()
         self._begin(episode)
-        lifted = 'the stop by service is lifted; ' if stopped else ''
+        cleared = 'Stop cleared. ' if stopped else ''
         if self._controller.latched:
             return (
                 False,
-                f'{lifted}{LATCHED_TEXT}: call ~/reset_cage, then the next episode begins',
+                f'{cleared}{LATCHED_TEXT}. Call ~/reset_cage, then the next episode starts',
             )
         if self.paused:
-            return True, f'{lifted}the next episode begins when ~/resume is called'
-        return True, f'{lifted}the next episode begins'
+            return True, f'{cleared}The next episode starts after ~/resume'
+        return True, f'{cleared}The next episode starts'
 
     def reset_cage(self) -> ServiceReply:
-        """Let a latched cage judge again."""
+        """Clear the latch of the cage."""
         if not self._controller.latched:
-            return False, 'the safety cage is not latched'
+            return False, 'Cage is not latched'
         self._controller.reset_cage()
-        return True, 'the safety cage judges again'
+        return True, 'Cage latch cleared'
 
     def refusal(self) -> str:
-        """Return why no episode may begin, empty when one may."""
+        """Return why no episode may start; empty if one may."""
         if self._controller.stopped:
-            return f'{STOPPED_TEXT}; look, mend what led to it, then call ~/reset'
+            return f'{STOPPED_TEXT}. Fix the cause, then call ~/reset'
         if self._controller.latched:
-            return f'{LATCHED_TEXT}; call ~/reset_cage when that is mended'
+            return f'{LATCHED_TEXT}. Fix the cause, then call ~/reset_cage'
         return ''
 
     def begin(self, episode: EpisodeRequest) -> None:
         """
-        End the episode that is, and begin this one; a robot that was given up is revived. See
-        `refusal`: what was stopped by service stays so.
+        End the current episode and start this one; leaves DEAD. A stop by service stays, see
+        `refusal`.
         """
         self._begin(episode)
 
     def end(self) -> None:
-        """End the episode that is; none begins by itself."""
+        """End the current episode; no other one starts automatically."""
         self._running = False
         self.look()
 
@@ -154,20 +154,18 @@ class OperatorControl:
         )
 
     def _describe_state(self) -> str:
-        """Return what the robot does now, and what would let it go on."""
+        """Return what the robot does now, and how to continue."""
         connection = self._requester.connection
         if self._controller.latched:
-            return f'{LATCHED_TEXT} and stays so; call ~/reset_cage when that is mended'
+            return f'{LATCHED_TEXT}. Fix the cause, then call ~/reset_cage'
         if self._controller.stopped:
-            return f'{STOPPED_TEXT} and that stays so; call ~/reset when what led to it is mended'
+            return f'{STOPPED_TEXT}. Fix the cause, then call ~/reset'
         if not self._running:
-            return 'no episode runs; send a goal to ~/run_episode or call ~/reset'
+            return 'No episode runs. Send a goal to ~/run_episode or call ~/reset'
         if connection.state is ConnectionState.DEAD:
-            does = (
-                'the teardown begins now' if self._has_pending_teardown() else 'it does not move'
-            )
+            does = 'Teardown started' if self._has_pending_teardown() else 'No motion'
             return (
-                f'the robot is given up ({connection.reason}) and no policy drives it: {does}; '
-                'call ~/reset when that is mended'
+                f'Connection dead ({connection.reason}). No policy controls the robot. {does}. '
+                'Fix the cause, then call ~/reset'
             )
-        return 'it goes on with what is not too old'
+        return 'Stale actions are discarded'

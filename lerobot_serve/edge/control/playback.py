@@ -1,7 +1,8 @@
 """
-What a policy's actions make of a control step: the next one, or a step on the way to it.
+Playback of queued actions: the target of a control step is the next action, or an interpolation.
 
-Nothing is played whose observation is too old; between two actions both count. The tick thread.
+Actions beyond the staleness bound are dropped; in an interpolation both actions count. The tick
+thread.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from lerobot_serve.edge.queue.interpolation import Interpolator
 
 
 class ActionPlayback:
-    """Owns the action that is being played, and the one that its steps begin from."""
+    """Owns the current action, and the previous one that its interpolation starts from."""
 
     def __init__(
         self, queue: ActionQueue, ladder: Ladder, interpolator: Interpolator, max_age_ns: int
@@ -27,19 +28,19 @@ class ActionPlayback:
         self._before: QueuedAction | None = None
         self._oldest_captured_ns = 0
         self.planned: QueuedAction | None = None
-        # the queue was cleared since the step before
+        # the queue was cleared since the previous step
         self.cleared = False
         self.drops: Counter[str] = Counter()
 
     def follow_queue(self) -> None:
-        """Notice that the queue was cleared: what was taken from it before ends with it."""
+        """Detect that the queue was cleared, and drop the actions taken from it."""
         self.cleared = self._epoch != self._queue.epoch
         if self.cleared:
             self._epoch = self._queue.epoch
             self.forget()
 
     def next(self, now_ns: int) -> np.ndarray | None:
-        """Return what is to be played in this step, None for nothing."""
+        """Return the target of this step, None without a fresh action."""
         oldest_ns = now_ns - self._max_age_ns
         if self.planned and self.planned.source.captured_ns < oldest_ns:
             if not self._interpolator.needs_action:
@@ -55,20 +56,20 @@ class ActionPlayback:
 
     def waits(self, now_ns: int) -> bool:
         """
-        Tell whether there is something to play while nothing may begin; drop what grew too old,
-        or a queue that is appended to would grow for as long.
+        Return whether a fresh action is available while motion may not start; drop stale actions,
+        otherwise an appended queue would grow without bound.
         """
         if dropped := self._queue.drop_older(now_ns - self._max_age_ns):
             self.drops['stale_action'] += dropped
         return self.planned is not None or self._ladder.plays(self._queue.rows_left)
 
     def rows_left(self) -> int:
-        """Return the rows that are buffered, with the one that is being played."""
+        """Return the queued rows, including the current one."""
         return self._queue.rows_left + (self.planned is not None)
 
     def age_ns(self, now_ns: int) -> int:
-        """Return the age of the oldest observation that is in what was played in this step."""
-        # a step that was held up may play what was seen after it began
+        """Return the age of the oldest observation behind the target of this step."""
+        # a delayed step may execute an observation captured after its start
         return max(0, now_ns - self._oldest_captured_ns)
 
     def forget(self) -> None:
@@ -76,18 +77,18 @@ class ActionPlayback:
         self._interpolator.reset()
 
     def _fresh(self, oldest_ns: int) -> QueuedAction | None:
-        """Return the next action whose observation is not too old, dropping those that are."""
+        """Return the next fresh action; drop stale ones."""
         if not self._ladder.plays(self._queue.rows_left):
             return None
         planned, dropped = self._queue.take_fresh(oldest_ns)
         if dropped:
             self.drops['stale_action'] += dropped
-        # those that were too old do not count for what is enough
+        # stale rows do not count towards resuming
         enough = planned and self._ladder.plays(self._queue.rows_left + 1)
         return planned if enough else None
 
     def _limit_interpolated_age(self, oldest_ns: int) -> None:
-        """Mix in no action that is too old by now; note the oldest that is mixed in."""
+        """Drop a stale previous action from the interpolation; record the oldest one in it."""
         captured_ns = self.planned.source.captured_ns
         if self._before and self._interpolator.is_interpolating:
             if self._before.source.captured_ns < oldest_ns:

@@ -1,9 +1,8 @@
 """
-What samples say of where the robot is: to begin from, to hold at, and since when not.
+Tracks the measured pose: start position, pose to hold, and gaps in the measurement.
 
-A robot that was not measured for `max_blind_ns` is lost: it may have been switched off and moved.
-It moves on when it is at rest and enough new samples agree; where they find it elsewhere than it
-was left it begins from there.
+A robot without measurement for `max_blind_ns` is lost: it may have been switched off and moved.
+Motion resumes when it is at rest and enough new samples agree, from the position they measure.
 """
 
 from __future__ import annotations
@@ -17,14 +16,14 @@ from lerobot_serve.edge.control.step import RobotState
 
 
 class PoseTracker:
-    """The tick thread has it see each step."""
+    """Updated by the tick thread in each step."""
 
     def __init__(
         self, start: StartPosition, holding: ManualMoveDetector, max_blind_ns: int
     ) -> None:
         self._start, self._holding, self._max_blind_ns = start, holding, max_blind_ns
         self._seen_ns: int | None = None
-        # measured and commanded when it was last seen while it was not lost
+        # measured and commanded position before the loss
         self._left: tuple[np.ndarray, np.ndarray] | None = None
         self._is_seen = self._is_lost = self._is_found = False
 
@@ -38,8 +37,8 @@ class PoseTracker:
         moves: bool,
     ) -> None:
         """
-        Take what is sensed in this step, `last` being the command before. A robot that plays needs
-        no start; `moves` says that a joint was commanded to move.
+        Process the state of this step. `last`: the previous command; `plays`: a policy's action
+        was executed, so no start is needed; `moves`: a joint was commanded to move.
         """
         measured = sensed.measured
         is_seen = measured is not None and bool(np.isfinite(measured).all())
@@ -58,26 +57,26 @@ class PoseTracker:
                 self._left = last and (measured, last.position)
 
     def start_blocked_by(self) -> str:
-        """Return why nothing may begin from here, empty when it may."""
+        """Return why motion may not start; empty if it may."""
         return self._start.why_not()
 
     def begin(self) -> LastCommand | None:
         """
-        Return what a first command is bounded from, None while nothing may begin: far outside its
+        Return the start of a first command, None while motion may not start: far outside its
         limits the sensor is wrong, and a hold would drive the robot there.
         """
         return None if self.start_blocked_by() else self._start.last()
 
     def blind(self, now_ns: int) -> str:
-        """Return why the robot must not move on for want of measurements, empty when it may."""
+        """Return why the robot must hold for lack of measurements; empty if it may move."""
         if self._seen_ns is not None and now_ns - self._seen_ns <= self._max_blind_ns:
             return ''
         if self._is_seen:
-            return 'its state was missing; it moves on when it is at rest and new samples agree'
-        return 'its state is missing or too old'
+            return 'state was missing; motion resumes at rest after consistent samples'
+        return 'state is missing or stale'
 
     def was_moved(self, last: LastCommand | None, *, holds: bool) -> bool:
-        """Return whether it was moved by hand while it held or was lost."""
+        """Return whether the robot was moved by hand while it held or was lost."""
         was_moved = self._is_found and self._was_moved_while_lost(last)
         if holds:
             was_moved |= self._holding.was_moved(last.position, self._start.agreed)
@@ -93,5 +92,5 @@ class PoseTracker:
         return self._holding.is_further(abs(self._start.agreed - last.position), before)
 
     def pose(self, commanded: np.ndarray) -> np.ndarray:
-        """Return where it stands, what is commanded where that is not known."""
+        """Return the measured pose, or the commanded one if unknown."""
         return commanded if self._start.agreed is None else self._start.agreed

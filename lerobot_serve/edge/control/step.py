@@ -1,4 +1,4 @@
-"""What a control step is given and what comes of it. Plain data."""
+"""Input, timing and result of a control step. Plain data."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from lerobot_serve.edge.queue.action_queue import QueuedAction
 
 class RobotState(NamedTuple):
     """
-    What the inputs say of the robot now, and of what its actions move; None: not known.
-    `arrived_ns` is when each message came.
+    Current state values, and the measured position of each action; None: unknown. `arrived_ns` is
+    the arrival time of each message.
     """
 
     state: np.ndarray | None = None
@@ -24,7 +24,7 @@ class RobotState(NamedTuple):
 
 
 class StepTiming(NamedTuple):
-    """`max_blind_ns`: how long a robot may move on without being measured."""
+    """`max_blind_ns`: how long a robot may move without measurement."""
 
     step_ns: int
     max_action_age_ns: int
@@ -33,7 +33,7 @@ class StepTiming(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ExecutedStep:
-    """What one step commands and why; `planned` is None where a rung of the ladder commands."""
+    """The command of one step and its reason; `planned` is None for a rung of the ladder."""
 
     planned: QueuedAction | None
     decision: LadderDecision

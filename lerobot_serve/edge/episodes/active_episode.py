@@ -1,5 +1,5 @@
 """
-One run of the action RunEpisode: when it ends, and what is told of it. Plain; executor thread.
+One run of the action RunEpisode: counters at its start, and its outcome. Plain; executor thread.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ class RunOutcome(IntEnum):
     REFUSED = 7
 
 
-# EpisodeOutcome.outcome -> what the run ends with; an aborted one counts as a failure
+# EpisodeOutcome.outcome -> outcome of the run; an aborted one counts as a failure
 REPORTED_OUTCOMES = {1: RunOutcome.SUCCESS, 2: RunOutcome.FAILURE, 3: RunOutcome.FAILURE}
 
 
 @dataclass(slots=True)
 class ActiveEpisode:
-    """What was counted when it began, and what others said of it since."""
+    """Counters at the start of the run, and its outcome once known."""
 
     started_ns: int
     max_duration_s: float
@@ -40,7 +40,7 @@ class ActiveEpisode:
     verdict: tuple[RunOutcome, str] | None = None
 
     def end(self, outcome: RunOutcome, text: str) -> None:
-        """Note how it ends; the first to say so counts. Any thread."""
+        """Set the outcome; the first one counts. Any thread."""
         if self.verdict is None:
             self.verdict = outcome, text
 
@@ -50,22 +50,22 @@ class ActiveEpisode:
     def check(
         self, now_ns: int, *, state: ConnectionState, reason: str, latched: bool, stopped: bool
     ) -> tuple[RunOutcome, str] | None:
-        """Return how it ended, None while it goes on."""
+        """Return the outcome, None while it runs."""
         if state == ConnectionState.DEAD:
             self.end(RunOutcome.DEAD, reason)
         if latched:
-            self.end(RunOutcome.STOPPED, 'the safety cage has stopped the robot')
+            self.end(RunOutcome.STOPPED, 'Safety cage latched')
         if stopped:
-            self.end(RunOutcome.STOPPED, 'the stop service was called')
+            self.end(RunOutcome.STOPPED, 'Stop service called')
         if self.max_duration_s and self.elapsed_s(now_ns) >= self.max_duration_s:
-            self.end(RunOutcome.TIMEOUT, f'{self.max_duration_s:g} s have passed')
+            self.end(RunOutcome.TIMEOUT, f'{self.max_duration_s:g} s elapsed')
         return self.verdict
 
 
 def begin_run(
     controller: Controller, now_ns: int, max_duration_s: float, episode_id: str
 ) -> ActiveEpisode:
-    """Return a run that counts from now."""
+    """Start a run; its counters start now."""
     controller.oldest_age_ns = 0
     return ActiveEpisode(
         now_ns,

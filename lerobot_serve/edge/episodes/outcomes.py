@@ -1,7 +1,5 @@
 """
-How the episodes of this robot ended, as far as anybody said so: the first to say it counts.
-
-Any thread.
+Outcomes of the robot's recent episodes; the first report of an episode counts. Any thread.
 """
 
 from __future__ import annotations
@@ -16,13 +14,13 @@ EPISODES_KEPT = 64
 ABORTED = 'aborted'
 # EpisodeOutcome.outcome -> its word
 OUTCOME_NAMES = {1: 'success', 2: 'failure', 3: ABORTED}
-# a run that ended in another way has no verdict
+# any other end of a run counts as aborted
 RUN_OUTCOME_NAMES = {RunOutcome.SUCCESS: 'success', RunOutcome.FAILURE: 'failure'}
 
 
 @dataclass(slots=True)
 class EpisodeRecord:
-    """Which policy answered last, and how it ended; empty while nobody said."""
+    """Slot and policy of the last reply, and the outcome; empty while unknown."""
 
     slot: str = ''
     policy: str = ''
@@ -30,32 +28,32 @@ class EpisodeRecord:
 
 
 class OutcomeRegistry:
-    """Remembers the last episodes."""
+    """Keeps the latest episodes."""
 
     def __init__(self) -> None:
         self._episodes: OrderedDict[str, EpisodeRecord] = OrderedDict()
         self._lock = threading.Lock()
 
     def began(self, episode_id: str) -> None:
-        """An episode of this robot asks."""
+        """Record that an episode of this robot sent a request."""
         with self._lock:
             self._episode(episode_id)
 
     def answered(self, episode_id: str, slot: str, policy: str) -> None:
-        """A policy answered it."""
+        """Record the slot and policy of a reply."""
         with self._lock:
             episode = self._episode(episode_id)
             episode.slot, episode.policy = slot, policy
 
     def judged(self, episode_id: str, outcome: int) -> EpisodeRecord | None:
-        """Return the episode that somebody judged; None for another robot's, or no news."""
+        """Record a reported outcome; None for another robot's episode, or if already known."""
         with self._lock:
             if episode_id not in self._episodes:
                 return None
             return self._end(self._episodes[episode_id], OUTCOME_NAMES.get(outcome, ''))
 
     def finished(self, episode_id: str, outcome: RunOutcome) -> EpisodeRecord | None:
-        """Return the episode whose run is over; None where that is no news."""
+        """Record the end of a run; None if the outcome was already known."""
         with self._lock:
             return self._end(self._episode(episode_id), RUN_OUTCOME_NAMES.get(outcome, ABORTED))
 

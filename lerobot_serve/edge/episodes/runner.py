@@ -1,5 +1,5 @@
 """
-The runs of the action RunEpisode, one at a time: begins them, sees them end. The executor thread.
+Runs episodes for the action RunEpisode, one at a time. The executor thread.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from lerobot_serve_interfaces.msg import EpisodeOutcome
 
 
 class EpisodeRunner:
-    """See the module."""
+    """Starts, watches and ends the current run."""
 
     def __init__(
         self,
@@ -35,47 +35,47 @@ class EpisodeRunner:
         tell: Callable[[str, RunOutcome, str], None] = lambda *_: None,
     ) -> None:
         """
-        `task` gives what a goal without a task means; `tell` is given the name of each episode
-        that has ended, how, and why in words.
+        `task` returns the task of a goal without one; `tell` receives id, outcome and text of each
+        finished episode.
         """
         self._controller, self._operation, self._requester = controller, operation, requester
         self._clock, self._task, self._tell = clock, task, tell
         self.present: ActiveEpisode | None = None
 
     def refusal(self, goal: RunEpisode.Goal) -> str:
-        """Return why this goal is not begun; empty when it may be."""
+        """Return why the goal is rejected; empty if it is accepted."""
         if self.present:
             return 'another episode runs; cancel it first'
         if why_not := self._operation.refusal():
             return why_not
         if len(goal.task.encode()) > TASK_LIMIT or len(goal.episode_id.encode()) > ID_LIMIT:
-            return f'task may have {TASK_LIMIT} bytes and episode_id {ID_LIMIT}'
+            return f'task must have at most {TASK_LIMIT} bytes and episode_id {ID_LIMIT}'
         if not goal.max_duration_s >= 0:
             return f'max_duration_s must be 0 (never) or above, got {goal.max_duration_s}'
         return ''
 
     def begin(self, goal: RunEpisode.Goal) -> ActiveEpisode:
-        """Begin an episode."""
-        # named here, so that no verdict on the episode before can be taken for this one's
+        """Start an episode."""
+        # a fresh id, so that an outcome of the previous episode cannot apply to this one
         name = goal.episode_id or f'run-{secrets.token_hex(8)}'
         self._operation.begin(EpisodeRequest(goal.task or self._task(), name))
         self.present = begin_run(self._controller, self._clock(), goal.max_duration_s, name)
         return self.present
 
     def cancel(self) -> None:
-        """End the present run; the next control step follows."""
+        """Cancel the current run; the next control step applies it."""
         if self.present:
             self.present.end(RunOutcome.CANCELLED, 'cancelled')
             self._operation.end()
 
     def on_outcome(self, message: EpisodeOutcome) -> None:
-        """Somebody judges an episode."""
+        """Apply an EpisodeOutcome to the current run if it matches."""
         run = self.present
         if run and message.episode_id == run.episode_id and message.outcome in REPORTED_OUTCOMES:
             run.end(REPORTED_OUTCOMES[message.outcome], message.text)
 
     def look(self) -> RunEpisode.Result | None:
-        """Return the result of the present run once it has ended."""
+        """Return the result of the current run once it has ended."""
         run, connection = self.present, self._requester.connection
         if run is None:
             return None
@@ -90,7 +90,7 @@ class EpisodeRunner:
             return None
         self.present = None
         if ended[0] is not RunOutcome.DEAD:
-            # the teardown of a robot that is given up belongs to its episode
+            # the teardown after DEAD belongs to the episode
             self._operation.end()
         self._tell(run.episode_id, *ended)
         return self._result(run, *ended)
@@ -111,7 +111,7 @@ class EpisodeRunner:
         )
 
     def feedback(self) -> RunEpisode.Feedback:
-        """Return how the present run is doing."""
+        """Return the progress of the current run."""
         controller, run = self._controller, self.present
         return RunEpisode.Feedback(
             state=int(self._requester.connection.state),

@@ -1,14 +1,13 @@
 """
-What the robot is made to do where no action is played: as `authority` allows it.
+The fallback ladder: commands of the robot without fresh actions, within the granted motion.
 
-When there is nothing to play it goes rung after rung, by the clock: the first step without an
-action begins the first rung; each rung hands over to the next at its deadline. Up: it is played
-again when `resume_rows` are buffered or when there was something buffered for as many steps, so
-that single rows do not make the robot twitch, nor a chunk that is shorter than that make it wait
-for ever. A teardown has rungs of its own.
+The first step without an action starts the first rung; each rung hands over to the next at its
+deadline. Execution resumes when `resume_rows` are queued, or the queue was not empty for as many
+steps, so that single rows do not make the robot twitch and a shorter chunk does not wait forever.
+A teardown has its own rungs.
 
-The rung stop_service asks once for the stop; `stopped` then holds until `clear_stop`, whatever else
-happens. Tick thread; it reads no clock.
+The rung stop_service requests the stop once; `stopped` then stays set until `clear_stop`. Tick
+thread; it reads no clock.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from lerobot_serve.edge.fallback.ramp import Ramp
 from lerobot_serve.edge.fallback.rungs import check_order, ramp_s, Rung, RungKind
 from lerobot_serve.edge.robot.description import RobotDescription
 
-# what was buffered was thrown away: the episode is over
+# the queue was cleared: the episode is over
 CAUSE_CLEARED = 'cleared'
 CAUSE_QUEUE_EMPTY = 'nothing_to_play'
 CAUSE_TOO_FEW_ROWS = 'too_few_rows_to_resume'
@@ -38,10 +37,10 @@ CAUSE_TOO_FEW_ROWS = 'too_few_rows_to_resume'
 @dataclass(frozen=True, slots=True, eq=False)
 class LadderDecision:
     """
-    What one step wants; None is to command nothing.
+    The target of one step; None: no command.
 
-    `reason` is the rung and what led to it, as words with underscores. `call_stop_service` is true once
-    in a fall: call the stop service now.
+    `reason` is the rung and its cause, as words with underscores. `call_stop_service` is true once
+    per fallback: call the stop service now.
     """
 
     kind: RungKind
@@ -52,9 +51,9 @@ class LadderDecision:
 
 class Ladder:
     """
-    Owns where on the ladder the robot is. `teardown` has no rungs where a robot that is given up
-    only holds; `has_stop_service` says that there is a stop service. Raises ParameterError for rungs in
-    a wrong order.
+    Holds the current rung. `teardown` has no rungs where the teardown is a hold;
+    `has_stop_service`: a stop service is configured. Raises ParameterError for a wrong order of
+    rungs.
     """
 
     def __init__(
@@ -73,7 +72,7 @@ class Ladder:
         self.ramp_s = ramp_s(rungs, robot, step_s)
         self._ramp = Ramp(robot.actions, step_s=step_s, stop_s=self.ramp_s)
         self._pose = None if robot.safe_pose is None else np.array(robot.safe_pose)
-        # where the episode began; None until that is known
+        # pose at the start of the episode; None while unknown
         self.initial_pose: np.ndarray | None = None
         self._resume_rows, self._calls_stop = resume_rows, has_stop_service
         self._commander = ControlAuthority.LADDER
@@ -85,20 +84,20 @@ class Ladder:
 
     @property
     def teardown(self) -> TeardownState:
-        """What a teardown would do now."""
+        """The state of the teardown."""
         if not self._rungs[ControlAuthority.TEARDOWN]:
             return TeardownState.HOLD
         return TeardownState.FINISHED if self._is_teardown_finished else TeardownState.PENDING
 
     @property
     def supply(self) -> ActionSupply:
-        """What a step has to play that was given nothing."""
+        """The supply of a step without an action."""
         return ActionSupply.DRY if self._played else ActionSupply.NEVER
 
     def plays(self, rows_left: int) -> bool:
         """
-        Tell whether a step that may play does when so many fresh rows are buffered. Ask before
-        taking one: a row that is taken and not played is lost.
+        Return whether to execute an action with this many fresh rows queued. Call before taking
+        one: a row that is taken and not executed is lost.
         """
         enough = max(rows_left, self._steps_with_rows) >= self._resume_rows
         return rows_left > 0 and (enough or not self._falling)
@@ -114,8 +113,8 @@ class Ladder:
         cleared: bool = False,
     ) -> LadderDecision:
         """
-        Return what to want. `rows_left` are the fresh rows that are buffered, with `planned`, the
-        first of them; `cleared` says that those of the step before were thrown away.
+        Return the target. `rows_left` counts the fresh queued rows including `planned`, the first;
+        `cleared`: the queue was cleared since the previous step.
         """
         commander, allowed, cause = grant
         if allowed is AllowedMotion.PLAY and planned is not None:
@@ -139,24 +138,24 @@ class Ladder:
         return _decision(kind, self._wanted(kind, last), cause)
 
     def revive(self) -> None:
-        """The robot is not given up, or not any more: the next teardown begins at its top."""
+        """Reset the teardown; the next one starts at its first rung."""
         self._is_teardown_finished = False
 
     def clear_stop(self) -> None:
-        """A person says that what the stop was for is over."""
+        """Clear the stop by service."""
         self.stopped = False
 
     def forget(self) -> None:
         """
-        The robot is silent and may be elsewhere by now: nothing is commanded until something is
-        played, which then begins at once.
+        Reset after silence: nothing is commanded until an action is executed, which starts at
+        once.
         """
         self._played = self._falling = False
         self._entered_ns, self._steps_with_rows = None, 0
         self._ramp.reset()
 
     def _follow(self, commander: ControlAuthority) -> None:
-        """Begin at the top where another one commands than in the step before."""
+        """Restart at the first rung if the authority changed."""
         if commander is not self._commander:
             self._commander, self._entered_ns = commander, None
 
@@ -168,7 +167,7 @@ class Ladder:
         return LadderDecision(RungKind.PLAY, planned, 'play')
 
     def _silence(self, grant: MotionGrant) -> RungKind:
-        """Return how it is called that nothing is commanded."""
+        """Return the rung to report while nothing is commanded."""
         if self.stopped:
             return RungKind.STOP_SERVICE
         return RungKind.PLAY if grant.commander is ControlAuthority.LADDER else RungKind.NOTHING
@@ -179,12 +178,12 @@ class Ladder:
             return _decision(kind, self._wanted(kind, last), cause)
         self._is_teardown_finished = self._commander is ControlAuthority.TEARDOWN
         self.stopped = self._calls_stop
-        # what still moves is brought to rest, since silence would let velocities go on
+        # moving joints slow down to rest; without a command velocities would continue
         kind = kind if self._calls_stop else RungKind.NOTHING
         return _decision(kind, self._ramp.stop(last), cause, call_stop_service=self._calls_stop)
 
     def _rung(self, rungs: tuple[Rung, ...], now_ns: int) -> RungKind:
-        """Return the present rung; deadlines that have passed are behind it for good."""
+        """Return the current rung; passed deadlines are final."""
         if self._entered_ns is None:
             self._index, self._entered_ns = 0, now_ns
         while True:

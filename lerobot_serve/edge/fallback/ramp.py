@@ -1,13 +1,13 @@
 """
-Coming to rest, and going slowly to a pose.
+Ramps: slow down to rest with limited jerk, and move slowly to a pose.
 
-A position comes to rest when it no longer changes, a velocity when it is zero; what has to vanish
+A position is at rest when it no longer changes, a velocity when it is zero; the quantity to reduce
 is called speed here. The deceleration grows by the jerk each step, stays below its bound, and
 falls again so that speed and deceleration reach zero together: each step takes the greatest one
 from which that is still possible. No joint speeds up or turns back.
 
-Everything starts from the command before, as the cage let it through, so that the two never drift
-apart. Where the cage holds a joint back, its deceleration follows, whatever the jerk. Tick thread.
+Each step starts from the last command of the cage, so that the two never drift apart. Where the
+cage holds a joint back, its deceleration follows, whatever the jerk. Tick thread.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from lerobot_serve.cage.result import LastCommand
 
 STOP_LIMIT_S = 60.0
 TRAVEL_LIMIT_S = 60.0
-# a quarter of the time for the deceleration to grow, a quarter to fall: without a jerk that is
-# felt, at 4/3 of the deceleration of the hardest stop
+# a quarter of the time for the deceleration to grow, a quarter to fall: smooth, at 4/3 of the
+# deceleration of the hardest stop
 RISE_SHARE = 4
-# of the fastest a joint may be: near people and things, after something went wrong
+# share of the top speed, for motion after a failure near people and objects
 SLOW_SHARE = 0.25
 # of what a joint can change in one step: less is rounding and counts as nothing
 ROUNDING = 1e-6
@@ -52,7 +52,7 @@ def stop_profile(limit: ActionLimit, steps: int, step_s: float) -> tuple[float, 
 
 
 def stop_time_s(limit: ActionLimit, step_s: float) -> float:
-    """Return how long a joint needs for a ramp from its top speed; infinite above a minute."""
+    """Return the time of a ramp from top speed to rest; infinite above a minute."""
     allowed = top_deceleration(limit, step_s)
 
     def suffice(steps: int) -> bool:
@@ -72,7 +72,7 @@ def travel_time_s(limit: ActionLimit, goal: float, stop_s: float, step_s: float)
     if limit.motion is Motion.VELOCITY:
         return stop_s
     distance = max(abs(limit.low - goal), abs(limit.high - goal))
-    # the way at full pace, and the time to gain and to lose it
+    # the distance at full speed, and the time to accelerate and brake
     way_s = distance / (SLOW_SHARE * top_speed(limit, step_s)) + 2 * stop_s
     return min(way_s, TRAVEL_LIMIT_S)
 

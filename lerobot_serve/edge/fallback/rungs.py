@@ -1,8 +1,8 @@
 """
-What the rungs of a ladder are, and reading them from parameters. Plain; checked at start-up.
+Rungs of the fallback ladder, and their parser. Plain; checked at start-up.
 
-A ladder says what the robot is made to do, one rung after the other, when there is nothing to
-play. Each rung has a deadline but the last, which is for ever, so that there is always one.
+Without fresh actions the robot runs the rungs in order. Each rung has a duration except the last,
+which has no end, so that one is always active.
 """
 
 from __future__ import annotations
@@ -27,33 +27,33 @@ DEFAULT_RAMP_S = 0.5
 class RungKind(IntEnum):
     """EdgeState.rung."""
 
-    # what is buffered; no rung of a ladder, but what it interrupts
+    # executes the queue; not configurable
     PLAY = 0
-    # come to rest, limited in deceleration and jerk
+    # slow down to rest, limited in deceleration and jerk
     RAMP = 1
     # the positions commanded last; velocities come to zero
     HOLD = 2
-    # the numbers commanded last, also where that is motion
+    # the last command, even if it is motion
     REPEAT_LAST = 3
     # zero at once, for velocities
     ZERO = 4
-    # slowly to the pose of the robot file
+    # slow motion to the safe_pose of the robot file
     SAFE_POSE = 5
-    # a service is called, and nothing is commanded until a reset
+    # calls the stop service; no commands until a reset
     STOP_SERVICE = 6
-    # nothing is commanded; no rung of a ladder, but where a pause or a teardown may end
+    # no commands; not configurable, the end of a pause or a teardown
     NOTHING = 7
-    # slowly to the pose in which the episode began
+    # slow motion to the pose at the start of the episode
     INITIAL_POSE = 8
 
 
-# what no ladder may name
+# not allowed in a ladder
 NOT_CONFIGURABLE = (RungKind.PLAY, RungKind.NOTHING)
 
 
 @dataclass(frozen=True, slots=True)
 class Rung:
-    """One rung; None is for ever."""
+    """One rung; `for_s` None: without end."""
 
     kind: RungKind
     for_s: float | None = None
@@ -62,7 +62,7 @@ class Rung:
         name = self.kind.name.lower()
         if self.for_s is None:
             return name
-        # as it is read: every digit, no exponent
+        # as it is parsed: every digit, no exponent
         return f'{name} {np.format_float_positional(self.for_s, trim="-")}'
 
 
@@ -70,10 +70,10 @@ def parse_ladder(
     texts: tuple[str, ...], robot: RobotDescription, *, step_s: float | None = None
 ) -> tuple[Rung, ...]:
     """
-    Return the rungs of the parameter `ladder`; those that suit the robot when it is empty.
+    Parse the parameter `ladder`; if empty, return the default of this robot.
 
-    `step_s` is the control step where it is not that of the robot file. Raises ParameterError for
-    a ladder that is wrong or that this robot cannot climb.
+    `step_s` is the control step if it differs from the robot file. Raises ParameterError for a
+    ladder that is invalid or that this robot cannot execute.
     """
     step_s = step_s or 1 / robot.fps
     rungs = tuple(map(_parse, texts)) or default_ladder(robot, step_s)
@@ -84,14 +84,14 @@ def parse_ladder(
 
 
 def default_ladder(robot: RobotDescription, step_s: float) -> tuple[Rung, ...]:
-    """Return a ramp to a stop, then hold; zero for a robot that has nothing but velocities."""
+    """Return a ramp, then hold, or zero for a robot with velocities only."""
     only_velocities = all(action.motion is Motion.VELOCITY for action in robot.actions)
     end = RungKind.ZERO if only_velocities else RungKind.HOLD
     return Rung(RungKind.RAMP, max(DEFAULT_RAMP_S, _stop_time_s(robot, step_s)[0])), Rung(end)
 
 
 def ramp_s(rungs: tuple[Rung, ...], robot: RobotDescription, step_s: float) -> float:
-    """Return how long coming to rest may take: as the first ramp has it, or the default."""
+    """Return the duration of the first ramp, or the default."""
     ramps = [rung.for_s for rung in rungs if rung.kind is RungKind.RAMP and rung.for_s]
     return ramps[0] if ramps else default_ladder(robot, step_s)[0].for_s
 
@@ -100,9 +100,9 @@ def teardown_rungs(
     teardown: str, robot: RobotDescription, stop_s: float, *, step_s: float | None = None
 ) -> tuple[Rung, ...]:
     """
-    Return the rungs of a robot that is given up, none for `hold`. Raises ParameterError.
+    Return the rungs of the teardown, none for `hold`. Raises ParameterError.
 
-    At the end of a pose nothing is commanded any more, as with `stop_service`.
+    After a pose no commands are sent, as with `stop_service`.
     """
     step_s = step_s or 1 / robot.fps
     ramp, end = Rung(RungKind.RAMP, stop_s), Rung(RungKind.STOP_SERVICE)
@@ -111,7 +111,7 @@ def teardown_rungs(
     if teardown == 'stop_service':
         return ramp, end
     if teardown == 'initial_pose':
-        # it may be anywhere in the limits
+        # the initial pose may be anywhere within the limits
         farthest = [(limit, goal) for limit in robot.actions for goal in (limit.low, limit.high)]
         return ramp, Rung(RungKind.INITIAL_POSE, _way_s(farthest, stop_s, step_s)), end
     if robot.safe_pose is None:
@@ -125,9 +125,9 @@ def _way_s(goals: list[tuple[ActionLimit, float]], stop_s: float, step_s: float)
 
 
 def check_order(rungs: tuple[Rung, ...]) -> None:
-    """Raise ParameterError for rungs of which one is never reached or never left."""
+    """Raise ParameterError for a rung that is never reached or never ends."""
     if not rungs:
-        raise ParameterError('ladder must have a rung, got none')
+        raise ParameterError('ladder must have at least one rung, got none')
     for rung in rungs[:-1]:
         if rung.kind is RungKind.STOP_SERVICE:
             raise ParameterError(
@@ -138,21 +138,21 @@ def check_order(rungs: tuple[Rung, ...]) -> None:
         if rung.for_s is None:
             raise ParameterError(
                 f"ladder: '{rung}' is not the last rung and {_NEEDS_SECONDS}; only the last is "
-                'for ever'
+                'has no end'
             )
     last = rungs[-1]
     if last.kind is RungKind.REPEAT_LAST:
         raise ParameterError(
-            f"ladder: '{last}' must not be the last rung: it would be repeated for ever; add one "
+            f"ladder: '{last}' must not be the last rung: it would repeat without end; add one "
             'that stops, for example hold'
         )
     if last.for_s is not None:
         raise ParameterError(
-            f"ladder: the last rung is for ever and must have no seconds, got '{last}'"
+            f"ladder: the last rung has no end and must have no seconds, got '{last}'"
         )
 
 
-_NEEDS_SECONDS = f'must say for how long, from 0 to {MAX_RUNG_S:g} s'
+_NEEDS_SECONDS = f'needs a duration, from 0 to {MAX_RUNG_S:g} s'
 _NO_POSE = 'needs a safe_pose in the robot file, which has none'
 
 
@@ -181,20 +181,19 @@ def _check_robot(rung: Rung, robot: RobotDescription, step_s: float) -> None:
     positions = [a.name for a in robot.actions if a.motion is not Motion.VELOCITY]
     if rung.kind is RungKind.ZERO and positions:
         raise ParameterError(
-            f"ladder: '{rung}' is for velocities alone, and {positions[0]} is a position, which "
-            'zero would send somewhere; use hold'
+            f"ladder: '{rung}' is for velocities only, and {positions[0]} is a position; use hold"
         )
     if rung.kind is RungKind.RAMP and rung.for_s is not None:
         needed_s, name = _stop_time_s(robot, step_s)
         if rung.for_s < needed_s:
             raise ParameterError(
                 f"ladder: '{rung}' is too short to stop {name} from its top speed within its "
-                f'limits, which takes {needed_s:g} s; give it as long'
+                f'limits; it needs at least {needed_s:g} s'
             )
 
 
 def _stop_time_s(robot: RobotDescription, step_s: float) -> tuple[float, str]:
-    """Return how long the slowest joint needs to stop, rounded up, and its name."""
+    """Return the stop time of the slowest joint, rounded up, and its name."""
     times = [(stop_time_s(limit, step_s), limit.name) for limit in robot.actions]
     needed_s, name = max(times, key=lambda time: time[0])
     if needed_s > MAX_RUNG_S:

@@ -1,5 +1,5 @@
 """
-What the robot senses: the latest message of each input, the history a policy asks for, frozen or
-outdated inputs, frames in wire form. The executor deposits messages unopened; `tick` records the
+Inputs of the robot: the latest message of each, the history for a policy, checks for frozen or
+stale inputs, frames in wire form. The executor deposits messages unopened; `tick` records the
 history; `request` opens, checks and encodes them for one observation.
 """

@@ -1,4 +1,4 @@
-"""Frames no larger than the policy looks at. Pure functions; the request thread calls them."""
+"""Downscale frames to the input size of the policy. Pure functions; the request thread."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import numpy as np
 
 def downscale(frame: np.ndarray, height: int, width: int) -> np.ndarray:
     """
-    Return a frame of exactly this size, which the server would make of it: it stretches.
+    Return the frame resized to exactly this size, stretched as the server would.
 
-    A frame that is not larger in both directions stays as it is, as does every frame where the
-    size is 0: any. To enlarge it would only make it travel longer.
+    A frame that is not larger in both directions stays unchanged, as does every frame for a size
+    of 0 (any): enlarging would only cost bandwidth.
     """
     if not (0 < height < frame.shape[0] and 0 < width < frame.shape[1]):
         return frame

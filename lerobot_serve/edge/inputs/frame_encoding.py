@@ -1,4 +1,4 @@
-"""The frames of an observation in wire form. Pure functions; the request thread calls them."""
+"""Encode the frames of an observation for the wire. Pure functions; the request thread."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lerobot_serve.wire.image_codec import ImageCodecPool
 from lerobot_serve.wire.message_parts import Image
 from lerobot_serve.wire.schema import Codec
 
-# what arrived on a camera's topic -> its pixels, or the frame where it can be sent as it is
+# raw message of a camera -> its pixels, or an image that can be sent unchanged
 FrameReader = Callable[[str, bytes], np.ndarray | Image]
 
 
@@ -26,11 +26,11 @@ def encode_frames(
     opened: FrameReader,
 ) -> tuple[Image, ...]:
     """
-    Return the frames of all moments, in the order of the moments and then of the cameras.
+    Return the frames of all history steps, ordered by step, then camera.
 
-    `cameras` has the robot's name of each and the policy's. All are encoded in one call, so that
-    threads share them; one that stands in several moments is opened and encoded once. Raises
-    Malformed or Unencodable.
+    `cameras` maps the robot's camera names to the policy's. One call encodes all frames in
+    parallel; a frame in several steps is decoded and encoded once. Raises Malformed or
+    Unencodable.
     """
     rows = [(name, moment) for moment in moments for name in cameras]
     ready: dict[tuple[str, int], Image] = {}
@@ -45,7 +45,7 @@ def encode_frames(
         if isinstance(frame, Image):
             ready[key] = frame
         else:
-            # what the text of an error calls it
+            # name of the frame in error texts
             labels[key] = f'{cameras[name]}, {moment.steps_back} steps back'
             frames[labels[key]] = frame
     encoded = _encoded(frames, images, codec, quality)
@@ -63,7 +63,7 @@ def encode_frames(
 def _encoded(
     frames: dict[str, np.ndarray], images: ImageCodecPool, codec: Codec, quality: int
 ) -> dict[str, Image]:
-    """Depth has 16 bits, which no JPEG holds: it travels raw."""
+    """Encode frames; 16-bit depth is sent raw, since JPEG cannot hold it."""
     deep = {label: frame for label, frame in frames.items() if frame.dtype != np.uint8}
     flat = {label: frame for label, frame in frames.items() if label not in deep}
     encoded = dict(zip(flat, images.encode_all(flat, codec, quality), strict=True))

@@ -1,9 +1,9 @@
 """
-Cameras that publish one frame again and again while the robot moves. The request thread.
+Detects cameras that repeat one frame while the robot moves. The request thread.
 
-A driver that hangs may go on publishing its last frame: nothing looks late, and the policy acts on
-the past. The bytes of two frames of a real sensor are never equal, so equal ones are a sign; while
-the robot stands in a simulated world they are none, hence the second condition. Plain.
+A hanging driver may keep publishing its last frame: nothing looks late, and the policy acts on an
+old image. Two frames of a real sensor never have equal bytes. A simulated camera repeats frames
+while the robot stands, hence the second condition. Plain.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 
 # of sensor_msgs/Image and CompressedImage: the encapsulation and the stamp come first
 STAMP_END_BYTE = 12
-# a camera that is slow repeats nothing: so many messages must have held the frame
+# a slow camera repeats nothing: this many messages must hold the same frame
 MIN_REPEATS = 5
 # in the units of the state: above the noise of a sensor, below any motion of a task
 MIN_MOTION = 0.01
@@ -22,7 +22,9 @@ MIN_MOTION = 0.01
 
 @dataclass(slots=True)
 class _Frame:
-    """The latest message of a camera, and since when and where its frame is the same."""
+    """
+    The latest message of a camera, and the time and robot state of its first identical frame.
+    """
 
     raw: bytes
     since_ns: int
@@ -32,14 +34,14 @@ class _Frame:
 
 
 class FrozenCameraDetector:
-    """`after_s` 0 looks at nothing."""
+    """Checks the newest frames; `after_s` 0 disables it."""
 
     def __init__(self, after_s: float) -> None:
         self.after_s = after_s
         self._frames: dict[str, _Frame] = {}
 
     def look(self, now_ns: int, state: np.ndarray, raws: dict[str, bytes]) -> list[str]:
-        """Take in the newest message of each camera; return which of them are frozen."""
+        """Process the newest message of each camera; return the frozen ones."""
         if not self.after_s:
             return []
         return [name for name, raw in raws.items() if self._is_frozen(name, raw, now_ns, state)]
@@ -58,7 +60,7 @@ class FrozenCameraDetector:
 
 
 def is_same_frame(one: bytes, other: bytes) -> bool:
-    """Return whether two messages differ in their stamps at most."""
+    """Return whether two messages differ only in their stamps."""
     if len(one) != len(other):
         return False
     if len(one) <= STAMP_END_BYTE:

@@ -1,10 +1,9 @@
 """
-What the inputs held at the last control steps, for policies that look back.
+Observation history: inputs of the last control steps, for policies that use several observations.
 
-The tick thread has the newest inputs noted each control step: references to bytes that nobody
-opens. The request thread takes the rows that the session asked for. An input slower than the
-control rate stands in several rows, as the robot lived it. A session that asks for one
-observation costs nothing: none is kept.
+The tick thread records the newest inputs each control step, as references to undecoded bytes. The
+request thread takes the rows that the session requires. An input slower than the control rate
+appears in several rows. A session with one observation keeps no history.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from lerobot_serve.edge.inputs.latest import InputSnapshot, InputsNotReady, Late
 
 @dataclass(frozen=True, slots=True)
 class HistoryStep:
-    """What the inputs held `steps_back` control steps before the present."""
+    """The inputs `steps_back` control steps before the newest."""
 
     snapshot: InputSnapshot
     steps_back: int
@@ -39,25 +38,25 @@ class ObservationHistory:
         self.gaps = 0
 
     def require(self, steps: int, stride_steps: int) -> None:
-        """Keep what requests of `steps` observations need; what is known by now stays known."""
+        """Configure the history for requests of `steps` observations; keeps recorded steps."""
         reach = (steps - 1) * stride_steps
         with self._lock:
             self._steps_back = tuple(range(reach, -1, -stride_steps))
             self._known = deque(self._known, maxlen=reach + 1 if reach else 0)
 
     def restart(self) -> None:
-        """Forget what is known: an episode begins."""
+        """Clear the history for a new episode."""
         with self._lock:
             self._known.clear()
 
     def tick(self, step: int, now_ns: int) -> None:
         """
-        Note the newest inputs as those of the control step with the number `step`.
+        Record the newest inputs for control step number `step`.
 
-        A step that is missing, or at which an input was missing or stale, is a gap. Rows on its
-        two sides would stand at a wrong distance, so that the history begins anew behind it.
+        A missing step, or one with a missing or stale input, is a gap. Rows across a gap would
+        have a wrong distance, so the history restarts after it.
         """
-        # under the lock: what was taken before `restart` must not come in after it
+        # under the lock: a snapshot from before `restart` must not be added after it
         with self._lock:
             if not self._known.maxlen:
                 return
@@ -75,10 +74,10 @@ class ObservationHistory:
 
     def take(self, now_ns: int) -> tuple[HistoryStep, ...]:
         """
-        Return the observations of a request, oldest first. Raises NotReady.
+        Return the observations of a request, oldest first. Raises InputsNotReady.
 
-        With a history, the present is the newest control step, so that all rows stand equally far
-        apart. Where the history is too short, its oldest snapshot is repeated.
+        With a history, the newest row is the newest control step, so that all rows are equally
+        spaced. If the history is too short, its oldest snapshot is repeated.
         """
         present = self._inputs.snapshot(now_ns)
         with self._lock:

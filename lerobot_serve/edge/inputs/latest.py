@@ -1,9 +1,9 @@
 """
-The newest of every input, and how old it is.
+The latest message of each input, and its age.
 
-Subscription callbacks deposit what arrived, unopened; the requester thread takes a snapshot when
-it needs one, so that a camera at 30 Hz costs nothing between two requests. Ages count from
-arrival, by this machine's monotonic clock: a stamp in a message may come from another one.
+Subscription callbacks deposit undecoded messages; the request thread takes a snapshot when needed,
+so that a camera at 30 Hz costs nothing between two requests. Ages count from arrival, by this
+machine's monotonic clock, because the stamp of a message may come from another machine.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 
 class InputsNotReady(Exception):
-    """There is no observation to send; the text says which input is missing or stale."""
+    """No observation can be sent; the text names the missing or stale input."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class InputSnapshot:
 
 
 class LatestInputs:
-    """One slot for each input, named when built; `topics` are for the texts."""
+    """One slot per input; `topics` are for error texts."""
 
     def __init__(self, max_age_ns: dict[str, int], topics: dict[str, str] | None = None) -> None:
         self._max_age_ns, self._topics = max_age_ns, topics or {}
@@ -34,18 +34,18 @@ class LatestInputs:
         self._lock = threading.Lock()
 
     def deposit(self, name: str, value: Any, now_ns: int) -> None:
-        """Store what just arrived."""
+        """Store a message that just arrived."""
         with self._lock:
             self._slots[name] = (value, now_ns)
 
     def newest(self, name: str, now_ns: int) -> tuple[Any, int]:
-        """Return the newest value of one input and when it arrived. Raises NotReady."""
+        """Return the newest value of one input and its arrival time. Raises InputsNotReady."""
         with self._lock:
             slot = self._slots.get(name)
         return self._checked(name, slot, now_ns)
 
     def snapshot(self, now_ns: int) -> InputSnapshot:
-        """Return the newest of everything. Raises NotReady."""
+        """Return the newest value of each input. Raises InputsNotReady."""
         with self._lock:
             slots = dict(self._slots)
         checked = {n: self._checked(n, slots.get(n), now_ns) for n in self._max_age_ns}
@@ -55,7 +55,7 @@ class LatestInputs:
     def _checked(self, name: str, slot: tuple[Any, int] | None, now_ns: int) -> tuple[Any, int]:
         if slot is None:
             where = f' on {self._topics[name]}' if name in self._topics else ''
-            raise InputsNotReady(f'nothing has arrived yet for {name}{where}')
+            raise InputsNotReady(f'no message received yet for {name}{where}')
         age_ns = now_ns - slot[1]
         if age_ns > self._max_age_ns[name]:
             allowed_s = self._max_age_ns[name] / 1e9

@@ -1,7 +1,7 @@
 """
-What is wrong with inputs that arrive in time: stamps from the past, frames that stand still.
+Checks inputs that arrive in time: old stamps and frozen cameras.
 
-The request thread looks before each request; other threads read `text`. Plain.
+The request thread checks before each request; other threads read `text`. Plain.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ FROZEN = 'frozen_camera'
 
 class InputMonitor:
     """
-    `stamp_ns` reads the stamp of a message, `now_ns` is the clock that stamps are compared with,
-    `mono_ns` the steady one. `drop` counts.
+    `stamp_ns` reads the stamp of a message, `now_ns` is the clock to compare stamps with,
+    `mono_ns` the monotonic clock. `drop` counts drops by reason.
     """
 
     def __init__(
@@ -44,11 +44,11 @@ class InputMonitor:
         self._bounds = [
             (name, one.topic, one.max_stamp_age_s) for name, one in named if one.max_stamp_age_s
         ]
-        # what is wrong now, for operators
+        # current alarm for operators
         self.text = ''
 
     def check_stamps(self, raws: dict[str, bytes]) -> None:
-        """Raise Malformed for a message whose stamp is further from now than its bound."""
+        """Raise Malformed for a message whose stamp exceeds its bound."""
         for name, topic, bound_s in self._bounds:
             age_s = (self._now_ns() - self._stamp_ns(raws[name], topic)) / 1e9
             if abs(age_s) > bound_s:
@@ -56,11 +56,11 @@ class InputMonitor:
                 raise Malformed(
                     'old_stamp',
                     f'{topic}: stamped {abs(age_s):.2f} s {where}; max_stamp_age_s is '
-                    f'{bound_s:g}. Is its driver alive, and the clock of its machine set?',
+                    f'{bound_s:g}. Check its driver and the clock of its machine',
                 )
 
     def check_frames(self, raws: dict[str, bytes], state: np.ndarray) -> None:
-        """Note frozen cameras. Raises Malformed where they are to stop the robot."""
+        """Update the frozen camera alarm. Raises Malformed if it must stop observations."""
         frames = {name: raws[name] for name in self._cameras}
         frozen = self._frozen.look(self._mono_ns(), state, frames)
         if not frozen:
@@ -68,8 +68,8 @@ class InputMonitor:
             return
         topics = ', '.join(self._cameras[name] for name in frozen)
         self.text = (
-            f'{topics}: the same frame for {self._frozen.after_s:g} s and more, while the robot '
-            'moves; is the camera alive?'
+            f'{topics}: identical frames for {self._frozen.after_s:g} s or more while the robot '
+            'moves. Check the camera and its driver'
         )
         if self._stop_on_frozen:
             raise Malformed(FROZEN, self.text)

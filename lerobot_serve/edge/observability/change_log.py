@@ -1,8 +1,8 @@
 """
-What the edge writes to its log: each change of state with its reason, and what goes wrong.
+Logs state changes with their reason, and counts of drops and stalls.
 
-Changes are deposited by the thread that brings them about, which may be the tick's; the executor
-thread writes. Repeats are throttled, see telemetry.throttle.
+Any thread deposits changes, the tick thread too; the executor thread writes. Repeats are
+throttled, see telemetry.log_throttle.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from lerobot_serve.edge.session.connection import (
 from lerobot_serve.telemetry.log_throttle import Log, LogThrottle, PERIOD_S
 
 CHANGES_LIMIT = 1000
-# what an operator brings about, and what belongs to the work of a router
+# caused by an operator, or part of the normal work of a router
 EXPECTED_REASONS = {'cleared_action', 'policy_changed'}
 
 
 class ChangeLog:
-    """`changed` is any thread's, one at a time; `look` is the executor thread's."""
+    """Any thread calls `changed`, one at a time; the executor thread calls `look`."""
 
     def __init__(self, *, inform: Log, warn: Log, complain: Log, clock: Callable[[], int]) -> None:
         self._inform, self._warn, self._complain = inform, warn, complain
@@ -34,11 +34,11 @@ class ChangeLog:
         self._counted_ns: int | None = None
 
     def changed(self, change: ConnectionChange) -> None:
-        """Note a change; it must not wait."""
+        """Deposit a change; does not block."""
         self._changes.append(change)
 
     def look(self, standing: ConnectionStatus, troubles: Counter[str]) -> None:
-        """Write what is new. `troubles` are counts since start, by name."""
+        """Log what is new. `troubles` are counts since start, by name."""
         is_changed = bool(self._changes)
         while self._changes:
             self._tell(self._changes.popleft())
@@ -63,14 +63,14 @@ class ChangeLog:
         )
 
     def _log_reason(self, standing: ConnectionStatus) -> None:
-        """Without a session the state stays, and what is in its way may change."""
+        """Log a changed reason while there is no session and the state stays."""
         waits = standing.state in (ConnectionState.CONNECTING, ConnectionState.RECONNECTING)
         if waits and self._reason and standing.reason != self._reason:
             text = f'{standing.state.name}: {standing.reason}'
             self._throttle.emit(self._warn, standing.reason, text)
 
     def _log_problems(self, troubles: Counter[str]) -> None:
-        """At once what goes wrong for the first time, the rest once in a period."""
+        """Log new kinds of problems at once, the others once per period."""
         now_ns = self._clock()
         is_early = self._counted_ns is not None and now_ns - self._counted_ns < 1e9 * PERIOD_S
         new = {
@@ -86,4 +86,7 @@ class ChangeLog:
             self._counted[name] = troubles[name]
         if not is_early:
             self._counted_ns = now_ns
-        self._warn('since the last such line: ' + ', '.join(f'{n} {c}' for n, c in new.items()))
+        self._warn(
+            'dropped or failed since the previous report: '
+            + ', '.join(f'{n} {c}' for n, c in new.items())
+        )

@@ -1,8 +1,8 @@
 """
-What an edge tells of itself: the plain cores call these, and need not know who hears it.
+Interface for observers of the edge; the plain cores call it.
 
-This one hears nothing; the recorder of a trace is one that does. Each call says whose thread it
-is. None may raise or wait.
+The base class ignores all calls; the trace recorder implements them. Each method names its calling
+thread. None may raise or block.
 """
 
 from __future__ import annotations
@@ -20,16 +20,18 @@ from lerobot_serve.wire.observation import Observation
 
 
 class EdgeListener:
-    """See the module."""
+    """Ignores every notification."""
 
     def asked(self, request: Observation, *, server: str, request_bytes: int) -> None:
         """A request was sent. The request thread."""
 
     def ended(self, end: RequestEnd) -> None:
-        """A request that got a number has ended, also one that was never sent. The same thread."""
+        """
+        A request that got a number has ended, also one that was never sent. The request thread.
+        """
 
     def changed(self, change: ConnectionChange) -> None:
-        """The connection is in another state. Whoever brought it about, one at a time."""
+        """The connection state changed. Any thread, one at a time."""
 
     def ticked(
         self,
@@ -40,18 +42,18 @@ class EdgeListener:
         say: Enum,
     ) -> None:
         """
-        A control step is over; `executed` is None where nothing was to be commanded, `say` is who
-        has the say over the robot. The tick thread, which has microseconds for it.
+        A control step is over; `executed` is None without a command, `say` is the control
+        authority. The tick thread; must return within microseconds.
         """
 
     def dropped(self, totals: Counter[str]) -> None:
-        """So much was dropped since start, by reason. Now and then, any thread."""
+        """Totals of drops since start, by reason. Periodic, any thread."""
 
     def tuned(self, parameters: EdgeParameters) -> None:
         """Parameters were changed. The executor thread."""
 
     def judged(self, episode_id: str, outcome: int, text: str) -> None:
-        """Somebody judged an episode of any robot, as EpisodeOutcome has it. The same thread."""
+        """An EpisodeOutcome of any robot arrived. The executor thread."""
 
     def finished(self, episode_id: str, outcome: RunOutcome, text: str) -> None:
-        """A run of RunEpisode is over. The same thread."""
+        """A run of RunEpisode is over. The executor thread."""

@@ -1,8 +1,8 @@
 """
-The edge's metrics for Prometheus, read from what it counts anyway. The endpoint's thread.
+Prometheus metrics of the edge, read from its counters. The endpoint's thread.
 
-`policy_slot` is prod, a, b or other; reasons, rungs, verdicts and states are of fixed lists: the
-number of series does not grow with episodes or servers.
+`policy_slot` is prod, a, b or other; reasons, rungs, verdicts and states come from fixed lists:
+the number of series does not grow with episodes or servers.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ Losses = Callable[[], dict[str, int]]
 
 def serve(parameters: EdgeParameters, view: EdgeView, *, losses: Losses) -> HttpEndpoint | None:
     """
-    Return the endpoint, None when none is wanted. `losses` is what the trace itself lost, by
-    reason. Raises ParameterError.
+    Start the endpoint, None if disabled. `losses` returns the losses of the trace, by reason.
+    Raises ParameterError.
     """
     return http_endpoint.start_endpoint(
         parameters, lambda: collect(view, losses()), lambda: why_not_ready(view)
@@ -39,9 +39,9 @@ def serve(parameters: EdgeParameters, view: EdgeView, *, losses: Losses) -> Http
 
 def why_not_ready(view: EdgeView) -> str:
     """
-    Return why no policy drives the robot, empty when one does or, between two runs, would.
+    Return why no policy controls the robot; empty if one does or, between two runs, could.
 
-    What is buffered counts: a server that is late changes nothing for the robot yet.
+    Queued actions count: a late server does not affect the robot yet.
     """
     state, say = view.requester.connection.state, view.operation.say
     controller = view.controller
@@ -68,27 +68,25 @@ def request_metrics(view: EdgeView) -> list[Metric]:
     progress = exchange.progress
     return [
         counter('requests', 'requests sent', value=progress.requests_sent),
-        counter('chunks_accepted', 'answers that were played', value=progress.chunks_accepted),
-        gauge('in_flight_requests', 'requests under way', value=exchange.pending is not None),
+        counter('chunks_accepted', 'chunks merged into the queue', value=progress.chunks_accepted),
+        gauge('in_flight_requests', 'requests in flight', value=exchange.pending is not None),
     ]
 
 
 def reply_metrics(tally: ReplyStats) -> list[Metric]:
-    latency = histogram('act_latency', 'from a request to its answer', ['policy_slot'])
-    network = histogram(
-        'network_time', 'of a round trip, what was not spent in the server', ['policy_slot']
-    )
+    latency = histogram('act_latency', 'time from a request to its reply', ['policy_slot'])
+    network = histogram('network_time', 'round trip less the time in the server', ['policy_slot'])
     for family, durations in ((latency, tally.round_trips), (network, tally.network)):
         for slot, buckets in durations.items():
             family.add_metric([slot], buckets.cumulative(), buckets.sum_s)
     superseded = counter(
-        'superseded', 'requests that a newer one replaced in the server', value=tally.superseded
+        'superseded', 'requests superseded in the server by a newer one', value=tally.superseded
     )
     return [latency, network, superseded]
 
 
 def command_metrics(controller: Controller) -> list[Metric]:
-    rungs = counter('commands', 'commands sent, by what made them', ['rung'])
+    rungs = counter('commands', 'commands sent, by rung', ['rung'])
     for rung, count in zip(RungKind, controller.commands, strict=True):
         rungs.add_metric([rung.name.lower()], count)
     trips = counter('cage_trips', 'commands that the safety cage changed or held', ['verdict'])
@@ -99,16 +97,18 @@ def command_metrics(controller: Controller) -> list[Metric]:
         counter('actions_executed', 'commands sent', value=controller.actions_executed),
         rungs,
         trips,
-        counter('stalls', 'times that nothing was left to play', value=controller.stalls),
-        gauge('cage_latched', '1 when only a person lets it move', value=controller.latched),
+        counter(
+            'stalls', 'stalls: the queue ran empty during an episode', value=controller.stalls
+        ),
+        gauge('cage_latched', '1 while the safety cage is latched', value=controller.latched),
         gauge(
             'action_age_seconds',
-            'age of the observation behind the last action played',
+            'age of the observation behind the last executed action',
             value=controller.age_ns / 1e9,
         ),
         gauge(
             'oldest_action_age_seconds',
-            'the same, the oldest since start or the begin of the last run',
+            'largest action age since the start of the node or of the last run',
             value=controller.oldest_age_ns / 1e9,
         ),
     ]
@@ -117,10 +117,10 @@ def command_metrics(controller: Controller) -> list[Metric]:
 def control_step_metrics(view: EdgeView) -> list[Metric]:
     return [
         counter('ticks', 'control steps', value=view.beat.beats - view.controller.ticks_skipped),
-        counter('ticks_missed', 'control steps that came too late', value=ticks_missed(view)),
+        counter('ticks_missed', 'control steps missed or skipped', value=ticks_missed(view)),
         gauge(
             'queue_remaining_seconds',
-            'how long the robot can go on with what it has',
+            'time that the queue lasts without stale actions',
             value=view.requester.left_s,
         ),
     ]
@@ -134,7 +134,7 @@ def dropped(drops: dict[str, int]) -> Metric:
 
 
 def connection_state(present: ConnectionState) -> Metric:
-    family = gauge('connection_state', '1 for the state that it is in', ['state'])
+    family = gauge('connection_state', '1 for the current state', ['state'])
     for state in ConnectionState:
         family.add_metric([state.name.lower()], state is present)
     return family

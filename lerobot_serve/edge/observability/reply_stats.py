@@ -1,18 +1,18 @@
-"""What is counted of answers, for metrics. The request thread adds, any thread reads."""
+"""Statistics of replies, for metrics. The request thread writes, any thread reads."""
 
 from __future__ import annotations
 
 from lerobot_serve.telemetry.histogram import Histogram
 
-# a server may call its slot anything: the number of series must not grow with it
+# servers choose slot names freely: bounds the number of series
 SLOTS = ('prod', 'a', 'b')
 OTHER_SLOT = 'other'
 
 
 class ReplyStats:
     """
-    Since start, of chunks that were accepted: how long round trips took, and what of them was not
-    spent in the server, by slot; and how many requests servers replaced unanswered.
+    Since start, of merged chunks by slot: round trip times and their share outside the server; and
+    the number of superseded requests.
     """
 
     def __init__(self) -> None:
@@ -22,7 +22,7 @@ class ReplyStats:
         self._superseded_before = 0
 
     def begin_session(self) -> None:
-        """Servers count from here on."""
+        """Reset the reference of the server's superseded count."""
         self._superseded_before = 0
 
     def add(self, slot: str, superseded: int, *, round_trip_s: float, network_s: float) -> None:

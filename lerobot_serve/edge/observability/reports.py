@@ -1,4 +1,6 @@
-"""What the edge controller tells operators and recorders. Pure functions; any thread."""
+"""
+Build the messages of the edge controller for operators and recorders. Pure functions; any thread.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ LEVELS = {
 
 @dataclass(frozen=True, slots=True)
 class EdgeView:
-    """What there is to tell of."""
+    """The parts of the edge that reports read."""
 
     requester: Requester
     controller: Controller
@@ -45,7 +47,7 @@ def executed_action(
 ) -> ExecutedAction:
     """Return the record of one command."""
     judgement, decision = executed.judgement, executed.decision
-    told = ExecutedAction(
+    message = ExecutedAction(
         stamp=stamp,
         tick=tick,
         age_s=executed.age_ns / 1e9,
@@ -60,14 +62,15 @@ def executed_action(
     )
     if executed.planned:
         source = executed.planned.source
-        told.seq, told.chunk_row = source.seq, executed.planned.row
-        told.session_epoch, told.episode = source.session_epoch, source.episode
-        told.episode_id, told.slot, told.policy = source.episode_id, source.slot, source.policy
-    return told
+        message.seq, message.chunk_row = source.seq, executed.planned.row
+        message.session_epoch, message.episode = source.session_epoch, source.episode
+        message.episode_id = source.episode_id
+        message.slot, message.policy = source.slot, source.policy
+    return message
 
 
 def edge_state(view: EdgeView, *, stamp: Any, client_id: str, alarm: str = '') -> EdgeState:
-    """Return what the controller is doing; `alarm` is what a person should know before that."""
+    """Return the state of the controller; `alarm` precedes its reason."""
     progress, controller = view.requester.exchange.progress, view.controller
     standing = view.requester.connection.standing
     drops = count_drops(view)
@@ -99,13 +102,13 @@ def edge_state(view: EdgeView, *, stamp: Any, client_id: str, alarm: str = '') -
 
 
 def ticks_missed(view: EdgeView) -> int:
-    """Return the control steps without a command: those not woken for, and those too close."""
+    """Return the number of missed control steps: too late, or skipped as too close."""
     return view.beat.missed + view.controller.ticks_skipped
 
 
 def count_drops(view: EdgeView) -> Counter[str]:
     """Return everything that was dropped, by reason."""
-    # copied at once: the thread that owns it may add a reason meanwhile
+    # copied first: the owning thread may add a reason meanwhile
     drops = Counter(view.requester.exchange.drops) + Counter(view.controller.drops)
     drops['cleared_action'] = view.actions.rows_cleared
     drops['refused_chunk'] = view.actions.chunks_refused
@@ -114,7 +117,7 @@ def count_drops(view: EdgeView) -> Counter[str]:
 
 
 def count_problems(view: EdgeView) -> Counter[str]:
-    """Return what the log tells as a sum: everything that was dropped, stalls, cage trips."""
+    """Return the counts for the log: drops, stalls, cage trips."""
     troubles = count_drops(view)
     troubles['stalls'] = view.controller.stalls
     troubles['cage_trips'] = view.controller.cage_trips
@@ -122,21 +125,22 @@ def count_problems(view: EdgeView) -> Counter[str]:
 
 
 def explain(view: EdgeView) -> str:
-    """Return why the state is what it is, in words."""
+    """Return the reason of the current state as text."""
     standing, progress = view.requester.connection.standing, view.requester.exchange.progress
     if standing.state == ConnectionState.DEAD:
-        held = ' paused, so that no teardown begins;' if view.operation.paused else ''
-        return f'{standing.reason};{held} call ~/reset when that is mended'
+        held = ' Paused, teardown withheld.' if view.operation.paused else ''
+        return f'{standing.reason}.{held} Fix the cause, then call ~/reset'
     if view.controller.latched:
-        return f'{LATCHED_TEXT} ({view.controller.latch_reason}); call ~/reset_cage when that is mended'
+        why = view.controller.latch_reason
+        return f'{LATCHED_TEXT} ({why}). Fix the cause, then call ~/reset_cage'
     if view.controller.stopped:
-        return f'{STOPPED_TEXT}; call ~/reset when what led to it is mended'
+        return f'{STOPPED_TEXT}. Fix the cause, then call ~/reset'
     if view.operation.say is ControlAuthority.OPERATOR:
         return 'paused'
     if view.operation.say is ControlAuthority.NOBODY:
         return 'no episode runs'
     if view.controller.start_blocked_by:
-        return f'it does not begin: {view.controller.start_blocked_by}'
+        return f'motion not started: {view.controller.start_blocked_by}'
     alarm = view.controller.alarm.present
     clamped = alarm.text if alarm else ''
     if standing.state == ConnectionState.STREAMING:
@@ -182,11 +186,11 @@ def diagnostics(
         hardware_id=state.client_id,
         values=[KeyValue(key=key, value=value) for key, value in values.items()],
     )
-    told = DiagnosticArray(status=[status])
-    told.header.stamp = state.stamp
-    return told
+    message = DiagnosticArray(status=[status])
+    message.header.stamp = state.stamp
+    return message
 
 
 def truncate(text: str, limit: int) -> str:
-    """Return at most `limit` bytes of a text, which may have come from a server."""
+    """Return at most `limit` bytes of a text, which may come from a server."""
     return text.encode('utf-8', 'replace')[:limit].decode(errors='ignore')

@@ -1,8 +1,8 @@
 """
-What a trace tells of each control step. The tick thread, which pays a few microseconds for it.
+Records control steps in the trace. The tick thread, at a cost of a few microseconds.
 
-A command is a record each time. What goes on for a while (a rung, a pause, a trip of the cage) is
-told when it begins or changes.
+Each command is a record. A lasting state (rung, pause, cage trip) is recorded when it starts or
+changes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NOT_FINITE = 'not_finite'
 
 @dataclass(slots=True)
 class PreviousStep:
-    """How the step before was; `cause` is why the cage changed what was wanted."""
+    """The previous step; `cause` is why the cage changed the target."""
 
     rung: RungKind = RungKind.PLAY
     say: Enum | None = None
@@ -36,12 +36,12 @@ class PreviousStep:
 
 
 class StepRecorder:
-    """See the module."""
+    """Writes a record for each command and change."""
 
     def __init__(self, writer: TraceWriter, client_id: str) -> None:
         self._writer, self._robot = writer, RecordIds(client_id)
         self._seen = PreviousStep()
-        # of the row played last; many rows have the same
+        # source of the last executed row; many rows share it
         self._source: ChunkSource | None = None
         self._request = self._robot
 
@@ -53,7 +53,7 @@ class StepRecorder:
         controller: Controller,
         say: Enum,
     ) -> None:
-        """Tell of a step; as Listener has it."""
+        """Record a step; see EdgeListener.ticked."""
         seen = self._seen
         if executed:
             self._writer.write(self._command(now_ns, tick, executed))
@@ -100,7 +100,7 @@ class StepRecorder:
         return self._request
 
     def _trip(self, now_ns: int, executed: ExecutedStep) -> None:
-        """Tell of a trip as it begins, and of NaN also where it comes in the midst of one."""
+        """Record a trip when it starts, and NaN even during one."""
         before, self._seen.cause = self._seen.cause, executed.judgement.cause
         ids, why = self._ids(executed), executed.judgement.reason
         if executed.judgement.cause == NOT_FINITE:
@@ -110,7 +110,7 @@ class StepRecorder:
 
     def _latch(self, now_ns: int, executed: ExecutedStep | None) -> None:
         if not self._seen.latched:
-            self._state(now_ns, 'cage', 'latched', 'judging', 'somebody reset it')
+            self._state(now_ns, 'cage', 'latched', 'judging', 'reset by operator')
             return
         why = executed.judgement.reason if executed else ''
         self._state(now_ns, 'cage', 'judging', 'latched', why)
@@ -126,7 +126,7 @@ class StepRecorder:
 
 
 def reason(executed: ExecutedStep) -> str:
-    """Return why the cage changed it and, of what nobody planned, why it was wanted."""
+    """Return why the cage changed the command and, without an action, the reason of the rung."""
     changed, wanted = executed.judgement.reason, executed.decision.reason
     if executed.planned:
         return changed

@@ -1,7 +1,7 @@
 """
-The edge's trace: each request and its end, each command, what was dropped, and what changed why.
+The trace of the edge: requests and their ends, commands, drops and state changes with reasons.
 
-Each thread tells of its own work and deposits a record; see Listener for whose call is whose.
+Each thread deposits records of its own work; EdgeListener names the calling threads.
 """
 
 from __future__ import annotations
@@ -37,23 +37,23 @@ from lerobot_serve.wire.message_parts import Image
 from lerobot_serve.wire.observation import Observation
 from lerobot_serve.wire.schema import Flag
 
-# a thread that hangs must not keep the trace from having an end
+# a hanging thread must not prevent the end of the trace
 JOIN_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class SentRequest:
-    """A request in flight, and what its record is to tell of it."""
+    """A request in flight, and the fields of its record."""
 
     seq: int
     session_epoch: int
-    told: dict[str, Any]
+    fields: dict[str, Any]
     repeated_rows: int
     images: tuple[Image, ...]
 
 
 class EdgeTraceRecorder(EdgeListener):
-    """Records of one run; `run` is the body of the thread that writes them."""
+    """Records one run of the node; `run` is the body of the writer thread."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class EdgeTraceRecorder(EdgeListener):
         self._parameters = parameters
         self._steps = StepRecorder(writer, client_id)
         self._asked: SentRequest | None = None
-        # slot and policy that answered last
+        # slot and policy of the last reply
         self._answering = '', ''
         self._outcomes = OutcomeRegistry()
         self._totals: Counter[str] = Counter()
@@ -82,9 +82,9 @@ class EdgeTraceRecorder(EdgeListener):
         totals: Callable[[], Counter[str]],
     ) -> None:
         """
-        Write until `stop` is set and the `others` have ended, and then the end of the run.
+        Write until `stop` is set and the `others` have ended, then close the trace.
 
-        `totals` is what was dropped since start, by reason.
+        `totals` returns the drops since start, by reason.
         """
         self.writer.run(stop)
         for thread in others:
@@ -96,7 +96,7 @@ class EdgeTraceRecorder(EdgeListener):
 
     def asked(self, request: Observation, *, server: str, request_bytes: int) -> None:
         self._outcomes.began(request.episode_id)
-        told = {
+        fields = {
             'server': server,
             'request_bytes': request_bytes,
             'prefix_policy': request.prefix_policy if len(request.prefix_robot) else '',
@@ -104,25 +104,27 @@ class EdgeTraceRecorder(EdgeListener):
         }
         header = request.header
         repeated = repeated_rows(request)
-        self._asked = SentRequest(header.seq, header.session_epoch, told, repeated, request.images)
+        self._asked = SentRequest(
+            header.seq, header.session_epoch, fields, repeated, request.images
+        )
 
     def ended(self, end: RequestEnd) -> None:
         request, chunk = end.request, end.chunk
         ids = RecordIds(self._robot.client, request.session_epoch, request.seq, request.episode_id)
         asked = self._take(ids)
-        told = asked.told if asked else {}
+        fields = asked.fields if asked else {}
         if chunk:
-            told |= reply_fields(chunk, has_prefix=bool(told.get('prefix_policy')))
-            told['round_trip_ms'] = (end.at_ns - request.sent_ns) / 1e6
-            told['chunk_bytes'] = end.chunk_bytes
-            told['chunk_range'] = chunk_range(chunk, asked.repeated_rows if asked else 0)
+            fields |= reply_fields(chunk, has_prefix=bool(fields.get('prefix_policy')))
+            fields['round_trip_ms'] = (end.at_ns - request.sent_ns) / 1e6
+            fields['chunk_bytes'] = end.chunk_bytes
+            fields['chunk_range'] = chunk_range(chunk, asked.repeated_rows if asked else 0)
         made = records.request(
             end.at_ns,
             ids,
             status=end.status,
             reason=end.reason,
             episode=request.episode,
-            **told,
+            **fields,
         )
         if asked and asked.images:
             made[DEFERRED] = self._pictures(asked.images)
@@ -133,13 +135,13 @@ class EdgeTraceRecorder(EdgeListener):
             self._answered(end.at_ns, request.episode_id, chunk)
 
     def _take(self, ids: RecordIds) -> SentRequest | None:
-        """Return what is known of a request that was sent; None of one that was not."""
+        """Return the sent request with these ids; None if it was not sent."""
         asked, self._asked = self._asked, None
         is_this = asked and (asked.seq, asked.session_epoch) == (ids.seq, ids.session_epoch)
         return asked if is_this else None
 
     def _pictures(self, images: tuple[Image, ...]) -> DeferredFields:
-        """Return what the thread that writes makes of the images."""
+        """Return the images as fields that the writer thread encodes."""
         size = sum(memoryview(image.data).nbytes for image in images)
         return DeferredFields(lambda: {'images': self._redaction.image_records(images)}, size)
 
@@ -173,7 +175,7 @@ class EdgeTraceRecorder(EdgeListener):
             self._incident(change.at_ns, 'dead', why, self._robot)
 
     def dropped(self, totals: Counter[str]) -> None:
-        # a timer's call and the last one may come at once
+        # the timer and the end of the run may call concurrently
         with self._dropping:
             new, self._totals = totals - self._totals, totals | self._totals
         for reason, count in sorted(new.items()):
@@ -204,7 +206,7 @@ class EdgeTraceRecorder(EdgeListener):
 
 
 def reply_fields(chunk: Chunk, *, has_prefix: bool) -> Record:
-    """Return what a record tells of an answer; whether a prefix was ignored where one was sent."""
+    """Return the fields of a reply; `prefix_ignored` only if a prefix was sent."""
     return {
         'routing': {'slot': chunk.slot},
         'policy': chunk.policy,
@@ -226,7 +228,7 @@ def make_edge_recorder(
     clock: Callable[[], int],
     tell: Callable[[str], None],
 ) -> EdgeTraceRecorder | None:
-    """Return what writes the trace, None when none is wanted."""
+    """Build the trace recorder, None if tracing is disabled."""
     redaction = Redaction(parameters.trace_images, parameters.trace_instructions)
     limits = json.loads(wiring.encode_robot_limits(parameters, robot))
     writer = open_trace(

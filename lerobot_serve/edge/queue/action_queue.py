@@ -1,12 +1,12 @@
 """
-The actions that are left to play, in the robot's units and beside them in the policy's.
+The action queue: actions not yet executed, in robot space and model space.
 
-A chunk replaces what is left, less the rows whose time has passed, or is appended to it. Nothing
-is ever blended. A request takes a mark of the queue along, and its chunk brings it back: a chunk
-from before the last `clear` is refused, so that no row of an ended episode is ever played.
+A chunk replaces the queue, less its elapsed rows, or is appended to it; rows are never blended. A
+request carries a mark of the queue and its reply is merged with that mark: a chunk requested
+before the last `clear` is refused, so that no row of an ended episode is executed.
 
-The tick thread takes, the requester marks and merges, whoever ends an episode clears. None of them
-waits for another's copying: a chunk is copied before the lock is taken, a prefix after.
+The tick thread takes, the request thread marks and merges, any thread clears at the end of an
+episode. No thread waits for a copy: a chunk is copied before the lock is taken, a prefix after.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from lerobot_serve.wire.message_parts import NO_ACTIONS
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ChunkSource:
-    """Where the rows of a chunk come from."""
+    """Origin of the rows of a chunk."""
 
     seq: int
     session_epoch: int
@@ -37,7 +37,7 @@ class ChunkSource:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class QueuedAction:
-    """One action to play; nobody can write to it."""
+    """One action to execute; read-only."""
 
     action: np.ndarray
     source: ChunkSource
@@ -46,7 +46,7 @@ class QueuedAction:
 
 @dataclass(frozen=True, slots=True)
 class QueueMark:
-    """A moment of the queue: how often it had been cleared, and the rows taken since start."""
+    """A position in the queue's history: number of clears, and rows taken since start."""
 
     epoch: int
     rows_taken: int
@@ -55,8 +55,8 @@ class QueueMark:
 @dataclass(frozen=True, slots=True, eq=False)
 class Leftover:
     """
-    Rows that were not taken by the moment of `mark`, next one first, in both units. `policy` and
-    `source` are those of the first row; without rows, there are none.
+    Rows not taken at `mark`, next one first, in both units. `policy` and `source` are those of the
+    first row; without rows they are empty.
     """
 
     mark: QueueMark
@@ -67,7 +67,7 @@ class Leftover:
 
 
 class _Stretch:
-    """The rows of one chunk that are left, from `next` on; `model` may be without rows."""
+    """The remaining rows of one chunk, from `next` on; `model` may be empty."""
 
     __slots__ = ('model', 'next', 'robot', 'source')
 
@@ -90,31 +90,32 @@ class _Stretch:
 
     @property
     def kind(self) -> tuple[str, int, int]:
-        """What rows must have in common to stand in one prefix."""
+        """Key that all rows of one prefix share."""
         return self.source.policy, self.robot.shape[1], self.model.shape[1]
 
 
 class ActionQueue:
-    """See the module. `rule` may be changed between two chunks."""
+    """Thread-safe queue of chunks. `rule` may change between two chunks."""
 
     def __init__(self, rule: DelayRule = lived) -> None:
         self.rule = rule
         self.rows_cleared = 0
         self.chunks_refused = 0
-        # none of these is ever without rows
+        # each has at least one row
         self._stretches: deque[_Stretch] = deque()
         self._epoch = 0
         self._taken = 0
         self._lock = threading.Lock()
 
     def take(self) -> QueuedAction | None:
-        """Return the next action and advance; None when nothing is left."""
+        """Return the next action and advance; None if empty."""
         return self.take_fresh(None)[0]
 
     def take_fresh(self, oldest_ns: int | None) -> tuple[QueuedAction | None, int]:
         """
         Return the next action whose observation was captured at `oldest_ns` or later, and how many
-        older ones were dropped before it. Those count as never taken: the robot did not live them.
+        older ones were dropped before it. Those do not count as taken: the robot did not execute
+        them.
         """
         with self._lock:
             dropped = 0 if oldest_ns is None else self._drop_older(oldest_ns)
@@ -143,12 +144,12 @@ class ActionQueue:
 
     @property
     def epoch(self) -> int:
-        """How often it was cleared; a row taken before that changed is of an ended episode."""
+        """Number of clears; a row taken before a change belongs to an ended episode."""
         return self._epoch
 
     @property
     def rows_taken(self) -> int:
-        """Rows taken since start; its difference over a request is what the robot has lived."""
+        """Rows taken since start; the difference over a request is the executed rows."""
         return self._taken
 
     @property
@@ -157,7 +158,7 @@ class ActionQueue:
             return self._left()
 
     def playable_s(self, now_ns: int, step_s: float, max_age_ns: int) -> float:
-        """Return for how long there is something to play that does not grow too old meanwhile."""
+        """Return how long the queue lasts without stale actions [s]."""
         with self._lock:
             left = [(stretch.left, stretch.source.captured_ns) for stretch in self._stretches]
         end_s = 0.0
@@ -167,16 +168,16 @@ class ActionQueue:
         return end_s
 
     def mark(self) -> QueueMark:
-        """Return this moment, for a request to take along."""
+        """Return a mark for a request to carry."""
         with self._lock:
             return QueueMark(self._epoch, self._taken)
 
     def leftover(self, limit: int) -> Leftover:
         """
-        Return what is left, at most `limit` rows, as the prefix of a request, and its mark.
+        Return at most `limit` remaining rows as the prefix of a request, and its mark.
 
-        A prefix begins with the next row to play and is of one policy, the one of the newest
-        chunk: it ends before the first row of another, and is empty where that is the next row.
+        A prefix starts with the next row and holds rows of one policy, that of the newest chunk:
+        it ends before the first row of another, and is empty if that is the next row.
         """
         with self._lock:
             mark = QueueMark(self._epoch, self._taken)
@@ -200,8 +201,8 @@ class ActionQueue:
         model: np.ndarray = NO_ACTIONS,
     ) -> int | None:
         """
-        Put the chunk in place of what is left; return the rows of it that the rule skipped, None
-        when the chunk is refused because the queue was cleared after `mark`.
+        Replace the queue with the chunk; return the rows that the rule skipped, None if the chunk
+        is refused because the queue was cleared after `mark`.
 
         `delay_rows` is the delay since `mark` by the clock. Raises ValueError for a model that
         does not fit.
@@ -224,8 +225,8 @@ class ActionQueue:
         model: np.ndarray = NO_ACTIONS,
     ) -> bool:
         """
-        Put the chunk behind what is left; return False when it is refused because the queue was
-        cleared after `mark`. Raises ValueError for a model that does not fit.
+        Append the chunk; return False if it is refused because the queue was cleared after
+        `mark`. Raises ValueError for a model that does not fit.
         """
         stretch = _Stretch(robot, model, source)
         with self._lock:
@@ -236,7 +237,7 @@ class ActionQueue:
         return True
 
     def clear(self) -> int:
-        """Forget what is left, and what was asked before now; return how many rows were left."""
+        """Clear the queue and refuse chunks requested before now; return the rows cleared."""
         with self._lock:
             left = self._left()
             self._stretches = deque()
@@ -254,7 +255,7 @@ class ActionQueue:
 
 
 def read_only_copy(rows: np.ndarray) -> np.ndarray:
-    """Return a copy that nobody can write to."""
+    """Return a read-only copy."""
     copy = np.array(rows)
     copy.flags.writeable = False
     return copy

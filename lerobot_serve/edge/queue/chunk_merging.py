@@ -1,9 +1,8 @@
 """
-How a chunk joins what is left to play. The request thread.
+Merge a chunk into the action queue. The request thread.
 
-A chunk that continues what is left takes its place, which is what real-time chunking is for. Any
-other chunk knows nothing of what is left: to cut into that would be a jump that no policy planned.
-It comes behind it unless an operator chose otherwise.
+A chunk that continues the queue (real-time chunking) replaces it. Any other chunk was planned
+without the queue: replacing would cause a jump, so it is appended unless configured otherwise.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from lerobot_serve.wire.schema import Flag
 
 
 def replaces_queue(chunk: Chunk, pending: PendingRequest, pace: RequestSettings) -> bool:
-    """Return whether the chunk takes the place of what is left, instead of coming behind it."""
+    """Return whether the chunk replaces the queue instead of being appended."""
     is_guided = pending.guided and not chunk.header.flags & Flag.PREFIX_IGNORED
     return is_guided or not pace.append
 
@@ -34,8 +33,7 @@ def merge_chunk(
     pace: RequestSettings,
 ) -> bool:
     """
-    Play the actions of a chunk, `robot` in the units of the robot; False for one of an episode
-    that has ended meanwhile.
+    Merge a chunk, `robot` in the units of the robot; False if its episode has ended meanwhile.
     """
     source = ChunkSource(
         pending.seq,

@@ -1,5 +1,5 @@
 """
-Several commands for each action, for a robot that is commanded faster than its policy acts.
+Interpolate several commands per action, for a command rate above the policy rate.
 
 The first action is emitted alone; each later one is reached in equal steps, the last of which is
 the action itself. The tick thread owns it.
@@ -11,17 +11,17 @@ import numpy as np
 
 
 class Interpolator:
-    """Feed it an action whenever it wants one, then take a step each tick."""
+    """Feed an action when `needs_action`, then take a step each tick."""
 
     def __init__(self, multiplier: int) -> None:
-        """Raise ValueError unless there is at least one step for an action."""
+        """Raise ValueError for a multiplier below 1."""
         if multiplier < 1:
-            raise ValueError(f'the multiplier must be 1 or more steps an action, got {multiplier}')
+            raise ValueError(f'multiplier must be 1 or more steps per action, got {multiplier}')
         self._multiplier = multiplier
         self.reset()
 
     def reset(self) -> None:
-        """Forget everything: the next action is a first one again."""
+        """Reset: the next action is emitted alone."""
         self._start: np.ndarray | None = None
         self._end: np.ndarray | None = None
         self._steps_left = 0
@@ -31,25 +31,25 @@ class Interpolator:
         return self._steps_left == 0
 
     def feed(self, action: np.ndarray) -> None:
-        """Begin the steps from the action before to this one."""
+        """Start the steps from the previous action to this one."""
         self._start, self._end = self._end, action
         self._steps_left = 1 if self._start is None else self._multiplier
 
     @property
     def is_interpolating(self) -> bool:
-        """Tell whether the step to be taken next is a mixture of two actions."""
+        """Whether the next step is a mixture of two actions."""
         return self._steps_left > 1
 
     def drop_previous(self) -> None:
-        """Let each step that is left be the action itself, whatever it began from."""
+        """Make each remaining step the action itself."""
         self._start = self._end
 
     def take(self) -> np.ndarray | None:
         """
-        Return the next step, None when an action is wanted.
+        Return the next step, None if an action is needed.
 
-        Between two actions of which one is not finite there is nothing to be found: each step is
-        then the later of them as it is, for the cage to judge.
+        If one of the two actions is not finite, each step is the later one unchanged, for the cage
+        to check.
         """
         if self.needs_action:
             return None
@@ -60,5 +60,5 @@ class Interpolator:
         # weighted rather than start + part * (end - start), which can overflow
         left, total = self._steps_left, self._multiplier
         step = left / total * start + (total - left) / total * end
-        # rounding must not lead beyond the two actions
+        # rounding must not exceed the two actions
         return np.clip(step, np.minimum(start, end), np.maximum(start, end))

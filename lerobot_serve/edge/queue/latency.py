@@ -1,9 +1,9 @@
 """
-How long answers took lately, server by server.
+Recent round trip times per server.
 
-The window forgets by count and by time, so that one slow answer does not count for ever. The first
-answers of a session are left out: the server may have loaded or compiled meanwhile. The request
-thread owns it.
+The window is bounded by count and by time, so that one slow reply does not count forever. The
+first replies of a session are excluded: the server may have loaded or compiled meanwhile. The
+request thread owns it.
 """
 
 from __future__ import annotations
@@ -17,32 +17,32 @@ import numpy as np
 
 @dataclass(slots=True)
 class _Peer:
-    """When each round trip ended and how long it took, oldest first; answers still left out."""
+    """End time and duration of each round trip, oldest first; replies still to exclude."""
 
     round_trips: deque[tuple[int, float]] = field(default_factory=deque)
     warming_up: int = 0
 
 
 class LatencyTracker:
-    """Round trips of at most `peers` servers; the one unheard for longest makes room."""
+    """Round trips of at most `peers` servers; evicts the least recently used."""
 
     def __init__(
         self, *, samples: int = 100, window_s: float = 60.0, warm_up: int = 2, peers: int = 16
     ) -> None:
         """
-        Keep at most `samples` of the last `window_s` seconds, without the first `warm_up` of each
-        session: the first request, and the first that carries a prefix.
+        Keep at most `samples` of the last `window_s` seconds, excluding the first `warm_up` of
+        each session: the first request, and the first that carries a prefix.
         """
         self._samples, self._window_ns = samples, round(1e9 * window_s)
         self._warm_up, self._peers_limit = warm_up, peers
         self._peers: dict[str, _Peer] = {}
 
     def begin_session(self, peer: str) -> None:
-        """Leave the next answers of this server out; what is known of it stays."""
+        """Exclude the next replies of this server; known round trips stay."""
         self._heard(peer).warming_up = self._warm_up
 
     def add(self, peer: str, latency_s: float, now_ns: int) -> None:
-        """Note a round trip that ends now; one that is negative or not finite is none."""
+        """Record a round trip that ends now; ignores a negative or non-finite one."""
         if not 0 <= latency_s < math.inf:
             return
         known = self._heard(peer)
@@ -52,20 +52,20 @@ class LatencyTracker:
             known.round_trips.append((now_ns, latency_s))
 
     def maximum(self, peer: str, now_ns: int) -> float | None:
-        """Return the longest round trip of the window in seconds, None when it holds none."""
+        """Return the longest round trip of the window in seconds, None if empty."""
         return max(self._window(peer, now_ns), default=None)
 
     def p95(self, peer: str, now_ns: int) -> float | None:
-        """Return what 95 % of the window do not exceed, in seconds; None when it holds none."""
+        """Return the 95th percentile of the window in seconds, None if empty."""
         latencies_s = self._window(peer, now_ns)
         return float(np.quantile(latencies_s, 0.95)) if latencies_s else None
 
     def delay_steps(self, peer: str, now_ns: int, *, step_s: float) -> int:
         """
-        Return the steps in which the next answer is expected, 0 when nothing is known.
+        Return the expected delay of the next reply in steps, 0 if unknown.
 
-        It is the longest round trip: a policy that was told too much plans more of what is played
-        anyway, one that was told too little plans a jump.
+        It is the longest round trip: an overestimate only lengthens the prefix, an underestimate
+        causes a jump.
         """
         return math.ceil((self.maximum(peer, now_ns) or 0.0) / step_s)
 
@@ -78,7 +78,7 @@ class LatencyTracker:
         return [latency_s for _, latency_s in known.round_trips]
 
     def _heard(self, peer: str) -> _Peer:
-        """Return what is known of a server, which is now the one heard last."""
+        """Return the data of a server, now the most recently used."""
         known = self._peers.pop(peer, None) or self._new()
         self._peers[peer] = known
         if len(self._peers) > self._peers_limit:

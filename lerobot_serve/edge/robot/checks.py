@@ -1,4 +1,4 @@
-"""What the parts of a robot must be to each other. Every check raises RobotFileError."""
+"""Consistency checks of a robot description. Every check raises RobotFileError."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ def _check_topics(robot: RobotDescription, place: str) -> None:
         known = types.setdefault(source.topic, source.type)
         if known != source.type:
             raise RobotFileError(
-                f'{place}: the topic {source.topic} is said to be {known} and {source.type}'
+                f'{place}: topic {source.topic} has two types: {known} and {source.type}'
             )
     if robot.command.topic in types:
         raise RobotFileError(
-            f'{place}: command: the topic {robot.command.topic} is also an input: the robot would '
-            'take its commands for what it senses'
+            f'{place}: command: command topic {robot.command.topic} is also an input topic; use '
+            'another topic'
         )
 
 
@@ -59,22 +59,22 @@ def _check_measured(robot: RobotDescription, place: str) -> None:
     for action, index in zip(robot.actions, measuring_indices(robot), strict=True):
         if action.motion is Motion.POSITION and index is None:
             raise RobotFileError(
-                f'{place}: {action.name}: which value of the state tells where {action.joint} is? '
-                'give one the name of the action, or list the joint once in sensor_msgs/JointState'
+                f'{place}: {action.name}: no state value measures {action.joint}; name one like '
+                'the action, or list the joint once in sensor_msgs/JointState'
             )
 
 
 def _check_joints(robot: RobotDescription, place: str) -> None:
     """
-    The joint that an action moves must be the one that measures it: commands are bounded from
-    where the measured joint is, and the first one would jump the other.
+    Check that an action moves the joint that measures it: commands are bounded from the measured
+    position, so a mismatch would make the other joint jump.
     """
     sources = [(source, field) for source in robot.state for field in source.fields]
     for action, index in zip(robot.actions, measuring_indices(robot), strict=True):
         if index is None:
             continue
         (source, field), name = sources[index], robot.own_state_names[index]
-        # two arms may name their joints alike; the state then has the names of the commands
+        # two arms may share joint names; the state then uses the command names
         if source.type == JOINT_STATE and action.joint not in (field, name):
             raise RobotFileError(
                 f'{place}: {action.name}: joint is {action.joint}, but the state {name} that '
@@ -89,7 +89,7 @@ def _check_command(robot: RobotDescription, place: str) -> None:
             f'{place}: {kind} takes positions only; all actions must be positions'
         )
     if kind == 'sensor_msgs/JointState' and len(motions) > 1:
-        raise RobotFileError(f'{place}: {kind} takes positions or velocities, not some of both')
+        raise RobotFileError(f'{place}: {kind} takes positions or velocities, not both')
     if kind not in TWISTS:
         return
     if motions != {Motion.VELOCITY}:
@@ -183,11 +183,11 @@ def _check_units(robot: RobotDescription, place: str) -> None:
 
 
 def _check_same_unit(robot: RobotDescription, action: str, state: str, place: str) -> None:
-    """Commands are bounded from what is measured: both must be in one unit of the robot."""
+    """Check that an action and its measurement share a unit: commands are bounded from it."""
     units = [robot.units.get(name) for name in (action, state)]
-    said = ['no unit' if unit is None else unit.robot for unit in units]
-    if said[0] != said[1]:
+    names = ['no unit' if unit is None else unit.robot for unit in units]
+    if names[0] != names[1]:
         raise RobotFileError(
-            f'{place}: {action} has {said[0]} and the state {state} that measures it has '
-            f'{said[1]}; give both the same unit of the robot'
+            f'{place}: {action} has {names[0]} and the state {state} that measures it has '
+            f'{names[1]}; give both the same unit of the robot'
         )

@@ -1,4 +1,4 @@
-"""What the robot is told in one control step, as a message. Pure functions; the tick thread."""
+"""Build the command message of a control step. Pure functions; the tick thread."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 from lerobot_serve.cage.description import Motion
 from lerobot_serve.edge.robot.description import RobotDescription
 
-# Output.type -> the class of the messages
+# CommandOutput.type -> message class
 COMMAND_TYPES: dict[str, type] = {
     'trajectory_msgs/JointTrajectory': JointTrajectory,
     'std_msgs/Float64MultiArray': Float64MultiArray,
@@ -39,7 +39,7 @@ def command_message(
 def joint_trajectory(
     command: np.ndarray, robot: RobotDescription, step_s: float
 ) -> JointTrajectory:
-    """Its empty stamp means that it begins as soon as it arrives, whatever the robot's clock."""
+    """Return a trajectory with an empty stamp: it starts on arrival, independent of clocks."""
     due_s = robot.command.time_from_start_s or step_s
     seconds, nanoseconds = divmod(int(1e9 * due_s), 10**9)
     point = JointTrajectoryPoint(positions=command.tolist())
@@ -52,7 +52,7 @@ def float64_multi_array(command: np.ndarray, _: RobotDescription, __: Time) -> F
 
 
 def joint_state(command: np.ndarray, robot: RobotDescription, stamp: Time) -> JointState:
-    """All of them are positions, or all are velocities; the other fields stay empty."""
+    """Return positions or velocities, as all actions are; the other fields stay empty."""
     message = JointState(name=list(robot.action_joints))
     message.header.stamp = stamp
     if robot.actions[0].motion is Motion.VELOCITY:
@@ -63,7 +63,7 @@ def joint_state(command: np.ndarray, robot: RobotDescription, stamp: Time) -> Jo
 
 
 def twist(command: np.ndarray, robot: RobotDescription, _: Time) -> Twist:
-    """What no action names stays 0."""
+    """Return a twist; axes without an action stay 0."""
     message = Twist()
     for joint, value in zip(robot.action_joints, command.tolist(), strict=True):
         part, axis = joint.split('.')

@@ -1,9 +1,8 @@
 """
-What the robot is: where its state and frames come from, what it can do, and how it is told.
+Description of a robot: inputs, actions with limits, and command output.
 
-Plain data without rules: `file` makes it and checks it as a whole. Inside the controller
-everything has the robot's own names and units; what goes over the wire has the policy's, by
-`rename_map` and `units`.
+Plain data; `file` builds it and `checks` validates it. Inside the edge everything has the robot's
+names and units; on the wire the policy's, by `rename_map` and `units`.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from lerobot_serve.edge.robot.units import UnitConversion, UnitConversions
 @dataclass(frozen=True, slots=True)
 class StateSource:
     """
-    One topic that gives values of observation.state.
+    One topic with values of observation.state.
 
     type    sensor_msgs/JointState, nav_msgs/Odometry or std_msgs/Float64MultiArray
     fields  joint names; linear.x, angular.z, pose.x, pose.y, pose.yaw; or the array's order
@@ -32,26 +31,26 @@ class StateSource:
     field: str
     names: tuple[str, ...]
     max_age_s: float
-    # by the stamp of the message; 0 where it is not looked at
+    # by the stamp of the message; 0: not checked
     max_stamp_age_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class CameraInput:
-    """Where the frames of one camera come from: sensor_msgs/Image or CompressedImage."""
+    """Topic of one camera: sensor_msgs/Image or CompressedImage."""
 
     name: str
     topic: str
     type: str
     max_age_s: float
-    # by the stamp of the message; 0 where it is not looked at
+    # by the stamp of the message; 0: not checked
     max_stamp_age_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class CommandOutput:
     """
-    Where commands go and as what message: trajectory_msgs/JointTrajectory,
+    Topic and message type of commands: trajectory_msgs/JointTrajectory,
     std_msgs/Float64MultiArray, sensor_msgs/JointState, geometry_msgs/Twist or TwistStamped.
 
     A `time_from_start_s` of 0 is the time to the next command.

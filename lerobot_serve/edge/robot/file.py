@@ -1,8 +1,7 @@
 """
-A robot from its YAML file.
+Parse a robot description from its YAML file.
 
-Every mistake is named with its place in the file; what the parts must be to each other is in
-`checks`.
+Each error names its place in the file; `checks` validates the whole.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ STATE_KEYS = {
     # without a stamp
     'std_msgs/Float64MultiArray': 'topic type names max_age_s',
 }
-# field of a JointState -> how LeRobot ends the names of such values
+# field of a JointState -> suffix of its names in LeRobot
 SUFFIXES = {'position': '.pos', 'velocity': '.vel', 'effort': '.eff'}
 AXES = ('x', 'y', 'z')
 ODOMETRY_FIELDS = [
@@ -62,18 +61,18 @@ COMMAND_KEYS = {
     'geometry_msgs/Twist': 'topic type',
     'geometry_msgs/TwistStamped': 'topic type frame_id',
 }
-# far above any robot
+# above any value of a real robot
 FAR = 1e6
 
 
 def load(path: Path) -> RobotDescription:
-    """Return the robot that the file describes. Raises RobotFileError."""
+    """Load the robot description. Raises RobotFileError."""
     return parse(read_yaml(path), str(path), path.parent)
 
 
 def parse(content: Any, place: str, folder: Path = Path()) -> RobotDescription:
     """
-    Return the robot of a file's content; a URDF is looked for in `folder`. Raises RobotFileError.
+    Parse the content of a robot file; URDF paths are relative to `folder`. Raises RobotFileError.
     """
     top = YamlMapping(content, place, KEYS)
     robot = RobotDescription(
@@ -135,7 +134,7 @@ def _max_ages_s(table: YamlMapping) -> tuple[float, float]:
 
 @dataclass(frozen=True, slots=True)
 class _Shared:
-    """What all actions of a file share."""
+    """Settings shared by all actions of a file."""
 
     fps: float
     limits: str
@@ -148,7 +147,7 @@ def _actions(top: YamlMapping, folder: Path) -> tuple[ActionLimit, ...]:
     shared = _Shared(top.number('fps', 0.1, 1000), limits, joints)
     actions = named_entries(top.need('actions'), f'{top.place}: actions')
     if not actions:
-        raise RobotFileError(f'{top.place}: actions is empty; name what the robot can do')
+        raise RobotFileError(f'{top.place}: actions is empty; list at least one')
     return tuple(_action(*item, shared) for item in actions)
 
 
@@ -171,13 +170,11 @@ def _action(name: str, content: Any, place: str, shared: _Shared) -> ActionLimit
 
 
 def _joint_limit(table: YamlMapping, joint: str, shared: _Shared) -> JointLimit:
-    """Return what the URDF says, where its limits are wanted."""
+    """Return the URDF limits of a joint if configured, otherwise none."""
     if table.choice('limits', ['file', 'urdf'], shared.limits) == 'file':
         return JointLimit(None, None, None)
     if shared.joint_limit is None:
-        raise RobotFileError(
-            f'{table.place}: limits are those of a URDF, but the file names no urdf'
-        )
+        raise RobotFileError(f'{table.place}: limits is urdf, but the file names no urdf')
     return shared.joint_limit(joint, table.place)
 
 
@@ -196,7 +193,7 @@ def _range(
 
 
 def _rates(table: YamlMapping, key: str, limit: float | None, fps: float) -> tuple[float, float]:
-    """Return max_step and the change a second; one follows from the other."""
+    """Return max_step and the change per second; one follows from the other."""
     if key in table or limit is not None:
         ceiling, why = (FAR, '') if limit is None else (limit, ' of the URDF')
         rate = table.number(key, 1e-6, ceiling, limit, why)
@@ -228,7 +225,7 @@ def _interlock(name: str, content: Any, place: str) -> Interlock:
     if below is not None and above is not None and below >= above:
         raise RobotFileError(
             f'{place}: below must be less than above, got {below:g} and {above:g}: it would '
-            'always be on'
+            'always be active'
         )
     return Interlock(
         name,
@@ -256,10 +253,10 @@ def _safe_pose(top: YamlMapping) -> tuple[float, ...] | None:
 
 
 def _values(content: Any, place: str) -> dict[str, float]:
-    """Return a value for each of some actions."""
+    """Return the values of a mapping from actions to numbers."""
     if not content:
         raise RobotFileError(
-            f'{place}: expected actions with their values, got {shortened(content)}'
+            f'{place}: expected a mapping of actions to values, got {shortened(content)}'
         )
     return {
         name: number(value, -FAR, FAR, what) for name, value, what in named_entries(content, place)

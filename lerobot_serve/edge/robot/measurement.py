@@ -1,4 +1,4 @@
-"""Where each action's joint is, out of the values of the state. Pure functions; any thread."""
+"""Map each action to the state value that measures it. Pure functions; any thread."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ POSES = ('pose.x', 'pose.y', 'pose.z', 'pose.yaw')
 
 def measuring_indices(robot: RobotDescription) -> tuple[int | None, ...]:
     """
-    Return for each action which value of the state measures it.
+    Return for each action the index of the state value that measures it.
 
-    That is the value of the same name, otherwise the one of the same joint; both only where it is
-    what the action is, a position or a velocity. None: nothing measures it, or several do.
+    It is the value of the same name, otherwise of the same joint, and of the same kind (position
+    or velocity). None: no value measures it, or several do.
     """
     return tuple(_measuring(action, robot) for action in robot.actions)
 
@@ -32,14 +32,14 @@ def _measuring(action: ActionLimit, robot: RobotDescription) -> int | None:
 def _fits(action: ActionLimit, source: StateSource, field: str) -> bool:
     if source.type == 'nav_msgs/Odometry':
         return (action.motion is Motion.POSITION) == (field in POSES)
-    # an array does not say what its numbers are
+    # an array does not declare what its numbers are
     return source.field in ('', action.motion.value)
 
 
 def measured_values(state: np.ndarray, indices: tuple[int | None, ...]) -> np.ndarray:
     """
-    Return what the actions are about, as it is now, in their order.
+    Return the measured value of each action, in order.
 
-    Nothing measures some velocities; they count as 0, as of a robot that stands.
+    Unmeasured velocities count as 0.
     """
     return np.array([0.0 if index is None else state[index] for index in indices], np.float64)

@@ -1,8 +1,8 @@
 """
-Whether the range of a policy's actions fits a robot's limits, or is that of another unit.
+Check that a policy's action range fits the robot's limits, to detect mismatched units.
 
 A policy in degrees on a robot in radians drives every joint to its limits, each command inside
-them. The range of the training data shows it before anything moves. Pure functions; any thread.
+them. The range of the training data reveals it before any motion. Pure functions; any thread.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from lerobot_serve.cage.description import ActionLimit, Motion
 from lerobot_serve.edge.robot.description import RobotDescription
 from lerobot_serve.wire.action_range import ActionRange
 
-# a range reaches this many times as far from the middle of the limits as the limits do
+# reach of a range from the middle of the limits, relative to the limits
 GROSS_REACH, WIDE_REACH = 10.0, 1.5
-# all ranges together reach this small a part of the limits: a policy in rad, a robot in deg
+# all ranges span at most this share of the limits: a policy in rad, a robot in deg
 TINY_SPAN = 1 / 20
-# what LeRobot normalises to, with room for what was recorded beside a calibration
+# LeRobot's normalised range, with tolerance for values outside the calibration
 NORMALISED, NEARLY_ZERO = 101.0, -1.0
 SHOWN = 6
 
 
 class UnitFit(Enum):
-    """How a policy's range fits; GROSS is refused unless the units of the action are declared."""
+    """Fit of a policy's range; GROSS is refused unless the units of the action are declared."""
 
     FITS = 'fits'
     DOUBTFUL = 'doubtful'
@@ -35,7 +35,7 @@ class UnitFit(Enum):
 
 @dataclass(frozen=True, slots=True)
 class UnitCheck:
-    """The outcome, and a text for people that is empty where all fits."""
+    """Result of the check; `text` is empty if all fits."""
 
     fit: UnitFit
     text: str = ''
@@ -66,14 +66,14 @@ class _Compared:
 
 def check_units(robot: RobotDescription, policy: ActionRange | None) -> UnitCheck:
     """
-    Return whether a policy's range fits the robot's limits, with the likely unit if not. A range
-    that is not known fits.
+    Compare a policy's range with the robot's limits; the text names the likely unit. An unknown
+    range fits.
     """
     if policy is None:
         return UnitCheck(UnitFit.FITS)
     if len(policy.low) != len(robot.actions):
-        text = f'the policy tells the range of {len(policy.low)} actions, the robot has '
-        return UnitCheck(UnitFit.DOUBTFUL, f'{text}{len(robot.actions)}: units are not compared')
+        text = f'the policy declares ranges for {len(policy.low)} actions, the robot has '
+        return UnitCheck(UnitFit.DOUBTFUL, f'{text}{len(robot.actions)}: units not compared')
     compared = _compare(robot, policy)
     gross = [each for each in compared if each.reach >= GROSS_REACH]
     if gross:
@@ -85,13 +85,13 @@ def check_units(robot: RobotDescription, policy: ActionRange | None) -> UnitChec
         return UnitCheck(UnitFit.DOUBTFUL, _describe_tiny(compared))
     wide = [each for each in compared if each.reach >= WIDE_REACH]
     if wide:
-        text = f'the policy goes beyond the limits of the robot: {_shown(wide)}; its actions will '
-        return UnitCheck(UnitFit.DOUBTFUL, f'{text}be clamped there')
+        text = f'the policy range extends beyond the limits of the robot: {_shown(wide)}; '
+        return UnitCheck(UnitFit.DOUBTFUL, f'{text}its actions will be clamped there')
     return UnitCheck(UnitFit.FITS)
 
 
 def _compare(robot: RobotDescription, policy: ActionRange) -> list[_Compared]:
-    """Return the positions: limits of velocities are often far below what was trained."""
+    """Compare the positions; velocity limits are often far below the training data."""
     units = robot.action_units
     ends = np.array((policy.low, policy.high))
     in_robot = np.sort(units.to_robot(ends), axis=0)
@@ -111,10 +111,10 @@ def _describe_gross(gross: list[_Compared]) -> str:
             'narrower than what the policy was trained for, and most actions will be clamped'
         )
     kinds = {each.action.name: _likely(each, undeclared) for each in undeclared}
-    said = ' or '.join(dict.fromkeys(kinds.values()))
+    likely = ' or '.join(dict.fromkeys(kinds.values()))
     first, unit = next(iter(kinds.items()))
     return text + (
-        f'this looks like {said}. Declare the units in the robot file, for example '
+        f'this looks like {likely}. Declare the units in the robot file, for example '
         f'`units: {{{first}: {{robot: rad, policy: {unit.split(" or ")[0]}}}}}`, or correct its '
         'limits'
     )

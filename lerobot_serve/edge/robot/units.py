@@ -1,5 +1,5 @@
 """
-Units of a robot and of its policy: what a number of one is for the other.
+Conversion between the units of a robot and of its policy.
 
 Inside the edge everything is in the units of the robot: its driver, limits, queue, cage, traces.
 On the wire everything is in the units of the policy: the state of an observation, chunks, the
@@ -55,7 +55,7 @@ def convert_between(
 ) -> UnitConversion:
     """
     Return how two units convert. `calibrated` are the robot's numbers at the lowest and at the
-    highest number of a normalised range. Raises ValueError, whose text is for people.
+    highest number of a normalised range. Raises ValueError with a readable text.
     """
     if robot == policy:
         if calibrated:
@@ -86,7 +86,7 @@ def _normalised(robot: str, policy: str, calibrated: tuple[float, float] | None)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class UnitConversions:
-    """The units of several values in their order; None where none is declared: both mean one."""
+    """The units of several values in order; None: undeclared, no conversion."""
 
     declared: tuple[UnitConversion | None, ...] = ()
     _scale: np.ndarray | None = field(init=False, default=None)
@@ -96,7 +96,7 @@ class UnitConversions:
         pairs = [(unit.scale, unit.offset) if unit else (1.0, 0.0) for unit in self.declared]
         if any(pair != (1.0, 0.0) for pair in pairs):
             scale, offset = np.array(pairs, np.float64).T
-            # frozen, and worked out once
+            # frozen dataclass; computed once
             object.__setattr__(self, '_scale', scale)
             object.__setattr__(self, '_offset', offset)
 
@@ -106,15 +106,15 @@ class UnitConversions:
 
     def to_robot(self, values: np.ndarray) -> np.ndarray:
         """
-        Return values, or rows of them, of the policy in the robot's units: the very same array
-        where nothing is converted, otherwise float64, so that the way back loses nothing.
+        Convert values, or rows of them, to the robot's units: the same array if no unit is
+        declared, otherwise float64, so that the conversion back is lossless.
         """
         if self._scale is None or not values.size:
             return values
         return values * self._scale + self._offset
 
     def to_policy(self, values: np.ndarray) -> np.ndarray:
-        """Return values, or rows of them, of the robot in the policy's units; see `to_robot`."""
+        """Convert values, or rows of them, to the policy's units; see `to_robot`."""
         if self._scale is None or not values.size:
             return values
         return (values - self._offset) / self._scale
@@ -141,7 +141,7 @@ def _limit_for_policy(limit: ActionLimit, unit: UnitConversion) -> ActionLimit:
 
 
 def executed_for_policy(executed: ExecutionReport, units: UnitConversions) -> ExecutionReport:
-    """Return what was executed, its rows in the policy's units."""
+    """Return the execution report with its rows in the policy's units."""
     if not units.converts or not executed.runs:
         return executed
     runs = tuple(

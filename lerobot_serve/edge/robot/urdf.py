@@ -1,8 +1,8 @@
 """
-Position and velocity limits from a URDF.
+Read position and velocity limits from a URDF.
 
-A URDF needs no document type, and with one a few lines can grow to gigabytes or name files of this
-machine: such a file is refused before it is parsed.
+A URDF needs no document type. With one, entities could expand to gigabytes or read local files, so
+such a file is refused before it is parsed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ NO_LIMIT_ABOVE = 1e6
 
 @dataclass(frozen=True, slots=True)
 class JointLimit:
-    """In rad or m, and a second; None is no limit."""
+    """Limits in rad or m, and per second; None: no limit."""
 
     low: float | None
     high: float | None
@@ -32,10 +32,12 @@ class Urdf:
     """The joints of one URDF file."""
 
     def __init__(self, text: str, name: str) -> None:
-        """Raises RobotFileError; `name` is what its texts call the file."""
+        """Raises RobotFileError; `name` is the file name in its texts."""
         self._name = name
         if '<!DOCTYPE' in text or '<!ENTITY' in text:
-            raise RobotFileError(f'{name}: a URDF has no document type; remove <!DOCTYPE ...>')
+            raise RobotFileError(
+                f'{name}: a URDF must have no document type; remove <!DOCTYPE ...>'
+            )
         try:
             robot = ElementTree.fromstring(text)
         except (ElementTree.ParseError, ValueError) as error:
@@ -47,11 +49,11 @@ class Urdf:
         for joint in robot.findall('joint'):
             joint_name = joint.get('name', '')
             if joint_name in self._joints:
-                raise RobotFileError(f'{name}: the joint {shortened(joint_name)} is there twice')
+                raise RobotFileError(f'{name}: duplicate joint {shortened(joint_name)}')
             self._joints[joint_name] = joint
 
     def limit(self, joint: str, place: str) -> JointLimit:
-        """Return what a joint may do. Raises RobotFileError with the place that asked for it."""
+        """Return the limits of a joint. Raises RobotFileError with the place that refers to it."""
         where = f'{place}: {self._name}'
         if joint not in self._joints:
             raise RobotFileError(
@@ -73,7 +75,7 @@ class Urdf:
             raise RobotFileError(f'{where}: velocity must be above 0, got {velocity:g}')
         if kind == 'continuous':
             return JointLimit(None, None, velocity)
-        # of a joint that has an end, an attribute that is left out is 0
+        # for a joint with an end, a missing attribute is 0
         low, high = (_number(limit, key, '0', where) for key in ('lower', 'upper'))
         return JointLimit(low, high, velocity)
 

@@ -1,4 +1,4 @@
-"""One mapping of a robot's file: it knows its place, its keys, and what their values may be."""
+"""One mapping of a robot file, with validated access to its values."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lerobot_serve.wire.schema import ID_LIMIT
 
 TOPIC = re.compile(r'(/|~/)?[A-Za-z_][A-Za-z0-9_]*(/[A-Za-z_][A-Za-z0-9_]*)*')
 MAX_SHOWN_CHARS = 80
-# of a robot file or a URDF: far above any
+# limit for a robot file or a URDF
 FILE_BYTES_LIMIT = 16 << 20
 # a plain number reads the same in every YAML; 030, 0x1e, 1:30 and 1_000 do not
 PLAIN_NUMBER = re.compile(
@@ -23,14 +23,14 @@ EXPONENT = re.compile(r'[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$')
 
 
 class RobotFileError(ValueError):
-    """The robot file is wrong; the text says where, what was given and what is allowed."""
+    """Invalid robot file; the text names the place, the given value and what is allowed."""
 
 
 class YamlMapping:
     """A mapping of the file. Every method raises RobotFileError."""
 
     def __init__(self, content: Any, place: str, keys: str) -> None:
-        """`keys` are those that it may have, with spaces between."""
+        """`keys` are the allowed keys, separated by spaces."""
         listed = keys.replace(' ', ', ')
         if not isinstance(content, dict):
             raise RobotFileError(f'{place}: expected {listed}, got {shortened(content)}')
@@ -62,7 +62,7 @@ class YamlMapping:
     def number(
         self, key: str, low: float, high: float, default: float | None = None, why: str = ''
     ) -> float:
-        """Return a number in [low, high]; `why` tells who set these bounds."""
+        """Return a number in [low, high]; `why` names the origin of these bounds."""
         if key not in self._content and default is not None:
             return default
         return number(self.need(key), low, high, f'{self.place}: {key}', why)
@@ -95,7 +95,7 @@ class YamlMapping:
         return kind
 
     def names(self, key: str, allowed: list[str] | None = None) -> tuple[str, ...]:
-        """Return a list of names of which none is there twice."""
+        """Return a list of unique names."""
         value = self.need(key)
         if not isinstance(value, list) or not value or not all(map(is_name, value)):
             raise RobotFileError(
@@ -111,7 +111,7 @@ class YamlMapping:
 
 
 def shortened(value: Any) -> str:
-    """Return what was given, as it may stand in a message: of a long one its begin."""
+    """Return the repr of a value for an error text, truncated if long."""
     whole = repr(value)
     return (
         whole
@@ -157,26 +157,26 @@ def named_entries(content: Any, place: str) -> list[tuple[str, Any, str]]:
 
 
 def refuse_duplicates(names: list[str] | tuple[str, ...], place: str) -> None:
-    """Raises RobotFileError for a name that is there twice."""
+    """Raise RobotFileError for a duplicate name."""
     for name in names:
         if names.count(name) > 1:
-            raise RobotFileError(f'{place}: {name!r} is there twice')
+            raise RobotFileError(f'{place}: duplicate {name!r}')
 
 
 def read_text(path: Path) -> str:
     """
-    Return the text of a file. Raises RobotFileError, also for what is no file: a pipe would be
-    waited for, a device never ends. Raises UnicodeDecodeError.
+    Read a text file. Raises RobotFileError, also for a pipe, which would block, or a device, which
+    never ends. Raises UnicodeDecodeError.
     """
     try:
         if path.exists() and not (path.is_file() or path.is_dir()):
-            raise RobotFileError(f'{path}: is no file')
+            raise RobotFileError(f'{path}: not a regular file')
         with path.open('rb') as file:
             data = file.read(FILE_BYTES_LIMIT + 1)
     except OSError as error:
         raise RobotFileError(f'{path}: cannot be read ({error.strerror})') from None
     if len(data) > FILE_BYTES_LIMIT:
-        raise RobotFileError(f'{path}: more than {FILE_BYTES_LIMIT >> 20} MB are not read')
+        raise RobotFileError(f'{path}: larger than {FILE_BYTES_LIMIT >> 20} MB')
     return data.decode()
 
 
@@ -193,8 +193,8 @@ def read_yaml(path: Path) -> Any:
 
 class _Loader(yaml.SafeLoader):
     """
-    YAML in which a key that is there twice is a mistake, of two limits one would be ignored, and a
-    number that is not plainly decimal: YAML 1.1 takes 030 for 24 and 1:30 for 90.
+    YAML loader that rejects duplicate keys, of which one would be ignored, and numbers that are
+    not plain decimals: YAML 1.1 reads 030 as 24 and 1:30 as 90.
     """
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
@@ -212,13 +212,13 @@ class _Loader(yaml.SafeLoader):
             if not isinstance(key, yaml.ScalarNode):
                 continue
             if key.value in seen:
-                text = f'{shortened(key.value)} is there twice'
+                text = f'duplicate {shortened(key.value)}'
                 raise yaml.constructor.ConstructorError(problem=text, problem_mark=key.start_mark)
             seen.add(key.value)
         return super().construct_mapping(node, deep)
 
 
-# YAML 1.1 takes 1e-3 for a text, unlike YAML 1.2 and unlike who writes it
+# YAML 1.1 reads 1e-3 as text, unlike YAML 1.2
 _Loader.add_implicit_resolver('tag:yaml.org,2002:float', EXPONENT, list('-+.0123456789'))
 
 

@@ -1,4 +1,4 @@
-"""Which other edge controllers publish on a topic, from the graph, and for how long they run."""
+"""Finds other edge controllers on a command topic through the ROS graph, with their ticks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Gid = tuple[int, ...]
 # full name of the node, gid of its publisher, and its ticks once they are known
 Edge = tuple[str, Gid, int | None]
 
-# by then nodes of one machine have found each other
+# discovery time of nodes on one machine
 DISCOVERY_S = 0.5
 POLL_S = 0.02
 # what every edge controller publishes beside its commands
@@ -25,7 +25,7 @@ EDGE_TOPIC, STATE = 'executed_action', 'state'
 
 
 class CommandTopicPublishers:
-    """Of one topic. `own` is the gid of this node's publisher, () while there is none."""
+    """Publishers of one topic. `own` is the gid of this node's publisher, () without one."""
 
     def __init__(self, node: Node, topic: str) -> None:
         """Find the publishers of `topic`, its full name."""
@@ -35,7 +35,7 @@ class CommandTopicPublishers:
         self._states: dict[str, Subscription] = {}
 
     def create(self, create: Callable[[], Publisher]) -> Publisher:
-        """Return this node's publisher of the topic, built by `create`, and know it as its own."""
+        """Create this node's publisher of the topic with `create`, and record its gid."""
         # another process may have the same name
         before = {gid for _, gid in self._found()}
         publisher = create()
@@ -45,7 +45,7 @@ class CommandTopicPublishers:
         return publisher
 
     def edges(self) -> list[Edge]:
-        """Return each other edge controller that is found by now. Executor thread."""
+        """Return the other edge controllers found so far. Executor thread."""
         others = [(who, gid) for who, gid in self._found() if gid != self.own]
         edges = [each for each in others if self._node.count_publishers(f'{each[0]}/{EDGE_TOPIC}')]
         self._listen_to({who for who, _ in edges})
@@ -65,7 +65,7 @@ class CommandTopicPublishers:
         self._ticks[name] = message.ticks
 
     def wait_for_other_edges(self) -> list[Edge]:
-        """Return the same, once others had the time to be found."""
+        """Return `edges`, after the discovery time."""
         deadline = time.monotonic() + DISCOVERY_S
         while not (edges := self.edges()) and time.monotonic() < deadline:
             time.sleep(POLL_S)

@@ -1,6 +1,6 @@
 """
-What a robot hears from its servers: chunks, whether their writers are alive, and that a session is
-not known. One topic of chunks for each server, so that a lost writer is a lost server.
+Subscriptions to replies of servers: chunks, writer liveliness, and notices of unknown sessions.
+One chunk topic per server, so that a lost writer is a lost server.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ REPLY_TOPIC = '~/action_chunk'
 class ReplySubscriptions:
     """
     Built by the thread that builds the node; `run` is the body of a thread, which `wake` ends
-    together with `stop`. `on_liveliness` is given the server.
+    together with `stop`. `on_liveliness` receives the server name.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class ReplySubscriptions:
             self._lanes.add(f'{server}/{NO_SESSION_TOPIC}', qos.NO_SESSION, on_no_session)
 
     def topic(self, server: str) -> str:
-        """Return the full name of the topic on which this server is to answer."""
+        """Return the full name of the reply topic of this server."""
         return self._names[server]
 
     def publisher_count(self, server: str) -> int:
@@ -55,7 +55,7 @@ class ReplySubscriptions:
         return self._lanes.publisher_count(self._topics[server])
 
     def run(self, stop: threading.Event) -> None:
-        """Hand over what comes until `stop` is set and `wake` was called."""
+        """Dispatch messages until `stop` is set and `wake` was called."""
         self._lanes.run(stop)
 
     def wake(self) -> None:
@@ -63,5 +63,5 @@ class ReplySubscriptions:
 
 
 def _topics(count: int) -> list[str]:
-    """The preferred server's, then one with a number for each other."""
+    """Return the preferred server's topic, then a numbered one for each other server."""
     return [REPLY_TOPIC, *(f'{REPLY_TOPIC}_{number}' for number in range(2, count + 1))]

@@ -1,7 +1,7 @@
 """
-The action RunEpisode: runs one task to its end, with feedback, and a cancel that acts at once.
+Action server of RunEpisode: runs one episode, with feedback and immediate cancel.
 
-The executor takes goals and looks at the run now and then; a coroutine waits for its end.
+The executor accepts goals and polls the run; a coroutine waits for its end.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ RESULT_KEPT_S = 60
 
 
 class EpisodeRunner(Protocol):
-    """What runs episodes; the executor thread calls it."""
+    """Runner of episodes; the executor thread calls it."""
 
     def refusal(self, goal: RunEpisode.Goal) -> str: ...
 
@@ -56,9 +56,9 @@ class RunEpisodeAction:
 
     async def _execute(self, goal: ServerGoalHandle) -> RunEpisode.Result:
         if goal.is_cancel_requested:
-            # both requests came before the executor got here: the robot must not begin to move
+            # cancelled before the start: the robot must not move
             goal.canceled()
-            return RunEpisode.Result(outcome=CANCELLED, text='cancelled before it began')
+            return RunEpisode.Result(outcome=CANCELLED, text='cancelled before the start')
         why_not = self._episodes.refusal(goal.request)
         if why_not:
             goal.abort()
@@ -77,14 +77,14 @@ class RunEpisodeAction:
         return result
 
     def _cancel(self, goal: ServerGoalHandle) -> CancelResponse:
-        # one that has not begun will not, and is no reason to end the one that runs
+        # cancelling a goal that has not started must not end the running one
         if self._running and self._running[0] is goal:
             self._episodes.cancel()
             self.look()
         return CancelResponse.ACCEPT
 
     def look(self) -> None:
-        """Tell how the run is doing, and end it when it has ended."""
+        """Publish feedback, and set the result once the run has ended."""
         if self._running is None:
             return
         goal, end = self._running

@@ -1,8 +1,8 @@
 """
-Opens the raw input messages of a robot: the values of its state by name, and its frames as RGB.
+Decode raw input messages: state values by name, and frames as RGB.
 
-Pure functions; any thread. They raise Malformed for what cannot be used. Which topics and what in
-them comes from the robot's description, of which only the attributes named here are read.
+Pure functions; any thread. They raise Malformed for unusable messages. Topics and fields come from
+the robot description, of which only the attributes named here are read.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from lerobot_serve.ros.topics.image_messages import frame_from_image
 from lerobot_serve.wire.errors import Malformed
 from lerobot_serve.wire.message_parts import Image as WireImage
 
-# name of the type in a robot's file -> class of the messages
+# type name in a robot file -> message class
 MESSAGE_TYPES: dict[str, type] = {
     'sensor_msgs/JointState': JointState,
     'nav_msgs/Odometry': Odometry,
@@ -33,12 +33,12 @@ MESSAGE_TYPES: dict[str, type] = {
     'sensor_msgs/CompressedImage': CompressedImage,
 }
 
-# behind the encapsulation, in which a bit says in which order the bytes are
+# after the encapsulation header, whose flag gives the byte order
 STAMP_OFFSET, STAMP, STAMP_BIG_ENDIAN = 4, struct.Struct('<iI'), struct.Struct('>iI')
 
 
 class StateSource(Protocol):
-    """One topic of the state; `field` is that of a JointState."""
+    """A state topic; `field` is that of a JointState."""
 
     topic: str
     type: str
@@ -47,14 +47,14 @@ class StateSource(Protocol):
 
 
 class CameraSource(Protocol):
-    """One topic of frames."""
+    """A camera topic."""
 
     topic: str
     type: str
 
 
 def state_vector(raws: Sequence[bytes], sources: Sequence[StateSource]) -> np.ndarray:
-    """Return the values of all sources, one after the other, from one message of each."""
+    """Return the concatenated values of all sources, from one message of each."""
     return np.concatenate(
         [source_values(raw, source) for raw, source in zip(raws, sources, strict=True)],
         dtype=np.float64,
@@ -62,11 +62,11 @@ def state_vector(raws: Sequence[bytes], sources: Sequence[StateSource]) -> np.nd
 
 
 def source_values(raw: bytes, source: StateSource) -> np.ndarray:
-    """Return the values of one source in the order of its fields, all of them finite."""
+    """Return the values of one source in the order of its fields; all are finite."""
     found = READERS[source.type](
         decode_message(raw, MESSAGE_TYPES[source.type], source.topic), source
     )
-    # they travel as float32, of which a larger number is infinite
+    # sent as float32, where a larger number is infinite
     with np.errstate(over='ignore'):
         finite = np.isfinite(found.astype(np.float32))
     if not finite.all():
@@ -76,7 +76,7 @@ def source_values(raw: bytes, source: StateSource) -> np.ndarray:
 
 
 def stamp_ns(raw: bytes, topic: str) -> int:
-    """Return the stamp of a message that begins with a header, by the clock of its sender."""
+    """Return the header stamp of a message, by the clock of its sender."""
     if len(raw) < STAMP.size + STAMP_OFFSET:
         raise Malformed(UNDECODABLE, f'{topic}: {len(raw)} bytes hold no stamp')
     layout = STAMP if raw[1] & 1 else STAMP_BIG_ENDIAN
@@ -97,9 +97,9 @@ def rgb_frame(raw: bytes, camera: CameraSource) -> np.ndarray:
 
 def camera_jpeg(raw: bytes, camera: CameraSource) -> WireImage | None:
     """
-    Return a camera's own JPEG in wire form, with an empty name; None where it must be encoded.
+    Return a camera's own JPEG in wire form, with an empty name; None if it must be encoded.
 
-    To decode and encode it again would cost time and quality.
+    Decoding and encoding again would cost time and quality.
     """
     if camera.type != 'sensor_msgs/CompressedImage':
         return None
@@ -118,7 +118,7 @@ def _joint_values(message: JointState, source: StateSource) -> np.ndarray:
     if missing:
         raise Malformed('missing_joint', f'{source.topic}: no {missing}; it has {message.name}')
     if len(index) != len(message.name):
-        raise Malformed('doubled_joint', f'{source.topic}: a joint is there twice: {message.name}')
+        raise Malformed('doubled_joint', f'{source.topic}: duplicate joint in {message.name}')
     return given[[index[joint] for joint in source.fields]]
 
 
@@ -136,11 +136,11 @@ def _odometry_value(message: Odometry, field: str) -> float:
 
 
 def yaw(rotation: Quaternion) -> float:
-    """Return the turn around z in (-pi, pi], NaN where all four numbers are 0."""
+    """Return the rotation around z in (-pi, pi], NaN if all four numbers are 0."""
     x, y, z, w = rotation.x, rotation.y, rotation.z, rotation.w
     if not any((x, y, z, w)):
         return math.nan
-    # holds for a rotation of any length, as some drivers round it
+    # valid for quaternions that are not normalised, as some drivers send
     return math.atan2(2 * (w * z + x * y), w * w + x * x - y * y - z * z)
 
 

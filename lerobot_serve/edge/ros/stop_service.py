@@ -1,8 +1,8 @@
 """
-A call of the service std_srvs/Trigger that stops a robot, and what became of it.
+Client of the std_srvs/Trigger service that stops a robot; logs its result.
 
-The tick thread calls and waits for nothing, not even for a log. The executor thread says what was
-called, and when the stop was refused or not answered: whoever reads it has to stop the robot.
+The tick thread calls without waiting, not even for a log. The executor thread logs the call, and a
+stop that was refused or got no response: then an operator must stop the robot.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ MANUAL_STOP_TEXT = 'stop the robot by hand'
 
 
 class StopService:
-    """Nothing is called where no service is named."""
+    """Calls the stop service; does nothing without a service name."""
 
     def __init__(self, node: Node, name: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._client = node.create_client(Trigger, name) if name else None
         self._log, self._clock = node.get_logger().error, clock
-        # why, and what will have the answer
+        # reason and future of each call
         self._called: deque[tuple[str, Future]] = deque()
         self._waiting: list[tuple[float, Future]] = []
 
     def call(self, why: str) -> None:
-        """Ask for the stop; the tick thread."""
+        """Call the stop service; the tick thread."""
         if self._client:
             self._called.append((why, self._client.call_async(Trigger.Request())))
 
     def look(self) -> None:
-        """Say what was called and what came of it; the executor thread, now and then."""
+        """Log calls and their results; polled by the executor thread."""
         while self._called:
             why, answer = self._called.popleft()
-            self._log(f'called {self._name}: {why}; nothing is commanded until ~/reset is called')
+            self._log(f'called {self._name}: {why}; no commands are sent until ~/reset is called')
             self._waiting.append((self._clock() + REPLY_TIMEOUT_S, answer))
         self._waiting = [each for each in self._waiting if not self._is_over(*each)]
 
@@ -58,6 +58,6 @@ class StopService:
         if is_late:
             self._client.remove_pending_request(answer)
             self._log(
-                f'{self._name} did not answer within {REPLY_TIMEOUT_S:g} s; {MANUAL_STOP_TEXT}'
+                f'no response of {self._name} within {REPLY_TIMEOUT_S:g} s; {MANUAL_STOP_TEXT}'
             )
         return is_late

@@ -1,4 +1,4 @@
-"""What a server's answers must hold to be used, and how an episode is called. Pure functions."""
+"""Validate agreements and replies of a server, and name episodes. Pure functions."""
 
 from __future__ import annotations
 
@@ -11,40 +11,42 @@ from lerobot_serve.wire.errors import Malformed
 from lerobot_serve.wire.schema import FINGERPRINT_LIMIT, Flag, ID_LIMIT, Refusal, Status
 from lerobot_serve.wire.session import SessionRefused
 
-# half a minute at 30 Hz; what it would cost in memory is in docs/architecture.md
+# half a minute at 30 Hz; docs/architecture.md has its memory cost
 MAX_HISTORY_STEPS = 1000
 # between the policies of a router's slots
 POLICY_SEPARATOR = '|'
-# where no size was agreed: longer than any policy plans
+# bound without an agreed size: longer than any policy plans
 MAX_CHUNK_ROWS = 1000
 
 
 def check_agreement(agreement: SessionAgreement) -> None:
-    """Raise Refused for a history that a robot cannot keep."""
+    """Raise SessionRefused for a history longer than the robot keeps."""
     steps, stride_steps = agreement.observation_steps, agreement.observation_stride_steps
     if steps < 1 or stride_steps < 1:
         raise SessionRefused(
             Refusal.WRONG_POLICY,
-            f'the server asks for {steps} observations a request, {stride_steps} control steps '
+            f'the server requires {steps} observations per request, {stride_steps} control steps '
             'apart; both must be 1 or more: correct or update the server',
         )
     reach_steps = (steps - 1) * stride_steps
     if reach_steps > MAX_HISTORY_STEPS:
         raise SessionRefused(
             Refusal.WRONG_POLICY,
-            f'the server asks for {steps} observations a request, {stride_steps} control steps '
+            f'the server requires {steps} observations per request, {stride_steps} control steps '
             f'apart, which reach {reach_steps} steps back; a robot keeps {MAX_HISTORY_STEPS}: '
-            'choose a policy that looks back less',
+            'use a policy with a shorter history',
         )
 
 
 def check_reply(chunk: Chunk, columns: int, agreement: SessionAgreement) -> None:
-    """Raise Dropped or Malformed for an answer that holds no usable actions."""
+    """Raise ReplyDropped or Malformed for a reply without usable actions."""
     if chunk.status != Status.OK:
         known = chunk.status in tuple(Status)
         raise ReplyDropped(Status(chunk.status).name.lower() if known else 'unknown_status')
     if chunk.robot.shape[1] != columns or not len(chunk.robot):
-        raise Malformed('wrong_shape', f'{chunk.robot.shape} is no chunk of this robot')
+        raise Malformed(
+            'wrong_shape', f'chunk of shape {chunk.robot.shape}, expected {columns} columns'
+        )
     most = max_chunk_rows(agreement)
     if len(chunk.robot) > most:
         raise Malformed(
@@ -52,35 +54,37 @@ def check_reply(chunk: Chunk, columns: int, agreement: SessionAgreement) -> None
         )
     if not is_agreed_policy(chunk, agreement):
         raise Malformed(
-            'foreign_policy', f'{chunk.policy!r} answered, {agreement.policy!r} was agreed'
+            'foreign_policy', f'reply of {chunk.policy!r}, {agreement.policy!r} was agreed'
         )
     if len(chunk.model) not in (0, len(chunk.robot)):
         raise Malformed(
             'wrong_shape',
-            f'{len(chunk.model)} rows of the policy, {len(chunk.robot)} of the robot',
+            f'{len(chunk.model)} rows in model space, {len(chunk.robot)} in robot space',
         )
-    # the policy's own rows are the prefix of the next request
+    # the rows in model space are the prefix of the next request
     if not (np.isfinite(chunk.robot).all() and np.isfinite(chunk.model).all()):
         raise Malformed('not_finite', 'the chunk holds NaN or infinity')
 
 
 def max_chunk_rows(agreement: SessionAgreement) -> int:
-    """A router of several policies gives the size of the smallest chunk only."""
+    """
+    Return the longest accepted chunk; a router of several policies reports only the smallest.
+    """
     is_exact = agreement.chunk_size > 0 and POLICY_SEPARATOR not in agreement.policy
     return agreement.chunk_size if is_exact else MAX_CHUNK_ROWS
 
 
 def is_agreed_policy(chunk: Chunk, agreement: SessionAgreement) -> bool:
-    """Return whether a policy of the agreement answered, or the server declared another one."""
+    """Return whether the chunk is of an agreed policy, or the server declared a change."""
     if not agreement.policy or chunk.header.flags & Flag.POLICY_CHANGED:
         return True
     *others, last = agreement.policy.split(POLICY_SEPARATOR)
-    # several long names are cut
+    # several long names are truncated
     is_cut = len(agreement.policy) >= FINGERPRINT_LIMIT
     return chunk.policy in (*others, last) or (is_cut and chunk.policy.startswith(last))
 
 
 def default_episode_id(client_id: str, session_epoch: int, number: int) -> str:
-    """Return a name that no other episode of the fleet has and that a message can hold."""
+    """Return an episode id that is unique in the fleet and fits a message."""
     end = f'-{session_epoch:08x}-{number:04d}'
     return client_id.encode()[: ID_LIMIT - len(end)].decode(errors='ignore') + end

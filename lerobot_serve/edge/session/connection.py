@@ -1,7 +1,7 @@
 """
-The connection's state machine: one table, and the object that keeps the present state.
+The connection state machine: a transition table and the object that holds the current state.
 
-A row is a state, a column an event, a dot means that nothing changes:
+Rows are states, columns events; a dot means no change:
 
                  OPENED   MERGED    LATE     DRY     LOST         OFFLINE VIOLATION REVIVED
     CONNECTING   .        STREAMING .        .       .            DEAD    .         .
@@ -11,14 +11,13 @@ A row is a state, a column an event, a dot means that nothing changes:
     RECONNECTING DEGRADED STREAMING .        .       .            DEAD    DEAD      .
     DEAD         .        .         .        .       .            .       .         CONNECTING
 
-LATE means that requests fail while actions remain: an answer without actions, no answer in time,
-or a chunk that has been missing for degraded_after_s.
+LATE: requests fail while the queue holds actions: a reply without actions, a timeout, or a chunk
+that is missing for degraded_after_s.
 
-A robot in CONNECTING waits for a server without limit, since it may be switched on before it. But
-when every server refuses it for a reason that no waiting changes, OFFLINE is due max_offline_s
-later: the operator may have mended it by then. Once a session was open, such a server is another
-one than the robot began its work with, and the robot is given up at once. From DEAD only a person
-leads out.
+CONNECTING has no time limit, because the robot may start before its server. If every server
+rejects the robot permanently, OFFLINE follows after max_offline_s, which leaves the operator time
+to fix it. After an open session a permanent rejection leads to DEAD at once. Only an operator's
+reset leaves DEAD.
 """
 
 from __future__ import annotations
@@ -46,23 +45,23 @@ class ConnectionState(IntEnum):
 
 
 class ConnectionEvent(Enum):
-    """What happens to a connection."""
+    """An event of the connection."""
 
     # a session was opened
     OPENED = auto()
-    # a chunk was accepted
+    # a chunk was merged into the queue
     MERGED = auto()
-    # requests fail, and there are actions left
+    # requests fail while the queue holds actions
     LATE = auto()
-    # nothing fresh is left to play
+    # the queue holds no fresh action
     DRY = auto()
-    # the session or its server is gone
+    # the session or its server is lost
     LOST = auto()
-    # for max_offline_s there was no session after one, or every server refused for good
+    # no session for max_offline_s after one existed, or every server rejects permanently
     OFFLINE = auto()
-    # a server refuses what no waiting will change
+    # every server rejects this robot permanently
     VIOLATION = auto()
-    # somebody has looked at it
+    # an operator started an episode
     REVIVED = auto()
 
 
@@ -86,15 +85,14 @@ TRANSITIONS: TransitionTable = {
     (ConnectionState.DEAD, ConnectionEvent.REVIVED): ConnectionState.CONNECTING,
 }
 
-# while there is no session, these say why even when they change nothing
+# without a session these events update the reason even if the state stays
 REASON_UPDATES = {
     (state, event)
     for state in (ConnectionState.CONNECTING, ConnectionState.RECONNECTING)
     for event in (ConnectionEvent.OPENED, ConnectionEvent.LOST, ConnectionEvent.VIOLATION)
 }
 
-# what a refusal means: VIOLATION when asking again would be refused again, LOST when later or
-# another server may accept
+# VIOLATION: a retry would be refused again; LOST: a retry or another server may succeed
 REFUSAL_EVENTS = {
     Refusal.SCHEMA_TOO_NEW: ConnectionEvent.VIOLATION,
     Refusal.SCHEMA_TOO_OLD: ConnectionEvent.VIOLATION,
@@ -118,7 +116,7 @@ REFUSAL_EVENTS = {
 
 @dataclass(frozen=True, slots=True)
 class ConnectionStatus:
-    """A state, why, and since when."""
+    """The state, its reason, and its start."""
 
     state: ConnectionState
     reason: str
@@ -127,7 +125,7 @@ class ConnectionStatus:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionChange:
-    """One step from state to state, for the trace."""
+    """A state transition, for the trace."""
 
     at_ns: int
     before: ConnectionState
@@ -146,14 +144,14 @@ def timer_event(
     max_offline_s: float,
 ) -> tuple[ConnectionEvent, str] | None:
     """
-    Return the event that the passing of time has brought, and its reason.
+    Return the event that is due by time, with its reason.
 
-    `wanted_since_ns` is when the chunk that is missing was first wanted, `refused_since_ns` since
-    when every server refuses this robot for good; None while that is not so.
+    `wanted_since_ns`: since when the missing chunk is due. `refused_since_ns`: since when every
+    server rejects this robot permanently. None: does not apply.
     """
     missing_ns = 0 if wanted_since_ns is None else now_ns - wanted_since_ns
     offline_ns = now_ns - standing.since_ns
-    # a robot that was given up and revived gets the whole time again
+    # after a reset from DEAD the full time applies again
     refused_ns = 0 if refused_since_ns is None else min(now_ns - refused_since_ns, offline_ns)
     if standing.state == ConnectionState.STREAMING and missing_ns >= degraded_after_s * 1e9:
         return ConnectionEvent.LATE, f'no chunk for {degraded_after_s:g} s'
@@ -166,8 +164,8 @@ def timer_event(
 
 class Connection:
     """
-    Keeps the present state. Any thread. `tell` is given each change, in their order, by whoever
-    brings it about; it must not wait.
+    Holds the current state. Any thread. `tell` receives each change, in order, in the thread that
+    causes it; it must not block.
     """
 
     def __init__(
@@ -179,10 +177,8 @@ class Connection:
         self._clock, self._table, self._tell = clock, table, tell
         self._lock = threading.Lock()
         self._changes: deque[ConnectionChange] = deque(maxlen=MAX_CHANGES_KEPT)
-        # replaced as a whole, so that it is read without the lock
-        self.standing = ConnectionStatus(
-            ConnectionState.CONNECTING, 'no server was asked yet', clock()
-        )
+        # replaced as a whole: readers need no lock
+        self.standing = ConnectionStatus(ConnectionState.CONNECTING, 'not connected yet', clock())
 
     @property
     def state(self) -> ConnectionState:
@@ -203,7 +199,7 @@ class Connection:
             return tuple(self._changes)
 
     def on(self, event: ConnectionEvent, reason: str) -> ConnectionChange | None:
-        """Take an event; return the change, None when the state stays."""
+        """Process an event; return the change, None if the state stays."""
         with self._lock:
             return self._on(event, reason)
 
@@ -215,9 +211,9 @@ class Connection:
         degraded_after_s: float,
         max_offline_s: float,
     ) -> ConnectionChange | None:
-        """Take the event that is due by now, if any, in one go with finding it; see `due`."""
+        """Process the event that is due by time, if any, atomically; see `timer_event`."""
         with self._lock:
-            told = timer_event(
+            due = timer_event(
                 self.standing,
                 self._clock(),
                 wanted_since_ns=wanted_since_ns,
@@ -225,7 +221,7 @@ class Connection:
                 degraded_after_s=degraded_after_s,
                 max_offline_s=max_offline_s,
             )
-            return self._on(*told) if told else None
+            return self._on(*due) if due else None
 
     def _on(self, event: ConnectionEvent, reason: str) -> ConnectionChange | None:
         before = self.standing

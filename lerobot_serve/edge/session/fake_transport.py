@@ -1,7 +1,7 @@
 """
-Servers without ROS, for trying a requester: they refuse, reset and answer as they are told.
+Scripted servers without ROS, for tests of the requester.
 
-The thread of the requester calls the methods of Link; the test calls the others.
+The requester thread calls the methods of Transport; the test calls the others.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ WAIT_S = 10.0
 
 class FakeTransport:
     """
-    A Link that remembers what it was asked. `open_errors` are raised first, in order; then a
-    server opens sessions unless `refusals` has an error for it. `heard` is given each request
-    instead of `request`, where it is set.
+    A Transport that records its calls. `open_errors` are raised first, in order; then a server
+    opens sessions unless `refusals` has an error for it. `heard` receives each request; by default
+    `request` returns them.
     """
 
     def __init__(self, *open_errors: Exception) -> None:
         self.open_errors = deque(open_errors)
         self.away: set[str] = set()
-        # servers that give no sign of life
+        # servers that do not answer a probe
         self.mute: set[str] = set()
         self.probed: list[str] = []
         self.refusals: dict[str, Exception] = {}
@@ -76,7 +76,7 @@ class FakeTransport:
         self.resets.append((epoch, episode, episode_id))
 
     def observe(self, moments: tuple[HistoryStep, ...]) -> tuple[np.ndarray, tuple[Image, ...]]:
-        """Return the inputs `state` as they were deposited, and `images` at each moment."""
+        """Return the deposited inputs `state`, and `images` for each history step."""
         if self.observe_errors:
             raise self.observe_errors.popleft()
         states = np.stack([moment.snapshot.values['state'] for moment in moments])
@@ -103,7 +103,7 @@ class FakeTransport:
 def reply_bytes(
     request: Observation, robot: np.ndarray, *, header: Header | None = None, **changes: object
 ) -> bytes:
-    """Return the bytes of a chunk that answers `request`, with any field of Chunk changed."""
+    """Return the encoded reply to `request`, with `changes` to fields of Chunk."""
     content = {'client_id': request.client_id, 'episode_id': request.episode_id, **changes}
     chunk = Chunk(header or request.header.answer(Flag.NONE), robot=robot, **content)
     return wire_chunk.encode(chunk)

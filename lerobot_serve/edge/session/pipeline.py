@@ -1,8 +1,8 @@
 """
-One request after the other within a session, and which answers count. The request thread.
+Send one request at a time within a session and process its reply. The request thread.
 
-What it decides: what a request carries, whether an answer is the one that is waited for, and how a
-chunk joins what is left to play. Whom to ask, and when, is the requester's.
+It builds requests, matches replies to them and merges chunks into the queue. The requester decides
+which server to use and when to request.
 """
 
 from __future__ import annotations
@@ -51,29 +51,29 @@ from lerobot_serve.wire.schema import Flag, MsgType, Status
 
 
 class ReplyResult(Enum):
-    """What became of something that arrived."""
+    """The result of processing one arrived message."""
 
-    # a chunk is in the queue
+    # the chunk is in the queue
     MERGED = auto()
-    # the server answered, but not with actions
+    # the reply holds no actions
     FAILED = auto()
-    # the server answered that the session is over
+    # the server ended the session
     SESSION_OVER = auto()
-    # it was no answer to the request in flight
+    # not the reply to the request in flight
     DROPPED = auto()
 
 
 SAME_UNITS = UnitConversions()
-# the session is over, whatever the robot still has to play
+# the session is over, even if the queue holds actions
 SESSION_ENDING_STATUSES = (Status.NO_SESSION, Status.DRAINING)
-# another policy than agreed: a new session agrees again
+# another policy than agreed: a new session is required
 FOREIGN_POLICY = 'foreign_policy'
 
 
 class RequestPipeline:
     """
-    See the module. `progress`, `drops` and `tally` are read by other threads; `listener` is told
-    what becomes of each request.
+    Encodes requests and processes replies. Other threads read `progress`, `drops` and `tally`;
+    `listener` is notified of each request and its end.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class RequestPipeline:
         self._listener = listener or EdgeListener()
         self.progress, self.drops, self.tally = SessionStatus(), Counter(), ReplyStats()
         self._ledger = RequestTracker(first_epoch)
-        # the latest that was asked for; the ledger's is the one that is open
+        # the epoch requested last; the ledger has that of the open session
         self._requested_epoch = first_epoch
         self._agreement = SessionAgreement(0)
         self._server = ''
@@ -112,29 +112,29 @@ class RequestPipeline:
         return self._ledger.pending
 
     def is_for_this_client(self, client_id: str) -> bool:
-        """Return whether an answer is for this robot; any thread."""
+        """Return whether a reply is for this robot; any thread."""
         return client_id == self._client_id
 
     def drop(self, reason: str) -> None:
-        """Count something that was dropped; any thread."""
+        """Count a dropped message; any thread."""
         self.drops[reason] += 1
 
     def left_s(self, pace: RequestSettings) -> float:
-        """Return for how long the robot can go on with what it has."""
+        """Return how long the queue lasts [s]."""
         max_age_ns = int(pace.max_action_age_s * 1e9)
         return self._actions.playable_s(self._clock(), pace.step_s, max_age_ns)
 
     def next_session_epoch(self) -> int:
         """
-        Return the number of a session that is about to be asked for.
+        Return the epoch of the next session to request.
 
-        Until that one is open, the answer to the request in flight counts.
+        Until it is open, the reply to the request in flight still counts.
         """
         self._requested_epoch = (self._requested_epoch + 1) % 2**32
         return self._requested_epoch
 
     def begin_session(self, server: str, agreement: SessionAgreement) -> None:
-        """The session that was asked for last is open: answers of older ones do not count."""
+        """Start the session requested last; replies of earlier sessions are discarded."""
         self._abandon('session_lost')
         self._ledger = RequestTracker(self._requested_epoch)
         self._server, self._agreement = server, agreement
@@ -143,7 +143,7 @@ class RequestPipeline:
         self.history.require(agreement.observation_steps, agreement.observation_stride_steps)
 
     def begin_episode(self, episode: EpisodeRequest, *, tell: bool) -> None:
-        """Nothing of the episode before is played or sent any more; `tell` the server, too."""
+        """Clear the queue and start an episode; with `tell`, notify the server."""
         self._abandon('episode_began')
         self._actions.clear()
         self.history.restart()
@@ -162,16 +162,16 @@ class RequestPipeline:
         )
 
     def time_out(self) -> None:
-        """Wait no longer; an answer that comes before the next request still counts."""
+        """Mark the request overdue; a reply before the next request still counts."""
         self.drops['request_timeout'] += 1
         self._ledger.time_out()
 
     def leave(self) -> None:
-        """Nothing is asked any more."""
+        """End the request in flight at shutdown."""
         self._abandon('stopped')
 
     def _abandon(self, reason: str, status: str = ABANDONED) -> None:
-        """Let the request in flight, if there is one, have ended without an answer."""
+        """End the request in flight, if any, without a reply."""
         if self._ledger.overdue:
             reason, status = 'request_timeout', TIMED_OUT
         pending = self._ledger.give_up()
@@ -179,12 +179,12 @@ class RequestPipeline:
             self._listener.ended(RequestEnd(pending, self._clock(), status, reason))
 
     def ask(self, pace: RequestSettings) -> PendingRequest | None:
-        """Send an observation; None when there is none to send."""
+        """Send an observation; return None if no inputs are ready."""
         try:
             moments = self.history.take(self._clock())
-            # before the frames are encoded, which takes its time too
+            # before the frames are encoded, which takes time
             prefix = self._prefix(pace)
-            # what is played is as old as the present observation; the past ones are meant to be
+            # actions are as old as the current observation; the history is older on purpose
             captured_ns = moments[-1].snapshot.captured_ns
             pending = self._send(pace, captured_ns, prefix, *self._link.observe(moments))
         except InputsNotReady as error:
@@ -193,7 +193,7 @@ class RequestPipeline:
         except (Malformed, Unencodable) as error:
             reason = getattr(error, 'reason', 'unencodable')
             self.drops[reason] += 1
-            # it may have got a number; the one before may still be answered
+            # it may already have a seq; an overdue one may still be replied to
             if not self._ledger.overdue:
                 self._abandon(reason)
             self.progress.waiting_for = str(error)
@@ -242,7 +242,7 @@ class RequestPipeline:
             prefix.policy,
             prefix.model,
             self._units.to_policy(prefix.robot),
-            # lost if the request is: no robot plays it again
+            # lost with the request; it is not sent again
             (wire_executed.encode(executed_for_policy(self._executed(), self._units)),),
         )
         raw = wire_observation.encode(observation)
@@ -253,19 +253,19 @@ class RequestPipeline:
         return pending
 
     def _prefix(self, pace: RequestSettings) -> Leftover:
-        """Return what is left to play where that guides the next chunk, otherwise nothing."""
+        """Return the prefix for the next chunk, empty without RTC."""
         if not (pace.rtc and self._agreement.supports_rtc):
             return Leftover(self._actions.mark())
         most = self._agreement.chunk_size
         return self._actions.leftover(min(pace.execution_horizon or most, most))
 
     def _is_guided(self, pace: RequestSettings, prefix: Leftover) -> bool:
-        """Where nothing is left there is nothing to continue, and nothing to cut into."""
+        """Return whether the chunk will continue the queue; an empty queue counts as continued."""
         has_rtc = pace.rtc and self._agreement.supports_rtc
         return has_rtc and bool(len(prefix.robot) or not self._actions.rows_left)
 
     def on_answer(self, raw: bytes, arrived_ns: int, pace: RequestSettings) -> ReplyResult:
-        """Let what arrived count, or drop it with a reason."""
+        """Process an arrived reply, or drop it with a reason."""
         try:
             chunk = wire_chunk.decode(raw)
             if not self.is_for_this_client(chunk.client_id):
@@ -285,15 +285,15 @@ class RequestPipeline:
         self, chunk: Chunk, pending: PendingRequest, arrived_ns: int, pace: RequestSettings
     ) -> tuple[ReplyResult, str, str]:
         """
-        Merge the answer that was waited for, or count why it cannot be. Return what that is to the
-        requester, and the status and the reason of the request's end.
+        Merge the matched reply, or count why it cannot be merged. Return the result for the
+        requester, and the status and reason of the request's end.
         """
         try:
             check_reply(chunk, self._columns, self._agreement)
         except (Malformed, ReplyDropped) as error:
             self.drops[error.reason] += 1
             text = chunk.status_text or str(error)
-            self.progress.failed = f'the server says: {text}' if chunk.status else text
+            self.progress.failed = f'server error: {text}' if chunk.status else text
             is_over = chunk.status in SESSION_ENDING_STATUSES or error.reason == FOREIGN_POLICY
             return ReplyResult.SESSION_OVER if is_over else ReplyResult.FAILED, error.reason, text
         robot = self._units.to_robot(chunk.robot)
@@ -303,10 +303,10 @@ class RequestPipeline:
         return ReplyResult.MERGED, OK, ''
 
     def _accept(self, chunk: Chunk, pending: PendingRequest, arrived_ns: int) -> None:
-        """Note what a chunk that is played tells beside its actions."""
+        """Record the flags and timing of a merged chunk."""
         self.drops['state_lost'] += bool(chunk.header.flags & Flag.STATE_LOST)
         self.drops['policy_changed'] += bool(chunk.header.flags & Flag.POLICY_CHANGED)
-        # until now the server may not have heard that the episode began
+        # the server has received the start of the episode
         self._starting = False
         round_trip_s = (arrived_ns - pending.sent_ns) / 1e9
         self._latency.add(self._server, round_trip_s, arrived_ns)

@@ -1,7 +1,7 @@
 """
-The requester's way to the outside: sessions, observations and requests. The request thread.
+Transport over policy server clients: sessions, observations and requests. The request thread.
 
-Plain but for what it is given: clients of servers, and functions that open messages.
+Plain: server clients and message readers are injected.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ DISCOVERY_TIMEOUT_S = 3.0
 
 
 class ServerClient(Protocol):
-    """A client of one server, as ros.session_client has it."""
+    """Client of one server; implemented by ros.contract.session_client."""
 
     def is_there(self) -> bool: ...
 
@@ -63,21 +63,23 @@ class ServerClient(Protocol):
 
 
 class MessageReader(Protocol):
-    """What opens messages, as ros.inputs has it; each raises Malformed."""
+    """
+    Decoder of input messages; implemented by edge.ros.sensor_messages. Each raises Malformed.
+    """
 
-    def state(self, raws: list[bytes], sources: tuple) -> np.ndarray: ...
+    def state_vector(self, raws: list[bytes], sources: tuple) -> np.ndarray: ...
 
-    def frame(self, raw: bytes, camera: CameraInput) -> np.ndarray: ...
+    def rgb_frame(self, raw: bytes, camera: CameraInput) -> np.ndarray: ...
 
     def stamp_ns(self, raw: bytes, topic: str) -> int: ...
 
-    def jpeg(self, raw: bytes, camera: CameraInput) -> Image | None: ...
+    def camera_jpeg(self, raw: bytes, camera: CameraInput) -> Image | None: ...
 
 
 class PolicyServerTransport:
     """
-    The Link of the node; `tell` and `warn` inform operators, `asking` makes the ask of a session
-    from its number and the topic of its answers. Each server has such a topic of its own.
+    The Transport of the node. `tell` and `warn` log; `asking` builds a session request from its
+    epoch and reply topic. Each server has its own reply topic.
     """
 
     def __init__(
@@ -103,18 +105,18 @@ class PolicyServerTransport:
         self._cameras = {camera.name: camera for camera in robot.cameras}
         self._names = dict(zip(self._cameras, robot.camera_names, strict=True))
         self._sizes: dict[str, tuple[int, int]] = {}
-        # by the policy's names: what each camera gives, and those not judged in this session
+        # by the policy's names: the size of each camera, and cameras not checked in this session
         self._seen: dict[str, CameraSpec] = {}
         self._unchecked_cameras: set[str] = set()
         self._client: ServerClient | None = None
         self._ask: SessionRequest | None = None
 
     def is_there(self, server: str) -> bool:
-        """Return whether somebody offers this server's services now."""
+        """Return whether the services of this server are available."""
         return self._clients[server].is_there()
 
     def open_session(self, server: str, epoch: int) -> SessionAgreement:
-        """Return what the server asks of requests. Raises Refused or Unreachable."""
+        """Open a session. Raises SessionRefused or ServerUnreachable."""
         client, ask = self._clients[server], self._asking(epoch, self._reply_topic(server))
         ask = replace(ask, cameras=tuple(self._seen.get(c.name, c) for c in ask.cameras))
         reply = client.open(ask, OPEN_TIMEOUT_S)
@@ -124,16 +126,16 @@ class PolicyServerTransport:
             partial(self._publisher_count, server), DISCOVERY_TIMEOUT_S
         ):
             self._tell(
-                f'{server} answers, but its topics were not found within {DISCOVERY_TIMEOUT_S:g} s; '
+                f'{server}: topics not discovered within {DISCOVERY_TIMEOUT_S:g} s; '
                 'first requests may be lost'
             )
         self._sizes = {camera.name: (camera.height, camera.width) for camera in reply.cameras}
-        # of the others the server has judged
+        # the server has checked the other cameras
         self._unchecked_cameras = set(self._sizes) - set(self._seen)
         for text in (
             *reply.warnings,
             *chunk_rate_warnings(self._settings(), self._robot, reply.chunk_size),
-            f'session {reply.session_id} with {reply.policy} at {server}',
+            f'session {reply.session_id} opened with {server}, policy {reply.policy}',
         ):
             self._tell(text)
         return SessionAgreement(
@@ -147,14 +149,14 @@ class PolicyServerTransport:
 
     def _check_units(self, server: str, reply: Any) -> None:
         """
-        Compare the range of the policy's actions with the limits. Raises Refused, and then the
-        session is closed, for one that is far beyond them in a unit that is not declared.
+        Compare the policy's action range with the limits. Close the session and raise
+        SessionRefused for a range far beyond them in an undeclared unit.
         """
         try:
             pairs = [(each.key, bytes(each.value)) for each in reply.extensions]
             policy = action_range.find(pairs)
         except ValueError as error:
-            self._tell(f'{server}: {error}; units are not compared')
+            self._tell(f'{server}: {error}; units not compared')
             return
         checked = unit_check.check_units(self._robot, policy)
         if checked.fit is UnitFit.GROSS:
@@ -164,14 +166,14 @@ class PolicyServerTransport:
             self._warn(f'{reply.policy}: {checked.text}')
 
     def close_session(self) -> None:
-        """A server that is gone closes the idle session by itself."""
+        """Close the session; an unreachable server closes it by its own timeout."""
         client, self._client = self._client, None
         if client:
             with contextlib.suppress(ServerUnreachable):
                 client.close(self._ask, CLOSE_TIMEOUT_S)
 
     def reset_episode(self, epoch: int, episode: int, episode_id: str) -> None:
-        """Tell the server that an episode begins, without waiting for it."""
+        """Notify the server of a new episode without waiting for the reply."""
         request = ResetEpisode.Request(
             client_id=self._ask.client_id,
             session_epoch=epoch,
@@ -179,15 +181,18 @@ class PolicyServerTransport:
             episode_id=episode_id,
         )
         self._client.announce(
-            request, lambda text: self._tell(f'the server did not begin {episode_id!r}: {text}')
+            request,
+            lambda text: self._tell(
+                f'server rejected the reset for episode {episode_id!r}: {text}'
+            ),
         )
 
     def observe(self, moments: tuple[HistoryStep, ...]) -> tuple[np.ndarray, tuple[Image, ...]]:
-        """Return states and images for the policy. Raises Malformed or Unencodable."""
+        """Return states and images in the policy's units. Raises Malformed or Unencodable."""
         names, settings = state_input_names(self._robot), self._settings()
         self._watched.check_stamps(moments[-1].snapshot.values)
         states = [
-            self._messages.state([m.snapshot.values[n] for n in names], self._robot.state)
+            self._messages.state_vector([m.snapshot.values[n] for n in names], self._robot.state)
             for m in moments
         ]
         self._watched.check_frames(moments[-1].snapshot.values, states[-1])
@@ -202,22 +207,22 @@ class PolicyServerTransport:
         return self._state_units.to_policy(np.stack(states)).astype(np.float32), images
 
     def _opened(self, name: str, raw: bytes) -> np.ndarray | Image:
-        """Return pixels, or the JPEG of the camera where it can be sent as it is."""
+        """Return pixels, or the camera's JPEG if it can be sent unchanged."""
         camera, settings = self._cameras[name], self._settings()
         size = self._sizes.get(self._names[name], (0, 0)) if settings.downscale else (0, 0)
         if settings.codec == 'jpeg' and size == (0, 0):
-            ready = self._messages.jpeg(raw, camera)
+            ready = self._messages.camera_jpeg(raw, camera)
             if ready:
                 self._record_camera_size(
                     self._names[name], ready.height, ready.width, ready.channels
                 )
                 return ready
-        frame = self._messages.frame(raw, camera)
+        frame = self._messages.rgb_frame(raw, camera)
         self._record_camera_size(self._names[name], *frame.shape)
         return downscale(frame, *size)
 
     def _record_camera_size(self, name: str, height: int, width: int, channels: int) -> None:
-        """Keep what a camera gives for the next session; judge it in one that opened before."""
+        """Record the size of a camera for the next session, and check it once in this one."""
         self._seen[name] = CameraSpec(name, height, width, channels)
         if name in self._unchecked_cameras:
             self._unchecked_cameras.discard(name)
@@ -229,9 +234,9 @@ class PolicyServerTransport:
         self._client.send(raw)
 
     def probe(self, on_answer: Callable[[], None]) -> None:
-        """Call the present server's status; the executor has the answer."""
+        """Call the status service of the current server; the executor receives the reply."""
         self._client.probe(on_answer)
 
     def close(self) -> None:
-        """End the image threads."""
+        """Stop the image threads."""
         self._images.close()

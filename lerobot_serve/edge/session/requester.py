@@ -1,11 +1,10 @@
 """
-The thread that opens sessions and asks for chunks, one at a time.
+The request thread: opens sessions and requests chunks, one at a time.
 
-It talks to the world through a `Link`, so that it can be tried without ROS. What it decides, step
-by step: whom to ask; wait until little is left to play; ask; wait for the answer; go to the
-next server when this one is lost. Lost is a server whose writer to this robot is not alive, one
-that gives no sign of life while another one is there, one that left several requests unanswered,
-and one that says so. What happens is an event for the connection.
+It uses a `Transport`, so that tests need no ROS. The loop: select a server; wait until the queue
+is low; send a request; wait for the reply; fail over when the server is lost. A server is lost
+when its writer is not alive, when it does not answer a probe while another server is available,
+after several timeouts, or when it says so. Each result is an event for the connection.
 """
 
 from __future__ import annotations
@@ -35,18 +34,18 @@ from lerobot_serve.wire.header import read_envelope
 from lerobot_serve.wire.session import ServerUnreachable, SessionRefused
 
 INPUT_RETRY_S = 0.02
-# how often the passing of time alone is looked at
+# period of the timer checks
 POLL_PERIOD_S = 0.1
-# rounding may leave less than nothing to wait for
+# rounding may leave a wait below 0
 MIN_WAIT_S = 0.001
-# answers without actions, one after the other, until another server is asked
+# consecutive replies without actions before a failover
 MAX_CONSECUTIVE_FAILURES = 5
 
 
 class Requester:
     """
-    `run` is the body of the thread; `on_chunk`, `on_liveliness`, `begin`, `rest` and `close` are
-    any thread's.
+    `run` is the body of the request thread. Any thread may call `on_chunk`, `on_liveliness`,
+    `begin`, `rest` and `close`.
     """
 
     def __init__(
@@ -64,61 +63,60 @@ class Requester:
         self._link, self.exchange, self._actions = link, exchange, actions
         self.connection, self.servers = connection, servers
         self._presence, self._watchdog, self._clock = presence, ReplyWatchdog(link, servers), clock
-        # a change holds from the next episode on
+        # a change applies from the next episode on
         self.pace = self.next_settings = pace
         self._open = False
         self._failures = self._timeouts = 0
-        # of the servers asked in this round
+        # of the servers tried in this round
         self._all_incompatible = True
         self._wanted_since_ns: int | None = None
         self._refused_since_ns: int | None = None
         self._arrived: queue.SimpleQueue[tuple[bytes, int] | None] = queue.SimpleQueue()
         self._stop = threading.Event()
         self._resting = threading.Event()
-        # at most one: of two begun at once, the later counts
+        # at most one: the later of two counts
         self._next_episode: deque[EpisodeRequest] = deque(maxlen=1)
 
     # called by other threads
 
     @property
     def left_s(self) -> float:
-        """For how long the robot can go on with what it has [s]: what else is left is too old."""
+        """How long the queue lasts without stale actions [s]."""
         return self.exchange.left_s(self.pace)
 
     def on_chunk(self, raw: bytes) -> None:
-        """Deposit an answer."""
+        """Deposit a reply."""
         self._arrived.put((raw, self._clock()))
 
     def on_no_session(self, raw: bytes) -> None:
-        """Deposit what a server publishes to all whose session it does not know."""
+        """Deposit a server's notice of an unknown session."""
         with contextlib.suppress(Malformed):
             if not self.exchange.is_for_this_client(read_envelope(raw).client_id):
                 return
-        # what cannot be read is counted as any answer is
+        # a malformed one is counted like any reply
         self.on_chunk(raw)
 
     def on_liveliness(self, server: str, *, alive: int, change: int, is_silent: bool) -> None:
-        """Note how many writers of a server are alive; one that is back is asked at once."""
+        """Record how many writers of a server are alive; a change wakes the thread."""
         if self._presence.note(server, alive=alive, change=change, is_silent=is_silent):
             self._arrived.put(None)
 
     def begin(self, episode: EpisodeRequest) -> None:
         """
-        End the episode that is: what is left of it is not played. The thread begins this one as
-        soon as it gets to it. A robot that was given up is so no more.
+        End the current episode, clear the queue and schedule this episode. Leaves DEAD.
         """
         self._next_episode.append(episode)
         self._actions.clear()
-        self.connection.on(ConnectionEvent.REVIVED, 'an operator began an episode')
+        self.connection.on(ConnectionEvent.REVIVED, 'episode started by an operator')
         self._arrived.put(None)
 
     def rest(self, *, resting: bool) -> None:
-        """Ask for nothing while resting; what is left to play stays."""
+        """Send no requests while resting; the queue stays."""
         (self._resting.set if resting else self._resting.clear)()
         self._arrived.put(None)
 
     def close(self) -> None:
-        """Let `run` return."""
+        """Make `run` return."""
         self._stop.set()
         self._arrived.put(None)
 
@@ -141,8 +139,7 @@ class Requester:
     def _is_idle(self) -> bool:
         if self.connection.state == ConnectionState.DEAD:
             return True
-        # who rests asks for nothing, but a session that is lost is opened again: otherwise the
-        # robot would be given up for being paused
+        # an idle robot still reopens a lost session: otherwise a pause would lead to DEAD
         lost = not self._open and self.connection.state == ConnectionState.RECONNECTING
         return self._resting.is_set() and not lost
 
@@ -170,8 +167,8 @@ class Requester:
     def _connect(self) -> None:
         server = self.servers.present
         if self.servers.has_others and not self._link.is_there(server):
-            # another one may be there; to wait for this one would cost what is buffered
-            self._fail(ConnectionEvent.LOST, 'it is not there')
+            # another one may be available; to wait here would drain the queue
+            self._fail(ConnectionEvent.LOST, 'server not available')
             return
         epoch = self.exchange.next_session_epoch()
         self._presence.begin(server)
@@ -181,25 +178,25 @@ class Requester:
         except ServerUnreachable as error:
             self._fail(ConnectionEvent.LOST, str(error))
         except SessionRefused as refused:
-            # a refusal without a reason may be another one later
+            # a refusal with an unknown code may be temporary
             self._fail(REFUSAL_EVENTS.get(refused.code, ConnectionEvent.LOST), str(refused))
         else:
-            # what is still answered in the session before counts
+            # replies of the previous session still count
             while self._take(0.0) is not None:
                 pass
             self._open = True
             self._refused_since_ns = None
             self.exchange.progress.server = server
             self.exchange.begin_session(server, agreement)
-            self.connection.on(ConnectionEvent.OPENED, f'a session with {server} is open')
+            self.connection.on(ConnectionEvent.OPENED, f'session opened with {server}')
 
     def _fail(self, event: ConnectionEvent, reason: str) -> None:
-        """Go to the next server; after the last of them, wait."""
+        """Switch to the next server; after the last of them, wait."""
         self._open, self._failures, self._timeouts = False, 0, 0
         self.exchange.progress.server = ''
         wait_s = self.servers.failed(reason)
         self._all_incompatible &= event is ConnectionEvent.VIOLATION
-        # as long as one of them may still fit, none is a reason to give up
+        # permanent only if all servers are incompatible
         final = self._all_incompatible and not self.servers.is_failing_over
         if final and self._refused_since_ns is None:
             self._refused_since_ns = self._clock()
@@ -214,7 +211,7 @@ class Requester:
             self._take(wait_s)
 
     def _step(self) -> None:
-        """Do the next thing; never blocks for longer than a request may take."""
+        """Wait, or send a request and wait for its reply; bounded by the request deadline."""
         left_s = self.exchange.left_s(self.pace)
         if left_s > self.pace.buffer_time_s:
             self._wanted_since_ns = None
@@ -236,11 +233,11 @@ class Requester:
             self.connection.on(ConnectionEvent.LATE, self.exchange.progress.failed)
         else:
             self._fail(ConnectionEvent.LOST, self.exchange.progress.failed)
-        # a server that refuses at once must not be asked as fast as it can refuse
+        # limits the request rate to a server that refuses at once
         self._stop.wait(self.pace.step_s)
 
     def _wait_for_reply(self, pending: PendingRequest) -> ReplyResult | None:
-        """Take answers until the pending one came, its time is over, or its server is lost."""
+        """Process replies until the pending one, its deadline, or the loss of the server."""
         deadline_ns = pending.sent_ns + int(self.pace.request_timeout_s * 1e9)
         self._watchdog.begin(pending, self.pace.buffer_time_s)
         while self._is_waiting():
@@ -264,28 +261,28 @@ class Requester:
         return bool(has_pending) and not self._stop.is_set() and not self._next_episode
 
     def _on_timeout(self) -> None:
-        """One lost request is no lost server; several are."""
+        """Count a timeout; several in a row lose the server."""
         self.exchange.time_out()
         self._timeouts += 1
-        text = f'no answer within {self.pace.request_timeout_s:g} s'
+        text = f'no reply within {self.pace.request_timeout_s:g} s'
         if self._timeouts < self.pace.max_consecutive_timeouts:
             self.connection.on(ConnectionEvent.LATE, text)
         else:
-            times = f', {self._timeouts} times' if self._timeouts > 1 else ''
+            times = f' ({self._timeouts} consecutive requests)' if self._timeouts > 1 else ''
             self._fail(ConnectionEvent.LOST, text + times)
 
     def _check_liveliness(self) -> None:
-        """Leave a server that is lost."""
+        """Leave a lost server."""
         reason = self._presence.loss() if self._open else ''
         is_there = not self._presence.is_silent and self._link.is_there(self.servers.present)
         if reason and self._resting.is_set() and is_there:
-            # it closed a session in which nothing was asked; another one is opened with a request
+            # it closed an idle session; the next request opens another one
             self._open = False
         elif reason:
             self._fail(ConnectionEvent.LOST, reason)
 
     def _take(self, wait_s: float) -> ReplyResult | None:
-        """Wait for what arrives, and return what became of it."""
+        """Wait for a message and return the result of processing it."""
         try:
             arrived = self._arrived.get(timeout=wait_s)
         except queue.Empty:

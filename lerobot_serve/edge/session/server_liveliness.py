@@ -1,8 +1,8 @@
 """
-Whether the server of the session shows signs of life: whether its writer to this robot is alive.
+Liveliness of the session's server: whether its writer to this robot is alive.
 
-Each server answers on a topic of its own, so that a lost writer is a lost server. The answers
-thread notes, the request thread does the rest. Plain.
+Each server replies on its own topic, so a lost writer is a lost server. The thread `answers` calls
+`note`, the request thread everything else. Plain.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections import Counter
 
 
 class ServerLiveliness:
-    """See the module; nothing in it waits."""
+    """Counts live writers and losses per server; no call blocks."""
 
     def __init__(self, lease_s: float) -> None:
         self._lease_s = lease_s
@@ -22,9 +22,9 @@ class ServerLiveliness:
 
     def note(self, server: str, *, alive: int, change: int, is_silent: bool) -> bool:
         """
-        Note how many writers of a server are alive; return whether it was lost or came back.
+        Record how many writers of a server are alive; return whether it was lost or came back.
 
-        `is_silent` where one still exists and its lease ran out, instead of having been closed.
+        `is_silent`: a writer exists but its lease expired, instead of being closed.
         """
         was_lost = change < 0 and alive == 0
         if change:
@@ -34,18 +34,20 @@ class ServerLiveliness:
         return was_lost or change > 0
 
     def begin(self, server: str) -> None:
-        """A session with this one is asked for: what was before is none of it."""
+        """Start a session with this server; earlier losses do not count."""
         self._server, self._losses_before = server, self._losses[server]
 
     @property
     def is_silent(self) -> bool:
-        """Whether the lease of its last writer ran out."""
+        """Whether the lease of its last writer expired."""
         return self._server in self._silent
 
     def loss(self) -> str:
-        """Return why the server of the session is lost, in words; empty when it is not."""
+        """Return why the server of the session is lost; empty if it is alive."""
         if self._losses[self._server] == self._losses_before or self._alive[self._server]:
             return ''
         if self.is_silent:
-            return f'no sign of life for {self._lease_s:g} s: killed, stopped or cut off'
-        return 'it closed the session or ended'
+            return (
+                f'liveliness lease expired ({self._lease_s:g} s): killed, suspended or unreachable'
+            )
+        return 'server closed the session or exited'

@@ -1,10 +1,10 @@
 """
-Whom to ask: the servers or routers of a robot, the preferred one first.
+Server selection: the servers or routers of a robot in order of preference, with failover.
 
-The next one is asked at once, so that a failover fits into what is buffered; only when all have
-failed one after the other is there a wait, which grows. Its length is drawn at random, so that
-robots that lost the same server do not all come back at the same moment. What counts as success is
-an answer: a server that opens sessions and answers nothing is no reason to stop waiting.
+A failover tries the next server at once, so that it fits into the queued time. Only when all have
+failed in turn a backoff applies, which grows. Its length is random, so that robots that lost the
+same server do not reconnect at the same moment. Success is a usable reply: a server that opens
+sessions and never replies does not reset the backoff.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from collections.abc import Callable
 
 class ServerSelection:
     """
-    An ordered list and a place in it. Owned by the requester thread; any thread may read `present`
-    and `failures`.
+    The ordered servers and the current one. Owned by the request thread; any thread may read
+    `present` and `failures`.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class ServerSelection:
         self._backoff_s = first_backoff_s
         self._tried: set[str] = set()
         self.present = names[0]
-        # the latest reason of each that has not answered since; replaced as a whole
+        # the latest failure of each without a reply since; replaced as a whole
         self.failures: dict[str, str] = {}
 
     @property
@@ -53,19 +53,19 @@ class ServerSelection:
 
     @property
     def is_failing_over(self) -> bool:
-        """Whether the present one is asked because another one failed."""
+        """Whether the current server is tried because another one failed."""
         return bool(self._tried)
 
     @property
     def text(self) -> str:
-        """What is wrong with whom, in the order of preference."""
+        """The failures of all servers, in order of preference."""
         failures = self.failures
         return '; '.join(f'{name}: {failures[name]}' for name in self._names if name in failures)
 
     def failed(self, reason: str) -> float:
         """
-        Note that the present one failed and make the next one the present one. Return how long to
-        wait before asking it [s].
+        Record a failure of the current server and select the next one. Return the wait before it
+        is tried [s].
         """
         self.failures = {**self.failures, self.present: reason}
         self._tried.add(self.present)
@@ -80,7 +80,7 @@ class ServerSelection:
         return wait_s
 
     def answered(self) -> None:
-        """Note an answer of the present one that could be used."""
+        """Record a usable reply of the current server; resets the backoff."""
         self._tried.clear()
         self._backoff_s = self._first_s
         if self.present in self.failures:
@@ -88,8 +88,8 @@ class ServerSelection:
 
     def return_to_preferred(self) -> bool:
         """
-        Make the preferred one the present one; tell whether that is a change, so that a session
-        has to be opened. For episode boundaries, where a change of server harms nothing.
+        Select the preferred server; return whether that is a change, which requires a new session.
+        For episode boundaries, where a change of server is harmless.
         """
         if self.present == self.preferred or self.preferred in self._tried:
             return False

@@ -1,9 +1,9 @@
 """
-The one request in flight, and which answer counts.
+Tracks the request in flight and matches replies to it.
 
-An answer counts when it answers the latest outstanding seq of the current epoch and episode;
-everything else is dropped with a reason. A request whose time is over stays the latest until the
-next one is sent: an answer that comes meanwhile counts. Owned by the requester thread.
+A reply matches if it has the latest outstanding seq of the current epoch and episode; all others
+are dropped with a reason. An overdue request stays the latest until the next one is sent: a reply
+in between still counts. Owned by the request thread.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from lerobot_serve.edge.queue.action_queue import QueueMark
 from lerobot_serve.wire.chunk import Chunk
 from lerobot_serve.wire.header import Header
 
-# what became of a request, where that is not what the server said
+# status of a request's end, unless the server's status applies
 OK, TIMED_OUT, ABANDONED = 'ok', 'timed_out', 'given_up'
 
 
 class ReplyDropped(Exception):
-    """An answer that does not count; `reason` is one word for the counters."""
+    """A discarded reply; `reason` is the name of its counter."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -28,7 +28,7 @@ class ReplyDropped(Exception):
 
 @dataclass(frozen=True, slots=True)
 class PendingRequest:
-    """What has to be remembered of a request until its answer."""
+    """The data of a request that its reply needs."""
 
     seq: int
     sent_ns: int
@@ -37,18 +37,18 @@ class PendingRequest:
     session_epoch: int
     episode: int
     episode_id: str
-    # whether the chunk continues what is left to play, so that it may take its place
+    # whether the chunk continues the queue, so that it may replace it
     guided: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RequestEnd:
     """
-    What became of a request; each that got a number has one end.
+    The end of a request; each request with a seq has exactly one.
 
-    status  OK for a chunk that is played, TIMED_OUT, GIVEN_UP, or what is wrong with the answer
-    reason  why it was given up, in a word; for an answer without actions the server's words
-    chunk   the answer, None where there was none
+    status  OK for a merged chunk, TIMED_OUT, ABANDONED, or the error of the reply
+    reason  why it was abandoned, as one word; for a reply without actions the server's text
+    chunk   the reply, None without one
     """
 
     request: PendingRequest
@@ -60,13 +60,13 @@ class RequestEnd:
 
 
 class RequestTracker:
-    """Numbers requests and matches answers."""
+    """Numbers requests and matches replies."""
 
     def __init__(self, session_epoch: int) -> None:
         self.session_epoch = session_epoch
         self.episode = 0
         self.pending: PendingRequest | None = None
-        # whether the time of the pending one is over
+        # whether the pending request is past its deadline
         self.overdue = False
         self._seq = 0
 
@@ -79,7 +79,7 @@ class RequestTracker:
         episode_id: str,
         guided: bool = False,
     ) -> PendingRequest:
-        """Note a request as sent. Raises RuntimeError while another one is in flight."""
+        """Track a new request. Raises RuntimeError while another one is in flight."""
         if self.pending:
             raise RuntimeError(f'request {self.pending.seq} is still in flight')
         self._seq += 1
@@ -90,7 +90,7 @@ class RequestTracker:
 
     def accept(self, header: Header) -> PendingRequest:
         """
-        Return the request that this answers, which is then no longer in flight. Raises Dropped.
+        Return the request that this reply matches and release it. Raises ReplyDropped.
         """
         if header.session_epoch != self.session_epoch:
             raise ReplyDropped('stale_epoch')
@@ -101,12 +101,12 @@ class RequestTracker:
         return self.give_up()
 
     def give_up(self) -> PendingRequest | None:
-        """Stop waiting, and return for what; an answer that comes later does not count."""
+        """Release the pending request and return it; a later reply is dropped."""
         pending, self.pending, self.overdue = self.pending, None, False
         return pending
 
     def time_out(self) -> None:
-        """Note that the time of the pending request is over; a late answer still counts."""
+        """Mark the pending request overdue; a late reply still counts."""
         self.overdue = self.pending is not None
 
     def new_episode(self) -> int:

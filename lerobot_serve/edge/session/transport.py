@@ -1,4 +1,4 @@
-"""What the requester needs of the outside, and what it tells about itself."""
+"""The transport interface of the requester, and its settings and status."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from lerobot_serve.wire.message_parts import Image
 @dataclass(frozen=True, slots=True)
 class SessionAgreement:
     """
-    What a server asks of the requests of a session, and what it gives.
+    The terms of a session as the server stated them.
 
-    chunk_size  the most actions of a chunk; of several policies the smallest of these, 0 unknown
-    policy      fingerprint of what answers; a router joins those of its slots with |, '' unknown
+    chunk_size  maximum actions in a chunk; of several policies the smallest, 0: unknown
+    policy      fingerprint; a router joins those of its slots with |, '': unknown
     """
 
     schema_version: int
@@ -31,41 +31,41 @@ class SessionAgreement:
 
 
 class Transport(Protocol):
-    """What the requester needs of the outside; the node implements it."""
+    """Connection to the servers and the robot's inputs; PolicyServerTransport implements it."""
 
     def is_there(self, server: str) -> bool:
-        """Return whether somebody offers this server's services now."""
+        """Return whether the services of this server are available."""
 
     def open_session(self, server: str, epoch: int) -> SessionAgreement:
-        """Return what the server asks of requests. Raises Refused or Unreachable."""
+        """Open a session. Raises SessionRefused or ServerUnreachable."""
 
     def close_session(self) -> None:
-        """Tell the present server that it is left; what it answers changes nothing."""
+        """Close the session with the current server; its reply is ignored."""
 
     def reset_episode(self, epoch: int, episode: int, episode_id: str) -> None:
-        """Tell the present server; what it answers changes nothing for the robot."""
+        """Notify the current server of a new episode; its reply is only logged."""
 
     def observe(self, moments: tuple[HistoryStep, ...]) -> tuple[np.ndarray, tuple[Image, ...]]:
         """
-        Return the states, a row a moment, and the encoded images. Raises Malformed or Unencodable.
+        Return the states, one row per history step, and the encoded images. Raises Malformed or
+        Unencodable.
         """
 
     def send(self, raw: bytes) -> None:
-        """Publish a request to the present server."""
+        """Publish a request to the current server."""
 
     def probe(self, on_answer: Callable[[], None]) -> None:
         """
-        Ask the present server for a sign of life and wait for nothing; `on_answer` is called by
-        another thread when it comes.
+        Probe the current server without waiting; another thread calls `on_answer` on its response.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class RequestSettings:
     """
-    When to ask, when to give up, and how a chunk is joined to what is left of the last.
+    Timing of requests, and how a chunk is merged into the queue.
 
-    append  a chunk that does not continue what is left comes behind it, instead of in its place
+    append  a chunk that does not continue the queue is appended instead of replacing it
     """
 
     step_s: float
@@ -77,13 +77,13 @@ class RequestSettings:
     append: bool = True
     rtc: bool = False
     execution_horizon: int = 0
-    # requests without an answer, one after the other, that end a session
+    # consecutive timeouts after which the session is closed
     max_consecutive_timeouts: int = 2
 
 
 @dataclass(frozen=True, slots=True)
 class EpisodeRequest:
-    """What the robot shall do, and how that is called; an empty name is chosen here."""
+    """Task and id of an episode; an empty id is generated."""
 
     task: str = ''
     episode_id: str = ''
@@ -91,7 +91,7 @@ class EpisodeRequest:
 
 @dataclass
 class SessionStatus:
-    """What the requester tells about itself; replaced field by field, read by the status timer."""
+    """Status of the requester; written field by field, read by the status timer."""
 
     waiting_for: str = ''
     failed: str = ''
@@ -106,7 +106,7 @@ class SessionStatus:
     chunks_accepted: int = 0
 
     def accepted(self, chunk: Chunk, *, round_trip_ms: float) -> None:
-        """Note a chunk that will be played."""
+        """Record a merged chunk."""
         self.failed = ''
         self.slot, self.policy = chunk.slot, chunk.policy
         self.round_trip_ms = round_trip_ms

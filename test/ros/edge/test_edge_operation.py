@@ -126,7 +126,7 @@ def test_a_latched_cage_judges_again_after_its_reset(edge_rig):
     edge_rig.start_server()
     edge_rig.start(latch_after_trips=10, start_tolerance=10.0)
     stopped = edge_rig.wait_for_verdict(ExecutedAction.STOPPED)
-    assert 'latched after 10 trips in a row' in stopped.reason
+    assert 'latched after 10 consecutive trips' in stopped.reason
     assert not len(stopped.commanded)
     edge_rig.wait(lambda: 'call ~/reset_cage' in edge_rig.seen.last.reason, 'it is told')
     assert edge_rig.seen.last.cage_trips >= 10

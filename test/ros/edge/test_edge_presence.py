@@ -70,7 +70,7 @@ def test_a_stopped_single_server_is_lost_and_found_again(edge_rig, stopped):
     edge_rig.wait_for_play()
     stopped.append(server)
     server.send_signal(signal.SIGSTOP)
-    edge_rig.wait_for_state(EdgeState.RECONNECTING, reason='no sign of life for 2 s')
+    edge_rig.wait_for_state(EdgeState.RECONNECTING, reason='liveliness lease expired (2 s)')
     server.send_signal(signal.SIGCONT)
     edge_rig.wait_for_state(EdgeState.STREAMING)
     edge_rig.wait_for_play()

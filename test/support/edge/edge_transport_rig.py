@@ -100,16 +100,16 @@ class FakeClient:
 class OpenMessages:
     """Messages that are open already: a state is its values, a frame its pixels or its JPEG."""
 
-    def state(self, raws: list[np.ndarray], sources: tuple) -> np.ndarray:
+    def state_vector(self, raws: list[np.ndarray], sources: tuple) -> np.ndarray:
         values = np.concatenate(raws)
         if len(values) != sum(len(source.fields) for source in sources):
             raise Malformed('missing_joint', 'no tilt')
         return values
 
-    def frame(self, raw: np.ndarray | bytes, camera: CameraInput) -> np.ndarray:
+    def rgb_frame(self, raw: np.ndarray | bytes, camera: CameraInput) -> np.ndarray:
         return simplejpeg.decode_jpeg(raw) if isinstance(raw, bytes) else raw
 
-    def jpeg(self, raw: np.ndarray | bytes, camera: CameraInput) -> WireImage | None:
+    def camera_jpeg(self, raw: np.ndarray | bytes, camera: CameraInput) -> WireImage | None:
         if not isinstance(raw, bytes):
             return None
         height, width, _, _ = simplejpeg.decode_jpeg_header(raw)

@@ -59,7 +59,7 @@ def test_what_is_not_finite_repeats_the_last_command_and_is_never_zero(value, jo
     judgement = judge(cage(ARM), wanted, at_rest(*there), measured=there)
     assert judgement.verdict == Verdict.HELD
     assert judgement.command.tobytes() == there.tobytes()
-    assert judgement.reason == f'{ARM[joint].name} is not finite'
+    assert judgement.reason == f'{ARM[joint].name}: not finite'
 
 
 def test_what_moves_when_it_is_held_comes_to_rest_as_its_acceleration_allows():
@@ -126,7 +126,7 @@ def test_one_measured_sample_is_no_place_to_begin_from():
 def test_without_knowing_where_the_robot_is_nothing_moves(measured):
     judgement = judge(cage(ARM), HERE, None, measured=measured)
     assert (judgement.verdict, judgement.command) == (Verdict.STOPPED, None)
-    assert judgement.reason == 'where the robot is is not known'
+    assert judgement.reason == 'position unknown: no measured state'
     assert cage(ARM).limits.start(measured) is None
 
 
@@ -143,7 +143,7 @@ def test_without_the_measured_position_a_lead_cannot_be_kept(measured):
     judgement = judge(cage(ARM), HERE + 0.01, at_rest(*HERE), measured=measured)
     assert judgement.verdict == Verdict.HELD
     assert judgement.command.tobytes() == HERE.tobytes()
-    assert judgement.reason == 'pan.pos: its measured position is not known'
+    assert judgement.reason == 'pan.pos: measured position unknown'
 
 
 @pytest.mark.parametrize('measured', [None, np.zeros(2), np.array([np.nan])])
@@ -158,7 +158,7 @@ def test_a_robot_without_leads_plays_on_without_measurements(measured):
 def test_what_is_not_an_action_stops(wanted):
     judgement = judge(cage(SIMPLE), wanted, at_rest(0.0))
     assert (judgement.verdict, judgement.command) == (Verdict.STOPPED, None)
-    assert judgement.reason == 'what is wanted is not one action'
+    assert judgement.reason == 'command has a wrong shape or type'
 
 
 @pytest.mark.parametrize('method', ['nearest', 'is_action', 'held', 'unmeasured'])
@@ -171,7 +171,7 @@ def test_a_cage_that_fails_stops_the_robot(monkeypatch, method, error):
     monkeypatch.setattr(MotionLimits, method, fail)
     judgement = judge(guard, HERE * (np.nan if method == 'held' else 1), at_rest(*HERE), HERE)
     assert (judgement.verdict, judgement.command) == (Verdict.STOPPED, None)
-    assert judgement.reason == 'the cage failed: a mistake of ours'
+    assert judgement.reason == 'cage failed: a mistake of ours'
     assert guard.trips == {'failed': 1}
 
 
@@ -203,7 +203,7 @@ def test_the_latch_closes_after_trips_in_a_row_and_stays_closed_until_reset():
     judgement = judge(guard, np.zeros(1), at_rest(0.0))
     assert judgement.command is None
     assert judgement.reason == (
-        'latched after 3 trips in a row, the last: pan.pos is not finite; to be reset'
+        'latched after 3 consecutive trips, the last: pan.pos: not finite; call ~/reset_cage'
     )
     guard.reset()
     assert play(guard, 0.0, 0.5, 0.5) == [Verdict.PASS, *2 * clamped]

@@ -39,7 +39,7 @@ def test_below_its_bound_it_forces_within_the_limits():
     judgement = fly(1.9)
     assert judgement.command == pytest.approx([0.75, 0.2, 0.1])
     assert judgement.verdict == Verdict.CLAMPED
-    assert (judgement.reason, judgement.cause) == ('low forces throttle', 'interlock')
+    assert (judgement.reason, judgement.cause) == ('low overrides throttle', 'interlock')
     judgement = fly(1.9, last=at_rest(0.8, 0.1, 0.0))
     # full is what the limit allows of it
     assert judgement.command == pytest.approx([0.9, 0.0, 0.1])
@@ -86,7 +86,7 @@ def test_without_its_state_nothing_moves_on(unknown):
     judgement = fly(unknown)
     assert judgement.verdict == Verdict.HELD
     assert judgement.command.tobytes() == CRUISE.tobytes()
-    assert (judgement.reason, judgement.cause) == ('low: altitude is not known', 'state_unknown')
+    assert (judgement.reason, judgement.cause) == ('low: altitude unknown', 'state_unknown')
 
 
 def test_an_unknown_state_silences_only_those_that_need_it():
@@ -120,7 +120,7 @@ def test_a_latched_cage_goes_on_to_force():
     for _ in range(9):
         judgement = judge(guard, WANTED, last, state=low)
         assert judgement.verdict == Verdict.STOPPED
-        assert judgement.reason.startswith('low forces its actions; latched')
+        assert judgement.reason.startswith('low overrides its actions; latched')
         last = last.after(judgement.command, 0.02)
     # as an open one would, and nothing else moves
     assert last.position == pytest.approx([0.9, 0.0, 0.0])
@@ -188,12 +188,12 @@ def test_of_two_that_force_one_action_the_later_decides_whether_at_once():
     ('interlock', 'said'),
     [
         (Interlock('a', 'depth', 1.0, None, {'yaw': 0.0}), "no state 'depth'"),
-        (Interlock('a', 'altitude', None, None, {'yaw': 0.0}), 'needs a bound'),
-        (Interlock('a', 'altitude', np.nan, None, {'yaw': 0.0}), 'needs a bound'),
-        (Interlock('a', 'altitude', 3.0, 2.0, {'yaw': 0.0}), 'below not over above'),
+        (Interlock('a', 'altitude', None, None, {'yaw': 0.0}), 'needs below or above'),
+        (Interlock('a', 'altitude', np.nan, None, {'yaw': 0.0}), 'needs below or above'),
+        (Interlock('a', 'altitude', 3.0, 2.0, {'yaw': 0.0}), 'with below <= above'),
         (Interlock('a', 'altitude', 1.0, None, {}), 'must force some of'),
         (Interlock('a', 'altitude', 1.0, None, {'roll': 0.0}), "'roll'"),
-        (Interlock('a', 'altitude', 1.0, None, {'yaw': np.inf}), 'only what is finite'),
+        (Interlock('a', 'altitude', 1.0, None, {'yaw': np.inf}), 'values must be finite'),
     ],
 )
 def test_an_interlock_that_could_not_be_followed_is_refused(interlock, said):

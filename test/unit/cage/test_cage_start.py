@@ -65,19 +65,19 @@ def test_several_samples_have_to_agree(places, missing):
     assert needed == missing
 
 
-NOT_YET = 'no 3 measured samples in a row agree yet'
+NOT_YET = 'waiting for 3 consistent samples'
 
 
 @pytest.mark.parametrize(
     ('places', 'why'),
     [
-        ([], 'where the robot is is not known'),
-        ([HERE, None], 'where the robot is is not known'),
+        ([], 'position unknown: no measured state'),
+        ([HERE, None], 'position unknown: no measured state'),
         ([HERE], NOT_YET),
         ([HERE, HERE], NOT_YET),
-        ([HERE, AWAY], f'{NOT_YET}; pan.pos moves or jumps by more than 0.072'),
+        ([HERE, AWAY], f'{NOT_YET}; pan.pos changed by more than 0.072'),
         # the same reason step after step, which is what gets into the log
-        ([HERE, AWAY, AWAY], f'{NOT_YET}; pan.pos moves or jumps by more than 0.072'),
+        ([HERE, AWAY, AWAY], f'{NOT_YET}; pan.pos changed by more than 0.072'),
     ],
 )
 def test_it_says_what_keeps_it_from_a_start(places, why):
@@ -123,5 +123,5 @@ def test_velocities_begin_at_rest_whatever_is_measured():
 
 @pytest.mark.parametrize(('samples', 'share'), [(0, 0.1), (3, -0.1), (3, np.nan)])
 def test_what_makes_no_sense_is_refused(samples, share):
-    with pytest.raises(ValueError, match='a start needs'):
+    with pytest.raises(ValueError, match='samples must be'):
         start(samples=samples, tolerance_share=share)

@@ -58,13 +58,13 @@ def test_the_rules_of_delay_are_those_there_are():
         ),
         (
             {'degraded_after_s': 0.5},
-            r'degraded_after_s must be below buffer_time_s \(0.5\), got 0.5: nothing',
+            r'degraded_after_s must be below buffer_time_s \(0.5\), got 0.5: the queue',
         ),
         (
             {'profile': 'wan', 'degraded_after_s': 1.5},
             r'degraded_after_s must be below buffer_time_s \(1\), got 1.5',
         ),
-        ({'merge': 'append', 'delay_rule': 'raw'}, "delay_rule 'raw' does nothing with merge"),
+        ({'merge': 'append', 'delay_rule': 'raw'}, "delay_rule 'raw' has no effect with merge"),
         ({'execution_horizon': 10}, 'execution_horizon must be 0 without rtc, got 10'),
         ({'stop_service': '/stop'}, "stop_service '/stop' would never be called"),
         ({'stop_service': 'stop', 'teardown': 'safe_pose'}, "service .*, got 'stop'"),
@@ -74,7 +74,7 @@ def test_the_rules_of_delay_are_those_there_are():
         ({'teardown': 'park'}, 'teardown must be one of hold, safe_pose, initial_pose, '),
         ({'while_paused': 'play'}, 'while_paused must be one of hold, nothing'),
         ({'server': '/policy_server'}, 'server is not a parameter; did you mean servers'),
-        ({'task': 'ä' * 2049}, 'task may have 4096 bytes, got 4098'),
+        ({'task': 'ä' * 2049}, 'task must have at most 4096 bytes, got 4098'),
     ],
 )
 def test_what_contradicts_itself_is_refused(values, error):

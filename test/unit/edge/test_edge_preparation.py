@@ -275,7 +275,7 @@ def test_a_robot_that_is_not_measured_holds_after_a_while(robot):
         executed, _ = made.controller.step(made.now_ns, RobotState)
         verdicts.append(executed.judgement.verdict)
     assert verdicts == [Verdict.PASS] * 6 + [Verdict.HELD] * 4
-    assert executed.judgement.reason == 'its state is missing or too old'
+    assert executed.judgement.reason == 'state is missing or stale'
     assert executed.judgement.command[0] == pytest.approx(0.01)
 
 
@@ -326,7 +326,7 @@ def test_a_robot_is_called_by_its_parameter_or_its_namespace(client_id, namespac
 
 @pytest.mark.parametrize(
     ('client_id', 'namespace', 'text'),
-    [('', '/', 'name this robot'), ('ü' * 65, '/r', 'may have 128 bytes')],
+    [('', '/', 'set one of them'), ('ü' * 65, '/r', 'at most 128 bytes')],
 )
 def test_a_robot_that_cannot_be_called_is_a_mistake(client_id, namespace, text):
     with pytest.raises(ParameterError, match=text):

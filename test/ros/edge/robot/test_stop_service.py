@@ -47,7 +47,7 @@ def called(robot: Robot) -> StopService:
     # the tick thread writes no log
     assert robot.said == []
     stop.look()
-    assert robot.said[0].startswith('called /arm/stop: no session for 1 s; nothing is commanded')
+    assert robot.said[0].startswith('called /arm/stop: no session for 1 s; no commands are sent')
     return stop
 
 
@@ -78,7 +78,7 @@ def test_a_stop_that_is_not_answered_is_said(robot):
     robot.now_s += 0.2 * REPLY_TIMEOUT_S
     stop.look()
     stop.look()
-    assert robot.said[1:] == ['/arm/stop did not answer within 2 s; stop the robot by hand']
+    assert robot.said[1:] == ['no response of /arm/stop within 2 s; stop the robot by hand']
     assert robot.answers == []
 
 

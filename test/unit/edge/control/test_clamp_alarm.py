@@ -35,7 +35,7 @@ def test_half_of_the_joints_outside_for_the_whole_window_latch_once():
     assert said[: STEPS - 1] == [None] * (STEPS - 1)
     assert said[STEPS - 1].latches
     assert said[STEPS:] == [None] * (2 * STEPS)
-    assert '20 of 40 joint-steps of the last 1 s of playing' in said[STEPS - 1].text
+    assert '20 of 40 joint-steps of the last 1 s' in said[STEPS - 1].text
     assert alarm.take() is said[STEPS - 1]
     assert alarm.take() is None
 

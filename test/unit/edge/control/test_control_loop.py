@@ -135,7 +135,7 @@ def senses(state: object) -> StateReader:
             raise state
         return state
 
-    return StateReader(inputs, SimpleNamespace(state=opened), ROBOT)
+    return StateReader(inputs, SimpleNamespace(state_vector=opened), ROBOT)
 
 
 def test_the_robot_is_where_the_newest_inputs_say():

@@ -171,7 +171,7 @@ def test_a_robot_that_is_nowhere_known_is_not_commanded_until_it_is():
     bench.measured = None
     bench.plan(0.9, 0.9)
     assert bench.commands(3) == [None] * 3
-    assert bench.controller.start_blocked_by == 'where the robot is is not known'
+    assert bench.controller.start_blocked_by == 'position unknown: no measured state'
     assert (bench.controller.actions_executed, bench.controller.cage_trips) == (0, 0)
     assert (bench.queue.rows_left, bench.dries) == (2, 0)
     bench.measured = np.array([0.5])

@@ -133,7 +133,7 @@ def test_an_interlock_acts_from_silence_and_leaves_silence_behind(orders, releas
     bench.level = 2.0
     executed = bench.step()
     assert executed.judgement.command == pytest.approx([-STEP, 7.0])
-    assert executed.judgement.reason == 'full forces j0.pos'
+    assert executed.judgement.reason == 'full overrides j0.pos'
     assert bench.commands(20)[-1] == -1.0
     bench.level = 0.0
     left = bench.commands(9)
@@ -198,7 +198,7 @@ def test_a_robot_that_is_measured_again_moves_on_once_samples_agree():
     verdicts = [one.judgement.verdict for one in executed]
     assert verdicts[:2] == [Verdict.HELD] * 2
     assert Verdict.HELD not in verdicts[2:]
-    assert 'new samples agree' in executed[0].judgement.reason
+    assert 'consistent samples' in executed[0].judgement.reason
 
 
 def test_a_robot_that_is_found_elsewhere_begins_from_there():

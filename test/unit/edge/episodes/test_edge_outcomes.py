@@ -33,7 +33,7 @@ def test_the_first_word_on_an_episode_counts(asking):
     for outcome in (9, 1, 2, 1):
         asking.recorder.judged(episode_id, outcome, 'seen')
     asking.recorder.judged('of another robot', 1, 'seen')
-    asking.recorder.finished(episode_id, RunOutcome.TIMEOUT, '8 s have passed')
+    asking.recorder.finished(episode_id, RunOutcome.TIMEOUT, '8 s elapsed')
     assert outcomes(asking) == [(episode_id, 'success', 'act@b', 'seen')]
 
 

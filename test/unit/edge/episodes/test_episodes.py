@@ -47,9 +47,9 @@ ENDS = [
         RunOutcome.DEAD,
         'no session for 60 s',
     ),
-    ({'latched': True}, RunOutcome.STOPPED, 'the safety cage has stopped the robot'),
-    ({'stopped': True}, RunOutcome.STOPPED, 'the stop service was called'),
-    ({'at_s': 15.0}, RunOutcome.TIMEOUT, '10 s have passed'),
+    ({'latched': True}, RunOutcome.STOPPED, 'Safety cage latched'),
+    ({'stopped': True}, RunOutcome.STOPPED, 'Stop service called'),
+    ({'at_s': 15.0}, RunOutcome.TIMEOUT, '10 s elapsed'),
 ]
 
 

@@ -70,12 +70,12 @@ def test_a_pause_comes_to_rest_and_what_is_left_is_played_afterwards():
     robot = Robot()
     robot.tick.plan(1.0, 1.0, 2.0, 3.0)
     robot.live(2)
-    assert robot.operation.pause() == (True, 'paused; the robot comes to rest')
+    assert robot.operation.pause() == (True, 'Paused. The robot slows down to rest')
     assert robot.operation.paused
     assert (robot.operation.say, robot.rests) == (ControlAuthority.OPERATOR, [True])
     assert robot.live(3) == [1.0] * 3
     assert robot.tick.controller.rung_reason == 'hold: paused'
-    told = (True, 'the pause is lifted; it goes on with what is not too old')
+    told = (True, 'Resumed. Stale actions are discarded')
     assert robot.operation.resume() == told
     assert not robot.operation.paused
     assert (robot.operation.say, robot.rests) == (ControlAuthority.POLICY, [True, False])
@@ -128,7 +128,7 @@ def test_a_teardown_waits_for_the_operator():
     assert robot.tick.stops == 0
     done, text = robot.operation.resume()
     assert done
-    assert 'given up (told so) and no policy drives it: the teardown begins now' in text
+    assert '(told so). No policy controls the robot. Teardown started' in text
     assert robot.live(60)[:50] == [0.0] * 50
     assert robot.tick.stops == 1
 
@@ -152,7 +152,7 @@ def test_a_resume_of_a_robot_that_is_given_up_says_so():
     robot.lives_through(*DEAD)
     done, text = robot.operation.resume()
     assert not done
-    assert 'given up (told so) and no policy drives it: it does not move' in text
+    assert '(told so). No policy controls the robot. No motion' in text
     assert '~/reset' in text
 
 
@@ -161,7 +161,7 @@ def test_a_resume_says_that_a_robot_that_played_nothing_is_not_torn_down():
     robot.operation.pause()
     robot.lives_through(*DEAD)
     done, text = robot.operation.resume()
-    assert (done, 'it does not move' in text) == (False, True)
+    assert (done, 'No motion' in text) == (False, True)
     assert robot.live(100) == [None] * 100
 
 
@@ -182,20 +182,19 @@ def test_a_stop_by_service_is_lifted_by_a_reset_alone():
     robot.tick.plan(1.0, 1.0)
     assert robot.operation.resume() == (
         False,
-        'it is not paused; the stop service was called and that stays so; call ~/reset when what '
-        'led to it is mended',
+        'Not paused. Stop service called. Fix the cause, then call ~/reset',
     )
     robot.operation.pause()
     assert robot.live(3) == [None] * 3
     done, text = robot.operation.resume()
     assert not done
-    assert 'the stop service was called and that stays so' in text
+    assert 'Stop service called' in text
     # as a RunEpisode that was asked for just before the stop
     robot.operation.begin(EpisodeRequest())
     robot.tick.plan(1.0, 1.0)
     assert robot.live(3) == [None] * 3
     assert robot.operation.say is ControlAuthority.NOBODY
-    told = (True, 'the stop by service is lifted; the next episode begins')
+    told = (True, 'Stop cleared. The next episode starts')
     assert robot.operation.reset(EpisodeRequest()) == told
     robot.tick.plan(2.0, 2.0)
     robot.live()
@@ -207,7 +206,7 @@ def test_a_reset_while_paused_waits_for_the_resume():
     robot = stopped()
     robot.operation.pause()
     done, text = robot.operation.reset(EpisodeRequest())
-    assert (done, 'when ~/resume is called' in text) == (True, True)
+    assert (done, 'after ~/resume' in text) == (True, True)
     robot.tick.plan(1.0, 1.0)
     assert robot.live(3) == [None] * 3
     robot.operation.resume()
@@ -224,18 +223,18 @@ def test_a_reset_says_what_it_does_not_lift():
     assert (done, '~/reset_cage' in text) == (False, True)
     robot.tick.plan(1.0)
     assert robot.live() == [None]
-    assert robot.operation.reset_cage() == (True, 'the safety cage judges again')
+    assert robot.operation.reset_cage() == (True, 'Cage latch cleared')
     robot.live(2)
-    assert robot.operation.reset_cage() == (False, 'the safety cage is not latched')
+    assert robot.operation.reset_cage() == (False, 'Cage is not latched')
     assert robot.operation.say is ControlAuthority.POLICY
 
 
 def test_a_resume_without_a_pause_says_that_nothing_was_done():
     robot = Robot(run_on_start=False)
-    told = 'it is not paused; no episode runs; send a goal to ~/run_episode or call ~/reset'
+    told = 'Not paused. No episode runs. Send a goal to ~/run_episode or call ~/reset'
     assert robot.operation.resume() == (False, told)
     assert robot.operation.pause()[0]
-    assert robot.operation.pause() == (True, 'it was paused before')
+    assert robot.operation.pause() == (True, 'Already paused')
 
 
 TABLE = [

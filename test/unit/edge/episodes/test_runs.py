@@ -57,9 +57,9 @@ def goal(**fields: object) -> RunEpisode.Goal:
 
 
 REFUSED = [
-    ({'task': 'x' * 4097}, 'task may have 4096 bytes and episode_id 128'),
-    ({'task': 'ü' * 2049}, 'task may have 4096 bytes and episode_id 128'),
-    ({'episode_id': 'ü' * 65}, 'task may have 4096 bytes and episode_id 128'),
+    ({'task': 'x' * 4097}, 'task must have at most 4096 bytes and episode_id 128'),
+    ({'task': 'ü' * 2049}, 'task must have at most 4096 bytes and episode_id 128'),
+    ({'episode_id': 'ü' * 65}, 'task must have at most 4096 bytes and episode_id 128'),
     ({'max_duration_s': -1.0}, 'max_duration_s must be 0 (never) or above, got -1.0'),
     ({'max_duration_s': float('nan')}, 'max_duration_s must be 0 (never) or above, got nan'),
 ]

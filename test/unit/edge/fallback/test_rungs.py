@@ -62,15 +62,15 @@ def test_a_robot_that_brakes_slowly_gets_a_ramp_as_long_as_it_needs():
         (['hold \u0663', 'hold'], 'a rung must be one of'),
         (['ramp 0', 'hold'], "seconds .* above 0 and at most 3600, got 'ramp 0'"),
         (['hold 3601', 'hold'], "seconds .* above 0 and at most 3600, got 'hold 3601'"),
-        (['ramp', 'hold'], r"'ramp' is not the last rung and must say for how long, from 0 to"),
+        (['ramp', 'hold'], r"'ramp' is not the last rung and needs a duration, from 0 to"),
         (['ramp 0.5', 'hold 10'], "the last rung .* must have no seconds, got 'hold 10'"),
         (['ramp 0.5', 'repeat_last'], "'repeat_last' must not be the last rung"),
         (['repeat_last 5'], "'repeat_last 5' must not be the last rung"),
-        (['repeat_last', 'hold'], 'repeat_last must say for how long, from 0 to 3600 s'),
+        (['repeat_last', 'hold'], 'repeat_last needs a duration, from 0 to 3600 s'),
         (['stop_service', 'hold'], 'stop_service must be the last rung'),
         (['stop_service 5', 'hold'], 'stop_service must be the last rung'),
         (['ramp 0.5', 'stop_service 5'], "must have no seconds, got 'stop_service 5'"),
-        (['ramp 0.03', 'hold'], "'ramp 0.03' is too short to stop a. .* takes 0.04 s"),
+        (['ramp 0.03', 'hold'], "'ramp 0.03' is too short to stop a. .* at least 0.04 s"),
     ],
 )
 def test_a_ladder_that_is_wrong_is_refused(texts, error):
@@ -82,11 +82,11 @@ def test_a_ladder_that_is_wrong_is_refused(texts, error):
 @pytest.mark.parametrize(
     ('texts', 'robot', 'error'),
     [
-        (['zero'], ARM, "'zero' is for velocities alone, and a0 is a position"),
-        (['zero 1', 'hold'], MIXED, "'zero 1' is for velocities alone, and a0 is a position"),
+        (['zero'], ARM, "'zero' is for velocities only, and a0 is a position"),
+        (['zero 1', 'hold'], MIXED, "'zero 1' is for velocities only, and a0 is a position"),
         (['safe_pose'], BASE, "'safe_pose' needs a safe_pose in the robot file, which has none"),
         (['safe_pose 5', 'hold'], robot_of(POSITION), "'safe_pose 5' needs a safe_pose"),
-        (['ramp 0.5', 'hold'], SLUGGISH, "'ramp 0.5' is too short to stop a0 .* takes 1.66 s"),
+        (['ramp 0.5', 'hold'], SLUGGISH, "'ramp 0.5' is too short to stop a0 .* at least 1.66 s"),
         (['ramp 0.5', 'hold'], robot_of(POSITION, max_acceleration=0.01), 'more than a minute'),
         ([], robot_of(POSITION, max_acceleration=0.01), 'a0 needs more than a minute'),
     ],
@@ -124,7 +124,7 @@ def test_the_slowest_joint_is_the_one_that_counts():
 
 def test_a_shorter_control_step_is_taken_into_account():
     # at most 0.05 a step, so that more steps a second mean more speed
-    with pytest.raises(ParameterError, match=r'takes 3\.3'):
+    with pytest.raises(ParameterError, match=r'at least 3\.3'):
         parse_ladder(('ramp 1.7', 'hold'), SLUGGISH, step_s=STEP_S / 2)
 
 

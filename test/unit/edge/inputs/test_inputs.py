@@ -20,11 +20,11 @@ def inputs(**arrived_ns: int) -> LatestInputs:
 
 
 def test_nothing_is_ready_before_everything_has_arrived():
-    with pytest.raises(InputsNotReady, match='nothing has arrived yet for joints'):
+    with pytest.raises(InputsNotReady, match='no message received yet for joints'):
         inputs().snapshot(0)
-    with pytest.raises(InputsNotReady, match='nothing has arrived yet for wrist'):
+    with pytest.raises(InputsNotReady, match='no message received yet for wrist'):
         inputs(joints=0, front=0).snapshot(0)
-    with pytest.raises(InputsNotReady, match='nothing has arrived yet for front'):
+    with pytest.raises(InputsNotReady, match='no message received yet for front'):
         inputs(joints=0).newest('front', 0)
 
 

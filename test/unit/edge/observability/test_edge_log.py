@@ -31,10 +31,10 @@ def test_a_change_is_logged_once_with_its_reason():
     logged = Logged()
     assert logged.look() == []
     logged.connection.on(ConnectionEvent.MERGED, '')
-    logged.connection.on(ConnectionEvent.LATE, 'no answer within 5 s')
+    logged.connection.on(ConnectionEvent.LATE, 'no reply within 5 s')
     assert logged.look() == [
         'I CONNECTING -> STREAMING',
-        'W STREAMING -> DEGRADED: no answer within 5 s',
+        'W STREAMING -> DEGRADED: no reply within 5 s',
     ]
     assert logged.look() == []
     logged.connection.on(ConnectionEvent.LOST, '/a: gone')
@@ -50,13 +50,13 @@ def test_a_state_to_and_fro_is_told_once_and_then_counted():
     logged.connection.on(ConnectionEvent.MERGED, '')
     logged.look()
     for _ in range(182):
-        logged.connection.on(ConnectionEvent.DRY, 'nothing fresh is left to play')
+        logged.connection.on(ConnectionEvent.DRY, 'action queue empty')
         logged.connection.on(ConnectionEvent.MERGED, '')
         logged.look()
     assert len(logged.lines) == 3
     logged.now_ns = 10 * S
     assert logged.look() == [
-        'W STREAMING -> STALLED: nothing fresh is left to play (181 times in 10 s)',
+        'W STREAMING -> STALLED: action queue empty (181 times in 10 s)',
         'I STALLED -> STREAMING (181 times in 10 s)',
     ]
 
@@ -74,15 +74,19 @@ def test_refusals_without_a_change_of_state_are_told_when_their_reason_changes()
 
 def test_troubles_are_told_at_once_and_then_as_a_sum():
     logged = Logged()
-    assert logged.look(stalls=1, cleared_action=9) == ['W since the last such line: stalls 1']
+    assert logged.look(stalls=1, cleared_action=9) == [
+        'W dropped or failed since the previous report: stalls 1'
+    ]
     # what goes wrong for the first time does not wait
-    assert logged.look(stalls=2, cage_trips=20) == ['W since the last such line: cage_trips 20']
+    assert logged.look(stalls=2, cage_trips=20) == [
+        'W dropped or failed since the previous report: cage_trips 20'
+    ]
     for count in range(3, 184):
         logged.now_ns += S // 20
         logged.look(stalls=count, cage_trips=10 * count, cleared_action=count)
     logged.now_ns = 10 * S
     assert logged.look(stalls=183, cage_trips=3056) == [
-        'W since the last such line: cage_trips 3036, stalls 182'
+        'W dropped or failed since the previous report: cage_trips 3036, stalls 182'
     ]
     logged.now_ns = 30 * S
     assert logged.look(stalls=183, cage_trips=3056) == []

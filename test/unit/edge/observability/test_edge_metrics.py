@@ -206,7 +206,7 @@ def test_it_is_ready_while_what_a_policy_said_is_played(robot, state):
     if state in (ConnectionState.STREAMING, ConnectionState.DEGRADED):
         assert why_not == ''
     elif state is ConnectionState.DEAD:
-        assert why_not == 'for a reason; call ~/reset when that is mended'
+        assert why_not == 'for a reason. Fix the cause, then call ~/reset'
     else:
         assert why_not.startswith(f'{state.name}: ')
 

@@ -80,7 +80,7 @@ BAD = [
     ({'status': 77}, 'unknown_status', 'unknown_status'),
     ({'status': Status.NO_SESSION, 'status_text': 'who?'}, 'no_session', 'who?'),
     ({'robot': CHUNK * np.nan}, 'not_finite', 'the chunk holds NaN or infinity'),
-    ({'robot': CHUNK[:, :2]}, 'wrong_shape', '(2, 2) is no chunk of this robot'),
+    ({'robot': CHUNK[:, :2]}, 'wrong_shape', 'chunk of shape (2, 2), expected 3 columns'),
 ]
 
 

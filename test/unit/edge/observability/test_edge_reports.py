@@ -126,13 +126,13 @@ def test_the_rungs_are_those_of_the_message(robot, kind):
 
 
 WORDS = [
-    (ConnectionState.CONNECTING, {}, 'no server was asked yet'),
+    (ConnectionState.CONNECTING, {}, 'not connected yet'),
     (ConnectionState.STREAMING, {}, ''),
     (ConnectionState.STREAMING, {'waiting_for': 'front is old', 'failed': 'bad'}, 'front is old'),
     (ConnectionState.DEGRADED, {'failed': 'bad'}, 'for a reason; bad'),
     (ConnectionState.STALLED, {'waiting_for': 'front is old'}, 'for a reason; front is old'),
     (ConnectionState.RECONNECTING, {}, 'for a reason'),
-    (ConnectionState.DEAD, {'failed': 'bad'}, 'for a reason; call ~/reset when that is mended'),
+    (ConnectionState.DEAD, {'failed': 'bad'}, 'for a reason. Fix the cause, then call ~/reset'),
 ]
 
 
@@ -158,13 +158,11 @@ def test_a_latched_cage_is_told_before_all_but_the_end():
     robot.tick.plan(float('nan'))
     robot.tick.step()
     robot.operation.pause()
-    why = 'latched after 1 trips in a row, the last: j0.pos is not finite; to be reset'
-    reason = (
-        f'the safety cage has stopped the robot ({why}); call ~/reset_cage when that is mended'
-    )
+    why = 'latched after 1 consecutive trips, the last: j0.pos: not finite; call ~/reset_cage'
+    reason = f'Safety cage latched ({why}). Fix the cause, then call ~/reset_cage'
     assert robot.state().reason == reason
     robot.be(ConnectionState.DEAD)
-    assert robot.state().reason.endswith('call ~/reset when that is mended')
+    assert robot.state().reason.endswith('Fix the cause, then call ~/reset')
 
 
 @pytest.mark.parametrize('text', ['x' * 5000, 'ü' * 5000, 'half a pair \udcff'])

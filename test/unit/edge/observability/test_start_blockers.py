@@ -14,7 +14,7 @@ def logged(*looks: tuple[str, int]) -> list[str]:
 
 
 def test_what_lasts_is_logged_once():
-    assert logged(*[('far outside', 0)] * 9) == ['the robot is not commanded: far outside']
+    assert logged(*[('far outside', 0)] * 9) == ['no commands sent: far outside']
     assert len(logged(*[('far outside', 0), ('far outside', 0), ('', 0)] * 9)) == 1
 
 

@@ -72,7 +72,7 @@ def test_the_largest_numbers_do_not_overflow():
 
 @pytest.mark.parametrize('multiplier', [0, -1])
 def test_an_action_needs_a_step(multiplier):
-    with pytest.raises(ValueError, match=f'1 or more steps an action, got {multiplier}'):
+    with pytest.raises(ValueError, match=f'1 or more steps per action, got {multiplier}'):
         Interpolator(multiplier)
 
 

@@ -166,8 +166,8 @@ def test_of_a_velocity_a_step_and_an_acceleration_do(given_limits, expected):
         ('- a\n- b', "got ['a', 'b']"),
         ('name: [a, b', 'not YAML (line 1, column 12: expected'),
         ('fps: 30\nname: {a\n', 'not YAML (line 3, column 1: '),
-        ('fps: 30\nfps: 60\n', "not YAML (line 2, column 1: 'fps' is there twice)"),
-        ('a: {b: 1, c: 2, b: 3}', "line 1, column 17: 'b' is there twice"),
+        ('fps: 30\nfps: 60\n', "not YAML (line 2, column 1: duplicate 'fps')"),
+        ('a: {b: 1, c: 2, b: 3}', "line 1, column 17: duplicate 'b'"),
         ('a: !!python/object:os.system {}', 'not YAML (line 1, column 4: could not determine'),
         ('fps: 2026-13-45', 'not YAML (month must be in 1..12'),
         ('fps: !!int ""', 'not YAML'),
@@ -203,7 +203,7 @@ def test_an_action_that_is_there_twice_is_refused(tmp_path):
     file = tmp_path / 'robot.yaml'
     line = '  shoulder_pan.pos: {joint: shoulder_pan, min: -9, max: 9, max_step: 9}\n'
     file.write_text(SIM_ARM.read_text().replace('  gripper.pos:', f'{line}  gripper.pos:', 1))
-    with pytest.raises(RobotFileError, match=r"line \d+, column 3: 'shoulder_pan.pos' is there"):
+    with pytest.raises(RobotFileError, match=r"line \d+, column 3: duplicate 'shoulder_pan.pos'"):
         load(file)
 
 

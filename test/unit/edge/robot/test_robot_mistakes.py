@@ -55,16 +55,16 @@ MISTAKES = [
     ('state/0/joints', 'pan', "f: state: 1: joints must be a list of names, got 'pan'"),
     ('state/0/joints', [], 'f: state: 1: joints must be a list of names, got []'),
     ('state/0/joints', ['a', 7], "f: state: 1: joints must be a list of names, got ['a', 7]"),
-    ('state/0/joints', ['a', 'b', 'a'], "f: state: 1: joints: 'a' is there twice"),
+    ('state/0/joints', ['a', 'b', 'a'], "f: state: 1: joints: duplicate 'a'"),
     ('state/0/field', 'speed', 'f: state: 1: field must be one of position, velocity, effort'),
     ('state/0/field', ['position'], 'f: state: 1: field must be one of position, velocity, eff'),
     ('state/0/names', ['a'], 'f: state: 1: names must be 6, one for each value, got 1'),
-    ('state/0/names', [*'abcdea'], "f: state: 1: names: 'a' is there twice"),
+    ('state/0/names', [*'abcdea'], "f: state: 1: names: duplicate 'a'"),
     ('state/0/max_age_s', 0, 'f: state: 1: max_age_s must be in [0.001, 60], got 0'),
     (
         'state',
         [ARM['state'][0], ARM['state'][0]],
-        "f: state: the name: 'shoulder_pan.pos' is there twice",
+        "f: state: the name: duplicate 'shoulder_pan.pos'",
     ),
     (
         'state',
@@ -74,12 +74,12 @@ MISTAKES = [
     (
         'state/0/joints',
         ['shoulder_pan'],
-        'f: actions: shoulder_lift.pos: which value of the state tells where shoulder_lift is?',
+        'f: actions: shoulder_lift.pos: no state value measures shoulder_lift',
     ),
     (
         f'{PAN_PATH}/joint',
         'elbow_flex',
-        "f: actions: joint: 'elbow_flex' is there twice",
+        "f: actions: joint: duplicate 'elbow_flex'",
     ),
     (
         f'{PAN_PATH}/joint',
@@ -93,7 +93,7 @@ MISTAKES = [
         f'{PAN}: joint is shoulder_pan, but the state shoulder_pan.pos that measures it is the '
         'joint gripper of joint_states',
     ),
-    ('state/0/field', 'velocity', f'{PAN}: which value of the state tells where shoulder_pan is?'),
+    ('state/0/field', 'velocity', f'{PAN}: no state value measures shoulder_pan'),
     # cameras
     ('cameras', ['front'], "f: cameras: expected names with their settings, got ['front']"),
     (
@@ -111,13 +111,13 @@ MISTAKES = [
     (
         f'{FRONT_PATH}/topic',
         'joint_states',
-        'f: the topic joint_states is said to be sensor_msgs/JointState and sensor_msgs/Image',
+        'f: topic joint_states has two types: sensor_msgs/JointState and sensor_msgs/Image',
     ),
     # actions
-    ('actions', {}, 'f: actions is empty; name what the robot can do'),
+    ('actions', {}, 'f: actions is empty; list at least one'),
     ('actions', {7: {}}, 'f: actions: expected names with their settings, got {7: {}}'),
     (f'{PAN_PATH}/speed', 1, f"{PAN}: unknown 'speed'; allowed are joint, motion, limits, min, m"),
-    (f'{PAN_PATH}/joint', 'elbow_flex', "f: actions: joint: 'elbow_flex' is there twice"),
+    (f'{PAN_PATH}/joint', 'elbow_flex', "f: actions: joint: duplicate 'elbow_flex'"),
     (f'{PAN_PATH}/joint', 7, f'{PAN}: joint must be a text'),
     (f'{PAN_PATH}/motion', 'torque', f'{PAN}: motion must be one of position, velocity, got'),
     (f'{PAN_PATH}/min', REMOVED, f'{PAN}: min is missing'),
@@ -131,13 +131,13 @@ MISTAKES = [
     (f'{PAN_PATH}/max_velocity', 0, f'{PAN}: max_velocity must be in [1e-06, 1e+06], got 0'),
     (f'{PAN_PATH}/max_acceleration', inf, f'{PAN}: max_acceleration must be in [1e-06, 1e+06]'),
     (f'{PAN_PATH}/max_lead', -1, f'{PAN}: max_lead must be in [1e-06, 1e+06], got -1'),
-    (f'{PAN_PATH}/limits', 'urdf', f'{PAN}: limits are those of a URDF, but the file names no'),
+    (f'{PAN_PATH}/limits', 'urdf', f'{PAN}: limits is urdf, but the file names no'),
     (f'{PAN_PATH}/limits', 'none', f'{PAN}: limits must be one of file, urdf, got'),
-    ('limits', 'urdf', f'{PAN}: limits are those of a URDF, but the file names no urdf'),
+    ('limits', 'urdf', f'{PAN}: limits is urdf, but the file names no urdf'),
     # command
     ('command', REMOVED, 'f: command is missing'),
     ('command/topic', '', 'f: command: topic must be a text'),
-    ('command/topic', 'joint_states', 'f: command: the topic joint_states is also an input'),
+    ('command/topic', 'joint_states', 'f: command: command topic joint_states is also an input'),
     ('command/type', 'Twist', 'f: command: type must be one of trajectory_msgs/JointTrajectory, '),
     ('command/type', 'geometry_msgs/Twist', 'f: command: geometry_msgs/Twist takes velocities o'),
     ('command/frame_id', 'base', "f: command: unknown 'frame_id'; allowed are topic, type, time_"),
@@ -163,7 +163,7 @@ MISTAKES = [
     (
         'interlocks/low',
         {'state': 'gripper.pos', 'below': 1, 'then': {}},
-        'f: interlocks: low: then: expected actions with their values, got {}',
+        'f: interlocks: low: then: expected a mapping of actions to values, got {}',
     ),
     (
         'interlocks/low',
@@ -177,7 +177,7 @@ MISTAKES = [
     ),
     # safe pose
     ('safe_pose', [0] * 6, 'f: safe_pose: expected names with their settings, got [0, 0, 0'),
-    ('safe_pose', {}, 'f: safe_pose: expected actions with their values, got {}'),
+    ('safe_pose', {}, 'f: safe_pose: expected a mapping of actions to values, got {}'),
     ('safe_pose/gripper.pos', REMOVED, 'f: safe_pose: gripper.pos is missing'),
     ('safe_pose/jaw', 0, "f: safe_pose: no action 'jaw'; there are shoulder_pan.pos, should"),
     ('safe_pose/gripper.pos', 2, 'f: safe_pose: gripper.pos must be in its limits [-0.2, 1.8]'),
@@ -189,12 +189,12 @@ MISTAKES = [
     (
         'rename_map',
         {'gripper.pos': 'elbow_flex.pos'},
-        "f: rename_map: after renaming: 'elbow_flex.pos' is there twice",
+        "f: rename_map: after renaming: duplicate 'elbow_flex.pos'",
     ),
     (
         'rename_map',
         {'observation.images.front': 'observation.images.wrist'},
-        "f: rename_map: after renaming: 'observation.images.wrist' is there twice",
+        "f: rename_map: after renaming: duplicate 'observation.images.wrist'",
     ),
 ]
 FORWARDS = 'f: actions: linear.x'
@@ -242,7 +242,7 @@ def test_a_joint_state_is_positions_or_velocities():
     content = changed('command/type', 'sensor_msgs/JointState')
     parse(content, 'f')
     gripper = {**content['actions']['gripper.pos'], 'motion': 'velocity'}
-    with pytest.raises(RobotFileError, match='positions or velocities, not some of both'):
+    with pytest.raises(RobotFileError, match='positions or velocities, not both'):
         parse(changed('actions/gripper.pos', gripper, content), 'f')
 
 

@@ -95,7 +95,7 @@ def test_velocities_are_not_compared():
 def test_a_range_of_other_actions_is_told():
     found = check_units(ARM, ActionRange((0.0,), (1.0,)))
     assert found.fit is UnitFit.DOUBTFUL
-    assert 'range of 1 actions, the robot has 6' in found.text
+    assert 'ranges for 1 actions, the robot has 6' in found.text
 
 
 @given(st.floats(10.5, 1000), st.integers(0, 5))

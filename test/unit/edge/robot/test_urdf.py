@@ -60,11 +60,14 @@ def test_only_the_robots_own_joints_count():
         ('<robot>', 'arm: not XML'),
         ('<robot>\x00</robot>', 'arm: not XML'),
         ('<sdf/>', 'arm: not a URDF: it begins with <sdf>, not <robot>'),
-        (urdf(joint(), joint()), "arm: the joint 'pan' is there twice"),
-        ('<!DOCTYPE robot SYSTEM "/etc/passwd"><robot/>', 'arm: a URDF has no document type'),
+        (urdf(joint(), joint()), "arm: duplicate joint 'pan'"),
+        (
+            '<!DOCTYPE robot SYSTEM "/etc/passwd"><robot/>',
+            'arm: a URDF must have no document type',
+        ),
         (
             '<!DOCTYPE r [<!ENTITY a "aa"><!ENTITY b "&a;&a;">]><robot name="&b;"/>',
-            'arm: a URDF has no document type',
+            'arm: a URDF must have no document type',
         ),
         ('<robot name="&a;"/>', 'arm: not XML'),
         (urdf(joint('tilt')), "f: arm: no joint 'pan'; it has ['tilt']"),

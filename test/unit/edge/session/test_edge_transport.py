@@ -34,7 +34,10 @@ def test_a_session_is_what_the_server_agreed_to(world):
     assert (agreement.schema_version, agreement.chunk_size) == (1, 50)
     assert (agreement.observation_steps, agreement.observation_stride_steps) == (2, 3)
     assert agreement.supports_rtc
-    assert there.told == ['fps is 30, the policy learned 50', 'session s-1 with act@0 at /a']
+    assert there.told == [
+        'fps is 30, the policy learned 50',
+        'session s-1 opened with /a, policy act@0',
+    ]
     assert there.b.calls == []
 
 
@@ -106,7 +109,9 @@ def test_an_episode_that_a_server_does_not_begin_is_told_to_operators(world):
     there.outside.open_session('/a', 9)
     there.a.refusal = 'no session of epoch 9'
     there.outside.reset_episode(9, 4, 'fold-4')
-    assert there.told[-1] == "the server did not begin 'fold-4': no session of epoch 9"
+    assert (
+        there.told[-1] == "server rejected the reset for episode 'fold-4': no session of epoch 9"
+    )
 
 
 def test_who_is_there_is_asked_of_its_own_client(world):
@@ -146,7 +151,7 @@ def test_a_range_that_cannot_be_read_is_told_and_no_reason_to_give_up(world, val
     there = world()
     there.a.extensions = (SimpleNamespace(key=action_range.KEY, value=value),)
     there.outside.open_session('/a', 9)
-    assert 'units are not compared' in there.told[0]
+    assert 'units not compared' in there.told[0]
 
 
 def test_a_state_leaves_in_the_unit_of_the_policy(world):

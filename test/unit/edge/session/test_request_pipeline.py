@@ -104,7 +104,7 @@ def test_an_answer_that_is_no_chunk_says_what_it_is(status, outcome, reason):
     bench = guided()
     assert hear(bench, bench.ask(), CHUNK[:0], status=status) is outcome
     assert bench.drops == {reason: 1}
-    assert bench.exchange.progress.failed == f'the server says: {reason}'
+    assert bench.exchange.progress.failed == f'server error: {reason}'
     assert bench.exchange.pending is None
 
 

@@ -31,7 +31,7 @@ def test_a_server_that_fails_at_once_is_asked_once_in_a_control_step():
     bench.answers['/a'] = {'status': Status.POLICY_ERROR, 'status_text': 'no memory'}
     bench.run(1.1)
     assert [at_s for at_s, _, _ in bench.requests] == [0, 0.25, 0.5, 0.75, 1.0]
-    assert bench.exchange.progress.failed == 'the server says: no memory'
+    assert bench.exchange.progress.failed == 'server error: no memory'
     assert bench.drops == {'policy_error': 5}
 
 
@@ -50,7 +50,7 @@ def test_a_server_that_does_not_know_the_session_is_asked_for_a_new_one(start, s
     request = bench.request()
     assert bench.link.asked == [('/a', 0), ('/b', 1)]
     assert (request.header.session_epoch, request.header.seq) == (1, 1)
-    assert bench.servers.failures == {'/a': 'the server says: who are you'}
+    assert bench.servers.failures == {'/a': 'server error: who are you'}
 
 
 def test_a_timeout_opens_a_new_session_and_the_late_answer_does_not_count(start):
@@ -171,7 +171,7 @@ def test_a_missing_input_is_named_and_nothing_is_sent():
     bench = Bench()
     bench.exchange.history = ObservationHistory(LatestInputs({'front': 1}))
     assert bench.exchange.ask(bench.pace) is None
-    assert bench.exchange.progress.waiting_for == 'nothing has arrived yet for front'
+    assert bench.exchange.progress.waiting_for == 'no message received yet for front'
     assert bench.exchange.progress.requests_sent == 0
     assert bench.drops == {}
 

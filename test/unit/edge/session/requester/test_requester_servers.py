@@ -67,7 +67,7 @@ def test_a_server_that_only_fails_is_left_after_five_answers():
     bench.run(1.5)
     assert [server for _, server, _ in bench.requests][:6] == ['/a'] * 5 + ['/b']
     assert bench.link.servers == ['/a', '/b']
-    assert bench.servers.failures == {'/a': 'the server says: no memory'}
+    assert bench.servers.failures == {'/a': 'server error: no memory'}
     assert bench.drops == {'policy_error': 5}
 
 
@@ -179,7 +179,7 @@ def test_a_server_that_is_not_there_costs_no_time_where_there_are_others():
     seen = asked_at(bench)
     bench.run(1.0)
     assert seen == [(0.0, '/c')]
-    assert bench.servers.failures == {'/a': 'it is not there', '/b': 'it is not there'}
+    assert bench.servers.failures == {'/a': 'server not available', '/b': 'server not available'}
 
 
 def test_the_only_server_is_asked_even_where_nobody_sees_it():

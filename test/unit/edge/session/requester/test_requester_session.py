@@ -23,8 +23,8 @@ def test_a_history_that_a_robot_can_keep_is_agreed_on(steps, stride_steps):
 
 
 IMPOSSIBLE = [
-    (0, 1, '0 observations a request, 1 control steps apart'),
-    (2, 0, '2 observations a request, 0 control steps apart'),
+    (0, 1, '0 observations per request, 1 control steps apart'),
+    (2, 0, '2 observations per request, 0 control steps apart'),
     (1002, 1, 'reach 1001 steps back; a robot keeps 1000'),
     (2, 1001, 'reach 1001 steps back; a robot keeps 1000'),
 ]
