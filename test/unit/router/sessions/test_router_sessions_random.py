@@ -66,11 +66,11 @@ class Sessions(RuleBasedStateMachine):
 
     @rule(server=servers, is_there=st.booleans())
     def comes_or_goes(self, server, is_there):
-        self.rig.note_there(server, is_there)
+        self.rig.set_available(server, is_there)
 
     @rule(server=servers)
     def is_suspect(self, server):
-        self.rig.replicas[server].health.suspend('x', self.rig.now_ns)
+        self.rig.replicas[server].health.mark_unhealthy('x', self.rig.now_ns)
 
     @rule(ns=st.sampled_from((MS, SECOND, 20 * SECOND)))
     def time_passes(self, ns):
@@ -93,8 +93,8 @@ class Sessions(RuleBasedStateMachine):
         try:
             for server, client in rig.clients.items():
                 client.hangs, client.refuses = False, None
-                rig.note_there(server, True)
-                rig.replicas[server].health.restore()
+                rig.set_available(server, True)
+                rig.replicas[server].health.mark_healthy()
             for robot in rig.robots:
                 robot.refused.clear()
             for _ in range(4):
