@@ -163,7 +163,7 @@ class Router(RuleBasedStateMachine):
 
     @rule(
         slot=st.sampled_from('ab'),
-        what=st.sampled_from(('close', 'restore', 'probe_now')),
+        what=st.sampled_from(('close', 'mark_healthy', 'probe_now')),
         count=COUNTS,
     )
     def operate(self, slot, what, count):

@@ -110,7 +110,7 @@ class Stress:
             robot = self.rig.robots.current(ROBOTS[1])
             self.rig.clients['/a1'].sessions.clear()
             self.control.reopen_session(robot, '/a1')
-            self.control._leave(robot, robot.places['b'][0])
+            self.control._remove_place(robot, robot.places['b'][0])
             self.control.maintain_sessions()
 
     def operators(self) -> None:

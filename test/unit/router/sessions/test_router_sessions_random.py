@@ -75,7 +75,7 @@ class Sessions(RuleBasedStateMachine):
     @rule(ns=st.sampled_from((MS, SECOND, 20 * SECOND)))
     def time_passes(self, ns):
         self.rig.advance(ns)
-        self.rig.look_until_probed()
+        self.rig.poll_until_probed()
 
     @invariant()
     def counts_are_what_places_say(self):
@@ -98,7 +98,7 @@ class Sessions(RuleBasedStateMachine):
             for robot in rig.robots:
                 robot.refused.clear()
             for _ in range(4):
-                rig.look_until_probed()
+                rig.poll_until_probed()
             assert all(len(s) == 2 for r in rig.robots for s in r.places.values())
             assert all(len(robot.places) == 2 for robot in rig.robots)
             for name, epoch in self.epochs.items():
