@@ -63,8 +63,8 @@ def measure(rounds: int, folder: Path) -> list[Case]:
 
 def measure_round_trips(count: int, writer: StoreWriter) -> Case:
     """Let the robots ask in turn; each is answered at once."""
-    outside, tally = FakeTransport(capacity=1), SlotStats(tuple(SLOTS), CAPACITY)
-    dispatcher = make(outside, writer, tally)
+    outside, stats = FakeTransport(capacity=1), SlotStats(tuple(SLOTS), CAPACITY)
+    dispatcher = make(outside, writer, stats)
     series_ms: dict[str, list[float]] = {'request': [], 'answer': [], 'both, CPU': []}
     size = 0
     for number in range(count):
@@ -83,7 +83,7 @@ def measure_round_trips(count: int, writer: StoreWriter) -> Case:
         parameters={f'{name} [us]': microseconds(values) for name, values in series_ms.items()},
         counts={
             'requests': count,
-            'answers': sum(tally.slot(name).answers for name in SLOTS),
+            'answers': sum(stats.slot(name).answers for name in SLOTS),
             'request_bytes': size,
         },
         series_ms=series_ms,
@@ -99,7 +99,7 @@ def timed(act: Callable[..., None], *arguments: object) -> tuple[float, float]:
     return wall_ns / 1e6, cpu_ns / 1e6
 
 
-def make(outside: FakeTransport, writer: StoreWriter, tally: SlotStats) -> Dispatcher:
+def make(outside: FakeTransport, writer: StoreWriter, stats: SlotStats) -> Dispatcher:
     """Return a dispatcher with replicas that are there and robots that have their sessions."""
     health = HealthRules(5)
     slots = {name: Slot(name, servers, health, health) for name, servers in SLOTS.items()}
@@ -114,7 +114,7 @@ def make(outside: FakeTransport, writer: StoreWriter, tally: SlotStats) -> Dispa
         robots.add(ClientSession(ask, dict(SLOTS), time.monotonic_ns()))
     sticky = PlacementTable(CAPACITY, writer=writer)
     rules = DispatchRules(50, SECOND, hedge_factor=2.0, hedge_percent=10.0)
-    return Dispatcher(slots, robots, sticky, rules, outside, tally, DropCounters())
+    return Dispatcher(slots, robots, sticky, rules, outside, stats, DropCounters())
 
 
 def request_of(number: int) -> bytes:

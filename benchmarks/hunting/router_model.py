@@ -159,19 +159,19 @@ class RouterModel:
         self._began_ns = self.now_ns
         clients = {name: RouterModelClient(server) for name, server in self.servers.items()}
         with mock.patch.object(opening, 'ThreadPoolExecutor', InlineExecutor):
-            self.serving = self._serving(clients)
+            self.core = self._core(clients)
         # what was set live before holds again
-        self.parameters = self.serving.parameters
+        self.parameters = self.core.parameters
         self._tell_status()
-        self.serving.settle()
-        self.serving.control.check_replicas()
+        self.core.pin_policies()
+        self.core.control.check_replicas()
         self.checker.started(self.parameters.split_percent)
         for slot in SLOTS:
             self.checker.slot_is(slot, self.now_ns, well=self._is_well(slot), open=False)
         for person in self.people.values():
             person.is_open = False
 
-    def _serving(self, clients: dict[str, RouterModelClient]) -> RouterCore:
+    def _core(self, clients: dict[str, RouterModelClient]) -> RouterCore:
         return RouterCore(
             self._given,
             self._folder,
@@ -193,13 +193,13 @@ class RouterModel:
 
     def _apply(self, parameters: RouterParameters) -> None:
         self.parameters = parameters
-        self.serving.change(parameters)
+        self.core.change(parameters)
 
     def _tell_status(self) -> None:
         for name, server in self.servers.items():
-            self.serving.note_there(name, is_there=server.is_there)
+            self.core.set_available(name, is_there=server.is_there)
             if server.tells:
-                self.serving.learn(name, server.seen)
+                self.core.update_replica(name, server.seen)
 
     # what the dispatcher does to the outside
 
@@ -208,7 +208,7 @@ class RouterModel:
             self._at(delay_ns, lambda a=answer: self._answered(server, a))
 
     def _answered(self, server: str, raw: bytes) -> None:
-        self.serving.dispatcher.on_answer(server, raw, self.now_ns)
+        self.core.dispatcher.on_answer(server, raw, self.now_ns)
 
     def reply(self, robot: ClientSession, raw: bytes) -> None:
         try:
@@ -229,30 +229,34 @@ class RouterModel:
         self.people[flight.robot.ask.client_id].waits_since_ns = None
         self.checker.failed(key_of(flight))
 
-    def decided(self, robot: ClientSession, flight: InFlightRequest, placement: Placement) -> None:
+    def on_placed(
+        self, robot: ClientSession, flight: InFlightRequest, placement: Placement
+    ) -> None:
         if not placement.slot:
             return
         self.checker.decided(
             flight.episode_id,
             placement.slot,
-            self.serving.slots[placement.slot].policy,
+            self.core.slots[placement.slot].policy,
             self.now_ns,
             is_new=not placement.cached,
         )
 
     def reopen_session(self, robot: ClientSession, server: str) -> None:
-        self._jobs.append(lambda: self.serving.control.reopen_session(robot, server))
+        self._jobs.append(lambda: self.core.control.reopen_session(robot, server))
 
     def wake(self) -> None: ...
 
-    def served(
+    def on_replied(
         self, flight: InFlightRequest, server: str, raw: bytes, answer: ReplySummary
     ) -> None: ...
 
-    def unanswered(self, flight: InFlightRequest, reason: str) -> None:
+    def on_dropped(self, flight: InFlightRequest, reason: str) -> None:
         self.checker.dropped(key_of(flight))
 
-    def asked(self, robot: ClientSession, raw: bytes, header: Header, executed: Any) -> None: ...
+    def on_requested(
+        self, robot: ClientSession, raw: bytes, header: Header, executed: Any
+    ) -> None: ...
 
     # time
 
@@ -267,15 +271,15 @@ class RouterModel:
         self._work()
         if self.steps % LOOK_EVERY == 0:
             self._tell_status()
-            self.serving.update_canary()
+            self.core.update_canary()
             self._look()
         if self.steps % (2 * LOOK_EVERY) == 0:
-            self.serving.look()
-            self.serving.control.check_replicas()
-            self.serving.control.maintain_sessions()
+            self.core.expire_episodes()
+            self.core.control.check_replicas()
+            self.core.control.maintain_sessions()
 
     def _pass(self, end_ns: int) -> None:
-        dispatcher = self.serving.dispatcher
+        dispatcher = self.core.dispatcher
         while True:
             due_ns = dispatcher.on_timer(self.now_ns)
             times = [due_ns] if due_ns is not None else []
@@ -300,12 +304,12 @@ class RouterModel:
             is_open = all(person.is_open for person in self.people.values())
             is_open &= all(
                 name in robot.places.get(slot, ())
-                for robot in self.serving.dispatcher.robots
+                for robot in self.core.dispatcher.robots
                 for name in names[:1]
             )
             self.checker.slot_is(slot, self.now_ns, well=self._is_well(slot), open=is_open)
         self.checker.look(self.now_ns)
-        now = self.serving.canary.report(None)
+        now = self.core.canary.report(None)
         rolled_back = now.candidate_policy if now.state == CanaryState.ROLLED_BACK else ''
         if rolled_back and rolled_back != self._rolled_back:
             self.checker.verdict(rolled_back)
@@ -331,13 +335,13 @@ class RouterModel:
         self.checker.closed(person.name)
         person.waits_since_ns, person.is_open = None, False
         with contextlib.suppress(SessionRefused):
-            self.serving.control.open(person.ask())
+            self.core.control.open(person.ask())
             person.is_open = True
 
     def _begin_episode(self, person: ModelRobot) -> None:
         if person.episode and self.random.random() < 0.8:
             good = self.random.random() < 0.7
-            self.serving.outcome(person.episode, 1 if good else 2)
+            self.core.record_outcome(person.episode, 1 if good else 2)
         person.number += 1
         person.episode = f'episode-{next(self._names)}'
 
@@ -349,8 +353,8 @@ class RouterModel:
         self.checker.asked(key, person.episode, self.now_ns)
         dropped = sum(self._drops.counts().values())
         raw = wire_observation.encode(Observation(header, person.name, person.episode, STATE))
-        self.serving.dispatcher.on_request(raw, self.now_ns)
-        robot = self.serving.dispatcher.robots.find(person.name, person.epoch)
+        self.core.dispatcher.on_request(raw, self.now_ns)
+        robot = self.core.dispatcher.robots.find(person.name, person.epoch)
         if robot is None and sum(self._drops.counts().values()) > dropped:
             # counted: no such session
             self.checker.dropped(key)
@@ -381,8 +385,8 @@ class RouterModel:
     def slot_word(self, word: str, slot: str) -> None:
         """An operator's word on a slot."""
         with contextlib.suppress(SlotCommandRejected):
-            policy = self.serving.slots[slot].policy
-            run_slot_command(self.serving, SLOT_COMMANDS[word], slot, 'hunted')
+            policy = self.core.slots[slot].policy
+            run_slot_command(self.core, SLOT_COMMANDS[word], slot, 'hunted')
             if word == 'lift':
                 self.checker.lifted(policy)
             elif word != 'probe':
@@ -390,9 +394,9 @@ class RouterModel:
 
     def canary_word(self, word: str) -> None:
         """An operator's word on the canary."""
-        before = self.serving.canary.report(None)
+        before = self.core.canary.report(None)
         with contextlib.suppress(SlotCommandRejected):
-            run_slot_command(self.serving, CANARY_COMMANDS[word], '', 'hunted')
+            run_slot_command(self.core, CANARY_COMMANDS[word], '', 'hunted')
             if word == 'rollback':
                 self.checker.verdict(before.candidate_policy)
             elif before.state == CanaryState.ROLLED_BACK:
@@ -402,7 +406,7 @@ class RouterModel:
         """`ros2 param set split_percent`, as the node's parameter server takes it."""
         wanted = replace(self.parameters, split_percent=percent)
         with contextlib.suppress(ParameterError):
-            self.serving.check_change(self.parameters, wanted)
+            self.core.check_change(self.parameters, wanted)
             self.checker.split(percent)
             self._apply(wanted)
 
@@ -410,7 +414,7 @@ class RouterModel:
         """`ros2 param set canary.plan`."""
         wanted = replace(self.parameters, canary_plan=PLANS[name])
         with contextlib.suppress(ParameterError):
-            self.serving.check_change(self.parameters, wanted)
+            self.core.check_change(self.parameters, wanted)
             self._apply(wanted)
 
     def step_wall_clock(self, by_s: float) -> None:
@@ -423,14 +427,14 @@ class RouterModel:
             # what had not reached the disk is lost
             left = self._parent / f'state{next(self._folders)}'
             shutil.copytree(self._folder, left)
-        self.serving.close()
+        self.core.close()
         if is_killed:
             shutil.rmtree(self._folder)
             self._folder = left
         self._begin()
 
     def close(self) -> None:
-        self.serving.close()
+        self.core.close()
         shutil.rmtree(self._parent, ignore_errors=True)
 
 

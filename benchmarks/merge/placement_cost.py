@@ -109,19 +109,19 @@ def measure_growth(rounds: int, folder: Path) -> Case:
 
 def _measure_growth(rounds: int, folder: Path, writer: StoreWriter) -> Case:
     path, episodes = folder / FILE, rounds * EPISODES_A_ROUND
-    table, tally = PlacementTable(CAPACITY, writer=writer), SlotStats(('a', 'b'), CAPACITY)
+    table, stats = PlacementTable(CAPACITY, writer=writer), SlotStats(('a', 'b'), CAPACITY)
     largest_mb, grown_mb = 0.0, 0.0
     for number in range(episodes):
         robot = f'robot_{number % ROBOTS}'
         placement = table.place(f'{robot}-{number}', '', SPLIT_PERCENT)
-        tally.record_request(robot, placement, time.monotonic_ns())
+        stats.record_request(robot, placement, time.monotonic_ns())
         if number % CAPACITY == 0:
             largest_mb = max(largest_mb, path.stat().st_size / 2**20)
         if number == GROWN_AFTER:
             grown_mb = memory_mb(os.getpid())
     writer.flush()
     more_mb = memory_mb(os.getpid()) - grown_mb
-    error_points = abs(tally.slot('a').requests / episodes * 100 - SPLIT_PERCENT)
+    error_points = abs(stats.slot('a').requests / episodes * 100 - SPLIT_PERCENT)
     return Case(
         f'{episodes} episodes',
         parameters={

@@ -1,7 +1,7 @@
 """
-All that a router has between configure and cleanup: slots, robots, placements, canary, shadow.
+Build a router from its parameters: slots, sessions, placements, canary, shadow.
 
-Put together here from the parameters; no ROS. What talks to the outside is handed in.
+Exists between configure and cleanup. No ROS: clients and transport are arguments.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ from lerobot_serve.router.storage.writer import StoreWriter
 
 class RouterCore:
     """
-    See the module. Until `writer.run` has a thread, what is decided is written by its caller.
+    See the module. Until `writer.run` has a thread, the caller of a decision writes it.
 
-    `parameters` are those that hold: what was set live before wins over what is given; `parameter_origins`
-    say in words what does, and where it comes from.
+    `parameters` are those in force: a value set live before wins over the given one;
+    `parameter_origins` say which, and where each comes from.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class RouterCore:
         parameters: RouterParameters,
         folder: Path,
         clients: dict[str, ReplicaClient],
-        outside: Transport,
+        transport: Transport,
         drops: DropCounters,
         *,
         clock: Callable[[], int],
@@ -64,25 +64,25 @@ class RouterCore:
         now: Callable[[], str] = lambda: 'before',
     ) -> None:
         """
-        `given` are the parameters of file and command line, where they are others; `now` is the
-        present in words. `set_split` changes the parameter split_percent; `warn` is for operators,
-        `inform` for what went well.
+        `given` are the parameters of file and command line, where they differ; `now` returns the
+        local time as text. `set_split` changes the parameter split_percent; `warn` and `inform`
+        write the log.
         Raises StoreRefused when another router has the folder, or its store is none of ours.
         """
         self.drops, self._clock = drops, clock
         store = Store(folder, parameters.remembered_episodes, now())
         if store.damage:
-            warn(f'the store was damaged: {store.damage.text}')
+            warn(f'state store damaged: {store.damage.text}')
         self.writer = StoreWriter(store, warn, inform)
         if self.writer.text:
-            warn(f'{self.writer.text}: routing goes on, decisions are not durable')
+            warn(f'{self.writer.text}; routing continues, decisions are not durable')
         self.intent = DurableDecisions(self.writer, clock=clock, now=now, warn=warn)
         self.given = given or parameters
         try:
             self.parameters, self.parameter_origins = self.intent.parameters(
                 parameters, self.given
             )
-            self._build(clients, outside, warn, inform, set_split)
+            self._build(clients, transport, warn, inform, set_split)
         except BaseException:
             self.writer.close()
             raise
@@ -92,7 +92,7 @@ class RouterCore:
     def _build(
         self,
         clients: dict[str, ReplicaClient],
-        outside: Transport,
+        transport: Transport,
         warn: Callable[[str], None],
         inform: Callable[[str], None],
         set_split: Callable[[int], None],
@@ -103,7 +103,7 @@ class RouterCore:
         self.parameter_origins += self.intent.restore(self.slots)
         capacity = parameters.remembered_episodes
         self.sticky = PlacementTable(capacity, content.placements, self.writer)
-        self.tally = SlotStats(
+        self.stats = SlotStats(
             tuple(self.slots), capacity, verdict_within_ns=parameters.verdict_within_ns
         )
         robots = ClientSessions(
@@ -115,21 +115,21 @@ class RouterCore:
             robots,
             self.sticky,
             dispatch_rules(parameters),
-            outside,
-            self.tally,
+            transport,
+            self.stats,
             self.drops,
         )
-        self._goal_places = GoalPlacement(self.slots, self.sticky, self.tally)
+        self._goal_places = GoalPlacement(self.slots, self.sticky, self.stats)
         self._call_pool = ReplicaCallPool(clients)
         self.control = SessionManager(
             self.dispatcher,
             self._call_pool,
-            self.tally,
+            self.stats,
             self.drops,
             standby=parameters.standby_replicas,
             open_timeout_s=parameters.open_timeout_s,
             clock=clock,
-            tell=warn,
+            warn=warn,
         )
         self.qualification = Qualification(content.shadow, self.writer.learn, warn)
         self.canary = CanaryController(
@@ -140,7 +140,7 @@ class RouterCore:
             warn=warn,
             inform=inform,
         )
-        self.tally.expect(self.canary.open_episodes(), clock())
+        self.stats.restore_episodes(self.canary.open_episodes(), clock())
 
     @property
     def replicas(self) -> dict[str, Replica]:
@@ -156,45 +156,45 @@ class RouterCore:
         before, self.parameters = self.parameters, parameters
         self.intent.leave_within_ns = to_ns(parameters.leave_within_s)
         with self.dispatcher.lock:
-            self.dispatcher.asking.rules = dispatch_rules(parameters)
-        self.tally.verdict_within_ns = parameters.verdict_within_ns
+            self.dispatcher.forwarder.rules = dispatch_rules(parameters)
+        self.stats.verdict_within_ns = parameters.verdict_within_ns
         self.intent.record_parameters(before, parameters, self.given)
         self.canary.change(parameters)
 
-    def learn(self, server: str, seen: ReplicaReport) -> str:
-        """Note what a replica says of itself; return what changed, in words. Executor."""
+    def update_replica(self, server: str, seen: ReplicaReport) -> str:
+        """Record the report of a replica; return what changed. Executor."""
         slot = self.slots[self.replicas[server].slot]
         with self.dispatcher.lock:
             return slot.learn(server, seen)
 
-    def note_there(self, server: str, *, is_there: bool) -> None:
-        """Note whether anybody offers that replica's services now. Executor."""
+    def set_available(self, server: str, *, is_there: bool) -> None:
+        """Record whether the services of a replica are available. Executor."""
         with self.dispatcher.lock:
-            self.replicas[server].note_there(is_there=is_there)
+            self.replicas[server].set_available(is_there=is_there)
 
     def place_goal(self, episode_id: str, request_id: str) -> tuple[Placement, Replica]:
-        """Choose who answers a request without a session. Raises NoSlot. Executor."""
-        split_percent = self.dispatcher.asking.rules.split_percent
+        """Choose slot and replica of a goal. Raises NoSlotAvailable. Executor."""
+        split_percent = self.dispatcher.forwarder.rules.split_percent
         with self.dispatcher.lock:
             return self._goal_places.place(episode_id, request_id, split_percent, self._clock())
 
     def goal_refusal(self, slot_name: str, policy: str) -> str:
-        """Return why such an answer to a goal reaches no robot; empty when it may. Any thread."""
+        """Return why a reply to a goal is withheld; empty when it is not. Any thread."""
         with self.dispatcher.lock:
             return self._goal_places.refusal(slot_name, policy, self._clock())
 
     def shares(self) -> dict[str, int]:
         """Return the share of new episodes [%] that each slot really gets now."""
-        meant = {name: self.dispatcher.asking.rules.share_percent(name) for name in self.slots}
+        meant = {name: self.dispatcher.forwarder.rules.share_percent(name) for name in self.slots}
         now_ns = self._clock()
         return effective_shares(meant, {n: s.conditions(now_ns) for n, s in self.slots.items()})
 
     def has_all_reports(self) -> bool:
-        """Whether every replica has told of itself."""
-        return all(replica.seen for replica in self.replicas.values())
+        """Whether every replica has sent a status."""
+        return all(replica.report for replica in self.replicas.values())
 
-    def settle(self) -> None:
-        """From now on a slot keeps its policy as long as any replica serves it."""
+    def pin_policies(self) -> None:
+        """Pin each slot to its policy as long as any replica serves it."""
         for slot in self.slots.values():
             slot.is_policy_pinned = True
 
@@ -211,23 +211,23 @@ class RouterCore:
                     f'and takes no episodes: {text}'
                 )
 
-    def outcome(self, episode_id: str, outcome: int) -> str:
-        """Note how an episode ended; return why that does not count. Executor."""
+    def record_outcome(self, episode_id: str, outcome: int) -> str:
+        """Record an outcome; return why it is rejected. Executor."""
         with self.dispatcher.lock:
-            text = self.tally.outcome(episode_id, outcome)
+            text = self.stats.record_outcome(episode_id, outcome)
         if text:
             self.drops.add('outcome_unknown')
         return text
 
     def update_canary(self) -> bool:
-        """Follow the canary; return whether anything happened. Executor."""
+        """Update the canary; return whether it produced an event. Executor."""
         if len(self.slots) < 2:
             return False
         candidate = self.slots[CANDIDATE]
-        candidate.unmet_requirements = self._unproven(candidate.policy)
+        candidate.unmet_requirements = self._unmet_requirements(candidate.policy)
         with self.dispatcher.lock:
             facts = (
-                slot_facts(self.slots[name], self.tally.slot(name))
+                slot_facts(self.slots[name], self.stats.slot(name))
                 for name in (CANDIDATE, CHAMPION)
             )
             seen_in_shadow = self.qualification.of(candidate.policy)
@@ -235,26 +235,26 @@ class RouterCore:
                 *facts,
                 seen_in_shadow.spreads_mean,
                 seen_in_shadow.spreads_count,
-                events=arm_events(self.tally.take_events()),
+                events=arm_events(self.stats.take_events()),
             )
-        return self.canary.look(self._clock(), now)
+        return self.canary.update(self._clock(), now)
 
-    def _unproven(self, policy: str) -> str:
-        """Return what the policy of slot b lacks in shadow before it may take episodes."""
+    def _unmet_requirements(self, policy: str) -> str:
+        """Return the unmet shadow requirements of the policy of slot b."""
         least = self.parameters.shadow_minimum_hours, self.parameters.shadow_minimum_episodes
-        return self.qualification.lacking(policy, *least) if any(least) else ''
+        return self.qualification.unmet_requirements(policy, *least) if any(least) else ''
 
     def run_canary_command(self, word: str, reason: str, *, at_once: bool = False) -> str:
-        """Follow an operator's word, return what was done. Raises NotAllowed and NotDurable."""
+        """Run a command; return its effect. Raises CanaryCommandRejected and NotDurable."""
         return self.canary.control(word, reason, self._clock(), at_once=at_once)
 
-    def look(self) -> None:
-        """Once a second; executor."""
+    def expire_episodes(self) -> None:
+        """Mark overdue episodes unreported. Once a second; executor."""
         with self.dispatcher.lock:
-            self.tally.look(self._clock())
+            self.stats.expire(self._clock())
 
     def close(self) -> None:
-        """End the calls and let go of the folder."""
+        """End the calls and release the folder."""
         self._call_pool.close()
         self.writer.close()
 
@@ -297,7 +297,7 @@ def to_ns(seconds: float) -> int:
 
 
 def replica_report(status: Any) -> ReplicaReport:
-    """Return what a ServerStatus says, as far as a router needs it."""
+    """Return the part of a ServerStatus that the router uses."""
     return ReplicaReport(
         status.policy,
         status.slot,

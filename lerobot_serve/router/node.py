@@ -1,9 +1,9 @@
 """
-The node policy_router: towards robots a policy server, towards policy servers a client.
+The node policy_router: a policy server to clients, a client to policy servers.
 
-The thread `intake` sends requests to replicas, `answers` chunks to robots, `alarm` sees to what is
-late, `control` makes the calls that take time, `shadow` compares. A transition has a thread of
-its own, so that the executor can answer clients meanwhile.
+The thread `intake` sends requests to replicas, `answers` relays chunks, `alarm` handles time
+limits, `control` makes slow calls, `shadow` compares. A transition has a thread of its own, so
+that the executor can serve clients meanwhile.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ STATUS_PERIOD_S = 1.0
 
 
 class PolicyRouter(LifecycleNode):
-    """See the module. Built in the main thread, which also sees to autostart and farewell."""
+    """See the module. The main thread builds it, autostarts it and closes it."""
 
     def __init__(self, runtime: NodeRuntime) -> None:
         super().__init__('policy_router', runtime)
@@ -67,7 +67,7 @@ class PolicyRouter(LifecycleNode):
             self, RouterParameters, self._is_unconfigured, check=self._check_change
         )
         self._settings.on_change(self._change)
-        # of file and command line; what is set live is kept beside
+        # of file and command line, without values set live
         self._given = self._settings.current
         self._drops = DropCounters()
         self.routing: RouterRuntime | None = None
@@ -77,7 +77,7 @@ class PolicyRouter(LifecycleNode):
         self._inbox = DedicatedSubscription(
             self, Observation, '~/observation', qos.OBSERVATION_READER, self._on_observation
         )
-        self._offer()
+        self._create_interfaces()
         endpoint = metrics.serve(self._settings.current, self, self._drops)
         if endpoint:
             runtime.on_close(endpoint.close)
@@ -85,12 +85,12 @@ class PolicyRouter(LifecycleNode):
         runtime.on_started(self._autostart)
         runtime.before_shutdown(self._farewell)
 
-    def _offer(self) -> None:
+    def _create_interfaces(self) -> None:
         inbox = self._inbox.topic_name
         self._offered = RouterServices(
             self, self._replies, self._drops, session_request_from_message, inbox
         )
-        # a group of their own: a callback that awaits must not keep the others waiting
+        # a callback group of their own: a callback that awaits must not block the others
         waiting = ReentrantCallbackGroup()
         for kind, name, callback, awaits in self._offered.table():
             group = waiting if awaits else None
@@ -108,13 +108,13 @@ class PolicyRouter(LifecycleNode):
             on_drop=self._drops.add,
             qos_overriding_options=qos.OVERRIDABLE,
         )
-        goals = GoalRouter(self, self._topics.tell)
+        goals = GoalRouter(self, self._topics.publish)
         self._goals = PredictChunkProxy(
             self, self._runtime, goals.choose, self._drops.add, refusal=goals.refusal
         )
-        self.create_timer(POLL_PERIOD_S, self.look)
+        self.create_timer(POLL_PERIOD_S, self.poll)
         self.create_timer(STATUS_PERIOD_S, self._on_slow_timer)
-        self._topics.tell(self.status())
+        self._topics.publish(self.status())
 
     # transitions: the main thread or one of their own
 
@@ -125,13 +125,13 @@ class PolicyRouter(LifecycleNode):
                     raise UserError(str(self.failure))
 
     def _farewell(self) -> None:
-        """Close what is open elsewhere, too: the servers and the trace are to know."""
-        self.deactivate_at_exit()
+        """Close the sessions at the servers and the trace."""
+        self.end()
         if self.routing:
             self.routing.close(SHUTDOWN_LIMIT_S)
 
     def configure(self) -> None:
-        """Meet the replicas. Raises ParameterError and StoreRefused."""
+        """Connect to the replicas. Raises ParameterError and StoreRefused."""
         name = self.get_fully_qualified_name()
         parameters = self._settings.current.within(self.get_namespace())
         here = NodeContext(name, time.monotonic_ns, self.stamp, self.warn, self.inform)
@@ -143,18 +143,18 @@ class PolicyRouter(LifecycleNode):
             lifespan_s=parameters.observation_lifespan_s,
             stop=stop,
         )
-        recorder = make_recorder(parameters, name, clock=here.clock, tell=here.warn)
+        recorder = make_recorder(parameters, name, clock=here.clock, warn=here.warn)
         wiring = RosTransport(
             replicas.clients,
             self._replies,
             self._drops,
-            tell=self._topics.tell,
+            publish=self._topics.publish,
             stamp=here.stamp,
             warn=here.warn,
             recorder=recorder,
         )
         try:
-            serving = RouterCore(
+            core = RouterCore(
                 parameters,
                 folder,
                 replicas.clients,
@@ -170,10 +170,10 @@ class PolicyRouter(LifecycleNode):
         except Exception:
             replicas.close()
             raise
-        if before := live_changes(parameters, serving.parameters):
-            self._settings.set_own(**before)
+        if before := live_changes(parameters, core.parameters):
+            self._settings.set(**before)
         self.routing = RouterRuntime(
-            serving,
+            core,
             wiring,
             replicas,
             self._make_shadow_clients(parameters, replicas, stop),
@@ -183,9 +183,9 @@ class PolicyRouter(LifecycleNode):
             stop=stop,
             recorder=recorder,
         )
-        # what may change live may have changed meanwhile
+        # live parameters may have changed meanwhile
         self._change(self._settings.current)
-        self._stand(ServerStatus.INACTIVE, 'configured; activate it to route')
+        self._set_state(ServerStatus.INACTIVE, 'configured; activate it to route')
 
     def _make_shadow_clients(
         self, parameters: RouterParameters, replicas: ReplicaClients, stop: threading.Event
@@ -202,35 +202,35 @@ class PolicyRouter(LifecycleNode):
         )
 
     def activate(self) -> None:
-        """Take sessions, once every replica was heard of or has had its time."""
+        """Accept sessions, once every replica has sent a status or settle_s has passed."""
         routing, parameters = self.routing, self._settings.current
         deadline = time.monotonic() + parameters.settle_s
-        while not routing.serving.has_all_reports() and time.monotonic() < deadline:
+        while not routing.core.has_all_reports() and time.monotonic() < deadline:
             if self._runtime.stop_requested.wait(0.01):
                 break
         routing.begin()
-        self._stand(ServerStatus.ACTIVE)
-        for line in reports.describe_slots(routing.serving):
+        self._set_state(ServerStatus.ACTIVE)
+        for line in reports.describe_slots(routing.core):
             self.get_logger().info(line)
 
     def deactivate(self) -> None:
-        """Take no more; what is under way is answered or told that it is not."""
-        self._stand(ServerStatus.DRAINING, DRAINING_TEXT)
+        """Refuse new work; requests in flight end with a reply or a failure."""
+        self._set_state(ServerStatus.DRAINING, DRAINING_TEXT)
         self.routing.drain()
         self._goals.drain()
         self._replies.wait_until_delivered(DELIVERY_LIMIT_S)
-        self._stand(ServerStatus.INACTIVE, 'deactivated; activate it to route again')
+        self._set_state(ServerStatus.INACTIVE, 'deactivated; activate it to route again')
 
     def cleanup(self) -> None:
-        """Close all sessions and let the replicas go."""
+        """Close all sessions and disconnect from the replicas."""
         routing, self.routing = self.routing, None
         routing.close()
         self._offered.keep_replies()
-        self._stand(ServerStatus.UNCONFIGURED, UNCONFIGURED_TEXT)
+        self._set_state(ServerStatus.UNCONFIGURED, UNCONFIGURED_TEXT)
 
-    def _stand(self, state: int, text: str = '') -> None:
+    def _set_state(self, state: int, text: str = '') -> None:
         self.standing = state, text
-        self._topics.tell(self.status())
+        self._topics.publish(self.status())
 
     def warn(self, text: str) -> None:
         self.get_logger().warning(text)
@@ -247,10 +247,10 @@ class PolicyRouter(LifecycleNode):
     # parameters, executor thread
 
     def _check_change(self, old: RouterParameters, new: RouterParameters) -> None:
-        """Raise ParameterError for what cannot be had now; nothing is changed then."""
+        """Raise ParameterError for a change that is not possible now."""
         routing = self.routing
         if routing:
-            routing.serving.check_change(old, new)
+            routing.core.check_change(old, new)
 
     def _change(self, parameters: RouterParameters) -> None:
         routing = self.routing
@@ -270,30 +270,30 @@ class PolicyRouter(LifecycleNode):
 
     def later(self, routing: RouterRuntime, work: Callable[[], Any]) -> ExecutorFuture:
         """
-        Run `work` in the control thread; its result or exception is promised. Refused is what
-        comes when that thread has ended.
+        Run `work` in the thread `control`; the future holds its result or exception, or
+        SessionRefused when that thread has ended.
         """
         outcome = ExecutorFuture(self.executor)
         if not routing.later(partial(outcome.complete_with, work)):
             outcome.set_exception(SessionRefused(Refusal.DRAINING, DRAINING_TEXT))
         return outcome
 
-    def look(self) -> None:
+    def poll(self) -> None:
         routing = self.routing
         if routing:
-            routing.look(self._settings.current)
+            routing.poll(self._settings.current)
 
     def _on_slow_timer(self) -> None:
         routing = self.routing
         if routing:
             routing.poll_slowly(self._replies.has_subscriber, self._settings.current)
             self._offered.keep_replies()
-        self._topics.tell(self.status())
+        self._topics.publish(self.status())
 
     def status(self) -> ServerStatus:
         routing, (state, text) = self.routing, self.standing
         return reports.server_status(
-            routing.serving if routing else None,
+            routing.core if routing else None,
             state,
             text,
             stamp=self.stamp(),

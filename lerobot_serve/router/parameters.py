@@ -65,8 +65,8 @@ class RouterParameters(RoutingParameters):
     )
     canary_block_episodes: int = parameter(
         5,
-        'so many consecutive episodes of slot b may fail for one reason; the comparison takes '
-        'them together as one observation. More is slower, and holds for longer runs of failures',
+        'consecutive episodes of slot b that may fail for one cause; the comparison counts each '
+        'block as one observation. Larger blocks tolerate longer runs and decide later',
         name='canary.block_episodes',
         low=1,
         high=1000,
@@ -83,7 +83,7 @@ class RouterParameters(RoutingParameters):
     )
     canary_max_failed_percent: float = parameter(
         2.0,
-        "rolls back when more of the answers of slot b fail now, and twice slot a's",
+        "rolls back when more of the requests of slot b fail now, and twice slot a's",
         name='canary.max_failed_percent',
         unit='%',
         low=0.0,
@@ -92,7 +92,7 @@ class RouterParameters(RoutingParameters):
     )
     canary_max_latency_ratio: float = parameter(
         2.0,
-        "rolls back when slot b's p95 of the latency is so many times slot a's; 0 for not looking",
+        "rolls back when slot b's latency p95 exceeds this many times slot a's; 0 disables",
         name='canary.max_latency_ratio',
         low=0.0,
         high=1000.0,
@@ -119,8 +119,8 @@ class RouterParameters(RoutingParameters):
     )
     canary_max_divergence: float = parameter(
         0.0,
-        "rolls back when slot b's policy, in shadow, was so many of slot a's own spreads away "
-        'from what robots did; 0 for not looking',
+        "rolls back when slot b's policy, in shadow, diverged by more than this many of slot a's "
+        'own spreads from the executed actions; 0 disables',
         name='canary.max_divergence',
         low=0.0,
         high=1e6,
@@ -128,7 +128,7 @@ class RouterParameters(RoutingParameters):
     )
     canary_minimum_answers: int = parameter(
         100,
-        'answers of each slot that a step takes at least before failures and latency can be told',
+        'replies of each slot that a step needs before failures and latency are evaluated',
         name='canary.minimum_answers',
         low=20,
         high=1_000_000,
@@ -136,8 +136,8 @@ class RouterParameters(RoutingParameters):
     )
     canary_minimum_commands: int = parameter(
         3000,
-        'commands of robots in slot b that a step takes at least before it can be told how often '
-        'cage and ladder act',
+        'commands of robots in slot b that a step needs before the shares of cage trips and '
+        'fallbacks are evaluated',
         name='canary.minimum_commands',
         low=100,
         high=1_000_000_000,
@@ -156,7 +156,7 @@ class RouterParameters(RoutingParameters):
 
     @property
     def terms(self) -> Terms:
-        """How sure the canary has to be. Raises ParameterError."""
+        """The error bounds of the canary. Raises ParameterError."""
         return Terms(
             self.canary_margin,
             self.canary_false_promotion,

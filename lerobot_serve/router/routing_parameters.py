@@ -1,4 +1,4 @@
-"""The parameters of the node policy_router but for those of its canary."""
+"""The parameters of the node policy_router except those of its canary."""
 
 from __future__ import annotations
 
@@ -48,21 +48,21 @@ class RoutingParameters:
     )
     spare: str = parameter(
         'none',
-        'slot that takes over from the other one though its share is 0 or its policy on trial; '
-        'a policy that a verdict bars never does',
+        'slots that may take over episodes of the other slot even with share 0 or a policy on '
+        'trial; a barred policy never does',
         choices=('none', 'a', 'b', 'both'),
         live=True,
     )
     rollback_now: bool = parameter(
         False,
-        'whether running episodes leave a policy that is rolled back with their next request; '
-        'otherwise at their end, after leave_within_s at the latest',
+        'running episodes leave a rolled-back policy with their next request; false lets them '
+        'finish, within leave_within_s at the latest',
         live=True,
     )
     leave_within_s: float = parameter(
         60.0,
-        'running episodes leave a slot that is drained, or whose policy is rolled back, after '
-        'this time at the latest; with POLICY_CHANGED where another slot may have them',
+        'time limit for running episodes to leave a drained slot or a rolled-back policy; an '
+        'eligible slot takes them over with POLICY_CHANGED',
         unit='s',
         low=0.0,
         high=1e6,
@@ -70,20 +70,20 @@ class RoutingParameters:
     )
     remembered_episodes: int = parameter(
         10000,
-        'episodes whose slot is remembered, also by a router that is started again',
+        'episodes whose placement is kept, also across a restart',
         low=1000,
         high=10_000_000,
         on_configure=True,
     )
     state_folder: str = parameter(
         '',
-        'folder for what a router that is started again has to know; empty takes one named after '
-        'the node below ROS_HOME (~/.ros)',
+        'folder for the state that survives a restart; empty uses one named after the node below '
+        'ROS_HOME (~/.ros)',
         on_configure=True,
     )
     open_timeout_s: float = parameter(
         3.0,
-        'time that a replica has to answer when a session is opened',
+        'time limit of a replica for opening a session',
         unit='s',
         low=0.1,
         high=60.0,
@@ -91,7 +91,7 @@ class RoutingParameters:
     )
     settle_s: float = parameter(
         2.0,
-        'how long activating waits to hear of every replica',
+        'longest wait of activation for the status of every replica',
         unit='s',
         low=0.0,
         high=60.0,
@@ -99,7 +99,7 @@ class RoutingParameters:
     )
     observation_lifespan_s: float = parameter(
         3.0,
-        'a request that could not be delivered for so long is dropped',
+        'a request that is not delivered within this time is dropped',
         unit='s',
         low=0.05,
         high=60.0,
@@ -107,8 +107,8 @@ class RoutingParameters:
     )
     answer_timeout_s: float = parameter(
         1.0,
-        'an answer that is later is a failure, and another replica or slot is asked; should be '
-        'below request_timeout_s of the robots',
+        'a later reply counts as a failure, and the request fails over to another replica or '
+        'slot; set it below request_timeout_s of the edge controllers',
         unit='s',
         low=0.02,
         high=60.0,
@@ -116,23 +116,21 @@ class RoutingParameters:
     )
     standby_replicas: int = parameter(
         1,
-        'further replicas of a slot that keep the session of each robot ready, for second tries '
-        'and for when the first one is gone',
+        'further replicas of a slot that hold each session ready, for hedging and failover',
         low=0,
         high=7,
         on_configure=True,
     )
     hedge_factor: float = parameter(
         2.0,
-        "a second replica is asked when an answer takes so many times the replica's recent p95; 0 "
-        'for never',
+        "hedge after hedge_factor x the replica's recent p95; 0 disables",
         low=0.0,
         high=100.0,
         live=True,
     )
     hedge_percent: float = parameter(
         10.0,
-        'at most so many of the requests are sent to a second replica',
+        'budget: largest share of requests that are hedged; 0 disables',
         unit='%',
         low=0.0,
         high=100.0,
@@ -140,28 +138,28 @@ class RoutingParameters:
     )
     failures_to_drain: int = parameter(
         5,
-        'failures in a row after which a slot gets no new episodes',
+        'failures in a row that make a slot unhealthy: it gets no new episodes',
         low=1,
         high=1000,
         on_configure=True,
     )
     replica_failures: int = parameter(
         2,
-        'failures in a row after which one of several replicas is not asked any more',
+        'failures in a row that make one of several replicas unhealthy: it gets no requests',
         low=1,
         high=1000,
         on_configure=True,
     )
     trials_to_return: int = parameter(
         3,
-        'clean answers in a row that bring a slot or replica back',
+        'successes in a row that make a slot or replica healthy again',
         low=1,
         high=1000,
         on_configure=True,
     )
     trial_after_s: float = parameter(
         2.0,
-        'time until a slot or replica that failed is tried again; doubles with each failed trial',
+        'time to the first probe of an unhealthy slot or replica; doubles with each failed probe',
         unit='s',
         low=0.05,
         high=3600.0,
@@ -169,7 +167,7 @@ class RoutingParameters:
     )
     trial_max_s: float = parameter(
         60.0,
-        'longest time between two trials',
+        'longest time between two probes',
         unit='s',
         low=0.05,
         high=86400.0,
@@ -177,8 +175,8 @@ class RoutingParameters:
     )
     session_grace_s: float = parameter(
         5.0,
-        'how long a silent robot keeps its name against another one of that name, and its session '
-        'when nobody listens for its chunks any more',
+        'time for which a silent client keeps its client_id against another client of that name, '
+        'and its session without a subscriber of its chunks',
         unit='s',
         low=0.0,
         high=3600.0,
@@ -194,12 +192,12 @@ class RoutingParameters:
     )
     shadow_policy: str = parameter(
         '',
-        'name of a policy server that sees what robots see and drives none; empty for none',
+        'policy server that receives copies of live requests and drives no robot; empty for none',
         on_configure=True,
     )
     shadow_percent: float = parameter(
         100.0,
-        'share of the requests that the shadow sees',
+        'share of the requests that are copied to the shadow',
         unit='%',
         low=0.0,
         high=100.0,
@@ -207,8 +205,8 @@ class RoutingParameters:
     )
     shadow_spread_percent: float = parameter(
         5.0,
-        'share of the shadowed requests for which a policy that draws random numbers is asked '
-        'twice, to know its own spread',
+        'share of the shadowed requests that are also sent to a stochastic live policy a second '
+        'time, to measure its own spread',
         unit='%',
         low=0.0,
         high=100.0,
@@ -233,7 +231,7 @@ class RoutingParameters:
     metrics_port: int = endpoint_settings.metrics_port()
     metrics_address: str = endpoint_settings.metrics_address()
     trace_folder: str = trace_settings.trace_folder(
-        'where every request went and how it was answered', on_configure=True
+        'where every request went and its result', on_configure=True
     )
     trace_limit_mb: int = trace_settings.trace_file_limit_mb(on_configure=True)
     trace_files: int = trace_settings.trace_max_files(on_configure=True)
@@ -272,16 +270,16 @@ class RoutingParameters:
                 check_server(f'slot_{slot}', server)
                 if server in named:
                     raise ParameterError(
-                        f'{server} stands in slot_{slot} and in {named[server]}; a policy server '
-                        'serves in one place'
+                        f'{server} is listed in slot_{slot} and in {named[server]}; list each '
+                        'policy server once'
                     )
                 named[server] = f'slot_{slot}'
         if self.shadow_policy:
             check_server('shadow_policy', self.shadow_policy)
             if self.shadow_policy in named:
                 raise ParameterError(
-                    f'shadow_policy {self.shadow_policy} stands in {named[self.shadow_policy]}, '
-                    'too; a shadow needs a policy server of its own'
+                    f'shadow_policy {self.shadow_policy} is also listed in '
+                    f'{named[self.shadow_policy]}; a shadow needs a policy server of its own'
                 )
         if self.trial_max_s < self.trial_after_s:
             raise ParameterError(

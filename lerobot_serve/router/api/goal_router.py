@@ -1,4 +1,4 @@
-"""Requests without a session, as the action PredictChunk has them: whom each is sent to."""
+"""Choose the server of each PredictChunk goal, a request without a session."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lerobot_serve.wire.schema import Flag, Status
 
 @dataclass(frozen=True, slots=True)
 class GoalRoute:
-    """Whom a request is sent to, and the flags of its chunk; without a server, why to nobody."""
+    """The server of a goal and the flags of its chunk; without a server, the reason."""
 
     server: str = ''
     slot: str = ''
@@ -37,20 +37,20 @@ class GoalHost(Protocol):
 
 
 class GoalRouter:
-    """The executor's thread, `refusal` any. `tell` publishes."""
+    """The executor's thread, `refusal` any. `publish` publishes."""
 
-    def __init__(self, host: GoalHost, tell: Callable[[Any], None]) -> None:
-        self._host, self._tell = host, tell
+    def __init__(self, host: GoalHost, publish: Callable[[Any], None]) -> None:
+        self._host, self._publish = host, publish
 
     def choose(self, start: Envelope) -> GoalRoute:
-        """Return whom to ask; an episode is placed by that, and stays there."""
+        """Return the route of a goal; a new episode is placed by it."""
         routing = self._host.routing
         if routing is None or not routing.is_open:
             return GoalRoute(status=Status.DRAINING, text=f'not ready: {self._host.standing[1]}')
         header, client_id, episode_id = start
         request_id = f'{client_id}:{header.session_epoch}:{header.seq}'
         try:
-            placement, replica = routing.serving.place_goal(episode_id, request_id)
+            placement, replica = routing.core.place_goal(episode_id, request_id)
         except NoSlotAvailable as nowhere:
             status = Status.NO_SESSION if nowhere.is_gone else Status.NO_SLOT
             return GoalRoute(status=status, text=str(nowhere))
@@ -58,14 +58,14 @@ class GoalRouter:
             return GoalRoute(replica.name, placement.slot)
         if routing.recorder:
             ids = RecordIds(client_id, header.session_epoch, header.seq, episode_id)
-            routing.recorder.decided(ids, placement, replica.name, replica.seen.policy)
-        self._tell(
+            routing.recorder.placed(ids, placement, replica.name, replica.report.policy)
+        self._publish(
             routing_decision(
                 placement,
                 stamp=self._host.stamp(),
                 client_id=client_id,
                 episode_id=episode_id,
-                policy=replica.seen.policy,
+                policy=replica.report.policy,
                 server=replica.name,
             )
         )
@@ -73,6 +73,6 @@ class GoalRouter:
         return GoalRoute(replica.name, placement.slot, flags)
 
     def refusal(self, slot: str, policy: str) -> str:
-        """Return why an answer of that policy reaches no robot; empty when it may."""
+        """Return why a reply of that policy is withheld; empty when it is not."""
         routing = self._host.routing
-        return routing.serving.goal_refusal(slot, policy) if routing else ''
+        return routing.core.goal_refusal(slot, policy) if routing else ''

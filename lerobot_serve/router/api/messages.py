@@ -1,4 +1,4 @@
-"""What the router tells operators, and one reply of several slots for robots. Pure functions."""
+"""Messages of the router to operators, and merged replies to clients. Pure functions."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def routing_decision(
 
 def _why(placement: Placement) -> str:
     if placement.slot == 'prod':
-        return 'there is one slot'
+        return 'single slot'
     below = placement.bucket < (placement.split_percent or 0)
     rule = f'bucket {placement.bucket} is {"" if below else "not "}below {placement.split_percent}'
     if placement.degraded:
@@ -64,7 +64,7 @@ def _why(placement: Placement) -> str:
 
 
 def merge_replies(opened: dict[str, SlotOpening], observation_topic: str) -> OpenSession.Response:
-    """Return one reply that holds in every slot. Raises Refused when there can be none."""
+    """Return one reply that holds in every slot. Raises SessionRefused."""
     replies = {name: each.reply for name, each in opened.items() if each.reply}
     check_same_history(replies)
     first = next(iter(replies.values()))
@@ -75,7 +75,7 @@ def merge_replies(opened: dict[str, SlotOpening], observation_topic: str) -> Ope
             for name, reply in replies.items()
             for warning in reply.warnings
         ),
-        *(f'done without: {e.refused}'[:TEXT_LIMIT] for e in opened.values() if e.refused),
+        *(f'slot not used: {e.refused}'[:TEXT_LIMIT] for e in opened.values() if e.refused),
     ]
     for reply in replies.values():
         first.chunk_size = min(first.chunk_size, reply.chunk_size)
@@ -93,14 +93,14 @@ def merge_replies(opened: dict[str, SlotOpening], observation_topic: str) -> Ope
 
 def merge_action_ranges(replies: list[OpenSession.Response]) -> list[Extension]:
     """
-    Return the extensions of the first reply, with a range of actions that holds in every slot: a
-    policy in another unit is found in whichever slot it is.
+    Return the extensions of the first reply, with an action range that covers every slot: a policy
+    in another unit is detected in any slot.
     """
     others = [each for each in replies[0].extensions if each.key != action_range.KEY]
     united: ActionRange | None = None
     for reply in replies:
         pairs = [(each.key, bytes(each.value)) for each in reply.extensions]
-        # one that cannot be read, or is of other actions, is what the robot does without
+        # a range that is invalid, or of other actions, is left out
         with contextlib.suppress(ValueError):
             found = action_range.find(pairs)
             united = united.union(found) if united and found else united or found
@@ -111,23 +111,24 @@ def merge_action_ranges(replies: list[OpenSession.Response]) -> list[Extension]:
 
 
 def check_same_history(replies: dict[str, OpenSession.Response]) -> None:
-    """Raise Refused when one request cannot serve all slots."""
+    """Raise SessionRefused when the slots need different histories."""
     wanted = {n: (r.observation_steps, r.observation_stride_steps) for n, r in replies.items()}
     if len(set(wanted.values())) > 1:
-        said = ', '.join(
+        listed = ', '.join(
             f'slot {name} {steps} observations {stride} apart'
             for name, (steps, stride) in wanted.items()
         )
         raise SessionRefused(
             Refusal.NOT_READY,
-            f'the slots want different histories: {said}; put policies of one kind into the slots',
+            f'slots need different observation histories: {listed}; load '
+            'policies with the same history',
         )
 
 
 def shadow_divergence(
     comparison: ShadowComparison, action_names: tuple[str, ...], stamp: Any
 ) -> ShadowDivergence:
-    """Return how far the shadow was from what one robot did."""
+    """Return the divergence of the shadow for one request."""
     return ShadowDivergence(
         stamp=stamp,
         client_id=comparison.client_id,
@@ -149,7 +150,7 @@ def shadow_divergence(
 def shadow_summary(
     summary: ShadowStatistics, lacking: str, drops: dict[str, int], stamp: Any
 ) -> ShadowSummary:
-    """Return what was learned of the shadow so far."""
+    """Return the statistics of the shadow."""
     return ShadowSummary(
         stamp=stamp,
         shadow_policy=summary.shadow_policy,

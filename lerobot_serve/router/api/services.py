@@ -1,5 +1,5 @@
 """
-The router's services. The executor's thread; what takes time is handed to the control thread and
+The services of the router. The executor's thread; slow work runs in the thread `control` and is
 awaited.
 """
 
@@ -41,7 +41,7 @@ class ServiceHost(Protocol):
 
     def later(self, routing: RouterRuntime, work: Callable[[], Any]) -> Awaitable[Any]: ...
 
-    def look(self) -> None: ...
+    def poll(self) -> None: ...
 
     def status(self) -> ServerStatus: ...
 
@@ -49,7 +49,7 @@ class ServiceHost(Protocol):
 
 
 class ReplyTopicManager(Protocol):
-    """The robots' reply topics, as ros.replies has them."""
+    """The reply topics of clients, as ros.replies has them."""
 
     def open(self, topic: str) -> None: ...
 
@@ -57,7 +57,7 @@ class ReplyTopicManager(Protocol):
 
 
 class RouterServices:
-    """`read_ask` makes an ask of a request; it raises Refused."""
+    """`read_ask` converts a request; it raises SessionRefused."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class RouterServices:
         self._read_ask, self._observation_topic = read_ask, observation_topic
         # reply topics of sessions that are being opened
         self._opening: list[str] = []
-        # no topic may be opened between seeing what is needed and closing the others
+        # no topic may be opened while unused ones are closed
         self._keeping = threading.Lock()
 
     def table(self) -> tuple[tuple[type, str, Callable[..., Any], bool], ...]:
@@ -115,10 +115,10 @@ class RouterServices:
         return SessionRefused(Refusal.NOT_READY, f'not ready: {self._host.standing[1]}')
 
     def _open(self, routing: RouterRuntime, ask: SessionRequest) -> OpenSession.Response:
-        """Control thread. Raises Refused."""
+        """Open a session. Thread `control`. Raises SessionRefused."""
         if not routing.is_open:
             raise self._not_ready(routing)
-        opened = routing.serving.control.open(ask)
+        opened = routing.core.control.open(ask)
         try:
             return merge_replies(opened, self._observation_topic)
         except SessionRefused:
@@ -146,7 +146,7 @@ class RouterServices:
         if routing is None:
             response.text = NOT_CONFIGURED
             return response
-        reset = partial(routing.serving.control.reset, request)
+        reset = partial(routing.core.control.reset, request)
         try:
             texts = await self._host.later(routing, reset)
         except SessionRefused as refused:
@@ -155,16 +155,16 @@ class RouterServices:
         return response
 
     def keep_replies(self) -> None:
-        """Close reply topics that nobody needs."""
+        """Close reply topics without a session."""
         routing = self._host.routing
         with self._keeping:
-            robots = routing.serving.dispatcher.robots if routing else ()
-            self._replies.retain({*self._opening, *(robot.ask.reply_topic for robot in robots)})
+            robots = routing.core.dispatcher.robots if routing else ()
+            self._replies.keep({*self._opening, *(robot.ask.reply_topic for robot in robots)})
 
     def get_status(self, _: GetStatus.Request, response: GetStatus.Response) -> GetStatus.Response:
         routing = self._host.routing
         response.status = self._host.status()
-        return reports.fill_status_reply(response, routing.serving if routing else None)
+        return reports.fill_status_reply(response, routing.core if routing else None)
 
     def control_slot(
         self, request: ControlSlot.Request, response: ControlSlot.Response
@@ -174,7 +174,7 @@ class RouterServices:
             if routing is None:
                 raise SlotCommandRejected(NOT_CONFIGURED)
             text = run_slot_command(
-                routing.serving,
+                routing.core,
                 request.command,
                 request.slot,
                 request.reason,
@@ -185,7 +185,7 @@ class RouterServices:
         else:
             response.done, response.text = True, text[:1024]
             self._host.warn(f'{text} (an operator: {request.reason or "no reason given"})')
-            self._host.look()
+            self._host.poll()
         return response
 
     def report_outcome(
@@ -196,8 +196,8 @@ class RouterServices:
         return response
 
     def on_outcome(self, message: EpisodeOutcome) -> str:
-        """Note how an episode ended; return why that does not count."""
+        """Record an outcome; return why it is rejected."""
         routing = self._host.routing
         if routing is None:
             return NOT_CONFIGURED
-        return routing.serving.outcome(message.episode_id, message.outcome)
+        return routing.core.record_outcome(message.episode_id, message.outcome)

@@ -1,4 +1,4 @@
-"""An operator's word on a slot or on the canary: ControlSlot. The executor thread."""
+"""Run ControlSlot commands of operators on a slot or the canary. The executor thread."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ CANARY_COMMANDS = {
 
 
 class SlotCommandRejected(Exception):
-    """What was asked for cannot be done; says why and what to do."""
+    """A command that cannot be run; the text says why and what to do."""
 
 
 def run_slot_command(
-    serving: RouterCore, command: int, slot_name: str, reason: str, *, at_once: bool = False
+    core: RouterCore, command: int, slot_name: str, reason: str, *, at_once: bool = False
 ) -> str:
     """
-    Do it and return what was done, in words. Raises NotDone.
+    Run a command and return its effect. Raises SlotCommandRejected.
 
-    What keeps a policy from robots always acts; what lets one drive is refused where it cannot be
-    made durable.
+    A command that withholds a policy always takes effect; one that admits a policy is rejected
+    where it cannot be made durable.
     """
     reason = reason or 'no reason given'
     if at_once and command not in (DRAIN, CANARY_ROLLBACK):
@@ -41,76 +41,70 @@ def run_slot_command(
         )
     try:
         if command in CANARY_COMMANDS:
-            text = _of_canary(serving, command, slot_name, reason, at_once)
+            text = _of_canary(core, command, slot_name, reason, at_once)
         else:
-            text = _of_slot(serving, command, slot_name, reason, at_once)
+            text = _of_slot(core, command, slot_name, reason, at_once)
     except (CanaryCommandRejected, NotDurable) as error:
         raise SlotCommandRejected(str(error)) from error
-    problem = serving.writer.text
+    problem = core.writer.text
     if problem:
-        text += f'; NOT DURABLE, a router that starts again does not know it: {problem}'
+        text += f'; NOT DURABLE, lost at restart: {problem}'
     return text
 
 
-def _of_canary(
-    serving: RouterCore, command: int, slot_name: str, reason: str, at_once: bool
-) -> str:
+def _of_canary(core: RouterCore, command: int, slot_name: str, reason: str, at_once: bool) -> str:
     if slot_name:
-        raise SlotCommandRejected('slot is for slots; leave it empty for the canary')
-    return serving.run_canary_command(CANARY_COMMANDS[command], reason, at_once=at_once)
+        raise SlotCommandRejected('slot must be empty for canary commands')
+    return core.run_canary_command(CANARY_COMMANDS[command], reason, at_once=at_once)
 
 
-def _of_slot(serving: RouterCore, command: int, slot_name: str, reason: str, at_once: bool) -> str:
+def _of_slot(core: RouterCore, command: int, slot_name: str, reason: str, at_once: bool) -> str:
     if command not in (DRAIN, *SLOT_COMMANDS):
         known = ', '.join(map(str, [DRAIN, *SLOT_COMMANDS, *CANARY_COMMANDS]))
-        raise SlotCommandRejected(
-            f'there is no command {command}; there are {known} (see ControlSlot)'
-        )
-    slot = serving.slots.get(slot_name)
+        raise SlotCommandRejected(f'unknown command {command}; allowed: {known} (see ControlSlot)')
+    slot = core.slots.get(slot_name)
     if slot is None:
-        raise SlotCommandRejected(
-            f'there is no slot {slot_name!r}; there are {", ".join(serving.slots)}'
-        )
+        raise SlotCommandRejected(f'unknown slot {slot_name!r}; allowed: {", ".join(core.slots)}')
     if command == DRAIN:
-        return _drain(serving, slot, reason, at_once)
-    return SLOT_COMMANDS[command](serving, slot)
+        return _drain(core, slot, reason, at_once)
+    return SLOT_COMMANDS[command](core, slot)
 
 
-def _drain(serving: RouterCore, slot: Slot, reason: str, at_once: bool) -> str:
-    serving.intent.drain(slot, reason, at_once=at_once)
-    left = serving.parameters.leave_within_s
+def _drain(core: RouterCore, slot: Slot, reason: str, at_once: bool) -> str:
+    core.intent.drain(slot, reason, at_once=at_once)
+    left = core.parameters.leave_within_s
     leave = 'with their next request' if at_once else f'at their end, within {left:g} s'
     text = f'slot {slot.name} gets no new episodes; running ones leave {leave}'
-    if not any(serving.shares().values()):
-        text += '; no other slot may have any: robots that begin one are refused'
+    if not any(core.shares().values()):
+        text += '; no other slot is eligible: new episodes are refused'
     return text
 
 
-def _restore(serving: RouterCore, slot: Slot) -> str:
-    serving.intent.end_drain(slot)
-    with serving.dispatcher.lock:
-        slot.health.restore()
+def _restore(core: RouterCore, slot: Slot) -> str:
+    core.intent.end_drain(slot)
+    with core.dispatcher.lock:
+        slot.health.mark_healthy()
         for replica in slot:
-            replica.health.restore()
+            replica.health.mark_healthy()
     if slot.text:
-        return f'slot {slot.name} is drained no more, but takes no episodes: {slot.text}'
+        return f'slot {slot.name} reset; still not eligible: {slot.text}'
     return f'slot {slot.name} gets episodes again'
 
 
-def _probe(serving: RouterCore, slot: Slot) -> str:
-    with serving.dispatcher.lock:
+def _probe(core: RouterCore, slot: Slot) -> str:
+    with core.dispatcher.lock:
         healths = (slot.health, *(replica.health for replica in slot))
         failing = [health for health in healths if health.state is HealthState.UNHEALTHY]
         for health in failing:
             health.probe_now()
     if not failing:
         why = slot.text or 'it is healthy'
-        raise SlotCommandRejected(f'there is nothing to probe in slot {slot.name}: {why}')
-    return f'a copy of the next request goes to slot {slot.name}, its answer to no robot'
+        raise SlotCommandRejected(f'nothing to probe in slot {slot.name}: {why}')
+    return f'probe of slot {slot.name}: the next request is copied to it, the reply discarded'
 
 
-def _lift(serving: RouterCore, slot: Slot) -> str:
-    lifted = serving.intent.lift(slot)
+def _lift(core: RouterCore, slot: Slot) -> str:
+    lifted = core.intent.lift(slot)
     if not lifted:
         raise SlotCommandRejected(
             f'no verdict bars slot {slot.name} ({slot.policy or "no policy yet"})'

@@ -1,8 +1,8 @@
 """
-The canary: looks at what was seen of both slots and says which share the candidate gets.
+The canary: decide the candidate's share of new episodes from the facts of both slots.
 
-It promotes step by step, holds when undecided or when something was not seen, rolls back at once
-when a guard trips or the candidate is shown to be worse, and says why. It never reads a clock.
+It promotes step by step, holds when undecided or without data, rolls back at once when a guard
+trips or the candidate is shown to be worse, and gives its reason. It never reads a clock.
 Owned by the executor thread.
 """
 
@@ -31,12 +31,12 @@ from lerobot_serve.router.canary.record import (
 )
 from lerobot_serve.router.canary.states import CanaryPhase, CanaryTrigger, ON_TRIAL, TRANSITIONS
 
-# nobody knows what happened between two looks that are further apart
+# a longer gap between two updates does not count as time at the step
 MAX_UPDATE_GAP_NS = 60 * 10**9
 
 
 class CanaryCommandRejected(ValueError):
-    """An operator's word that cannot be followed now; says why and what to do."""
+    """A command that is not possible now; the text says why and what to do."""
 
 
 class Canary:
@@ -54,9 +54,9 @@ class Canary:
         self._new: list[CanaryEvent] = []
         self._seen_ns: int | None = None
         self._reset_observations()
-        self.text = 'no canary: there is no plan'
+        self.text = 'no canary: canary.plan is empty'
         if plan:
-            self._on(CanaryTrigger.START, 'began', f'plan {plan.text}; {self.terms.text}')
+            self._transition(CanaryTrigger.START, 'began', f'plan {plan.text}; {self.terms.text}')
 
     @property
     def state(self) -> CanaryPhase:
@@ -83,11 +83,11 @@ class Canary:
 
     @property
     def history(self) -> tuple[CanaryEvent, ...]:
-        """The latest happenings, oldest first."""
+        """The latest events, oldest first."""
         return tuple(self.record.history)
 
-    def look(self, now_ns: int, facts: Facts) -> tuple[CanaryEvent, ...]:
-        """Take what was seen by now and decide; return what happened."""
+    def update(self, now_ns: int, facts: Facts) -> tuple[CanaryEvent, ...]:
+        """Update with new facts and decide; return the events."""
         self._new = []
         if self.state is CanaryPhase.OFF:
             return ()
@@ -109,16 +109,16 @@ class Canary:
         return self.record.trial.open
 
     def change_plan(self, plan: CanaryPlan | None, terms: Terms) -> None:
-        """Take another plan and other terms; what is new begins at 0."""
+        """Change plan and terms; a changed canary restarts with all counts at 0."""
         if (plan, terms) == (self.plan, self.terms):
             return
         self.plan, self.terms = plan, terms
         if plan is None:
             if self.state is not CanaryPhase.OFF:
-                self._on(CanaryTrigger.STOP, 'stopped', 'the plan was taken away')
+                self._transition(CanaryTrigger.STOP, 'stopped', 'the plan was removed')
             return
         event = CanaryTrigger.START if self.state is CanaryPhase.OFF else CanaryTrigger.RESTART
-        self._restart(event, f'plan and terms are now: {plan.text}; {terms.text}')
+        self._restart(event, f'new plan: {plan.text}; {terms.text}')
 
     # an operator's word
 
@@ -129,7 +129,7 @@ class Canary:
     def resume(self, reason: str) -> str:
         """Go on; a canary that was rolled back begins anew. Raises NotAllowed."""
         if self.state is CanaryPhase.ROLLED_BACK:
-            self._allow(CanaryTrigger.RESUME, 'resume')
+            self._check_allowed(CanaryTrigger.RESUME, 'resume')
             self._restart(CanaryTrigger.RESUME, f'by an operator: {_reason(reason)}')
             return self.text
         return self._operator_command(CanaryTrigger.RESUME, 'resumed', reason)
@@ -140,18 +140,18 @@ class Canary:
 
     def promote(self, reason: str) -> str:
         """Go to the next step without waiting for the comparison. Raises NotAllowed."""
-        self._allow(CanaryTrigger.FINISH, 'promote')
+        self._check_allowed(CanaryTrigger.FINISH, 'promote')
         if self._promotion_blocker:
             raise CanaryCommandRejected(f'not promoted: {self._promotion_blocker}')
         self._advance(f'by an operator: {_reason(reason)}')
         return self.text
 
     def _operator_command(self, event: CanaryTrigger, what: str, reason: str) -> str:
-        self._allow(event, event.name.lower().replace('_', ' '))
-        self._on(event, what, f'by an operator: {_reason(reason)}')
+        self._check_allowed(event, event.name.lower().replace('_', ' '))
+        self._transition(event, what, f'by an operator: {_reason(reason)}')
         return self.text
 
-    def _allow(self, event: CanaryTrigger, what: str) -> None:
+    def _check_allowed(self, event: CanaryTrigger, what: str) -> None:
         if (self.state, event) not in TRANSITIONS:
             raise CanaryCommandRejected(
                 f'cannot {what} a canary that is {self.state.value.replace("_", " ")}: {self.text}'
@@ -175,13 +175,13 @@ class Canary:
             if not memory['plan']:
                 return ''
             if (memory['plan'], memory['terms']) != (self.plan.text, self.terms.text):
-                return f'the canary begins anew: it had another plan ({memory["plan"]})'
+                return f'saved canary state discarded: different plan ({memory["plan"]})'
             record = from_json(memory, len(self.plan.trials), self.terms)
         except (ValueError, KeyError, TypeError) as error:
-            return f'the canary begins anew: what it remembered makes no sense ({error!r})'
+            return f'saved canary state discarded: invalid ({error!r})'
         self.record, self._seen_ns = record, None
         self._reset_observations()
-        self._say(record.why)
+        self._set_text(record.why)
         return ''
 
     # one look
@@ -212,19 +212,19 @@ class Canary:
     def _wait(self, facts: Facts) -> None:
         reason = self._not_ready(facts)
         if reason:
-            self._say(reason)
+            self._set_text(reason)
             return
-        self._on(CanaryTrigger.READY, 'started', status_text.step_text(self.plan, 0))
+        self._transition(CanaryTrigger.READY, 'started', status_text.step_text(self.plan, 0))
 
     def _judge(self, facts: Facts) -> None:
         record, trials = self.record, len(self.plan.trials)
-        if record.comparison.look(record.trial, self.terms):
-            self._tell('passed', status_text.passed_text(facts, self.terms))
+        if record.comparison.update(record.trial, self.terms):
+            self._append_event('passed', status_text.passed_text(facts, self.terms))
         guard = self._unhealthy_reason(facts) or rollback_reason(facts, record.alarms, self.limits)
         if guard:
-            self._on(CanaryTrigger.ROLL_BACK, 'rolled_back', guard)
+            self._transition(CanaryTrigger.ROLL_BACK, 'rolled_back', guard)
         elif record.comparison.is_worse(self.terms, trials):
-            self._on(
+            self._transition(
                 CanaryTrigger.ROLL_BACK, 'rolled_back', status_text.worse_text(facts, self.terms)
             )
         elif self.state is CanaryPhase.PAUSED:
@@ -265,12 +265,12 @@ class Canary:
 
     def _keep_share(self, state: CanaryPhase, why: str) -> None:
         if state is not self.state:
-            self._on(
+            self._transition(
                 CanaryTrigger.HOLD if state is CanaryPhase.HELD else CanaryTrigger.CONTINUE,
                 state.value,
                 why,
             )
-        self._say(why)
+        self._set_text(why)
 
     def _step_is_over(self, facts: Facts) -> bool:
         least = self.plan.steps[self.step]
@@ -290,7 +290,7 @@ class Canary:
         to = (
             'all new episodes to the candidate' if last else status_text.step_text(self.plan, step)
         )
-        self._on(
+        self._transition(
             CanaryTrigger.FINISH if last else CanaryTrigger.ADVANCE, 'promoted', f'{to}; {why}'
         )
 
@@ -299,27 +299,27 @@ class Canary:
         record.begin_step(0, self.terms)
         record.comparison.passed = False
         self._reset_observations()
-        self._on(event, 'anew', f'from 0, {why}')
+        self._transition(event, 'anew', f'counts reset; {why}')
 
     def _reset_observations(self) -> None:
         # the candidate was healthy in this life; and what an operator must not override
         self._was_healthy = False
-        self._promotion_blocker = 'nothing was seen of the slots yet'
+        self._promotion_blocker = 'no data of the slots yet'
 
-    def _on(self, event: CanaryTrigger, what: str, why: str) -> None:
+    def _transition(self, event: CanaryTrigger, what: str, why: str) -> None:
         """Take an event. Raises KeyError, with nothing changed, when it cannot happen here."""
         self.record.state = TRANSITIONS[self.state, event]
-        self._say(why)
-        self._tell(what, why)
+        self._set_text(why)
+        self._append_event(what, why)
 
-    def _say(self, why: str) -> None:
+    def _set_text(self, why: str) -> None:
         self.record.why = why[:TEXT_LIMIT]
         self.text = f'{self.state.value.replace("_", " ")}: {self.record.why}'
 
-    def _tell(self, what: str, why: str) -> None:
-        happening = CanaryEvent(what, why[:TEXT_LIMIT])
-        self.record.history.append(happening)
-        self._new.append(happening)
+    def _append_event(self, what: str, why: str) -> None:
+        event = CanaryEvent(what, why[:TEXT_LIMIT])
+        self.record.history.append(event)
+        self._new.append(event)
 
 
 def _reason(reason: str) -> str:

@@ -1,5 +1,5 @@
 """
-The comparison of one step, which remembers what it has once shown.
+The comparison of one step; a result once shown is kept.
 
 Each step compares only the episodes that begin in it: a candidate that has become bad is not
 carried by its past. Owned by the executor thread.
@@ -23,7 +23,7 @@ class StepComparison:
     # that the champion's episodes are aborted more often
     aborted: float = 0.0
 
-    def look(self, trial: StepTrial, terms: Terms) -> bool:
+    def update(self, trial: StepTrial, terms: Terms) -> bool:
         """Weigh the outcomes; return True when the candidate passes now for the first time."""
         not_worse, worse, aborted = trial.evidence
         self.not_worse, self.worse = max(self.not_worse, not_worse), max(self.worse, worse)

@@ -1,6 +1,5 @@
 """
-The canary at work: what the slots did goes in, the split and verdicts come out. The executor
-thread.
+Run the canary on a router: slot facts in, split and verdicts out. The executor thread.
 
 Slot b is the candidate, slot a the champion. While the canary goes on the split is its own; before
 and after it is the operator's. What it decides goes into the store in one transaction: state,
@@ -38,7 +37,7 @@ PHASE_CODES = {
     CanaryPhase.PROMOTED: CanaryState.PROMOTED,
     CanaryPhase.ROLLED_BACK: CanaryState.ROLLED_BACK,
 }
-# happenings that nobody has to look into
+# events that need no attention
 ROUTINE_EVENTS = ('began', 'started', 'passed', 'promoted')
 LOG10_E = 0.4342944819032518
 
@@ -70,7 +69,7 @@ class CanaryController:
         self._share: int | None = None
         self._saved_ns: int | None = None
         self._pending: tuple[CanaryEvent, ...] = ()
-        self.happened: Callable[[CanaryEvent, int | None], None] = lambda happening, share: None
+        self.on_event: Callable[[CanaryEvent, int | None], None] = lambda event, share: None
         self._restore()
 
     def _restore(self) -> None:
@@ -87,34 +86,34 @@ class CanaryController:
         if self._slot:
             self._slot.is_on_trial = self.canary.state in ON_TRIAL
 
-    def look(self, now_ns: int, facts: Facts) -> bool:
-        """Look at the facts and act on them; return whether anything happened."""
-        happenings = (*self._pending, *self.canary.look(now_ns, facts))
+    def update(self, now_ns: int, facts: Facts) -> bool:
+        """Update the canary and apply its events; return whether there were any."""
+        events = (*self._pending, *self.canary.update(now_ns, facts))
         self._pending = ()
-        self._follow(now_ns, happenings, at_once=self._rollback_now)
-        return bool(happenings)
+        self._apply(now_ns, events, at_once=self._rollback_now)
+        return bool(events)
 
-    def _follow(self, now_ns: int, happenings: tuple[CanaryEvent, ...], *, at_once: bool) -> None:
+    def _apply(self, now_ns: int, events: tuple[CanaryEvent, ...], *, at_once: bool) -> None:
         share, before = self.canary.share_percent, self._share
         with self._intent.canary_transaction():
             # first of all: what is barred gets no episode from now on
-            for happening in happenings:
-                self._decide(happening, at_once=at_once)
+            for event in events:
+                self._record_verdict(event, at_once=at_once)
             if share is not None and share != before:
                 self._set_split(100 - share)
             self._share = share
             self._update_slot()
-            self._save(now_ns, is_decision=bool(happenings))
-        for happening in happenings:
-            say = self._inform if happening.what in ROUTINE_EVENTS else self._warn
-            say(f'canary {happening.what}: {happening.why}')
-            self.happened(happening, share)
+            self._save(now_ns, is_decision=bool(events))
+        for event in events:
+            log = self._inform if event.what in ROUTINE_EVENTS else self._warn
+            log(f'canary {event.what}: {event.why}')
+            self.on_event(event, share)
 
-    def _decide(self, happening: CanaryEvent, *, at_once: bool) -> None:
+    def _record_verdict(self, event: CanaryEvent, *, at_once: bool) -> None:
         policy = self.canary.record.policies['candidate']
-        if happening.what == 'rolled_back' and self._slot:
-            self._intent.bar(self._slot, policy, happening.why, at_once=at_once)
-        elif self.canary.state is CanaryPhase.PROMOTED and happening.what == 'promoted':
+        if event.what == 'rolled_back' and self._slot:
+            self._intent.bar(self._slot, policy, event.why, at_once=at_once)
+        elif self.canary.state is CanaryPhase.PROMOTED and event.what == 'promoted':
             self._intent.promote(policy)
 
     def _save(self, now_ns: int, *, is_decision: bool) -> None:
@@ -140,7 +139,7 @@ class CanaryController:
         if new != old and not self.canary.is_over:
             raise ParameterError(
                 f"split_percent stays {old}: it is the canary's ({self.canary.text}); take its "
-                'plan away (canary.plan: []), or promote it or roll it back with control_slot'
+                'plan away (canary.plan: []), or promote or roll back with control_slot'
             )
 
     def control(self, word: str, reason: str, now_ns: int, *, at_once: bool = False) -> str:
@@ -150,7 +149,7 @@ class CanaryController:
         """
         if self.canary.state is CanaryPhase.OFF:
             raise CanaryCommandRejected(
-                'there is no canary; give it a plan with the parameter canary.plan'
+                'no canary: canary.plan is empty; set the parameter canary.plan'
             )
         if word == 'resume' and self.canary.state is CanaryPhase.ROLLED_BACK and self._slot:
             self._intent.lift(self._slot, self.canary.record.policies['candidate'])
@@ -158,7 +157,7 @@ class CanaryController:
             raise CanaryCommandRejected(f'not promoted: {self._slot.bar.text}; {LIFT_HINT}')
         text = getattr(self.canary, word)(reason)
         at_once = at_once or (word == 'rollback' and self._rollback_now)
-        self._follow(now_ns, self.canary.history[-1:], at_once=at_once)
+        self._apply(now_ns, self.canary.history[-1:], at_once=at_once)
         return text
 
     def report(self, stamp: Any) -> CanaryState:
@@ -207,20 +206,20 @@ class CanaryController:
 
 
 def arm_events(events: Sequence[EpisodeTransition]) -> tuple[EpisodeEvent, ...]:
-    """Return what the tally noted of episodes, by the arm in which they began."""
+    """Return what the stats noted of episodes, by the arm in which they began."""
     return tuple(EpisodeEvent(name, what, ARM_OF_SLOT[slot]) for name, what, slot in events)
 
 
-def slot_facts(slot: Slot, tally: SlotCounters) -> SlotFacts:
+def slot_facts(slot: Slot, stats: SlotCounters) -> SlotFacts:
     """Return what was seen of a slot since the start; under the dispatcher's lock."""
     return SlotFacts(
-        answers=tally.answers + tally.failed.total(),
-        failed_replies=tally.failed.total(),
-        commands=tally.commands,
-        fallbacks=tally.fallbacks,
-        trips=tally.trips,
-        latency_ms_p95=tally.latency.percentile_ms(95),
-        oldest_age_s=tally.oldest_age_s,
+        answers=stats.answers + stats.failed.total(),
+        failed_replies=stats.failed.total(),
+        commands=stats.commands,
+        fallbacks=stats.fallbacks,
+        trips=stats.trips,
+        latency_ms_p95=stats.latency.percentile_ms(95),
+        oldest_age_s=stats.oldest_age_s,
         healthy=slot.is_healthy,
         health_text=slot.text,
         policy=slot.policy,

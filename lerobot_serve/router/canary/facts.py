@@ -1,5 +1,5 @@
 """
-What was seen of both slots, and how much of it since a step of the canary began.
+The facts of both slots, and their growth since a step of the canary began.
 
 Counters only grow while the process that counts runs; after its restart they begin at 0. So only
 their growth is used. Episodes come one by one, as events. Owned by the executor thread.

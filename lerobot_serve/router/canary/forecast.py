@@ -1,4 +1,4 @@
-"""About how many more episodes until a comparison is decided. Pure functions."""
+"""Forecast the episodes until a comparison is decided. Pure functions."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """
-What rolls a canary back at once, and what holds it because it was not seen. Pure functions.
+Guards that roll a canary back at once, and missing data that holds it. Pure functions.
 
 Shares of answers and commands have an alarm each (see alarms): it sounds when the share is now
 above its bound, however long the step was good before. The bound is the limit, or twice the
@@ -93,7 +93,7 @@ GUARDED_SHARES = (
         'answers',
         'failed_replies_percent',
         'minimum_answers',
-        'answers of the candidate failed',
+        'requests of the candidate failed',
         single=True,
     ),
     GuardedShare(
@@ -162,7 +162,7 @@ def promotion_blocker(facts: Facts) -> str:
     if reason or policy != facts.champion.policy:
         return reason
     # a verdict on the candidate would bar both slots
-    return f'both slots serve {policy}; load the candidate into its slot, or take the plan away'
+    return f'both slots serve {policy}; load the candidate into its slot, or clear canary.plan'
 
 
 def missing_data(facts: Facts, limits: GuardLimits) -> str:
@@ -206,9 +206,8 @@ def _slow(candidate: SlotFacts, champion: SlotFacts, limits: GuardLimits) -> str
     if candidate.latency_ms_p95 <= bound_ms:
         return ''
     return (
-        f'the candidate is slow: 95 % of its answers within {candidate.latency_ms_p95:.0f} ms, '
-        f'those of the champion within {champion.latency_ms_p95:.0f} ms; limit {bound_ms:.0f} ms, '
-        f'{limit:g} times as long'
+        f'candidate latency p95 {candidate.latency_ms_p95:.0f} ms, champion '
+        f'{champion.latency_ms_p95:.0f} ms; limit {bound_ms:.0f} ms ({limit:g}x)'
     )
 
 
@@ -224,8 +223,8 @@ def _diverges(facts: Facts, limit: float) -> str:
     ):
         return ''
     return (
-        f'the candidate acts otherwise than the champion: {facts.divergence:.2g} of its spreads '
-        f'apart over {facts.divergence_samples} observations, limit {limit:g}'
+        f'divergence {facts.divergence:.2g} spreads (limit {limit:g}) over '
+        f'{facts.divergence_samples} observations'
     )
 
 
@@ -233,8 +232,8 @@ def _few_reported(facts: Facts) -> str:
     for name, slot in (('candidate', facts.candidate), ('champion', facts.champion)):
         if slot.reported < MIN_OUTCOMES:
             return (
-                f'only {slot.reported} of {slot.arm.begun} episodes of the {name} in this step '
-                f'have a verdict, {MIN_OUTCOMES} are needed. Publish an EpisodeOutcome with '
+                f'{slot.reported} of {slot.arm.begun} episodes of the {name} in this step have an '
+                f'outcome, {MIN_OUTCOMES} are needed. Publish an EpisodeOutcome with '
                 'SUCCESS or FAILURE for each episode'
             )
     return ''
@@ -245,12 +244,12 @@ def _few_answers(facts: Facts, limits: GuardLimits) -> str:
         return ''
     if facts.candidate.answers < limits.minimum_answers:
         return (
-            f'only {facts.candidate.answers} answers of the candidate in this step, '
-            f'{limits.minimum_answers} are needed'
+            f'too few replies of the candidate in this step: {facts.candidate.answers} of '
+            f'{limits.minimum_answers}'
         )
     for name, slot in (('candidate', facts.candidate), ('champion', facts.champion)):
         if limits.latency_ratio and not _timed(slot, limits):
-            return f'too few answers of the {name} to tell its latency ({slot.answers})'
+            return f'too few replies of the {name} to measure its latency ({slot.answers})'
     return ''
 
 
@@ -260,10 +259,10 @@ def _few_commands(candidate: SlotFacts, limits: GuardLimits) -> str:
     if candidate.commands >= limits.minimum_commands:
         return ''
     return (
-        f'only {candidate.commands} commands of robots with the candidate were seen in this step, '
-        f'{limits.minimum_commands} are needed to tell how often the cage and the ladder act. '
-        'Executed actions travel with the requests of robots: if the number stays low, robots of '
-        'the candidate send none (extension lerobot_serve.executed); limits of 0 % do without'
+        f'too few commands of the candidate in this step: {candidate.commands} of '
+        f'{limits.minimum_commands}. Robots report executed actions with their requests '
+        '(extension lerobot_serve.executed); if the number stays low, they send none. '
+        'Limits of 0 % switch this guard off'
     )
 
 
@@ -274,6 +273,6 @@ def _few_divergences(facts: Facts, limit: float) -> str:
     if not limit or enough:
         return ''
     return (
-        f'the divergence was measured on {facts.divergence_samples} observations only, '
-        f'{MIN_DIVERGENCE_SAMPLES} are needed: is a shadow running? A limit of 0 does without'
+        f'too few observations with a divergence: {facts.divergence_samples} of '
+        f'{MIN_DIVERGENCE_SAMPLES}; check that a shadow runs. A limit of 0 switches this guard off'
     )

@@ -1,5 +1,5 @@
 """
-What was agreed before the first episode: the steps of a canary, and how sure it has to be.
+The plan of a canary, fixed before the first episode: its steps and error bounds.
 
 Plain data, checked when it is made.
 """

@@ -1,4 +1,4 @@
-"""What a canary knows, as data that survives a restart."""
+"""The state of a canary as data that survives a restart."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a canary tells a person. Pure functions."""
+"""Status texts of a canary for people. Pure functions."""
 
 from __future__ import annotations
 
@@ -91,28 +91,28 @@ def _lost(facts: Facts) -> str:
     if not parts:
         return ''
     return (
-        f'Episodes without a verdict: {", ".join(parts)}. Each counts against the candidate; '
+        f'Episodes without an outcome: {", ".join(parts)}. Each counts against the candidate; '
         'publish an EpisodeOutcome for every episode'
     )
 
 
 def _forecast(plan: CanaryPlan, step: int, facts: Facts, terms: Terms, trial: StepTrial) -> str:
     if min(facts.candidate.reported, facts.champion.reported) < MIN_FORECAST_EPISODES:
-        return 'Too few episodes to say how many more are needed'
+        return 'Too few episodes for a forecast'
     percent = plan.steps[step].share_percent
     forecast = episodes_to_decide(
         trial, share_percent=percent, terms=terms, trials=len(plan.trials)
     )
     if forecast is None:
         return (
-            f'If the rates stay so, {MAX_FORECAST_EPISODES} more episodes of the candidate will not '
-            f'decide it with a margin of {_points(terms.margin)}: promote or roll back by hand'
+            f'At the present rates {MAX_FORECAST_EPISODES} more episodes of the candidate will '
+            f'not decide it with a margin of {_points(terms.margin)}: promote or roll back by hand'
         )
     what = 'promoted' if forecast.promoted else 'rolled back'
     return (
         f'About {_about(forecast.episodes)} more episodes of the candidate '
-        f'({_about(forecast.episodes * 100 / percent)} of both) until it is {what}, if the rates '
-        'stay so'
+        f'({_about(forecast.episodes * 100 / percent)} of both) until it is {what}, at the '
+        'present rates'
     )
 
 
@@ -120,7 +120,7 @@ def _rate(slot: SlotFacts) -> str:
     arm = slot.arm
     ended = slot.reported + arm.aborted
     if not ended:
-        return 'without an outcome'
+        return 'no outcome'
     aborted = f' ({arm.aborted} aborted)' if arm.aborted else ''
     return f'{percentage(arm.success, ended):.0f} % of {ended}{aborted}'
 

@@ -1,9 +1,9 @@
 """
-The data path: each request to a replica, the first answer to its robot.
+Route each request to a replica and relay the first reply.
 
-The thread `intake` calls `on_request`, `answers` calls `on_answer`, `alarm` calls `on_timer`. All
-thinking is under one lock and takes microseconds; what follows from it is done behind it, so that
-the publishing of one thread never waits for that of another.
+The thread `intake` calls `on_request`, `answers` calls `on_answer`, `alarm` calls `on_timer`.
+Decisions take microseconds and are made under one lock; the calls that follow are deferred until
+the lock is released, so that one thread never waits for the publishing of another.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ from lerobot_serve.wire.execution_report import ExecutionReport, find_execution_
 from lerobot_serve.wire.header import read_envelope, with_flags
 from lerobot_serve.wire.schema import Flag, Status
 
-# the replica is well, it only has no such session; another one has
+# the replica is healthy, but has no such session
 SESSION_LOST_STATUSES = (Status.NO_SESSION, Status.DRAINING)
-# the robot's own mistake, or that of the queue: no policy is to blame
+# faults of the request or of the queue, not of the policy
 REQUEST_FAULT_STATUSES = (Status.BAD_OBSERVATION, Status.TOO_LATE)
 
 
 class Dispatcher:
-    """See the module. `lock` guards everything that it was given."""
+    """See the module. `lock` guards all constructor arguments."""
 
     def __init__(
         self,
@@ -63,19 +63,19 @@ class Dispatcher:
         robots: ClientSessions,
         sticky: PlacementTable,
         rules: DispatchRules,
-        outside: Transport,
-        tally: SlotStats,
+        transport: Transport,
+        stats: SlotStats,
         drops: DropCounters,
     ) -> None:
         self.lock = threading.Lock()
         self.slots, self.robots = slots, robots
-        self.flights = InFlightRequests()
-        self._episode_placement = EpisodePlacement(slots, sticky, tally)
-        self.asking = RequestForwarder(
-            slots, self._episode_placement, self.flights, outside, tally, drops, rules
+        self.in_flight = InFlightRequests()
+        self._episode_placement = EpisodePlacement(slots, sticky, stats)
+        self.forwarder = RequestForwarder(
+            slots, self._episode_placement, self.in_flight, transport, stats, drops, rules
         )
         self._replicas = {replica.name: replica for slot in slots.values() for replica in slot}
-        self._outside, self._tally, self._drops = outside, tally, drops
+        self._transport, self._stats, self._drops = transport, stats, drops
         self._timer_ns: int | None = None
         self.hedges_won = 0
 
@@ -89,7 +89,7 @@ class Dispatcher:
         except Malformed as error:
             self._drops.add(error.reason)
             return
-        acts: DeferredCalls = []
+        deferred: DeferredCalls = []
         with self.lock:
             robot = self.robots.find(client_id, header.session_epoch)
             if robot is None:
@@ -98,72 +98,76 @@ class Dispatcher:
             robot.heard_ns = now_ns
             self._note_executed(robot, executed)
             flight = InFlightRequest(robot, header, episode_id, raw, now_ns)
-            self._place_and_send(flight, acts, now_ns)
-            self._schedule_timer(acts)
-        run_deferred(acts)
-        self._outside.asked(robot, raw, header, executed)
+            self._place_and_send(flight, deferred, now_ns)
+            self._schedule_timer(deferred)
+        run_deferred(deferred)
+        self._transport.on_requested(robot, raw, header, executed)
 
     def _note_executed(self, robot: ClientSession, executed: ExecutionReport | None) -> None:
-        """What was executed since the last request belongs to the last request's episode."""
+        """Count executed actions for the episode of the previous request."""
         if executed and robot.executed and robot.slot:
-            self._tally.executed(robot.slot, robot.executed, executed)
+            self._stats.record_executed(robot.slot, robot.executed, executed)
         robot.executed = executed or robot.executed
 
-    def _place_and_send(self, flight: InFlightRequest, acts: DeferredCalls, now_ns: int) -> None:
+    def _place_and_send(
+        self, flight: InFlightRequest, deferred: DeferredCalls, now_ns: int
+    ) -> None:
         robot = flight.robot
-        superseded = self.flights.begin(flight)
+        superseded = self.in_flight.begin(flight)
         request_id = f'{robot.ask.client_id}:{robot.ask.session_epoch}:{flight.seq}'
-        split_percent = self.asking.rules.split_percent
+        split_percent = self.forwarder.rules.split_percent
         try:
             placement = self._episode_placement.place(flight, request_id, split_percent)
         except NoSlotAvailable as nowhere:
-            # a slot that is probed meanwhile may answer later
-            self.asking.send_probes(flight, acts, now_ns)
-            self.asking.refuse(flight, nowhere, acts)
-            acts.append(partial(self.record_unanswered, superseded, 'superseded'))
+            # a probed slot may recover
+            self.forwarder.send_probes(flight, deferred, now_ns)
+            self.forwarder.refuse(flight, nowhere, deferred)
+            deferred.append(partial(self.record_unanswered, superseded, 'superseded'))
             return
         flight.is_new = not placement.cached
-        send, send_to_unhealthy = self.asking.send, self.asking.send_to_unhealthy
-        is_sent = send(flight, acts, now_ns) or send_to_unhealthy(flight, acts, now_ns)
-        self.asking.send_probes(flight, acts, now_ns)
+        send, send_to_unhealthy = self.forwarder.send, self.forwarder.send_to_unhealthy
+        is_sent = send(flight, deferred, now_ns) or send_to_unhealthy(flight, deferred, now_ns)
+        self.forwarder.send_probes(flight, deferred, now_ns)
         if not is_sent:
-            self.asking.give_up(flight, acts)
-        # the robot waits for its answer; who looks on can wait for the rest
+            self.forwarder.give_up(flight, deferred)
+        # send first, publish the decision afterwards
         if flight.is_new:
-            acts.append(partial(self._outside.decided, robot, flight, placement))
-        acts.append(partial(self.record_unanswered, superseded, 'superseded'))
+            deferred.append(partial(self._transport.on_placed, robot, flight, placement))
+        deferred.append(partial(self.record_unanswered, superseded, 'superseded'))
 
-    def _schedule_timer(self, acts: DeferredCalls) -> None:
-        due_ns = self.flights.next_due_ns
+    def _schedule_timer(self, deferred: DeferredCalls) -> None:
+        due_ns = self.in_flight.next_due_ns
         if due_ns is not None and (self._timer_ns is None or due_ns < self._timer_ns):
             self._timer_ns = due_ns
-            acts.append(self._outside.wake)
+            deferred.append(self._transport.wake)
 
     # answers thread
 
     def on_answer(self, server: str, raw: bytes, now_ns: int) -> None:
-        """Send an answer to its robot, if it is the first to the newest request."""
+        """Relay a reply, if it is the first to the newest request of its client."""
         try:
             answer = read_reply_summary(raw)
         except Malformed as error:
             self._drops.add(error.reason)
             return
         header, client_id, _ = answer.start
-        acts: DeferredCalls = []
+        deferred: DeferredCalls = []
         with self.lock:
             replica = self._replicas[server]
-            replica.heard()
-            asked = self.flights.answered(server, client_id, header.session_epoch, header.seq)
+            replica.reply_received()
+            asked = self.in_flight.take_pending(
+                server, client_id, header.session_epoch, header.seq
+            )
             if asked is None:
                 self._drops.add('late_answer')
                 return
             replica.latency.add((now_ns - asked.sent_ns) / 1e6)
             if answer.status == Status.OK and answer.policy == self.slots[replica.slot].policy:
-                self._on_success(asked, replica, raw, answer, acts, now_ns)
+                self._on_success(asked, replica, raw, answer, deferred, now_ns)
             else:
-                self._on_failure(asked, replica, raw, answer, acts, now_ns)
-            self._schedule_timer(acts)
-        run_deferred(acts)
+                self._on_failure(asked, replica, raw, answer, deferred, now_ns)
+            self._schedule_timer(deferred)
+        run_deferred(deferred)
 
     def _on_success(
         self,
@@ -171,44 +175,44 @@ class Dispatcher:
         replica: Replica,
         raw: bytes,
         answer: ReplySummary,
-        acts: DeferredCalls,
+        deferred: DeferredCalls,
         now_ns: int,
     ) -> None:
         flight, robot = asked.flight, asked.flight.robot
         replica.counts['answers'] += 1
-        replica.health.answered()
-        self.slots[replica.slot].health.answered()
+        replica.health.record_success()
+        self.slots[replica.slot].health.record_success()
         if asked.purpose is RequestPurpose.TRIAL:
             return
         if flight.done:
             self._drops.add('late_answer')
             return
-        # it answers: only a drain or a verdict can keep its answer from the robot
+        # the replica is healthy: only a drain or a verdict withholds the reply
         stay = check_eligibility(
             SlotUse.STAY, self.slots[flight.slot].conditions(now_ns, Reachability.HEALTHY)
         )
         if stay.grade is Eligibility.NO:
-            self._on_slot_left(flight, stay.reason, acts, now_ns)
+            self._on_slot_left(flight, stay.reason, deferred, now_ns)
             return
         self.hedges_won += asked.purpose is RequestPurpose.HEDGE
-        self._tally.answered(flight.slot, (now_ns - flight.began_ns) / 1e6)
-        self.asking.blame(flight, self.slots[replica.slot], now_ns)
+        self._stats.record_reply(flight.slot, (now_ns - flight.began_ns) / 1e6)
+        self.forwarder.blame(flight, self.slots[replica.slot], now_ns)
         if robot.policy not in ('', answer.policy):
             robot.flags |= Flag.POLICY_CHANGED
         robot.failed_slot, robot.policy = '', answer.policy
         if robot.flags:
             raw, robot.flags = with_flags(raw, robot.flags), 0
-        acts.append(partial(self._outside.reply, robot, raw))
-        acts.append(partial(self._outside.served, flight, replica.name, raw, answer))
+        deferred.append(partial(self._transport.reply, robot, raw))
+        deferred.append(partial(self._transport.on_replied, flight, replica.name, raw, answer))
         flight.end()
 
     def _on_slot_left(
-        self, flight: InFlightRequest, why: str, acts: DeferredCalls, now_ns: int
+        self, flight: InFlightRequest, why: str, deferred: DeferredCalls, now_ns: int
     ) -> None:
-        """An answer comes from a slot that its episodes have left meanwhile: no robot gets it."""
+        """Discard a reply of a slot that its episodes have left meanwhile."""
         self._drops.add(SLOT_LEFT)
-        if not self.asking.fail_over(flight, SLOT_LEFT, acts, now_ns, same_slot=False):
-            self.asking.refuse(flight, no_slot_available(self.slots.values(), why), acts)
+        if not self.forwarder.fail_over(flight, SLOT_LEFT, deferred, now_ns, same_slot=False):
+            self.forwarder.refuse(flight, no_slot_available(self.slots.values(), why), deferred)
 
     def _on_failure(
         self,
@@ -216,12 +220,12 @@ class Dispatcher:
         replica: Replica,
         raw: bytes,
         answer: ReplySummary,
-        acts: DeferredCalls,
+        deferred: DeferredCalls,
         now_ns: int,
     ) -> None:
-        """An answer without actions, or with those of another policy."""
+        """Handle a reply without actions, or with those of another policy."""
         flight = asked.flight
-        reason = self._record_failure(asked, replica, answer, acts, now_ns)
+        reason = self._record_failure(asked, replica, answer, deferred, now_ns)
         if asked.purpose is RequestPurpose.TRIAL:
             if reason and answer.status not in SESSION_LOST_STATUSES:
                 self._record_failed_probe(replica, now_ns)
@@ -229,18 +233,20 @@ class Dispatcher:
         if flight.done:
             self._drops.add('late_answer')
             return
-        if self.flights.asked_of(flight):
+        if self.in_flight.pending_servers(flight):
             self._drops.add('failed_over')
             return
-        # the same policy would say the same of the same observation
+        # the same policy fails again on the same observation
         same_slot = answer.status != Status.NOT_FINITE
-        if reason and self.asking.fail_over(flight, reason, acts, now_ns, same_slot=same_slot):
+        if reason and self.forwarder.fail_over(
+            flight, reason, deferred, now_ns, same_slot=same_slot
+        ):
             return
         if answer.status == Status.OK:
-            self.asking.give_up(flight, acts)
+            self.forwarder.give_up(flight, deferred)
             return
-        acts.append(partial(self._outside.reply, flight.robot, raw))
-        acts.append(partial(self._outside.served, flight, replica.name, raw, answer))
+        deferred.append(partial(self._transport.reply, flight.robot, raw))
+        deferred.append(partial(self._transport.on_replied, flight, replica.name, raw, answer))
         flight.end()
 
     def _record_failure(
@@ -248,23 +254,25 @@ class Dispatcher:
         asked: PendingReply,
         replica: Replica,
         answer: ReplySummary,
-        acts: DeferredCalls,
+        deferred: DeferredCalls,
         now_ns: int,
     ) -> str:
-        """Hold a failure against the replica; return it in a word, empty for one of the robot."""
+        """Record a failure of the replica; return its reason, empty for a fault of the request."""
         replica.counts['failures'] += 1
         if answer.status == Status.OK:
             slot = self.slots[replica.slot]
             self._drops.add('wrong_policy')
-            replica.stranger = (
-                f'{replica.name} answers as {answer.policy}, and slot {slot.name} is '
+            replica.mismatch = (
+                f'{replica.name} replies as {answer.policy}, and slot {slot.name} is '
                 f'{slot.policy}; all replicas of a slot must serve the same policy'
             )
             return 'wrong_policy'
         if answer.status in REQUEST_FAULT_STATUSES:
             return ''
         if answer.status in SESSION_LOST_STATUSES:
-            acts.append(partial(self._outside.reopen_session, asked.flight.robot, replica.name))
+            deferred.append(
+                partial(self._transport.reopen_session, asked.flight.robot, replica.name)
+            )
             return 'no_session'
         if answer.status == Status.POLICY_ERROR and asked.purpose is not RequestPurpose.TRIAL:
             asked.flight.failed_servers.append(replica.name)
@@ -273,57 +281,57 @@ class Dispatcher:
     # alarm thread
 
     def on_timer(self, now_ns: int) -> int | None:
-        """Ask others for what is late; return when to be called next, None for when woken."""
-        acts: DeferredCalls = []
+        """Hedge or fail over late requests; return the next due time, None to wait for a wake."""
+        deferred: DeferredCalls = []
         with self.lock:
-            for asked, is_overdue in self.flights.due(now_ns):
-                (self._on_reply_timeout if is_overdue else self._on_late)(asked, acts, now_ns)
-            self._timer_ns = self.flights.next_due_ns
-        run_deferred(acts)
+            for asked, is_overdue in self.in_flight.due(now_ns):
+                (self._on_reply_timeout if is_overdue else self._on_late)(asked, deferred, now_ns)
+            self._timer_ns = self.in_flight.next_due_ns
+        run_deferred(deferred)
         return self._timer_ns
 
-    def _on_late(self, asked: PendingReply, acts: DeferredCalls, now_ns: int) -> None:
-        """The answer is later than nearly all of the recent ones."""
+    def _on_late(self, asked: PendingReply, deferred: DeferredCalls, now_ns: int) -> None:
+        """Handle a reply that is later than the hedge delay."""
         replica = self._replicas[asked.server]
-        if replica.is_late(now_ns - asked.sent_ns, now_ns) and replica.health.is_healthy:
-            replica.health.suspend('it has fallen silent', now_ns)
-            self._leave(replica, acts, now_ns)
+        if replica.record_late(now_ns - asked.sent_ns, now_ns) and replica.health.is_healthy:
+            replica.health.mark_unhealthy('unresponsive: repeated late replies', now_ns)
+            self._reassign_pending(replica, deferred, now_ns)
         elif not asked.flight.done:
-            self.asking.hedge(asked.flight, acts, now_ns)
+            self.forwarder.hedge(asked.flight, deferred, now_ns)
 
-    def _leave(self, replica: Replica, acts: DeferredCalls, now_ns: int) -> None:
-        """Nothing is expected of a replica any more: ask others for all that it owes."""
-        for owed in self.flights.pending_at(replica.name):
+    def _reassign_pending(self, replica: Replica, deferred: DeferredCalls, now_ns: int) -> None:
+        """Fail over all requests that are pending at a replica."""
+        for owed in self.in_flight.pending_at(replica.name):
             flight = owed.flight
-            if flight.done or self.flights.asked_of(flight) != [replica.name]:
+            if flight.done or self.in_flight.pending_servers(flight) != [replica.name]:
                 continue
-            if self.asking.has_others(flight, now_ns):
-                self.asking.fail_over(flight, 'timeout', acts, now_ns)
+            if self.forwarder.has_others(flight, now_ns):
+                self.forwarder.fail_over(flight, 'timeout', deferred, now_ns)
 
-    def _on_reply_timeout(self, asked: PendingReply, acts: DeferredCalls, now_ns: int) -> None:
-        """The time of an answer is over."""
+    def _on_reply_timeout(self, asked: PendingReply, deferred: DeferredCalls, now_ns: int) -> None:
+        """Handle a reply that did not arrive within the time limit."""
         flight, replica = asked.flight, self._replicas[asked.server]
         replica.counts['failures'] += 1
-        # a server that was started anew, or has given up the session, answers nothing
-        acts.append(partial(self._outside.reopen_session, flight.robot, replica.name))
+        # a restarted server, or one that closed the session, sends no reply
+        deferred.append(partial(self._transport.reopen_session, flight.robot, replica.name))
         if asked.purpose is RequestPurpose.TRIAL:
             self._record_failed_probe(replica, now_ns)
             return
-        if replica.health.failed('timeout', now_ns):
-            self._leave(replica, acts, now_ns)
-        if flight.done or self.flights.asked_of(flight):
+        if replica.health.record_failure('timeout', now_ns):
+            self._reassign_pending(replica, deferred, now_ns)
+        if flight.done or self.in_flight.pending_servers(flight):
             return
-        if not self.asking.fail_over(flight, 'timeout', acts, now_ns):
+        if not self.forwarder.fail_over(flight, 'timeout', deferred, now_ns):
             flight.end()
-            acts.append(partial(self.record_unanswered, flight, 'timeout'))
+            deferred.append(partial(self.record_unanswered, flight, 'timeout'))
 
     # any thread, without the lock
 
     def record_unanswered(self, flight: InFlightRequest | None, reason: str) -> None:
-        """Count and tell that a request, if there is one, was ended without an answer."""
+        """Count and report a request that ended without a reply; None is ignored."""
         if flight:
             self._drops.add(reason)
-            self._outside.unanswered(flight, reason)
+            self._transport.on_dropped(flight, reason)
 
     def _record_failed_probe(self, replica: Replica, now_ns: int) -> None:
         slot = self.slots[replica.slot]

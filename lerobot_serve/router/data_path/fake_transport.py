@@ -1,7 +1,7 @@
 """
-An outside without ROS, for trying a dispatcher: it remembers what was to be done.
+A Transport without ROS that records its calls, for tests and benchmarks.
 
-Called by the dispatcher's threads; read by whoever tries it, once they are done.
+Called by the threads of the dispatcher; read after they have ended.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ FailedRequest = tuple[InFlightRequest, Status, str]
 
 class FakeTransport:
     """
-    An Outside whose deques hold the last `capacity` calls of each kind, oldest first. What is to
-    happen within each call, whichever it is, goes into `called`.
+    A Transport whose deques hold the last `capacity` calls of each kind, oldest first. Every call
+    runs `called`, which a subclass may override.
     """
 
     def __init__(self, capacity: int | None = None) -> None:
@@ -34,7 +34,7 @@ class FakeTransport:
             maxlen=capacity
         )
         self.reopened: deque[tuple[ClientSession, str]] = deque(maxlen=capacity)
-        # the flight, who served it, and how
+        # request, server and reply
         self.served_by: deque[tuple[InFlightRequest, str, ReplySummary]] = deque(maxlen=capacity)
         self.heard: deque[tuple[ClientSession, Header, ExecutionReport | None]] = deque(
             maxlen=capacity
@@ -57,7 +57,9 @@ class FakeTransport:
         self.called()
         self.failures.append((flight, status, text))
 
-    def decided(self, robot: ClientSession, flight: InFlightRequest, placement: Placement) -> None:
+    def on_placed(
+        self, robot: ClientSession, flight: InFlightRequest, placement: Placement
+    ) -> None:
         self.called()
         self.decisions.append((robot, flight, placement))
 
@@ -69,17 +71,17 @@ class FakeTransport:
         self.called()
         self.wakes += 1
 
-    def served(
+    def on_replied(
         self, flight: InFlightRequest, server: str, raw: bytes, answer: ReplySummary
     ) -> None:
         self.called()
         self.served_by.append((flight, server, answer))
 
-    def unanswered(self, flight: InFlightRequest, reason: str) -> None:
+    def on_dropped(self, flight: InFlightRequest, reason: str) -> None:
         self.called()
         self.ended.append((flight, reason))
 
-    def asked(
+    def on_requested(
         self, robot: ClientSession, raw: bytes, header: Header, executed: ExecutionReport | None
     ) -> None:
         self.called()

@@ -1,7 +1,7 @@
 """
-What the dispatcher's thinking becomes: messages out, work for other threads. Any of its threads.
+The transport of the node: publishes requests, replies and decisions, queues session work.
 
-Plain but for what it is given: clients of replicas, the reply topics of robots, a publisher.
+Called by any thread of the dispatcher. No ROS but for the clients and publishers it is given.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from lerobot_serve.wire.execution_report import ExecutionReport
 from lerobot_serve.wire.header import Header, read_envelope
 from lerobot_serve.wire.schema import Flag, Status, TEXT_LIMIT
 
-DRAINING_TEXT = 'the router is going away; open a session elsewhere'
+DRAINING_TEXT = 'the router is draining; open a session with another server'
 
 
 class ReplicaSender(Protocol):
@@ -34,13 +34,13 @@ class ReplicaSender(Protocol):
 
 
 class ReplySender(Protocol):
-    """The robots' reply topics, as ros.replies has them."""
+    """The reply topics of clients, as ros.replies has them."""
 
     def send(self, topic: str, raw: bytes) -> bool: ...
 
 
 class ShadowObserver(Protocol):
-    """Who compares; takes copies of references, never waits."""
+    """Receives references of requests and replies for comparison; never waits."""
 
     def on_request(
         self, robot: ClientSession, raw: bytes, header: Header, executed: ExecutionReport | None
@@ -52,7 +52,7 @@ class ShadowObserver(Protocol):
 
 
 class RosTransport:
-    """The Outside of the node; `jobs` are the control thread's."""
+    """The Transport of the node; the thread `control` runs `jobs`."""
 
     def __init__(
         self,
@@ -60,19 +60,19 @@ class RosTransport:
         replies: ReplySender,
         drops: DropCounters,
         *,
-        tell: Callable[[Any], None],
+        publish: Callable[[Any], None],
         stamp: Callable[[], Any],
         warn: Callable[[str], None],
         recorder: RouterTraceRecorder | None = None,
     ) -> None:
-        """`tell` publishes, `stamp` is the present as messages have it."""
+        """`publish` sends a message, `stamp` is the present as messages have it."""
         self._clients, self._replies, self._drops = clients, replies, drops
-        self._tell, self._stamp, self._warn = tell, stamp, warn
+        self._publish, self._stamp, self._warn = publish, stamp, warn
         self._is_warned, self._recorder = False, recorder
         self.jobs = JobQueue()
         self.alarm = threading.Event()
         self.shadow: ShadowObserver | None = None
-        # a slot's; and what the control thread does about a session that a replica has lost
+        # the policy of a slot; and the job that reopens a session that a replica has lost
         self.policy_of: Callable[[str], str] = lambda slot: ''
         self.reopen_job: Callable[[ClientSession, str], None] = lambda robot, server: None
 
@@ -84,7 +84,7 @@ class RosTransport:
             self._drops.add('no_client')
 
     def fail(self, flight: InFlightRequest, status: Status, text: str) -> None:
-        """Tell a robot at once, in a chunk without actions."""
+        """Reply at once with a chunk without actions."""
         if self._recorder:
             self._recorder.failed(flight, status, text)
         robot = flight.robot
@@ -102,7 +102,7 @@ class RosTransport:
             self._drops.add('unencodable')
 
     def refuse(self, raw: bytes, robots: ClientSessions, now_ns: int) -> None:
-        """The router goes away: tell a robot that asks to do so elsewhere."""
+        """Reply DRAINING to a request of an open session."""
         try:
             header, client_id, episode_id = read_envelope(raw)
         except Malformed as error:
@@ -118,14 +118,16 @@ class RosTransport:
             InFlightRequest(robot, header, episode_id, raw, now_ns), Status.DRAINING, DRAINING_TEXT
         )
 
-    def decided(self, robot: ClientSession, flight: InFlightRequest, placement: Placement) -> None:
+    def on_placed(
+        self, robot: ClientSession, flight: InFlightRequest, placement: Placement
+    ) -> None:
         if placement.degraded:
             self._note_degraded(robot)
         places = robot.places.get(placement.slot, ())
         server, policy = places[0] if places else '', self.policy_of(placement.slot)
         if self._recorder:
-            self._recorder.decided(trace_ids(flight), placement, server, policy)
-        self._tell(
+            self._recorder.placed(trace_ids(flight), placement, server, policy)
+        self._publish(
             routing_decision(
                 placement,
                 stamp=self._stamp(),
@@ -141,8 +143,8 @@ class RosTransport:
         if not self._is_warned:
             self._is_warned = True
             self._warn(
-                f'{robot.ask.client_id!r} sends no episode_id: each of its requests is routed for '
-                'itself, and may meet another policy; give every episode a name'
+                f'{robot.ask.client_id!r} sends no episode_id: each request is placed on its own '
+                'and may reach another policy; set episode_id in every request'
             )
 
     def reopen_session(self, robot: ClientSession, server: str) -> None:
@@ -151,20 +153,20 @@ class RosTransport:
     def wake(self) -> None:
         self.alarm.set()
 
-    def unanswered(self, flight: InFlightRequest, reason: str) -> None:
+    def on_dropped(self, flight: InFlightRequest, reason: str) -> None:
         if self._recorder:
             self._recorder.failed(flight, reason, '')
 
-    def asked(
+    def on_requested(
         self, robot: ClientSession, raw: bytes, header: Header, executed: ExecutionReport | None
     ) -> None:
         if self.shadow:
             self.shadow.on_request(robot, raw, header, executed)
 
-    def served(
+    def on_replied(
         self, flight: InFlightRequest, server: str, raw: bytes, answer: ReplySummary
     ) -> None:
         if self._recorder:
-            self._recorder.answered(flight, server, raw, answer)
+            self._recorder.replied(flight, server, raw, answer)
         if self.shadow:
             self.shadow.on_reply_sent(flight, server, raw, answer)

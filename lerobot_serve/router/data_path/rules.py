@@ -1,4 +1,4 @@
-"""What the dispatcher goes by, worked out from the parameters; replaced as a whole."""
+"""Settings of the dispatcher, derived from the parameters; replaced as a whole."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from lerobot_serve.router.placement.split import SINGLE_SLOT
 class DispatchRules:
     """
     split_percent  share of new episodes to slot a
-    timeout_ns     an answer that is later counts as a failure, and another replica is asked
-    hedge_factor   a second replica is asked after so many times the recent p95; 0 for never
-    hedge_percent  at most so many of the requests are asked twice
-    spare          slots that take over though their share is 0 or their policy on trial
+    timeout_ns     a later reply counts as a failure and fails over to another replica
+    hedge_factor   hedge after hedge_factor x recent p95; 0 disables
+    hedge_percent  largest share of requests that are hedged; 0 disables
+    spare          slots that take over even with share 0 or a policy on trial
     """
 
     split_percent: int
@@ -33,22 +33,22 @@ class DispatchRules:
 @dataclass(frozen=True, slots=True)
 class ShadowRules:
     """
-    percent         share of the requests that the shadow sees
-    spread_percent  share of these for which the policy that drives is asked twice
+    percent         share of the requests that are copied to the shadow
+    spread_percent  share of these that are also sent to the live policy a second time
     """
 
     percent: float
     spread_percent: float
 
 
-# below this the second request would nearly always be sent in vain
+# shortest hedge delay: an earlier hedge nearly always loses
 HEDGE_FLOOR_NS = 5_000_000
-# so many may be asked twice at once, however few requests there were before
+# largest number of hedges in a burst
 HEDGE_BURST = 16.0
 
 
 class HedgeBudget:
-    """Grows by a share of a request with each request, shrinks by one with each second try."""
+    """Grows by a share with each request, shrinks by one with each hedge."""
 
     def __init__(self) -> None:
         self._left = HEDGE_BURST
@@ -57,7 +57,7 @@ class HedgeBudget:
         self._left = min(HEDGE_BURST, self._left + percent / 100)
 
     def spend(self) -> bool:
-        """Return whether there was enough."""
+        """Take one hedge; return whether the budget allowed it."""
         if self._left < 1:
             return False
         self._left -= 1

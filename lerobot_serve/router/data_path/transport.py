@@ -1,4 +1,4 @@
-"""What the dispatcher needs of the outside."""
+"""What the dispatcher needs of its surroundings: a Protocol without ROS."""
 
 from __future__ import annotations
 
@@ -20,29 +20,31 @@ class Transport(Protocol):
         """Publish a request to a replica."""
 
     def reply(self, robot: ClientSession, raw: bytes) -> None:
-        """Publish an answer to a robot."""
+        """Publish a reply to a client."""
 
     def fail(self, flight: InFlightRequest, status: Status, text: str) -> None:
-        """Tell a robot that there will be no actions."""
+        """Reply to a client without actions."""
 
-    def decided(self, robot: ClientSession, flight: InFlightRequest, placement: Placement) -> None:
-        """An episode was placed, or moved."""
+    def on_placed(
+        self, robot: ClientSession, flight: InFlightRequest, placement: Placement
+    ) -> None:
+        """Handle an episode that was placed, or moved."""
 
     def reopen_session(self, robot: ClientSession, server: str) -> None:
-        """A replica has no session of this robot any more."""
+        """Reopen a session that a replica has lost."""
 
     def wake(self) -> None:
-        """Something is due earlier than the alarm knows."""
+        """Wake the timer: something is due earlier than it expects."""
 
-    def served(
+    def on_replied(
         self, flight: InFlightRequest, server: str, raw: bytes, answer: ReplySummary
     ) -> None:
-        """A robot was answered, with actions or without."""
+        """Handle a reply that was sent to a client, with actions or without."""
 
-    def unanswered(self, flight: InFlightRequest, reason: str) -> None:
-        """A request ended without an answer, and the robot is not told."""
+    def on_dropped(self, flight: InFlightRequest, reason: str) -> None:
+        """Handle a request that ended without a reply."""
 
-    def asked(
+    def on_requested(
         self, robot: ClientSession, raw: bytes, header: Header, executed: ExecutionReport | None
     ) -> None:
-        """A robot has asked, and told what it executed since it last did."""
+        """Handle a request that arrived, with the report of executed actions."""

@@ -1,4 +1,4 @@
-"""The present for people; nothing is measured or compared with it."""
+"""Local time for people; never measured or compared."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """
-The router's metrics for Prometheus, read from what it counts anyway. The endpoint's thread.
+Prometheus metrics of the router, read from its counters. The endpoint's thread.
 
 `policy_slot` is prod, a or b. Replicas are named as in the parameters, reasons are of a fixed
 list: the number of series does not grow with robots or episodes.
@@ -25,22 +25,22 @@ from lerobot_serve.telemetry.metric_families import counter, gauge, histogram
 # of a slot: field of SlotTally -> what it is
 SLOT_COUNTERS = {
     'episodes': 'episodes placed',
-    'requests': 'requests of robots',
-    'answers': 'answers with actions',
-    'moved': 'episodes that had to leave',
+    'requests': 'requests of clients',
+    'answers': 'replies with actions',
+    'moved': 'episodes that moved to another slot',
     'cache_hits': 'requests of an episode whose slot was known',
     'cache_misses': 'requests with which an episode was placed',
-    'commands': 'commands that robots told to have sent',
+    'commands': 'commands that robots reported',
     'fallbacks': 'commands of those from the fallback ladder',
     'trips': 'commands of those that the safety cage changed',
-    'stalls': 'times that a robot had nothing left to play',
+    'stalls': 'times that a robot ran out of actions',
 }
 REPLICA_COUNTERS = {
     'requests': 'requests sent to a replica',
-    'answers': 'answers with actions of a replica',
+    'answers': 'replies with actions of a replica',
     'failures': 'requests that a replica failed',
-    'hedges': 'requests sent to a replica as a second try',
-    'probes': 'copies of requests sent to see whether it is well again',
+    'hedges': 'hedged requests sent to a replica',
+    'probes': 'probes sent to a replica',
 }
 
 
@@ -55,7 +55,7 @@ class MetricsHost(Protocol):
 def serve(
     parameters: RouterParameters, host: MetricsHost, drops: DropCounters
 ) -> HttpEndpoint | None:
-    """Return the endpoint, None when none is wanted. Raises ParameterError."""
+    """Return the endpoint, None when it is disabled. Raises ParameterError."""
     return http_endpoint.start_endpoint(
         parameters,
         lambda: collect(host.routing, drops.counts() | trace_losses(host.routing)),
@@ -73,7 +73,7 @@ def not_ready_reason(host: MetricsHost) -> str:
     routing = host.routing
     if routing is None or not routing.is_open:
         return f'not active: {host.standing[1]}'
-    slots = routing.serving.slots.values()
+    slots = routing.core.slots.values()
     if any(slot.is_healthy for slot in slots):
         return ''
     return '; '.join(f'slot {slot.name}: {slot.text}' for slot in slots)
@@ -84,12 +84,12 @@ def collect(routing: RouterRuntime | None, drops: dict[str, int]) -> Iterable[Me
     yield dropped(drops)
     if routing is None:
         return
-    serving = routing.serving
-    with serving.dispatcher.lock:
-        found = [*slot_metrics(serving), *replica_metrics(serving)]
+    core = routing.core
+    with core.dispatcher.lock:
+        found = [*slot_metrics(core), *replica_metrics(core)]
     yield from found
-    yield from router_metrics(serving)
-    yield canary_state(serving)
+    yield from router_metrics(core)
+    yield canary_state(core)
     if routing.feed:
         yield from shadow_metrics(routing)
 
@@ -101,27 +101,27 @@ def dropped(drops: dict[str, int]) -> Metric:
     return family
 
 
-def slot_metrics(serving: RouterCore) -> list[Metric]:
+def slot_metrics(core: RouterCore) -> list[Metric]:
     """Under the dispatcher's lock."""
     latency = histogram(
-        'act_latency', 'from the arrival of a request to its answer', ['policy_slot']
+        'act_latency', 'from the arrival of a request to its reply', ['policy_slot']
     )
     families = {name: counter(name, text, ['policy_slot']) for name, text in SLOT_COUNTERS.items()}
-    failed = counter('failed', 'requests that a slot could not answer', ['policy_slot', 'reason'])
+    failed = counter('failed', 'requests that a slot failed', ['policy_slot', 'reason'])
     ended = counter('episodes_ended', 'episodes by how they ended', ['policy_slot', 'outcome'])
     share = gauge('share_ratio', 'share of new episodes now', ['policy_slot'])
     healthy = gauge('slot_healthy', '1 when it takes new episodes', ['policy_slot'])
-    in_flight = gauge('in_flight_requests', 'requests under way', ['policy_slot'])
-    shares = serving.shares()
-    flying = serving.dispatcher.flights.count_by_slot()
-    for slot in serving.slots.values():
-        name, tally = [slot.name], serving.tally.slot(slot.name)
-        latency.add_metric(name, tally.buckets.cumulative(), tally.buckets.sum_s)
+    in_flight = gauge('in_flight_requests', 'requests in flight', ['policy_slot'])
+    shares = core.shares()
+    flying = core.dispatcher.in_flight.count_by_slot()
+    for slot in core.slots.values():
+        name, stats = [slot.name], core.stats.slot(slot.name)
+        latency.add_metric(name, stats.buckets.cumulative(), stats.buckets.sum_s)
         for field, family in families.items():
-            family.add_metric(name, getattr(tally, field))
-        for reason, count in tally.failed.items():
+            family.add_metric(name, getattr(stats, field))
+        for reason, count in stats.failed.items():
             failed.add_metric([*name, reason], count)
-        for outcome, count in tally.ended.items():
+        for outcome, count in stats.ended.items():
             ended.add_metric([*name, outcome], count)
         share.add_metric(name, shares[slot.name] / 100)
         healthy.add_metric(name, slot.is_healthy)
@@ -129,41 +129,45 @@ def slot_metrics(serving: RouterCore) -> list[Metric]:
     return [latency, *families.values(), failed, ended, share, healthy, in_flight]
 
 
-def replica_metrics(serving: RouterCore) -> list[Metric]:
+def replica_metrics(core: RouterCore) -> list[Metric]:
     """Under the dispatcher's lock."""
     labels = ['policy_slot', 'replica']
-    ready = gauge('replica_ready', '1 when it is asked', labels)
+    ready = gauge('replica_ready', '1 when it receives requests', labels)
     sessions = gauge('replica_sessions', 'sessions that the router has open there', labels)
     families = {
         name: counter(f'replica_{name}', text, labels) for name, text in REPLICA_COUNTERS.items()
     }
-    for replica in serving.replicas.values():
+    for replica in core.replicas.values():
         named = [replica.slot, replica.name]
-        ready.add_metric(named, replica.standing is ReplicaState.READY)
+        ready.add_metric(named, replica.state is ReplicaState.READY)
         sessions.add_metric(named, replica.sessions)
         for name, family in families.items():
             family.add_metric(named, replica.counts[name])
     return [ready, sessions, *families.values()]
 
 
-def router_metrics(serving: RouterCore) -> list[Metric]:
-    dispatcher = serving.dispatcher
+def router_metrics(core: RouterCore) -> list[Metric]:
+    dispatcher = core.dispatcher
     return [
-        gauge('robots', 'robots with an open session', value=len(dispatcher.robots)),
+        gauge('robots', 'clients with an open session', value=len(dispatcher.robots)),
         gauge(
             'split_ratio',
             'share of new episodes meant for slot a',
-            value=serving.parameters.split_percent / 100,
+            value=core.parameters.split_percent / 100,
         ),
-        counter('hedges', 'second tries', value=dispatcher.asking.hedges),
-        counter('hedges_won', 'second tries that answered first', value=dispatcher.hedges_won),
+        counter('hedges', 'hedged requests', value=dispatcher.forwarder.hedges),
+        counter(
+            'hedges_won',
+            'hedged requests whose second copy was answered first',
+            value=dispatcher.hedges_won,
+        ),
     ]
 
 
-def canary_state(serving: RouterCore) -> Metric:
+def canary_state(core: RouterCore) -> Metric:
     family = gauge('canary_state', 'ControlSlot and CanaryState name the numbers', ['state'])
-    for state in type(serving.canary.canary.state):
-        family.add_metric([state.value], state is serving.canary.canary.state)
+    for state in type(core.canary.canary.state):
+        family.add_metric([state.value], state is core.canary.canary.state)
     return family
 
 

@@ -1,4 +1,4 @@
-"""What the router tells about itself: states, and its half of GetStatus. Pure functions."""
+"""Messages about the router: states, diagnostics and GetStatus. Pure functions."""
 
 from __future__ import annotations
 
@@ -25,33 +25,33 @@ TEXT_LIMIT = 1024
 
 
 def router_state(
-    serving: RouterCore, *, stamp: Any, server: str, split_percent: int, drops: dict[str, int]
+    core: RouterCore, *, stamp: Any, server: str, split_percent: int, drops: dict[str, int]
 ) -> RouterState:
-    """Return how everything behind the router is doing."""
-    dispatcher = serving.dispatcher
+    """Return the state of the router, its slots and replicas."""
+    dispatcher = core.dispatcher
     with dispatcher.lock:
-        shares = serving.shares()
-        slots = [slot_state(serving, slot, shares[name]) for name, slot in serving.slots.items()]
+        shares = core.shares()
+        slots = [slot_state(core, slot, shares[name]) for name, slot in core.slots.items()]
     bad = [f'slot {slot.slot}: {slot.text}' for slot in slots if slot.state != SlotState.HEALTHY]
-    if serving.writer.text:
-        bad.append(f'decisions are not durable: {serving.writer.text}')
+    if core.writer.text:
+        bad.append(f'decisions are not durable: {core.writer.text}')
     return RouterState(
         stamp=stamp,
         server=server,
-        verdict=serving.verdict,
+        verdict=core.verdict,
         text='; '.join(bad)[:TEXT_LIMIT],
         split_percent=split_percent,
         robots=len(dispatcher.robots),
         slots=slots,
-        hedges=dispatcher.asking.hedges,
+        hedges=dispatcher.forwarder.hedges,
         hedges_won=dispatcher.hedges_won,
         late_answers=drops.get('late_answer', 0),
         drops=drop_messages(drops),
     )
 
 
-def slot_state(serving: RouterCore, slot: Slot, share_percent: int) -> SlotState:
-    tally = serving.tally.slot(slot.name)
+def slot_state(core: RouterCore, slot: Slot, share_percent: int) -> SlotState:
+    stats = core.stats.slot(slot.name)
     return SlotState(
         slot=slot.name,
         policy=slot.policy,
@@ -59,15 +59,15 @@ def slot_state(serving: RouterCore, slot: Slot, share_percent: int) -> SlotState
         text=slot.text[:TEXT_LIMIT],
         share_percent=share_percent,
         consecutive_failures=slot.health.failures,
-        episodes=tally.episodes,
-        requests=tally.requests,
-        answers=tally.answers,
-        failures=tally.failed.total(),
-        moved_away=tally.moved,
-        successes=tally.ended['success'],
-        failed_episodes=tally.ended['failure'],
-        aborted=tally.ended['aborted'],
-        unreported=tally.ended['unreported'],
+        episodes=stats.episodes,
+        requests=stats.requests,
+        answers=stats.answers,
+        failures=stats.failed.total(),
+        moved_away=stats.moved,
+        successes=stats.ended['success'],
+        failed_episodes=stats.ended['failure'],
+        aborted=stats.ended['aborted'],
+        unreported=stats.ended['unreported'],
         replicas=[replica_state(replica) for replica in slot],
     )
 
@@ -84,10 +84,10 @@ def slot_state_code(slot: Slot) -> int:
     return SlotState.HEALTHY if slot.is_healthy else SlotState.PROBING
 
 
-def describe_slots(serving: RouterCore) -> list[str]:
-    """Return what is routed where, for the log."""
-    lines, shares = [], serving.shares()
-    for slot in serving.slots.values():
+def describe_slots(core: RouterCore) -> list[str]:
+    """Return one line a slot for the log."""
+    lines, shares = [], core.shares()
+    for slot in core.slots.values():
         policy, servers = slot.policy or 'no policy yet', ', '.join(slot.replicas)
         percent = shares[slot.name]
         line = f'slot {slot.name} ({servers}): {policy}, {percent} % of the episodes'
@@ -100,11 +100,11 @@ def replica_state(replica: Replica) -> ReplicaState:
     return ReplicaState(
         server=replica.name,
         slot=replica.slot,
-        state=int(replica.standing),
+        state=int(replica.state),
         text=replica.text[:TEXT_LIMIT],
-        policy=replica.seen.policy if replica.seen else '',
+        policy=replica.report.policy if replica.report else '',
         sessions=max(0, replica.sessions),
-        load=replica.seen.load if replica.seen else 0.0,
+        load=replica.report.load if replica.report else 0.0,
         latency_ms_p50=0.0 if isnan(p50) else p50,
         latency_ms_p95=0.0 if isnan(p95) else p95,
         requests=replica.counts['requests'],
@@ -116,7 +116,7 @@ def replica_state(replica: Replica) -> ReplicaState:
 
 
 def server_status(
-    serving: RouterCore | None,
+    core: RouterCore | None,
     state: int,
     text: str,
     *,
@@ -124,7 +124,7 @@ def server_status(
     server: str,
     drops: dict[str, int],
 ) -> ServerStatus:
-    """Return the router as a policy server tells of itself."""
+    """Return the ServerStatus of the router."""
     status = ServerStatus(
         stamp=stamp,
         server=server,
@@ -134,28 +134,26 @@ def server_status(
         text=text[:TEXT_LIMIT],
         drops=drop_messages(drops),
     )
-    if serving is None:
+    if core is None:
         return status
-    replicas = [r for r in serving.replicas.values() if r.is_ready]
-    tallies = [serving.tally.slot(name) for name in serving.slots]
-    status.policy = '|'.join(slot.policy for slot in serving.slots.values())[:256]
+    replicas = [r for r in core.replicas.values() if r.is_ready]
+    all_stats = [core.stats.slot(name) for name in core.slots]
+    status.policy = '|'.join(slot.policy for slot in core.slots.values())[:256]
     status.warmed_up = bool(replicas)
-    status.active_sessions = len(serving.dispatcher.robots)
-    status.max_sessions = sum(replica.seen.max_sessions for replica in replicas)
-    status.load = max((replica.seen.load for replica in replicas), default=0.0)
-    status.state_class = max((replica.seen.state_class for replica in replicas), default=0)
-    status.requests = sum(tally.requests for tally in tallies)
-    status.chunks = sum(tally.answers for tally in tallies)
+    status.active_sessions = len(core.dispatcher.robots)
+    status.max_sessions = sum(replica.report.max_sessions for replica in replicas)
+    status.load = max((replica.report.load for replica in replicas), default=0.0)
+    status.state_class = max((replica.report.state_class for replica in replicas), default=0)
+    status.requests = sum(stats.requests for stats in all_stats)
+    status.chunks = sum(stats.answers for stats in all_stats)
     status.superseded = drops.get('superseded', 0)
     return status
 
 
-def fill_status_reply(
-    response: GetStatus.Response, serving: RouterCore | None
-) -> GetStatus.Response:
-    """Fill in what is served: what holds in every slot."""
+def fill_status_reply(response: GetStatus.Response, core: RouterCore | None) -> GetStatus.Response:
+    """Fill in the properties that hold in every slot."""
     response.schema_version_min, response.schema_version_max = SCHEMA_VERSION_MIN, SCHEMA_VERSION
-    replies = [reply for _, reply in serving.control.contracts.values()] if serving else []
+    replies = [reply for _, reply in core.control.contracts.values()] if core else []
     if not replies:
         return response
     first = replies[0]

@@ -1,6 +1,7 @@
 """
-The router's trace: where episodes were placed, how requests were answered, what the canary and the
-shadow did. Any thread; each call deposits one record and returns.
+The trace of the router: placements, requests, canary events and shadow comparisons.
+
+Any thread; each call deposits one record and returns.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ class RouterTraceRecorder:
         self.writer, self._clock = writer, clock
 
     def policies(self, slots: dict[str, Slot]) -> None:
-        """Tell which policy each slot has."""
+        """Record the policy of each slot."""
         known = [records.policy(s.name, s.policy) for s in slots.values() if s.policy]
         self.writer.write(records.policies(self._clock(), known))
 
-    def decided(self, ids: RecordIds, placement: Placement, server: str, policy: str) -> None:
-        """An episode was placed, or moved."""
+    def placed(self, ids: RecordIds, placement: Placement, server: str, policy: str) -> None:
+        """Record a placement or a move."""
         self.writer.write(
             records.placement(
                 self._clock(),
@@ -54,10 +55,10 @@ class RouterTraceRecorder:
             )
         )
 
-    def answered(
+    def replied(
         self, flight: InFlightRequest, server: str, raw: bytes, answer: ReplySummary
     ) -> None:
-        """A robot got an answer, with actions or without."""
+        """Record a reply, with actions or without."""
         now_ns = self._clock()
         self.writer.write(
             records.request(
@@ -78,7 +79,7 @@ class RouterTraceRecorder:
         )
 
     def failed(self, flight: InFlightRequest, status: Status | str, text: str) -> None:
-        """A robot was told that nobody can answer; or was told nothing, `status` is why."""
+        """Record a request without a reply of a replica; `status` is why."""
         self.writer.write(
             records.request(
                 self._clock(),
@@ -91,7 +92,7 @@ class RouterTraceRecorder:
         )
 
     def canary(self, happening: CanaryEvent, share_percent: int | None) -> None:
-        """The canary did something."""
+        """Record an event of the canary."""
         self.writer.write(
             records.canary(
                 self._clock(), happening.what, why=happening.why, share_percent=share_percent
@@ -99,7 +100,7 @@ class RouterTraceRecorder:
         )
 
     def shadow(self, found: ShadowComparison, action_names: tuple[str, ...]) -> None:
-        """The shadow was compared with what a robot executed."""
+        """Record a comparison of the shadow with executed actions."""
         ids = RecordIds(found.client_id, found.session_epoch, found.seq, found.episode_id)
         self.writer.write(
             records.shadow(
@@ -117,11 +118,11 @@ class RouterTraceRecorder:
         )
 
     def state(self, of: str, before: str, after: str, why: str) -> None:
-        """Something is in another state."""
+        """Record a change of state."""
         self.writer.write(records.state(self._clock(), of, before, after, why=why))
 
     def parameters(self, old: RouterParameters, new: RouterParameters) -> None:
-        """Parameters were changed."""
+        """Record changed parameters."""
         before, after = asdict(old), asdict(new)
         for name, value in after.items():
             if before[name] != value:
@@ -133,10 +134,10 @@ def make_recorder(
     node: str,
     *,
     clock: Callable[[], int],
-    tell: Callable[[str], None],
+    warn: Callable[[str], None],
 ) -> RouterTraceRecorder | None:
-    """Return what writes the trace, None when none is wanted."""
-    writer = open_trace(parameters, node=node, role='router', clock=clock, log_warning=tell)
+    """Return the recorder, None when tracing is disabled."""
+    writer = open_trace(parameters, node=node, role='router', clock=clock, tell=warn)
     return RouterTraceRecorder(writer, clock) if writer else None
 
 

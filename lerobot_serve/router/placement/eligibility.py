@@ -1,7 +1,7 @@
 """
-Which slot may answer which request: one table that every path asks. Pure.
+Decide which slot may serve which request: one table for every use. Pure.
 
-A row is a path, a column a condition of the slot. `no` refuses, `need` allows where no slot is in
+A row is a use, a column a condition of the slot. `no` refuses, `need` allows where no slot is in
 better health, a dot means that the condition does not matter:
 
               BARRED LEAVING DRAINED MISFIT UNQUALIFIED NO_SHARE NOT_OFFERED SUSPECT ABSENT
@@ -27,7 +27,7 @@ from typing import NamedTuple
 
 
 class SlotUse(Enum):
-    """What a slot is wanted for."""
+    """What a slot is used for."""
 
     # a new episode, where the split puts it
     PLACE = auto()
@@ -35,25 +35,25 @@ class SlotUse(Enum):
     TAKE_OVER = auto()
     # the next request of an episode that runs here
     STAY = auto()
-    # a running episode, or one request of it, that another slot cannot answer
+    # a running episode that leaves another slot
     MOVE_IN = auto()
-    # another replica for a request that one of this slot failed, or is late with
+    # another replica of this slot, after a failure or a late reply
     FAIL_OVER = auto()
     HEDGE = auto()
-    # a copy of a request; its answer reaches no robot
+    # a copy of a request; its reply is discarded
     PROBE = auto()
     # a share of new episodes, given by the canary or an operator
     GET_SHARE = auto()
 
 
 class PolicyVerdict(Enum):
-    """What is decided about the policy of a slot."""
+    """The verdict on the policy of a slot."""
 
     NONE = 'none'
     ON_TRIAL = 'on_trial'
     PROMOTED = 'promoted'
     ROLLED_BACK = 'rolled_back'
-    # the store cannot say: it was damaged
+    # unknown: the state store was damaged
     DAMAGED = 'damaged'
 
 
@@ -61,12 +61,12 @@ BARRING_VERDICTS = (PolicyVerdict.ROLLED_BACK, PolicyVerdict.DAMAGED)
 
 
 class Reachability(Enum):
-    """How a slot answers."""
+    """Whether a slot has replicas that can serve."""
 
     HEALTHY = auto()
-    # failed lately; a replica can be asked
+    # unhealthy; a replica can be reached
     SUSPECT = auto()
-    # no replica can be asked
+    # no replica can be reached
     ABSENT = auto()
 
 
@@ -91,10 +91,10 @@ class SlotConditions:
     """
     A slot at one moment.
 
-    leaving      running episodes leave now, rather than at their end
-    spare        declared to take over from the other slot
+    leaving      running episodes leave now instead of at their end
+    spare        may take over from the other slot
     verdict_text, drained, unmet_requirements, misfit, unreachable
-                 why, in words; the last four are empty where it is not so
+                 reasons; the last four are empty where the condition does not hold
     """
 
     verdict: PolicyVerdict = PolicyVerdict.NONE
@@ -146,7 +146,7 @@ ELIGIBLE = EligibilityResult(Eligibility.YES)
 
 
 def check_eligibility(path: SlotUse, slot: SlotConditions) -> EligibilityResult:
-    """Return whether a slot may be used for it, and why not."""
+    """Return the eligibility of a slot for a use, and its reason."""
     refused, doubt = REFUSING_OBSTACLES[path], ''
     for cause, reason in _causes(slot):
         if cause in refused:
@@ -173,14 +173,14 @@ def _causes(slot: SlotConditions) -> list[tuple[ObstacleKind, str]]:
             found.append((cause, text))
     if slot.reach is not Reachability.HEALTHY:
         cause = ObstacleKind.SUSPECT if slot.reach is Reachability.SUSPECT else ObstacleKind.ABSENT
-        found.append((cause, slot.unreachable or 'it cannot be reached'))
+        found.append((cause, slot.unreachable or 'unreachable'))
     if not slot.has_share:
-        found.append((ObstacleKind.NO_SHARE, 'its share of the episodes is 0'))
+        found.append((ObstacleKind.NO_SHARE, 'share is 0'))
     if not slot.spare and not slot.has_share:
-        found.append((ObstacleKind.NOT_OFFERED, 'its share is 0 and `spare` does not name it'))
+        found.append((ObstacleKind.NOT_OFFERED, 'share is 0 and `spare` does not include it'))
     elif not slot.spare and slot.verdict is PolicyVerdict.ON_TRIAL:
         found.append(
-            (ObstacleKind.NOT_OFFERED, 'its policy is on trial and `spare` does not name it')
+            (ObstacleKind.NOT_OFFERED, 'policy is on trial and `spare` does not include it')
         )
     return found
 
@@ -196,7 +196,7 @@ def effective_shares(meant: dict[str, int], slots: dict[str, SlotConditions]) ->
 
 
 class SlotChoice(NamedTuple):
-    """The slot of a new episode, and why it is not the one of the split; no slot: why none."""
+    """The slot of a new episode and why it is not that of the split; empty slot: none."""
 
     slot: str
     reason: str = ''

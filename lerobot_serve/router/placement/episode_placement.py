@@ -1,9 +1,9 @@
 """
-Where an episode goes, and whether it has to leave. Plain; the dispatcher's lock.
+Place an episode in a slot, and move it when it must leave.
 
-A new episode goes where the split says, unless that slot takes none. A running one stays to its
-end, and leaves only a slot that cannot answer it, or that a drain or a verdict empties: then its
-next chunk says so. Which slot may be used is eligibility.py's to say.
+A new episode goes to the slot of the split if that is eligible. A running one stays to its end; it
+leaves a slot only when that cannot reply, or by a drain or a verdict, and its next chunk carries
+POLICY_CHANGED. eligibility.py decides. No ROS; called under the dispatcher's lock.
 """
 
 from __future__ import annotations
@@ -26,36 +26,36 @@ from lerobot_serve.router.replicas.slot_stats import SlotStats
 from lerobot_serve.router.sessions.client_sessions import ClientSession
 from lerobot_serve.wire.schema import Flag
 
-# which of two equally loaded replicas a robot had before decides
+# of equally loaded replicas a client keeps the one it had
 SWITCH_COST = 1e-3
 
 
 class NoSlotAvailable(Exception):
     """
-    No slot may answer; the text says why of each. `is_gone`: none of them can be reached, so that
-    another server than this router may be of use.
+    No slot is eligible; the text gives the reason of each. `is_gone`: none can be reached, so that
+    the client should try another server.
     """
 
     def __init__(self, text: str, *, is_gone: bool) -> None:
-        super().__init__(f'no slot may answer; mend one and ask again ({text})')
+        super().__init__(f'no eligible slot ({text}); repair a slot, then retry')
         self.is_gone = is_gone
 
 
 def ready_replicas(robot: ClientSession, slot: Slot) -> list[Replica]:
-    """Return the replicas of a slot that can answer this robot, first choice first."""
+    """Return the ready replicas that hold this session, preferred first."""
     places = robot.places.get(slot.name, ())
     return [slot.replicas[name] for name in places if slot.replicas[name].is_ready]
 
 
 def unhealthy_replicas(robot: ClientSession, slot: Slot) -> list[Replica]:
-    """Return those that have failed lately, which nobody asks while there is anybody else."""
+    """Return the unhealthy replicas that hold this session; used when none is ready."""
     places = robot.places.get(slot.name, ())
     found = [slot.replicas[name] for name in places]
     return [replica for replica in found if replica.is_reachable and not replica.is_ready]
 
 
 def session_reachability(robot: ClientSession, slot: Slot) -> Reachability:
-    """Return how a slot answers this robot."""
+    """Return the reachability of a slot for a session."""
     if ready_replicas(robot, slot):
         return Reachability.HEALTHY if slot.health.is_healthy else Reachability.SUSPECT
     return Reachability.SUSPECT if unhealthy_replicas(robot, slot) else Reachability.ABSENT
@@ -64,14 +64,14 @@ def session_reachability(robot: ClientSession, slot: Slot) -> Reachability:
 def session_eligibility(
     path: SlotUse, robot: ClientSession, slot: Slot, now_ns: int
 ) -> Eligibility:
-    """Return whether a slot may be used for a robot's request."""
+    """Return the eligibility of a slot for a session."""
     return check_eligibility(
         path, slot.conditions(now_ns, session_reachability(robot, slot))
     ).grade
 
 
 def must_leave(robot: ClientSession, slot: Slot, now_ns: int) -> bool:
-    """Return whether a running episode has to go elsewhere, if that is possible."""
+    """Return whether a running episode must leave the slot if it can."""
     grade = session_eligibility(SlotUse.STAY, robot, slot, now_ns)
     if grade is not Eligibility.IN_NEED:
         return grade is Eligibility.NO
@@ -79,7 +79,7 @@ def must_leave(robot: ClientSession, slot: Slot, now_ns: int) -> bool:
 
 
 def prefer_replica(robot: ClientSession, slot: Slot, replica: Replica) -> None:
-    """Make a replica the one that the robot asks first."""
+    """Make a replica the preferred one of a session."""
     places = robot.places[slot.name]
     if places[0] == replica.name:
         return
@@ -96,13 +96,13 @@ def no_slot_available(slots: Iterable[Slot], text: str) -> NoSlotAvailable:
 class EpisodePlacement:
     """See the module."""
 
-    def __init__(self, slots: dict[str, Slot], sticky: PlacementTable, tally: SlotStats) -> None:
-        self._slots, self._sticky, self._tally = slots, sticky, tally
+    def __init__(self, slots: dict[str, Slot], sticky: PlacementTable, stats: SlotStats) -> None:
+        self._slots, self._sticky, self._stats = slots, sticky, stats
 
     def place(self, flight: InFlightRequest, request_id: str, split_percent: int) -> Placement:
         """
-        Decide on the slot of a request, and set it. Raises NoSlot when none may answer; a new
-        episode is not remembered then, and a running one keeps its slot.
+        Set the slot of a request. Raises NoSlotAvailable when none is eligible; a new episode is
+        not stored then, and a running one keeps its slot.
         """
         robot, now_ns = flight.robot, flight.began_ns
         if robot.episode_id != flight.episode_id:
@@ -121,17 +121,17 @@ class EpisodePlacement:
         elif not runs:
             self._prefer_least_loaded(robot, slot)
         self._assign(flight, placement)
-        self._tally.record_request(robot.ask.client_id, placement, flight.began_ns)
+        self._stats.record_request(robot.ask.client_id, placement, flight.began_ns)
         return placement
 
     def _check_may_stay(self, robot: ClientSession, placement: Placement, now_ns: int) -> None:
-        """Raise NoSlot for an episode that must not go on where it is, and cannot leave."""
+        """Raise NoSlotAvailable for an episode that may neither stay nor leave."""
         slot = self._slots[placement.slot]
         stay = check_eligibility(
             SlotUse.STAY, slot.conditions(now_ns, session_reachability(robot, slot))
         )
         if stay.grade is Eligibility.NO:
-            # the texts of all: what would have to change so that it can go on
+            # the reasons of all slots: what has to change
             others = [s for s in self._slots.values() if s is not slot]
             answers = [
                 (
@@ -148,16 +148,16 @@ class EpisodePlacement:
 
     def _assign(self, flight: InFlightRequest, placement: Placement) -> None:
         robot = flight.robot
-        # a robot whose session is new may not have been told
+        # a new session may not have been notified
         has_left = placement.moved and not (placement.cached and robot.slot)
-        # another robot of the same episode may have had to leave
+        # another client of the same episode may have moved it
         has_followed = robot.slot not in ('', placement.slot) and not placement.degraded
         if has_left or has_followed:
             robot.flags |= Flag.POLICY_CHANGED
         flight.slot = robot.slot = placement.slot
 
     def move(self, flight: InFlightRequest, slot_name: str, now_ns: int) -> Placement | None:
-        """Take an episode to another slot; None when none may have it, or it has no name."""
+        """Move an episode to another slot; None without an eligible slot or an episode_id."""
         robot, slot = flight.robot, self._slots[slot_name]
         others = [s for s in self._slots.values() if s is not slot]
         others = [
@@ -171,19 +171,21 @@ class EpisodePlacement:
             SlotUse.STAY, slot.conditions(now_ns, session_reachability(robot, slot))
         )
         robot.failed_slot = ''
-        self._tally.moved(flight.episode_id, others[0].name)
-        reason = f'slot {slot.name} cannot answer: {stay.reason or "its last answer failed"}'
+        self._stats.record_move(flight.episode_id, others[0].name)
+        reason = f'slot {slot.name} cannot reply: {stay.reason or "its last request failed"}'
         placement = self._sticky.move(flight.episode_id, others[0].name, reason)
         self._assign(flight, placement)
         return placement
 
     def _choose(self, robot: ClientSession, now_ns: int, wanted: str) -> tuple[str, str]:
         """
-        Return where a new episode goes, and why it is not `wanted`; no reason: it is. Raises
-        NoSlot.
+        Return the slot of a new episode and why it is not `wanted`. Raises NoSlotAvailable.
         """
         if robot.slot and robot.episode_id:
-            return robot.slot, '' if robot.slot == wanted else 'it runs there'
+            return (
+                robot.slot,
+                '' if robot.slot == wanted else 'the session already runs an episode there',
+            )
         conditions = {
             name: slot.conditions(now_ns, session_reachability(robot, slot))
             for name, slot in self._slots.items()
@@ -194,11 +196,11 @@ class EpisodePlacement:
         return choice
 
     def _prefer_least_loaded(self, robot: ClientSession, slot: Slot) -> None:
-        """A new episode needs nothing of the old: any replica with the session will do."""
+        """Prefer the least loaded replica for a new episode, which has no state yet."""
         ready = ready_replicas(robot, slot)
         if len(ready) > 1:
-            # moving the robot takes its own share of the load along
-            own = 1 / max(1, ready[0].seen.max_sessions)
+            # the session moves its own share of the load
+            own = 1 / max(1, ready[0].report.max_sessions)
             best = min(
                 ready, key=lambda r: r.placement_load - (own + SWITCH_COST) * (r is ready[0])
             )

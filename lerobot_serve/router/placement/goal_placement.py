@@ -1,8 +1,8 @@
 """
-Requests without a session: slot and replica of each. Plain; the dispatcher's lock.
+Choose slot and replica of a PredictChunk goal, a request without a session.
 
-They follow the split, the placement of an episode and eligibility.py, as those of robots do. How
-they are answered is held against no slot and counts in none: their sender may send anything.
+Goals follow the split, placements and eligibility.py as requests of sessions do. Their results do
+not affect the health or counters of a slot. No ROS; called under the dispatcher's lock.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from lerobot_serve.router.replicas.slot_stats import SlotStats
 class GoalPlacement:
     """See the module."""
 
-    def __init__(self, slots: dict[str, Slot], sticky: PlacementTable, tally: SlotStats) -> None:
-        self._slots, self._sticky, self._tally = slots, sticky, tally
+    def __init__(self, slots: dict[str, Slot], sticky: PlacementTable, stats: SlotStats) -> None:
+        self._slots, self._sticky, self._stats = slots, sticky, stats
 
     def place(
         self, episode_id: str, request_id: str, split_percent: int, now_ns: int
     ) -> tuple[Placement, Replica]:
-        """Decide on slot and replica. Raises NoSlot; nothing is remembered then."""
+        """Choose slot and replica. Raises NoSlotAvailable; nothing is stored then."""
         percent = split_percent if len(self._slots) > 1 else None
         choose = partial(self._choose, now_ns)
         placement = self._sticky.place(episode_id, request_id, percent, choose)
@@ -45,17 +45,17 @@ class GoalPlacement:
         return placement, self._slots[placement.slot].choose()
 
     def refusal(self, slot_name: str, policy: str, now_ns: int) -> str:
-        """Return why an answer of that policy reaches no robot; empty when it may."""
+        """Return why a reply of that policy is withheld; empty when it is not."""
         slot = self._slots.get(slot_name)
         if slot is None:
             return f'there is no slot {slot_name!r} any more'
         if policy != slot.policy:
-            return f'the answer is of {policy}, and slot {slot.name} is {slot.policy}'
+            return f'the reply is of {policy}, and slot {slot.name} is {slot.policy}'
         stay = check_eligibility(SlotUse.STAY, slot.conditions(now_ns, Reachability.HEALTHY))
         return f'slot {slot.name}: {stay.reason}' if stay.grade is Eligibility.NO else ''
 
     def _choose(self, now_ns: int, wanted: str) -> tuple[str, str]:
-        """Return where a new episode goes, and why it is not `wanted`; no reason: it is."""
+        """Return the slot of a new episode and why it is not `wanted`."""
         conditions = {name: slot.conditions(now_ns) for name, slot in self._slots.items()}
         choice = choose_slot(wanted, conditions)
         if not choice.slot:
@@ -63,11 +63,11 @@ class GoalPlacement:
         return choice
 
     def _move(self, episode_id: str, slot: Slot, why: str, now_ns: int) -> Placement | None:
-        """Take a running episode to another slot, if one may have it."""
+        """Move a running episode to another eligible slot."""
         for other in self._slots.values():
             answer = check_eligibility(SlotUse.MOVE_IN, other.conditions(now_ns))
             if other is not slot and answer.grade is Eligibility.YES:
-                self._tally.moved(episode_id, other.name)
-                reason = f'slot {slot.name} cannot answer: {why}'
+                self._stats.record_move(episode_id, other.name)
+                reason = f'slot {slot.name} cannot reply: {why}'
                 return self._sticky.move(episode_id, other.name, reason)
         return None

@@ -1,8 +1,7 @@
 """
-Where each episode was placed: it stays there for its whole life, whatever the split does
-meanwhile, and when the router is started again.
+The slot of each episode: kept for the whole episode, across split changes and restarts.
 
-The placements that were not used for longest are forgotten when there are too many. Plain; the
+The least recently used placements are forgotten beyond the capacity. No ROS; called under the
 dispatcher's lock.
 """
 
@@ -16,7 +15,7 @@ from typing import Protocol
 from lerobot_serve.router.placement.split import bucket, SINGLE_SLOT, slot
 from lerobot_serve.router.placement.stored_placement import stored_placement, StoredPlacement
 
-# slot that the split says -> slot that it is to be, and why it is another one
+# slot of the split -> chosen slot, and why it differs
 SlotChooser = Callable[[str], tuple[str, str]]
 REASON_LIMIT = 500
 
@@ -24,14 +23,14 @@ REASON_LIMIT = 500
 @dataclass(frozen=True, slots=True)
 class Placement:
     """
-    Where an episode goes, as it is told.
+    The slot of an episode, as it is published.
 
-    key            what the bucket is of: the episode, or the request when there is none
+    key            of the bucket: the episode, or the request when there is none
     split_percent  when it was placed; None in a router of one slot
     cached         it was placed before and keeps its slot
     degraded       there is no episode, this holds for one request
-    moved          at some time in its life it had to leave a slot; only now, when not cached
-    reason         why it is not where the split says; empty when it is
+    moved          it has left a slot; with this request, when not cached
+    reason         why it is not in the slot of the split; empty when it is
     """
 
     key: str
@@ -45,18 +44,18 @@ class Placement:
 
 
 def follow_split(slot_name: str) -> tuple[str, str]:
-    """Choose what the split says."""
+    """Choose the slot of the split."""
     return slot_name, ''
 
 
 class PlacementWriter(Protocol):
-    """Writes placements down without waiting for the disk, as storage.writer does."""
+    """Stores placements without waiting for the disk, as storage.writer does."""
 
     def place(self, episode_id: str, decided: StoredPlacement | None) -> None: ...
 
 
 class PlacementTable:
-    """Remembers up to `capacity` episodes, first of all those that were `known` before."""
+    """Holds up to `capacity` episodes, starting with the `known` ones."""
 
     def __init__(
         self,
@@ -72,7 +71,7 @@ class PlacementTable:
         return len(self._placed)
 
     def find(self, episode_id: str) -> Placement | None:
-        """Return where a known episode goes; to ask is not to use it."""
+        """Return a known placement without marking it as used."""
         known = self._placed.get(episode_id)
         return to_placement(episode_id, known, cached=True) if known else None
 
@@ -84,10 +83,10 @@ class PlacementTable:
         choose: SlotChooser = follow_split,
     ) -> Placement:
         """
-        Return where the episode goes; `choose` has the last word on a new one.
+        Return the placement of an episode; `choose` decides on a new one.
 
-        Without an episode id each request is placed on its own and nothing is remembered:
-        degraded. Raises what `choose` raises; nothing is remembered then.
+        Without an episode id each request is placed on its own and nothing is stored: degraded.
+        Raises what `choose` raises; nothing is stored then.
         """
         self._split_percent = split_percent
         known = self._placed.get(episode_id)
@@ -106,9 +105,9 @@ class PlacementTable:
         return to_placement(key, decided, degraded=not episode_id)
 
     def move(self, episode_id: str, slot_name: str, reason: str) -> Placement:
-        """An episode has to leave its slot; it stays in the new one. It has an id."""
+        """Move an episode, which has an id, to another slot for the rest of its life."""
         known = self._placed.get(episode_id)
-        # one that was forgotten meanwhile counts as placed with the present split
+        # a forgotten episode counts as placed with the present split
         split_percent = known.split_percent if known else self._split_percent
         decided = stored_placement(
             bucket(episode_id), slot_name, split_percent, True, reason[:REASON_LIMIT]
@@ -130,7 +129,7 @@ class PlacementTable:
 def to_placement(
     key: str, known: StoredPlacement, *, cached: bool = False, degraded: bool = False
 ) -> Placement:
-    """Return a decision as others see it."""
+    """Return the published form of a stored placement."""
     return Placement(
         key,
         known.bucket,

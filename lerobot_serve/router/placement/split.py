@@ -1,5 +1,5 @@
 """
-Which slot an episode belongs to: the same answer on every machine, in every version of Python.
+Map an episode to a slot: the same result on every machine and version of Python.
 
 The bucket is the first eight bytes of the SHA-256 of the key's UTF-8, read big-endian, modulo 100.
 An episode goes to slot a when its bucket is below the split. Pure functions.

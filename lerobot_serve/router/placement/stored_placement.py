@@ -1,4 +1,4 @@
-"""What is remembered of an episode: where it goes and why. Plain; any thread."""
+"""The stored part of a placement. Plain data; any thread."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ CACHE_SIZE = 16384
 @dataclass(frozen=True, slots=True)
 class StoredPlacement:
     """
-    Where an episode goes, and why; the reason is empty when it is as the split says.
+    The slot of an episode, and the reason; empty when it is the slot of the split.
 
     `split_percent` is None in a router of one slot. `moved`: it had to leave another slot.
     """
@@ -27,5 +27,5 @@ class StoredPlacement:
 def stored_placement(
     key_bucket: int, slot: str, split_percent: int | None, moved: bool, reason: str
 ) -> StoredPlacement:
-    """Return one object for all that were decided alike: millions of episodes share hundreds."""
+    """Return a shared object for equal placements: millions of episodes share hundreds."""
     return StoredPlacement(key_bucket, slot, split_percent, moved, reason)

@@ -37,8 +37,8 @@ def incompatibility(contract: PolicySignature, other: str, its: PolicySignature)
         # empty names: the policy does not know them, and takes the robot's
         if mine != theirs and ((mine and theirs) or field == 'cameras'):
             return (
-                f'it does not fit slot {other}: {what}: {_shown(mine)} against '
-                f'{_shown(theirs)}; put policies for the same robots into the slots'
+                f'incompatible with slot {other}: {what} differ: {_shown(mine)} / '
+                f'{_shown(theirs)}; load policies for the same robots into the slots'
             )
     return ''
 

@@ -1,9 +1,9 @@
 """
-Whether a slot, or one replica of it, answers.
+Health of a slot, or of one replica of it.
 
-Failures in a row make it unhealthy, clean answers in a row bring it back. Meanwhile it is probed
-with copies of robots' requests, whose answers go to no robot. What an operator drains is no matter
-of health (see slots.py). Plain; the dispatcher's lock.
+Failures in a row make it unhealthy, successes in a row make it healthy. An unhealthy replica is
+probed with copies of requests; their replies are discarded. A drain is independent of health (see
+slot.py). No ROS; called under the dispatcher's lock.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from enum import Enum
 
 
 class HealthState(Enum):
-    """UNHEALTHY by its failures."""
+    """UNHEALTHY after consecutive failures."""
 
     HEALTHY = 'healthy'
     UNHEALTHY = 'unhealthy'
@@ -23,8 +23,9 @@ class HealthState(Enum):
 class HealthRules:
     """
     failures_to_unhealthy  failures in a row that make it unhealthy
-    trials     clean answers in a row that bring back
-    first_probe_ns   time to the first trial; doubles with each that fails, up to `max_probe_interval_ns`
+    trials                 successes in a row that make it healthy again
+    first_probe_ns         time to the first probe; doubles with each failed probe
+    max_probe_interval_ns  longest time between two probes
     """
 
     failures_to_unhealthy: int
@@ -34,7 +35,7 @@ class HealthRules:
 
 
 class Health:
-    """One of a slot or a replica."""
+    """The health of one slot or replica."""
 
     def __init__(self, rules: HealthRules) -> None:
         self.rules = rules
@@ -49,23 +50,22 @@ class Health:
     def is_healthy(self) -> bool:
         return self.state is HealthState.HEALTHY
 
-    def answered(self) -> bool:
-        """Note a clean answer; return whether that brought it back."""
+    def record_success(self) -> bool:
+        """Record a success; return whether that made it healthy."""
         self.failures = 0
         if self.state is not HealthState.UNHEALTHY:
             return False
         self._successes += 1
         if self._successes < self.rules.trials:
-            # it answers: the next trial need not wait
+            # a probe succeeded: the next one is due at once
             self._probe_due_ns = 0
             return False
-        self.restore()
+        self.mark_healthy()
         return True
 
-    def failed(self, reason: str, now_ns: int) -> bool:
+    def record_failure(self, reason: str, now_ns: int) -> bool:
         """
-        Note an answer that is none, or one that did not come; return whether that made it
-        unhealthy.
+        Record a failure or a missing reply; return whether that made it unhealthy.
         """
         self.failures += 1
         self._successes = 0
@@ -75,34 +75,34 @@ class Health:
         ):
             return False
         times = 'time' if self.failures == 1 else 'times in a row'
-        self.suspend(f'failed {self.failures} {times}, the last: {reason}', now_ns)
+        self.mark_unhealthy(f'failed {self.failures} {times}, the last: {reason}', now_ns)
         return True
 
-    def suspend(self, reason: str, now_ns: int) -> None:
-        """Take no part until trials are answered."""
+    def mark_unhealthy(self, reason: str, now_ns: int) -> None:
+        """Mark it unhealthy until enough probes succeed."""
         self.state, self.reason = HealthState.UNHEALTHY, reason
         self._successes, self._wait_ns = 0, self.rules.first_probe_ns
         self._probe_due_ns = now_ns + self._wait_ns
 
-    def restore(self) -> None:
-        """Take part again, with nothing held against it."""
+    def mark_healthy(self) -> None:
+        """Mark it healthy and reset its counts."""
         self.state, self.reason = HealthState.HEALTHY, ''
         self.failures = self._successes = 0
         self._wait_ns = self.rules.first_probe_ns
 
     def probe_now(self) -> None:
-        """Let the next trial be due now."""
+        """Make the next probe due now."""
         self._probe_due_ns = 0
 
     def is_probe_due(self, now_ns: int) -> bool:
         return self.state is HealthState.UNHEALTHY and now_ns >= self._probe_due_ns
 
     def probe_failed(self, now_ns: int) -> None:
-        """Wait longer until the next."""
+        """Double the time until the next probe."""
         self._successes = 0
         self._wait_ns = min(2 * self._wait_ns, self.rules.max_probe_interval_ns)
         self._probe_due_ns = now_ns + self._wait_ns
 
     def probe_sent(self, now_ns: int, timeout_ns: int) -> None:
-        """One trial at a time: the next is due when this one's answer is overdue."""
+        """Send one probe at a time: the next is due when this one's reply is overdue."""
         self._probe_due_ns = now_ns + max(self.rules.first_probe_ns, timeout_ns)

@@ -1,19 +1,19 @@
-"""How long answers took lately. Plain; the dispatcher's lock."""
+"""Recent reply latency. No ROS; called under the dispatcher's lock."""
 
 from __future__ import annotations
 
 from collections import deque
 from math import nan
 
-# below this a percentile says nothing
+# fewer samples give no percentile
 MIN_SAMPLES = 20
 WINDOW_SAMPLES = 256
-# sorting for every answer would cost more than all else
+# sorting for every reply would be too expensive
 REFRESH_SAMPLES = 16
 
 
 class RecentLatency:
-    """The last answers; percentiles are up to REFRESH answers old."""
+    """The last replies; percentiles are up to REFRESH_SAMPLES replies old."""
 
     def __init__(self) -> None:
         self._recent_ms: deque[float] = deque(maxlen=WINDOW_SAMPLES)
@@ -27,7 +27,7 @@ class RecentLatency:
             self._sorted_ms = sorted(self._recent_ms)
 
     def percentile_ms(self, percent: float) -> float:
-        """Return it, nan while there are too few answers."""
+        """Return the percentile, nan while there are too few replies."""
         if len(self._sorted_ms) < MIN_SAMPLES:
             return nan
         last = len(self._sorted_ms) - 1

@@ -1,4 +1,4 @@
-"""One policy server behind the router: what it says of itself, and how it has answered."""
+"""One policy server behind the router: its report, health, latency and counters."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from lerobot_serve.router.replicas.health import Health, HealthRules
 from lerobot_serve.router.replicas.latency import RecentLatency
 from lerobot_serve.wire.schema import StateClass
 
-# so many late answers in a row, and nothing else from it for so many times as long as one is late
-# after, and it is not waited for any more; who was idle before has that time, too
+# a replica is unresponsive after this many late replies in a row, and no reply for this many
+# times the hedge delay
 MAX_CONSECUTIVE_LATE = 3
 SILENCE_FACTOR = 4
-NO_STATUS_SINCE_RETURN_TEXT = 'it is there again, and has not told of itself yet'
+NO_STATUS_SINCE_RETURN_TEXT = 'available again; no status received yet'
 STATELESS = (StateClass.CHUNK_STATELESS, StateClass.NEEDS_HISTORY)
 
 
 class ReplicaState(IntEnum):
-    """ReplicaState.state."""
+    """The values of ReplicaState.state."""
 
     UNKNOWN = 0
     READY = 1
-    SUSPECT = 2
-    AWAY = 3
-    STRANGER = 4
+    UNHEALTHY = 2
+    UNAVAILABLE = 3
+    POLICY_MISMATCH = 4
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaReport:
-    """What its status says."""
+    """The part of ServerStatus that the router uses."""
 
     policy: str
     slot: str
@@ -49,84 +49,85 @@ class Replica:
         self.name, self.slot = name, slot
         self.health = Health(rules)
         self.latency = RecentLatency()
-        self.seen: ReplicaReport | None = None
+        self.report: ReplicaReport | None = None
         self.is_there = False
-        # why it may not serve its slot
-        self.stranger = ''
-        # sessions that this router has open there, and robots whose first choice it is
+        # why its policy does not match the slot; empty when it does
+        self.mismatch = ''
+        # sessions of this router at the replica, and those that prefer it
         self.sessions = 0
         self.robots = 0
-        self.late = 0
-        # since when it owes an answer and nothing has come from it
+        self.consecutive_late = 0
+        # when the first request was sent without a reply since
         self.silent_since_ns: int | None = None
         self.counts: Counter[str] = Counter()
 
     @property
-    def standing(self) -> ReplicaState:
-        if self.seen is None:
+    def state(self) -> ReplicaState:
+        if self.report is None:
             return ReplicaState.UNKNOWN
-        if not (self.is_there and self.seen.is_active):
-            return ReplicaState.AWAY
-        if self.stranger:
-            return ReplicaState.STRANGER
-        return ReplicaState.READY if self.health.is_healthy else ReplicaState.SUSPECT
+        if not (self.is_there and self.report.is_active):
+            return ReplicaState.UNAVAILABLE
+        if self.mismatch:
+            return ReplicaState.POLICY_MISMATCH
+        return ReplicaState.READY if self.health.is_healthy else ReplicaState.UNHEALTHY
 
     @property
     def is_ready(self) -> bool:
-        return self.standing is ReplicaState.READY
+        return self.state is ReplicaState.READY
 
     @property
     def is_reachable(self) -> bool:
-        """Whether it serves its slot; it may have failed lately."""
-        return self.standing in (ReplicaState.READY, ReplicaState.SUSPECT)
+        """Whether it serves its slot, healthy or not."""
+        return self.state in (ReplicaState.READY, ReplicaState.UNHEALTHY)
 
     @property
     def is_stateless(self) -> bool:
-        """Whether any replica may answer any request."""
-        return self.seen is not None and self.seen.state_class in STATELESS
+        """Whether its policy keeps no state between requests."""
+        return self.report is not None and self.report.state_class in STATELESS
 
     @property
     def placement_load(self) -> float:
-        """How full and busy it is; the least loaded is asked."""
-        if self.seen is None:
+        """Sessions and load, for placement on the least loaded replica."""
+        if self.report is None:
             return 0.0
-        return self.robots / max(1, self.seen.max_sessions) + self.seen.load
+        return self.robots / max(1, self.report.max_sessions) + self.report.load
 
     @property
     def text(self) -> str:
-        """Why it is not ready, in words."""
-        standing = self.standing
-        if standing is ReplicaState.UNKNOWN:
-            return 'not heard of yet; is it running, in this ROS domain, under this name?'
-        if standing is ReplicaState.AWAY:
-            return self.seen.text or 'it has gone' if self.is_there else 'it has gone'
-        if standing is ReplicaState.STRANGER:
-            return self.stranger
-        if standing is ReplicaState.SUSPECT:
+        """Why it is not ready; empty when it is."""
+        state = self.state
+        if state is ReplicaState.UNKNOWN:
+            return 'no status received; check that it runs, the ROS domain and the name'
+        if state is ReplicaState.UNAVAILABLE:
+            unavailable = 'server unavailable'
+            return (self.report.text if self.is_there else '') or unavailable
+        if state is ReplicaState.POLICY_MISMATCH:
+            return self.mismatch
+        if state is ReplicaState.UNHEALTHY:
             return self.health.reason
         return ''
 
-    def note_there(self, *, is_there: bool) -> None:
+    def set_available(self, *, is_there: bool) -> None:
         """
-        Note whether anybody offers its services. What it said of itself was said by a process that
-        may be another one when somebody does so again.
+        Record whether its services are available. Its last report is marked inactive when they
+        are lost: a server that comes back may be another process.
         """
-        if self.is_there and not is_there and self.seen:
-            self.seen = replace(self.seen, is_active=False, text=NO_STATUS_SINCE_RETURN_TEXT)
+        if self.is_there and not is_there and self.report:
+            self.report = replace(self.report, is_active=False, text=NO_STATUS_SINCE_RETURN_TEXT)
         self.is_there = is_there
 
-    def asked(self, now_ns: int) -> None:
-        """Note that it was sent a request."""
+    def request_sent(self, now_ns: int) -> None:
+        """Record a request that was sent."""
         if self.silent_since_ns is None:
             self.silent_since_ns = now_ns
 
-    def heard(self) -> None:
-        """Note that something has come from it."""
-        self.silent_since_ns, self.late = None, 0
+    def reply_received(self) -> None:
+        """Record a reply of any kind."""
+        self.silent_since_ns, self.consecutive_late = None, 0
 
-    def is_late(self, waited_ns: int, now_ns: int) -> bool:
-        """Note a late answer; return whether it has fallen silent."""
-        self.late += 1
-        if self.silent_since_ns is None or self.late < MAX_CONSECUTIVE_LATE:
+    def record_late(self, waited_ns: int, now_ns: int) -> bool:
+        """Record a late reply; return whether the replica is unresponsive."""
+        self.consecutive_late += 1
+        if self.silent_since_ns is None or self.consecutive_late < MAX_CONSECUTIVE_LATE:
             return False
         return now_ns - self.silent_since_ns >= SILENCE_FACTOR * waited_ns

@@ -1,9 +1,9 @@
 """
 A slot: one policy, served by one or more replicas.
 
-Its fingerprint is that of the first replica in the list that serves. A replica with another one,
-or started for another slot, is a stranger and gets nothing, until none of the slot's policy is
-there any more: then the slot takes the policy that is. Plain; the dispatcher's lock.
+Its fingerprint is that of the first active replica in the list. A replica with another policy, or
+started for another slot, is a mismatch and gets no requests, until no replica of the slot's policy
+is left: then the slot takes over the other policy. No ROS; called under the dispatcher's lock.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class SlotDrain:
 
 @dataclass(frozen=True, slots=True)
 class VerdictRecord:
-    """What is decided about a policy; where that bars it, running episodes leave as with Hold."""
+    """The verdict on a policy; where it bars, running episodes leave as with SlotDrain."""
 
     verdict: PolicyVerdict
     text: str = ''
@@ -62,18 +62,18 @@ class Slot:
         # by an operator
         self.drain: SlotDrain | None = None
         self.is_on_trial = False
-        # whether the split gives it episodes, and whether it is declared to take over
+        # whether the split gives it episodes, and whether it may take over
         self.has_share, self.is_spare = True, False
         self.health = Health(rules)
-        # the only one is as well as its slot
+        # a single replica is as healthy as its slot
         of_one = replica_rules if len(servers) > 1 else rules
         self.replicas = {server: Replica(server, name, of_one) for server in servers}
         self.policy = ''
-        # why it cannot serve the robots that the other slot serves
+        # why it is incompatible with the other slot
         self.misfit = ''
-        # what its policy lacks before it may take episodes
+        # what its policy needs before it may take episodes
         self.unmet_requirements = ''
-        # until all have had their chance to be heard, the order of arrival decides nothing
+        # before activation the policy follows the list order, not the order of arrival
         self.is_policy_pinned = False
 
     def __iter__(self) -> Iterator[Replica]:
@@ -85,7 +85,7 @@ class Slot:
 
     @property
     def bar(self) -> VerdictRecord:
-        """The verdict on its policy, or on whatever it serves."""
+        """The verdict on its policy, or on the slot itself."""
         of_slot = self.bars.get(f'slot:{self.name}')
         return of_slot or self.bars.get(self.policy, NO_VERDICT)
 
@@ -126,7 +126,7 @@ class Slot:
         if not self.health.is_healthy and reach is Reachability.SUSPECT:
             return f'{self.health.state.value}: {self.health.reason}'
         texts = [f'{r.name}: {r.text}' for r in self if r.text]
-        return '; '.join(texts) or 'it has no session of this robot'
+        return '; '.join(texts) or 'no session of this client'
 
     @property
     def is_healthy(self) -> bool:
@@ -139,33 +139,33 @@ class Slot:
         return check_eligibility(SlotUse.GET_SHARE, self.conditions()).reason
 
     def learn(self, server: str, seen: ReplicaReport) -> str:
-        """Note what a replica says of itself; return what changed for the slot, in words."""
+        """Record the report of a replica; return what changed for the slot."""
         replica = self.replicas[server]
-        replica.seen, replica.is_there = seen, True
+        replica.report, replica.is_there = seen, True
         before = self.policy
         self._choose_policy()
         for each in self:
-            each.stranger = self._mismatch_reason(each)
+            each.mismatch = self._mismatch_reason(each)
         if before and self.policy != before:
-            return f'slot {self.name} serves {self.policy} now, before it was {before}'
+            return f'slot {self.name}: policy changed from {before} to {self.policy}'
         return ''
 
     def _choose_policy(self) -> None:
         """Decide which policy is the slot's."""
-        serving = [r for r in self if r.seen and r.seen.is_active and r.is_there]
-        serving = [r for r in serving if r.seen.slot == self.name]
-        kept = self.is_policy_pinned and any(r.seen.policy == self.policy for r in serving)
+        serving = [r for r in self if r.report and r.report.is_active and r.is_there]
+        serving = [r for r in serving if r.report.slot == self.name]
+        kept = self.is_policy_pinned and any(r.report.policy == self.policy for r in serving)
         if serving and not kept:
-            self.policy = serving[0].seen.policy
+            self.policy = serving[0].report.policy
 
     def _mismatch_reason(self, replica: Replica) -> str:
-        seen = replica.seen
+        seen = replica.report
         if seen is None or not seen.is_active:
             return ''
         if seen.slot != self.name:
             return (
-                f'{replica.name} was started for slot {seen.slot!r} and stands in slot '
-                f'{self.name!r}; start it with slot:={self.name}'
+                f'{replica.name} is configured in slot {self.name!r} but was started for slot '
+                f'{seen.slot!r}; start it with slot:={self.name}'
             )
         if seen.policy != self.policy:
             return (
@@ -176,15 +176,15 @@ class Slot:
 
     def choose(self, besides: Collection[str] = ()) -> Replica | None:
         """
-        Return the least loaded replica that is ready and not one of `besides`; when there is none,
-        one that has failed lately: without a session it could not be tried.
+        Return the least loaded ready replica that is not in `besides`; when there is none, an
+        unhealthy one: it needs a session to be probed.
         """
         found = [r for r in self if r.is_reachable and r.name not in besides]
         return min(found, key=lambda r: (not r.is_ready, r.placement_load), default=None)
 
 
 def overall_health(slots: dict[str, Slot]) -> str:
-    """Return what the health of the slots comes to."""
+    """Return the overall health of the slots."""
     bad = [name for name, slot in slots.items() if not slot.is_healthy]
     if not bad:
         return 'healthy'

@@ -1,10 +1,10 @@
 """
-What happened in each slot: episodes and how they ended, answers, and what robots did with them.
+Counters of each slot: episodes by outcome, replies, and executed commands.
 
-Everything is counted since the start and only rises; who wants to know of a stretch of time takes
-differences. An episode is ended when its robot begins another one or goes; one that has no verdict
-`verdict_within_ns` later is unreported. Each begin and end is an event as well, for the canary,
-which compares episodes by the slot in which they began. Plain; the dispatcher's lock.
+Counters only rise since the start; differences give a period. An episode ends when its client
+begins another one or closes its session; without an outcome it is unreported after
+`verdict_within_ns`. Each begin and end is an event for the canary, which compares episodes by the
+slot in which they began. No ROS; called under the dispatcher's lock.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from lerobot_serve.wire.execution_report import ExecutionReport
 OUTCOMES = {1: 'success', 2: 'failure', 3: 'aborted'}
 HOUR_NS = 3_600 * 10**9
 BEGUN = 'begun'
-# events wait for the next look of the canary, a fraction of a second
+# events wait for the next update of the canary, a fraction of a second
 EVENTS_LIMIT = 100_000
 # episode, what happened, slot in which it began
 EpisodeTransition = tuple[str, str, str]
@@ -31,8 +31,8 @@ EpisodeTransition = tuple[str, str, str]
 @dataclass(slots=True)
 class SlotCounters:
     """
-    One slot's. `ended` counts episodes by how they ended: success, failure, aborted, unreported;
-    `moved` are those that had to leave, which count in no other way.
+    Counters of one slot. `ended` counts episodes by outcome: success, failure, aborted,
+    unreported; `moved` counts those that left the slot, which have no other outcome.
     """
 
     latency: RecentLatency = field(default_factory=RecentLatency)
@@ -78,8 +78,8 @@ class SlotStats:
         self._slots = {name: SlotCounters() for name in slots}
         self._capacity = capacity
         self._episodes: OrderedDict[str, RoutedEpisode] = OrderedDict()
-        self._present: dict[str, str] = {}
-        self._waiting: OrderedDict[str, RoutedEpisode] = OrderedDict()
+        self._current_episodes: dict[str, str] = {}
+        self._awaiting_outcome: OrderedDict[str, RoutedEpisode] = OrderedDict()
 
     def slot(self, name: str) -> SlotCounters:
         return self._slots[name]
@@ -90,36 +90,36 @@ class SlotStats:
         self._events.clear()
         return events
 
-    def expect(self, episodes: Iterable[tuple[str, str]], now_ns: int) -> None:
-        """Take (episode, slot) from the life of a router before: their verdicts may still come."""
+    def restore_episodes(self, episodes: Iterable[tuple[str, str]], now_ns: int) -> None:
+        """Restore (episode, slot) pairs of a previous run whose outcomes may still be reported."""
         for episode_id, slot in episodes:
             if episode_id not in self._episodes:
                 self._episodes[episode_id] = RoutedEpisode(slot, ended_ns=now_ns, slot_begun=slot)
-                self._waiting[episode_id] = self._episodes[episode_id]
+                self._awaiting_outcome[episode_id] = self._episodes[episode_id]
 
     def record_request(self, client_id: str, placement: Placement, now_ns: int) -> None:
-        """Note a request, and with it the end of the robot's episode before."""
-        tally = self._slots[placement.slot]
-        tally.requests += 1
-        tally.cache_hits += placement.cached
-        tally.cache_misses += not placement.cached
+        """Record a request, and with it the end of the client's previous episode."""
+        stats = self._slots[placement.slot]
+        stats.requests += 1
+        stats.cache_hits += placement.cached
+        stats.cache_misses += not placement.cached
         episode_id = '' if placement.degraded else placement.key
-        before = self._present.get(client_id, '')
+        before = self._current_episodes.get(client_id, '')
         if before != episode_id:
-            self.ended(client_id, now_ns)
-            self._present[client_id] = episode_id
+            self.end_episode(client_id, now_ns)
+            self._current_episodes[client_id] = episode_id
         episode = self._episodes.get(episode_id)
         if episode:
             self._resume(episode_id, episode)
             if placement.moved and not episode.has_moved:
                 # in the last moments of the router before, which nothing remembers
-                self.moved(episode_id, placement.slot)
+                self.record_move(episode_id, placement.slot)
         elif episode_id:
             self._begin(episode_id, placement)
 
     def _resume(self, episode_id: str, episode: RoutedEpisode) -> None:
-        """It goes on: a session that ended and was opened again ended no episode."""
-        if self._waiting.pop(episode_id, None):
+        """Resume an episode: a reopened session does not end it."""
+        if self._awaiting_outcome.pop(episode_id, None):
             episode.ended_ns = None
 
     def _begin(self, episode_id: str, placement: Placement) -> None:
@@ -133,20 +133,20 @@ class SlotStats:
             self._events.append((episode_id, BEGUN, slot))
         while len(self._episodes) > self._capacity:
             forgotten, episode = self._episodes.popitem(last=False)
-            if self._waiting.pop(forgotten, None):
+            if self._awaiting_outcome.pop(forgotten, None):
                 self._end(forgotten, episode, 'unreported')
 
-    def ended(self, client_id: str, now_ns: int) -> None:
-        """A robot's episode is over: it began another one, or is gone."""
-        episode_id = self._present.pop(client_id, '')
+    def end_episode(self, client_id: str, now_ns: int) -> None:
+        """End the episode of a client that began another one or closed its session."""
+        episode_id = self._current_episodes.pop(client_id, '')
         episode = self._episodes.get(episode_id)
         if episode and episode.ended_ns is None:
             episode.ended_ns = now_ns
             if not episode.ended_as:
-                self._waiting[episode_id] = episode
+                self._awaiting_outcome[episode_id] = episode
 
-    def moved(self, episode_id: str, slot: str) -> None:
-        """An episode had to leave for `slot`; how it ends says nothing of either."""
+    def record_move(self, episode_id: str, slot: str) -> None:
+        """Record a move to `slot`; the outcome of the episode counts for neither slot."""
         episode = self._episodes.get(episode_id)
         # one that was judged counts as it was judged
         if episode is None or episode.ended_as:
@@ -156,33 +156,33 @@ class SlotStats:
             self._events.append((episode_id, 'moved', episode.slot_begun))
         episode.has_moved, episode.slot = True, slot
 
-    def answered(self, slot: str, latency_ms: float) -> None:
-        """A robot was answered with actions."""
+    def record_reply(self, slot: str, latency_ms: float) -> None:
+        """Record a reply with actions."""
         self._slots[slot].answers += 1
         self._slots[slot].latency.add(latency_ms)
         self._slots[slot].buckets.add(latency_ms / 1e3)
 
-    def failed(self, slot: str, reason: str) -> None:
-        """A slot could not answer a request."""
+    def record_failure(self, slot: str, reason: str) -> None:
+        """Record a request that a slot failed."""
         self._slots[slot].failed[reason] += 1
 
-    def executed(self, slot: str, before: ExecutionReport, now: ExecutionReport) -> None:
-        """Add what a robot did between two requests; nothing when it was started anew."""
+    def record_executed(self, slot: str, before: ExecutionReport, now: ExecutionReport) -> None:
+        """Add the commands between two requests; nothing after a restart of the robot."""
         commands, fallbacks = now.actions - before.actions, now.fallbacks - before.fallbacks
         trips, stalls = now.trips - before.trips, now.stalls - before.stalls
         if min(commands, fallbacks, trips, stalls) < 0:
             return
-        tally = self._slots[slot]
-        tally.commands += commands
-        tally.fallbacks += fallbacks
-        tally.trips += trips
-        tally.stalls += stalls
-        tally.oldest_age_s = max(tally.oldest_age_s, now.oldest_age_s)
+        stats = self._slots[slot]
+        stats.commands += commands
+        stats.fallbacks += fallbacks
+        stats.trips += trips
+        stats.stalls += stalls
+        stats.oldest_age_s = max(stats.oldest_age_s, now.oldest_age_s)
 
-    def outcome(self, episode_id: str, outcome: int) -> str:
+    def record_outcome(self, episode_id: str, outcome: int) -> str:
         """
-        Note how an episode ended; return why that does not count, in words. The first outcome
-        counts, and the same again is no news.
+        Record an outcome; return why it is rejected, empty when it counts. The first outcome
+        counts, and a repeated one is ignored.
         """
         episode = self._episodes.get(episode_id)
         if episode is None:
@@ -192,17 +192,17 @@ class SlotStats:
             return f'outcome must be one of {", ".join(map(str, OUTCOMES))}, got {outcome}'
         if episode.ended_as not in ('', ended_as):
             return f'episode {episode_id!r} has counted as {episode.ended_as} already'
-        self._waiting.pop(episode_id, None)
+        self._awaiting_outcome.pop(episode_id, None)
         self._end(episode_id, episode, ended_as)
         return ''
 
-    def look(self, now_ns: int) -> None:
-        """Give up waiting for verdicts that take too long."""
-        while self._waiting:
-            episode_id, episode = next(iter(self._waiting.items()))
+    def expire(self, now_ns: int) -> None:
+        """Mark episodes unreported whose outcome is overdue."""
+        while self._awaiting_outcome:
+            episode_id, episode = next(iter(self._awaiting_outcome.items()))
             if now_ns - episode.ended_ns < self.verdict_within_ns:
                 return
-            del self._waiting[episode_id]
+            del self._awaiting_outcome[episode_id]
             self._end(episode_id, episode, 'unreported')
 
     def _end(self, episode_id: str, episode: RoutedEpisode, ended_as: str) -> None:

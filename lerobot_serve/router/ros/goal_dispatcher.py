@@ -31,7 +31,7 @@ from lerobot_serve_interfaces.msg import ActionChunk
 
 POLL_PERIOD_S = 0.05
 RETRY_HINT = 'send the goal again, and see ~/state if that does not help'
-SHUTDOWN_TEXT = 'the router is going away; send the goal to another server'
+SHUTDOWN_TEXT = 'the router is draining; send the goal to another server'
 
 
 @dataclass(slots=True, eq=False)
@@ -84,26 +84,26 @@ class GoalDispatcher:
         self._node.get_logger().get_child('action_client').set_level(LoggingSeverity.ERROR)
         self._executor = RobustExecutor(context=runtime.context)
         self._executor.add_node(self._node)
-        self._timer = self._node.create_timer(POLL_PERIOD_S, self._look)
+        self._timer = self._node.create_timer(POLL_PERIOD_S, self._poll)
         self._timer.cancel()
         self._acts: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._clients: dict[str, ActionClient] = {}
-        self._under_way: dict[str, GoalRequest] = {}
+        self._in_flight: dict[str, GoalRequest] = {}
         self._is_over = False
         runtime.thread('goals', self._run, partial(self._hand_over, self._end))
 
     def __len__(self) -> int:
-        return len(self._under_way)
+        return len(self._in_flight)
 
-    def send(self, errand: GoalRequest) -> None:
+    def send(self, request: GoalRequest) -> None:
         """Send a goal to its server, once that is found."""
-        self._hand_over(partial(self._begin, errand))
+        self._hand_over(partial(self._begin, request))
 
     def withdraw(self, key: str) -> ExecutorFuture:
         """Return, for coroutines of the host's executor, whether there will be no answer."""
-        told = ExecutorFuture(self._host.executor)
-        self._hand_over(partial(self._withdraw, key, told))
-        return told
+        outcome = ExecutorFuture(self._host.executor)
+        self._hand_over(partial(self._withdraw, key, outcome))
+        return outcome
 
     def give_up(self) -> None:
         """End all goals, since the router goes away."""
@@ -132,107 +132,107 @@ class GoalDispatcher:
     def _end(self) -> None:
         self._is_over = True
 
-    def _begin(self, errand: GoalRequest) -> None:
-        self._under_way[errand.key] = errand
+    def _begin(self, request: GoalRequest) -> None:
+        self._in_flight[request.key] = request
         self._timer.reset()
-        self._send(errand)
+        self._send(request)
 
-    def _send(self, errand: GoalRequest) -> None:
+    def _send(self, request: GoalRequest) -> None:
         """Send it, unless it was sent or nobody is found yet who takes it."""
-        if errand.server not in self._clients:
-            name = f'{errand.server}/predict_chunk'
-            self._clients[errand.server] = ActionClient(
+        if request.server not in self._clients:
+            name = f'{request.server}/predict_chunk'
+            self._clients[request.server] = ActionClient(
                 self._node, PredictChunk, name, **qos.ACTION_SERVICES
             )
-        client = self._clients[errand.server]
-        if errand.sent is None and client.server_is_ready():
-            errand.sent = client.send_goal_async(errand.goal)
-            errand.sent.add_done_callback(partial(self._on_accepted, errand))
+        client = self._clients[request.server]
+        if request.sent is None and client.server_is_ready():
+            request.sent = client.send_goal_async(request.goal)
+            request.sent.add_done_callback(partial(self._on_accepted, request))
 
-    def _on_accepted(self, errand: GoalRequest, sent: Future) -> None:
-        if errand.key not in self._under_way:
+    def _on_accepted(self, request: GoalRequest, sent: Future) -> None:
+        if request.key not in self._in_flight:
             return
         handle = sent.result()
         if not handle.accepted:
-            text = f'{errand.server} refused the goal; {RETRY_HINT}'
-            self._fail(errand, Status.NO_SESSION, text)
+            text = f'{request.server} refused the goal; {RETRY_HINT}'
+            self._fail(request, Status.NO_SESSION, text)
             return
-        errand.handle, errand.result = handle, handle.get_result_async()
-        errand.result.add_done_callback(partial(self._on_result, errand))
-        if errand.cancel_waiters:
-            self._forward_cancel(errand)
+        request.handle, request.result = handle, handle.get_result_async()
+        request.result.add_done_callback(partial(self._on_result, request))
+        if request.cancel_waiters:
+            self._forward_cancel(request)
 
-    def _on_result(self, errand: GoalRequest, result: Future) -> None:
-        if errand.key not in self._under_way:
+    def _on_result(self, request: GoalRequest, result: Future) -> None:
+        if request.key not in self._in_flight:
             return
         status, chunk = result.result().status, result.result().result.chunk
-        if status == GoalStatus.STATUS_CANCELED and errand.cancel_waiters:
-            self._finish(errand, is_withdrawn=True)
+        if status == GoalStatus.STATUS_CANCELED and request.cancel_waiters:
+            self._finish(request, is_withdrawn=True)
         elif status == GoalStatus.STATUS_SUCCEEDED or chunk.status:
-            self._finish(errand)
-            errand.answer(chunk)
+            self._finish(request)
+            request.answer(chunk)
         else:
             text = (
-                f'{errand.server} ended the goal without a chunk (status {status}); {RETRY_HINT}'
+                f'{request.server} ended the goal without a chunk (status {status}); {RETRY_HINT}'
             )
-            self._fail(errand, Status.NO_SESSION, text)
+            self._fail(request, Status.NO_SESSION, text)
 
-    def _withdraw(self, key: str, told: ExecutorFuture) -> None:
-        errand = self._under_way.get(key)
-        if errand is None:
-            self._tell([told], is_withdrawn=False)
+    def _withdraw(self, key: str, outcome: ExecutorFuture) -> None:
+        request = self._in_flight.get(key)
+        if request is None:
+            self._resolve([outcome], is_withdrawn=False)
             return
-        errand.cancel_waiters.append(told)
-        if errand.sent is None:
-            self._finish(errand, is_withdrawn=True)
-        elif errand.handle:
-            self._forward_cancel(errand)
+        request.cancel_waiters.append(outcome)
+        if request.sent is None:
+            self._finish(request, is_withdrawn=True)
+        elif request.handle:
+            self._forward_cancel(request)
 
-    def _forward_cancel(self, errand: GoalRequest) -> None:
+    def _forward_cancel(self, request: GoalRequest) -> None:
         """The server has the last word: what its policy works on is answered instead."""
-        said = errand.handle.cancel_goal_async()
-        said.add_done_callback(partial(self._on_cancel, errand))
+        reply = request.handle.cancel_goal_async()
+        reply.add_done_callback(partial(self._on_cancel, request))
 
-    def _on_cancel(self, errand: GoalRequest, said: Future) -> None:
-        if errand.key not in self._under_way:
+    def _on_cancel(self, request: GoalRequest, reply: Future) -> None:
+        if request.key not in self._in_flight:
             return
-        if said.result().goals_canceling:
-            self._finish(errand, is_withdrawn=True)
+        if reply.result().goals_canceling:
+            self._finish(request, is_withdrawn=True)
         else:
-            self._tell(errand.cancel_waiters, is_withdrawn=False)
-            errand.cancel_waiters.clear()
+            self._resolve(request.cancel_waiters, is_withdrawn=False)
+            request.cancel_waiters.clear()
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         """Find servers that were not there yet, end what takes too long."""
-        for errand in list(self._under_way.values()):
-            if errand.is_overdue:
-                self._fail(errand, Status.TOO_LATE, f'{errand.lateness}; {RETRY_HINT}')
+        for request in list(self._in_flight.values()):
+            if request.is_overdue:
+                self._fail(request, Status.TOO_LATE, f'{request.lateness}; {RETRY_HINT}')
             else:
-                self._send(errand)
+                self._send(request)
 
     def _give_up(self) -> None:
-        for errand in list(self._under_way.values()):
-            self._fail(errand, Status.DRAINING, SHUTDOWN_TEXT)
+        for request in list(self._in_flight.values()):
+            self._fail(request, Status.DRAINING, SHUTDOWN_TEXT)
 
-    def _fail(self, errand: GoalRequest, status: Status, text: str) -> None:
-        if errand.handle:
+    def _fail(self, request: GoalRequest, status: Status, text: str) -> None:
+        if request.handle:
             # a server that is only slow need not do it any more; what it says to that is no matter
-            errand.handle.cancel_goal_async().cancel()
-        self._finish(errand)
-        errand.fail(status, text)
+            request.handle.cancel_goal_async().cancel()
+        self._finish(request)
+        request.fail(status, text)
 
-    def _finish(self, errand: GoalRequest, *, is_withdrawn: bool = False) -> None:
+    def _finish(self, request: GoalRequest, *, is_withdrawn: bool = False) -> None:
         """It is on its way no more, and its client keeps nothing of it."""
-        del self._under_way[errand.key]
-        if not self._under_way:
+        del self._in_flight[request.key]
+        if not self._in_flight:
             self._timer.cancel()
-        for future in filter(None, (errand.sent, errand.result)):
+        for future in filter(None, (request.sent, request.result)):
             future.cancel()
-        self._tell(errand.cancel_waiters, is_withdrawn=is_withdrawn)
+        self._resolve(request.cancel_waiters, is_withdrawn=is_withdrawn)
 
-    def _tell(self, cancel_waiters: list[ExecutorFuture], *, is_withdrawn: bool) -> None:
-        for told in cancel_waiters:
-            told.set_result(is_withdrawn)
+    def _resolve(self, cancel_waiters: list[ExecutorFuture], *, is_withdrawn: bool) -> None:
+        for outcome in cancel_waiters:
+            outcome.set_result(is_withdrawn)
 
     def _close_clients(self) -> None:
         for client in self._clients.values():

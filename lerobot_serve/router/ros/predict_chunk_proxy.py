@@ -1,7 +1,7 @@
 """
-The action PredictChunk of a router: each goal is sent on to a policy server, its chunk comes back.
+The action PredictChunk of a router: forward each goal to a policy server and relay its chunk.
 
-The executor takes goals and chooses whom they are sent to; `Errands` has a thread that sends them.
+The executor accepts goals and chooses their server; GoalDispatcher sends them in a thread.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ OnFailure = Callable[[Status, str], None]
 
 
 class GoalRouting(Protocol):
-    """Whom a goal is sent to, and the flags of its chunk; without a server, why to nobody."""
+    """The server of a goal and the flags of its chunk; without a server, the reason."""
 
     server: str
     slot: str
@@ -45,9 +45,9 @@ class GoalRouting(Protocol):
 
 class PredictChunkProxy:
     """
-    `choose` says whom a request without a session is sent to, `refusal` why an answer of a policy
-    from a slot reaches no robot, and `drop` counts what fails. Offered as long as the node is
-    there; a goal for which `choose` has nobody is told why.
+    `choose` returns the route of a goal, `refusal` why a reply of a policy from a slot is
+    withheld, and `drop` counts failures. Offered as long as the node exists; a goal without a
+    server fails with the reason.
     """
 
     def __init__(
@@ -63,9 +63,9 @@ class PredictChunkProxy:
         self._choose, self._refusal = choose, refusal
         self._drop, self._limit_s = drop, limit_s
         self._numbers = count(1)
-        self._errands = GoalDispatcher(node, runtime)
+        self._dispatcher = GoalDispatcher(node, runtime)
         self._action = PredictChunkAction(
-            node, self._predict, self._errands.withdraw, self._errands.__len__
+            node, self._predict, self._dispatcher.withdraw, self._dispatcher.__len__
         )
 
     def drain(self) -> None:
@@ -74,9 +74,9 @@ class PredictChunkProxy:
         for new ones; the executor runs meanwhile.
         """
         if not self._action.wait_until_replied(DRAIN_S):
-            self._errands.give_up()
+            self._dispatcher.give_up()
             self._action.wait_until_replied(FAILURE_REPLY_S)
-        self._errands.close_clients()
+        self._dispatcher.close_clients()
 
     def _predict(self, raw: bytes, answer: OnReply) -> str:
         """Executor thread."""
@@ -88,7 +88,9 @@ class PredictChunkProxy:
             return key
         goal = PredictChunk.Goal(observation=deserialize_message(raw, Observation))
         use, now_s = partial(self._use, choice, answer, fail), time.monotonic()
-        self._errands.send(GoalRequest(key, choice.server, goal, use, fail, now_s, self._limit_s))
+        self._dispatcher.send(
+            GoalRequest(key, choice.server, goal, use, fail, now_s, self._limit_s)
+        )
         return key
 
     def _use(

@@ -1,6 +1,5 @@
 """
-A router's clients of policy servers. Each server answers on a topic of its own, so that the router
-knows who did.
+The clients of policy servers. Each server replies on a topic of its own, which identifies it.
 """
 
 from __future__ import annotations
@@ -39,12 +38,12 @@ class ReplicaClient(SessionClient):
         return replace(ask, reply_topic=self.topic)
 
     def is_matched(self, timeout_s: float) -> bool:
-        """Wait until requests and answers have somebody at the other end."""
+        """Wait until the request and reply topics are matched."""
         return self.wait_until_matched(self.publisher_count, timeout_s)
 
 
 class ReplicaClients:
-    """Built and closed by whoever goes through transitions; `run` is the body of a thread."""
+    """Built and closed by the thread of a transition; `run` is the body of a thread."""
 
     def __init__(
         self,
@@ -73,7 +72,7 @@ class ReplicaClients:
         self._statuses: list[Subscription] = []
 
     def listen(self, on_answer: OnReply, on_status: OnStatus) -> None:
-        """Hear of all servers from now on, before `run`."""
+        """Subscribe to replies and status of all servers, before `run`."""
         for server, client in self.clients.items():
             topic = f'~/answers/{ros_token(server)}'
             self._lanes.add(topic, qos.ACTION_CHUNK, partial(on_answer, server))
@@ -107,7 +106,7 @@ class ReplicaClients:
             return False
 
     def close(self) -> None:
-        """Let all of it go; `run` has returned."""
+        """Destroy all endpoints; `run` has returned."""
         for subscription in self._statuses:
             self._node.destroy_subscription(subscription)
         self._lanes.close()

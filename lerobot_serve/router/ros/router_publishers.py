@@ -1,4 +1,4 @@
-"""What a router tells operators: one publisher for each kind of message. Any thread."""
+"""Publishers of the router for operators, one for each message type. Any thread."""
 
 from __future__ import annotations
 
@@ -38,6 +38,6 @@ class RouterPublishers:
             for kind, name, profile in topics
         }
 
-    def tell(self, message: Any) -> None:
-        """Publish it where its kind goes."""
+    def publish(self, message: Any) -> None:
+        """Publish a message on the topic of its type."""
         self._publishers[type(message)].publish(message)

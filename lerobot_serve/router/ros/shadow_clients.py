@@ -23,7 +23,7 @@ from lerobot_serve_interfaces.msg import ActionChunk
 OnReply = Callable[[bytes], None]
 
 TOPICS = {'shadow': '~/answers/shadow', 'again': '~/answers/again'}
-# whoever floods the topics must not get the interpreter more often than this
+# a flood of messages gets the interpreter no more often than this
 PAUSE_S = 0.0005
 MATCH_TIMEOUT_S = 1.0
 
@@ -54,7 +54,7 @@ class ShadowSession:
 
 
 class ShadowClients:
-    """Built and closed by whoever goes through transitions; `run` is the body of a thread."""
+    """Built and closed by the thread of a transition; `run` is the body of a thread."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class ShadowClients:
         return ShadowSession(client, full, send, lambda: self._lanes.publisher_count(topic))
 
     def listen(self, on_chunk: OnReply, on_again: OnReply) -> None:
-        """Hear of all answers from now on, before `run`."""
+        """Subscribe to all replies, before `run`."""
         self._lanes.add(TOPICS['shadow'], qos.SHADOW_REPLIES, rate_limited(on_chunk))
         self._lanes.add(TOPICS['again'], qos.SHADOW_REPLIES, rate_limited(on_again))
 
@@ -95,7 +95,7 @@ class ShadowClients:
         self._lanes.wake()
 
     def close(self) -> None:
-        """Let all of it go; `run` has returned."""
+        """Destroy all endpoints; `run` has returned."""
         self._lanes.close()
         self._client.destroy_endpoints()
 

@@ -1,7 +1,7 @@
 """
-Whose requests are routed: the robots that have opened a session, and where in each slot.
+Open sessions of clients, and the replicas of each slot that hold them.
 
-Owned by the control thread, which opens and closes; the dispatcher reads under its lock.
+The thread `control` opens and closes; the dispatcher reads under its lock.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from lerobot_serve.wire.session import check_client_id_is_free, SessionRequest
 @dataclass(slots=True)
 class ClientSession:
     """
-    One session of one robot.
+    One session of one client.
 
-    places      slot -> replicas that have its session, first choice first; replaced as a whole
-    episode_id  that of its newest request; what follows it holds for this episode
-    slot        where its newest request went
-    server      the replica that was asked last
+    places      slot -> replicas that hold its session, preferred first; replaced as a whole
+    episode_id  of its newest request; the fields below hold for this episode
+    slot        of its newest request
+    server      the replica of its newest request
     policy      of the last chunk with actions
-    failed_slot   the slot whose last answer to it held no actions; empty when it did
+    failed_slot the slot whose last reply had no actions; empty when it had
     """
 
     ask: SessionRequest
@@ -35,21 +35,21 @@ class ClientSession:
     server: str = ''
     policy: str = ''
     failed_slot: str = ''
-    # flags that its next chunk with actions is to carry
+    # flags for its next chunk with actions
     flags: int = 0
     executed: ExecutionReport | None = None
     # server -> when its session was last used there
     last_used_ns: dict[str, int] = field(default_factory=dict)
-    # slot -> the policy that does not take this robot
+    # slot -> the policy that refused this client
     refused: dict[str, str] = field(default_factory=dict)
 
     def begin(self, episode_id: str) -> None:
-        """Another episode: what was of the one before is no concern of it."""
+        """Begin another episode and reset its state."""
         self.episode_id, self.flags = episode_id, 0
         self.slot = self.server = self.policy = self.failed_slot = ''
 
     def resume(self, old: ClientSession) -> None:
-        """Go on where the same robot's session before was; a new one ends no episode."""
+        """Continue from the previous session of the same client; its episode goes on."""
         if old.ask.instance == self.ask.instance:
             self.begin(old.episode_id)
             self.slot, self.server, self.policy = old.slot, old.server, old.policy
@@ -70,39 +70,39 @@ class ClientSessions:
         return iter(tuple(self._robots.values()))
 
     def current(self, client_id: str) -> ClientSession | None:
-        """Return the robot of that name, whatever its session's epoch."""
+        """Return the session of a client, of any epoch."""
         return self._robots.get(client_id)
 
     def find(self, client_id: str, session_epoch: int) -> ClientSession | None:
-        """Return the robot with that session."""
+        """Return the session of a client and epoch."""
         robot = self._robots.get(client_id)
         return robot if robot and robot.ask.session_epoch == session_epoch else None
 
     def check_client_id(self, ask: SessionRequest, now_ns: int) -> None:
-        """Raise Refused when another robot of that name is at work."""
+        """Raise SessionRefused when another client uses that client_id."""
         known = self._robots.get(ask.client_id)
         if known:
             silent_ns = now_ns - known.heard_ns
             check_client_id_is_free(known.ask, ask, silent_ns, self.grace_ns)
 
     def add(self, robot: ClientSession) -> ClientSession | None:
-        """Take the robot in; return the session of that name before."""
+        """Add a session; return the previous one of that client_id."""
         old = self._robots.get(robot.ask.client_id)
         self._robots[robot.ask.client_id] = robot
         return old
 
     def close(self, client_id: str, session_epoch: int) -> ClientSession | None:
-        """Return the robot that was let go, None when there is no such session."""
+        """Remove and return a session, None when there is no such session."""
         return self._robots.pop(client_id) if self.find(client_id, session_epoch) else None
 
     def gone(
         self, now_ns: int, has_subscriber: Callable[[str], bool]
     ) -> list[tuple[ClientSession, str]]:
         """
-        Return the robots that are gone, each with the reason.
+        Return expired sessions, each with the reason.
 
-        Gone is who neither listens nor was heard for the grace time, and who sent nothing for the
-        idle time.
+        A session expires without a subscriber and requests for the grace time, or without
+        requests for the idle time.
         """
         whys = [(robot, self._why_gone(robot, now_ns, has_subscriber)) for robot in self]
         return [(robot, why) for robot, why in whys if why]

@@ -1,6 +1,7 @@
 """
-What the policies of the slots ask of robots, learned from their servers, and whether one robot can
-be served by all. The control thread; written under the dispatcher's lock.
+Fetch the signatures of the slots' policies and check that one client can use all slots.
+
+The thread `control`; written under the dispatcher's lock.
 """
 
 from __future__ import annotations
@@ -15,23 +16,23 @@ from lerobot_serve.router.sessions.opening import ReplicaCallPool
 
 
 class CompatibilityCheck:
-    """`known` is, for each slot, the policy and the reply of GetStatus that told of it."""
+    """`known` maps each slot to its policy and the GetStatus reply that describes it."""
 
     def __init__(
-        self, dispatcher: Dispatcher, callers: ReplicaCallPool, tell: Callable[[str], None]
+        self, dispatcher: Dispatcher, callers: ReplicaCallPool, warn: Callable[[str], None]
     ) -> None:
-        self._dispatcher, self._call_pool, self._tell = dispatcher, callers, tell
+        self._dispatcher, self._call_pool, self._warn = dispatcher, callers, warn
         self.known: dict[str, tuple[str, Any]] = {}
 
-    def look(self, timeout_s: float) -> None:
-        """Ask where the policy is another one than before; compare."""
+    def update(self, timeout_s: float) -> None:
+        """Fetch the status of slots whose policy has changed; compare."""
         for slot in self._dispatcher.slots.values():
             self._fetch_status(slot, timeout_s)
         self._compare()
 
     def _fetch_status(self, slot: Slot, timeout_s: float) -> None:
         known = self.known.get(slot.name)
-        replica = slot.choose(self._call_pool.quiet)
+        replica = slot.choose(self._call_pool.unresponsive)
         if replica is None or (known and known[0] == slot.policy):
             return
         policy = slot.policy
@@ -41,7 +42,7 @@ class CompatibilityCheck:
             self.known[slot.name] = policy, reply
 
     def _compare(self) -> None:
-        """The first slot sets what the other has to fit."""
+        """Check the second slot against the first."""
         known = [name for name in self._dispatcher.slots if name in self.known]
         if len(known) < 2:
             return
@@ -50,13 +51,13 @@ class CompatibilityCheck:
         text = incompatibility(b, first, a)
         slot = self._dispatcher.slots[second]
         if text and text != slot.misfit:
-            self._tell(f'slot {second}: {text}')
+            self._warn(f'slot {second}: {text}')
         with self._dispatcher.lock:
             slot.misfit = text
 
 
 def signature_of(reply: Any) -> PolicySignature:
-    """Return what GetStatus's reply says of the policy."""
+    """Return the signature of the policy in a GetStatus reply."""
     return PolicySignature(
         tuple(reply.state_names),
         tuple(reply.action_names),

@@ -1,4 +1,4 @@
-"""Work that takes time, for the control thread: done one after the other, in order."""
+"""Slow jobs for the thread `control`, run one after the other."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Job = Callable[[], None]
 
 
 class JobQueue:
-    """Any thread puts and ends; `run` is the body of the one thread that does them."""
+    """Any thread puts and ends; `run` is the body of the one thread that runs them."""
 
     def __init__(self) -> None:
         self._queue: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
@@ -18,24 +18,24 @@ class JobQueue:
         self._is_over = False
 
     def put(self, job: Job) -> bool:
-        """Have it done; False when the thread ends before."""
+        """Queue a job; False when the queue has ended."""
         with self._putting:
             if not self._is_over:
                 self._queue.put(job)
             return not self._is_over
 
     def put_and_wait(self, job: Job, limit_s: float) -> bool:
-        """Have it done and wait for it; False when that took too long."""
+        """Queue a job and wait for it; False after the time limit."""
         done = threading.Event()
         return self.put(job) and self.put(done.set) and done.wait(limit_s)
 
     def run(self) -> None:
-        """Do what was put until `end` is called, and that, too."""
+        """Run jobs until `end` is called, those queued before included."""
         while job := self._queue.get():
             job()
 
     def end(self) -> None:
-        """Take no more."""
+        """Refuse further jobs and end `run`."""
         with self._putting:
             self._is_over = True
             self._queue.put(None)

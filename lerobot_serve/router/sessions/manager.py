@@ -1,8 +1,8 @@
 """
-Sessions of robots: opened, kept, moved to who is there, and closed. The control thread.
+Open, maintain, move and close the sessions of clients. The thread `control`.
 
-What it decides about robots and replicas it writes under the dispatcher's lock; it never calls
-anybody while it holds it.
+It writes sessions and replicas under the dispatcher's lock and never calls a replica while holding
+it.
 """
 
 from __future__ import annotations
@@ -31,37 +31,37 @@ from lerobot_serve.wire.session import ServerUnreachable, SessionRefused, Sessio
 CALL_TIMEOUT_S = 1.0
 # a server closes a session that was not used for its session_idle_s, a minute by default
 KEEP_ALIVE_NS = 15_000_000_000
-# robots that are seen to in one round; the others in the next
+# sessions that are maintained in one round; the others in the next
 SESSIONS_PER_ROUND = 16
 
 
 class SessionManager:
-    """See the module. `standby` is how many replicas more than one keep each session ready."""
+    """See the module. `standby` further replicas of a slot hold each session ready."""
 
     def __init__(
         self,
         dispatcher: Dispatcher,
         callers: ReplicaCallPool,
-        tally: SlotStats,
+        stats: SlotStats,
         drops: DropCounters,
         *,
         standby: int,
         open_timeout_s: float,
         clock: Callable[[], int],
-        tell: Callable[[str], None],
+        warn: Callable[[str], None],
     ) -> None:
         self._dispatcher, self._call_pool = dispatcher, callers
-        self._tally, self._drops = tally, drops
+        self._stats, self._drops = stats, drops
         self._wanted = 1 + standby
         self._timeout_s = open_timeout_s
-        self._clock, self._tell = clock, tell
-        self._contracts = CompatibilityCheck(dispatcher, callers, tell)
+        self._clock, self._warn = clock, warn
+        self._contracts = CompatibilityCheck(dispatcher, callers, warn)
         self.contracts = self._contracts.known
 
     # robots
 
     def open(self, ask: SessionRequest) -> dict[str, SlotOpening]:
-        """Open the session in every slot that is there. Raises Refused."""
+        """Open the session in every available slot. Raises SessionRefused."""
         robots, slots = self._dispatcher.robots, self._dispatcher.slots
         robots.check_client_id(ask, self._clock())
         opened: dict[str, SlotOpening] = {}
@@ -78,30 +78,30 @@ class SessionManager:
         return opened
 
     def _register(self, ask: SessionRequest, places: dict[str, tuple[str, ...]]) -> None:
-        """A session is open at these places; it takes the place of the one before."""
+        """Register an open session; it replaces the previous one of the client."""
         now_ns, robots = self._clock(), self._dispatcher.robots
         robot, left = ClientSession(ask, places, now_ns, now_ns), None
         with self._dispatcher.lock:
-            self._count(places, 1)
+            self._adjust_counts(places, 1)
             old = robots.current(ask.client_id)
             held = session_servers(old) if old else []
             if old and old.ask == ask:
-                # asked for twice: what is under way for it goes on
-                self._count(old.places, -1)
+                # opened twice: its requests in flight go on
+                self._adjust_counts(old.places, -1)
                 old.places, old.heard_ns, old.deaf_since_ns = places, now_ns, now_ns
             else:
                 robots.add(robot)
                 if old:
                     robot.resume(old)
-                    left = self._let_go(old)
+                    left = self._forget_requests(old)
         self._dispatcher.record_unanswered(left, 'session_over')
         if old:
             self._close_at([name for name in held if name not in session_servers(robot)], old)
 
-    def _let_go(self, robot: ClientSession) -> InFlightRequest | None:
-        """Expect nothing for a robot's session any more; return what was. Under the lock."""
-        self._count(robot.places, -1)
-        return self._dispatcher.flights.forget(robot.ask.client_id)
+    def _forget_requests(self, robot: ClientSession) -> InFlightRequest | None:
+        """Forget the requests of a session; return the one in flight. Under the lock."""
+        self._adjust_counts(robot.places, -1)
+        return self._dispatcher.in_flight.forget(robot.ask.client_id)
 
     def _open_in(
         self, slot: Slot, ask: SessionRequest, besides: tuple[str, ...] = ()
@@ -118,7 +118,7 @@ class SessionManager:
             self._drops.add('open_unreachable')
         return opened
 
-    def _count(self, places: dict[str, tuple[str, ...]], by: int) -> None:
+    def _adjust_counts(self, places: dict[str, tuple[str, ...]], by: int) -> None:
         for name, servers in places.items():
             replicas = self._dispatcher.slots[name].replicas
             for server in servers:
@@ -127,13 +127,13 @@ class SessionManager:
                 replicas[servers[0]].robots += by
 
     def close(self, client_id: str, session_epoch: int) -> ClientSession | None:
-        """End a robot's session everywhere; return None when there is no such session."""
+        """Close a session at all replicas; return None when there is no such session."""
         with self._dispatcher.lock:
             robot = self._dispatcher.robots.close(client_id, session_epoch)
             if robot is None:
                 return None
-            left = self._let_go(robot)
-            self._tally.ended(client_id, self._clock())
+            left = self._forget_requests(robot)
+            self._stats.end_episode(client_id, self._clock())
         self._dispatcher.record_unanswered(left, 'session_over')
         self._close_at(session_servers(robot), robot)
         return robot
@@ -143,13 +143,13 @@ class SessionManager:
             self._drops.add('close_unreachable')
 
     def reset(self, request: Any) -> list[str]:
-        """Tell all who have the session that an episode begins; return what went wrong."""
+        """Reset the episode at all replicas of a session; return the errors."""
         robot = self._dispatcher.robots.find(request.client_id, request.session_epoch)
         if robot is None:
             epoch = request.session_epoch
             return [f'{request.client_id!r} has no session of epoch {epoch} with this router']
         with self._dispatcher.lock:
-            flights = self._dispatcher.flights
+            flights = self._dispatcher.in_flight
             left = flights.forget_episodes_before(request.client_id, request.episode)
         self._dispatcher.record_unanswered(left, 'episode_over')
         servers = session_servers(robot)
@@ -163,7 +163,7 @@ class SessionManager:
         return texts
 
     def reopen_session(self, robot: ClientSession, server: str) -> None:
-        """A replica has lost a robot's session: give it another one."""
+        """Reopen a session that a replica has lost."""
         is_current = self._dispatcher.robots.current(robot.ask.client_id) is robot
         if not is_current or server not in session_servers(robot):
             return
@@ -177,34 +177,34 @@ class SessionManager:
         if not isinstance(outcomes[server], Exception):
             return
         self._drops.add('reopen_failed')
-        # one that does not answer may have the session still
+        # an unreachable replica may still hold the session
         if isinstance(outcomes[server], SessionRefused) or self._has_replacement(robot, server):
-            self._leave(robot, server)
+            self._remove_place(robot, server)
 
     def _has_replacement(self, robot: ClientSession, server: str) -> bool:
-        """Return whether another replica, that is well, could have the session instead."""
+        """Return whether another ready replica could hold the session instead."""
         slot = self._dispatcher.slots[self._replica_of(server).slot]
-        other = slot.choose({*session_servers(robot), *self._call_pool.quiet})
+        other = slot.choose({*session_servers(robot), *self._call_pool.unresponsive})
         return other is not None and other.is_ready
 
-    def _leave(self, robot: ClientSession, server: str) -> None:
-        """A robot's session is not at that replica any more."""
+    def _remove_place(self, robot: ClientSession, server: str) -> None:
+        """Remove a replica from the places of a session."""
         with self._dispatcher.lock:
             for name, servers in robot.places.items():
                 if server in servers:
-                    self._count({name: servers}, -1)
+                    self._adjust_counts({name: servers}, -1)
                     left = tuple(each for each in servers if each != server)
                     robot.places = {**robot.places, name: left}
-                    self._count({name: left}, 1)
+                    self._adjust_counts({name: left}, 1)
 
     # rounds, once a second
 
     def maintain_sessions(self) -> None:
-        """Fill the places that are missing, and keep alive the sessions that are not used."""
+        """Open missing sessions, and keep unused ones alive."""
         now_ns = self._clock()
         for robot in self._dispatcher.robots:
             for server in self._lost_servers(robot):
-                self._leave(robot, server)
+                self._remove_place(robot, server)
         missing = [(r, s) for r in self._dispatcher.robots for s in self._missing(r)]
         for robot, slot in missing[:SESSIONS_PER_ROUND]:
             self._fill(robot, slot)
@@ -218,22 +218,24 @@ class SessionManager:
         return next(slot.replicas[server] for slot in slots if server in slot.replicas)
 
     def _lost_servers(self, robot: ClientSession) -> list[str]:
-        """Return where its session cannot be any more."""
-        lost = (ReplicaState.AWAY, ReplicaState.STRANGER)
-        return [name for name in session_servers(robot) if self._replica_of(name).standing in lost]
+        """Return the servers that have lost its session."""
+        lost = (ReplicaState.UNAVAILABLE, ReplicaState.POLICY_MISMATCH)
+        return [name for name in session_servers(robot) if self._replica_of(name).state in lost]
 
     def _missing(self, robot: ClientSession) -> list[Slot]:
-        """Return the slots in which it needs one more session and can have it."""
+        """Return the slots in which it needs, and can open, one more session."""
         return [
             slot for slot in self._dispatcher.slots.values() if self._needs_session(robot, slot)
         ]
 
     def _needs_session(self, robot: ClientSession, slot: Slot) -> bool:
         have = robot.places.get(slot.name, ())
-        # what cannot be had would take the place of others in the round
+        # a slot that refuses would use up the round of others
         if slot.misfit or robot.refused.get(slot.name) == slot.policy:
             return False
-        return len(have) < self._wanted and bool(slot.choose({*have, *self._call_pool.quiet}))
+        return len(have) < self._wanted and bool(
+            slot.choose({*have, *self._call_pool.unresponsive})
+        )
 
     def _fill(self, robot: ClientSession, slot: Slot) -> None:
         have = robot.places.get(slot.name, ())
@@ -241,15 +243,17 @@ class SessionManager:
             opened = self._open_in(slot, robot.ask, besides=have)
         except SessionRefused as refused:
             self._drops.add('slot_refused')
-            self._tell(f'{robot.ask.client_id!r} gets no episodes of slot {slot.name}: {refused}')
+            self._warn(
+                f'slot {slot.name} refused the session of {robot.ask.client_id!r}: {refused}'
+            )
             robot.refused[slot.name] = slot.policy
             return
         with self._dispatcher.lock:
-            # the dispatcher may have put another one first meanwhile
+            # the dispatcher may have changed the preferred replica meanwhile
             have = robot.places.get(slot.name, ())
-            self._count({slot.name: have}, -1)
+            self._adjust_counts({slot.name: have}, -1)
             robot.places = {**robot.places, slot.name: (*have, *opened.places)}
-            self._count({slot.name: robot.places[slot.name]}, 1)
+            self._adjust_counts({slot.name: robot.places[slot.name]}, 1)
 
     def _idle_servers(self, robot: ClientSession, now_ns: int) -> list[str]:
         used = robot.last_used_ns
@@ -260,29 +264,29 @@ class SessionManager:
         ]
 
     def check_replicas(self) -> None:
-        """Learn what the slots' policies ask of robots, and try who has nobody to try it with."""
+        """Update the signatures of policies, and probe unhealthy replicas without sessions."""
         now_ns = self._clock()
         self._call_pool.probe(self._timeout_s)
         for slot in self._dispatcher.slots.values():
             for replica in slot:
-                is_alone = replica.standing is ReplicaState.SUSPECT and not replica.sessions
+                is_alone = replica.state is ReplicaState.UNHEALTHY and not replica.sessions
                 if is_alone and replica.health.is_probe_due(now_ns):
                     self._probe_replica(replica, now_ns)
-        self._contracts.look(CALL_TIMEOUT_S)
+        self._contracts.update(CALL_TIMEOUT_S)
 
     def _probe_replica(self, replica: Replica, now_ns: int) -> None:
-        """Who answers a call may have sessions again; what robots ask shows the rest."""
+        """Probe with a status call; a replica that replies may hold sessions again."""
         outcome = self._call_pool.each([replica.name], lambda c: c.status(CALL_TIMEOUT_S))
         with self._dispatcher.lock:
             if isinstance(outcome[replica.name], Exception):
                 replica.health.probe_failed(now_ns)
                 return
-            replica.health.restore()
-        self._tell(f'{replica.name} answers again')
+            replica.health.mark_healthy()
+        self._warn(f'{replica.name}: healthy again (status call succeeded)')
 
 
 def session_servers(robot: ClientSession) -> list[str]:
-    """Return who has its session."""
+    """Return the servers that hold the session."""
     return [server for servers in robot.places.values() for server in servers]
 
 

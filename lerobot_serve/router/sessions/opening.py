@@ -1,9 +1,9 @@
 """
-One session with the router is sessions with replicas of every slot. The control thread.
+Open one session of the router as sessions with replicas of every slot. The thread `control`.
 
-In each slot the least loaded replicas get it: the one that is to serve, and as many again as stand
-by for it. A robot that does not fit a slot is refused; a slot that is not available is done
-without, and gets the session when it is back.
+In each slot the least loaded replicas hold it: the preferred one and the standby replicas. A
+client that is incompatible with a slot is refused; a slot that is not available is not used, and
+gets the session when it is back.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from lerobot_serve.router.replicas.slot import Slot
 from lerobot_serve.wire.schema import Refusal
 from lerobot_serve.wire.session import ServerUnreachable, SessionRefused, SessionRequest
 
-# the slot may take this robot another time; everything else it will refuse again
+# refusals that may not repeat; any other is final
 RETRYABLE_REFUSALS = {
     Refusal.UNREACHABLE,
     Refusal.NOT_READY,
@@ -27,11 +27,11 @@ RETRYABLE_REFUSALS = {
     Refusal.EXCLUSIVE_IN_USE,
 }
 CALL_THREADS = 8
-UNRESPONSIVE_TEXT = 'it did not answer the call before; it is asked again as soon as it answers'
+UNRESPONSIVE_TEXT = 'last call timed out; calls resume after a successful probe'
 
 
 class ReplicaClient(Protocol):
-    """A client of one replica, as ros.session_client has it; `topic` is where it answers."""
+    """A client of one replica, as ros.session_client has it; `topic` receives its replies."""
 
     topic: str
 
@@ -48,7 +48,7 @@ class ReplicaClient(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SlotOpening:
-    """What came of a slot: the replicas that have the session, the reply, or why there is none."""
+    """The result in one slot: the replicas that hold the session, a reply or a refusal."""
 
     places: tuple[str, ...] = ()
     reply: Any = None
@@ -57,19 +57,21 @@ class SlotOpening:
 
 class ReplicaCallPool:
     """
-    Asks several replicas at once: one that hangs keeps nobody waiting longer than once. Then it
-    is quiet, and Unreachable without being called, until it has answered a probe.
+    Calls several replicas at once. A replica that does not reply is unresponsive: it counts as
+    unreachable without being called, until a probe succeeds.
     """
 
     def __init__(self, clients: dict[str, ReplicaClient]) -> None:
         self.clients = clients
         self._pool = ThreadPoolExecutor(CALL_THREADS, thread_name_prefix='call')
-        # who is quiet, and the call that is to show whether it still is
+        # unresponsive servers, each with its probe
         self._probes: dict[str, Future | None] = {}
 
     def each(self, servers: list[str], act: Callable[[ReplicaClient], Any]) -> dict[str, Any]:
-        """Return what `act` returned or raised, Refused or Unreachable, for each server."""
-        futures = {name: self.later(name, act) for name in servers if not self.is_quiet(name)}
+        """Return the result of `act`, or its SessionRefused or ServerUnreachable, by server."""
+        futures = {
+            name: self.later(name, act) for name in servers if not self.is_unresponsive(name)
+        }
         outcomes = {name: ServerUnreachable(UNRESPONSIVE_TEXT) for name in servers}
         for name, future in futures.items():
             outcomes[name] = _outcome(future)
@@ -78,11 +80,11 @@ class ReplicaCallPool:
         return outcomes
 
     def later(self, server: str, act: Callable[[ReplicaClient], Any]) -> Future:
-        """Ask one, without waiting for it."""
+        """Call one server without waiting for it."""
         return self._pool.submit(act, self.clients[server])
 
-    def is_quiet(self, server: str) -> bool:
-        """Return whether it left a call unanswered and has answered none since."""
+    def is_unresponsive(self, server: str) -> bool:
+        """Return whether its last call timed out and no probe has succeeded since."""
         probe = self._probes.get(server)
         if probe and probe.done():
             if isinstance(_outcome(probe), Exception):
@@ -92,18 +94,18 @@ class ReplicaCallPool:
         return server in self._probes
 
     @property
-    def quiet(self) -> set[str]:
-        """Who is not called."""
-        return {server for server in tuple(self._probes) if self.is_quiet(server)}
+    def unresponsive(self) -> set[str]:
+        """The servers that are not called."""
+        return {server for server in tuple(self._probes) if self.is_unresponsive(server)}
 
     def probe(self, timeout_s: float) -> None:
-        """Ask those that are quiet, without waiting for it."""
-        for server in self.quiet:
+        """Probe unresponsive servers without waiting for them."""
+        for server in self.unresponsive:
             if self._probes[server] is None:
                 self._probes[server] = self.later(server, lambda c: c.status(timeout_s))
 
     def close(self) -> None:
-        """Let the threads end; calls that are under way have bounds of their own."""
+        """End the threads; running calls have time limits of their own."""
         self._pool.shutdown(wait=True, cancel_futures=True)
 
 
@@ -126,7 +128,7 @@ def open_in_slot(
     """
     Open the session on `wanted` replicas of a slot, or on as many as there are.
 
-    Raises Refused when the robot does not fit; then what was opened is closed again.
+    Raises SessionRefused for an incompatible client; sessions opened so far are closed.
     """
     if slot.misfit:
         return SlotOpening(
@@ -141,7 +143,7 @@ def open_in_slot(
         asked |= {replica.name for replica in replicas}
         names = [replica.name for replica in replicas]
         outcomes = callers.each(names, lambda client: _open(client, ask, timeout_s))
-        # all that were opened first: where one refuses, they are closed again
+        # note all opened ones first: a final refusal closes them again
         opened |= {n: o for n, o in outcomes.items() if not isinstance(o, Exception)}
         for name in [name for name in names if name not in opened]:
             failure = _as_refused(slot, name, outcomes[name])
@@ -168,7 +170,7 @@ def choose_replicas(slot: Slot, besides: set[str], count: int) -> list[Replica]:
 
 def _open(client: ReplicaClient, ask: SessionRequest, timeout_s: float) -> Any:
     reply = open_at_replica(client, ask, timeout_s)
-    # a service answers before its topics are found; what is sent by then is lost
+    # a service replies before its topics are matched; requests sent by then are lost
     if not client.is_matched(timeout_s):
         client.close(ask, timeout_s)
         raise ServerUnreachable(f'its topics were not found within {timeout_s:g} s')
@@ -191,6 +193,6 @@ def _as_refused(slot: Slot, server: str, error: Exception) -> SessionRefused:
 def close_at_replicas(
     servers: list[str], ask: SessionRequest, callers: ReplicaCallPool, timeout_s: float
 ) -> list[str]:
-    """End the session there; return who could not be told."""
+    """Close the session at the servers; return those that could not be reached."""
     outcomes = callers.each(servers, lambda client: client.close(ask, timeout_s))
     return [name for name, outcome in outcomes.items() if isinstance(outcome, Exception)]

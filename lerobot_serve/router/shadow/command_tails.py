@@ -1,8 +1,8 @@
 """
-What each robot was commanded right before a run, as far as nothing is missing between.
+The commands of each robot right before a run of executed rows, if none is missing between.
 
-Missing is what was not a row of a policy, what the robot had no room to tell, and what was told
-with a request that never came. Owned by the shadow thread.
+Commands are missing when they were not rows of a policy, did not fit into the report, or were in a
+report that was lost. Owned by the thread `shadow`.
 """
 
 from __future__ import annotations
@@ -30,39 +30,39 @@ class _LastReport:
     rows: np.ndarray
 
     def is_before(self, start: Envelope, executed: ExecutionReport) -> bool:
-        """Tell whether nothing is missing between this report and that one."""
+        """Return whether `executed` is the report right after this one."""
         header = start.header
         is_next = (header.session_epoch, header.seq) == (self.session_epoch, self.seq + 1)
         return is_next and executed.dropped_rows == self.dropped_rows
 
 
 class CommandTails:
-    """The last rows of up to `capacity` robots; the one unheard for longest is forgotten."""
+    """The last rows of up to `capacity` robots; the least recent one is forgotten."""
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
-        self._told: OrderedDict[str, _LastReport] = OrderedDict()
+        self._last_reports: OrderedDict[str, _LastReport] = OrderedDict()
 
     def __len__(self) -> int:
-        return len(self._told)
+        return len(self._last_reports)
 
     def follow(
         self, start: Envelope, executed: ExecutionReport
     ) -> list[tuple[ExecutedRun, np.ndarray]]:
         """Return each run with up to ROWS_KEPT rows commanded right before it, oldest first."""
-        told = self._told.pop(start.client_id, None)
-        rows = told.rows if told and told.is_before(start, executed) else UNKNOWN
+        previous = self._last_reports.pop(start.client_id, None)
+        rows = previous.rows if previous and previous.is_before(start, executed) else UNKNOWN
         found = []
         for run in executed.runs:
             before = UNKNOWN if run.after_pause else rows
             found.append((run, before))
             rows = _last(before, run.rows)
         header = start.header
-        self._told[start.client_id] = _LastReport(
+        self._last_reports[start.client_id] = _LastReport(
             header.session_epoch, header.seq, executed.dropped_rows, rows
         )
-        if len(self._told) > self._capacity:
-            self._told.popitem(last=False)
+        if len(self._last_reports) > self._capacity:
+            self._last_reports.popitem(last=False)
         return found
 
 

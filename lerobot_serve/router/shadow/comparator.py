@@ -1,8 +1,8 @@
 """
-What a shadow would have done instead, request by request.
+Compare the chunks of a shadow with executed actions, request by request.
 
-The shadow thread tells the book what happened, in any order, and asks it for comparisons. Only
-what concerns requests that the shadow was sent is to be told, but for `on_executed`: all of that.
+The thread `shadow` reports events in any order and polls for comparisons. It reports only requests
+that were sent to the shadow, except for `on_executed`, which takes all reports.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ class ShadowComparison:
 @dataclass(frozen=True, slots=True)
 class ShadowStatistics:
     """
-    All that was learned of the policy in shadow, those of earlier runs included; the latencies are
-    those of the last samples.
+    Statistics of the policy in shadow, earlier runs included; the latencies are those of the last
+    samples.
     """
 
     shadow_policy: str
@@ -122,26 +122,26 @@ class ShadowComparator:
         return problem
 
     def close(self) -> None:
-        """Keep what was learned; the last call of the thread."""
+        """Save the records; the last call of the thread."""
         self.qualification.save()
 
     def on_live_request(self, start: Envelope, now_ns: int) -> None:
-        """The shadow was sent a request."""
+        """Record a request that was sent to the shadow."""
         self._joiner.request(RequestKey.of(start), start.episode_id, now_ns)
 
     def on_unasked(self, start: Envelope, reason: str, now_ns: int) -> None:
-        """The shadow was not sent a request that it should have seen."""
+        """Record a sampled request that was not sent to the shadow."""
         self._joiner.drop(RequestKey.of(start), reason, now_ns)
 
     def on_live_chunk(self, chunk: Chunk, now_ns: int) -> None:
-        """A robot was answered; without actions there is nothing to compare."""
+        """Record a live reply; without actions there is nothing to compare."""
         if chunk.status == Status.OK:
             self._joiner.live(_key(chunk), _draw(chunk, now_ns))
         else:
             self._joiner.drop(_key(chunk), 'shadow_unmatched', now_ns)
 
     def on_shadow_chunk(self, chunk: Chunk, now_ns: int) -> None:
-        """The shadow has answered."""
+        """Record a reply of the shadow."""
         if chunk.status == Status.OK:
             self._joiner.shadow(_key(chunk), _draw(chunk, now_ns))
         else:
@@ -158,19 +158,19 @@ class ShadowComparator:
             self.drops['second_draw_failed'] += 1
 
     def on_executed(self, start: Envelope, executed: ExecutionReport) -> None:
-        """A robot has told, with the request that begins like this, what it executed."""
+        """Record the execution report of a request."""
         for run, before in self._tails.follow(start, executed):
             self._joiner.executed(start.client_id, run, before)
 
     def poll(self, now_ns: int) -> list[ShadowComparison]:
-        """Return what can be compared since the last time; call it now and then."""
+        """Return the comparisons since the last call."""
         found = (self._compare(sample, now_ns) for sample in self._joiner.take(now_ns))
         comparisons = [comparison for comparison in found if comparison]
         self.qualification.save_periodically(now_ns)
         return comparisons
 
     def summary(self) -> ShadowStatistics:
-        """Return all that was learned of the policy that was in shadow last."""
+        """Return the statistics of the policy that was in shadow last."""
         record = self.qualification.of(self._shadow_policy)
         return ShadowStatistics(
             self._shadow_policy,

@@ -1,9 +1,9 @@
 """
-The shadow at work: copies of requests to the policy in shadow, comparisons out. The shadow thread.
+Send copies of requests to the shadow and publish comparisons. The thread `shadow`.
 
-The live path only deposits references, and never waits: when the thread is behind, what is new is
-dropped and counted. Everything that may take long or hang (sessions with the shadow, publishing to
-it, comparing) happens here.
+The live path deposits references and never waits: when the thread is behind, new deposits are
+dropped and counted. Everything that may be slow or hang (sessions with the shadow, publishing,
+comparing) happens here.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ POLL_S = 0.5
 
 class ShadowFeed:
     """
-    `on_request` and `on_reply_sent` are the data path's threads, `on_shadow_chunk` and `on_again` the
-    answers' of the shadow; `run` is the body of the thread. `again` gives the client of a second
-    draw for a robot and its slot, None when there is none to spare.
+    The data path calls `on_request` and `on_reply_sent`, the thread of shadow replies
+    `on_shadow_chunk` and `on_again`; `run` is the body of the thread. `again` returns the client
+    for a second draw of a session, None when none is available.
     """
 
     def __init__(
@@ -63,16 +63,16 @@ class ShadowFeed:
         rules: ShadowRules,
         *,
         clock: Callable[[], int],
-        tell: Callable[[str], None],
+        warn: Callable[[str], None],
     ) -> None:
         self._book, self._shadow, self._second_draw_client = book, shadow, again
         self._publish, self.rules = publish, rules
-        self._clock, self._tell = clock, tell
+        self._clock, self._warn = clock, warn
         self._deposits: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._waiting_requests = 0
         self._counting = threading.Lock()
         self._dropped: Counter[str] = Counter()
-        self._sessions = ShadowSessions(clock, tell)
+        self._sessions = ShadowSessions(clock, warn)
         self._action_names: OrderedDict[str, tuple[str, ...]] = OrderedDict()
         # policies that draw random numbers
         self._stochastic: set[str] = set()
@@ -82,7 +82,7 @@ class ShadowFeed:
     def on_request(
         self, robot: ClientSession, raw: bytes, header: Header, executed: ExecutionReport | None
     ) -> None:
-        """A robot has asked: the shadow may be asked the same."""
+        """Deposit a request; a sampled one is copied to the shadow."""
         start = Envelope(header, robot.ask.client_id, robot.episode_id)
         if executed:
             self._deposit(partial(self._book.on_executed, start, executed))
@@ -93,24 +93,24 @@ class ShadowFeed:
             self._waiting_requests += has_room
         if not has_room:
             self._deposit(partial(self._record_unsent, start, 'shadow_overflow'))
-        elif not self._deposit(partial(self._ask, robot, raw, start)):
+        elif not self._deposit(partial(self._send_request, robot, raw, start)):
             self._forget_request()
 
     def on_reply_sent(
         self, flight: InFlightRequest, server: str, raw: bytes, answer: ReplySummary
     ) -> None:
-        """A robot was answered."""
+        """Deposit a live reply."""
         if is_shadowed(RequestKey.of(answer.start), self.rules.percent):
             self._deposit(partial(self._note_live, raw, answer))
 
     # the control thread
 
     def on_session_closed(self, ask: SessionRequest) -> None:
-        """A robot's session is over: those that were opened for it are closed, too."""
+        """Close the shadow sessions of a closed session."""
         self._deposits.put(partial(self._sessions.close, ask))
 
     def finish(self, limit_s: float) -> bool:
-        """Wait until what was deposited is done; False when that took too long."""
+        """Wait until all deposits are handled; False after the time limit."""
         done = threading.Event()
         self._deposits.put(done.set)
         return done.wait(limit_s)
@@ -133,7 +133,7 @@ class ShadowFeed:
         return has_room
 
     def _forget_request(self) -> None:
-        """One less is waiting."""
+        """Count one waiting request less."""
         with self._counting:
             self._waiting_requests -= 1
 
@@ -142,14 +142,14 @@ class ShadowFeed:
             self._dropped[reason] += 1
 
     def drops(self) -> dict[str, int]:
-        """Return what was not sampled or not compared, by reason; any thread."""
+        """Return the counts of dropped samples by reason; any thread."""
         # a copy: the thread may count a new reason meanwhile
         compared = Counter(dict(self._book.drops))
         with self._counting:
             return dict(self._dropped + compared)
 
     def summary(self) -> ShadowStatistics:
-        """Return what was learned so far; any thread."""
+        """Return the statistics; any thread."""
         return self._book.summary()
 
     # the thread
@@ -171,7 +171,7 @@ class ShadowFeed:
         """End the present wait; any thread."""
         self._deposits.put(None)
 
-    def _ask(self, robot: ClientSession, raw: bytes, start: Envelope) -> None:
+    def _send_request(self, robot: ClientSession, raw: bytes, start: Envelope) -> None:
         self._forget_request()
         if not self._open_shadow(robot.ask):
             self._record_unsent(start, 'shadow_no_session')
@@ -179,13 +179,13 @@ class ShadowFeed:
         self._book.on_live_request(start, self._clock())
         self._shadow.send(raw)
         if self._wants_second_draw(robot, RequestKey.of(start)):
-            self._ask_again(robot, raw, start)
+            self._send_second_draw(robot, raw, start)
 
     def _has_session(self, client: ShadowClient, ask: SessionRequest) -> bool:
         return self._sessions.knows(client, ask) or self._sessions.open(client, ask)
 
     def _open_shadow(self, ask: SessionRequest) -> bool:
-        """Have the session with the shadow; a new one tells of the robot."""
+        """Ensure the session with the shadow; a new one registers action names and limits."""
         if self._sessions.knows(self._shadow, ask):
             return True
         if not self._sessions.open(self._shadow, ask):
@@ -195,14 +195,14 @@ class ShadowFeed:
             self._action_names.popitem(last=False)
         problem = self._book.on_session(ask)
         if problem:
-            self._tell(f'limits of {ask.client_id!r}: {problem}')
+            self._warn(f'limits of {ask.client_id!r}: {problem}')
         return True
 
     def _wants_second_draw(self, robot: ClientSession, key: RequestKey) -> bool:
         return bool(self._stochastic) and is_drawn_twice(key, self.rules.spread_percent)
 
-    def _ask_again(self, robot: ClientSession, raw: bytes, start: Envelope) -> None:
-        """Ask the policy that drives once more, under another name: it draws other numbers."""
+    def _send_second_draw(self, robot: ClientSession, raw: bytes, start: Envelope) -> None:
+        """Send the request to the live policy under another client_id for a second draw."""
         client, name = self._second_draw_client(robot), second_draw_client_id(start.client_id)
         if client is None or len(name.encode()) > ID_LIMIT:
             self._drop('second_draw_no_room')

@@ -1,9 +1,8 @@
 """
-What was learned of each policy in shadow, and what it lacks before it may drive robots.
+Records of each policy in shadow, and its unmet requirements before it may be a canary.
 
-Time counts between two samples that were compared, 10 s of each gap at most: a shadow that nobody
-asks learns nothing. What was learned survives a restart. Owned by the shadow thread; `lacking`
-and `of` any thread.
+Time counts between two compared samples, at most 10 s of each gap: an idle shadow gains none. The
+records survive a restart. Owned by the thread `shadow`; `unmet_requirements` and `of` any thread.
 """
 
 from __future__ import annotations
@@ -88,12 +87,10 @@ class Qualification:
             try:
                 self._records[_text(policy, FINGERPRINT_LIMIT)] = _record(row)
             except (ValueError, TypeError, KeyError) as error:
-                warn(
-                    f'what the shadow learned of {policy!r} makes no sense ({error!r}): forgotten'
-                )
+                warn(f'saved shadow record of {policy!r} discarded: invalid ({error!r})')
 
     def of(self, policy: str) -> ShadowRecord:
-        """Return what is known of a policy."""
+        """Return the record of a policy."""
         return self._records.get(policy) or ShadowRecord()
 
     def add(
@@ -129,16 +126,20 @@ class Qualification:
             self._sampled_ns.pop(forgotten, None)
             self._changed.add(forgotten)
 
-    def lacking(self, policy: str, minimum_hours: float, minimum_episodes: int) -> str:
-        """Return what a policy lacks, in words; empty when it lacks nothing."""
+    def unmet_requirements(self, policy: str, minimum_hours: float, minimum_episodes: int) -> str:
+        """Return the unmet requirements of a policy; empty when there are none."""
         record = self.of(policy)
-        lacks = []
+        unmet = []
         if record.hours < minimum_hours:
             # rounded down: what is not there yet must not look as if it were
-            lacks.append(f'{floor(100 * record.hours) / 100:.2f} of {minimum_hours:g} hours')
+            unmet.append(f'{floor(100 * record.hours) / 100:.2f} of {minimum_hours:g} hours')
         if record.episodes < minimum_episodes:
-            lacks.append(f'{record.episodes} of {minimum_episodes} episodes')
-        return f'{policy or "the policy"} was in shadow for {" and ".join(lacks)}' if lacks else ''
+            unmet.append(f'{record.episodes} of {minimum_episodes} episodes')
+        return (
+            f'unmet shadow requirements of {policy or "the policy"}: {", ".join(unmet)}'
+            if unmet
+            else ''
+        )
 
     def save_periodically(self, now_ns: int) -> None:
         """Have written what has changed, at most every SAVE_PERIOD_NS."""

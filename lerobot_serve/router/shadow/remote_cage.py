@@ -1,9 +1,8 @@
 """
-What a robot's safety cage would have said to commands that nobody sent.
+Check the commands of a shadow against the limits of a robot's safety cage.
 
-The robot tells its limits when it opens a session; where it really is it does not tell, so the
-lead of a command over the measured position, interlocks and the latch are not looked at. Owned by
-the shadow thread.
+A session carries the limits, but not the measured position: the lead of a command, interlocks and
+the latch are not checked. Owned by the thread `shadow`.
 """
 
 from __future__ import annotations
@@ -69,7 +68,7 @@ def make_remote_cage(ask: SessionRequest, limits: MotionLimits) -> RemoteCage:
     """Return the cage of a robot that asks like this. Raises ValueError."""
     if limits.names != ask.action_names:
         raise ValueError(
-            f'limits: they are of {list(limits.names)}, the actions are {list(ask.action_names)}'
+            f'limits are for {list(limits.names)}, actions are {list(ask.action_names)}'
         )
     share = ask.fps * limits.step_s
     # fps comes as float32
@@ -85,8 +84,8 @@ def would_trip(
     cage: RemoteCage | None, before: np.ndarray, rows: np.ndarray, gaps: list[int]
 ) -> bool:
     """
-    Tell whether the cage would have changed one of these rows. Where it is not known, only what is
-    no number is known to trip.
+    Return whether the cage would have changed one of these rows. Without a cage only values that
+    are not finite trip.
 
     `before` are up to two rows commanded right before the first one; before the rows at the
     indices `gaps` something else was commanded.
@@ -106,7 +105,7 @@ def would_trip(
 
 def _trips(cage: RemoteCage, before: np.ndarray, rows: np.ndarray) -> bool:
     """
-    Tell whether the cage would change one of the commands that lead through these rows.
+    Return whether the cage would change one of the commands that lead through these rows.
 
     Up to the first that it changes, each follows the one wanted before it: so all can be asked at
     once. Where it is not known how fast the robot was, it was as fast as the rows begin.

@@ -1,11 +1,11 @@
 """
-What belongs to one request, brought together: the request, the chunk that drove, the chunk of the
-shadow, a second draw, and the rows that were executed.
+Join the parts of one request: the request, the live chunk, the shadow's chunk, a second draw, and
+the executed rows.
 
-They may come in any order, twice or not at all. A request is whole when its executed rows can grow
-no more, because the robot plays a later chunk or because of its age, and the shadow has answered.
-What will never be whole is dropped and counted. Whatever arrives, no more is kept than `capacity`
-requests and `values_limit` numbers: the oldest make room. Owned by the shadow thread.
+They may arrive in any order, twice or not at all. A sample is complete when its executed rows can
+no longer grow, because the robot plays a later chunk or because of its age, and the shadow has
+replied. One that cannot be completed is dropped and counted. At most `capacity` requests and
+`values_limit` numbers are kept: the oldest are dropped. Owned by the thread `shadow`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class RequestKey(NamedTuple):
         return cls(start.client_id, start.header.session_epoch, start.header.seq)
 
     def is_before(self, other: RequestKey) -> bool:
-        """Tell whether the same robot asked this earlier; epochs count round a circle."""
+        """Return whether it is earlier than another of the same client; epochs wrap around."""
         later = (other.session_epoch - self.session_epoch) % 2**32
         return self.seq < other.seq if later == 0 else later < 2**31
 
@@ -76,7 +76,7 @@ class ShadowSample:
     size: int = 0
 
     @property
-    def lacks(self) -> str:
+    def missing(self) -> str:
         """Why it cannot be compared, in a word; empty when it can."""
         if self.requested_ns is None:
             return 'shadow_stray'
@@ -111,43 +111,43 @@ class SampleJoiner:
         return values + len(self._samples) + len(self._finished) + len(self._whole)
 
     def request(self, key: RequestKey, episode_id: str, now_ns: int) -> None:
-        """The shadow was asked."""
+        """Add the request to the shadow."""
         sample = self._sample(key, now_ns)
         if sample and sample.requested_ns is None:
             sample.requested_ns, sample.episode_id = now_ns, episode_id
-            self._look(sample)
+            self._finish_if_complete(sample)
 
     def live(self, key: RequestKey, draw: ChunkDraw) -> None:
-        """The robot was answered."""
+        """Add the live chunk."""
         sample = self._sample(key, draw.arrived_ns)
         if sample and sample.live is None:
             sample.live = self._kept(sample, draw)
-            self._look(sample)
+            self._finish_if_complete(sample)
 
     def shadow(self, key: RequestKey, draw: ChunkDraw) -> None:
-        """The shadow has answered."""
+        """Add the chunk of the shadow."""
         sample = self._sample(key, draw.arrived_ns)
         if sample and sample.shadow is None:
             sample.shadow = self._kept(sample, draw)
-            self._look(sample)
+            self._finish_if_complete(sample)
 
     def second(self, key: RequestKey, draw: ChunkDraw) -> None:
-        """The policy that drives has answered once more."""
+        """Add the second draw of the live policy."""
         sample = self._samples.get(key)
         if sample is None:
             self.drops['second_draw_late'] += 1
         elif sample.second is None:
             sample.second = self._kept(sample, draw)
-            self._look(sample)
+            self._finish_if_complete(sample)
 
     def drop(self, key: RequestKey, reason: str, now_ns: int) -> None:
-        """It will never be whole."""
+        """Drop a sample that cannot be completed."""
         sample = self._sample(key, now_ns)
         if sample:
             self._drop(sample, reason)
 
     def executed(self, client_id: str, run: ExecutedRun, before: np.ndarray) -> None:
-        """Rows were executed; with that, the robot plays no earlier chunk any more."""
+        """Add executed rows; earlier chunks of the client are then over."""
         key = RequestKey(client_id, run.session_epoch, run.seq)
         sample = self._samples.get(key)
         if sample:
@@ -155,10 +155,10 @@ class SampleJoiner:
         earlier = [each for each in self._of_client.get(client_id, ()) if each.is_before(key)]
         for each in earlier:
             self._samples[each].is_over = True
-            self._look(self._samples[each])
+            self._finish_if_complete(self._samples[each])
 
     def take(self, now_ns: int) -> list[ShadowSample]:
-        """Return what became whole since the last time, and look for what is too old."""
+        """Return the samples completed since the last call, and end those that are too old."""
         while self._samples:
             sample = next(iter(self._samples.values()))
             if now_ns - sample.began_ns < self._age_limit_ns:
@@ -206,20 +206,20 @@ class SampleJoiner:
         while len(self._samples) > self._capacity or self._size > self._values_limit:
             self._drop(next(iter(self._samples.values())), 'shadow_overflow')
 
-    def _look(self, sample: ShadowSample) -> None:
-        """End what is over and lacks nothing that may still come."""
+    def _finish_if_complete(self, sample: ShadowSample) -> None:
+        """End what is over and missing nothing that may still come."""
         if not sample.is_over or sample.key not in self._samples:
             return
         if not sample.commanded:
             self._drop(sample, 'shadow_unmatched')
-        elif not sample.lacks:
+        elif not sample.missing:
             self._end(sample)
 
     def _end(self, sample: ShadowSample) -> None:
-        """Hand it over, unless it lacks something or nobody takes what was handed over."""
+        """Hand it over, unless it missing something or nobody takes what was handed over."""
         is_full = len(self._whole) >= self._capacity
         is_full |= self._whole_size + sample.size > self._values_limit
-        reason = sample.lacks or ('shadow_overflow' if is_full else '')
+        reason = sample.missing or ('shadow_overflow' if is_full else '')
         if reason:
             self._drop(sample, reason)
             return

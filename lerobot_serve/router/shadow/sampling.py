@@ -1,5 +1,5 @@
 """
-Which requests the shadow sees, and for which of them the policy that drives is asked twice.
+Select the requests that are copied to the shadow, and those that get a second draw.
 
 Drawn from the request's own numbers, so that the same requests are chosen whenever a recording is
 played again. The bytes go to the shadow as they are: they may carry the prefix of the policy that
@@ -14,12 +14,12 @@ from lerobot_serve.router.shadow.sample_joiner import RequestKey
 
 
 def is_shadowed(key: RequestKey, percent: float) -> bool:
-    """Tell whether the shadow sees this request, of which it sees so many."""
+    """Return whether a request is among the share that is copied to the shadow."""
     return _share_percent('shadow', key) < percent
 
 
 def is_drawn_twice(key: RequestKey, percent: float) -> bool:
-    """Tell whether a second draw is wanted, for so many of the requests that the shadow sees."""
+    """Return whether a shadowed request is among the share that gets a second draw."""
     return _share_percent('spread', key) < percent
 
 

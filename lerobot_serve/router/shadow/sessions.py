@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from lerobot_serve.wire.session import ServerUnreachable, SessionRefused, SessionRequest
 
 CALL_TIMEOUT_S = 1.0
-# a server that refuses or does not answer is left alone for so long
+# back-off after a refusal or a timeout
 RETRY_NS = 5_000_000_000
 SESSIONS_LIMIT = 4096
 # the second draw of a robot's request comes from a session of its own
@@ -32,15 +32,15 @@ class ShadowClient(Protocol):
 
 
 class ShadowSessions:
-    """See the module. `tell` is for operators: the first trouble of a stretch."""
+    """See the module. `warn` is for operators: the first trouble of a stretch."""
 
-    def __init__(self, clock: Callable[[], int], tell: Callable[[str], None]) -> None:
-        self._clock, self._tell = clock, tell
+    def __init__(self, clock: Callable[[], int], warn: Callable[[str], None]) -> None:
+        self._clock, self._warn = clock, warn
         # (robot, client) -> what is open there
         self._open: OrderedDict[tuple[str, ShadowClient], SessionRequest] = OrderedDict()
         # until when who refused is left alone; without a robot, all of them
         self._retry_ns: OrderedDict[tuple[str, ShadowClient], int] = OrderedDict()
-        self._is_told = False
+        self._is_warned = False
 
     def knows(self, client: ShadowClient, ask: SessionRequest) -> bool:
         """Return whether the session is open there."""
@@ -48,7 +48,7 @@ class ShadowSessions:
         return known is not None and known.session_epoch == ask.session_epoch
 
     def open(self, client: ShadowClient, ask: SessionRequest) -> bool:
-        """Open a session, but leave alone who refused lately; return whether it is open."""
+        """Open a session unless its server is backed off; return whether it is open."""
         key, now_ns = (ask.client_id, client), self._clock()
         if now_ns < self._retry_ns.get(key, 0) or self._is_backing_off(client):
             return False
@@ -56,13 +56,13 @@ class ShadowSessions:
             client.open(ask, CALL_TIMEOUT_S)
         except SessionRefused as refused:
             self._retry_ns[key] = now_ns + RETRY_NS
-            self._say(f'the shadow refuses {ask.client_id!r}: {refused}')
+            self._warn_once(f'shadow session of {ask.client_id!r} refused: {refused}')
             return False
         except ServerUnreachable as error:
             self._back_off(client)
-            self._say(f'the shadow cannot be reached: {error}')
+            self._warn_once(f'shadow unreachable: {error}')
             return False
-        self._is_told = False
+        self._is_warned = False
         self._retry_ns.pop(key, None)
         self._open[key] = ask
         for remembered in (self._open, self._retry_ns):
@@ -71,19 +71,19 @@ class ShadowSessions:
         return True
 
     def close(self, ended: SessionRequest) -> None:
-        """A robot's session is over, and so are those that were opened for it."""
+        """Close the sessions that were opened for a closed session."""
         names = ended.client_id, second_draw_client_id(ended.client_id)
         for name, client in [key for key in self._open if key[0] in names]:
             if self._open[name, client].session_epoch == ended.session_epoch:
                 self._close(client, self._open.pop((name, client)))
 
     def forget(self, client_id: str) -> None:
-        """Wherever it was, it is open no more."""
+        """Forget the sessions of a client_id at all servers."""
         for key in [key for key in self._open if key[0] == client_id]:
             del self._open[key]
 
     def _close(self, client: ShadowClient, ask: SessionRequest) -> None:
-        """A server that is not told closes the session after some time without requests."""
+        """Close a session; an unreachable server closes it after its idle time."""
         if self._is_backing_off(client):
             return
         try:
@@ -98,10 +98,10 @@ class ShadowSessions:
     def _back_off(self, client: ShadowClient) -> None:
         self._retry_ns['', client] = self._clock() + RETRY_NS
 
-    def _say(self, text: str) -> None:
-        if not self._is_told:
-            self._is_told = True
-            self._tell(text)
+    def _warn_once(self, text: str) -> None:
+        if not self._is_warned:
+            self._is_warned = True
+            self._warn(text)
 
 
 def second_draw_client_id(client_id: str) -> str:

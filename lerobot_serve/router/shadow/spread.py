@@ -1,7 +1,7 @@
 """
-How far two draws of the policy that drives are apart, for the same observation and the same rows.
+The distance between two draws of the live policy for the same observation and rows.
 
-With that, a divergence is told in spreads: 1 is as far as the policy is from itself. Owned by the
+It is the unit of a divergence in spreads: 1 is as far as the policy is from itself. Owned by the
 shadow thread.
 """
 

@@ -1,4 +1,4 @@
-"""One transaction: what is to be written at once, and how. One thread."""
+"""Write a batch of decisions, shadow records and placements in one transaction. One thread."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lerobot_serve.router.storage.schema import digest, seal
 
 @dataclass(slots=True)
 class Batch:
-    """What is to be written at once; None takes away."""
+    """Rows to write in one transaction; None deletes a row."""
 
     decisions: dict[DecisionKey, Any] = field(default_factory=dict)
     shadow: dict[str, Any] = field(default_factory=dict)
@@ -27,13 +27,13 @@ class Batch:
 
 
 def full_batch(content: StoreContent) -> Batch:
-    """Return all that a store holds."""
+    """Return the whole content of a store as a batch."""
     return Batch(dict(content.decisions), dict(content.shadow), dict(content.placements))
 
 
 @contextmanager
 def transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """All or nothing. Raises sqlite3.Error."""
+    """Commit all or nothing. Raises sqlite3.Error."""
     connection.execute('BEGIN IMMEDIATE')
     try:
         yield
@@ -58,7 +58,7 @@ def write(connection: sqlite3.Connection, batch: Batch) -> None:
     connection.executemany('DELETE FROM placements WHERE episode = ?', gone)
     connection.executemany(
         'INSERT OR REPLACE INTO placements VALUES (NULL, ?, ?, ?, ?, ?, ?)',
-        # one by one: between two rows other threads may run
+        # a generator: other threads may run between two rows
         (_placement(episode, d) for episode, d in batch.placements.items() if d is not None),
     )
 
@@ -78,7 +78,7 @@ def _write_decisions(connection: sqlite3.Connection, decisions: Mapping[Decision
 
 
 def _placement(episode: str, decided: StoredPlacement) -> tuple:
-    # a text that has no UTF-8 is no reason to fail
+    # replace characters that UTF-8 cannot encode
     reason = decided.reason.encode(errors='replace').decode()
     row = episode, decided.slot, decided.split_percent, int(decided.moved), reason
     return *row, digest(*row)

@@ -1,5 +1,5 @@
 """
-What a store holds, and what damage to it comes to. Pure.
+The content of a store, and the consequences of damage. Pure.
 
 A decision is found by kind and name:
 
@@ -9,7 +9,7 @@ A decision is found by kind and name:
     canary     (no name)     what canary.restore takes
 
 Damage fails closed: a decision that cannot be read back bars the candidate, whatever its policy,
-and a slot whose drain cannot be read is drained. A person lifts the one and restores the other.
+and a slot whose drain cannot be read is drained. LIFT_VERDICT and RESTORE end these.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def default_decisions() -> dict[DecisionKey, Any]:
 
 @dataclass(slots=True)
 class StoreContent:
-    """What can be relied on."""
+    """The intact content of a store."""
 
     decisions: dict[DecisionKey, Any] = field(default_factory=default_decisions)
     shadow: dict[str, Any] = field(default_factory=dict)
@@ -44,8 +44,8 @@ class StoreContent:
 @dataclass(slots=True)
 class StoreDamage:
     """
-    What cannot be relied on, in words. `keys` are the decisions whose rows changed, as far as they
-    can be read; `unsealed`: decisions are missing, or changed.
+    Descriptions of damage. `keys` are the decisions whose rows changed, as far as they can be
+    read; `unsealed`: decisions are missing, or changed.
     """
 
     texts: list[str] = field(default_factory=list)
@@ -61,10 +61,10 @@ class StoreDamage:
 
 
 def fail_closed(content: StoreContent, damage: StoreDamage, when: str) -> None:
-    """Put in what the damage comes to."""
+    """Bar and drain what the damage leaves unknown."""
     for slot in SLOTS:
         if (DRAIN, slot) not in content.decisions:
-            text = 'the store was damaged and cannot say whether it was drained; restore it'
+            text = 'state store damaged, drain unknown; RESTORE ends the drain'
             content.decisions[DRAIN, slot] = {'text': text, 'now': True}
     if not damage.unsealed:
         return
@@ -72,7 +72,7 @@ def fail_closed(content: StoreContent, damage: StoreDamage, when: str) -> None:
     for name in barred:
         content.decisions[VERDICT, name] = {
             'verdict': 'damaged',
-            'text': f'the store was damaged ({when}): {damage.text}',
+            'text': f'state store damaged ({when}): {damage.text}',
             'now': True,
             'when': when,
         }

@@ -1,9 +1,9 @@
 """
-What people and the canary decided, held in memory and in the store: parameters that were set live,
-drains, verdicts. The executor thread; what other threads read of a slot is replaced as a whole.
+Decisions of operators and the canary, in memory and in the store: live parameters, drains,
+verdicts. The executor thread; objects that other threads read are replaced as a whole.
 
-A value set live wins over the parameter file until it is set to what the file says, or until the
-file says something else than it did then: what was said last holds.
+A value set live wins over the parameter file until it is set to the value in the file, or until
+the value in the file changes: the latest one holds.
 """
 
 from __future__ import annotations
@@ -31,13 +31,12 @@ LIFT_HINT = 'lift it with control_slot: {command: 8, slot: b, reason: ...}'
 
 
 class NotDurable(Exception):
-    """A decision that would let a policy drive cannot be written down, and is not taken."""
+    """A decision that would admit a policy cannot be stored, and is not taken."""
 
 
 class DurableDecisions:
     """
-    See the module. `bars` are shared with the slots. `now` is the present in words, for people;
-    `leave_by` returns when running episodes leave at the latest, given whether that is at once.
+    See the module. `bars` are shared with the slots; `now` returns the local time as text.
     """
 
     def __init__(
@@ -52,12 +51,12 @@ class DurableDecisions:
         self.leave_within_ns = 0
         self.bars: VerdictRecords = {}
         self._by = BY_HAND
-        self._together: dict[DecisionKey, Any] | None = None
+        self._transaction: dict[DecisionKey, Any] | None = None
 
     # at start
 
     def restore(self, slots: Mapping[str, Slot]) -> list[str]:
-        """Bring back verdicts and drains; return what holds, in words."""
+        """Restore verdicts and drains; return a line for each that holds."""
         texts = []
         for (kind, name), value in self.writer.decisions.items():
             if kind == VERDICT:
@@ -66,9 +65,9 @@ class DurableDecisions:
                 )
                 self.bars[name] = bar
                 if bar.verdict in BARRING_VERDICTS:
-                    texts.append(f'{name} drives no robot: {bar.text}; {LIFT_HINT}')
+                    texts.append(f'{name} is barred: {bar.text}; {LIFT_HINT}')
             elif kind == DRAIN and name in slots and value['text']:
-                slots[name].drain = self._hold(value['text'], at_once=value['now'])
+                slots[name].drain = self._make_drain(value['text'], at_once=value['now'])
                 texts.append(f'slot {name} is drained: {value["text"]}; RESTORE ends that')
         return texts
 
@@ -76,8 +75,8 @@ class DurableDecisions:
         self, current: RouterParameters, given: RouterParameters
     ) -> tuple[RouterParameters, list[str]]:
         """
-        Return the parameters that hold, of those that are set now and the `given` ones of file and
-        command line, and in words where each comes from that is not as given.
+        Return the parameters in force, from those set now and the `given` ones of file and command
+        line, and a line for each that differs from the given value.
         """
         texts: list[str] = []
         self.record_parameters(given, current, given)
@@ -88,15 +87,16 @@ class DurableDecisions:
             file = to_json_value(getattr(given, spec.field))
             if known['file'] != file:
                 texts.append(
-                    f'{spec.name} is {file}, as the file says now; {known["value"]}, set '
-                    f'{known["by"]} {known["when"]} when the file said {known["file"]}, is over'
+                    f'{spec.name} is {file}, the value in the file; the restored value '
+                    f'{known["value"]}, set {known["by"]} {known["when"]}, is discarded: the file '
+                    f'changed from {known["file"]} since'
                 )
                 self.writer.later({(PARAMETER, spec.name): None})
                 continue
             try:
                 current = with_changes(current, {spec.name: known['value']})
             except ParameterError as error:
-                texts.append(f'what was set {known["by"]} {known["when"]} is over: {error}')
+                texts.append(f'the value set {known["by"]} {known["when"]} is discarded: {error}')
                 self.writer.later({(PARAMETER, spec.name): None})
                 continue
             texts.append(
@@ -110,7 +110,7 @@ class DurableDecisions:
     def record_parameters(
         self, old: RouterParameters, new: RouterParameters, given: RouterParameters
     ) -> None:
-        """Write down what was set live, where it is not what was given."""
+        """Store values set live that differ from the given ones."""
         decisions: dict[DecisionKey, Any] = {}
         for spec in live_specs():
             value = to_json_value(getattr(new, spec.field))
@@ -125,55 +125,57 @@ class DurableDecisions:
                 row = None
             if row or known:
                 decisions[PARAMETER, spec.name] = row
-        self._decide(decisions)
+        self._write(decisions)
 
     # slots
 
     def drain(self, slot: Slot, text: str, *, at_once: bool) -> str:
-        """Give a slot no new episodes; return why that is not durable. It holds all the same."""
-        slot.drain = self._hold(text, at_once=at_once)
-        return self._decide({(DRAIN, slot.name): {'text': text, 'now': at_once}})
+        """Drain a slot; return why that is not durable. The drain takes effect in any case."""
+        slot.drain = self._make_drain(text, at_once=at_once)
+        return self._write({(DRAIN, slot.name): {'text': text, 'now': at_once}})
 
     def end_drain(self, slot: Slot) -> None:
         """Raises NotDurable."""
         if slot.drain is None:
             return
-        self._allow({(DRAIN, slot.name): dict(NO_DRAIN)}, f'slot {slot.name} stays drained')
+        self._write_or_reject(
+            {(DRAIN, slot.name): dict(NO_DRAIN)}, f'slot {slot.name} stays drained'
+        )
         slot.drain = None
 
     # verdicts
 
     def bar(self, slot: Slot, policy: str, why: str, *, at_once: bool) -> str:
         """
-        Let a policy drive no robot until a person lifts that; return why it is not durable. It
-        holds all the same. One that is not known yet: whatever the slot serves.
+        Bar a policy until an operator lifts the verdict; return why that is not durable. It takes
+        effect in any case. An unknown policy bars the slot instead.
         """
         name = policy or f'slot:{slot.name}'
         text = f'{PolicyVerdict.ROLLED_BACK.value.replace("_", " ")} {self._now()}: {why}'
         self.bars[name] = self._make_verdict(PolicyVerdict.ROLLED_BACK, text, at_once=at_once)
-        return self._decide({(VERDICT, name): self._row(PolicyVerdict.ROLLED_BACK, text, at_once)})
+        return self._write({(VERDICT, name): self._row(PolicyVerdict.ROLLED_BACK, text, at_once)})
 
     def promote(self, policy: str) -> None:
-        """A policy has passed its canary."""
+        """Store that a policy has passed its canary."""
         text = f'promoted {self._now()}'
         self.bars[policy] = VerdictRecord(PolicyVerdict.PROMOTED, text)
-        self._decide({(VERDICT, policy): self._row(PolicyVerdict.PROMOTED, text, False)})
+        self._write({(VERDICT, policy): self._row(PolicyVerdict.PROMOTED, text, False)})
 
     def lift(self, slot: Slot, policy: str = '') -> str:
-        """Let a slot's policy drive again; return what was lifted. Raises NotDurable."""
+        """Lift the verdicts on a slot's policy; return their names. Raises NotDurable."""
         names = (f'slot:{slot.name}', slot.policy, policy)
         barred = {n for n in names if n in self.bars and self.bars[n].verdict in BARRING_VERDICTS}
         if barred:
             changes = {(VERDICT, name): None for name in barred}
-            self._allow(changes, f'the verdict on slot {slot.name} stays')
+            self._write_or_reject(changes, f'the verdict on slot {slot.name} stays')
         for name in barred:
             del self.bars[name]
         return ', '.join(sorted(barred))
 
     def canary(self, memory: dict[str, Any], *, is_decision: bool) -> None:
-        """Write down what the canary knows; what it only counted need not be waited for."""
+        """Store the state of the canary; wait only for a decision."""
         if is_decision:
-            self._decide({(CANARY, ''): memory})
+            self._write({(CANARY, ''): memory})
         else:
             self.writer.later({(CANARY, ''): memory})
 
@@ -185,37 +187,37 @@ class DurableDecisions:
 
     @contextmanager
     def canary_transaction(self) -> Iterator[None]:
-        """What is decided within is the canary's, and one transaction."""
-        if self._together is not None:
+        """Store all decisions within as one transaction of the canary."""
+        if self._transaction is not None:
             yield
             return
-        self._by, self._together = BY_CANARY, {}
+        self._by, self._transaction = BY_CANARY, {}
         try:
             yield
         finally:
-            decisions, self._by, self._together = self._together, BY_HAND, None
-            self._decide(decisions)
+            decisions, self._by, self._transaction = self._transaction, BY_HAND, None
+            self._write(decisions)
 
-    def _decide(self, decisions: dict[DecisionKey, Any]) -> str:
-        """Write what holds in any case; return why it is not durable, empty when it is."""
-        if self._together is not None:
-            self._together.update(decisions)
+    def _write(self, decisions: dict[DecisionKey, Any]) -> str:
+        """Store decisions that take effect in any case; return why they are not durable."""
+        if self._transaction is not None:
+            self._transaction.update(decisions)
             return ''
         error = self.writer.decide(decisions, keep=True) if decisions else ''
         if error:
             names = ', '.join(f'{kind} {name}'.strip() for kind, name in decisions)
-            self._warn(
-                f'not durable, a router that starts again may not know it: {names}: {error}'
-            )
+            self._warn(f'not durable (lost at restart): {names}: {error}')
         return error
 
-    def _allow(self, decisions: dict[DecisionKey, Any], otherwise: str) -> None:
-        """Write what lets a policy drive. Raises NotDurable, and nothing has changed then."""
+    def _write_or_reject(self, decisions: dict[DecisionKey, Any], otherwise: str) -> None:
+        """Store decisions that admit a policy. Raises NotDurable; nothing is changed then."""
         error = self.writer.decide(decisions, keep=False)
         if error:
-            raise NotDurable(f'{otherwise}: {error}; make room or mend the disk, then ask again')
+            raise NotDurable(
+                f'{otherwise}: {error}; free disk space or repair the disk, then retry'
+            )
 
-    def _hold(self, text: str, *, at_once: bool) -> SlotDrain:
+    def _make_drain(self, text: str, *, at_once: bool) -> SlotDrain:
         return SlotDrain(text, self._leave_by(at_once=at_once))
 
     def _make_verdict(self, verdict: PolicyVerdict, text: str, *, at_once: bool) -> VerdictRecord:

@@ -1,4 +1,4 @@
-"""What a file holds, as far as it can be relied on; what cannot be is noted. One thread."""
+"""Read the intact content of a store file and record its damage. One thread."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PLACEMENT = 'episode, slot, split_percent, moved, reason, digest'
 
 
 class StoreReader:
-    """One look at a file; `content` and `damage` are what came of it."""
+    """Reads a file once into `content` and `damage`."""
 
     def __init__(self, connection: sqlite3.Connection, capacity: int) -> None:
         self._connection, self._capacity = connection, capacity
@@ -65,7 +65,7 @@ class StoreReader:
             if digest(policy, record) == made:
                 self.content.shadow[policy] = json.loads(record)
             else:
-                self.damage.texts.append(f'what the shadow learned of {policy} was changed')
+                self.damage.texts.append(f'the shadow record of {policy} was changed')
 
     def _read_placements(self) -> None:
         newest, skipped = self.content.placements, 0
@@ -80,4 +80,4 @@ class StoreReader:
         while len(newest) > self._capacity:
             newest.popitem(last=False)
         if skipped:
-            self.damage.texts.append(f'{skipped} placements were changed and are forgotten')
+            self.damage.texts.append(f'{skipped} changed placements are discarded')

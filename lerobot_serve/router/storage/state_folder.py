@@ -1,4 +1,4 @@
-"""Where a router keeps what it has to know when it is started again."""
+"""The folder for the state that survives a restart of a router."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def state_folder(given: str, node_name: str) -> Path:
     """
     Return the folder, made where it is missing. Raises ParameterError.
 
-    Without one it is named after the node, below ROS_HOME as everything that ROS keeps.
+    The default is named after the node, below ROS_HOME.
     """
     if given:
         folder = Path(given)

@@ -1,10 +1,9 @@
 """
-The file: opened and checked, read, written in transactions. One thread at a time.
+Open, check, read and write the store file. One thread at a time.
 
 A decision is on the disk when `write` returns (WAL, synchronous FULL, checkpoint). Placements
-alone are with the operating system: a killed process loses none of them, a power cut the last
-seconds.
-The file is locked for others as long as it is open.
+alone are buffered by the operating system: a killed process loses none, a power cut those of the
+last seconds. The file is locked while it is open.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from lerobot_serve.router.storage.reader import StoreReader
 from lerobot_serve.router.storage.schema import APPLICATION_ID, MIGRATIONS, VERSION
 
 FILE = 'router.sqlite'
-# of the disk and its rights; every other error of SQLite is one of the file's content
+# errors of the disk and its permissions; any other concerns the content of the file
 DISK_ERRORS = (
     sqlite3.SQLITE_CANTOPEN,
     sqlite3.SQLITE_FULL,
@@ -31,7 +30,7 @@ DISK_ERRORS = (
 
 
 class StoreRefused(Exception):
-    """The file cannot be used as it is; says why and what to do. Nothing was changed."""
+    """A file that cannot be used; the text says why and what to do. Nothing was changed."""
 
 
 class _Damaged(Exception):
@@ -60,7 +59,7 @@ class Store:
             self._lock_folder()
             if self.path.exists():
                 self._load(when)
-            self._begin()
+            self._ensure_writable()
         except BlockingIOError:
             self.close()
             raise self._in_use() from None
@@ -71,7 +70,7 @@ class Store:
             raise
 
     def close(self) -> None:
-        """Let others have the file."""
+        """Release the file."""
         self._disconnect()
         self._unlock_folder()
 
@@ -84,7 +83,7 @@ class Store:
     def write(self, batch: Batch) -> None:
         """Write all of it, or raise OSError or sqlite3.Error and write nothing."""
         try:
-            self._begin()
+            self._ensure_writable()
             connection = self._connection
             connection.execute(f'PRAGMA synchronous = {"FULL" if batch.decisions else "NORMAL"}')
             with transaction(connection):
@@ -93,14 +92,14 @@ class Store:
             self.failure = str(error)
             raise
         self.failure = ''
-        self._note(batch)
+        self._remember(batch)
         if batch.decisions:
             # what stands in the log alone is lost with one bad byte of it
             with suppress(sqlite3.Error):
                 connection.execute('PRAGMA wal_checkpoint(TRUNCATE)')
 
-    def _note(self, batch: Batch) -> None:
-        """Know what the file holds but for placements, should it have to be made again."""
+    def _remember(self, batch: Batch) -> None:
+        """Track the content of the file except placements, to write it again if needed."""
         self.content.placements.clear()
         for known, written in (
             (self.content.decisions, batch.decisions),
@@ -111,7 +110,7 @@ class Store:
                 known.pop(key, None)
 
     def _load(self, when: str) -> None:
-        """Learn what the file holds. Raises StoreRefused."""
+        """Read the file. Raises StoreRefused."""
         try:
             self._open()
         except _Damaged as damaged:
@@ -135,7 +134,9 @@ class Store:
             self._check_kind(self._connection)
             enable_wal(self._connection)
         except OSError as error:
-            raise StoreRefused(f'{self.path} cannot be read: {error}; mend its rights') from error
+            raise StoreRefused(
+                f'{self.path} cannot be read: {error}; repair its permissions'
+            ) from error
         except sqlite3.Error as error:
             self._disconnect()
             code = error.sqlite_errorcode & 0xFF
@@ -161,20 +162,22 @@ class Store:
         migrate(connection, version)
 
     def _open_to_read(self, error: sqlite3.Error) -> None:
-        """A disk that cannot be written holds decisions all the same. Raises StoreRefused."""
+        """Open a file on a read-only disk. Raises StoreRefused."""
         uri = f'{self.path.absolute().as_uri()}?mode=ro&immutable=1'
         try:
             self._connection = sqlite3.connect(uri, uri=True, check_same_thread=False)
             self._connection.execute('SELECT count(*) FROM decisions').fetchone()
         except sqlite3.Error:
             self._disconnect()
-            raise StoreRefused(f'{self.path} cannot be read: {error}; mend its rights') from error
+            raise StoreRefused(
+                f'{self.path} cannot be read: {error}; repair its permissions'
+            ) from error
         self.failure = str(error)
 
-    def _begin(self) -> None:
-        """Have a file that can be written. Raises OSError and sqlite3.Error."""
+    def _ensure_writable(self) -> None:
+        """Ensure a writable file. Raises OSError and sqlite3.Error."""
         if self._file not in (None, _identity(self.path)):
-            # gone, or another one in its place: what this router knows is what holds
+            # removed or replaced: the content in memory holds
             self._disconnect()
             self._is_damaged = self.path.exists()
         if self.failure:

@@ -1,10 +1,9 @@
 """
-The thread that writes the store. Any thread deposits and goes on; a decision waits, with a bound,
-until it is durable.
+Write the store in a thread. Any thread deposits without waiting; a decision waits, with a time
+limit, until it is durable.
 
-Placements are written at once, those together that come while others are written: what a killed
-process can lose are those of the last moment. While the disk cannot be written, what was deposited
-is kept and tried again.
+Placements are written at once, batched with those that arrive meanwhile: a killed process loses
+only those of the last moment. While the disk cannot be written, deposits are kept and retried.
 """
 
 from __future__ import annotations
@@ -65,7 +64,7 @@ class StoreWriter:
     # any thread; never waits for the disk
 
     def place(self, episode_id: str, decided: StoredPlacement | None) -> None:
-        """Have a placement written; None: it is forgotten."""
+        """Queue a placement to be written; None deletes it."""
         with self._lock:
             waiting = self._next.placements
             waiting.pop(episode_id, None)
@@ -76,7 +75,7 @@ class StoreWriter:
         self._work.set()
 
     def learn(self, policy: str, record: Any) -> None:
-        """Have what the shadow learned of a policy written; None: it is forgotten."""
+        """Queue the shadow record of a policy; None deletes it."""
         with self._lock:
             self._next.shadow[policy] = record
         self._work.set()
@@ -84,7 +83,7 @@ class StoreWriter:
     # executor
 
     def later(self, decisions: dict[DecisionKey, Any]) -> None:
-        """Have decisions written without waiting for it."""
+        """Queue decisions without waiting for them."""
         self._note(decisions)
         with self._lock:
             self._next.decisions.update(decisions)
@@ -94,8 +93,8 @@ class StoreWriter:
         """
         Write decisions in one transaction; return why they are not durable, empty when they are.
 
-        With `keep` they hold all the same, and are written as soon as that is possible; otherwise
-        it stays as it was.
+        With `keep` they take effect in any case, and are written as soon as possible; otherwise
+        nothing changes.
         """
         before = {key: self.decisions.get(key) for key in decisions}
         self._note(decisions)
@@ -106,7 +105,7 @@ class StoreWriter:
         if not self._is_running:
             self.flush()
         if not waiting.done.wait(DECISION_LIMIT_S):
-            waiting.error = f'the disk did not answer within {DECISION_LIMIT_S:g} s'
+            waiting.error = f'the disk did not respond within {DECISION_LIMIT_S:g} s'
             with self._lock:
                 if waiting in self._queue:
                     self._queue.remove(waiting)
@@ -123,7 +122,7 @@ class StoreWriter:
     # the writer's thread
 
     def run(self, stop: threading.Event) -> None:
-        """Write what is deposited until `stop` is set, and that, too."""
+        """Write deposits until `stop` is set, and those left then."""
         self._is_running = True
         try:
             while not stop.is_set():
@@ -140,7 +139,7 @@ class StoreWriter:
         self._work.set()
 
     def flush(self) -> bool:
-        """Write all that was deposited; return whether that was possible."""
+        """Write all deposits; return whether that succeeded."""
         with self._writing:
             with self._lock:
                 batch, self._next = self._next, Batch()
@@ -166,17 +165,17 @@ class StoreWriter:
             if not self._is_failing:
                 self._is_failing = True
                 self._warn(
-                    f'{self._store.path} cannot be written ({error}): routing goes on; what is '
-                    'decided now is forgotten if the router ends before it can be'
+                    f'{self._store.path} cannot be written ({error}); routing continues, '
+                    'decisions are not durable until it can be written'
                 )
             return f'{self._store.path} cannot be written ({error})'
         if self._is_failing:
             self._is_failing = False
-            self._inform(f'{self._store.path} is written again')
+            self._inform(f'{self._store.path} is writable again')
         return ''
 
     def _put_back(self, batch: Batch) -> None:
-        """Keep what was not written; what was deposited meanwhile is newer."""
+        """Keep deposits that were not written; newer ones replace them."""
         with self._lock:
             newer = self._next
             for old, new in (
@@ -188,6 +187,6 @@ class StoreWriter:
             self._next = batch
 
     def close(self) -> None:
-        """Write what is left and let go of the file."""
+        """Write what is left and release the file."""
         self.flush()
         self._store.close()

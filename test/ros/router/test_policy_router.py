@@ -150,7 +150,7 @@ def test_a_policy_for_other_robots_in_slot_b_is_not_used(router_rig):
     router_rig.server('b', 'b', options='&joint=arm')
     router_rig.router(slot_a=['a'], slot_b=['b'])
     state = router_rig.wait_for_verdict('drain-b')
-    router_rig.wait(lambda: 'does not fit slot a' in router_rig.slot('b').text, 'the reason')
+    router_rig.wait(lambda: 'incompatible with slot a' in router_rig.slot('b').text, 'the reason')
     assert state.split_percent == 50
     client = router_rig.robot()
     assert {slot_of(client, f'episode-{n}') for n in range(8)} == {'a'}
@@ -162,4 +162,4 @@ def test_one_slot_called_prod_needs_no_split(router_rig):
     router_rig.router(slot_prod=['one'])
     router_rig.wait_for_verdict('healthy')
     assert slot_of(router_rig.robot(), 'episode-1') == 'prod'
-    assert router_rig.wait_for_decision('episode-1').reason == 'there is one slot'
+    assert router_rig.wait_for_decision('episode-1').reason == 'single slot'

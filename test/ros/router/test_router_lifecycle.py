@@ -51,7 +51,7 @@ def test_a_manager_takes_it_through_its_transitions(router_rig, manager):
     assert refusal(router_rig).code == Refusal.DRAINING
     chunk = client.round_trip(episode_id=router_rig.episode('a'))
     assert (chunk.status, chunk.episode_id) == (Status.DRAINING, router_rig.episode('a'))
-    assert 'elsewhere' in chunk.status_text
+    assert 'draining' in chunk.status_text
     drops = manager.drops()
     assert (drops['draining'], drops['refused_draining']) == (1, 1)
     assert manager.status().state == ServerStatus.INACTIVE
@@ -145,7 +145,7 @@ def test_it_ends_well_at_any_time(router_rig, manager):
         ('settling', unknown, {'settle_s': 60.0}),
         ('degraded', unknown, {'settle_s': 0.0}),
         ('idle', known, {'autostart': False}),
-        ('serving', known, {}),
+        ('core', known, {}),
     ):
         started[name] = router_rig.fleet.start(
             name, 'policy_router', namespace=f'/{name}', slot_prod=servers, **more
@@ -153,7 +153,7 @@ def test_it_ends_well_at_any_time(router_rig, manager):
     # as soon as it is more than an interpreter
     router_rig.wait(lambda: holds_signals_back(started['first'].pid), 'its first line')
     started['first'].send_signal(signal.SIGTERM)
-    client = SmallClient(router_rig.node, '/serving/policy_router', 'busy', cameras=())
+    client = SmallClient(router_rig.node, '/core/policy_router', 'busy', cameras=())
     client.open()
     assert client.round_trip().status == Status.OK
     assert manager.sessions_at('a') == 1

@@ -84,7 +84,7 @@ def test_alive_and_ready_are_told_apart(router_rig, port):
     with pytest.raises(HTTPError) as error:
         page(port, '/readyz')
     assert error.value.code == 503
-    assert 'not heard of yet' in error.value.read().decode()
+    assert 'no status received' in error.value.read().decode()
     router_rig.server('one', 'prod')
     router_rig.wait_for_verdict('healthy')
     assert page(port, '/readyz') == 'ready\n'

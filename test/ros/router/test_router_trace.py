@@ -21,7 +21,7 @@ def start_with_both_ready(router_rig, folder: Path) -> None:
     for slot in 'ab':
         router_rig.server(slot, slot)
     for slot in 'ab':
-        router_rig.wait(lambda name=slot: ': serving ' in router_rig.log(name), f'{slot} serves')
+        router_rig.wait(lambda name=slot: ': core ' in router_rig.log(name), f'{slot} serves')
     # nobody is to fail while its gate is closed
     router_rig.router(slot_a=['a'], slot_b=['b'], trace_folder=folder, answer_timeout_s=20.0)
     router_rig.wait_for_verdict('healthy')

@@ -51,9 +51,9 @@ class World:
         """What the canary has seen in this step."""
         return self.canary.seen(self.facts)
 
-    def look(self, *, after_s: float = 1.0) -> tuple[CanaryEvent, ...]:
+    def poll(self, *, after_s: float = 1.0) -> tuple[CanaryEvent, ...]:
         self.now_ns += int(after_s * S)
-        return self.canary.look(self.now_ns, replace(self.facts, events=self.events()))
+        return self.canary.update(self.now_ns, replace(self.facts, events=self.events()))
 
     def events(self) -> tuple[EpisodeEvent, ...]:
         """Take what happened since the last look; episodes of both arms begin in turn."""
@@ -80,7 +80,7 @@ class World:
     def wait(self, seconds: float) -> None:
         """Look every 50 s."""
         while seconds > 0:
-            self.look(after_s=min(50.0, seconds))
+            self.poll(after_s=min(50.0, seconds))
             seconds -= 50.0
 
     def change(self, slot: str, **values: object) -> None:
@@ -105,8 +105,8 @@ class World:
 
     def start(self) -> World:
         """Bring the canary to its first step."""
-        self.look()
-        self.look()
+        self.poll()
+        self.poll()
         return self
 
     def to_step(self, step: int) -> World:

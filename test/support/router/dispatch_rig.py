@@ -101,7 +101,7 @@ class Rig:
         outside: FakeTransport | None = None,
     ) -> None:
         self.now_ns = 1000 * SECOND
-        self.drops, self.tally = DropCounters(), SlotStats(tuple(slots), capacity)
+        self.drops, self.stats = DropCounters(), SlotStats(tuple(slots), capacity)
         self.slots = {n: Slot(n, servers, rules, replica_rules) for n, servers in slots.items()}
         self.replicas: dict[str, Replica] = {r.name: r for s in self.slots.values() for r in s}
         self.robots = ClientSessions(grace_ns=5 * SECOND, idle_ns=60 * SECOND)
@@ -113,7 +113,7 @@ class Rig:
             self.sticky,
             routing,
             self.outside,
-            self.tally,
+            self.stats,
             self.drops,
         )
         self.outside.dispatcher = self.dispatcher
@@ -134,12 +134,12 @@ class Rig:
         with self.dispatcher.lock:
             self.slots[slot].learn(server, seen)
 
-    def note_there(self, server: str, is_there: bool) -> None:
+    def set_available(self, server: str, is_there: bool) -> None:
         """Find a server or not; one that is back tells of itself at once."""
         replica = self.replicas[server]
-        replica.note_there(is_there=is_there)
-        if is_there and replica.seen:
-            self.learn(server, replica.seen.policy)
+        replica.set_available(is_there=is_there)
+        if is_there and replica.report:
+            self.learn(server, replica.report.policy)
 
     def robot(
         self, name: str = 'robot', places: dict[str, tuple[str, ...]] | None = None, epoch: int = 1
@@ -159,9 +159,9 @@ class Rig:
         self.slots[slot].drain = SlotDrain('maintenance', self.now_ns + int(after_s * SECOND))
 
     def rules(self, **changes: float) -> None:
-        known = self.dispatcher.asking.rules
+        known = self.dispatcher.forwarder.rules
         fields = {name: getattr(known, name) for name in DispatchRules.__dataclass_fields__}
-        self.dispatcher.asking.rules = DispatchRules(**{**fields, **changes})
+        self.dispatcher.forwarder.rules = DispatchRules(**{**fields, **changes})
 
     # what happens
 
@@ -194,7 +194,7 @@ class Rig:
     def advance(self, ns: int) -> None:
         """Let time pass, and the alarm go off whenever it is due."""
         until_ns = self.now_ns + ns
-        while (due_ns := self.dispatcher.flights.next_due_ns) is not None and due_ns <= until_ns:
+        while (due_ns := self.dispatcher.in_flight.next_due_ns) is not None and due_ns <= until_ns:
             self.now_ns = max(self.now_ns, due_ns)
             self.dispatcher.on_timer(self.now_ns)
         self.now_ns = until_ns

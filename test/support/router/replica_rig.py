@@ -82,26 +82,26 @@ class ControlRig(Rig):
         self.control = SessionManager(
             self.dispatcher,
             self.callers,
-            self.tally,
+            self.stats,
             self.drops,
             standby=standby,
             open_timeout_s=OPEN_TIMEOUT_S,
             clock=lambda: self.now_ns,
-            tell=self.told.append,
+            warn=self.told.append,
         )
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """One round, as once a second."""
         self.control.check_replicas()
         self.control.maintain_sessions()
 
-    def look_until_probed(self) -> None:
+    def poll_until_probed(self) -> None:
         """Rounds until no probe is under way."""
-        self.look()
+        self.poll()
         for probe in tuple(self.callers._probes.values()):
             if probe:
                 probe.exception()
-        self.look()
+        self.poll()
 
     def sessions(self) -> dict[str, list[str]]:
         """Return who has sessions where, as the servers say."""

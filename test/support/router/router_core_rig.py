@@ -29,7 +29,7 @@ class RoutingRig:
         self.informed: list[str] = []
         self.splits: list[int] = []
         self.clients = {name: FakeReplica(name) for name in self.parameters.servers}
-        self.serving = RouterCore(
+        self.core = RouterCore(
             self.parameters,
             folder,
             self.clients,
@@ -40,11 +40,11 @@ class RoutingRig:
             inform=self.informed.append,
             set_split=self.splits.append,
         )
-        self.slots, self.replicas = self.serving.slots, self.serving.replicas
+        self.slots, self.replicas = self.core.slots, self.core.replicas
         if heard:
             for name in self.replicas:
                 self.hear(name)
-        self.serving.settle()
+        self.core.pin_policies()
 
     def hear(self, server: str, *, active: bool = True, policy: str = '', text: str = '') -> str:
         """A server tells of itself; return what changed."""
@@ -58,19 +58,19 @@ class RoutingRig:
             max_sessions=8,
             text=text,
         )
-        return self.serving.learn(server, seen)
+        return self.core.update_replica(server, seen)
 
     def away(self, *servers: str) -> None:
         for server in servers:
-            self.serving.note_there(server, is_there=False)
+            self.core.set_available(server, is_there=False)
 
     def robot(self, name: str = 'robot', epoch: int = 1) -> ClientSession:
         """Take in a robot that has its sessions everywhere."""
         ask = SessionRequest(name, 1, epoch, f'/{name}/chunk', ('x', 'y'), ('x', 'y'), (), 10.0)
         places = {slot.name: tuple(slot.replicas) for slot in self.slots.values()}
         robot = ClientSession(ask, places, self.now_ns)
-        self.serving.dispatcher.robots.add(robot)
+        self.core.dispatcher.robots.add(robot)
         return robot
 
     def close(self) -> None:
-        self.serving.close()
+        self.core.close()

@@ -129,8 +129,8 @@ class World:
         self.work(12, 4 * MS)
 
     def watch_asking(self) -> None:
-        asking = self.rig.dispatcher.asking
-        original = asking._ask
+        asking = self.rig.dispatcher.forwarder
+        original = asking._send_copy
 
         def ask(flight, replica, purpose, acts, now_ns):
             assert replica.name not in flight.tried, 'asked twice'
@@ -143,7 +143,7 @@ class World:
                 self.book.on_live(flight, replica)
             return original(flight, replica, purpose, acts, now_ns)
 
-        asking._ask = ask
+        asking._send_copy = ask
 
     def open(self, name: str, instance: int = 1) -> None:
         with contextlib.suppress(SessionRefused):

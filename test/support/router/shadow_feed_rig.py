@@ -86,7 +86,7 @@ class FeedRig:
             lambda found, names: self.published.append((found, names)),
             rules,
             clock=lambda: self.now_ns,
-            tell=self.told.append,
+            warn=self.told.append,
         )
         self.raised: list[BaseException] = []
         self._stop = threading.Event()

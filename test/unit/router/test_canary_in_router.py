@@ -64,13 +64,13 @@ class Rig:
             warn=self.told.append,
             inform=self.informed.append,
         )
-        self.watch.happened = lambda what, share: self.happened.append((what.what, share))
+        self.watch.on_event = lambda what, share: self.happened.append((what.what, share))
         return self.watch
 
-    def look(self, *, after_s: float = 1.0) -> bool:
+    def poll(self, *, after_s: float = 1.0) -> bool:
         self.world.now_ns += int(after_s * S)
         seen = replace(self.world.facts, events=self.world.events())
-        return self.watch.look(self.world.now_ns, seen)
+        return self.watch.update(self.world.now_ns, seen)
 
     def state(self) -> CanaryState:
         return self.watch.report(Time(sec=7))
@@ -78,7 +78,7 @@ class Rig:
     def pass_a_step(self) -> None:
         self.world.good_episodes()
         for _ in range(3):
-            self.look(after_s=50.0)
+            self.poll(after_s=50.0)
 
 
 @pytest.fixture
@@ -90,7 +90,7 @@ def rig(tmp_path):
 
 def test_without_a_plan_it_leaves_the_split_alone(tmp_path):
     rig = Rig(tmp_path, TWO)
-    assert not rig.look()
+    assert not rig.poll()
     assert (rig.splits, rig.told) == ([], [])
     state = rig.state()
     assert (state.state, state.steps, state.more_episodes) == (CanaryState.OFF, 0, -1)
@@ -99,10 +99,10 @@ def test_without_a_plan_it_leaves_the_split_alone(tmp_path):
 
 
 def test_the_split_follows_each_step_and_is_set_once(rig):
-    assert rig.look()
+    assert rig.poll()
     assert rig.splits == [95]
     for _ in range(5):
-        assert not rig.look()
+        assert not rig.poll()
     assert rig.splits == [95]
     rig.pass_a_step()
     assert rig.splits == [95, 50]
@@ -117,9 +117,9 @@ def test_the_split_follows_each_step_and_is_set_once(rig):
 
 
 def test_a_slot_that_fails_takes_the_share_away_at_once(rig):
-    rig.look()
+    rig.poll()
     rig.world.change('candidate', healthy=False, health_text='unhealthy: timeout')
-    assert rig.look()
+    assert rig.poll()
     assert rig.splits == [95, 100]
     state = rig.state()
     assert state.state == CanaryState.ROLLED_BACK
@@ -127,10 +127,10 @@ def test_a_slot_that_fails_takes_the_share_away_at_once(rig):
 
 
 def test_the_report_tells_all_that_was_seen(rig):
-    rig.look()
+    rig.poll()
     rig.world.end('candidate', 3, 1)
     rig.world.end('champion', 9, 2)
-    rig.look()
+    rig.poll()
     state = rig.state()
     assert (state.state, state.slot, state.stamp.sec) == (CanaryState.RUNNING, 'b', 7)
     assert (state.candidate_policy, state.champion_policy) == (NEW, OLD)
@@ -143,45 +143,45 @@ def test_the_report_tells_all_that_was_seen(rig):
 
 
 def test_an_operators_word_is_followed_at_once_and_told_once(rig):
-    rig.look()
+    rig.poll()
     assert 'too early' in rig.watch.control('rollback', 'too early', rig.world.now_ns)
     assert rig.splits == [95, 100]
     told = [text for text in rig.told if 'too early' in text]
     assert len(told) == 1
-    assert not rig.look()
+    assert not rig.poll()
     assert len([text for text in rig.told if 'too early' in text]) == 1
 
 
 def test_the_split_is_its_own_until_it_is_over(rig):
     rig.watch.check_split(50, 50)
-    with pytest.raises(ParameterError, match='promote it or roll it back with control_slot'):
+    with pytest.raises(ParameterError, match='promote or roll back with control_slot'):
         rig.watch.check_split(50, 20)
-    rig.look()
+    rig.poll()
     rig.watch.control('rollback', '', rig.world.now_ns)
     rig.watch.check_split(50, 20)
     # and whatever the operator sets then stays
     before = list(rig.splits)
     for _ in range(3):
-        rig.look()
+        rig.poll()
     assert rig.splits == before
 
 
 def test_another_plan_begins_anew_with_the_next_look(rig):
-    rig.look()
+    rig.poll()
     rig.watch.change(replace(STEPS, canary_plan=('20', '100')))
     assert rig.splits == [95], 'a change of parameters sets none'
-    assert rig.look()
+    assert rig.poll()
     assert rig.splits[-1] in (80, 100)
-    rig.look()
+    rig.poll()
     assert rig.splits[-1] == 80
     # told, and not lost because it did not happen in a look
     assert [what for what, _ in rig.happened].count('anew') == 1
 
 
 def test_a_plan_that_is_taken_away_gives_the_split_back(rig):
-    rig.look()
+    rig.poll()
     rig.watch.change(TWO)
-    assert rig.look()
+    assert rig.poll()
     assert rig.state().state == CanaryState.OFF
     assert rig.splits == [95]
     rig.watch.check_split(95, 10)
@@ -189,18 +189,18 @@ def test_a_plan_that_is_taken_away_gives_the_split_back(rig):
 
 
 def test_it_goes_on_where_it_was(rig):
-    rig.look()
+    rig.poll()
     rig.pass_a_step()
     assert rig.splits == [95, 50]
     rig.splits.clear()
     rig.begin()
-    rig.look()
+    rig.poll()
     assert rig.splits == [50]
     assert rig.state().step == 1
 
 
 def test_a_verdict_is_there_at_once_and_after_a_restart(rig):
-    rig.look()
+    rig.poll()
     assert rig.slot.conditions().verdict is PolicyVerdict.ON_TRIAL
     rig.watch.control('rollback', 'arm hit the table', rig.world.now_ns)
     assert rig.slot.bar.verdict is PolicyVerdict.ROLLED_BACK
@@ -213,21 +213,21 @@ def test_a_verdict_is_there_at_once_and_after_a_restart(rig):
 
 
 def test_after_a_promotion_the_split_is_the_operators_also_after_a_restart(rig):
-    rig.look()
+    rig.poll()
     for _ in range(2):
         rig.pass_a_step()
     assert rig.state().state == CanaryState.PROMOTED
     assert rig.slot.bar.verdict is PolicyVerdict.PROMOTED
     rig.splits.clear()
     rig.begin()
-    rig.look()
+    rig.poll()
     assert rig.state().state == CanaryState.PROMOTED
     assert rig.splits == []
 
 
 def test_a_rollback_before_the_policy_is_known_bars_whatever_comes(rig):
     rig.world.change('candidate', policy='', healthy=False)
-    rig.look()
+    rig.poll()
     rig.watch.control('rollback', 'not that one', rig.world.now_ns)
     assert rig.slot.bar.verdict is PolicyVerdict.ROLLED_BACK
     rig.slot.policy = OLD
@@ -237,12 +237,12 @@ def test_a_rollback_before_the_policy_is_known_bars_whatever_comes(rig):
 def test_what_is_seen_of_a_slot():
     slot = Slot('b', ('/b',), HealthRules(5), HealthRules(2))
     slot.policy = NEW
-    tally = SlotCounters(answers=90, commands=300, fallbacks=4, trips=5, oldest_age_s=0.5)
-    tally.failed.update(timeout=6, not_finite=4)
+    stats = SlotCounters(answers=90, commands=300, fallbacks=4, trips=5, oldest_age_s=0.5)
+    stats.failed.update(timeout=6, not_finite=4)
     for _ in range(32):
-        tally.latency.add(20.0)
-    facts = slot_facts(slot, tally)
+        stats.latency.add(20.0)
+    facts = slot_facts(slot, stats)
     assert (facts.answers, facts.failed_replies) == (100, 10)
     assert (facts.commands, facts.fallbacks, facts.trips) == (300, 4, 5)
     assert (facts.latency_ms_p95, facts.oldest_age_s, facts.policy) == (20.0, 0.5, NEW)
-    assert (facts.healthy, '/b: not heard of yet' in facts.health_text) == (False, True)
+    assert (facts.healthy, '/b: no status received' in facts.health_text) == (False, True)

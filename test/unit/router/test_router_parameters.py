@@ -22,20 +22,20 @@ def rig(tmp_path):
     built.close()
 
 
-def lacks(serving: RouterCore) -> str:
-    serving.update_canary()
-    return serving.slots['b'].unmet_requirements
+def lacks(core: RouterCore) -> str:
+    core.update_canary()
+    return core.slots['b'].unmet_requirements
 
 
 # field -> another value, and what is to be seen of it where it acts
 TABLE: dict[str, tuple[object, Callable[[RouterCore], object], object]] = {
-    'split_percent': (20, lambda s: s.dispatcher.asking.rules.split_percent, 20),
+    'split_percent': (20, lambda s: s.dispatcher.forwarder.rules.split_percent, 20),
     'spare': ('both', lambda s: s.slots['b'].is_spare and s.slots['a'].is_spare, True),
     'rollback_now': (True, lambda s: s.canary._rollback_now, True),
     'leave_within_s': (5.0, lambda s: s.intent.leave_within_ns, 5_000_000_000),
-    'answer_timeout_s': (0.25, lambda s: s.dispatcher.asking.rules.timeout_ns, 250_000_000),
-    'hedge_factor': (3.5, lambda s: s.dispatcher.asking.rules.hedge_factor, 3.5),
-    'hedge_percent': (50.0, lambda s: s.dispatcher.asking.rules.hedge_percent, 50.0),
+    'answer_timeout_s': (0.25, lambda s: s.dispatcher.forwarder.rules.timeout_ns, 250_000_000),
+    'hedge_factor': (3.5, lambda s: s.dispatcher.forwarder.rules.hedge_factor, 3.5),
+    'hedge_percent': (50.0, lambda s: s.dispatcher.forwarder.rules.hedge_percent, 50.0),
     'shadow_percent': (12.5, lambda s: shadow_rules(s.parameters).percent, 12.5),
     'shadow_spread_percent': (7.5, lambda s: shadow_rules(s.parameters).spread_percent, 7.5),
     'shadow_minimum_hours': (1.5, lambda s: '0.00 of 1.5 hours' in lacks(s), True),
@@ -49,7 +49,7 @@ TABLE: dict[str, tuple[object, Callable[[RouterCore], object], object]] = {
     'canary_false_promotion': (0.125, lambda s: s.canary.canary.terms.false_promotion, 0.125),
     'canary_false_rollback': (0.125, lambda s: s.canary.canary.terms.false_rollback, 0.125),
     'canary_block_episodes': (7, lambda s: s.canary.canary.terms.block_episodes, 7),
-    'canary_verdict_within_hours': (2.0, lambda s: s.tally.verdict_within_ns, 7200 * 10**9),
+    'canary_verdict_within_hours': (2.0, lambda s: s.stats.verdict_within_ns, 7200 * 10**9),
     'canary_max_failed_percent': (
         9.0,
         lambda s: s.canary.canary.limits.failed_replies_percent,
@@ -76,35 +76,35 @@ def test_the_table_has_every_parameter_that_may_change():
 @pytest.mark.parametrize('field', TABLE)
 def test_a_change_arrives_where_it_acts(rig, field):
     value, seen, wanted = TABLE[field]
-    assert seen(rig.serving) != wanted
-    rig.serving.change(replace(rig.parameters, **{field: value}))
-    assert seen(rig.serving) == wanted
-    rig.serving.change(rig.parameters)
-    assert seen(rig.serving) != wanted
+    assert seen(rig.core) != wanted
+    rig.core.change(replace(rig.parameters, **{field: value}))
+    assert seen(rig.core) == wanted
+    rig.core.change(rig.parameters)
+    assert seen(rig.core) != wanted
 
 
 def test_a_change_of_one_thing_leaves_the_rest_as_it_was(rig):
-    rig.serving.update_canary()
-    before = rig.serving.canary.canary.history
-    rig.serving.change(replace(rig.parameters, hedge_percent=50.0))
-    assert rig.serving.canary.canary.history == before
-    assert not rig.serving.update_canary()
+    rig.core.update_canary()
+    before = rig.core.canary.canary.history
+    rig.core.change(replace(rig.parameters, hedge_percent=50.0))
+    assert rig.core.canary.canary.history == before
+    assert not rig.core.update_canary()
 
 
 def split(rig: RoutingRig, percent: int) -> None:
-    rig.serving.check_change(rig.parameters, replace(rig.parameters, split_percent=percent))
+    rig.core.check_change(rig.parameters, replace(rig.parameters, split_percent=percent))
 
 
 def test_the_split_is_the_canarys_while_it_goes_on(rig):
     with pytest.raises(ParameterError, match=r"split_percent stays 50: it is the canary's"):
         split(rig, 40)
     # everything else may change
-    rig.serving.check_change(rig.parameters, replace(rig.parameters, hedge_percent=1.0))
-    rig.serving.run_canary_command('rollback', 'a test')
+    rig.core.check_change(rig.parameters, replace(rig.parameters, hedge_percent=1.0))
+    rig.core.run_canary_command('rollback', 'a test')
     split(rig, 100)
     with pytest.raises(ParameterError, match=r'slot b would get 60 %.*rolled back.*a test'):
         split(rig, 40)
-    rig.serving.intent.lift(rig.slots['b'])
+    rig.core.intent.lift(rig.slots['b'])
     split(rig, 40)
 
 

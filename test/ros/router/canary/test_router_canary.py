@@ -144,7 +144,7 @@ def test_a_plan_that_makes_no_sense_is_refused(router_rig):
     assert router_rig.watch.last.get(CanaryState, CanaryState()).state == CanaryState.OFF
     refused = router_rig.control(ControlSlot.Request.CANARY_PROMOTE)
     assert not refused.done
-    assert 'there is no canary' in refused.text
+    assert 'no canary: canary.plan is empty' in refused.text
     assert not router_rig.set(canary__plan=['5', '100'])
     router_rig.wait(lambda: router_rig.get('split_percent') == 95, 'the first step')
 

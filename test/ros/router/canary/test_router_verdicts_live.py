@@ -122,7 +122,7 @@ def test_what_was_set_live_holds_in_the_router_that_starts_next(router_rig):
     assert {asked(client, name) for name in new('b', 'r')} == {(Status.OK, 'a')}
     log = router_rig.log('router')
     assert 'canary.plan is ' in log and 'set by hand 20' in log and 'the file says []' in log
-    assert 'drives no robot: rolled back 20' in log
+    assert 'is barred: rolled back 20' in log
 
     # without the plan the verdict stays
     assert not router_rig.set(canary__plan=[])

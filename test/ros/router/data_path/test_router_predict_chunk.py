@@ -115,7 +115,7 @@ def test_with_both_slots_down_a_goal_is_aborted_and_says_what_to_do(router_rig, 
     for number in range(2):
         chunk = refused(caller, router_rig.episode('a'))
         assert chunk.status == Status.NO_SESSION
-        for words in ('no slot may answer', '/a/policy_server', '/b/policy_server', 'mend one'):
+        for words in ('no eligible slot', '/a/policy_server', '/b/policy_server', 'mend one'):
             assert words in chunk.status_text
         router_rig.wait_for_drop(UNANSWERED, number + 1)
     # nothing was remembered of an episode that nobody could take
@@ -178,7 +178,7 @@ def test_a_router_that_ends_while_goals_wait_tells_them_and_exits_cleanly(router
     for goal in goals:
         status, chunk = goal.result()
         assert (status, chunk.status) == (ABORTED, Status.DRAINING)
-        assert 'going away' in chunk.status_text
+        assert 'draining' in chunk.status_text
     assert process.wait(ENDS_S) == 0
     log = router_rig.log('router')
     assert 'Traceback' not in log

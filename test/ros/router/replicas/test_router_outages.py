@@ -105,7 +105,7 @@ def test_an_episode_leaves_a_dead_slot_and_its_next_chunk_says_so(router_rig):
     assert chunk.header.flags & Flag.POLICY_CHANGED
     decision = router_rig.wait_for_decision(episode, moved=True)
     assert decision.slot == 'a'
-    assert 'slot b cannot answer' in decision.reason
+    assert 'slot b cannot reply' in decision.reason
     (chunk,) = answered(client, episode)
     assert (chunk.slot, chunk.header.flags & Flag.POLICY_CHANGED) == ('a', 0)
 
@@ -161,7 +161,7 @@ def test_an_operator_drains_and_restores_at_episode_boundaries(router_rig):
     assert chunk.slot == 'b'
     refused = router_rig.control(ControlSlot.Request.DRAIN, 'c')
     assert not refused.done
-    assert "there is no slot 'c'; there are a, b" in refused.text
+    assert "unknown slot 'c'; allowed: a, b" in refused.text
     assert 'nothing to probe' in router_rig.control(ControlSlot.Request.PROBE, 'a').text
 
 

@@ -89,7 +89,7 @@ def test_a_damaged_store_and_a_full_disk_are_said_once_and_robots_go_on(router_r
     router_rig.slots(state_folder=tmp_path / 'kept')
     log = router_rig.log('router')
     assert log.count('the store was damaged') == 1
-    assert '1 placements were changed and are forgotten' in log
+    assert '1 changed placements are discarded' in log
     # no decision was damaged: both slots take episodes
     client, pid = router_rig.robot(), router_rig.fleet.processes['router'].pid
     in_a = next(name for name in names[20:] if bucket(name) < 50)
@@ -107,10 +107,10 @@ def test_a_damaged_store_and_a_full_disk_are_said_once_and_robots_go_on(router_r
     assert not answer.done and 'stays drained' in answer.text
     assert client.round_trip(episode_id=router_rig.episode('b', salt='x')).slot == 'a'
     router_rig.wait(lambda: 'not durable' in router_rig.state.text, 'the state says it')
-    assert router_rig.log('router').count('routing goes on') == 1
+    assert router_rig.log('router').count('routing continues') == 1
 
     resource.prlimit(pid, resource.RLIMIT_FSIZE, whole)
-    router_rig.wait(lambda: 'not durable' not in router_rig.state.text, 'it is written again')
+    router_rig.wait(lambda: 'not durable' not in router_rig.state.text, 'it is writable again')
     router_rig.kill('router')
     router_rig.router(
         slot_a=['a'], slot_b=['b'], state_folder=tmp_path / 'kept', split_percent=100

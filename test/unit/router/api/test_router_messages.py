@@ -101,7 +101,7 @@ def test_a_slot_that_is_done_without_is_a_warning():
         {'a': SlotOpening(('/a',), reply()), 'b': SlotOpening(refused=refused)}, INBOX
     )
     assert one.accepted
-    assert list(one.warnings) == ['done without: slot b: it is not there']
+    assert list(one.warnings) == ['slot not used: slot b: it is not there']
     assert one.policy == 'act@1'
 
 
@@ -144,7 +144,7 @@ PLACED = Placement('episode-1', 12, 'a', 50)
         ({}, 'bucket 12 is below 50'),
         ({'bucket': 50, 'slot': 'b'}, 'bucket 50 is not below 50'),
         ({'degraded': True}, 'no episode id; bucket 12 is below 50'),
-        ({'slot': 'prod', 'split_percent': None}, 'there is one slot'),
+        ({'slot': 'prod', 'split_percent': None}, 'single slot'),
         (
             {'slot': 'b', 'reason': 'slot a takes no episodes: it is down'},
             'slot a takes no episodes: it is down; bucket 12 is below 50',

@@ -23,27 +23,27 @@ def rig(tmp_path):
 def canary(tmp_path):
     """A router whose canary runs its first step."""
     built = RoutingRig(tmp_path, **PLAN)
-    built.serving.update_canary()
+    built.core.update_canary()
     yield built
     built.close()
 
 
 def failing(rig: RoutingRig, slot: str) -> None:
     for _ in range(100):
-        rig.slots[slot].health.failed('timeout', rig.now_ns)
+        rig.slots[slot].health.record_failure('timeout', rig.now_ns)
 
 
 def test_drain_keeps_new_episodes_away_until_restore(rig):
-    text = run_slot_command(rig.serving, R.DRAIN, 'b', 'maintenance')
+    text = run_slot_command(rig.core, R.DRAIN, 'b', 'maintenance')
     assert text == 'slot b gets no new episodes; running ones leave at their end, within 60 s'
     slot = rig.slots['b']
     assert not slot.is_healthy
     assert slot.text == 'drained by an operator: maintenance'
     # clean answers do not bring back what an operator has drained
     for _ in range(10):
-        slot.health.answered()
+        slot.health.record_success()
     assert not slot.is_healthy
-    assert run_slot_command(rig.serving, R.RESTORE, 'b', '') == 'slot b gets episodes again'
+    assert run_slot_command(rig.core, R.RESTORE, 'b', '') == 'slot b gets episodes again'
     assert slot.is_healthy
 
 
@@ -52,37 +52,37 @@ def leaves(rig: RoutingRig, slot: str, after_s: float) -> bool:
 
 
 def test_running_episodes_leave_at_their_end_or_now(rig):
-    run_slot_command(rig.serving, R.DRAIN, 'b', 'maintenance')
+    run_slot_command(rig.core, R.DRAIN, 'b', 'maintenance')
     assert [leaves(rig, 'b', after_s) for after_s in (0, 59, 60)] == [False, False, True]
-    text = run_slot_command(rig.serving, R.DRAIN, 'b', 'smoke', at_once=True)
+    text = run_slot_command(rig.core, R.DRAIN, 'b', 'smoke', at_once=True)
     assert 'running ones leave with their next request' in text
     assert leaves(rig, 'b', 0)
-    run_slot_command(rig.serving, R.RESTORE, 'b', '')
+    run_slot_command(rig.core, R.RESTORE, 'b', '')
     assert not leaves(rig, 'b', 1000)
     with pytest.raises(SlotCommandRejected, match='now is for DRAIN and CANARY_ROLLBACK'):
-        run_slot_command(rig.serving, R.RESTORE, 'b', '', at_once=True)
+        run_slot_command(rig.core, R.RESTORE, 'b', '', at_once=True)
 
 
 def test_drain_of_the_last_slot_says_that_robots_are_refused(rig):
-    assert 'refused' not in run_slot_command(rig.serving, R.DRAIN, 'b', '')
-    text = run_slot_command(rig.serving, R.DRAIN, 'a', '')
-    assert 'no other slot may have any: robots that begin one are refused' in text
+    assert 'refused' not in run_slot_command(rig.core, R.DRAIN, 'b', '')
+    text = run_slot_command(rig.core, R.DRAIN, 'a', '')
+    assert 'no other slot is eligible' in text
     assert 'no reason given' in rig.slots['a'].text
 
 
 def test_restore_says_what_still_keeps_episodes_away(rig):
     failing(rig, 'b')
     rig.away('/b1')
-    text = run_slot_command(rig.serving, R.RESTORE, 'b', 'try it')
-    assert text.startswith('slot b is drained no more, but takes no episodes: ')
-    assert '/b1: it has gone' in text
+    text = run_slot_command(rig.core, R.RESTORE, 'b', 'try it')
+    assert text.startswith('slot b reset; still not eligible: ')
+    assert '/b1: server unavailable' in text
 
 
 def test_restore_brings_back_replicas_too(rig):
     replica = rig.replicas['/a1']
-    replica.health.suspend('timeout', rig.now_ns)
+    replica.health.mark_unhealthy('timeout', rig.now_ns)
     assert not replica.is_ready
-    run_slot_command(rig.serving, R.RESTORE, 'a', '')
+    run_slot_command(rig.core, R.RESTORE, 'a', '')
     assert replica.is_ready
 
 
@@ -90,42 +90,42 @@ def test_probe_makes_a_trial_due_now(rig):
     failing(rig, 'b')
     slot = rig.slots['b']
     assert not slot.health.is_probe_due(rig.now_ns)
-    assert 'a copy of the next request' in run_slot_command(rig.serving, R.PROBE, 'b', '')
+    assert 'probe of slot b' in run_slot_command(rig.core, R.PROBE, 'b', '')
     assert slot.health.is_probe_due(rig.now_ns)
 
 
 def test_probe_tries_a_replica_of_a_slot_that_is_well(rig):
     replica = rig.replicas['/a2']
-    replica.health.suspend('timeout', rig.now_ns)
-    run_slot_command(rig.serving, R.PROBE, 'a', '')
+    replica.health.mark_unhealthy('timeout', rig.now_ns)
+    run_slot_command(rig.core, R.PROBE, 'a', '')
     assert replica.health.is_probe_due(rig.now_ns)
 
 
 def test_probe_has_nothing_to_try_where_all_is_well_or_an_operator_has_drained(rig):
     with pytest.raises(SlotCommandRejected, match='nothing to probe in slot a: it is healthy'):
-        run_slot_command(rig.serving, R.PROBE, 'a', '')
-    run_slot_command(rig.serving, R.DRAIN, 'b', 'mine')
+        run_slot_command(rig.core, R.PROBE, 'a', '')
+    run_slot_command(rig.core, R.DRAIN, 'b', 'mine')
     with pytest.raises(
         SlotCommandRejected, match='nothing to probe in slot b: drained by an operator: mine'
     ):
-        run_slot_command(rig.serving, R.PROBE, 'b', '')
+        run_slot_command(rig.core, R.PROBE, 'b', '')
     assert not rig.slots['b'].health.is_probe_due(rig.now_ns)
 
 
 @pytest.mark.parametrize('command', [R.DRAIN, R.RESTORE, R.PROBE, R.LIFT_VERDICT])
 @pytest.mark.parametrize('name', ['', 'c', 'A', 'prod'])
 def test_a_slot_that_is_not_there_is_refused_with_those_that_are(rig, command, name):
-    with pytest.raises(SlotCommandRejected, match=rf"there is no slot '{name}'; there are a, b"):
-        run_slot_command(rig.serving, command, name, '')
-    assert rig.serving.verdict == 'healthy'
+    with pytest.raises(SlotCommandRejected, match=rf"unknown slot '{name}'; allowed: a, b"):
+        run_slot_command(rig.core, command, name, '')
+    assert rig.core.verdict == 'healthy'
 
 
 @pytest.mark.parametrize('command', [0, 9, 255])
 def test_an_unknown_command_is_refused_with_those_that_are_known(rig, command):
     with pytest.raises(
-        SlotCommandRejected, match=rf'no command {command}; there are 1, 2, 3, 8, 4, 5, 6, 7'
+        SlotCommandRejected, match=rf'unknown command {command}; allowed: 1, 2, 3, 8, 4, 5, 6, 7'
     ):
-        run_slot_command(rig.serving, command, 'a', '')
+        run_slot_command(rig.core, command, 'a', '')
 
 
 CANARY = (R.CANARY_PAUSE, R.CANARY_RESUME, R.CANARY_PROMOTE, R.CANARY_ROLLBACK)
@@ -133,56 +133,54 @@ CANARY = (R.CANARY_PAUSE, R.CANARY_RESUME, R.CANARY_PROMOTE, R.CANARY_ROLLBACK)
 
 @pytest.mark.parametrize('command', CANARY)
 def test_without_a_plan_there_is_no_canary_to_talk_to(rig, command):
-    with pytest.raises(
-        SlotCommandRejected, match=r'give it a plan with the parameter canary\.plan'
-    ):
-        run_slot_command(rig.serving, command, '', '')
+    with pytest.raises(SlotCommandRejected, match=r'set the parameter canary\.plan'):
+        run_slot_command(rig.core, command, '', '')
     assert not rig.splits
 
 
 @pytest.mark.parametrize('command', CANARY)
 def test_the_canary_is_not_a_slots(canary, command):
-    with pytest.raises(SlotCommandRejected, match='leave it empty for the canary'):
-        run_slot_command(canary.serving, command, 'b', '')
+    with pytest.raises(SlotCommandRejected, match='must be empty for canary commands'):
+        run_slot_command(canary.core, command, 'b', '')
 
 
 def test_the_canary_is_paused_resumed_promoted_and_rolled_back(canary):
     assert canary.splits == [95]
-    assert 'wait' in run_slot_command(canary.serving, R.CANARY_PAUSE, '', 'wait')
-    assert run_slot_command(canary.serving, R.CANARY_RESUME, '', 'go')
-    assert run_slot_command(canary.serving, R.CANARY_PROMOTE, '', 'good')
+    assert 'wait' in run_slot_command(canary.core, R.CANARY_PAUSE, '', 'wait')
+    assert run_slot_command(canary.core, R.CANARY_RESUME, '', 'go')
+    assert run_slot_command(canary.core, R.CANARY_PROMOTE, '', 'good')
     assert canary.splits == [95, 0]
-    assert run_slot_command(canary.serving, R.CANARY_ROLLBACK, '', 'it was not')
+    assert run_slot_command(canary.core, R.CANARY_ROLLBACK, '', 'it was not')
     assert canary.splits == [95, 0, 100]
     with pytest.raises(SlotCommandRejected, match='it was not'):
-        run_slot_command(canary.serving, R.CANARY_PAUSE, '', '')
+        run_slot_command(canary.core, R.CANARY_PAUSE, '', '')
 
 
 def test_a_verdict_stays_until_a_person_lifts_it(canary):
-    run_slot_command(canary.serving, R.CANARY_ROLLBACK, '', 'arm hit the table')
+    run_slot_command(canary.core, R.CANARY_ROLLBACK, '', 'arm hit the table')
     slot = canary.slots['b']
     assert 'arm hit the table' in slot.text
     # to end a drain is not to lift a verdict
-    text = run_slot_command(canary.serving, R.RESTORE, 'b', '')
-    assert text.startswith('slot b is drained no more, but takes no episodes: rolled back')
-    lifted = run_slot_command(canary.serving, R.LIFT_VERDICT, 'b', 'it was the gripper')
+    text = run_slot_command(canary.core, R.RESTORE, 'b', '')
+    assert text.startswith('slot b reset; still not eligible: rolled back')
+    lifted = run_slot_command(canary.core, R.LIFT_VERDICT, 'b', 'it was the gripper')
     assert lifted == 'the verdict on act@b is lifted; slot b may get episodes'
     assert slot.is_healthy
     with pytest.raises(SlotCommandRejected, match='no verdict bars slot b'):
-        run_slot_command(canary.serving, R.LIFT_VERDICT, 'b', '')
+        run_slot_command(canary.core, R.LIFT_VERDICT, 'b', '')
 
 
 def test_to_resume_a_canary_that_was_rolled_back_lifts_its_verdict(canary):
-    run_slot_command(canary.serving, R.CANARY_ROLLBACK, '', 'arm hit the table')
-    canary.serving.update_canary()
+    run_slot_command(canary.core, R.CANARY_ROLLBACK, '', 'arm hit the table')
+    canary.core.update_canary()
     assert not canary.slots['b'].is_healthy
-    run_slot_command(canary.serving, R.CANARY_RESUME, '', 'try again')
-    canary.serving.update_canary()
+    run_slot_command(canary.core, R.CANARY_RESUME, '', 'try again')
+    canary.core.update_canary()
     assert canary.slots['b'].is_healthy
     assert canary.splits == [95, 100, 95]
 
 
 def test_a_reason_may_have_many_lines(canary):
-    text = run_slot_command(canary.serving, R.CANARY_PAUSE, '', 'line\nline ' * 200)
+    text = run_slot_command(canary.core, R.CANARY_PAUSE, '', 'line\nline ' * 200)
     assert text.startswith('paused: by an operator: line line')
     assert '\n' not in text

@@ -45,10 +45,10 @@ class Host:
     def __init__(self, rig: RoutingRig) -> None:
         self.rig = rig
         self.routing = SimpleNamespace(
-            serving=rig.serving,
+            core=rig.core,
             is_open=True,
             is_drained=False,
-            close_session=rig.serving.control.close,
+            close_session=rig.core.control.close,
         )
         self.standing = ServerStatus.ACTIVE, ''
         self.is_over = False
@@ -64,7 +64,7 @@ class Host:
         self.before_work()
         return work()
 
-    def look(self) -> None:
+    def poll(self) -> None:
         self.looks += 1
 
     def status(self) -> ServerStatus:
@@ -167,9 +167,9 @@ def test_slots_with_different_histories_take_nobody(rig):
         client.open = act
     reply = rig.do(rig.open())
     assert (reply.accepted, reply.code) == (False, Refusal.NOT_READY)
-    assert 'different histories' in reply.reason
+    assert 'different observation histories' in reply.reason
     assert not any(client.sessions for client in rig.rig.clients.values())
-    assert len(rig.rig.serving.dispatcher.robots) == 0
+    assert len(rig.rig.core.dispatcher.robots) == 0
 
 
 def test_before_and_after_its_time_it_says_what_to_do(rig):
@@ -182,7 +182,7 @@ def test_before_and_after_its_time_it_says_what_to_do(rig):
     )
     rig.host.routing.is_drained = True
     reply = rig.do(rig.open())
-    assert (reply.code, 'elsewhere' in reply.reason) == (Refusal.DRAINING, True)
+    assert (reply.code, 'draining' in reply.reason) == (Refusal.DRAINING, True)
     rig.host.routing = None
     assert rig.do(rig.open()).code == Refusal.NOT_READY
     assert not rig.close().closed
@@ -237,7 +237,7 @@ def test_an_operators_word_is_done_said_and_looked_at(rig):
     ]
     assert rig.host.looks == 1
     answer = control(rig, 77, 'b')
-    assert (answer.done, 'there is no command 77' in answer.text) == (False, True)
+    assert (answer.done, 'unknown command 77' in answer.text) == (False, True)
     rig.host.routing = None
     answer = control(rig, ControlSlot.Request.RESTORE, 'b')
     assert (answer.done, 'configure' in answer.text) == (False, True)

@@ -18,7 +18,7 @@ from lerobot_serve.router.canary.states import CanaryPhase
 def test_without_a_plan_there_is_no_canary():
     world = World(Canary(None))
     world.good_episodes()
-    assert world.look() == ()
+    assert world.poll() == ()
     assert (world.canary.state, world.canary.share_percent) == (CanaryPhase.OFF, None)
     for word in (world.canary.pause, world.canary.promote, world.canary.rollback):
         with pytest.raises(CanaryCommandRejected, match='a canary that is off: no canary'):
@@ -61,7 +61,7 @@ def test_it_waits_until_both_slots_are_there(change, told):
     world.others = {}
     world.change('candidate', healthy=True, policy=NEW)
     world.change('champion', healthy=True, policy=OLD)
-    assert whats(world.look()) == ['started']
+    assert whats(world.poll()) == ['started']
     assert world.canary.share_percent == 5
 
 
@@ -81,7 +81,7 @@ def test_a_step_takes_its_least_episodes_and_its_least_time():
     world.wait(500)
     assert (world.canary.step, world.canary.state) == (1, CanaryPhase.RUNNING)
     world.end('candidate', 1)
-    world.look()
+    world.poll()
     assert world.canary.step == 2
 
 
@@ -94,14 +94,14 @@ def test_undecided_it_holds_and_says_how_many_more():
     assert world.canary.text.startswith(
         'held: undecided: candidate 80 % of 50, champion 80 % of 1000. About 2'
     )
-    assert world.canary.text.endswith('until it is promoted, if the rates stay so')
+    assert world.canary.text.endswith('until it is promoted, at the present rates')
 
 
 def test_a_worse_candidate_is_rolled_back_before_its_time():
     world = started(terms=Terms())
     world.end('candidate', 5, 25)
     world.end('champion', 90, 10)
-    assert whats(world.look()) == ['rolled_back']
+    assert whats(world.poll()) == ['rolled_back']
     assert (world.canary.state, world.canary.share_percent) == (CanaryPhase.ROLLED_BACK, 0)
     assert world.canary.text == (
         'rolled back: the candidate is worse than the champion: candidate 17 % of 30, champion '
@@ -114,7 +114,7 @@ def test_what_was_shown_is_forgotten_when_it_begins_anew(by_hand):
     world = started(terms=Terms())
     world.end('candidate', 5, 25)
     world.end('champion', 90, 10)
-    world.look()
+    world.poll()
     assert world.canary.state is CanaryPhase.ROLLED_BACK
     if by_hand:
         world.canary.resume('another lamp')
@@ -129,7 +129,7 @@ def test_what_a_step_has_half_shown_does_not_count_in_the_next():
     world = started(terms=Terms(margin=0.4))
     world.end('candidate', 12, 1)
     world.end('champion', 90, 10)
-    world.look()
+    world.poll()
     assert 0 < world.canary.record.comparison.not_worse < world.canary.terms.promotion_level
     world.canary.promote('sure')
     assert world.canary.record.comparison == StepComparison()
@@ -140,7 +140,7 @@ def test_the_highest_evidence_is_kept():
     for ends in ({'success': 15}, {'failure': 3}, {'success': 15}):
         world.end('candidate', **ends)
         world.end('champion', 90, 10)
-        world.look()
+        world.poll()
         comparison = world.canary.record.comparison
         assert comparison.not_worse >= before[0]
         assert comparison.worse >= before[1]
@@ -162,7 +162,7 @@ def test_a_later_step_compares_only_its_own_episodes():
     # and a candidate that has become bad is not carried by its past
     world.end('candidate', 10, 90)
     world.end('champion', 50, 50)
-    world.look()
+    world.poll()
     assert world.canary.state is CanaryPhase.ROLLED_BACK
 
 
@@ -200,7 +200,7 @@ def test_a_verdict_of_hours_later_counts():
     world.wait(10_000)
     assert (world.canary.state, world.canary.step) == (CanaryPhase.RUNNING, 0)
     world.verdicts('candidate', 'success')
-    world.look()
+    world.poll()
     assert world.canary.step == 0
     world.verdicts('champion', 'success')
     world.wait(100)
@@ -219,7 +219,7 @@ def test_a_late_failure_changes_no_promotion_because_it_was_counted_as_one_befor
     # they began in the step before, so what becomes of them says nothing of this one
     for event in world.episode('candidate', 'open'):
         world.later.append(replace(event, what='failure'))
-    world.look()
+    world.poll()
     assert world.seen.candidate.arm.begun == 0
     assert world.canary.step == 1
 
@@ -246,7 +246,7 @@ def test_lost_verdicts_are_named_with_what_to_do():
     world.end('champion', 45, 5)
     world.wait(100)
     assert (
-        'Episodes without a verdict: 5 of 50 of the candidate (4 unreported, 1 moved). Each '
+        'Episodes without an outcome: 5 of 50 of the candidate (4 unreported, 1 moved). Each '
         'counts against the candidate; publish an EpisodeOutcome for every episode'
     ) in world.canary.text
 
@@ -270,10 +270,10 @@ def test_a_guard_rolls_back_at_once(state, bad):
         world.wait(100)
     if state is CanaryPhase.PAUSED:
         world.canary.pause('lunch')
-    world.look()
+    world.poll()
     assert world.canary.state is state
     world.change('candidate', **bad)
-    assert whats(world.look()) == ['rolled_back']
+    assert whats(world.poll()) == ['rolled_back']
     assert world.canary.share_percent == 0
 
 
@@ -282,7 +282,7 @@ def test_guards_let_a_promoted_canary_be():
     assert world.canary.state is CanaryPhase.PROMOTED
     world.change('candidate', healthy=False, failed_replies=10**6, trips=10**6)
     world.end('candidate', 0, 100)
-    assert world.look() == ()
+    assert world.poll() == ()
     assert world.canary.share_percent == 100
 
 
@@ -293,8 +293,8 @@ def test_guards_let_a_promoted_canary_be():
         ({'champion': {'healthy': False, 'health_text': 'gone'}}, 'champion is not healthy: gone'),
         ({'candidate': {'policy': ''}}, 'policy of the candidate is not known'),
         ({'candidate': {'commands': 10}}, 'lerobot_serve.executed'),
-        ({'candidate': {'latency_ms_p95': math.nan}}, 'too few answers of the candidate'),
-        ({'champion': {'latency_ms_p95': math.nan}}, 'too few answers of the champion'),
+        ({'candidate': {'latency_ms_p95': math.nan}}, 'too few replies of the candidate'),
+        ({'champion': {'latency_ms_p95': math.nan}}, 'too few replies of the champion'),
     ],
 )
 def test_missing_data_never_promotes(change, told):
@@ -314,7 +314,7 @@ def test_after_a_hold_it_goes_on():
     world.others = {'missing': 'x'}
     world.wait(100)
     world.others = {}
-    world.look()
+    world.poll()
     assert world.canary.step == 1
 
 
@@ -322,21 +322,21 @@ def test_no_divergence_holds_where_it_has_a_limit():
     world = started(limits=GuardLimits(divergence=2.0))
     world.good_episodes()
     world.wait(100)
-    assert 'divergence was measured on 0 observations' in world.canary.text
+    assert 'observations with a divergence: 0 of 20' in world.canary.text
     world.others = {'divergence': 1.0, 'divergence_samples': 50}
-    world.look()
+    world.poll()
     assert world.canary.step == 1
 
 
 def test_a_policy_is_not_tried_against_itself():
     world = World()
     world.champion = replace(world.champion, policy=NEW)
-    world.look()
-    world.look()
+    world.poll()
+    world.poll()
     assert world.canary.state is CanaryPhase.WAITING
     assert f'both slots serve {NEW}' in world.canary.text
     with pytest.raises(CanaryCommandRejected):
         world.canary.promote('a test')
     world.champion = replace(world.champion, policy=OLD)
-    world.look()
+    world.poll()
     assert world.canary.state is CanaryPhase.RUNNING

@@ -45,7 +45,7 @@ def more_until_promoted(share: int, seed: int) -> int:
             for arm, count in (('candidate', 1), ('champion', (100 - share) // share)):
                 good = int(rng.binomial(count, 0.8))
                 world.end(arm, good, count - good)
-            world.look()
+            world.poll()
         more += 5
     return more
 
@@ -55,7 +55,7 @@ def test_a_bad_candidate_is_forecast_to_be_rolled_back(share):
     world = started(plan=plan(str(share), '100'), terms=Terms(false_rollback=1e-6))
     world.end('candidate', 7, 5)
     world.end('champion', 18, 2)
-    world.look()
+    world.poll()
     assert not forecast(world, share).promoted
 
 
@@ -69,7 +69,7 @@ def test_too_few_to_forecast_is_said():
     world.end('candidate', 5)
     world.end('champion', 50, 10)
     world.wait(100)
-    assert 'Too few episodes to say how many more are needed' in world.canary.text
+    assert 'Too few episodes for a forecast' in world.canary.text
 
 
 def test_what_will_not_be_decided_is_said():

@@ -57,21 +57,21 @@ def test_nothing_trips_and_nothing_is_unseen():
             {'failed_replies': 70},
             {},
             {},
-            '70 of the last 1000 answers of the candidate failed: 7.0 %, limit 2.0 % (champion '
+            '70 of the last 1000 requests of the candidate failed: 7.0 %, limit 2.0 % (champion '
             '0.0 %)',
         ),
         (
             {'failed_replies': 8, 'answers': 8},
             {},
             {},
-            '8 of the last 8 answers of the candidate failed: 100 %',
+            '8 of the last 8 requests of the candidate failed: 100 %',
         ),
         ({'failed_replies': 300}, {'failed_replies': 40}, {}, 'limit 8.0 % (champion 4.0 %)'),
         (
             {'latency_ms_p95': 101.0},
             {},
             {},
-            'within 101 ms, those of the champion within 50 ms; limit 100 ms, 2 times as long',
+            'candidate latency p95 101 ms, champion 50 ms; limit 100 ms (2x)',
         ),
         ({'latency_ms_p95': 10.1}, {'latency_ms_p95': 0.0}, {}, 'limit 10 ms'),
         (
@@ -90,8 +90,8 @@ def test_nothing_trips_and_nothing_is_unseen():
             'the fallback ladder, not from a chunk: 15 %, limit 5.0 % (champion 0.0 %); oldest '
             'action 1.2 s',
         ),
-        ({}, {}, {'divergence': 3.1}, '3.1 of its spreads apart over 100 observations, limit 3'),
-        ({}, {}, {'divergence': math.inf}, 'inf of its spreads'),
+        ({}, {}, {'divergence': 3.1}, 'divergence 3.1 spreads (limit 3) over 100'),
+        ({}, {}, {'divergence': math.inf}, 'divergence inf spreads'),
     ],
 )
 def test_a_guard_trips_and_says_why(candidate, champion, others, told):
@@ -132,23 +132,23 @@ def test_no_guard_trips_at_its_limit_or_on_few(candidate, champion, others):
 @pytest.mark.parametrize(
     ('candidate', 'champion', 'others', 'told'),
     [
-        ({'answers': 99}, {}, {}, 'only 99 answers of the candidate in this step, 100 are needed'),
-        ({'latency_ms_p95': math.nan}, {}, {}, 'too few answers of the candidate to tell'),
-        ({}, {'latency_ms_p95': math.nan}, {}, 'too few answers of the champion to tell'),
-        ({'commands': 2999}, {}, {}, 'Executed actions travel with the requests'),
-        ({}, {}, {'divergence_samples': 0}, 'measured on 0 observations only, 20 are needed'),
-        ({}, {}, {'divergence': math.nan}, 'is a shadow running? A limit of 0 does without'),
+        ({'answers': 99}, {}, {}, 'too few replies of the candidate in this step: 99 of 100'),
+        ({'latency_ms_p95': math.nan}, {}, {}, 'too few replies of the candidate to measure'),
+        ({}, {'latency_ms_p95': math.nan}, {}, 'too few replies of the champion to measure'),
+        ({'commands': 2999}, {}, {}, '2999 of 3000. Robots report executed actions'),
+        ({}, {}, {'divergence_samples': 0}, 'observations with a divergence: 0 of 20'),
+        ({}, {}, {'divergence': math.nan}, 'check that a shadow runs'),
         (
             {'arm': ArmCounts(9, 2, 2)},
             {},
             {},
-            'only 4 of 9 episodes of the candidate in this step',
+            '4 of 9 episodes of the candidate in this step',
         ),
         (
             {},
             {'arm': ArmCounts()},
             {},
-            'only 0 of 0 episodes of the champion in this step have a verdict',
+            '0 of 0 episodes of the champion in this step have an outcome',
         ),
     ],
 )
@@ -162,14 +162,14 @@ def test_how_much_has_to_be_seen_is_a_matter_of_the_fleet():
     few = {'answers': 20, 'commands': 150, 'latency_ms_p95': 150.0, 'trips': 120}
     seen = facts(few, {'answers': 20})
     small = GuardLimits(minimum_answers=20, minimum_commands=150)
-    assert 'only 20 answers' in missing_data(seen, GuardLimits())
+    assert 'in this step: 20 of 100' in missing_data(seen, GuardLimits())
     assert judged(seen, GuardLimits()) == ''
     assert missing_data(seen, small) == ''
-    assert 'the candidate is slow' in judged(seen, small)
+    assert 'candidate latency p95' in judged(seen, small)
     assert 'were changed by the safety cage' in judged(seen, replace(small, latency_ratio=0.0))
     more = replace(small, minimum_commands=800, latency_ratio=0.0)
     assert judged(seen, more) == ''
-    assert '800 are needed' in missing_data(seen, more)
+    assert 'of 800' in missing_data(seen, more)
 
 
 def test_a_limit_of_zero_switches_a_guard_off_and_what_it_needs():

@@ -1,4 +1,4 @@
-"""What a canary remembers as plain data, and that what makes no sense is not believed."""
+"""The canary state as plain data; invalid state is discarded."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def half_way() -> World:
     world = World().to_step(1)
     world.end('candidate', 9, 1)
     world.end('champion', 27, 3, open=1)
-    world.look(after_s=20)
+    world.poll(after_s=20)
     return world
 
 
@@ -27,9 +27,9 @@ def test_the_verdict_of_an_open_episode_counts_after_a_restart():
     assert canary.restore(json.loads(json.dumps(world.canary.memory()))) == ''
     assert canary.open_episodes == world.canary.open_episodes
     later = World(canary)
-    later.look()
+    later.poll()
     later.verdicts('champion', 'success')
-    later.look()
+    later.poll()
     assert later.seen.champion.arm.success == 28
     assert canary.open_episodes == {}
 
@@ -74,7 +74,7 @@ def test_what_makes_no_sense_begins_anew(place, value):
     world = World(canary)
     world.good_episodes()
     world.wait(100)
-    assert not warning or 'begins anew' in warning
+    assert not warning or 'saved canary state discarded' in warning
     assert json.loads(json.dumps(canary.memory(), allow_nan=False)) == canary.memory()
 
 
@@ -102,5 +102,5 @@ def test_what_makes_no_sense_begins_anew(place, value):
 )
 def test_what_cannot_be_is_refused(values):
     canary = Canary(plan(), QUICK)
-    assert 'makes no sense' in canary.restore({**MEMORY, **values})
+    assert 'discarded: invalid' in canary.restore({**MEMORY, **values})
     assert (canary.state, canary.step) == (CanaryPhase.WAITING, 0)

@@ -23,7 +23,7 @@ def test_a_paused_canary_keeps_its_share_and_its_time():
     assert (world.canary.state, world.canary.share_percent) == (CanaryPhase.PAUSED, 5)
     assert 'by an operator: look at robot 7; step 1 of 4' in world.canary.text
     world.canary.resume('ok')
-    world.look(after_s=30)
+    world.poll(after_s=30)
     assert world.canary.step == 0
     world.wait(60)
     assert world.canary.step == 1
@@ -32,14 +32,14 @@ def test_a_paused_canary_keeps_its_share_and_its_time():
 def test_an_operator_may_promote_without_waiting():
     world = started(terms=Terms())
     assert 'step 2 of 4, 25 % of new episodes' in world.canary.promote('Ann: urgent')
-    world.look()
+    world.poll()
     # a promotion by hand proves nothing: the next one waits for the comparison again
     world.end('candidate', 16, 4)
     world.end('champion', 16, 4)
     world.wait(1000)
     assert (world.canary.state, world.canary.step) == (CanaryPhase.HELD, 1)
     world.canary.promote('Ann')
-    world.look()
+    world.poll()
     world.canary.pause('Bob')
     world.canary.promote('Ann')
     assert (world.canary.state, world.canary.share_percent) == (CanaryPhase.PROMOTED, 100)
@@ -69,7 +69,7 @@ def test_an_operator_cannot_promote_what_may_take_no_traffic(change, told, pause
         world.canary.pause('x')
     world.others = change.get('others', {})
     world.change('candidate', **change.get('candidate', {}))
-    world.look()
+    world.poll()
     with pytest.raises(CanaryCommandRejected) as error:
         world.canary.promote('now')
     assert told in str(error.value)
@@ -79,7 +79,7 @@ def test_an_operator_cannot_promote_what_may_take_no_traffic(change, told, pause
 def test_a_champion_that_is_ill_does_not_bind_an_operator():
     world = started()
     world.change('champion', healthy=False)
-    world.look()
+    world.poll()
     assert world.canary.state is CanaryPhase.HELD
     world.canary.promote('the champion is lost')
     assert world.canary.step == 1
@@ -98,8 +98,10 @@ def test_an_operator_may_always_roll_back_and_begin_anew(step):
             CanaryCommandRejected, match='a canary that is rolled back: rolled back: by'
         ):
             word('again')
-    assert world.canary.resume('it was the lamp').startswith('waiting: from 0, by an operator')
-    world.look()
+    assert world.canary.resume('it was the lamp').startswith(
+        'waiting: counts reset; by an operator'
+    )
+    world.poll()
     assert (world.canary.share_percent, world.canary.step) == (5, 0)
     world.wait(1000)
     assert world.canary.step == 0
@@ -118,7 +120,7 @@ def test_a_reason_is_one_line_of_bounded_length():
 def test_another_policy_begins_anew(slot):
     world = World().to_step(2)
     world.change(slot, policy='other@3')
-    happened = world.look()
+    happened = world.poll()
     assert whats(happened) == ['anew', 'started']
     assert f'the {slot} is now other@3; it was' in happened[0].why
     assert (world.canary.share_percent, world.canary.step) == (5, 0)
@@ -139,10 +141,10 @@ def test_a_canary_that_is_over_concerns_the_candidate_alone():
             world.canary.rollback('x')
         state = world.canary.state
         world.change('champion', policy='other@3')
-        world.look()
+        world.poll()
         assert world.canary.state is state
         world.change('candidate', policy='other@4')
-        assert whats(world.look()) == ['anew', 'started']
+        assert whats(world.poll()) == ['anew', 'started']
 
 
 def test_a_policy_that_is_not_known_for_a_while_changes_nothing():
@@ -151,7 +153,7 @@ def test_a_policy_that_is_not_known_for_a_while_changes_nothing():
     world.change('candidate', policy='')
     world.wait(100)
     world.change('candidate', policy=NEW)
-    world.look()
+    world.poll()
     assert world.canary.step == 1
 
 
@@ -161,8 +163,8 @@ def test_another_plan_or_other_terms_begin_anew():
     assert world.canary.step == 2
     world.canary.change_plan(plan('10', '100'), QUICK)
     assert (world.canary.state, world.canary.share_percent) == (CanaryPhase.WAITING, 0)
-    assert 'from 0, plan and terms are now: 10:10:60, 100' in world.canary.text
-    world.look()
+    assert 'counts reset; new plan: 10:10:60, 100' in world.canary.text
+    world.poll()
     assert world.canary.share_percent == 10
     world.canary.change_plan(plan('10', '100'), Terms())
     assert world.canary.state is CanaryPhase.WAITING
@@ -178,10 +180,10 @@ def test_limits_may_change_at_any_time():
     world.change('candidate', latency_ms_p95=150.0)
     world.canary.limits = GuardLimits(latency_ratio=4.0)
     world.end('champion', 90, 10)
-    world.look()
+    world.poll()
     assert world.canary.state is CanaryPhase.RUNNING
     world.canary.limits = GuardLimits()
-    world.look()
+    world.poll()
     assert world.canary.state is CanaryPhase.ROLLED_BACK
 
 
@@ -191,11 +193,11 @@ def test_limits_may_change_at_any_time():
 def test_a_clock_that_jumps_promotes_nothing():
     world = started(plan=plan(seconds=600.0))
     world.good_episodes()
-    world.look(after_s=10**6)
+    world.poll(after_s=10**6)
     assert world.canary.step == 0
     assert world.canary.record.time_ns <= 62 * 10**9
     world.now_ns = 0
-    world.look(after_s=0)
+    world.poll(after_s=0)
     assert world.canary.record.time_ns <= 62 * 10**9
 
 

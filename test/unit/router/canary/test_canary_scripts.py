@@ -115,10 +115,10 @@ class AnyScript(RuleBasedStateMachine):
         assert (self.share, anew.state, anew.memory()) == (before, state, memory)
 
     @rule(after_s=st.sampled_from((0.2, 5.0, 70.0, 10.0**6)))
-    def look(self, after_s):
+    def poll(self, after_s):
         before, state, step = self.share, self.canary.state, self.canary.step
         policies = dict(self.canary.record.policies)
-        happened = self.world.look(after_s=after_s)
+        happened = self.world.poll(after_s=after_s)
         assert (self.canary.state is state) or happened
         if self.share > before:
             self.check_the_rise(before, state, step, [h.what for h in happened])
@@ -146,14 +146,14 @@ class AnyScript(RuleBasedStateMachine):
     def what_is_seen_now_decides(self):
         """Foresee from the counts of the step whether the next look may promote."""
         step = self.canary.step
-        self.world.look(after_s=0.0)
+        self.world.poll(after_s=0.0)
         if self.canary.state not in ON_TRIAL or self.canary.step != step:
             return
         seen = self.world.seen
         limits = self.canary.limits
         blind = missing_data(seen, limits)
         guard = rollback_reason(seen, self.canary.record.alarms, limits)
-        self.world.look(after_s=70.0)
+        self.world.poll(after_s=70.0)
         if guard:
             assert self.canary.state is CanaryPhase.ROLLED_BACK
         elif blind:

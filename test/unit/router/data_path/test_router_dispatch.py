@@ -49,8 +49,8 @@ def test_a_request_goes_on_unread_and_its_answer_comes_back_unread(rig):
     ((flight, by, peeked),) = rig.outside.served_by
     assert (flight.seq, by, peeked.policy, flight.raw) == (1, server, 'a@1', b'')
     assert rig.drops.counts() == {}
-    tally = rig.tally.slot('a')
-    assert (tally.requests, tally.answers, tally.episodes) == (1, 1, 1)
+    stats = rig.stats.slot('a')
+    assert (stats.requests, stats.answers, stats.episodes) == (1, 1, 1)
 
 
 def test_each_slot_gets_its_episodes(rig):
@@ -65,7 +65,7 @@ def test_a_stranger_and_an_older_session_are_counted_and_go_nowhere(rig):
     rig.request('robot', epoch=7)
     assert rig.drop('no_session') == 2
     assert rig.servers == []
-    assert len(rig.dispatcher.flights) == 0
+    assert len(rig.dispatcher.in_flight) == 0
 
 
 @pytest.mark.parametrize(
@@ -120,12 +120,12 @@ def test_who_was_not_asked_has_nothing_to_say(rig):
 def test_where_nobody_can_answer_the_robot_is_told_at_once():
     rig = prod()
     for server in PROD['prod']:
-        rig.note_there(server, False)
+        rig.set_available(server, False)
     rig.request()
     (text,) = rig.texts
-    assert 'no slot may answer; mend one and ask again (slot prod: /p1: it has gone' in text
+    assert 'no eligible slot (slot prod: /p1: server unavailable' in text
     assert rig.drop('unanswered') == 1
-    assert len(rig.dispatcher.flights) == 0
+    assert len(rig.dispatcher.in_flight) == 0
 
 
 def test_a_policy_of_nobody_and_no_other_slot_is_no_answer():
@@ -147,7 +147,7 @@ def test_an_answer_that_never_comes_is_counted_and_another_asked_meanwhile():
     assert (rig.servers, rig.drop('timeout'), rig.drop('failed_over')) == ([], 1, 1)
     rig.answer(second, raw)
     assert (rig.replies, rig.drop('late_answer')) == ([], 1)
-    assert rig.tally.slot('prod').failed == {'timeout': 1}
+    assert rig.stats.slot('prod').failed == {'timeout': 1}
 
 
 def test_the_time_of_an_answer_begins_anew_when_the_server_was_busy_with_an_earlier_one():
@@ -217,7 +217,7 @@ def test_what_was_executed_belongs_to_the_slot_of_the_request_before(rig):
             episode=episode_in(episode),
             executed=ExecutionReport(actions=actions, fallbacks=fallbacks),
         )
-    a, b = rig.tally.slot('a'), rig.tally.slot('b')
+    a, b = rig.stats.slot('a'), rig.stats.slot('b')
     assert (a.commands, a.fallbacks, b.commands, b.fallbacks) == (10, 1, 21, 1)
     assert [header.seq for _, header, _ in rig.outside.heard] == [1, 2, 3, 4]
 

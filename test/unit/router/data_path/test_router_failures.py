@@ -33,7 +33,7 @@ def test_what_is_the_robots_own_mistake_is_told_and_held_against_nobody(rig, sta
         rig.answer(rig.servers[0], raw, status)
     assert len(rig.replies) == 20
     assert rig.slots['a'].is_healthy
-    assert rig.tally.slot('a').failed.total() == 0
+    assert rig.stats.slot('a').failed.total() == 0
 
 
 @pytest.mark.parametrize('status', [Status.POLICY_ERROR, Status.DRAINING, Status.NO_SESSION, 99])
@@ -57,7 +57,7 @@ def test_what_is_not_finite_is_not_asked_of_the_same_policy_again(rig):
     rig.answer(rig.servers[0], raw, Status.NOT_FINITE)
     assert rig.servers == []
     assert len(rig.replies) == 1
-    assert rig.tally.slot('a').failed == {'not_finite': 1}
+    assert rig.stats.slot('a').failed == {'not_finite': 1}
 
 
 def test_the_last_failure_is_what_the_robot_is_told(rig):
@@ -75,7 +75,7 @@ def test_a_chunk_of_another_policy_never_reaches_a_robot(rig):
     second = rig.servers[0]
     rig.answer(second, raw, policy='b@1')
     assert rig.replies == []
-    assert 'answers as b@1, and slot a is a@1' in rig.replicas[first].text
+    assert 'replies as b@1, and slot a is a@1' in rig.replicas[first].text
     # nobody is left in slot a, so it went on in slot b
     third = rig.servers[0]
     assert third in SLOTS['b']
@@ -130,7 +130,7 @@ def test_each_request_counts_as_one_failure_however_many_are_lost_at_once():
         rig.robot(f'robot-{number}')
         rig.request(f'robot-{number}')
     rig.advance(TIMEOUT_NS)
-    assert rig.tally.slot('prod').failed == {'timeout': 12}
+    assert rig.stats.slot('prod').failed == {'timeout': 12}
     assert rig.drop('timeout') == 12
 
 
@@ -144,7 +144,7 @@ def test_what_a_dead_one_owes_is_asked_of_the_other_slot_as_soon_as_that_is_know
     rig.advance(TIMEOUT_NS - 500 * MS)
     # two are overdue, four are owed
     assert rig.servers == ['/b1'] * 6
-    assert rig.tally.slot('a').moved == 6
+    assert rig.stats.slot('a').moved == 6
 
 
 def test_a_robot_at_which_the_policy_fails_costs_no_replica():

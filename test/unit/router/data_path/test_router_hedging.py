@@ -43,7 +43,7 @@ def test_a_second_replica_is_asked_when_the_first_is_late_and_the_first_answer_c
     assert rig.dispatcher.hedges_won == 1
     rig.answer(first, raw)
     assert (rig.replies, rig.drop('late_answer')) == ([], 1)
-    assert rig.dispatcher.asking.hedges == 1
+    assert rig.dispatcher.forwarder.hedges == 1
     assert rig.replicas[second].counts['hedges'] == 1
 
 
@@ -116,7 +116,7 @@ def test_no_hedges_with_a_factor_of_zero_or_one_replica():
         rig.request()
         rig.advance(TIMEOUT_NS - 1)
         assert len(rig.servers) == 1
-        assert rig.dispatcher.asking.hedges == 0
+        assert rig.dispatcher.forwarder.hedges == 0
 
 
 @pytest.mark.parametrize('state_class', [StateClass.RECURRENT, StateClass.EXCLUSIVE])
@@ -133,23 +133,23 @@ def test_what_keeps_state_is_never_hedged_and_a_move_says_that_it_was_lost(state
     rig.forget()
     assert rig.round_trip() == second
     assert [flags for _, flags, _ in rig.replies] == [0]
-    assert rig.dispatcher.asking.hedges == 0
+    assert rig.dispatcher.forwarder.hedges == 0
 
 
 def test_state_is_lost_between_two_requests_too():
     rig = warm(classes={'prod': StateClass.RECURRENT})
     first = rig.round_trip()
     rig.forget()
-    rig.note_there(first, False)
+    rig.set_available(first, False)
     second = rig.round_trip()
     assert first != second
     assert [flags for _, flags, _ in rig.replies] == [Flag.STATE_LOST]
     # whoever comes back has missed what happened meanwhile, and nobody goes back to it
-    rig.note_there(first, True)
+    rig.set_available(first, True)
     assert rig.round_trip() == second
     assert [flags for _, flags, _ in rig.replies] == [0]
     # a new episode has no state to lose
-    rig.note_there(second, False)
+    rig.set_available(second, False)
     rig.round_trip(episode='another')
     assert [flags for _, flags, _ in rig.replies] == [0]
 
@@ -206,7 +206,7 @@ def test_hedges_keep_to_the_budget_however_slow_all_are(percent, count):
         rig.advance(10 * LATE_NS)
         # slow and alive
         rig.answer(first, raw)
-    hedges = rig.dispatcher.asking.hedges
+    hedges = rig.dispatcher.forwarder.hedges
     assert hedges <= HEDGE_BURST + (32 + count) * percent / 100 + 1
     assert (hedges > 0) == (percent > 0)
 
@@ -219,4 +219,4 @@ def test_all_would_be_asked_twice_and_the_budget_says_no():
         for server in rig.servers:
             rig.answer(server, raw)
     allowed = HEDGE_BURST + (32 + 500) * ROUTING.hedge_percent / 100
-    assert allowed - 5 <= rig.dispatcher.asking.hedges <= allowed
+    assert allowed - 5 <= rig.dispatcher.forwarder.hedges <= allowed

@@ -67,57 +67,61 @@ def test_a_newer_one_ends_the_one_before(flights, robot):
 
 
 def test_what_is_owed_is_due_when_the_oldest_was_asked_long_ago(flights, robot):
-    flights.ask(begun(flights, robot, 1), '/a', RequestPurpose.LIVE, 0, TIMEOUT_NS)
-    second = flights.ask(begun(flights, robot, 2), '/a', RequestPurpose.LIVE, 900 * MS, TIMEOUT_NS)
+    flights.add_pending(begun(flights, robot, 1), '/a', RequestPurpose.LIVE, 0, TIMEOUT_NS)
+    second = flights.add_pending(
+        begun(flights, robot, 2), '/a', RequestPurpose.LIVE, 900 * MS, TIMEOUT_NS
+    )
     assert (second.since_ns, second.sent_ns) == (0, 900 * MS)
     assert flights.next_due_ns == TIMEOUT_NS
     assert list(flights.due(TIMEOUT_NS - 1)) == []
     assert list(flights.due(TIMEOUT_NS)) == [(second, True)]
     assert flights.next_due_ns is None
-    assert flights.answered('/a', 'robot', 1, 2) is None
+    assert flights.take_pending('/a', 'robot', 1, 2) is None
 
 
 def test_an_answer_to_an_earlier_one_gives_the_newest_its_own_time(flights, robot):
-    flights.ask(begun(flights, robot, 1), '/a', RequestPurpose.LIVE, 0, TIMEOUT_NS)
-    second = flights.ask(begun(flights, robot, 2), '/a', RequestPurpose.LIVE, 900 * MS, TIMEOUT_NS)
-    assert flights.answered('/a', 'robot', 1, 1) is None
-    assert flights.answered('/a', 'robot', 1, 1) is None
+    flights.add_pending(begun(flights, robot, 1), '/a', RequestPurpose.LIVE, 0, TIMEOUT_NS)
+    second = flights.add_pending(
+        begun(flights, robot, 2), '/a', RequestPurpose.LIVE, 900 * MS, TIMEOUT_NS
+    )
+    assert flights.take_pending('/a', 'robot', 1, 1) is None
+    assert flights.take_pending('/a', 'robot', 1, 1) is None
     assert list(flights.due(TIMEOUT_NS + 900 * MS - 1)) == []
     assert list(flights.due(TIMEOUT_NS + 900 * MS)) == [(second, True)]
 
 
 def test_an_answer_of_another_session_changes_nothing(flights, robot):
-    flights.ask(begun(flights, robot, 1), '/a', RequestPurpose.LIVE, 0, TIMEOUT_NS)
-    assert flights.answered('/a', 'robot', 2, 1) is None
-    assert flights.answered('/b', 'robot', 1, 1) is None
-    assert flights.answered('/a', 'other', 1, 1) is None
-    assert flights.answered('/a', 'robot', 1, 1)
+    flights.add_pending(begun(flights, robot, 1), '/a', RequestPurpose.LIVE, 0, TIMEOUT_NS)
+    assert flights.take_pending('/a', 'robot', 2, 1) is None
+    assert flights.take_pending('/b', 'robot', 1, 1) is None
+    assert flights.take_pending('/a', 'other', 1, 1) is None
+    assert flights.take_pending('/a', 'robot', 1, 1)
 
 
 def test_a_hedge_is_due_once_and_only_while_unanswered(flights, robot):
-    asked = flights.ask(begun(flights, robot, 1), '/a', RequestPurpose.LIVE, 0, TIMEOUT_NS)
+    asked = flights.add_pending(begun(flights, robot, 1), '/a', RequestPurpose.LIVE, 0, TIMEOUT_NS)
     flights.schedule_hedge(asked, 5 * MS)
     assert list(flights.due(5 * MS)) == [(asked, False)]
     assert list(flights.due(6 * MS)) == []
     flights.schedule_hedge(asked, 9 * MS)
-    flights.answered('/a', 'robot', 1, 1)
+    flights.take_pending('/a', 'robot', 1, 1)
     assert list(flights.due(SECOND)) == []
 
 
 def test_who_may_still_answer_is_no_trial_and_no_earlier_request(flights, robot):
     first = begun(flights, robot, 1)
-    flights.ask(first, '/a', RequestPurpose.LIVE, 0, TIMEOUT_NS)
+    flights.add_pending(first, '/a', RequestPurpose.LIVE, 0, TIMEOUT_NS)
     second = begun(flights, robot, 2)
-    flights.ask(second, '/b', RequestPurpose.LIVE, 0, TIMEOUT_NS)
-    flights.ask(second, '/c', RequestPurpose.HEDGE, 0, TIMEOUT_NS)
-    flights.ask(second, '/d', RequestPurpose.TRIAL, 0, TIMEOUT_NS)
-    assert sorted(flights.asked_of(second)) == ['/b', '/c']
+    flights.add_pending(second, '/b', RequestPurpose.LIVE, 0, TIMEOUT_NS)
+    flights.add_pending(second, '/c', RequestPurpose.HEDGE, 0, TIMEOUT_NS)
+    flights.add_pending(second, '/d', RequestPurpose.TRIAL, 0, TIMEOUT_NS)
+    assert sorted(flights.pending_servers(second)) == ['/b', '/c']
     assert [asked.flight for asked in flights.pending_at('/a')] == [first]
 
 
 def test_a_robot_that_is_gone_is_owed_nothing(flights, robot):
     flight = begun(flights, robot, 1)
-    flights.ask(flight, '/a', RequestPurpose.LIVE, 0, TIMEOUT_NS)
+    flights.add_pending(flight, '/a', RequestPurpose.LIVE, 0, TIMEOUT_NS)
     assert flights.forget('robot')
     assert not flights.forget('robot')
     assert (flight.done, flight.raw, len(flights)) == (True, b'', 0)
@@ -126,12 +130,12 @@ def test_a_robot_that_is_gone_is_owed_nothing(flights, robot):
 
 def test_an_episode_that_is_over_is_owed_nothing_and_the_new_one_is(flights, robot):
     old = begun(flights, robot, 1, episode=1)
-    flights.ask(old, '/a', RequestPurpose.LIVE, 0, TIMEOUT_NS)
+    flights.add_pending(old, '/a', RequestPurpose.LIVE, 0, TIMEOUT_NS)
     assert not flights.forget_episodes_before('robot', 1)
     assert flights.forget_episodes_before('robot', 2)
     assert (old.done, flights.next_due_ns) == (True, None)
     new = begun(flights, robot, 2, episode=2)
-    asked = flights.ask(new, '/a', RequestPurpose.LIVE, 900 * MS, TIMEOUT_NS)
+    asked = flights.add_pending(new, '/a', RequestPurpose.LIVE, 900 * MS, TIMEOUT_NS)
     assert asked.since_ns == 900 * MS
     assert not flights.forget_episodes_before('robot', 2)
     assert not new.done
@@ -154,7 +158,7 @@ def test_every_question_is_answered_or_due_exactly_once(script):
     owed: dict[tuple[str, str], int] = {}
     for seq, (name, server, wait_ms, answers) in enumerate(script, 1):
         flight = begun(flights, robots[name], seq, now_ns=now_ns)
-        flights.ask(flight, server, RequestPurpose.LIVE, now_ns, TIMEOUT_NS)
+        flights.add_pending(flight, server, RequestPurpose.LIVE, now_ns, TIMEOUT_NS)
         owed[server, name] = seq
         now_ns += wait_ms * MS
         for asked, overdue in flights.due(now_ns):
@@ -162,8 +166,8 @@ def test_every_question_is_answered_or_due_exactly_once(script):
             assert asked.due_ns <= now_ns
             assert owed.pop(asked.key) == asked.flight.seq
         if answers and (server, name) in owed:
-            assert flights.answered(server, name, 1, owed.pop((server, name)))
-            assert flights.answered(server, name, 1, seq) is None
+            assert flights.take_pending(server, name, 1, owed.pop((server, name)))
+            assert flights.take_pending(server, name, 1, seq) is None
     due = [asked.key for asked, _ in flights.due(now_ns + TIMEOUT_NS)]
     assert sorted(due) == sorted(owed)
     assert flights.next_due_ns is None
@@ -190,11 +194,11 @@ def test_nothing_grows_with_the_number_of_requests():
             rig.answer(rig.outside.sent[-1][0], raw)
         if number % 400 == 0:
             rig.advance(20 * MS)
-        largest = max(largest, rig.dispatcher.flights.size)
+        largest = max(largest, rig.dispatcher.in_flight.size)
     assert largest <= MIN_HEAP_TO_COMPACT + 8 * clients * len(rig.replicas)
-    assert len(rig.tally._episodes) <= 50
-    assert len(rig.tally._waiting) <= 50
-    assert len(rig.tally._present) == clients
+    assert len(rig.stats._episodes) <= 50
+    assert len(rig.stats._awaiting_outcome) <= 50
+    assert len(rig.stats._current_episodes) == clients
     assert len(rig.sticky) == 50
 
 
@@ -204,10 +208,10 @@ def test_nothing_grows_with_a_hundred_thousand_dues():
     for seq in range(REQUESTS):
         robot = robots[seq % 30]
         flight = begun(flights, robot, seq)
-        asked = flights.ask(flight, '/a', RequestPurpose.LIVE, seq, 60 * SECOND)
+        asked = flights.add_pending(flight, '/a', RequestPurpose.LIVE, seq, 60 * SECOND)
         flights.schedule_hedge(asked, seq + SECOND)
         if seq % 3:
-            flights.answered('/a', robot.ask.client_id, 1, seq)
+            flights.take_pending('/a', robot.ask.client_id, 1, seq)
         largest = max(largest, flights.size)
     assert largest <= MIN_HEAP_TO_COMPACT + 8 * 30
 
@@ -221,9 +225,9 @@ def test_nothing_grows_with_the_number_of_robots_that_came_and_went():
             rig.request(name, f'{name}-1')
             rig.control.close(name, 1)
         assert len(rig.robots) == 0
-        assert rig.dispatcher.flights.size <= MIN_HEAP_TO_COMPACT
+        assert rig.dispatcher.in_flight.size <= MIN_HEAP_TO_COMPACT
         assert rig.drop('session_over') == 300
-        assert not rig.tally._present
+        assert not rig.stats._current_episodes
         assert not any(client.sessions for client in rig.clients.values())
         check_counts(rig.slots, rig.robots)
     finally:
@@ -237,7 +241,7 @@ def test_the_bytes_of_a_request_are_let_go(how):
     raw = rig.request(episode=episode_in('a'))
     rig.forget()
     rig.outside.heard.clear()
-    flight = rig.dispatcher.flights.newest('robot')
+    flight = rig.dispatcher.in_flight.newest('robot')
     assert flight.raw is raw
     servers = flight.tried
     if how == 'answered':
@@ -251,9 +255,9 @@ def test_the_bytes_of_a_request_are_let_go(how):
             rig.advance(TIMEOUT_NS)
     else:
         for server in rig.replicas:
-            rig.note_there(server, False)
+            rig.set_available(server, False)
         rig.request(episode=episode_in('a'))
-        flight = rig.dispatcher.flights.newest('robot')
+        flight = rig.dispatcher.in_flight.newest('robot')
     assert flight.done
     assert flight.raw == b''
 

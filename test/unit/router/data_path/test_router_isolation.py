@@ -47,7 +47,7 @@ def run(trouble: object) -> Seen:
         rig.robot(name)
     for number in range(ROUNDS):
         for server in SLOTS['b']:
-            rig.note_there(server, trouble != 'away' or number == 0)
+            rig.set_available(server, trouble != 'away' or number == 0)
         for index, name in enumerate(ROBOTS):
             rig.request(name, episode_in('ab'[index % 2], salt=index))
         rig.advance(10 * MS)
@@ -96,9 +96,9 @@ def told(raw: bytes) -> tuple[str, int, int]:
 
 def facts(rig: Rig) -> tuple:
     """What is held for and against slot a."""
-    slot, tally = rig.slots['a'], rig.tally.slot('a')
+    slot, stats = rig.slots['a'], rig.stats.slot('a')
     replicas = [(r.health.state, r.health.failures, r.counts['failures']) for r in slot]
-    return slot.health.state, slot.health.failures, dict(tally.failed), tally.moved, replicas
+    return slot.health.state, slot.health.failures, dict(stats.failed), stats.moved, replicas
 
 
 @pytest.fixture(scope='module')
@@ -130,4 +130,4 @@ def test_robots_of_the_bad_slot_end_up_in_the_good_one(trouble):
         rig.outside.sent.clear()
         rig.advance(3 * SECOND)
     assert rig.robots.current('robot').slot == 'a'
-    assert rig.tally.slot('b').moved == 1
+    assert rig.stats.slot('b').moved == 1

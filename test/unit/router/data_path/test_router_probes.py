@@ -20,7 +20,9 @@ def rig():
     """Slot b is drained; a robot asks in slot a."""
     made = Rig(SINGLE, rules=RULES, replica_rules=RULES)
     made.robot()
-    made.slots['b'].health.suspend('failed 5 times in a row, the last: not_finite', made.now_ns)
+    made.slots['b'].health.mark_unhealthy(
+        'failed 5 times in a row, the last: not_finite', made.now_ns
+    )
     return made
 
 
@@ -45,13 +47,13 @@ def test_nothing_is_tried_before_its_time(rig):
 
 def test_a_trial_reaches_no_robot_whatever_is_answered(rig):
     for status in (Status.OK, *Status, 99):
-        rig.slots['b'].health.suspend('again', rig.now_ns)
+        rig.slots['b'].health.mark_unhealthy('again', rig.now_ns)
         rig.advance(RULES.first_probe_ns)
         raw, servers = asked_in_b(rig)
         assert servers == ['/b1']
         rig.answer('/b1', raw, status)
         assert (rig.replies, rig.texts, rig.servers) == ([], [], [])
-    assert rig.tally.slot('b').requests == 0
+    assert rig.stats.slot('b').requests == 0
 
 
 def test_clean_trials_one_after_the_other_bring_it_back(rig):
@@ -104,7 +106,7 @@ def test_a_forgotten_session_is_opened_again_and_says_nothing_of_the_slot(rig):
 
 
 def test_a_robot_that_asks_there_anyway_is_its_trial(rig):
-    rig.note_there('/a1', False)
+    rig.set_available('/a1', False)
     for _ in range(RULES.trials):
         raw = rig.request(episode=IN_B)
         assert rig.servers == ['/b1']
@@ -125,14 +127,14 @@ def test_one_trial_at_a_time_however_many_robots_ask(rig):
 @pytest.mark.parametrize('suspect', [False, True])
 def test_nothing_is_tried_that_is_away_or_a_stranger(rig, suspect):
     if suspect:
-        rig.replicas['/b1'].health.suspend('x', rig.now_ns)
+        rig.replicas['/b1'].health.mark_unhealthy('x', rig.now_ns)
     rig.advance(RULES.first_probe_ns)
-    rig.note_there('/b1', False)
+    rig.set_available('/b1', False)
     assert asked_in_b(rig)[1] == []
-    rig.note_there('/b1', True)
-    rig.replicas['/b1'].stranger = 'another policy'
+    rig.set_available('/b1', True)
+    rig.replicas['/b1'].mismatch = 'another policy'
     assert asked_in_b(rig)[1] == []
-    rig.replicas['/b1'].stranger = ''
+    rig.replicas['/b1'].mismatch = ''
     rig.drain('b')
     # whom an operator drained is probed: the answer reaches no robot
     assert asked_in_b(rig)[1] == ['/b1']
@@ -141,8 +143,8 @@ def test_nothing_is_tried_that_is_away_or_a_stranger(rig, suspect):
 def test_the_last_one_there_is_gets_the_request_itself_and_no_copy():
     rig = Rig({'prod': ('/p1', '/p2')}, rules=RULES, replica_rules=RULES)
     rig.robot(places={'prod': ('/p1', '/p2')})
-    rig.note_there('/p1', False)
-    rig.replicas['/p2'].health.suspend('it has fallen silent', rig.now_ns)
+    rig.set_available('/p1', False)
+    rig.replicas['/p2'].health.mark_unhealthy('unresponsive: repeated late replies', rig.now_ns)
     rig.advance(RULES.first_probe_ns)
     rig.request()
     assert rig.servers == ['/p2']
@@ -151,8 +153,8 @@ def test_the_last_one_there_is_gets_the_request_itself_and_no_copy():
 def drained_pair() -> Rig:
     rig = Rig(rules=RULES, replica_rules=RULES)
     rig.robot()
-    rig.slots['b'].health.suspend('x', rig.now_ns)
-    rig.replicas['/b1'].health.suspend('it has fallen silent', rig.now_ns)
+    rig.slots['b'].health.mark_unhealthy('x', rig.now_ns)
+    rig.replicas['/b1'].health.mark_unhealthy('unresponsive: repeated late replies', rig.now_ns)
     return rig
 
 
@@ -173,9 +175,9 @@ def test_a_dead_replica_does_not_keep_its_slot_from_coming_back():
 def test_a_suspect_is_not_tried_for_its_slot():
     rig = drained_pair()
     running = episode_in('b')
-    rig.slots['b'].health.restore()
+    rig.slots['b'].health.mark_healthy()
     rig.round_trip(episode=running)
-    rig.slots['b'].health.suspend('x', rig.now_ns)
+    rig.slots['b'].health.mark_unhealthy('x', rig.now_ns)
     for _ in range(3):
         rig.replicas['/b1'].health.probe_failed(rig.now_ns)
     rig.advance(RULES.first_probe_ns)
@@ -200,9 +202,9 @@ def test_requests_that_nobody_answers_are_trials_of_the_other_slot():
     rig = Rig(SINGLE, rules=RULES, replica_rules=RULES)
     rig.robot()
     rig.round_trip(episode=IN_A)
-    rig.note_there('/a1', False)
-    rig.slots['b'].health.suspend('x', rig.now_ns)
-    rig.replicas['/b1'].health.suspend('x', rig.now_ns)
+    rig.set_available('/a1', False)
+    rig.slots['b'].health.mark_unhealthy('x', rig.now_ns)
+    rig.replicas['/b1'].health.mark_unhealthy('x', rig.now_ns)
     rig.advance(RULES.first_probe_ns)
     rig.forget()
     for _ in range(RULES.trials):
@@ -218,7 +220,7 @@ def test_requests_that_nobody_answers_are_trials_of_the_other_slot():
 
 def test_where_all_replicas_are_suspect_their_trials_are_the_slots():
     rig = drained_pair()
-    rig.replicas['/b2'].health.suspend('it has fallen silent', rig.now_ns)
+    rig.replicas['/b2'].health.mark_unhealthy('unresponsive: repeated late replies', rig.now_ns)
     for _ in range(60):
         raw = rig.request(episode=IN_A)
         rig.advance(100 * MS)
@@ -234,7 +236,7 @@ def test_no_trial_goes_to_who_has_the_request_already():
     rig.robot()
     running = episode_in('b', salt=1)
     rig.round_trip(episode=running)
-    rig.slots['b'].health.suspend('x', rig.now_ns)
+    rig.slots['b'].health.mark_unhealthy('x', rig.now_ns)
     rig.advance(RULES.first_probe_ns)
     rig.forget()
     # its own answers were clean: it stays

@@ -111,7 +111,7 @@ class Router(RuleBasedStateMachine):
 
     @rule(server=st.sampled_from(SERVERS), is_there=st.booleans(), count=COUNTS)
     def comes_or_goes(self, server, is_there, count):
-        self.world.rig.note_there(server, is_there)
+        self.world.rig.set_available(server, is_there)
         self.world.work(count)
 
     @rule(server=st.sampled_from(SERVERS), active=st.booleans(), number=st.sampled_from((1, 1, 2)))
@@ -148,7 +148,7 @@ class Router(RuleBasedStateMachine):
 
     @rule()
     def control_looks(self):
-        self.world.rig.look()
+        self.world.rig.poll()
         while self.world.rig.outside.reopened:
             self.world.rig.control.reopen_session(*self.world.rig.outside.reopened.popleft())
 
@@ -163,7 +163,7 @@ class Router(RuleBasedStateMachine):
 
     @rule(
         slot=st.sampled_from('ab'),
-        what=st.sampled_from(('close', 'restore', 'probe_now')),
+        what=st.sampled_from(('close', 'mark_healthy', 'probe_now')),
         count=COUNTS,
     )
     def operate(self, slot, what, count):
@@ -183,7 +183,7 @@ class Router(RuleBasedStateMachine):
     def no_request_is_lost(self):
         rig, book = self.world.rig, self.world.book
         ended = sum(rig.drop(reason) for reason in ENDS)
-        open_ones = len(rig.dispatcher.flights)
+        open_ones = len(rig.dispatcher.in_flight)
         assert len(book.accepted) == sum(book.concluded.values()) + ended + open_ones
         assert rig.drop('unanswered') + rig.drop('no_slot') == book.failed
         told = Counter(reason for _, reason in rig.outside.ended)
@@ -192,12 +192,12 @@ class Router(RuleBasedStateMachine):
 
     @invariant()
     def who_is_waited_for_was_asked(self):
-        flights = self.world.rig.dispatcher.flights
+        flights = self.world.rig.dispatcher.in_flight
         for name in ROBOTS:
             newest = flights.newest(name)
             if newest and not newest.done:
                 assert newest.robot is self.world.rig.robots.current(name)
-                assert flights.asked_of(newest)
+                assert flights.pending_servers(newest)
                 assert flights.next_due_ns is not None
             elif newest:
                 assert newest.raw == b''
@@ -213,7 +213,7 @@ class Router(RuleBasedStateMachine):
 
     @invariant()
     def little_is_kept(self):
-        assert self.world.rig.dispatcher.flights.size < 64 + 30 * len(ROBOTS) * len(SERVERS)
+        assert self.world.rig.dispatcher.in_flight.size < 64 + 30 * len(ROBOTS) * len(SERVERS)
 
     def teardown(self):
         self.world.rig.callers.close()

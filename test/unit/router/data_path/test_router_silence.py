@@ -43,7 +43,7 @@ def test_the_other_answers_from_the_first_late_one_on_and_nobody_waits_for_a_sil
         rig.advance(50 * MS)
     assert all(wait <= LATE_NS // MS + 5 for wait in waits[:4])
     assert waits[-3:] == [1, 1, 1]
-    assert rig.replicas[dead].health.reason == 'it has fallen silent'
+    assert rig.replicas[dead].health.reason == 'unresponsive: repeated late replies'
     assert rig.slots['prod'].is_healthy
     assert rig.slots['prod'].health.failures == 0
 
@@ -65,11 +65,11 @@ def test_all_that_a_silent_one_owes_is_asked_of_others_at_once():
         if not rig.replicas['/p1'].is_ready:
             break
     asked = rig.servers
-    assert rig.replicas['/p1'].health.reason == 'it has fallen silent'
+    assert rig.replicas['/p1'].health.reason == 'unresponsive: repeated late replies'
     owed = asked.count('/p1')
     assert owed > 10
     assert asked.count('/p2') == owed
-    assert len(rig.dispatcher.flights) == owed
+    assert len(rig.dispatcher.in_flight) == owed
 
 
 def test_one_that_is_only_slow_is_not_silent():
@@ -85,7 +85,7 @@ def test_one_that_is_only_slow_is_not_silent():
 def test_one_that_is_back_is_used_again():
     rig = warm()
     dead = rig.round_trip()
-    rig.replicas[dead].health.suspend('it has fallen silent', rig.now_ns)
+    rig.replicas[dead].health.mark_unhealthy('unresponsive: repeated late replies', rig.now_ns)
     for _ in range(20):
         raw = rig.request()
         rig.advance(200 * MS)

@@ -110,7 +110,7 @@ class Stress:
             robot = self.rig.robots.current(ROBOTS[1])
             self.rig.clients['/a1'].sessions.clear()
             self.control.reopen_session(robot, '/a1')
-            self.control._leave(robot, robot.places['b'][0])
+            self.control._remove_place(robot, robot.places['b'][0])
             self.control.maintain_sessions()
 
     def operators(self) -> None:
@@ -121,8 +121,8 @@ class Stress:
             with self.rig.dispatcher.lock:
                 self.rig.drain('b')
             with self.rig.dispatcher.lock:
-                self.rig.slots['b'].health.restore()
-                len(self.rig.dispatcher.flights)
+                self.rig.slots['b'].health.mark_healthy()
+                len(self.rig.dispatcher.in_flight)
 
     def run(self) -> None:
         parts = (self.intake, self.answers, self.alarm, self.sessions, self.operators)
@@ -141,7 +141,7 @@ def test_threads_lose_no_request_and_answer_none_twice():
         failures = Counter(flight.seq for flight, _, _ in outside.failures)
         assert max((replies + failures).values()) == 1
         ended = sum(rig.drop(reason) for reason in ENDS)
-        assert len(replies) + len(failures) + ended + len(rig.dispatcher.flights) == REQUESTS
+        assert len(replies) + len(failures) + ended + len(rig.dispatcher.in_flight) == REQUESTS
         assert len(replies) > REQUESTS // 4
         assert len(outside.heard) == REQUESTS
         check_counts(rig.slots, rig.robots)
@@ -159,7 +159,7 @@ def test_the_next_due_is_never_later_than_what_is_due():
         wakes = rig.outside.wakes
         known_ns = rig.dispatcher._timer_ns
         rig.request(f'robot-{number}')
-        due_ns = rig.dispatcher.flights.next_due_ns
+        due_ns = rig.dispatcher.in_flight.next_due_ns
         woken = rig.outside.wakes > wakes
         assert woken == (known_ns is None or due_ns < known_ns)
         assert rig.dispatcher._timer_ns <= due_ns
@@ -207,8 +207,8 @@ def test_who_left_a_call_unanswered_is_called_again_once_it_answers():
     try:
         assert str(call()) == 'too slow'
         client.called.clear()
-        assert 'did not answer the call before' in str(call())
-        assert callers.quiet == {'/slow'}
+        assert 'last call timed out' in str(call())
+        assert callers.unresponsive == {'/slow'}
         assert not client.called.is_set()
         callers.probe(WAIT_S)
         assert client.called.wait(WAIT_S)
@@ -218,7 +218,7 @@ def test_who_left_a_call_unanswered_is_called_again_once_it_answers():
         client.let_go.set()
         callers._probes['/slow'].result(WAIT_S)
         assert call() == 'there'
-        assert callers.quiet == set()
+        assert callers.unresponsive == set()
         assert client.calls == 3
     finally:
         client.let_go.set()
@@ -235,7 +235,7 @@ def test_a_probe_that_fails_is_followed_by_another():
             callers.probe(0.0)
             assert client.called.wait(WAIT_S)
             callers._probes['/slow'].exception(WAIT_S)
-            assert callers.is_quiet('/slow')
+            assert callers.is_unresponsive('/slow')
     finally:
         client.let_go.set()
         callers.close()

@@ -47,7 +47,7 @@ class Rig:
             {'/a': SimpleNamespace(send=self.to_server.append)},
             self.replies,
             self.drops,
-            tell=self.told.append,
+            publish=self.told.append,
             stamp=lambda: Time(sec=7),
             warn=self.warned.append,
         )
@@ -105,7 +105,7 @@ def test_a_router_that_goes_away_tells_its_robots_and_nobody_else(rig):
     rig.wiring.refuse(request_bytes('robot', 9, 'e'), rig.robots, 77)
     chunk = rig.chunk()
     assert (chunk.header.seq, chunk.status, chunk.episode_id) == (9, Status.DRAINING, 'e')
-    assert 'open a session elsewhere' in chunk.status_text
+    assert 'open a session with another server' in chunk.status_text
     assert rig.robot.heard_ns == 77
     rig.wiring.refuse(request_bytes('robot', 9, 'e', epoch=2), rig.robots, 78)
     rig.wiring.refuse(request_bytes('stranger', 9, 'e'), rig.robots, 78)
@@ -115,23 +115,23 @@ def test_a_router_that_goes_away_tells_its_robots_and_nobody_else(rig):
 
 
 def test_a_decision_names_policy_and_replica(rig):
-    rig.wiring.decided(rig.robot, rig.flight(), PLACED)
+    rig.wiring.on_placed(rig.robot, rig.flight(), PLACED)
     (told,) = rig.told
     assert (told.slot, told.policy, told.server) == ('a', 'act@a', '/a')
     assert (told.client_id, told.episode_id, told.stamp.sec) == ('robot', 'episode-1', 7)
     assert not rig.warned
     rig.robot.places = {}
-    rig.wiring.decided(rig.robot, rig.flight(), PLACED)
+    rig.wiring.on_placed(rig.robot, rig.flight(), PLACED)
     assert rig.told[-1].server == ''
 
 
 def test_without_an_episode_it_is_said_once_and_counted_each_time(rig):
     degraded = Placement('robot:1:5', 12, 'a', 50, degraded=True)
     for _ in range(3):
-        rig.wiring.decided(rig.robot, rig.flight(), degraded)
+        rig.wiring.on_placed(rig.robot, rig.flight(), degraded)
     assert rig.drops.counts() == {'no_episode_id': 3}
     (text,) = rig.warned
-    assert 'give every episode a name' in text
+    assert 'set episode_id' in text
 
 
 def test_a_lost_session_becomes_work_of_the_control_thread(rig):
@@ -146,14 +146,14 @@ def test_a_lost_session_becomes_work_of_the_control_thread(rig):
 
 def test_what_is_asked_and_served_goes_to_the_shadow_if_there_is_one(rig):
     flight = rig.flight()
-    rig.wiring.asked(rig.robot, flight.raw, flight.header, None)
+    rig.wiring.on_requested(rig.robot, flight.raw, flight.header, None)
     seen = []
     rig.wiring.shadow = SimpleNamespace(
         on_request=lambda *what: seen.append(('asked', *what)),
         on_reply_sent=lambda *what: seen.append(('served', *what)),
     )
-    rig.wiring.asked(rig.robot, flight.raw, flight.header, None)
-    rig.wiring.served(flight, '/a', b'chunk', 'answer')
+    rig.wiring.on_requested(rig.robot, flight.raw, flight.header, None)
+    rig.wiring.on_replied(flight, '/a', b'chunk', 'answer')
     assert [what[0] for what in seen] == ['asked', 'served']
     assert seen[1][1:] == (flight, '/a', b'chunk', 'answer')
 

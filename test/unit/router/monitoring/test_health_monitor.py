@@ -62,7 +62,7 @@ class Rig(RoutingRig):
             {},
             SimpleNamespace(send=lambda topic, raw: self.sent.append(raw) or True),
             self.drops,
-            tell=self.topics.append,
+            publish=self.topics.append,
             stamp=Time,
             warn=self.warned.append,
         )
@@ -72,11 +72,11 @@ class Rig(RoutingRig):
 
     def routing(self) -> RouterRuntime:
         return RouterRuntime(
-            self.serving,
+            self.core,
             self.wiring,
             self.behind,
             None,
-            SimpleNamespace(tell=self.topics.append),
+            SimpleNamespace(publish=self.topics.append),
             self.start,
             self.here,
             stop=self.stop,
@@ -90,9 +90,9 @@ class Rig(RoutingRig):
 
     def lookout(self, close_session) -> HealthMonitor:
         return HealthMonitor(
-            self.serving,
+            self.core,
             self.behind,
-            SimpleNamespace(tell=self.topics.append),
+            SimpleNamespace(publish=self.topics.append),
             self.wiring.jobs,
             close_session,
             self.here,
@@ -115,7 +115,7 @@ def nobody(topic: str) -> bool:
 
 def test_a_robot_that_is_gone_is_counted_once_however_long_closing_takes(rig):
     robot = rig.robot()
-    lookout = rig.lookout(rig.serving.control.close)
+    lookout = rig.lookout(rig.core.control.close)
     lookout.poll_slowly(nobody, rig.parameters)
     rig.now_ns += 10 * SECOND
     # the control thread is busy, and time goes on
@@ -126,18 +126,18 @@ def test_a_robot_that_is_gone_is_counted_once_however_long_closing_takes(rig):
     rig.wiring.jobs.end()
     rig.wiring.jobs.run()
     assert rig.drops.counts()['client_gone'] == 1
-    assert rig.serving.dispatcher.robots.find('robot', robot.ask.session_epoch) is None
+    assert rig.core.dispatcher.robots.find('robot', robot.ask.session_epoch) is None
     said = [text for text in rig.warned if 'closed the session' in text]
     assert said == ["closed the session of 'robot': client_gone"]
     rig.close()
 
 
 def test_who_is_missing_is_looked_for_by_one_job_at_a_time(rig):
-    lookout = rig.lookout(rig.serving.control.close)
+    lookout = rig.lookout(rig.core.control.close)
     for _ in range(5):
         lookout.poll_slowly(nobody, rig.parameters)
     done = []
-    rig.serving.control.maintain_sessions = lambda: done.append('looked')
+    rig.core.control.maintain_sessions = lambda: done.append('looked')
     rig.wiring.jobs.put(lambda: lookout.poll_slowly(nobody, rig.parameters))
     rig.wiring.jobs.put(rig.wiring.jobs.end)
     rig.wiring.jobs.end()
@@ -147,27 +147,27 @@ def test_who_is_missing_is_looked_for_by_one_job_at_a_time(rig):
 
 
 def test_a_verdict_is_said_when_it_changes(rig):
-    lookout = rig.lookout(rig.serving.control.close)
+    lookout = rig.lookout(rig.core.control.close)
     for _ in range(3):
-        lookout.look(rig.parameters, is_open=False)
+        lookout.poll(rig.parameters, is_open=False)
     assert not rig.topics
     for _ in range(3):
-        lookout.look(rig.parameters, is_open=True)
+        lookout.poll(rig.parameters, is_open=True)
     assert (rig.warned, rig.informed) == ([], ['healthy'])
-    rig.slots['b'].health.suspend('timeout', rig.now_ns)
+    rig.slots['b'].health.mark_unhealthy('timeout', rig.now_ns)
     for _ in range(3):
-        lookout.look(rig.parameters, is_open=True)
+        lookout.poll(rig.parameters, is_open=True)
     assert rig.warned == ['drain-b: slot b: unhealthy: timeout']
     assert [state.verdict for state in rig.published(RouterState)] == ['healthy', 'drain-b']
     rig.behind.there = False
-    lookout.look(rig.parameters, is_open=True)
-    assert rig.warned[-1].startswith('degraded: slot a: /a1: it has gone')
+    lookout.poll(rig.parameters, is_open=True)
+    assert rig.warned[-1].startswith('degraded: slot a: /a1: server unavailable')
     assert rig.informed == ['healthy']
     rig.close()
 
 
 def test_once_a_second_everything_is_told(rig):
-    rig.lookout(rig.serving.control.close).poll_slowly(nobody, rig.parameters)
+    rig.lookout(rig.core.control.close).poll_slowly(nobody, rig.parameters)
     for kind in (RouterState, DiagnosticArray, CanaryState):
         assert len(rig.published(kind)) == 1
     rig.close()
@@ -194,14 +194,14 @@ def test_what_a_server_says_of_itself_is_learned_and_a_change_is_said(rig):
     assert not rig.warned
     for server in ('/a1', '/a2'):
         rig.behind.on_status(server, status(server))
-    assert rig.warned[-1] == 'slot a serves act@2 now, before it was act@a'
-    assert rig.replicas['/a1'].seen.load == 0.5
+    assert rig.warned[-1] == 'slot a: policy changed from act@a to act@2'
+    assert rig.replicas['/a1'].report.load == 0.5
     routing.close()
 
 
 def test_a_policy_that_is_learned_late_is_written_down(rig):
     written = []
-    lookout = rig.lookout(rig.serving.control.close)
+    lookout = rig.lookout(rig.core.control.close)
     lookout._recorder = SimpleNamespace(
         policies=lambda slots: written.append({n: s.policy for n, s in slots.items()})
     )
@@ -235,7 +235,7 @@ def test_its_threads_end_and_everything_is_let_go(rig):
         'store',
     ]
     assert rig.behind.closed
-    assert rig.serving.dispatcher.robots.current('robot') is None
+    assert rig.core.dispatcher.robots.current('robot') is None
     for name in robot.places['a'] + robot.places['b']:
         assert 'close' in rig.clients[name].calls
     # once more hurts nobody, and work comes too late
@@ -253,7 +253,7 @@ def test_a_router_that_goes_away_refuses_and_says_so(rig):
     routing.on_request(raw)
     (sent,) = rig.outside.sent
     assert sent[1] == raw
-    flight = rig.serving.dispatcher.flights.newest('robot')
+    flight = rig.core.dispatcher.in_flight.newest('robot')
     flight.end()
     routing.drain()
     assert (routing.is_open, routing.is_drained) == (False, True)
@@ -279,5 +279,5 @@ def test_a_late_answer_to_a_router_that_is_closed_hurts_nobody(rig):
 def test_a_folder_in_use_is_free_again_after_the_end(rig, tmp_path):
     rig.routing().close()
     again = Rig(tmp_path)
-    assert isinstance(again.serving, RouterCore)
+    assert isinstance(again.core, RouterCore)
     again.close()

@@ -38,9 +38,9 @@ def rig(make):
 
 
 def state(rig: RoutingRig, split_percent: int = 50, drops: dict[str, int] | None = None):
-    rig.serving.change(replace(rig.serving.parameters, split_percent=split_percent))
+    rig.core.change(replace(rig.core.parameters, split_percent=split_percent))
     return reports.router_state(
-        rig.serving,
+        rig.core,
         stamp=STAMP,
         server='/policy_router',
         split_percent=split_percent,
@@ -57,7 +57,7 @@ def states(rig: RoutingRig) -> list[int]:
 
 
 def drain(rig: RoutingRig, slot: str) -> None:
-    rig.slots[slot].health.suspend('timeout', rig.now_ns)
+    rig.slots[slot].health.mark_unhealthy('timeout', rig.now_ns)
 
 
 def test_both_slots_are_healthy_and_get_what_the_split_says(rig):
@@ -86,7 +86,7 @@ def test_a_slot_that_is_not_healthy_gives_its_share_to_the_other(rig, split_perc
     told = state(rig)
     assert told.verdict == 'drain-b'
     assert told.text == 'slot b: unhealthy: timeout'
-    rig.slots['b'].health.restore()
+    rig.slots['b'].health.mark_healthy()
     assert shares(rig, split_percent) == [split_percent, 100 - split_percent]
 
 
@@ -110,7 +110,7 @@ def test_a_slot_nobody_was_heard_of_is_down_and_says_what_to_look_at(make):
     (a, b) = state(rig).slots
     assert (a.state, b.state) == (SlotState.DOWN, SlotState.DOWN)
     assert [r.state for r in a.replicas] == [ReplicaState.UNKNOWN] * 2
-    assert a.text.count('is it running, in this ROS domain, under this name?') == 2
+    assert a.text.count('no status received') == 2
     assert a.policy == ''
 
 
@@ -144,7 +144,7 @@ def test_replicas_tell_their_state_and_counts(rig):
     rig.hear('/a2', active=False, text='loading the policy')
     assert state(rig).slots[0].replicas[1].state == ReplicaState.AWAY
     assert state(rig).slots[0].replicas[1].text == 'loading the policy'
-    rig.replicas['/a1'].health.suspend('timeout', rig.now_ns)
+    rig.replicas['/a1'].health.mark_unhealthy('timeout', rig.now_ns)
     assert state(rig).slots[0].replicas[0].state == ReplicaState.SUSPECT
 
 
@@ -165,7 +165,7 @@ def test_no_text_is_too_long_for_its_message(make):
 
 def status(rig: RoutingRig | None, standing: int, text: str = '', **drops: int) -> ServerStatus:
     return reports.server_status(
-        rig.serving if rig else None,
+        rig.core if rig else None,
         standing,
         text,
         stamp=STAMP,
@@ -176,8 +176,8 @@ def status(rig: RoutingRig | None, standing: int, text: str = '', **drops: int) 
 
 def test_its_status_is_a_policy_servers(rig):
     rig.robot()
-    tally = rig.serving.tally.slot('b')
-    tally.requests, tally.answers = 5, 4
+    stats = rig.core.stats.slot('b')
+    stats.requests, stats.answers = 5, 4
     told = status(rig, ServerStatus.ACTIVE, superseded=2)
     assert (told.state, told.policy_type, told.policy) == (
         ServerStatus.ACTIVE,
@@ -212,10 +212,10 @@ def contract(**fields: object) -> SimpleNamespace:
 
 
 def test_what_is_described_holds_in_every_slot(rig):
-    contracts = rig.serving.control.contracts
+    contracts = rig.core.control.contracts
     contracts['a'] = 'act@a', contract()
     contracts['b'] = 'act@b', contract(chunk_size=30, supports_rtc=False)
-    told = reports.fill_status_reply(GetStatus.Response(), rig.serving)
+    told = reports.fill_status_reply(GetStatus.Response(), rig.core)
     assert (told.chunk_size, told.supports_rtc) == (30, False)
     assert (list(told.action_names), told.trained_fps, told.default_task) == (['x'], 30.0, 'fold')
     assert (told.observation_steps, told.observation_stride_steps) == (2, 3)
@@ -223,8 +223,8 @@ def test_what_is_described_holds_in_every_slot(rig):
 
 
 def test_before_anything_is_known_the_versions_are_told(rig):
-    for serving in (None, rig.serving):
-        told = reports.fill_status_reply(GetStatus.Response(), serving)
+    for core in (None, rig.core):
+        told = reports.fill_status_reply(GetStatus.Response(), core)
         assert told.schema_version_max >= told.schema_version_min >= 1
         assert (list(told.action_names), told.chunk_size) == ([], 0)
 
@@ -262,8 +262,10 @@ def test_diagnostics_have_a_status_for_the_router_and_one_a_slot(rig, bad, level
 def test_the_log_says_what_goes_where(make):
     rig = make(heard=False, **TWO_SLOTS)
     rig.hear('/b1')
-    lines = reports.describe_slots(rig.serving)
-    assert lines[0].startswith('slot a (/a1, /a2): no policy yet, 0 % of the episodes; /a1: not')
+    lines = reports.describe_slots(rig.core)
+    assert lines[0].startswith(
+        'slot a (/a1, /a2): no policy yet, 0 % of the episodes; /a1: no status'
+    )
     assert lines[1] == 'slot b (/b1): act@b, 100 % of the episodes'
 
 

@@ -27,12 +27,12 @@ HAPPENINGS = st.lists(
 
 
 def goal_places(rig: Rig) -> GoalPlacement:
-    return GoalPlacement(rig.slots, rig.sticky, rig.tally)
+    return GoalPlacement(rig.slots, rig.sticky, rig.stats)
 
 
 def down(rig: Rig, *servers: str) -> None:
     for server in servers:
-        rig.note_there(server, False)
+        rig.set_available(server, False)
 
 
 @given(HAPPENINGS)
@@ -43,10 +43,10 @@ def test_whoever_is_chosen_is_ready_and_an_episode_stays_while_it_can(happenings
     for what, name, value in happenings:
         if what == 'there':
             for server in name:
-                rig.note_there(server, value)
+                rig.set_available(server, value)
         elif what == 'drain':
             health = rig.slots[name].health
-            health.suspend('a test', rig.now_ns) if value else health.restore()
+            health.mark_unhealthy('a test', rig.now_ns) if value else health.mark_healthy()
         else:
             check_one(rig, places, homes, name, value)
 
@@ -91,10 +91,10 @@ def test_an_episode_that_has_to_leave_says_why_and_counts_as_moved():
     down(rig, '/b1', '/b2')
     placement, replica = places.place(episode, '', 50, rig.now_ns)
     assert (placement.slot, placement.moved, placement.cached) == ('a', True, False)
-    assert 'slot b cannot answer: /b1: it has gone' in placement.reason
+    assert 'slot b cannot reply: /b1: server unavailable' in placement.reason
     assert replica.slot == 'a'
     # and stays
-    rig.note_there('/b1', True)
+    rig.set_available('/b1', True)
     again, _ = places.place(episode, '', 50, rig.now_ns)
     assert (again.slot, again.cached) == ('a', True)
 
@@ -103,7 +103,7 @@ def test_nobody_ready_says_whom_to_start_and_remembers_nothing():
     rig = Rig()
     down(rig, *SERVERS)
     with pytest.raises(
-        NoSlotAvailable, match=r'slot b: /b1: it has gone.*slot a: /a1: it has gone'
+        NoSlotAvailable, match=r'slot b: /b1: server unavailable.*slot a: /a1: server unavailable'
     ):
         goal_places(rig).place('episode', '', 50, rig.now_ns)
     assert rig.sticky.find('episode') is None
@@ -119,7 +119,7 @@ def test_an_answer_is_looked_at_once_more_before_a_robot_gets_it():
     rig = Rig()
     places, slot = goal_places(rig), rig.slots['b']
     assert places.refusal('b', slot.policy, rig.now_ns) == ''
-    assert 'the answer is of other@1, and slot b' in places.refusal('b', 'other@1', rig.now_ns)
+    assert 'the reply is of other@1, and slot b' in places.refusal('b', 'other@1', rig.now_ns)
     assert 'no slot' in places.refusal('c', slot.policy, rig.now_ns)
     slot.bars[slot.policy] = VerdictRecord(
         PolicyVerdict.ROLLED_BACK, 'it hit the table', rig.now_ns + 1

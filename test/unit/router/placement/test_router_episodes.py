@@ -47,15 +47,15 @@ def test_an_operators_drain_moves_nothing_that_runs(rig):
 
 def test_an_episode_leaves_a_slot_that_is_gone(rig):
     got(rig)
-    rig.note_there('/b1', False)
+    rig.set_available('/b1', False)
     assert got(rig) == ('a', Flag.POLICY_CHANGED)
     assert got(rig) == ('a', 0)
-    rig.note_there('/b1', True)
+    rig.set_available('/b1', True)
     assert got(rig) == ('a', 0)
     (*_, (_, _, placement)) = rig.outside.decisions
     assert placement.moved
-    assert placement.reason == 'slot b cannot answer: /b1: it has gone'
-    assert (rig.tally.slot('b').moved, rig.tally.slot('a').episodes) == (1, 0)
+    assert placement.reason == 'slot b cannot reply: /b1: server unavailable'
+    assert (rig.stats.slot('b').moved, rig.stats.slot('a').episodes) == (1, 0)
 
 
 def test_it_leaves_a_drained_slot_only_with_a_failed_answer_of_its_own(rig):
@@ -87,11 +87,11 @@ def test_a_request_that_nobody_answers_in_time_goes_to_the_other_slot_at_once(ri
 def test_an_episode_stays_where_the_other_slot_takes_none(rig):
     got(rig)
     rig.drain('a')
-    rig.note_there('/b1', False)
+    rig.set_available('/b1', False)
     rig.request(episode=IN_B)
     assert len(rig.texts) == 1
     assert rig.robots.current('robot').slot == 'b'
-    rig.note_there('/b1', True)
+    rig.set_available('/b1', True)
     assert got(rig) == ('b', 0)
 
 
@@ -104,12 +104,12 @@ def test_a_request_that_nobody_answers_in_time_goes_to_no_slot_that_takes_none(r
     assert (rig.servers, rig.drop('timeout')) == ([], 1)
     assert len(rig.outside.decisions) == 1
     assert rig.robots.current('robot').slot == 'b'
-    assert rig.tally.slot('b').moved == 0
+    assert rig.stats.slot('b').moved == 0
 
 
 def test_what_was_told_is_told_again_only_when_it_did_not_arrive(rig):
     got(rig)
-    rig.note_there('/b1', False)
+    rig.set_available('/b1', False)
     raw = rig.request(episode=IN_B)
     rig.answer('/a1', raw, Status.BAD_OBSERVATION)
     rig.forget()
@@ -119,7 +119,7 @@ def test_what_was_told_is_told_again_only_when_it_did_not_arrive(rig):
 
 def test_a_new_session_of_the_same_robot_is_still_told(rig):
     got(rig)
-    rig.note_there('/b1', False)
+    rig.set_available('/b1', False)
     rig.request(episode=IN_B)
     rig.forget()
     old, new = rig.robots.current('robot'), rig.robot(epoch=2)
@@ -131,7 +131,7 @@ def test_a_new_session_of_the_same_robot_is_still_told(rig):
 
 def test_a_robot_that_a_router_does_not_know_yet_is_told_that_its_episode_moved(rig):
     got(rig)
-    rig.note_there('/b1', False)
+    rig.set_available('/b1', False)
     got(rig)
     rig.robot('other')
     assert got(rig, IN_B, 'other') == ('a', Flag.POLICY_CHANGED)
@@ -142,9 +142,9 @@ def test_two_robots_of_one_episode_are_both_told(rig):
     rig.robot('other')
     got(rig)
     got(rig, IN_B, 'other')
-    rig.note_there('/b1', False)
+    rig.set_available('/b1', False)
     assert got(rig) == ('a', Flag.POLICY_CHANGED)
-    rig.note_there('/b1', True)
+    rig.set_available('/b1', True)
     assert got(rig, IN_B, 'other') == ('a', Flag.POLICY_CHANGED)
 
 
@@ -153,9 +153,9 @@ def test_a_move_between_two_slots_of_one_policy_is_flagged_too(rig):
     rig.learn('/b1', 'a@1')
     got(rig)
     got(rig, IN_B, 'other')
-    rig.note_there('/b1', False)
+    rig.set_available('/b1', False)
     assert got(rig) == ('a', Flag.POLICY_CHANGED)
-    rig.note_there('/b1', True)
+    rig.set_available('/b1', True)
     assert got(rig, IN_B, 'other') == ('a', Flag.POLICY_CHANGED)
 
 
@@ -170,7 +170,7 @@ def test_a_slot_that_changes_its_policy_says_so_to_episodes_that_run(rig):
 
 def test_a_new_episode_is_told_nothing_of_the_one_before(rig):
     got(rig)
-    rig.note_there('/b1', False)
+    rig.set_available('/b1', False)
     rig.request(episode=IN_B)
     rig.forget()
     assert got(rig, 'another') == ('a', 0)
@@ -182,7 +182,7 @@ def test_a_failure_of_the_episode_before_moves_no_new_one(rig):
     rig.forget()
     # drained by others before the first answer of the new one
     rig.request(episode=episode_in('b', 1))
-    rig.slots['b'].health.suspend('x', rig.now_ns)
+    rig.slots['b'].health.mark_unhealthy('x', rig.now_ns)
     raw = rig.request(episode=episode_in('b', 1))
     assert rig.servers[-1] == '/b1'
 
@@ -191,20 +191,20 @@ def test_requests_without_an_episode_are_placed_one_by_one_and_never_moved(rig):
     slots = {got(rig, '')[0] for _ in range(40)}
     assert slots == {'a', 'b'}
     assert all(p.degraded and not p.cached for _, _, p in rig.outside.decisions)
-    rig.note_there('/b1', False)
+    rig.set_available('/b1', False)
     assert {got(rig, '')[0] for _ in range(20)} == {'a'}
-    assert rig.tally.slot('b').moved == 0
-    assert rig.tally.slot('a').episodes == 0
+    assert rig.stats.slot('b').moved == 0
+    assert rig.stats.slot('a').episodes == 0
 
 
 def test_where_nothing_is_healthy_somebody_is_asked_all_the_same(rig):
-    rig.slots['a'].health.suspend('x', rig.now_ns)
-    rig.slots['b'].health.suspend('x', rig.now_ns)
+    rig.slots['a'].health.mark_unhealthy('x', rig.now_ns)
+    rig.slots['b'].health.mark_unhealthy('x', rig.now_ns)
     assert got(rig)[0] == 'b'
-    rig.note_there('/b1', False)
+    rig.set_available('/b1', False)
     assert got(rig, episode_in('b', 1))[0] == 'a'
     # nobody is ready any more: one that failed lately is better than nobody
-    rig.replicas['/a1'].health.suspend('x', rig.now_ns)
+    rig.replicas['/a1'].health.mark_unhealthy('x', rig.now_ns)
     assert got(rig, episode_in('b', 2))[0] == 'a'
 
 
@@ -213,7 +213,7 @@ def test_a_robot_without_a_session_in_a_slot_has_its_episodes_in_the_other():
     rig.robot(places={'a': ('/a1',)})
     assert got(rig) == ('a', 0)
     ((_, _, placement),) = rig.outside.decisions
-    assert placement.reason == 'slot b takes no episodes: it has no session of this robot'
+    assert placement.reason == 'slot b takes no episodes: no session of this client'
     assert not placement.moved
 
 
@@ -254,4 +254,4 @@ def test_no_sequence_of_splits_moves_an_episode(script):
         assert (where.setdefault(number, slot), flags) == (slot, 0)
         rig.advance(MS)
     rig.advance(SECOND)
-    assert rig.tally.slot('a').moved == rig.tally.slot('b').moved == 0
+    assert rig.stats.slot('a').moved == rig.stats.slot('b').moved == 0

@@ -52,17 +52,17 @@ def test_a_rolled_back_candidate_gets_no_episode_whatever_happens_to_the_champio
         rig.request(episode=IN_A)
         rig.advance(TIMEOUT_NS)
         assert set(rig.servers) <= {'/a1'}, number
-    rig.note_there('/a1', False)
+    rig.set_available('/a1', False)
     for number in range(8):
         for episode in (IN_A, f'new-{number}', ''):
             assert ask(rig, episode) == []
             ((status, text),) = refusals(rig)
             assert status == Status.NO_SLOT
-            assert 'arm hit the table' in text and '/a1: it has gone' in text
+            assert 'arm hit the table' in text and '/a1: server unavailable' in text
             assert rig.sticky.find(f'new-{number}') is None
-    rig.note_there('/a1', True)
-    rig.slots['a'].health.restore()
-    rig.replicas['/a1'].health.restore()
+    rig.set_available('/a1', True)
+    rig.slots['a'].health.mark_healthy()
+    rig.replicas['/a1'].health.mark_healthy()
     assert ask(rig, IN_A) == ['/a1']
     # the same episode: it kept its slot all the time
     assert rig.replies[-1][1:] == (0, 'a')
@@ -80,7 +80,7 @@ def test_more_than_its_share_goes_to_a_slot_only_where_it_is_declared(by, spare)
     rig.rules(spare=frozenset('b') if spare else frozenset())
     episode = episode_in('a')
     ask(rig, episode)
-    rig.note_there('/a1', False)
+    rig.set_available('/a1', False)
     assert ask(rig, episode) == ['/b1'] * spare
     assert ask(rig, episode_in('a', salt=1)) == ['/b1'] * spare
     assert len(refusals(rig)) == 2 * (not spare)
@@ -132,13 +132,13 @@ def test_an_answer_that_comes_after_its_episode_left_reaches_no_robot(rig):
 def test_an_answer_that_may_reach_no_robot_and_no_other_slot_is_refused(rig):
     raw = rig.request(episode=IN_B)
     rig.forget()
-    rig.note_there('/a1', False)
+    rig.set_available('/a1', False)
     roll_back(rig, now=True)
     rig.answer('/b1', raw)
     assert rig.replies == []
     ((status, text),) = refusals(rig)
     assert (status, 'arm hit the table' in text) == (Status.NO_SLOT, True)
-    assert len(rig.dispatcher.flights) == 0
+    assert len(rig.dispatcher.in_flight) == 0
 
 
 def test_no_second_try_and_no_fail_over_within_a_slot_that_is_left():
@@ -156,7 +156,7 @@ def test_no_second_try_and_no_fail_over_within_a_slot_that_is_left():
 
 def test_a_slot_that_is_barred_is_probed_and_its_answer_reaches_no_robot(rig):
     roll_back(rig)
-    rig.slots['b'].health.suspend('timeout', rig.now_ns)
+    rig.slots['b'].health.mark_unhealthy('timeout', rig.now_ns)
     rig.advance(5 * SECOND)
     raw = rig.request(episode=IN_A)
     assert sorted(rig.servers) == ['/a1', '/b1']
@@ -167,8 +167,8 @@ def test_a_slot_that_is_barred_is_probed_and_its_answer_reaches_no_robot(rig):
 
 
 def test_where_all_are_gone_the_robot_may_go_on_with_its_own_servers(rig):
-    rig.note_there('/a1', False)
-    rig.note_there('/b1', False)
+    rig.set_available('/a1', False)
+    rig.set_available('/b1', False)
     ask(rig, 'new')
     ((status, _),) = refusals(rig)
     assert status == Status.NO_SESSION

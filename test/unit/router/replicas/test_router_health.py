@@ -32,40 +32,40 @@ SEEN = ReplicaReport('a@1', 'a', StateClass.CHUNK_STATELESS, True)
 
 def drained(now_ns: int = 0) -> Health:
     health = Health(RULES)
-    health.suspend('it failed', now_ns)
+    health.mark_unhealthy('it failed', now_ns)
     return health
 
 
 def test_failures_in_a_row_drain_and_the_last_one_is_named():
     health = Health(RULES)
-    assert not health.failed('timeout', 0)
-    assert not health.failed('timeout', 0)
-    assert health.failed('not_finite', 0)
+    assert not health.record_failure('timeout', 0)
+    assert not health.record_failure('timeout', 0)
+    assert health.record_failure('not_finite', 0)
     assert health.state is HealthState.UNHEALTHY
     assert health.reason == 'failed 3 times in a row, the last: not_finite'
 
 
 def test_one_failure_that_is_enough_is_called_one():
     health = Health(HealthRules(1))
-    health.failed('timeout', 0)
+    health.record_failure('timeout', 0)
     assert health.reason == 'failed 1 time, the last: timeout'
 
 
 def test_a_clean_answer_between_failures_forgives_them():
     health = Health(RULES)
     for _ in range(10):
-        health.failed('timeout', 0)
-        health.failed('timeout', 0)
-        assert not health.answered()
+        health.record_failure('timeout', 0)
+        health.record_failure('timeout', 0)
+        assert not health.record_success()
     assert health.is_healthy
 
 
 def test_clean_answers_in_a_row_bring_it_back_with_nothing_held_against_it():
     health = drained()
-    assert not health.answered()
-    health.failed('timeout', 0)
-    assert not health.answered()
-    assert health.answered()
+    assert not health.record_success()
+    health.record_failure('timeout', 0)
+    assert not health.record_success()
+    assert health.record_success()
     assert (health.state, health.reason, health.failures) == (HealthState.HEALTHY, '', 0)
 
 
@@ -75,7 +75,7 @@ def test_a_trial_is_due_after_a_while_and_sooner_when_the_last_was_clean():
     assert health.is_probe_due(7 * SECOND)
     health.probe_sent(7 * SECOND, SECOND)
     assert not health.is_probe_due(9 * SECOND - 1)
-    health.answered()
+    health.record_success()
     assert health.is_probe_due(7 * SECOND)
 
 
@@ -90,11 +90,11 @@ def test_the_wait_doubles_with_failing_trials_only_and_is_bounded():
     health = drained()
     waits = []
     for _ in range(5):
-        health.failed('timeout', 0)
+        health.record_failure('timeout', 0)
         health.probe_failed(0)
         waits.append(next(s for s in range(20) if health.is_probe_due(s * SECOND)))
     assert waits == [4, 8, 10, 10, 10]
-    health.suspend('again', 0)
+    health.mark_unhealthy('again', 0)
     assert health.is_probe_due(2 * SECOND)
 
 
@@ -121,7 +121,7 @@ class Script(RuleBasedStateMachine):
         was_drained = self.health.state is HealthState.UNHEALTHY
         self.clean += 1
         self.failures = 0
-        returned = self.health.answered()
+        returned = self.health.record_success()
         assert returned == (was_drained and self.clean >= RULES.trials)
         if returned:
             self.clean = 0
@@ -131,7 +131,7 @@ class Script(RuleBasedStateMachine):
         was_healthy = self.health.is_healthy
         self.failures += 1
         self.clean = 0
-        assert self.health.failed('x', self.now_ns) == (was_healthy and self.failures >= 3)
+        assert self.health.record_failure('x', self.now_ns) == (was_healthy and self.failures >= 3)
         if was_healthy and not self.health.is_healthy:
             self.failed_trials = 0
 
@@ -154,7 +154,7 @@ class Script(RuleBasedStateMachine):
     @rule()
     def restore(self):
         self.clean = self.failures = 0
-        self.health.restore()
+        self.health.mark_healthy()
 
     @invariant()
     def it_is_probed_while_it_is_unhealthy(self):
@@ -203,24 +203,27 @@ def replica(**seen: object) -> Replica:
     there = Replica('/a1', 'a', RULES)
     if seen:
         fields = {name: getattr(SEEN, name) for name in ReplicaReport.__dataclass_fields__}
-        there.seen, there.is_there = ReplicaReport(**{**fields, **seen}), True
+        there.report, there.is_there = ReplicaReport(**{**fields, **seen}), True
     return there
 
 
 def test_a_replica_says_in_words_why_it_is_not_ready():
     unheard, ready = replica(), replica(load=0.0)
-    assert (unheard.standing, ready.standing) == (ReplicaState.UNKNOWN, ReplicaState.READY)
-    assert 'is it running' in unheard.text
+    assert (unheard.state, ready.state) == (ReplicaState.UNKNOWN, ReplicaState.READY)
+    assert 'no status received' in unheard.text
     assert ready.text == ''
     inactive = replica(is_active=False, text='not configured')
-    assert (inactive.standing, inactive.text) == (ReplicaState.AWAY, 'not configured')
+    assert (inactive.state, inactive.text) == (ReplicaState.UNAVAILABLE, 'not configured')
     ready.is_there = False
-    assert (ready.standing, ready.text) == (ReplicaState.AWAY, 'it has gone')
+    assert (ready.state, ready.text) == (ReplicaState.UNAVAILABLE, 'server unavailable')
     suspect, stranger = replica(load=0.0), replica(load=0.0)
-    suspect.health.suspend('it has fallen silent', 0)
-    assert (suspect.standing, suspect.text) == (ReplicaState.SUSPECT, 'it has fallen silent')
-    stranger.stranger = 'another policy'
-    assert (stranger.standing, stranger.text) == (ReplicaState.STRANGER, 'another policy')
+    suspect.health.mark_unhealthy('unresponsive: repeated late replies', 0)
+    assert (suspect.state, suspect.text) == (
+        ReplicaState.UNHEALTHY,
+        'unresponsive: repeated late replies',
+    )
+    stranger.mismatch = 'another policy'
+    assert (stranger.state, stranger.text) == (ReplicaState.POLICY_MISMATCH, 'another policy')
     assert [r.is_reachable for r in (unheard, inactive, suspect, stranger)] == [0, 0, 1, 0]
 
 
@@ -233,21 +236,21 @@ def test_only_what_keeps_no_state_may_be_asked_anywhere(state_class):
 
 def test_silence_takes_several_late_answers_and_a_while_without_any():
     there = replica(load=0.0)
-    there.asked(100 * SECOND)
-    there.asked(102 * SECOND)
+    there.request_sent(100 * SECOND)
+    there.request_sent(102 * SECOND)
     late_ns = 100 * SECOND + SILENCE_FACTOR * SECOND
-    assert [there.is_late(SECOND, late_ns) for _ in range(MAX_CONSECUTIVE_LATE)] == [0, 0, 1]
-    there.heard()
-    assert not any(there.is_late(SECOND, late_ns + 9 * SECOND) for _ in range(10))
+    assert [there.record_late(SECOND, late_ns) for _ in range(MAX_CONSECUTIVE_LATE)] == [0, 0, 1]
+    there.reply_received()
+    assert not any(there.record_late(SECOND, late_ns + 9 * SECOND) for _ in range(10))
 
 
 def test_who_was_idle_is_not_silent():
     there = replica(load=0.0)
-    there.asked(0)
-    there.heard()
+    there.request_sent(0)
+    there.reply_received()
     for _ in range(10):
-        there.asked(100 * SECOND)
-    assert not any(there.is_late(SECOND, 101 * SECOND) for _ in range(10))
+        there.request_sent(100 * SECOND)
+    assert not any(there.record_late(SECOND, 101 * SECOND) for _ in range(10))
 
 
 def test_pressure_is_how_full_and_how_busy():

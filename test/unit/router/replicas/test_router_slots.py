@@ -27,7 +27,7 @@ def make(*servers: str, settled: bool = True) -> Slot:
 
 
 def gone(slot: Slot, server: str) -> None:
-    slot.replicas[server].note_there(is_there=False)
+    slot.replicas[server].set_available(is_there=False)
 
 
 def test_one_that_is_back_has_to_tell_of_itself_again():
@@ -35,14 +35,14 @@ def test_one_that_is_back_has_to_tell_of_itself_again():
     slot.learn('/1', seen('one'))
     assert slot.is_healthy
     replica = slot.replicas['/1']
-    replica.note_there(is_there=True)
+    replica.set_available(is_there=True)
     assert slot.is_healthy
     gone(slot, '/1')
-    assert 'it has gone' in slot.text
+    assert 'server unavailable' in slot.text
     # its services are found before its policy is loaded
-    replica.note_there(is_there=True)
+    replica.set_available(is_there=True)
     assert not replica.is_reachable
-    assert 'has not told of itself yet' in slot.text
+    assert 'no status received yet' in slot.text
     slot.learn('/1', seen('one'))
     assert slot.is_healthy
 
@@ -51,8 +51,8 @@ def test_the_first_in_the_list_decides_until_the_slot_is_settled():
     slot = make('/1', '/2', settled=False)
     assert slot.learn('/2', seen('two')) == ''
     assert slot.policy == 'two'
-    assert 'serves one now, before it was two' in slot.learn('/1', seen('one'))
-    assert slot.replicas['/2'].standing is ReplicaState.STRANGER
+    assert 'policy changed from two to one' in slot.learn('/1', seen('one'))
+    assert slot.replicas['/2'].state is ReplicaState.POLICY_MISMATCH
     slot.is_policy_pinned = True
     gone(slot, '/1')
     slot.learn('/2', seen('two'))
@@ -67,11 +67,11 @@ def test_a_settled_slot_keeps_its_policy_as_long_as_anybody_serves_it():
     assert 'all replicas of a slot must serve the same policy' in slot.replicas['/1'].text
     gone(slot, '/2')
     assert not slot.has_ready_replica
-    assert slot.learn('/1', seen('two')) == 'slot a serves two now, before it was one'
+    assert slot.learn('/1', seen('two')) == 'slot a: policy changed from one to two'
     assert slot.choose().name == '/1'
     # who comes back with the old one is the stranger now
     slot.learn('/2', seen('one'))
-    assert slot.replicas['/2'].standing is ReplicaState.STRANGER
+    assert slot.replicas['/2'].state is ReplicaState.POLICY_MISMATCH
 
 
 def test_a_whole_slot_that_went_keeps_its_policy_until_another_comes():
@@ -98,7 +98,7 @@ def test_the_least_loaded_is_taken_and_one_that_failed_only_where_there_is_no_ot
         slot.learn(server, seen('p', load=load))
     assert slot.choose().name == '/3'
     assert slot.choose({'/3'}).name == '/2'
-    slot.replicas['/3'].health.suspend('x', 0)
+    slot.replicas['/3'].health.mark_unhealthy('x', 0)
     assert slot.choose().name == '/2'
     assert slot.choose({'/1', '/2'}).name == '/3'
     assert slot.choose(set(slot.replicas)) is None
@@ -120,14 +120,14 @@ def test_the_verdict(a, b, expected):
     for name, well in zip('ab', (a, b), strict=True):
         slots[name].learn('/1', seen('p', slot=name))
         if not well:
-            slots[name].health.suspend('x', 0)
+            slots[name].health.mark_unhealthy('x', 0)
     assert overall_health(slots) == expected
 
 
 def test_a_slot_that_does_not_fit_takes_nothing_and_says_why():
     slot = make('/1')
     slot.learn('/1', seen('p'))
-    slot.misfit = 'it does not fit slot a: actions'
+    slot.misfit = 'incompatible with slot a: actions'
     assert (slot.is_healthy, slot.has_ready_replica, slot.text) == (False, True, slot.misfit)
     slot.drain = SlotDrain('maintenance', 0)
     assert slot.text == 'drained by an operator: maintenance'
@@ -157,12 +157,12 @@ class Pinning(RuleBasedStateMachine):
 
     @rule(server=st.sampled_from(('/1', '/2', '/3')), there=st.booleans())
     def comes_or_goes(self, server, there):
-        self.slot.replicas[server].note_there(is_there=there)
+        self.slot.replicas[server].set_available(is_there=there)
 
     @staticmethod
     def serves(replica, policy: str) -> bool:
-        there = replica.is_there and replica.seen is not None and replica.seen.is_active
-        return there and replica.seen.slot == 'a' and replica.seen.policy == policy
+        there = replica.is_there and replica.report is not None and replica.report.is_active
+        return there and replica.report.slot == 'a' and replica.report.policy == policy
 
     @invariant()
     def who_may_serve_serves_the_policy(self):

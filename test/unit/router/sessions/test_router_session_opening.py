@@ -1,4 +1,4 @@
-"""Sessions of robots at the replicas of every slot: opened, refused, done without."""
+"""Sessions of robots at the replicas of every slot: opened, refused, slot not used."""
 
 from __future__ import annotations
 
@@ -85,19 +85,19 @@ def test_a_slot_that_is_not_to_be_had_is_done_without_and_filled_later(make, how
     client = rig.clients['/b1']
     client.refuses = {'capacity': Refusal.CAPACITY, 'draining': Refusal.DRAINING}.get(how)
     client.hangs, client.wired = how == 'hangs', how != 'not wired'
-    rig.note_there('/b1', how != 'away')
+    rig.set_available('/b1', how != 'away')
     opened = rig.control.open(ask_of())
     assert places_of(rig) == {'a': ('/a1',)}
     assert 'slot b' in str(opened['b'].refused)
     assert rig.sessions() == rig.places()
     rig.request(episode=episode_in('b'))
     assert rig.servers == ['/a1']
-    rig.look_until_probed()
+    rig.poll_until_probed()
     assert places_of(rig)['a'] == ('/a1',)
     assert not places_of(rig).get('b')
     client.restart()
-    rig.note_there('/b1', True)
-    rig.look_until_probed()
+    rig.set_available('/b1', True)
+    rig.poll_until_probed()
     assert places_of(rig) == {'a': ('/a1',), 'b': ('/b1',)}
     rig.request(episode=episode_in('b', 1))
     assert rig.servers == ['/b1']
@@ -106,9 +106,9 @@ def test_a_slot_that_is_not_to_be_had_is_done_without_and_filled_later(make, how
 def test_where_no_slot_is_to_be_had_the_robot_is_told_why(make):
     rig = make(SINGLE)
     rig.clients['/a1'].refuses = Refusal.CAPACITY
-    rig.note_there('/b1', False)
+    rig.set_available('/b1', False)
     with pytest.raises(
-        SessionRefused, match=r'slot a .*CAPACITY; slot b: /b1: it has gone'
+        SessionRefused, match=r'slot a .*CAPACITY; slot b: /b1: server unavailable'
     ) as refused:
         rig.control.open(ask_of())
     assert refused.value.code == Refusal.CAPACITY
@@ -139,7 +139,7 @@ def test_a_hanging_replica_delays_robots_by_its_timeout_once(make):
     assert rig.drop('open_unreachable') == 0
     # probes keep nobody waiting
     hung.hangs = False
-    rig.look_until_probed()
+    rig.poll_until_probed()
     rig.control.open(ask_of())
     assert hung.sessions
 
@@ -156,11 +156,11 @@ def test_a_hanging_replica_delays_the_end_of_sessions_by_its_timeout_once(rig):
 
 def test_one_that_failed_lately_gets_a_session_only_where_there_is_no_other(make):
     rig = make(THREE)
-    rig.replicas['/p1'].health.suspend('x', rig.now_ns)
+    rig.replicas['/p1'].health.mark_unhealthy('x', rig.now_ns)
     rig.control.open(ask_of())
     assert places_of(rig) == {'prod': ('/p2', '/p3')}
     alone = make({'prod': ('/p1',)})
-    alone.replicas['/p1'].health.suspend('x', alone.now_ns)
+    alone.replicas['/p1'].health.mark_unhealthy('x', alone.now_ns)
     alone.control.open(ask_of())
     assert places_of(alone) == {'prod': ('/p1',)}
 
@@ -169,19 +169,19 @@ def test_a_slot_whose_policy_is_for_other_robots_refuses_nobody(make):
     rig = make(SINGLE)
     rig.clients['/b1'].action_names = ('grip',)
     rig.clients['/b1'].refuses = Refusal.ACTION_NAMES
-    rig.look()
-    assert 'does not fit slot a: actions' in rig.slots['b'].text
+    rig.poll()
+    assert 'incompatible with slot a: actions differ' in rig.slots['b'].text
     opened = rig.control.open(ask_of())
     assert places_of(rig) == {'a': ('/a1',)}
-    assert 'does not fit slot a' in str(opened['b'].refused)
-    rig.look()
+    assert 'incompatible with slot a' in str(opened['b'].refused)
+    rig.poll()
     assert rig.clients['/b1'].calls.count('open') == 0
     # another policy in its place
     rig.clients['/b1'].restart()
     rig.clients['/b1'].action_names = ('x', 'y')
     rig.learn('/b1', 'b@2')
-    rig.look()
-    rig.look()
+    rig.poll()
+    rig.poll()
     assert places_of(rig) == {'a': ('/a1',), 'b': ('/b1',)}
 
 

@@ -66,16 +66,16 @@ class Sessions(RuleBasedStateMachine):
 
     @rule(server=servers, is_there=st.booleans())
     def comes_or_goes(self, server, is_there):
-        self.rig.note_there(server, is_there)
+        self.rig.set_available(server, is_there)
 
     @rule(server=servers)
     def is_suspect(self, server):
-        self.rig.replicas[server].health.suspend('x', self.rig.now_ns)
+        self.rig.replicas[server].health.mark_unhealthy('x', self.rig.now_ns)
 
     @rule(ns=st.sampled_from((MS, SECOND, 20 * SECOND)))
     def time_passes(self, ns):
         self.rig.advance(ns)
-        self.rig.look_until_probed()
+        self.rig.poll_until_probed()
 
     @invariant()
     def counts_are_what_places_say(self):
@@ -93,12 +93,12 @@ class Sessions(RuleBasedStateMachine):
         try:
             for server, client in rig.clients.items():
                 client.hangs, client.refuses = False, None
-                rig.note_there(server, True)
-                rig.replicas[server].health.restore()
+                rig.set_available(server, True)
+                rig.replicas[server].health.mark_healthy()
             for robot in rig.robots:
                 robot.refused.clear()
             for _ in range(4):
-                rig.look_until_probed()
+                rig.poll_until_probed()
             assert all(len(s) == 2 for r in rig.robots for s in r.places.values())
             assert all(len(robot.places) == 2 for robot in rig.robots)
             for name, epoch in self.epochs.items():

@@ -47,13 +47,13 @@ def test_a_new_session_takes_the_place_of_the_old_one(make):
     rig = make(THREE, standby=0)
     rig.control.open(ask_of())
     (old,) = places_of(rig)['prod']
-    rig.replicas[old].health.suspend('x', rig.now_ns)
+    rig.replicas[old].health.mark_unhealthy('x', rig.now_ns)
     rig.request()
     rig.control.open(ask_of(epoch=2))
     assert rig.drop('session_over') == 1
     assert places_of(rig)['prod'] != (old,)
     assert rig.sessions() == rig.places()
-    assert len(rig.dispatcher.flights) == 0
+    assert len(rig.dispatcher.in_flight) == 0
     rig.request(epoch=1)
     assert rig.drop('no_session') == 1
 
@@ -69,7 +69,7 @@ def test_what_is_known_of_a_robot_goes_on_in_its_next_session(rig):
     assert (robot.episode_id, robot.slot, robot.failed_slot) == (episode, 'a', 'a')
     # what it did while it had none was still that episode's
     raw = rig.request(episode=episode, epoch=2, executed=ExecutionReport(actions=25, fallbacks=15))
-    assert (rig.tally.slot('a').commands, rig.tally.slot('a').fallbacks) == (20, 14)
+    assert (rig.stats.slot('a').commands, rig.stats.slot('a').fallbacks) == (20, 14)
     rig.answer(rig.outside.sent[-1][0], raw)
     assert [flags for _, flags, _ in rig.replies] == [Flag.STATE_LOST]
 
@@ -111,7 +111,7 @@ def test_an_episode_that_ended_is_waited_for_by_nobody(rig):
     # the first request of the new one may come before the word that it has begun
     rig.request(episode=episode_in('a', 1), number=2)
     assert rig.control.reset(SimpleNamespace(**{**vars(reset), 'episode': 2})) == []
-    assert len(rig.dispatcher.flights) == 1
+    assert len(rig.dispatcher.in_flight) == 1
 
 
 def test_a_reset_of_nobody_and_one_that_does_not_arrive_are_said(rig):
@@ -165,10 +165,10 @@ def test_where_another_one_is_well_it_takes_the_place_of_one_that_does_not_answe
     third = next(name for name in rig.replicas if name not in (first, second))
     rig.clients[second].hangs = True
     rig.advance(KEEP_ALIVE_NS + SECOND)
-    rig.look()
+    rig.poll()
     rig.advance(KEEP_ALIVE_NS + SECOND)
-    rig.look()
-    rig.look()
+    rig.poll()
+    rig.poll()
     assert places_of(rig)['prod'] == (first, third)
 
 
@@ -191,8 +191,8 @@ def test_the_place_of_one_that_went_is_taken_by_another(make):
     rig = make(THREE)
     rig.control.open(ask_of())
     first, second = places_of(rig)['prod']
-    rig.note_there(first, False)
-    rig.look()
+    rig.set_available(first, False)
+    rig.poll()
     third = next(name for name in rig.replicas if name not in (first, second))
     assert places_of(rig)['prod'] == (second, third)
     assert rig.replicas[first].sessions == 0
@@ -201,34 +201,34 @@ def test_the_place_of_one_that_went_is_taken_by_another(make):
 @pytest.mark.parametrize('trouble', ['hangs', 'is for other robots', 'refused them'])
 def test_a_slot_that_cannot_be_had_keeps_no_robot_from_another(make, trouble):
     rig = make({'a': ('/a1', '/a2'), 'b': ('/b1',)})
-    rig.note_there('/a2', False)
-    rig.note_there('/b1', False)
+    rig.set_available('/a2', False)
+    rig.set_available('/b1', False)
     names = [f'robot-{number}' for number in range(2 * SESSIONS_PER_ROUND)]
     for name in names:
         rig.control.open(ask_of(name))
-    rig.note_there('/b1', True)
+    rig.set_available('/b1', True)
     if trouble == 'hangs':
         rig.clients['/b1'].hangs = True
     elif trouble == 'is for other robots':
-        rig.slots['b'].misfit = 'it does not fit slot a'
+        rig.slots['b'].misfit = 'incompatible with slot a'
         rig.control.contracts.clear()
         rig.clients['/b1'].action_names = ('grip',)
     else:
         for robot in rig.robots:
             robot.refused['b'] = 'b@1'
-    rig.look()
-    rig.note_there('/a2', True)
-    rig.look()
-    rig.look()
+    rig.poll()
+    rig.set_available('/a2', True)
+    rig.poll()
+    rig.poll()
     assert all(len(places_of(rig, name)['a']) == 2 for name in names)
     assert rig.clients['/b1'].calls.count('open') <= 1
 
 
 def test_a_place_that_is_filled_leaves_first_who_was_put_first_meanwhile(make):
     rig = make(THREE, standby=2)
-    rig.note_there('/p3', False)
+    rig.set_available('/p3', False)
     rig.control.open(ask_of())
-    rig.note_there('/p3', True)
+    rig.set_available('/p3', True)
     robot = rig.robots.current('robot')
 
     def reorder(timeout_s: float) -> bool:
@@ -242,22 +242,22 @@ def test_a_place_that_is_filled_leaves_first_who_was_put_first_meanwhile(make):
 
     before = robot.places['prod']
     rig.clients['/p3'].is_matched = reorder
-    rig.look()
+    rig.poll()
     assert robot.places['prod'] == (*before[::-1], '/p3')
 
 
 def test_sessions_that_are_not_used_are_kept_alive(rig):
     rig.control.open(ask_of())
-    rig.look()
+    rig.poll()
     for client in rig.clients.values():
         client.calls.clear()
     rig.advance(KEEP_ALIVE_NS + SECOND)
     rig.round_trip(episode=episode_in('a'))
     (used,) = {server for server, _ in rig.outside.sent}
-    rig.look()
+    rig.poll()
     kept = [name for name, client in rig.clients.items() if client.calls == ['open']]
     assert sorted(kept) == sorted(rig.replicas.keys() - {used})
-    rig.look()
+    rig.poll()
     assert all(len(client.calls) <= 1 for client in rig.clients.values())
 
 
@@ -265,32 +265,32 @@ def test_one_that_nobody_has_a_session_with_is_tried_by_a_call(make):
     rig = make(THREE)
     rig.control.open(ask_of())
     alone = next(r for r in rig.replicas.values() if not r.sessions)
-    alone.health.suspend('it has fallen silent', rig.now_ns)
+    alone.health.mark_unhealthy('unresponsive: repeated late replies', rig.now_ns)
     rig.clients[alone.name].hangs = True
     rig.advance(3 * SECOND)
-    rig.look()
+    rig.poll()
     assert not alone.is_ready
     rig.clients[alone.name].hangs = False
     rig.advance(10 * SECOND)
-    rig.look_until_probed()
+    rig.poll_until_probed()
     rig.advance(10 * SECOND)
-    rig.look()
+    rig.poll()
     assert alone.is_ready
-    assert f'{alone.name} answers again' in rig.told
+    assert f'{alone.name}: healthy again (status call succeeded)' in rig.told
 
 
 def test_a_robot_that_one_policy_does_not_take_is_asked_of_it_once(make):
     rig = make(SINGLE)
-    rig.note_there('/b1', False)
+    rig.set_available('/b1', False)
     rig.control.open(ask_of())
-    rig.note_there('/b1', True)
+    rig.set_available('/b1', True)
     rig.clients['/b1'].refuses = Refusal.FPS
     for _ in range(5):
-        rig.look()
+        rig.poll()
     assert rig.clients['/b1'].calls.count('open') == 1
     assert rig.drop('slot_refused') == 1
-    assert any("'robot' gets no episodes of slot b" in text for text in rig.told)
+    assert any("slot b refused the session of 'robot'" in text for text in rig.told)
     rig.clients['/b1'].restart()
     rig.learn('/b1', 'b@2')
-    rig.look()
+    rig.poll()
     assert places_of(rig)['b'] == ('/b1',)

@@ -188,7 +188,7 @@ def test_a_robot_may_be_commanded_more_often_than_its_policy_acts(fps, step_s, s
 
 USELESS = {
     'noise': ({'limits': b'\xff'}, 'not JSON'),
-    'other names': ({'names': NAMES[::-1]}, 'the actions are'),
+    'other names': ({'names': NAMES[::-1]}, 'actions are'),
     'a step longer than a row': ({'fps': 2 * FPS}, 'must be a part of a row'),
     'far too many steps': ({'fps': 1e-3}, 'must be a part of a row'),
     'no rate': ({'fps': 0.0}, 'must be a part of a row'),

@@ -105,7 +105,7 @@ def test_a_shadow_that_refuses_a_robot_is_left_alone_with_that_one(rig):
     rig.rounds(rig.robot(), 4)
     assert len(rig.shadow.opened) == 1
     assert rig.drops()['shadow_no_session'] == 4
-    assert rig.told == ["the shadow refuses 'robot': it is full"]
+    assert rig.told == ["shadow session of 'robot' refused: it is full"]
     # another robot may fit
     rig.shadow.error = None
     rig.rounds(rig.robot('other'), 1)
@@ -122,7 +122,7 @@ def test_a_shadow_that_does_not_answer_is_left_alone_altogether(rig):
         rig.rounds(rig.robot(name), 1, 2)
     assert len(rig.shadow.opened) == 1
     assert rig.drops()['shadow_no_session'] == 6
-    assert rig.told == ['the shadow cannot be reached: it did not answer']
+    assert rig.told == ['shadow unreachable: it did not answer']
     rig.now_ns += RETRY_NS
     rig.rounds(rig.robot('two'), 3)
     assert len(rig.shadow.opened) == 2

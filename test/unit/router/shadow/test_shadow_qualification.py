@@ -83,12 +83,12 @@ def test_of_too_many_policies_the_one_unheard_for_longest_is_forgotten():
 
 LACKING = [
     (0.0, 0, ''),
-    (1.0, 0, f'{SHADOW} was in shadow for 0.50 of 1 hours'),
-    (0.5, 3, f'{SHADOW} was in shadow for 2 of 3 episodes'),
-    (1.5, 100, f'{SHADOW} was in shadow for 0.50 of 1.5 hours and 2 of 100 episodes'),
+    (1.0, 0, f'unmet shadow requirements of {SHADOW}: 0.50 of 1 hours'),
+    (0.5, 3, f'unmet shadow requirements of {SHADOW}: 2 of 3 episodes'),
+    (1.5, 100, f'unmet shadow requirements of {SHADOW}: 0.50 of 1.5 hours, 2 of 100 episodes'),
     (0.5, 2, ''),
     # rounded up it would seem to be enough
-    (0.5001, 2, f'{SHADOW} was in shadow for 0.50 of 0.5001 hours'),
+    (0.5001, 2, f'unmet shadow requirements of {SHADOW}: 0.50 of 0.5001 hours'),
 ]
 
 
@@ -97,19 +97,21 @@ def test_what_is_lacking_is_said_with_numbers(hours, episodes, text):
     known = Qualification()
     for number in range(HOUR // 20 + 1):
         learn(known, 10 * number, f'e-{number % 2}')
-    assert known.lacking(SHADOW, hours, episodes) == text
+    assert known.unmet_requirements(SHADOW, hours, episodes) == text
 
 
 def test_time_that_is_nearly_enough_does_not_look_like_enough():
     known = Qualification()
     for number in range(HOUR // 10):
         learn(known, 10 * number)
-    assert '0.99 of 1 hours' in known.lacking(SHADOW, 1.0, 0)
+    assert '0.99 of 1 hours' in known.unmet_requirements(SHADOW, 1.0, 0)
 
 
 def test_a_policy_that_was_never_in_shadow_lacks_all():
     known = Qualification()
-    assert known.lacking('new@1', 2.0, 9) == (
-        'new@1 was in shadow for 0.00 of 2 hours and 0 of 9 episodes'
+    assert known.unmet_requirements('new@1', 2.0, 9) == (
+        'unmet shadow requirements of new@1: 0.00 of 2 hours, 0 of 9 episodes'
     )
-    assert known.lacking('', 0.0, 1).startswith('the policy was in shadow for 0 of 1')
+    assert known.unmet_requirements('', 0.0, 1).startswith(
+        'unmet shadow requirements of the policy: 0 of 1'
+    )

@@ -32,7 +32,7 @@ class Routers:
         if self.rig:
             # killed: what the system has is what the next one finds
             killed = self.folder.with_name(f'{self.folder.name}x')
-            self.rig.serving.writer.flush()
+            self.rig.core.writer.flush()
             shutil.copytree(self.folder, killed)
             self.rig.close()
             self.folder = killed
@@ -41,15 +41,15 @@ class Routers:
 
     def set_live(self, **values: object) -> None:
         """`ros2 param set`."""
-        serving = self.rig.serving
-        new = replace(serving.parameters, **values)
-        serving.check_change(serving.parameters, new)
-        serving.change(new)
+        core = self.rig.core
+        new = replace(core.parameters, **values)
+        core.check_change(core.parameters, new)
+        core.change(new)
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """The canary decides."""
         self.rig.now_ns += SECOND
-        self.rig.serving.update_canary()
+        self.rig.core.update_canary()
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def slot_of(rig: RoutingRig) -> set[str]:
     found = set()
     for _ in range(60):
         try:
-            found.add(rig.serving.place_goal(f'episode-{next(NUMBERS)}', 'r')[0].slot)
+            found.add(rig.core.place_goal(f'episode-{next(NUMBERS)}', 'r')[0].slot)
         except NoSlotAvailable:
             found.add('none')
     return found
@@ -74,7 +74,7 @@ def test_a_split_that_was_set_live_holds_and_says_where_it_comes_from(routers):
     routers.start(split_percent=50)
     routers.set_live(split_percent=100)
     rig = routers.start(split_percent=50)
-    assert rig.serving.parameters.split_percent == 100
+    assert rig.core.parameters.split_percent == 100
     assert slot_of(rig) == {'a'}
     (line,) = rig.told
     assert line == 'split_percent is 100, set by hand before; the file says 50'
@@ -85,18 +85,18 @@ def test_what_the_file_says_again_ends_it(routers):
     routers.set_live(split_percent=100)
     routers.set_live(split_percent=50)
     rig = routers.start(split_percent=50)
-    assert (rig.serving.parameters.split_percent, rig.told) == (50, [])
+    assert (rig.core.parameters.split_percent, rig.told) == (50, [])
 
 
 def test_a_file_that_was_changed_since_is_what_was_said_last(routers):
     routers.start(split_percent=50)
     routers.set_live(split_percent=100)
     rig = routers.start(split_percent=70)
-    assert rig.serving.parameters.split_percent == 70
+    assert rig.core.parameters.split_percent == 70
     (line,) = rig.told
     assert line == (
-        'split_percent is 70, as the file says now; 100, set by hand before when the file said '
-        '50, is over'
+        'split_percent is 70, the value in the file; the restored value 100, set by hand '
+        'before, is discarded: the file changed from 50 since'
     )
     assert routers.start(split_percent=70).told == []
 
@@ -104,40 +104,40 @@ def test_a_file_that_was_changed_since_is_what_was_said_last(routers):
 def test_a_value_that_is_no_longer_allowed_is_dropped_with_the_reason(routers):
     routers.start()
     routers.set_live(canary_plan=PLAN)
-    routers.rig.serving.writer.later(
+    routers.rig.core.writer.later(
         {('parameter', 'split_percent'): {'value': 400, 'file': 50, 'when': 'x', 'by': 'by hand'}}
     )
     rig = routers.start()
-    assert rig.serving.parameters.split_percent == 50
-    assert any('is over: split_percent must be in [0, 100], got 400' in t for t in rig.told)
+    assert rig.core.parameters.split_percent == 50
+    assert any('is discarded: split_percent must be in [0, 100], got 400' in t for t in rig.told)
 
 
 def test_a_canary_that_was_begun_live_keeps_its_verdict(routers):
     """R2: the plan was given with `ros2 param set`, and the policy was rolled back."""
     rig = routers.start()
     routers.set_live(canary_plan=PLAN)
-    routers.look()
-    run_slot_command(rig.serving, R.CANARY_ROLLBACK, '', 'arm hit the table')
+    routers.poll()
+    run_slot_command(rig.core, R.CANARY_ROLLBACK, '', 'arm hit the table')
     rig = routers.start()
-    assert rig.serving.parameters.canary_plan == PLAN
-    routers.look()
+    assert rig.core.parameters.canary_plan == PLAN
+    routers.poll()
     assert slot_of(rig) == {'a'}
-    assert any('act@b drives no robot' in t and 'arm hit the table' in t for t in rig.told)
+    assert any('act@b is barred' in t and 'arm hit the table' in t for t in rig.told)
     # and without its plan, too
     routers.set_live(canary_plan=())
     rig = routers.start()
-    routers.look()
-    assert rig.serving.parameters.canary_plan == ()
+    routers.poll()
+    assert rig.core.parameters.canary_plan == ()
     assert slot_of(rig) == {'a'}
-    run_slot_command(rig.serving, R.LIFT_VERDICT, 'b', 'it was the gripper')
+    run_slot_command(rig.core, R.LIFT_VERDICT, 'b', 'it was the gripper')
     assert slot_of(routers.start()) == {'a', 'b'}
 
 
 def test_a_rolled_back_policy_drives_in_no_slot_and_another_one_does(routers):
     rig = routers.start()
     routers.set_live(canary_plan=PLAN)
-    routers.look()
-    run_slot_command(rig.serving, R.CANARY_ROLLBACK, '', 'arm hit the table')
+    routers.poll()
+    run_slot_command(rig.core, R.CANARY_ROLLBACK, '', 'arm hit the table')
     rig = routers.start(spare='both')
     rig.away('/a1', '/a2')
     assert slot_of(rig) == {'none'}
@@ -152,11 +152,11 @@ def test_a_rolled_back_policy_drives_in_no_slot_and_another_one_does(routers):
 
 def test_a_drain_by_hand_holds(routers):
     rig = routers.start()
-    run_slot_command(rig.serving, R.DRAIN, 'b', 'maintenance')
+    run_slot_command(rig.core, R.DRAIN, 'b', 'maintenance')
     rig = routers.start()
     assert slot_of(rig) == {'a'}
     assert rig.told == ['slot b is drained: maintenance; RESTORE ends that']
-    run_slot_command(rig.serving, R.RESTORE, 'b', '')
+    run_slot_command(rig.core, R.RESTORE, 'b', '')
     assert slot_of(routers.start()) == {'a', 'b'}
 
 
@@ -164,14 +164,14 @@ def test_after_a_promotion_the_new_champion_stays(routers):
     """R8: with `split_percent: 100` in the file the old champion came back."""
     rig = routers.start(split_percent=100)
     routers.set_live(canary_plan=PLAN)
-    routers.look()
-    run_slot_command(rig.serving, R.CANARY_PROMOTE, '', 'seen enough')
+    routers.poll()
+    run_slot_command(rig.core, R.CANARY_PROMOTE, '', 'seen enough')
     assert rig.splits[-1] == 0
     # as the node does it, within the canary's decision
-    with rig.serving.intent.canary_transaction():
-        rig.serving.change(replace(rig.serving.parameters, split_percent=0))
+    with rig.core.intent.canary_transaction():
+        rig.core.change(replace(rig.core.parameters, split_percent=0))
     rig = routers.start(split_percent=100)
-    routers.look()
+    routers.poll()
     assert slot_of(rig) == {'b'}
     assert 'split_percent is 0, set by the canary before; the file says 100' in rig.told
 
@@ -179,11 +179,11 @@ def test_after_a_promotion_the_new_champion_stays(routers):
 def test_a_split_of_the_operator_after_a_promotion_is_not_undone(routers):
     rig = routers.start(split_percent=50)
     routers.set_live(canary_plan=PLAN)
-    routers.look()
-    run_slot_command(rig.serving, R.CANARY_PROMOTE, '', 'seen enough')
+    routers.poll()
+    run_slot_command(rig.core, R.CANARY_PROMOTE, '', 'seen enough')
     routers.set_live(split_percent=100)
     rig = routers.start(split_percent=50)
-    routers.look()
+    routers.poll()
     assert rig.splits == []
     assert slot_of(rig) == {'a'}
 
@@ -191,20 +191,20 @@ def test_a_split_of_the_operator_after_a_promotion_is_not_undone(routers):
 def test_damage_bars_the_candidate_until_a_person_lifts_it(routers):
     rig = routers.start()
     routers.set_live(canary_plan=PLAN)
-    routers.look()
-    run_slot_command(rig.serving, R.CANARY_ROLLBACK, '', 'arm hit the table')
-    rig.serving.writer.flush()
+    routers.poll()
+    run_slot_command(rig.core, R.CANARY_ROLLBACK, '', 'arm hit the table')
+    rig.core.writer.flush()
     file = routers.folder / FILE
     rig.close()
     file.write_bytes(file.read_bytes().replace(b'rolled_back', b'rolled_baxk'))
     rig = routers.start()
-    routers.look()
+    routers.poll()
     assert slot_of(rig) == {'a'}
-    assert any(text.startswith('the store was damaged: ') for text in rig.told)
+    assert any(text.startswith('state store damaged: ') for text in rig.told)
     rig.hear('/b1', policy='better@3')
     assert slot_of(rig) == {'a'}, 'whatever its policy'
-    run_slot_command(rig.serving, R.LIFT_VERDICT, 'b', 'looked at it')
-    routers.look()
+    run_slot_command(rig.core, R.LIFT_VERDICT, 'b', 'looked at it')
+    routers.poll()
     assert slot_of(rig) == {'a', 'b'}
     rig = routers.start()
     assert slot_of(rig) == {'a'}, 'the policy whose verdict was damaged is barred on its own'
@@ -216,28 +216,30 @@ def test_damage_bars_the_candidate_until_a_person_lifts_it(routers):
 def test_with_a_full_disk_a_rollback_acts_and_nothing_is_allowed_more(routers, monkeypatch):
     rig = routers.start()
     routers.set_live(canary_plan=PLAN)
-    routers.look()
-    store = rig.serving.writer._store
+    routers.poll()
+    store = rig.core.writer._store
     monkeypatch.setattr(
         store, 'write', lambda batch: (_ for _ in ()).throw(sqlite3.OperationalError('full'))
     )
     monkeypatch.setattr(store, 'failure', 'full')
-    text = run_slot_command(rig.serving, R.CANARY_ROLLBACK, '', 'arm hit the table')
+    text = run_slot_command(rig.core, R.CANARY_ROLLBACK, '', 'arm hit the table')
     assert 'NOT DURABLE' in text
     assert slot_of(rig) == {'a'}
     assert any(told.startswith('not durable') for told in rig.told)
-    text = run_slot_command(rig.serving, R.DRAIN, 'b', 'too')
+    text = run_slot_command(rig.core, R.DRAIN, 'b', 'too')
     assert 'NOT DURABLE' in text
     for command in (R.RESTORE, R.LIFT_VERDICT):
-        with pytest.raises(SlotCommandRejected, match=r'stays.*make room or mend the disk'):
-            run_slot_command(rig.serving, command, 'b', '')
+        with pytest.raises(
+            SlotCommandRejected, match=r'stays.*free disk space or repair the disk'
+        ):
+            run_slot_command(rig.core, command, 'b', '')
     with pytest.raises(SlotCommandRejected, match='the verdict on slot b stays'):
-        run_slot_command(rig.serving, R.CANARY_RESUME, '', '')
+        run_slot_command(rig.core, R.CANARY_RESUME, '', '')
     assert slot_of(rig) == {'a'}
     # there is room again: what was decided becomes durable by itself
     monkeypatch.undo()
     store.failure = ''
-    rig.serving.writer.flush()
+    rig.core.writer.flush()
     rig = routers.start()
     assert slot_of(rig) == {'a'}
     assert rig.slots['b'].drain and rig.slots['b'].bar.text

@@ -155,12 +155,12 @@ def test_a_store_that_fails_is_a_warning_and_one_that_works_again_is_none(tmp_pa
     for _ in range(2):
         assert 'No space left' in writer.decide(BARRED, keep=True)
     assert len(warned) == 1
-    assert 'routing goes on' in warned[0]
+    assert 'routing continues' in warned[0]
     assert informed == []
     monkeypatch.setattr(store, 'write', write)
     for _ in range(2):
         assert writer.decide(BARRED, keep=True) == ''
-    assert (len(warned), informed) == (1, [f'{store.path} is written again'])
+    assert (len(warned), informed) == (1, [f'{store.path} is writable again'])
     writer.close()
 
 
