@@ -8,12 +8,13 @@ the publishing of one thread never waits for that of another.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 import threading
 
 from lerobot_serve.router.asking import Acts, Asking, carry_out, LEAVES
 from lerobot_serve.router.drops import Drops
-from lerobot_serve.router.eligibility import Grade, judge, Path, Reach
+from lerobot_serve.router.eligibility import BARRING, Grade, judge, Path, Reach
 from lerobot_serve.router.flights import Asked, Flight, Flights, Purpose
 from lerobot_serve.router.outside import Outside
 from lerobot_serve.router.places import no_slot, NoSlot, Places
@@ -163,7 +164,11 @@ class Dispatcher:
             self._drops.add('late_answer')
             return
         # it answers: only a drain or a verdict can keep its answer from the robot
-        stay = judge(Path.STAY, self.slots[flight.slot].conditions(now_ns, Reach.HEALTHY))
+        conditions = self.slots[flight.slot].conditions(now_ns, Reach.HEALTHY)
+        if conditions.verdict in BARRING and robot.policy != answer.policy:
+            # a barred policy ends the episodes that it is known to drive, and gets no others
+            conditions = replace(conditions, leaving=True)
+        stay = judge(Path.STAY, conditions)
         if stay.grade is Grade.NO:
             self._on_left(flight, stay.reason, acts, now_ns)
             return
