@@ -309,13 +309,16 @@ class RouterModel:
             )
             self.checker.slot_is(slot, self.now_ns, well=self._is_well(slot), open=is_open)
         self.checker.look(self.now_ns)
-        now = self.core.canary.report(None)
-        rolled_back = now.candidate_policy if now.state == CanaryState.ROLLED_BACK else ''
+        rolled_back = self._canary_verdict()
         if rolled_back and rolled_back != self._rolled_back:
             self.checker.verdict(rolled_back)
         self._rolled_back = rolled_back
         if self.steps % 600 == 0:
             self.checker.forget(500)
+
+    def _canary_verdict(self) -> str:
+        now = self.core.canary.report(None)
+        return now.candidate_policy if now.state == CanaryState.ROLLED_BACK else ''
 
     # robots
 
@@ -389,6 +392,8 @@ class RouterModel:
             run_slot_command(self.core, SLOT_COMMANDS[word], slot, 'hunted')
             if word == 'lift':
                 self.checker.lifted(policy)
+                # the canary goes on saying what its trial came to
+                self._rolled_back = self._canary_verdict()
             elif word != 'probe':
                 self.checker.drain(slot, is_drained=word == 'drain')
 
@@ -424,7 +429,8 @@ class RouterModel:
     def restart(self, is_killed: bool) -> None:
         """The process ends, by a signal or without a word, and is started again."""
         if is_killed:
-            # what had not reached the disk is lost
+            # there is no writer thread here; a real one has written all but the last moment
+            self.core.writer.flush()
             left = self._parent / f'state{next(self._folders)}'
             shutil.copytree(self._folder, left)
         self.core.close()

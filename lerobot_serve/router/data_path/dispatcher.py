@@ -8,6 +8,7 @@ the lock is released, so that one thread never waits for the publishing of anoth
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 import threading
 
@@ -27,6 +28,7 @@ from lerobot_serve.router.data_path.rules import DispatchRules
 from lerobot_serve.router.data_path.transport import Transport
 from lerobot_serve.router.monitoring.drop_counters import DropCounters
 from lerobot_serve.router.placement.eligibility import (
+    BARRING_VERDICTS,
     check_eligibility,
     Eligibility,
     Reachability,
@@ -188,9 +190,11 @@ class Dispatcher:
             self._drops.add('late_answer')
             return
         # the replica is healthy: only a drain or a verdict withholds the reply
-        stay = check_eligibility(
-            SlotUse.STAY, self.slots[flight.slot].conditions(now_ns, Reachability.HEALTHY)
-        )
+        conditions = self.slots[flight.slot].conditions(now_ns, Reachability.HEALTHY)
+        if conditions.verdict in BARRING_VERDICTS and robot.policy != answer.policy:
+            # a barred policy ends the episodes that it is known to drive, and gets no others
+            conditions = replace(conditions, leaving=True)
+        stay = check_eligibility(SlotUse.STAY, conditions)
         if stay.grade is Eligibility.NO:
             self._on_slot_left(flight, stay.reason, deferred, now_ns)
             return

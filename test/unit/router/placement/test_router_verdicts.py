@@ -181,3 +181,24 @@ def test_the_split_is_not_what_counts_for_the_slot_of_an_episode_that_runs(rig):
     rig.forget()
     assert ask(rig, IN_B) == ['/b1']
     assert ROUTING.split_percent == 50
+
+
+@pytest.mark.parametrize('known', ['b@1', 'b@2', ''])
+def test_a_barred_policy_ends_the_episodes_that_it_is_known_to_drive_and_no_others(rig, known):
+    """A server loads a barred policy while episodes of another one run in its slot."""
+    if known:
+        rig.learn('/b1', known)
+        assert ask(rig, IN_B) == ['/b1']
+    else:
+        # placed, and not answered yet
+        rig.request(episode=IN_B)
+        rig.forget()
+    rig.outside.replies.clear()
+    roll_back(rig)
+    rig.learn('/b1', 'b@1')
+    raw = rig.request(episode=IN_B)
+    assert rig.servers == ['/b1']
+    rig.answer('/b1', raw, policy='b@1')
+    stays = known == 'b@1'
+    assert len(rig.replies) == stays
+    assert (rig.drop('slot_left') == 0) == stays
