@@ -126,7 +126,7 @@ class PolicyRouter(LifecycleNode):
 
     def _farewell(self) -> None:
         """Close the sessions at the servers and the trace."""
-        self.end()
+        self.deactivate_at_exit()
         if self.routing:
             self.routing.close(SHUTDOWN_LIMIT_S)
 
@@ -171,7 +171,7 @@ class PolicyRouter(LifecycleNode):
             replicas.close()
             raise
         if before := live_changes(parameters, core.parameters):
-            self._settings.set(**before)
+            self._settings.set_own(**before)
         self.routing = RouterRuntime(
             core,
             wiring,

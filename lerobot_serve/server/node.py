@@ -126,13 +126,13 @@ class PolicyServer(LifecycleNode):
                 if not self.run_transition(name):
                     raise UserError(str(self.failure))
 
-    def _farewell(self) -> None:
-        """Drain; who was not answered in time is told so."""
+    def _on_shutdown(self) -> None:
+        """Drain, then send an error reply to each request that is still queued."""
         self.deactivate_at_exit()
-        serving = self.serving
-        given_up = serving.give_up() if serving else []
-        for mail, chunk in given_up:
-            self._send(serving, mail, chunk)
+        core = self.core
+        given_up = core.abort_waiting() if core else []
+        for queued, chunk in given_up:
+            self._send(core, queued, chunk)
         if given_up:
             self._reply_publishers.wait_until_delivered(DELIVERY_TIMEOUT_S)
 
@@ -193,13 +193,13 @@ class PolicyServer(LifecycleNode):
         self._set_state(ServerStatus.INACTIVE, 'drained; activate the node to serve again')
 
     def cleanup(self) -> None:
-        """Close all sessions and let the policy go."""
-        self.serving.close(CLEANUP_TIMEOUT_S)
-        self.serving = None
-        self._watch.serves(None)
-        self._replies.retain(set())
-        self._request_queue.call(memory.release_unused, CLEANUP_TIMEOUT_S)
-        self._stand(ServerStatus.UNCONFIGURED, assembly.UNCONFIGURED_TEXT)
+        """Close all sessions and unload the policy."""
+        self.core.close(CLEANUP_TIMEOUT_S)
+        self.core = None
+        self._observer.on_policy_changed(None)
+        self._reply_publishers.retain(set())
+        self._request_queue.run_job(memory.release_unused, CLEANUP_TIMEOUT_S)
+        self._set_state(ServerStatus.UNCONFIGURED, assembly.UNCONFIGURED_TEXT)
 
     def on_shutdown(self, state: LifecycleState) -> TransitionCallbackReturn:
         outcome = super().on_shutdown(state)

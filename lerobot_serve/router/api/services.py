@@ -159,7 +159,7 @@ class RouterServices:
         routing = self._host.routing
         with self._keeping:
             robots = routing.core.dispatcher.robots if routing else ()
-            self._replies.keep({*self._opening, *(robot.ask.reply_topic for robot in robots)})
+            self._replies.retain({*self._opening, *(robot.ask.reply_topic for robot in robots)})
 
     def get_status(self, _: GetStatus.Request, response: GetStatus.Response) -> GetStatus.Response:
         routing = self._host.routing

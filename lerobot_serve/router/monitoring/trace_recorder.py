@@ -137,7 +137,7 @@ def make_recorder(
     warn: Callable[[str], None],
 ) -> RouterTraceRecorder | None:
     """Return the recorder, None when tracing is disabled."""
-    writer = open_trace(parameters, node=node, role='router', clock=clock, tell=warn)
+    writer = open_trace(parameters, node=node, role='router', clock=clock, log_warning=warn)
     return RouterTraceRecorder(writer, clock) if writer else None
 
 

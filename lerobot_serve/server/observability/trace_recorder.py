@@ -144,16 +144,16 @@ class ServerTraceRecorder:
             'task': self._redaction.task(reply.task),
         }
         if chunk.status == Status.OK:
-            told['processing_ms'] = chunk.processing_ms
-            told['inference_ms'] = chunk.inference_ms
-        if answer.prefix_policy:
-            told['prefix_policy'] = answer.prefix_policy
-            told['prefix_ignored'] = bool(chunk.header.flags & Flag.PREFIX_IGNORED)
-        if answer.images:
-            told['images'] = self._redaction.image_records(answer.images)
-        if answer.whole:
-            told[replay_field.REPLAY_FIELD] = replay_field.encode_field(*answer.whole)
-        return told
+            record['processing_ms'] = chunk.processing_ms
+            record['inference_ms'] = chunk.inference_ms
+        if reply.prefix_policy:
+            record['prefix_policy'] = reply.prefix_policy
+            record['prefix_ignored'] = bool(chunk.header.flags & Flag.PREFIX_IGNORED)
+        if reply.images:
+            record['images'] = self._redaction.image_records(reply.images)
+        if reply.replay_content:
+            record[replay_field.REPLAY_FIELD] = replay_field.encode_field(*reply.replay_content)
+        return record
 
     def on_dropped(self, queued: QueuedRequest, reason: str) -> None:
         """A request is dropped without a reply."""
@@ -232,7 +232,7 @@ def make_trace_recorder(
         node=node,
         role='server',
         clock=clock,
-        log_warning=tell,
+        log_warning=log_warning,
         redaction=redaction(parameters),
     )
     return ServerTraceRecorder(writer, parameters, statistics, clock) if writer else None

@@ -107,8 +107,8 @@ class SessionService:
             self._statistics.record_drop(f'refused_{refused.code.name.lower()}')
             # a client retries, and is refused as often
             text = f'refused {request.client_id!r}: {refused}'
-            self._throttle.emit(self._host.warn, (request.client_id, refused.code), text)
-            self.end(serving, [])
+            self._throttle.emit(self._node.log_warning, (request.client_id, refused.code), text)
+            self.end_sessions(core, [])
             fill_refused(response, refused.code, str(refused))
             return fill_load(response, core, session_request)
         # a repeated request gets the same session, and its queued request stays
@@ -167,7 +167,7 @@ class SessionService:
             self._node.log_warning(f'closed {session.session_id}: {reason}')
             self.end_sessions(core, [session], reason)
 
-    def end(self, serving: ServerCore, sessions: list[Session], why: str = '') -> None:
-        """Free what was kept for sessions that ended, and reply topics that nobody needs."""
-        serving.end(sessions, why)
-        self._replies.retain({session.ask.reply_topic for session in serving.sessions})
+    def end_sessions(self, core: ServerCore, sessions: list[Session], why: str = '') -> None:
+        """Discard the state of closed sessions and the reply topics without a session."""
+        core.end_sessions(sessions, why)
+        self._replies.retain({session.request.reply_topic for session in core.sessions})

@@ -115,7 +115,7 @@ def examine_policy(
     try:
         forward_ms = _measure(worker, runs, limit_s, clock)
     except InferenceFailed as error:
-        found = failure('predicts', str(error), f'it failed on a black picture; {PAGE}')
+        found = failure('predicts', str(error), f'it failed on a black image; {PAGE}')
         return PolicyExamination((found,), worker.description)
     finally:
         worker.close()
@@ -207,7 +207,7 @@ def memory_finding(grown_bytes: int) -> Finding:
     return ok(
         'memory',
         f'it takes {max(0, grown_bytes) // MIB} MiB of the host; {room.free_bytes // MIB} of '
-        f'{room.total_bytes // MIB} MiB of {room.place} are free',
+        f'{room.total_bytes // MIB} MiB of {room.location} are free',
     )
 
 

@@ -63,15 +63,15 @@ class InProcessServer:
         if self._episodes.get(session.session_id) != start.header.episode:
             self._episodes[session.session_id] = start.header.episode
             self._core.start_episode(session, start.header.episode)
-        if forget:
+        if state_lost:
             self._core.worker.reset(session.session_id)
         refused = self._core.enqueue(raw, 0)
         if refused:
             return refused[1]
         return self._next()
 
-    def _answer_one(self, key: str, raw: bytes) -> Chunk:
-        """Answer a request that had no session, as the action PredictChunk does."""
+    def _reply_one_shot(self, key: str, raw: bytes) -> Chunk:
+        """Return the reply to a request without a session, as the action PredictChunk does."""
         refused = self._core.enqueue_one_shot(key, raw, 0, lambda _: None)
         if refused:
             return refused

@@ -67,7 +67,7 @@ def test_no_image_is_looked_at_by_the_thread_that_answers(told, monkeypatch):
         return real(self, images)
 
     monkeypatch.setattr(redaction, 'image_records', image_records)
-    rig.serving.deposit(request(), 0)
+    rig.core.enqueue(request(), 0)
     rig.step()
     assert threads == []
     told.recorder.writer.drain()
