@@ -2,7 +2,7 @@
 Other edge controllers on this robot's command topic: found by the publishers of the topic.
 
 Two of them would pull the robot to and fro. The younger one gives way: it ends, and the older one
-goes on. The ticks in the state that each publishes tell which is the younger one; one whose ticks
+goes on. The ticks in the state that each publishes show which is the younger one; one whose ticks
 are not known is older than an edge that has not commanded the robot yet. Where no edge gives way,
 all pause, and all but one command nothing until they are restarted: of two that hold, each would
 hold another pose. Plain; the executor thread.
