@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import subprocess
 
 from sensor_msgs.msg import JointState
 from support.nodes.edge_rig import EdgeRig, LIMIT_S
@@ -49,13 +50,7 @@ def test_a_second_edge_on_the_command_topic_does_not_begin(edge_rig):
     edge_rig.start_server()
     edge_rig.start()
     edge_rig.wait_for_play()
-    second = edge_rig.fleet.start(
-        'second',
-        'edge_controller',
-        namespace='/elsewhere',
-        robot_file=absolute(edge_rig),
-        client_id='robot_2',
-    )
+    second = start_second(edge_rig)
     assert second.wait(LIMIT_S) == 1
     assert f'error: {ROBOT}/edge_controller commands' in edge_rig.log('second')
     edge_rig.wait_for_play()
@@ -68,19 +63,24 @@ def test_a_second_edge_that_is_found_late_ends_and_the_first_goes_on(edge_rig):
     edge_rig.wait_for_play()
     # one that does not run is not found
     first.send_signal(signal.SIGSTOP)
-    second = edge_rig.fleet.start(
-        'second',
-        'edge_controller',
-        namespace='/elsewhere',
-        robot_file=absolute(edge_rig),
-        client_id='robot_2',
-    )
+    second = start_second(edge_rig)
     edge_rig.wait(lambda: '-> STREAMING' in edge_rig.log('second'), 'the second one plays')
     first.send_signal(signal.SIGCONT)
     assert second.wait(LIMIT_S) == 1
     assert f'error: {ROBOT}/edge_controller commands' in edge_rig.log('second')
     edge_rig.wait_for_play()
     assert not edge_rig.seen.last.paused
+
+
+def start_second(rig: EdgeRig) -> subprocess.Popen:
+    """Start another edge controller for the robot of the first one."""
+    return rig.fleet.start(
+        'second',
+        'edge_controller',
+        namespace='/elsewhere',
+        robot_file=absolute(rig),
+        client_id='robot_2',
+    )
 
 
 def absolute(rig: EdgeRig) -> object:
