@@ -1,5 +1,5 @@
 """
-What answering several robots in one forward pass brings: micro_batch against round_robin.
+What answering several robots in one forward pass brings: dynamic_batching against round_robin.
 
 One server, whose scheduler is changed live; the two take turns for some seconds each, so that both
 meet the same machine. Every robot asks again as soon as it was answered.
@@ -21,7 +21,7 @@ from benchmarks.results.report import Case
 
 ABOUT = 'chunks a second of a small ACT, answered one by one and in batches'
 SESSIONS = (1, 4, 16, 32)
-SCHEDULERS = ('round_robin', 'micro_batch')
+SCHEDULERS = ('round_robin', 'dynamic_batching')
 PERIOD_S = 4.0
 ROUNDS_A_TURN = 50
 PARAMETERS = {
@@ -29,7 +29,7 @@ PARAMETERS = {
     'chunk_rows': small_act.CHUNK_ROWS,
     'cpu_threads': 1,
     'period_s': PERIOD_S,
-    'order': 'round_robin, micro_batch, round_robin, ...; the first turn of each is not counted',
+    'order': 'round_robin, dynamic_batching, round_robin, ...; first turn of each not counted',
 }
 
 
@@ -76,13 +76,13 @@ def case(
                 latencies_ms[scheduler] += answered
     failures = dict(swarm.failures)
     swarm.close()
-    gain = pairwise_ratio(rates['micro_batch'], rates['round_robin'])
+    gain = pairwise_ratio(rates['dynamic_batching'], rates['round_robin'])
     goal, least = ('not slower', 0.97) if count == 1 else ('at least twice as many', 2.0)
     return Case(
         name,
         parameters={f'chunks_per_s {n}': round(sum(r) / len(r), 1) for n, r in rates.items()},
         counts=failures,
         series_ms=latencies_ms,
-        ratios={'chunks a second, micro_batch/round_robin': gain},
+        ratios={'chunks a second, dynamic_batching/round_robin': gain},
         goals={f'{goal} chunks a second': gain['median'] >= least} if count in (1, 16) else {},
     )

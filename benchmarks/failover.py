@@ -99,7 +99,7 @@ class CommandRecorder(SteadyClockNode):
         if not message.commanded:
             return
         at_s = message.stamp.sec + message.stamp.nanosec / 1e9
-        is_policys = message.rung == EdgeState.RUNG_PLAY
+        is_policys = message.rung == EdgeState.RUNG_POLICY
         seen_s = at_s - message.age_s if is_policys else None
         self.commands[name].append(RecordedCommand(at_s, seen_s, message.episode_id))
         self.played[name] += is_policys
@@ -218,8 +218,8 @@ def robot(way: FailoverSetup, name: str, seed: int) -> list[ProcessSpec]:
     """Return the demo's arm and its edge controller, which asks whom the way says."""
     edge, arm = process_specs.robot_specs(name, seed, Path())
     servers = [process_specs.ROUTER] if way.is_routed else map(server_node_name, way.servers)
-    asks = {'servers': process_specs.ros_list(servers), 'profile': PROFILE}
-    return [with_parameters(edge, **asks), with_parameters(arm, attempt_s=ATTEMPT_S)]
+    asks = {'servers': process_specs.ros_list(servers), 'network_profile': PROFILE}
+    return [with_parameters(edge, **asks), with_parameters(arm, attempt_timeout_s=ATTEMPT_S)]
 
 
 def with_parameters(part: ProcessSpec, **parameters: object) -> ProcessSpec:

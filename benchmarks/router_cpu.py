@@ -113,7 +113,7 @@ def make(outside: FakeTransport, writer: StoreWriter, stats: SlotStats) -> Dispa
         ask = SessionRequest(name, 1, 1, f'/{name}/chunk', (), (), (), 30.0)
         robots.add(ClientSession(ask, dict(SLOTS), time.monotonic_ns()))
     sticky = PlacementTable(CAPACITY, writer=writer)
-    rules = DispatchRules(50, SECOND, hedge_factor=2.0, hedge_percent=10.0)
+    rules = DispatchRules(50, SECOND, hedge_factor=2.0, hedge_budget_percent=10.0)
     return Dispatcher(slots, robots, sticky, rules, outside, stats, DropCounters())
 
 

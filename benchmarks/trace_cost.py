@@ -65,7 +65,7 @@ def request(number: int) -> Record:
         RecordIds('robot_1', 77, number, 'episode-1'),
         status='ok',
         episode=1,
-        routing=records.routing('a', routing_key='episode-1', cached=True),
+        routing=records.routing('a', routing_key='episode-1', sticky=True),
         policy=POLICY,
         seed=number,
         queue_wait_ms=0.25,

@@ -53,7 +53,7 @@ def start(given: dict) -> list[Action]:
     }
     if given['shadow_policy_kind'] or given['shadow_policy_path']:
         servers.append(server('shadow', 'shadow', given))
-        replicas['shadow_policy'] = server_in('shadow')
+        replicas['shadow_server'] = server_in('shadow')
     router = launch_support.node_action(
         'policy_router',
         file=given['params_file'],

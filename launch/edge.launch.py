@@ -7,7 +7,7 @@ from lerobot_serve.edge.parameters import EdgeParameters
 from lerobot_serve.ros import launch_support
 from lerobot_serve.wire.names import namespace
 
-PARAMETERS = ('client_id', 'servers', 'robot_file', 'profile', 'task', 'codec')
+PARAMETERS = ('client_id', 'servers', 'robot_file', 'network_profile', 'task', 'codec')
 
 
 def generate_launch_description() -> LaunchDescription:

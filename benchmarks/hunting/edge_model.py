@@ -49,7 +49,7 @@ from lerobot_serve_interfaces.action import RunEpisode
 FPS = 10
 CLIENT = 'hunted'
 PRESENCE_LEASE_S = 2.0
-# max_age_s of the joints, max_blind_s, and a step
+# max_age_s of the joints, state_timeout_s, and a step
 BLIND_NS = int(0.35 * S) + S // 2 + S // FPS
 SERVERS = '/near', '/far'
 # the last action carries the marks: it may go anywhere in a step
@@ -72,22 +72,26 @@ MAX_STEP = (0.2, 0.1, 1e6)
 CHOICES: dict[str, tuple[object, ...]] = {
     'run_on_start': (True, False),
     'teardown': ('hold', 'safe_pose', 'initial_pose', 'stop_service'),
-    'while_paused': ('hold', 'nothing'),
-    'merge': ('replace', 'append'),
+    'while_paused': ('hold', 'no_command'),
+    'merge_mode': ('replace', 'append'),
     'rtc': (False, True),
-    'interpolation': (1, 1, 1, 2),
+    'interpolation_multiplier': (1, 1, 1, 2),
     'latch_after_trips': (0, 150, 8),
-    'ladder': ((), ('repeat_last 0.2', 'ramp 1', 'safe_pose 1', 'stop_service'), ('hold',)),
-    'delay_rule': tuple(DELAY_RULES),
+    'fallback_ladder': (
+        (),
+        ('repeat_last 0.2', 'ramp 1', 'safe_pose 1', 'stop_service'),
+        ('hold',),
+    ),
+    'skip_rule': tuple(DELAY_RULES),
     'servers': (SERVERS, SERVERS[:1]),
 }
 FIXED = {
     'request_timeout_s': 0.5,
-    'buffer_time_s': 0.5,
+    'request_threshold_s': 0.5,
     'max_action_age_s': 1.0,
     'degraded_after_s': 0.3,
     'max_offline_s': 2.0,
-    'reconnect_backoff_s': 0.1,
+    'reconnect_initial_backoff_s': 0.1,
     'reconnect_max_backoff_s': 0.5,
     'stop_service': '/stop',
 }
@@ -172,7 +176,7 @@ class EdgeModel:
                 return choices, build_parameters(EdgeParameters, {**FIXED, **choices})
 
     def _bounds(self) -> EdgeBounds:
-        parts = self.parameters.interpolation
+        parts = self.parameters.interpolation_multiplier
         return EdgeBounds(
             LOW,
             HIGH,
@@ -196,7 +200,7 @@ class EdgeModel:
         self._has_woken = lambda: False
         self.checker.restarted(self.now_ns)
         parameters, robot = self.parameters, self.robot
-        actions = ActionQueue(DELAY_RULES[parameters.delay_rule])
+        actions = ActionQueue(DELAY_RULES[parameters.skip_rule])
         self.connection = Connection(self.clock)
         self.controller = wiring.make_controller(
             parameters,
@@ -253,7 +257,7 @@ class EdgeModel:
             command=self._on_command,
             rest=lambda command: None,
             stop=self._on_stop,
-            commands_per_action=self.parameters.interpolation,
+            commands_per_action=self.parameters.interpolation_multiplier,
             clock=self.clock,
         )
 

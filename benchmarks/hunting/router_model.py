@@ -71,22 +71,22 @@ CHOICES: dict[str, tuple[object, ...]] = {
     'split_percent': (50, 100, 0, 80),
     'canary.plan': tuple(PLANS.values()),
     'hedge_factor': (0.0, 2.0),
-    'spare': ('none', 'none', 'b'),
-    'rollback_now': (False, True),
+    'failover_slots': ('none', 'none', 'b'),
+    'move_episodes_on_rollback': (False, True),
     'standby_replicas': (0, 1),
 }
 FIXED = {
     'slot_a': SLOTS['a'],
     'slot_b': SLOTS['b'],
-    'answer_timeout_s': 0.5,
-    'trial_after_s': 0.2,
-    'trial_max_s': 0.5,
-    'trials_to_return': 1,
+    'reply_timeout_s': 0.5,
+    'probe_initial_interval_s': 0.2,
+    'probe_max_interval_s': 0.5,
+    'healthy_threshold': 1,
     'canary.minimum_episodes': 2,
-    'canary.minimum_s': 0.0,
+    'canary.minimum_step_s': 0.0,
     'canary.margin': 0.3,
     'canary.block_episodes': 1,
-    'remembered_episodes': 1000,
+    'max_remembered_placements': 1000,
     'session_grace_s': 5.0,
 }
 
@@ -239,7 +239,7 @@ class RouterModel:
             placement.slot,
             self.core.slots[placement.slot].policy,
             self.now_ns,
-            is_new=not placement.cached,
+            is_new=not placement.sticky,
         )
 
     def reopen_session(self, robot: ClientSession, server: str) -> None:

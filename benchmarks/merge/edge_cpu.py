@@ -87,7 +87,7 @@ def observe(pid: int, states: list[EdgeState]) -> Case:
         },
         counts={
             'stalls': last.stalls - first.stalls,
-            'ticks_missed': last.ticks_missed - first.ticks_missed,
+            'control_steps_missed': last.control_steps_missed - first.control_steps_missed,
         },
         goals={f'under {GOAL_SHARE:.0%} of a core': share < GOAL_SHARE},
     )

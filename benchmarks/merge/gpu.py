@@ -53,7 +53,7 @@ def measure_policy(name: str, build: Builder, turns: int, folder: Path, device: 
         parameters = small_act.server_parameters(build(Path(scratch) / 'policy')) | {
             'device': device,
             'max_sessions': max(BATCHES),
-            'batch_size': max(BATCHES),
+            'max_batch_size': max(BATCHES),
         }
         with serve(parameters, folder) as served:
             return [

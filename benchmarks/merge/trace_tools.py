@@ -127,7 +127,7 @@ def request(now_ns: int, ids: RecordIds, slot: str, random: np.random.Generator)
         ids,
         status='ok',
         episode=1,
-        routing=records.routing(slot, routing_key=ids.episode_id, cached=True),
+        routing=records.routing(slot, routing_key=ids.episode_id, sticky=True),
         policy=POLICY[slot],
         seed=ids.seq,
         queue_wait_ms=0.25,

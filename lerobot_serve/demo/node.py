@@ -52,10 +52,14 @@ EDGE_STATES = constant_names(
     EdgeState, 'CONNECTING', 'STREAMING', 'DEGRADED', 'STALLED', 'RECONNECTING', 'DEAD'
 )
 CANARY_STATES = constant_names(
-    CanaryState, 'OFF', 'WAITING', 'RUNNING', 'HELD', 'PAUSED', 'PROMOTED', 'ROLLED_BACK'
+    CanaryState, 'OFF', 'WAITING', 'RUNNING', 'UNDECIDED', 'PAUSED', 'PROMOTED', 'ROLLED_BACK'
 )
-SLOT_STATES = constant_names(SlotState, 'HEALTHY', 'DRAINED', 'PROBING', 'DOWN')
-REPLICA_STATES = constant_names(ReplicaState, 'UNKNOWN', 'READY', 'SUSPECT', 'AWAY', 'STRANGER')
+SLOT_STATES = constant_names(
+    SlotState, 'HEALTHY', 'DRAINED', 'PROBING', 'UNAVAILABLE', 'BARRED', 'UNQUALIFIED'
+)
+REPLICA_STATES = constant_names(
+    ReplicaState, 'UNKNOWN', 'READY', 'UNHEALTHY', 'UNAVAILABLE', 'POLICY_MISMATCH'
+)
 
 
 class DemoMonitor(SteadyClockNode):
@@ -116,8 +120,11 @@ class DemoMonitor(SteadyClockNode):
             robot.reason, robot.policy, robot.slot = message.reason, message.policy, message.slot
             robot.server = message.server
             robot.chunks, robot.cage_trips = message.chunks_accepted, message.cage_trips
-            robot.ticks, robot.ticks_missed = message.ticks, message.ticks_missed
-            robot.drops = {drop.reason: drop.count for drop in message.drops}
+            robot.ticks, robot.control_steps_missed = (
+                message.control_steps,
+                message.control_steps_missed,
+            )
+            robot.drops = {drop.reason: drop.count for drop in message.dropped}
             robot.round_trip_ms = message.round_trip_ms
             robot.queue_s = message.queue_remaining_s
         self.board.changed.set()
@@ -127,7 +134,7 @@ class DemoMonitor(SteadyClockNode):
         with self.board.lock:
             robot.executed += 1
             # a rung of the ladder executes no action of a policy
-            if message.rung == EdgeState.RUNG_PLAY:
+            if message.rung == EdgeState.RUNG_POLICY:
                 robot.add_action(now_s, message.episode_id, message.age_s)
                 self.board.ages_ms.append(1e3 * message.age_s)
 
@@ -160,12 +167,12 @@ class DemoMonitor(SteadyClockNode):
         with board.lock:
             is_new = message.episode_id not in board.policy_of_episode
             board.policy_of_episode[message.episode_id] = message.policy
-            if is_new and not message.cached:
+            if is_new and not message.sticky:
                 board.placements.append((steady_time.now_s(), message.policy))
 
     def _on_router(self, message: RouterState) -> None:
         with self.board.lock:
-            self.board.verdict = message.verdict
+            self.board.health = message.health
             self.board.slots = {slot.slot: slot_status(slot) for slot in message.slots}
             share = next((s.share_percent for s in message.slots if s.slot == 'b'), 0)
             self.board.shares.append((steady_time.now_s(), float(share)))
@@ -177,7 +184,7 @@ class DemoMonitor(SteadyClockNode):
             CANARY_STATES.get(message.state, '?').lower(),
             message.share_percent,
             message.step,
-            message.steps,
+            message.step_count,
             message.text,
             message.candidate_policy,
             message.champion_policy,
@@ -186,7 +193,7 @@ class DemoMonitor(SteadyClockNode):
         )
         self.board.canary = seen
         if (before.state, before.share_percent) != (seen.state, seen.share_percent):
-            share = f', {seen.share_percent} %' if seen.state in ('running', 'held') else ''
+            share = f', {seen.share_percent} %' if seen.state in ('running', 'undecided') else ''
             state = seen.state.replace('_', ' ')
             mark = f'{seen.share_percent} %' if share else state
             self.board.add_event(steady_time.now_s(), f'canary {state}{share}', mark)
@@ -198,9 +205,9 @@ class DemoMonitor(SteadyClockNode):
             message.episodes,
             message.samples,
             message.divergence_mean,
-            message.trips,
+            message.cage_trips,
             message.latency_ms_p50,
-            message.lacking,
+            message.unmet_requirements,
         )
         self.board.changed.set()
 
@@ -250,10 +257,10 @@ def slot_status(slot: SlotState) -> SlotStatus:
         slot.policy,
         slot.share_percent,
         slot.episodes,
-        slot.failures,
-        slot.moved_away,
+        slot.requests_failed,
+        slot.episodes_moved_away,
         {
-            each.server: ReplicaStatus(REPLICA_STATES.get(each.state, '?'), each.answers)
+            each.server: ReplicaStatus(REPLICA_STATES.get(each.state, '?'), each.chunks)
             for each in slot.replicas
         },
     )

@@ -117,6 +117,6 @@ class PhaseContext:
         """Return the state of robots and router, for the error of a phase."""
         robots = [f'{n}: {r.state} {r.reason}'.strip() for n, r in self.board.robots.items()]
         return (
-            f'{"; ".join(robots)}; router: {self.board.verdict or "no status received"}; see '
+            f'{"; ".join(robots)}; router: {self.board.health or "no status received"}; see '
             + (f'{self.folder}/*.log')
         )

@@ -20,10 +20,10 @@ SHADOW_EPISODES = 5
 # defaults, which suit fleets
 CANARY = {
     'canary.margin': 0.4,
-    'canary.minimum_s': 0.0,
+    'canary.minimum_step_s': 0.0,
     # attempts of a simulated arm do not depend on each other
     'canary.block_episodes': 1,
-    'canary.minimum_answers': 20,
+    'canary.minimum_replies': 20,
     'canary.minimum_commands': 150,
     # one slow moment of a laptop is no slow policy
     'canary.max_latency_ratio': 0.0,
@@ -92,7 +92,7 @@ def router_spec(state: Path, traces: Path) -> ProcessSpec:
         'slot_a': ros_list(map(server_node_name, CHAMPIONS)),
         'slot_b': ros_list([server_node_name(CANDIDATE)]),
         'split_percent': 100,
-        'shadow_policy': server_node_name(SHADOW),
+        'shadow_server': server_node_name(SHADOW),
         'shadow_minimum_episodes': SHADOW_EPISODES,
         'state_folder': state,
         'trace_folder': traces,
@@ -107,13 +107,13 @@ def robot_specs(name: str, seed: int, traces: Path) -> list[ProcessSpec]:
         'servers': ros_list([ROUTER]),
         'task': 'reach the red target',
         'codec': 'raw',
-        'profile': 'wired',
+        'network_profile': 'wired',
         # with the alarm each robot would stop and wait for a person before the canary rolls back
-        'clamp_alarm_s': 0.0,
+        'clamp_alarm_window_s': 0.0,
         'trace_folder': traces,
         'trace_images': 'none',
     }
-    arm = {'seed': seed, 'attempt_s': ATTEMPT_S, 'outcome_topic': f'{ROUTER}/outcome'}
+    arm = {'seed': seed, 'attempt_timeout_s': ATTEMPT_S, 'outcome_topic': f'{ROUTER}/outcome'}
     return [
         ProcessSpec(f'{name}_edge', 'edge_controller', f'/{name}', edge),
         ProcessSpec(f'{name}_arm', 'sim_robot', f'/{name}', arm),

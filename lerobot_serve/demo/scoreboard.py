@@ -52,7 +52,7 @@ class RobotStatus:
     chunks: int = 0
     cage_trips: int = 0
     ticks: int = 0
-    ticks_missed: int = 0
+    control_steps_missed: int = 0
     drops: dict[str, int] = field(default_factory=dict)
     round_trip_ms: float = 0.0
     queue_s: float = 0.0
@@ -136,7 +136,7 @@ class SlotStatus:
     share_percent: int = 0
     episodes: int = 0
     failures: int = 0
-    moved_away: int = 0
+    episodes_moved_away: int = 0
     replicas: dict[str, ReplicaStatus] = field(default_factory=dict)
 
 
@@ -149,7 +149,7 @@ class Scoreboard:
         self.robots = {name: RobotStatus() for name in robots}
         self.canary, self.shadow = CanaryStatus(), ShadowStatus()
         self.slots: dict[str, SlotStatus] = {}
-        self.verdict = ''
+        self.health = ''
         self.ended_episodes: list[EndedEpisode] = []
         self.events: list[DemoEvent] = []
         # episode -> policy that it was placed with

@@ -24,7 +24,9 @@ EVENTS_SHOWN, PICTURE_COLUMNS = 8, 110
 FONTS = re.compile(r'@font-face \{.*?\}\s*', re.DOTALL)
 COLOURS = {'STREAMING': 'green', 'HEALTHY': 'green', 'READY': 'green', 'promoted': 'green'}
 COLOURS |= dict.fromkeys(('DEGRADED', 'RECONNECTING', 'SUSPECT', 'DRAINED', 'PROBING'), 'yellow')
-COLOURS |= dict.fromkeys(('STALLED', 'DEAD', 'DOWN', 'AWAY', 'STRANGER', 'rolled back'), 'red')
+COLOURS |= dict.fromkeys(
+    ('STALLED', 'DEAD', 'DOWN', 'AWAY', 'POLICY_MISMATCH', 'rolled back'), 'red'
+)
 
 
 class Screen:

@@ -44,7 +44,7 @@ def summarize_run(
                 'stalls': robot.stalls,
                 'cage_trips': robot.cage_trips,
                 'ticks': robot.ticks,
-                'ticks_missed': robot.ticks_missed,
+                'control_steps_missed': robot.control_steps_missed,
                 'oldest_action_s': round(robot.max_action_age_s, 3),
             }
             for name, robot in board.robots.items()

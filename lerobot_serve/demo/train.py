@@ -194,7 +194,7 @@ def policy_request(scene: ReachScene) -> PolicyRequest:
 def success_outcomes(policy: Policy, seed: int, attempts: int = ATTEMPTS) -> list[AttemptResult]:
     """Return how the attempts of several robots end; a chunk lasts EXECUTED_ROWS rows."""
     scenes = [
-        ReachScene(Arm(), np.random.default_rng((seed, robot)), attempt_s=ATTEMPT_S)
+        ReachScene(Arm(), np.random.default_rng((seed, robot)), attempt_timeout_s=ATTEMPT_S)
         for robot in range(ROBOTS)
     ]
     outcomes: list[list[AttemptResult]] = [[] for _ in scenes]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 DEFAULT_PROFILE = 'wifi'
-# share of buffer_time_s after which a missing chunk is an alarm
+# share of request_threshold_s after which a missing chunk is an alarm
 DEGRADED_SHARE = 0.7
 
 
@@ -29,7 +29,7 @@ class ProfileRow:
 
 PROFILE_ROWS = (
     ProfileRow(
-        'buffer_time_s', 0.3, 0.5, 1.0,
+        'request_threshold_s', 0.3, 0.5, 1.0,
         'the queue must outlast a round trip with its gaps: 0.2, 0.3 and 0.6 s',
     ),
     ProfileRow(
@@ -38,7 +38,7 @@ PROFILE_ROWS = (
     ),
     ProfileRow(
         'degraded_after_s', 0.2, 0.35, 0.7,
-        'above the usual gap of the network, to avoid false alarms; below buffer_time_s, to '
+        'above the usual gap of the network, to avoid false alarms; below request_threshold_s, to '
         'precede the stall',
     ),
     ProfileRow(
@@ -56,7 +56,7 @@ PROFILE_ROWS = (
         'a server restarts in half a minute; a radio or a provider may need longer to come back',
     ),
     ProfileRow(
-        'reconnect_backoff_s', 0.2, 0.5, 1.0,
+        'reconnect_initial_backoff_s', 0.2, 0.5, 1.0,
         'a retry is cheap on a wire; over a WAN each attempt takes longer',
     ),
     ProfileRow(
@@ -73,14 +73,14 @@ PROFILES: dict[str, dict[str, float]] = {
 
 def with_profile(values: dict[str, Any]) -> dict[str, Any]:
     """
-    Return `values` merged over the defaults of the profile they name. A shorter buffer_time_s also
-    shortens degraded_after_s.
+    Return `values` merged over the defaults of the profile they name. A shorter
+    request_threshold_s also shortens degraded_after_s.
 
     An unknown profile sets nothing: the parameter check rejects it.
     """
-    name = values.get('profile', DEFAULT_PROFILE)
+    name = values.get('network_profile', DEFAULT_PROFILE)
     below = dict(PROFILES.get(name, {})) if isinstance(name, str) else {}
-    buffer_s = values.get('buffer_time_s')
+    buffer_s = values.get('request_threshold_s')
     if below and isinstance(buffer_s, int | float):
         # an alarm after the stall would be none
         reachable_s = round(DEGRADED_SHARE * buffer_s, 3)

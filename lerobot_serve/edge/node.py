@@ -84,7 +84,7 @@ class EdgeController(SteadyClockNode):
             tell=self.get_logger().warning,
         )
         self._listener = recorder or EdgeListener()
-        self._actions = ActionQueue(DELAY_RULES[parameters.delay_rule])
+        self._actions = ActionQueue(DELAY_RULES[parameters.skip_rule])
         logger = self.get_logger()
         self._log = ChangeLog(
             # rclpy requires one severity per call site
@@ -157,8 +157,8 @@ class EdgeController(SteadyClockNode):
         }
         self._watched = InputMonitor(
             self.robot,
-            FrozenCameraDetector(parameters.frozen_after_s),
-            stop_on_frozen=parameters.frozen_camera == 'stop',
+            FrozenCameraDetector(parameters.camera_frozen_after_s),
+            stop_on_frozen=parameters.on_frozen_camera == 'stop_observations',
             stamp_ns=ros_inputs.stamp_ns,
             now_ns=lambda: self.get_clock().now().nanoseconds,
             mono_ns=time.monotonic_ns,
@@ -205,7 +205,7 @@ class EdgeController(SteadyClockNode):
             command=self._command,
             rest=self._send,
             stop=self._call_stop,
-            commands_per_action=parameters.interpolation,
+            commands_per_action=parameters.interpolation_multiplier,
             clock=time.monotonic_ns,
         )
 
@@ -366,7 +366,7 @@ class EdgeController(SteadyClockNode):
         told = reports.executed_action(
             executed,
             stamp=self.get_clock().now().to_msg(),
-            tick=tick,
+            control_step=tick,
             client_id=self.client_id,
         )
         self._executed_publisher.publish(told)

@@ -27,7 +27,7 @@ class EdgeParameters:
     client_id: str = parameter(
         '', 'name of this robot, unique in the fleet; empty: the namespace of the node'
     )
-    profile: str = parameter(
+    network_profile: str = parameter(
         DEFAULT_PROFILE,
         'network profile: defaults for its parameters that are not set explicitly',
         choices=tuple(PROFILES),
@@ -45,7 +45,9 @@ class EdgeParameters:
         True,
         'start an episode at start-up; false: wait for the action RunEpisode or for ~/reset',
     )
-    policy: str = parameter('', 'required policy, by fingerprint or id; empty: any policy')
+    required_policy: str = parameter(
+        '', 'required policy, by fingerprint or id; empty: any policy'
+    )
 
     # requests
     tags: tuple[str, ...] = parameter(
@@ -63,7 +65,7 @@ class EdgeParameters:
     image_threads: int = parameter(
         2, 'threads that encode the images of a request in parallel', low=1, high=32
     )
-    buffer_time_s: float = parameter(
+    request_threshold_s: float = parameter(
         0.5,
         'request the next chunk when the queue holds this much or less',
         unit='s',
@@ -83,18 +85,19 @@ class EdgeParameters:
     )
 
     # the queue
-    merge: str = parameter(
+    merge_mode: str = parameter(
         'append',
         'how a chunk that does not continue the queue is merged: append to the queue, or replace '
         'it, which jumps from one plan to another; with rtc a chunk continues the queue and '
         'replaces it',
         choices=('append', 'replace'),
     )
-    delay_rule: str = parameter(
-        'lived',
-        'rows skipped in a chunk that replaces the queue: lived skips the elapsed rows, at most '
-        'those the robot executed, clamped skips the elapsed rows, raw slices as LeRobot 0.4 does',
-        choices=('lived', 'clamped', 'raw'),
+    skip_rule: str = parameter(
+        'moving_time',
+        'rows skipped in a chunk that replaces the queue: moving_time skips the elapsed rows, at '
+        'most those the robot executed, elapsed_time skips the elapsed rows, lerobot slices as '
+        'LeRobot 0.4 does',
+        choices=('moving_time', 'elapsed_time', 'lerobot'),
     )
     rtc: bool = parameter(
         False,
@@ -107,7 +110,7 @@ class EdgeParameters:
         low=0,
         high=10_000,
     )
-    interpolation: int = parameter(
+    interpolation_multiplier: int = parameter(
         1,
         'commands per action: the command rate as a multiple of the policy rate',
         low=1,
@@ -125,13 +128,13 @@ class EdgeParameters:
     degraded_after_s: float = parameter(
         0.35,
         'the connection is DEGRADED when a due chunk is missing for this long, or a request '
-        'failed, while the queue holds actions; below buffer_time_s',
+        'failed, while the queue holds actions; below request_threshold_s',
         unit='s',
         low=0.05,
         high=60.0,
         live=True,
     )
-    reconnect_backoff_s: float = parameter(
+    reconnect_initial_backoff_s: float = parameter(
         0.5,
         'longest wait before the next attempt after all servers failed; doubled each time',
         unit='s',
@@ -151,7 +154,7 @@ class EdgeParameters:
         live=True,
     )
 
-    frozen_after_s: float = parameter(
+    camera_frozen_after_s: float = parameter(
         2.0,
         'a camera is frozen when its frame stays identical for this long while the robot moves; '
         '0: never',
@@ -159,22 +162,22 @@ class EdgeParameters:
         low=0.0,
         high=60.0,
     )
-    frozen_camera: str = parameter(
+    on_frozen_camera: str = parameter(
         'warn',
         'action on a frozen camera: log a warning, or stop sending observations until the image '
         'changes',
-        choices=('warn', 'stop'),
+        choices=('warn', 'stop_observations'),
     )
 
     # safety
-    ladder: tuple[str, ...] = parameter(
+    fallback_ladder: tuple[str, ...] = parameter(
         (),
         'fallback rungs without fresh actions, each with its duration in seconds except the last: '
         'ramp, hold, repeat_last, zero, safe_pose, initial_pose, stop_service; empty: ramp 0.5 '
         '(or as long as the robot needs to stop), then hold, or zero for a robot with velocities '
         'only',
     )
-    resume_s: float = parameter(
+    resume_threshold_s: float = parameter(
         0.1,
         'after a fallback, execution resumes when the queue holds this much, or is not empty for '
         'this long',
@@ -194,14 +197,14 @@ class EdgeParameters:
         low=0.0,
         high=10.0,
     )
-    max_blind_s: float = parameter(
+    state_timeout_s: float = parameter(
         0.5,
         'hold after the state has been missing or older than max_age_s for this long',
         unit='s',
         low=0.0,
         high=10.0,
     )
-    clamp_alarm_s: float = parameter(
+    clamp_alarm_window_s: float = parameter(
         1.0,
         'window of the clamp alarm: an error is logged when half of its joint-steps or more were '
         'clamped; the safety cage latches when as many targets were outside the position limits; '
@@ -225,7 +228,7 @@ class EdgeParameters:
         'hold',
         'while paused: slow down to rest and hold, or command nothing, so that another controller '
         'can take over',
-        choices=('hold', 'nothing'),
+        choices=('hold', 'no_command'),
     )
     status_period_s: float = parameter(0.2, 'period of ~/state', unit='s', low=0.02, high=10.0)
 
@@ -235,8 +238,8 @@ class EdgeParameters:
     trace_folder: str = trace_settings.trace_folder(
         'each command, the result of each request, and what was dropped'
     )
-    trace_limit_mb: int = trace_settings.trace_file_limit_mb()
-    trace_files: int = trace_settings.trace_max_files()
+    trace_file_limit_mb: int = trace_settings.trace_file_limit_mb()
+    trace_max_files: int = trace_settings.trace_max_files()
     trace_images: str = trace_settings.trace_images()
     trace_instructions: str = trace_settings.trace_instructions()
 
@@ -255,7 +258,7 @@ class EdgeParameters:
         _check_servers(self.servers)
         _check_times(self)
         _check_chunks(self)
-        check_stop(self.stop_service, self.ladder, self.teardown)
+        check_stop(self.stop_service, self.fallback_ladder, self.teardown)
 
 
 def read_tags(texts: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
@@ -286,25 +289,25 @@ def _check_servers(servers: tuple[str, ...]) -> None:
 
 
 def _check_times(given: EdgeParameters) -> None:
-    if given.buffer_time_s >= given.max_action_age_s:
+    if given.request_threshold_s >= given.max_action_age_s:
         raise ParameterError(
-            f'buffer_time_s must be below max_action_age_s ({given.max_action_age_s:g}), got '
-            f'{given.buffer_time_s:g}: chunks would be stale before they are executed'
+            f'request_threshold_s must be below max_action_age_s ({given.max_action_age_s:g}), '
+            f'got {given.request_threshold_s:g}: chunks would be stale before they are executed'
         )
-    if given.degraded_after_s >= given.buffer_time_s:
+    if given.degraded_after_s >= given.request_threshold_s:
         raise ParameterError(
-            f'degraded_after_s must be below buffer_time_s ({given.buffer_time_s:g}), got '
-            f'{given.degraded_after_s:g}: the queue would be empty before the alarm'
+            f'degraded_after_s must be below request_threshold_s ({given.request_threshold_s:g}), '
+            f'got {given.degraded_after_s:g}: the queue would be empty before the alarm'
         )
-    if given.resume_s >= given.max_action_age_s:
+    if given.resume_threshold_s >= given.max_action_age_s:
         raise ParameterError(
-            f'resume_s must be below max_action_age_s ({given.max_action_age_s:g}), got '
-            f'{given.resume_s:g}: actions would be stale before execution resumes'
+            f'resume_threshold_s must be below max_action_age_s ({given.max_action_age_s:g}), got '
+            f'{given.resume_threshold_s:g}: actions would be stale before execution resumes'
         )
-    if given.reconnect_backoff_s > given.reconnect_max_backoff_s:
+    if given.reconnect_initial_backoff_s > given.reconnect_max_backoff_s:
         raise ParameterError(
-            'reconnect_backoff_s must be at most reconnect_max_backoff_s '
-            f'({given.reconnect_max_backoff_s:g}), got {given.reconnect_backoff_s:g}'
+            'reconnect_initial_backoff_s must be at most reconnect_max_backoff_s '
+            f'({given.reconnect_max_backoff_s:g}), got {given.reconnect_initial_backoff_s:g}'
         )
     if given.reconnect_max_backoff_s >= given.max_offline_s:
         raise ParameterError(
@@ -315,9 +318,9 @@ def _check_times(given: EdgeParameters) -> None:
 
 
 def _check_chunks(given: EdgeParameters) -> None:
-    if given.merge == 'append' and not given.rtc and given.delay_rule != 'lived':
+    if given.merge_mode == 'append' and not given.rtc and given.skip_rule != 'moving_time':
         raise ParameterError(
-            f"delay_rule {given.delay_rule!r} has no effect with merge 'append' and without rtc, "
+            f"skip_rule {given.skip_rule!r} has no effect with merge 'append' and without rtc, "
             "where no row is skipped; remove it, set rtc, or set merge 'replace'"
         )
     if given.execution_horizon and not given.rtc:

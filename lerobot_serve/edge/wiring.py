@@ -57,12 +57,12 @@ def request_settings(parameters: EdgeParameters, robot: RobotDescription) -> Req
     """Return the request timing and merge settings."""
     return RequestSettings(
         1 / robot.fps,
-        parameters.buffer_time_s,
+        parameters.request_threshold_s,
         parameters.request_timeout_s,
         parameters.degraded_after_s,
         parameters.max_offline_s,
         parameters.max_action_age_s,
-        parameters.merge == 'append',
+        parameters.merge_mode == 'append',
         parameters.rtc,
         parameters.execution_horizon,
         parameters.max_consecutive_timeouts,
@@ -71,7 +71,7 @@ def request_settings(parameters: EdgeParameters, robot: RobotDescription) -> Req
 
 def command_period_s(parameters: EdgeParameters, robot: RobotDescription) -> float:
     """Return the time between two commands [s]."""
-    return 1 / (robot.fps * parameters.interpolation)
+    return 1 / (robot.fps * parameters.interpolation_multiplier)
 
 
 def make_controller(
@@ -87,7 +87,7 @@ def make_controller(
         actions,
         _ladder(parameters, robot, step_s),
         cage,
-        Interpolator(parameters.interpolation),
+        Interpolator(parameters.interpolation_multiplier),
         ExecutedActionLog(len(robot.actions)),
         StartPosition(
             cage.limits, samples=START_SAMPLES, tolerance_share=parameters.start_tolerance
@@ -95,26 +95,26 @@ def make_controller(
         StepTiming(
             int(1e9 * step_s),
             int(1e9 * parameters.max_action_age_s),
-            int(1e9 * parameters.max_blind_s),
+            int(1e9 * parameters.state_timeout_s),
         ),
         dry=dry,
-        releases=parameters.while_paused == 'nothing',
+        releases=parameters.while_paused == 'no_command',
         alarm=ClampAlarm(
             robot.actions,
-            window_steps=round(parameters.clamp_alarm_s / step_s),
-            window_s=parameters.clamp_alarm_s,
+            window_steps=round(parameters.clamp_alarm_window_s / step_s),
+            window_s=parameters.clamp_alarm_window_s,
         ),
     )
 
 
 def _ladder(parameters: EdgeParameters, robot: RobotDescription, step_s: float) -> Ladder:
-    rungs = parse_ladder(parameters.ladder, robot, step_s=step_s)
+    rungs = parse_ladder(parameters.fallback_ladder, robot, step_s=step_s)
     stop_s = ramp_s(rungs, robot, step_s)
     return Ladder(
         rungs,
         robot,
         step_s=step_s,
-        resume_rows=max(1, round(parameters.resume_s * robot.fps)),
+        resume_rows=max(1, round(parameters.resume_threshold_s * robot.fps)),
         teardown=teardown_rungs(parameters.teardown, robot, stop_s, step_s=step_s),
         has_stop_service=bool(parameters.stop_service),
     )
@@ -128,7 +128,7 @@ def _cage(parameters: EdgeParameters, robot: RobotDescription, step_s: float) ->
             robot.own_state_names,
             step_s=step_s,
             # one action is several commands
-            latch_after_trips=parameters.latch_after_trips * parameters.interpolation,
+            latch_after_trips=parameters.latch_after_trips * parameters.interpolation_multiplier,
         )
     except ValueError as error:
         raise ParameterError(f'robot_file: {error}') from error
@@ -164,7 +164,7 @@ def make_requester(
     exchange.name_episode(EpisodeRequest(parameters.task))
     servers = ServerSelection(
         parameters.servers,
-        first_backoff_s=parameters.reconnect_backoff_s,
+        first_backoff_s=parameters.reconnect_initial_backoff_s,
         max_backoff_s=parameters.reconnect_max_backoff_s,
         random=random.random,
     )
@@ -184,11 +184,11 @@ def chunk_rate_warnings(
     parameters: EdgeParameters, robot: RobotDescription, chunk_size: int
 ) -> list[str]:
     """Return warnings about the chunk length of a server at this robot's rate."""
-    if chunk_size > parameters.buffer_time_s * robot.fps:
+    if chunk_size > parameters.request_threshold_s * robot.fps:
         return []
     return [
-        f'a chunk lasts {chunk_size / robot.fps:.2f} s and buffer_time_s is '
-        f'{parameters.buffer_time_s:g}: requests will follow each other without a pause'
+        f'a chunk lasts {chunk_size / robot.fps:.2f} s and request_threshold_s is '
+        f'{parameters.request_threshold_s:g}: requests will follow each other without a pause'
     ]
 
 
@@ -234,13 +234,13 @@ def make_session_request(
         tuple(CameraSpec(name) for name in robot.camera_names),
         robot.fps,
         robot_type=robot.name,
-        policy=parameters.policy,
+        policy=parameters.required_policy,
         task=task,
         wants_rtc=parameters.rtc,
         rtc_execution_horizon=parameters.execution_horizon,
         codec=Codec[parameters.codec.upper()],
         # later the request has timed out, or its first action is stale
-        answer_within_s=min(parameters.request_timeout_s, parameters.max_action_age_s),
+        reply_deadline_s=min(parameters.request_timeout_s, parameters.max_action_age_s),
         tags=read_tags(parameters.tags),
         extensions=limits_extension(parameters, robot),
     )

@@ -70,7 +70,7 @@ class RouterCore:
         Raises StoreRefused when another router has the folder, or its store is none of ours.
         """
         self.drops, self._clock = drops, clock
-        store = Store(folder, parameters.remembered_episodes, now())
+        store = Store(folder, parameters.max_remembered_placements, now())
         if store.damage:
             warn(f'state store damaged: {store.damage.text}')
         self.writer = StoreWriter(store, warn, inform)
@@ -98,10 +98,10 @@ class RouterCore:
         set_split: Callable[[int], None],
     ) -> None:
         parameters, content, clock = self.parameters, self.writer.content, self._clock
-        self.intent.leave_within_ns = to_ns(parameters.leave_within_s)
+        self.intent.leave_within_ns = to_ns(parameters.episode_drain_timeout_s)
         self.slots = make_slots(parameters, self.intent.bars)
         self.parameter_origins += self.intent.restore(self.slots)
-        capacity = parameters.remembered_episodes
+        capacity = parameters.max_remembered_placements
         self.sticky = PlacementTable(capacity, content.placements, self.writer)
         self.stats = SlotStats(
             tuple(self.slots), capacity, verdict_within_ns=parameters.verdict_within_ns
@@ -127,7 +127,7 @@ class RouterCore:
             self.stats,
             self.drops,
             standby=parameters.standby_replicas,
-            open_timeout_s=parameters.open_timeout_s,
+            open_session_timeout_s=parameters.open_session_timeout_s,
             clock=clock,
             warn=warn,
         )
@@ -148,13 +148,13 @@ class RouterCore:
         return {replica.name: replica for slot in self.slots.values() for replica in slot}
 
     @property
-    def verdict(self) -> str:
+    def health(self) -> str:
         return overall_health(self.slots)
 
     def change(self, parameters: RouterParameters) -> None:
         """Bring in what may change live; running episodes stay where they are. Executor."""
         before, self.parameters = self.parameters, parameters
-        self.intent.leave_within_ns = to_ns(parameters.leave_within_s)
+        self.intent.leave_within_ns = to_ns(parameters.episode_drain_timeout_s)
         with self.dispatcher.lock:
             self.dispatcher.forwarder.rules = dispatch_rules(parameters)
         self.stats.verdict_within_ns = parameters.verdict_within_ns
@@ -266,11 +266,14 @@ def make_slots(
     of_slot, of_replica = (
         HealthRules(
             failures_to_unhealthy,
-            parameters.trials_to_return,
-            to_ns(parameters.trial_after_s),
-            to_ns(parameters.trial_max_s),
+            parameters.healthy_threshold,
+            to_ns(parameters.probe_initial_interval_s),
+            to_ns(parameters.probe_max_interval_s),
         )
-        for failures_to_unhealthy in (parameters.failures_to_drain, parameters.replica_failures)
+        for failures_to_unhealthy in (
+            parameters.slot_unhealthy_threshold,
+            parameters.replica_unhealthy_threshold,
+        )
     )
     return {
         name: Slot(name, servers, of_slot, of_replica, bars)
@@ -281,15 +284,15 @@ def make_slots(
 def dispatch_rules(parameters: RouterParameters) -> DispatchRules:
     return DispatchRules(
         parameters.split_percent,
-        to_ns(parameters.answer_timeout_s),
+        to_ns(parameters.reply_timeout_s),
         parameters.hedge_factor,
-        parameters.hedge_percent,
+        parameters.hedge_budget_percent,
         parameters.spare_slots,
     )
 
 
 def shadow_rules(parameters: RouterParameters) -> ShadowRules:
-    return ShadowRules(parameters.shadow_percent, parameters.shadow_spread_percent)
+    return ShadowRules(parameters.shadow_sample_percent, parameters.shadow_spread_percent)
 
 
 def to_ns(seconds: float) -> int:

@@ -191,20 +191,20 @@ class PolicyRouter(LifecycleNode):
         self, parameters: RouterParameters, replicas: ReplicaClients, stop: threading.Event
     ) -> ShadowClients | None:
         """Return the clients of the policy in shadow, None where there is none."""
-        if not parameters.shadow_policy:
+        if not parameters.shadow_server:
             return None
         return ShadowClients(
             self,
-            parameters.shadow_policy,
+            parameters.shadow_server,
             replicas.clients,
             lifespan_s=parameters.observation_lifespan_s,
             stop=stop,
         )
 
     def activate(self) -> None:
-        """Accept sessions, once every replica has sent a status or settle_s has passed."""
+        """Accept sessions, once every replica has sent a status or the timeout has passed."""
         routing, parameters = self.routing, self._settings.current
-        deadline = time.monotonic() + parameters.settle_s
+        deadline = time.monotonic() + parameters.discovery_timeout_s
         while not routing.core.has_all_reports() and time.monotonic() < deadline:
             if self._runtime.stop_requested.wait(0.01):
                 break

@@ -30,10 +30,10 @@ class RouterParameters(RoutingParameters):
         high=1_000_000,
         live=True,
     )
-    canary_minimum_s: float = parameter(
+    canary_minimum_step_s: float = parameter(
         60.0,
         'time that each step takes at least',
-        name='canary.minimum_s',
+        name='canary.minimum_step_s',
         unit='s',
         low=0.0,
         high=1e7,
@@ -72,10 +72,10 @@ class RouterParameters(RoutingParameters):
         high=1000,
         live=True,
     )
-    canary_verdict_within_hours: float = parameter(
+    canary_outcome_timeout_hours: float = parameter(
         24.0,
         'how long after its end the outcome of an episode may be reported',
-        name='canary.verdict_within_hours',
+        name='canary.outcome_timeout_hours',
         unit='h',
         low=0.001,
         high=720.0,
@@ -126,10 +126,10 @@ class RouterParameters(RoutingParameters):
         high=1e6,
         live=True,
     )
-    canary_minimum_answers: int = parameter(
+    canary_minimum_replies: int = parameter(
         100,
         'replies of each slot that a step needs before failures and latency are evaluated',
-        name='canary.minimum_answers',
+        name='canary.minimum_replies',
         low=20,
         high=1_000_000,
         live=True,
@@ -150,7 +150,7 @@ class RouterParameters(RoutingParameters):
         return parse_plan(
             self.canary_plan,
             minimum_episodes=self.canary_minimum_episodes,
-            minimum_s=self.canary_minimum_s,
+            minimum_s=self.canary_minimum_step_s,
             name='canary.plan',
         )
 
@@ -166,7 +166,7 @@ class RouterParameters(RoutingParameters):
 
     @property
     def verdict_within_ns(self) -> int:
-        return int(self.canary_verdict_within_hours * HOUR_NS)
+        return int(self.canary_outcome_timeout_hours * HOUR_NS)
 
     @property
     def limits(self) -> GuardLimits:
@@ -177,7 +177,7 @@ class RouterParameters(RoutingParameters):
             self.canary_max_trip_percent,
             self.canary_max_fallback_percent,
             self.canary_max_divergence,
-            self.canary_minimum_answers,
+            self.canary_minimum_replies,
             self.canary_minimum_commands,
         )
 

@@ -46,20 +46,20 @@ class RoutingParameters:
         high=100,
         live=True,
     )
-    spare: str = parameter(
+    failover_slots: str = parameter(
         'none',
         'slots that may take over episodes of the other slot even with share 0 or a policy on '
         'trial; a barred policy never does',
         choices=('none', 'a', 'b', 'both'),
         live=True,
     )
-    rollback_now: bool = parameter(
+    move_episodes_on_rollback: bool = parameter(
         False,
         'running episodes leave a rolled-back policy with their next request; false lets them '
-        'finish, within leave_within_s at the latest',
+        'finish, within episode_drain_timeout_s at the latest',
         live=True,
     )
-    leave_within_s: float = parameter(
+    episode_drain_timeout_s: float = parameter(
         60.0,
         'time limit for running episodes to leave a drained slot or a rolled-back policy; an '
         'eligible slot takes them over with POLICY_CHANGED',
@@ -68,7 +68,7 @@ class RoutingParameters:
         high=1e6,
         live=True,
     )
-    remembered_episodes: int = parameter(
+    max_remembered_placements: int = parameter(
         10000,
         'episodes whose placement is kept, also across a restart',
         low=1000,
@@ -81,7 +81,7 @@ class RoutingParameters:
         'ROS_HOME (~/.ros)',
         on_configure=True,
     )
-    open_timeout_s: float = parameter(
+    open_session_timeout_s: float = parameter(
         3.0,
         'time limit of a replica for opening a session',
         unit='s',
@@ -89,7 +89,7 @@ class RoutingParameters:
         high=60.0,
         on_configure=True,
     )
-    settle_s: float = parameter(
+    discovery_timeout_s: float = parameter(
         2.0,
         'longest wait of activation for the status of every replica',
         unit='s',
@@ -105,7 +105,7 @@ class RoutingParameters:
         high=60.0,
         on_configure=True,
     )
-    answer_timeout_s: float = parameter(
+    reply_timeout_s: float = parameter(
         1.0,
         'a later reply counts as a failure, and the request fails over to another replica or '
         'slot; set it below request_timeout_s of the edge controllers',
@@ -128,7 +128,7 @@ class RoutingParameters:
         high=100.0,
         live=True,
     )
-    hedge_percent: float = parameter(
+    hedge_budget_percent: float = parameter(
         10.0,
         'budget: largest share of requests that are hedged; 0 disables',
         unit='%',
@@ -136,28 +136,28 @@ class RoutingParameters:
         high=100.0,
         live=True,
     )
-    failures_to_drain: int = parameter(
+    slot_unhealthy_threshold: int = parameter(
         5,
         'failures in a row that make a slot unhealthy: it gets no new episodes',
         low=1,
         high=1000,
         on_configure=True,
     )
-    replica_failures: int = parameter(
+    replica_unhealthy_threshold: int = parameter(
         2,
         'failures in a row that make one of several replicas unhealthy: it gets no requests',
         low=1,
         high=1000,
         on_configure=True,
     )
-    trials_to_return: int = parameter(
+    healthy_threshold: int = parameter(
         3,
         'successes in a row that make a slot or replica healthy again',
         low=1,
         high=1000,
         on_configure=True,
     )
-    trial_after_s: float = parameter(
+    probe_initial_interval_s: float = parameter(
         2.0,
         'time to the first probe of an unhealthy slot or replica; doubles with each failed probe',
         unit='s',
@@ -165,7 +165,7 @@ class RoutingParameters:
         high=3600.0,
         on_configure=True,
     )
-    trial_max_s: float = parameter(
+    probe_max_interval_s: float = parameter(
         60.0,
         'longest time between two probes',
         unit='s',
@@ -190,12 +190,12 @@ class RoutingParameters:
         high=86400.0,
         on_configure=True,
     )
-    shadow_policy: str = parameter(
+    shadow_server: str = parameter(
         '',
         'policy server that receives copies of live requests and drives no robot; empty for none',
         on_configure=True,
     )
-    shadow_percent: float = parameter(
+    shadow_sample_percent: float = parameter(
         100.0,
         'share of the requests that are copied to the shadow',
         unit='%',
@@ -233,20 +233,22 @@ class RoutingParameters:
     trace_folder: str = trace_settings.trace_folder(
         'where every request went and its result', on_configure=True
     )
-    trace_limit_mb: int = trace_settings.trace_file_limit_mb(on_configure=True)
-    trace_files: int = trace_settings.trace_max_files(on_configure=True)
+    trace_file_limit_mb: int = trace_settings.trace_file_limit_mb(on_configure=True)
+    trace_max_files: int = trace_settings.trace_max_files(on_configure=True)
 
     @property
     def spare_slots(self) -> frozenset[str]:
         """The slots that take over."""
-        return frozenset({'a', 'b'} if self.spare == 'both' else {self.spare} - {'none'})
+        return frozenset(
+            {'a', 'b'} if self.failover_slots == 'both' else {self.failover_slots} - {'none'}
+        )
 
     def within(self, namespace: str) -> Self:
         """Return them with the full names of all servers. Raises ParameterError."""
         slots = ('slot_a', 'slot_b', 'slot_prod')
         full = {n: tuple(full_name(namespace, s) for s in getattr(self, n)) for n in slots}
-        shadow = full_name(namespace, self.shadow_policy) if self.shadow_policy else ''
-        named = replace(self, **full, shadow_policy=shadow)
+        shadow = full_name(namespace, self.shadow_server) if self.shadow_server else ''
+        named = replace(self, **full, shadow_server=shadow)
         named.check()
         return named
 
@@ -274,15 +276,15 @@ class RoutingParameters:
                         'policy server once'
                     )
                 named[server] = f'slot_{slot}'
-        if self.shadow_policy:
-            check_server('shadow_policy', self.shadow_policy)
-            if self.shadow_policy in named:
+        if self.shadow_server:
+            check_server('shadow_server', self.shadow_server)
+            if self.shadow_server in named:
                 raise ParameterError(
-                    f'shadow_policy {self.shadow_policy} is also listed in '
-                    f'{named[self.shadow_policy]}; a shadow needs a policy server of its own'
+                    f'shadow_server {self.shadow_server} is also listed in '
+                    f'{named[self.shadow_server]}; a shadow needs a policy server of its own'
                 )
-        if self.trial_max_s < self.trial_after_s:
+        if self.probe_max_interval_s < self.probe_initial_interval_s:
             raise ParameterError(
-                f'trial_max_s must be at least trial_after_s ({self.trial_after_s:g}), '
-                f'got {self.trial_max_s:g}'
+                'probe_max_interval_s must be at least probe_initial_interval_s '
+                f'({self.probe_initial_interval_s:g}), got {self.probe_max_interval_s:g}'
             )

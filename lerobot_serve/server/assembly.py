@@ -132,7 +132,7 @@ def load_options(parameters: ServerParameters, path: str) -> LoadOptions:
         parameters.allow_missing_statistics,
         parameters.cpu_threads,
         parameters.memory_margin_mb << 20,
-        parameters.recurrent_states,
+        parameters.max_recurrent_states,
         parameters.dtype,
         parameters.trusted_packages,
     )
@@ -143,16 +143,18 @@ def session_rules(parameters: ServerParameters) -> SessionRules:
         parameters.max_sessions,
         parameters.default_task,
         parameters.pin_task,
-        parameters.strict_fps,
+        parameters.require_trained_fps,
         int(parameters.session_grace_s * 1e9),
         int(parameters.session_idle_s * 1e9),
-        parameters.sessions_per_process,
-        parameters.one_shots_waiting,
+        parameters.max_sessions_per_process,
+        parameters.max_waiting_goals,
     )
 
 
 def admission_settings(parameters: ServerParameters) -> AdmissionSettings:
-    return AdmissionSettings(parameters.admission == 'auto', parameters.network_ms / 1e3)
+    return AdmissionSettings(
+        parameters.admission == 'auto', parameters.network_round_trip_ms / 1e3
+    )
 
 
 def make_core(
@@ -179,8 +181,8 @@ def apply_live_parameters(core: ServerCore, parameters: ServerParameters) -> Non
     """Apply the parameters that may change live; open sessions stay open."""
     scheduler = schedulers.make_scheduler(
         parameters.scheduler,
-        size=parameters.batch_size,
-        window_ns=int(parameters.batch_wait_ms * 1e6),
+        size=parameters.max_batch_size,
+        window_ns=int(parameters.max_batch_delay_ms * 1e6),
         batch_limit=core.description.batch_limit,
     )
     core.apply_settings(session_rules(parameters), admission_settings(parameters), scheduler)

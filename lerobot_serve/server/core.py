@@ -141,7 +141,7 @@ class ServerCore:
         if not self._request_queue.put_one_shot(queued, limit):
             self._statistics.record_drop('one_shots_full')
             text = (
-                f'{limit} predict_chunk calls are waiting, the limit (one_shots_waiting); call '
+                f'{limit} predict_chunk calls are waiting, the limit (max_waiting_goals); call '
                 'again later, or open a session'
             )
             return self._error_chunk(raw, Status.TOO_LATE, text)

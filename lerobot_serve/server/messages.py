@@ -62,7 +62,7 @@ def server_status_message(
         requests=statistics.requests,
         chunks=statistics.chunks,
         superseded=statistics.superseded,
-        drops=[
+        dropped=[
             DropCount(reason=reason, count=count)
             for reason, count in sorted(statistics.drop_counts().items())
         ],

@@ -173,7 +173,7 @@ class PolicyServer(LifecycleNode):
 
     def deactivate(self) -> None:
         """Drain: reply to the outstanding requests and refuse new sessions."""
-        limit_s = self.parameters.drain_s
+        limit_s = self.parameters.drain_timeout_s
         deadline = time.monotonic() + limit_s
         text = 'the server is draining; open a session on another server'
         self.core.stop_accepting(SessionRefused(Refusal.DRAINING, text))
@@ -189,7 +189,7 @@ class PolicyServer(LifecycleNode):
             if not wait(max(0.0, deadline - time.monotonic()))
         )
         if what := next(unfinished, ''):
-            self.log_warning(f'{what} after drain_s ({limit_s:g} s)')
+            self.log_warning(f'{what} after drain_timeout_s ({limit_s:g} s)')
         self._set_state(ServerStatus.INACTIVE, 'drained; activate the node to serve again')
 
     def cleanup(self) -> None:

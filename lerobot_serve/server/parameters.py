@@ -89,7 +89,7 @@ class ServerParameters:
         'serve a policy without normalisation statistics; its values are not normalized',
         on_configure=True,
     )
-    recurrent_states: int = parameter(
+    max_recurrent_states: int = parameter(
         256,
         'maximum number of kept hidden states; the least recently used one is discarded',
         low=1,
@@ -101,21 +101,21 @@ class ServerParameters:
     )
     scheduler: str = parameter(
         'round_robin',
-        'order of requests: round_robin; earliest_dry, the client that runs out of actions first; '
-        'micro_batch, several in one forward pass',
-        choices=('round_robin', 'earliest_dry', 'micro_batch'),
+        'order of requests: round_robin; lowest_queue_first, the client that runs out of actions '
+        'first; dynamic_batching, several in one forward pass',
+        choices=('round_robin', 'lowest_queue_first', 'dynamic_batching'),
         live=True,
     )
-    batch_size: int = parameter(
+    max_batch_size: int = parameter(
         64,
-        'maximum number of requests in one forward pass of micro_batch',
+        'maximum number of requests in one forward pass of dynamic_batching',
         low=1,
         high=1024,
         live=True,
     )
-    batch_wait_ms: float = parameter(
+    max_batch_delay_ms: float = parameter(
         5.0,
-        'longest wait of micro_batch for more requests',
+        'longest wait of dynamic_batching for more requests',
         unit='ms',
         low=0.0,
         high=1000.0,
@@ -135,14 +135,14 @@ class ServerParameters:
         high=4096,
         live=True,
     )
-    sessions_per_process: int = parameter(
+    max_sessions_per_process: int = parameter(
         4,
         'maximum number of sessions of one client process (one `instance` of OpenSession)',
         low=1,
         high=4096,
         live=True,
     )
-    one_shots_waiting: int = parameter(
+    max_waiting_goals: int = parameter(
         16,
         'maximum number of queued predict_chunk calls; they share the turn of one client, further '
         'ones are refused',
@@ -150,7 +150,7 @@ class ServerParameters:
         high=4096,
         live=True,
     )
-    network_ms: float = parameter(
+    network_round_trip_ms: float = parameter(
         10.0,
         'network round trip assumed by admission auto',
         unit='ms',
@@ -164,7 +164,7 @@ class ServerParameters:
         'refuse sessions and requests with a task other than default_task',
         on_configure=True,
     )
-    strict_fps: bool = parameter(
+    require_trained_fps: bool = parameter(
         False,
         'refuse clients whose control rate differs from the trained rate, instead of a warning',
         on_configure=True,
@@ -200,7 +200,7 @@ class ServerParameters:
         high=86400.0,
         live=True,
     )
-    drain_s: float = parameter(
+    drain_timeout_s: float = parameter(
         4.0,
         'longest wait of deactivate for outstanding replies; ros2 launch kills after five seconds',
         unit='s',
@@ -212,8 +212,8 @@ class ServerParameters:
     metrics_port: int = telemetry.metrics_port()
     metrics_address: str = telemetry.metrics_address()
     trace_folder: str = trace.trace_folder('every request with its reply or drop')
-    trace_limit_mb: int = trace.trace_file_limit_mb()
-    trace_files: int = trace.trace_max_files()
+    trace_file_limit_mb: int = trace.trace_file_limit_mb()
+    trace_max_files: int = trace.trace_max_files()
     # the edge's trace has the hashes; here they would cost as much as the rest of the trace
     trace_images: str = parameter(
         'none', 'images in the trace: full, hash or none', choices=LEVELS
@@ -224,7 +224,7 @@ class ServerParameters:
         'directory for captures: the raw requests of a client around a policy error or a late '
         'reply; empty disables them',
     )
-    capture_limit_mb: int = parameter(
+    max_capture_mb: int = parameter(
         100,
         'limit of captures in memory, and on disk; the oldest are removed',
         unit='MB',

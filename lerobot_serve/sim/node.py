@@ -39,7 +39,9 @@ class SimRobot(SteadyClockNode):
         self._settings = NodeParameters(self, SimParameters)
         parameters = self._settings.current
         self._scene = ReachScene(
-            Arm(), np.random.default_rng(parameters.seed), attempt_s=parameters.attempt_s
+            Arm(),
+            np.random.default_rng(parameters.seed),
+            attempt_timeout_s=parameters.attempt_timeout_s,
         )
         self._command: np.ndarray | None = None
         self._episode = EdgeState()
@@ -61,10 +63,10 @@ class SimRobot(SteadyClockNode):
             qos_overriding_options=qos.OVERRIDABLE,
         )
         self._edge_reset = None
-        if parameters.edge:
-            self._edge_reset = self.create_client(Trigger, f'{parameters.edge}/reset')
+        if parameters.edge_controller:
+            self._edge_reset = self.create_client(Trigger, f'{parameters.edge_controller}/reset')
             self.create_subscription(
-                EdgeState, f'{parameters.edge}/state', self._on_edge_state, qos.STATE
+                EdgeState, f'{parameters.edge_controller}/state', self._on_edge_state, qos.STATE
             )
         self._settings.on_change(self._change)
         runtime.thread('simulate', partial(self._simulate, runtime))
@@ -84,7 +86,7 @@ class SimRobot(SteadyClockNode):
         self._episode = message
 
     def _change(self, parameters: SimParameters) -> None:
-        self._scene.attempt_s = parameters.attempt_s
+        self._scene.attempt_timeout_s = parameters.attempt_timeout_s
 
     # simulate thread
 

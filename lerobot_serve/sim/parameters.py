@@ -17,11 +17,11 @@ class SimParameters:
     )
     image_height: int = parameter(224, 'height of both cameras', unit='pixels', low=16, high=4096)
     image_width: int = parameter(224, 'width of both cameras', unit='pixels', low=16, high=4096)
-    attempt_s: float = parameter(
+    attempt_timeout_s: float = parameter(
         8.0, 'an attempt fails after this', unit='s', low=0.5, high=3600.0, live=True
     )
     seed: int = parameter(0, 'seed of the target positions', low=0)
-    edge: str = parameter(
+    edge_controller: str = parameter(
         'edge_controller',
         'edge controller whose episode ends with an attempt; empty: no reset is called',
     )

@@ -46,11 +46,11 @@ class ReachScene:
         arm: Arm,
         generator: np.random.Generator,
         *,
-        attempt_s: float = ATTEMPT_S,
+        attempt_timeout_s: float = ATTEMPT_S,
         reach_m: float = REACH_M,
     ) -> None:
         self.arm = arm
-        self.attempt_s, self.reach_m = attempt_s, reach_m
+        self.attempt_timeout_s, self.reach_m = attempt_timeout_s, reach_m
         self._generator = generator
         self._next()
 
@@ -65,7 +65,7 @@ class ReachScene:
         self._elapsed_s += dt_s
         self._held_s = self._held_s + dt_s if distance_m <= self.reach_m else 0.0
         success = self._held_s > HOLD_S - ROUNDING_S
-        if not success and self._elapsed_s < self.attempt_s - ROUNDING_S:
+        if not success and self._elapsed_s < self.attempt_timeout_s - ROUNDING_S:
             return None
         outcome = AttemptResult(success, self._elapsed_s, distance_m)
         self._next()

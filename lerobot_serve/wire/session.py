@@ -53,7 +53,7 @@ class SessionRequest:
     wants_rtc: bool = False
     rtc_execution_horizon: int = 0
     codec: int = Codec.JPEG
-    answer_within_s: float = 0.0
+    reply_deadline_s: float = 0.0
     # (key, value) labels for logs and traces, without any other effect
     tags: tuple[tuple[str, str], ...] = ()
     # (key, bytes); an unknown key is forwarded or ignored

@@ -51,7 +51,7 @@ EXPECTED = {
         'client_id',
         'servers',
         'robot_file',
-        'profile',
+        'network_profile',
         'task',
         'codec',
         'params_file',
@@ -278,7 +278,7 @@ def test_two_groups_have_room_in_one_domain(monkeypatch):
     for name, nodes in zip(('cell_1', 'cell_2'), groups, strict=True):
         assert all(node.startswith(f'/{name}/') for node in nodes)
         router = RouterParameters(**nodes[f'/{name}/policy_router']).within(f'/{name}')
-        assert {*router.servers, router.shadow_policy} == {*nodes} - {f'/{name}/policy_router'}
+        assert {*router.servers, router.shadow_server} == {*nodes} - {f'/{name}/policy_router'}
     robots = started(monkeypatch, 'fleet.launch.py', robots='1', namespace='cell_1')
     assert {*robots} == {'/cell_1/robot_1/sim_robot', '/cell_1/robot_1/edge_controller'}
 
@@ -293,7 +293,7 @@ def test_several_servers_of_each_slot_one_in_shadow_and_a_plan(monkeypatch):
         assert router.pop(f'slot_{slot}') == names
         for name in names:
             assert nodes.pop(f'/{name}') == {'slot': slot, 'policy_path': path, 'max_sessions': 8}
-    assert router == {'shadow_policy': 'shadow/policy_server', 'canary.plan': ('5', '100')}
+    assert router == {'shadow_server': 'shadow/policy_server', 'canary.plan': ('5', '100')}
     shadow = {'slot': 'prod', 'policy_path': '/next', 'device': 'cuda:1', 'max_sessions': 8}
     assert nodes == {'/shadow/policy_server': shadow}
     # what the router is given is what it takes

@@ -127,5 +127,5 @@ def played(bag: Path, server, heard: dict[str, list], wait_until) -> None:
         'each request is answered',
         server,
     )
-    assert not heard[STATUS][-1].drops
+    assert not heard[STATUS][-1].dropped
     assert server.interrupt() == 0, server.output

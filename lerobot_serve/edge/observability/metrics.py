@@ -16,7 +16,12 @@ from lerobot_serve.edge.control.authority import ControlAuthority
 from lerobot_serve.edge.control.controller import Controller
 from lerobot_serve.edge.fallback.rungs import RungKind
 from lerobot_serve.edge.observability.reply_stats import ReplyStats
-from lerobot_serve.edge.observability.reports import count_drops, EdgeView, explain, ticks_missed
+from lerobot_serve.edge.observability.reports import (
+    control_steps_missed,
+    count_drops,
+    EdgeView,
+    explain,
+)
 from lerobot_serve.edge.parameters import EdgeParameters
 from lerobot_serve.edge.session.connection import ConnectionState
 from lerobot_serve.telemetry import http_endpoint
@@ -117,7 +122,11 @@ def command_metrics(controller: Controller) -> list[Metric]:
 def control_step_metrics(view: EdgeView) -> list[Metric]:
     return [
         counter('ticks', 'control steps', value=view.beat.beats - view.controller.ticks_skipped),
-        counter('ticks_missed', 'control steps missed or skipped', value=ticks_missed(view)),
+        counter(
+            'control_steps_missed',
+            'control steps missed or skipped',
+            value=control_steps_missed(view),
+        ),
         gauge(
             'queue_remaining_seconds',
             'time that the queue lasts without stale actions',

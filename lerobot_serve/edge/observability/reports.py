@@ -43,15 +43,15 @@ class EdgeView:
 
 
 def executed_action(
-    executed: ExecutedStep, *, stamp: Any, tick: int, client_id: str
+    executed: ExecutedStep, *, stamp: Any, control_step: int, client_id: str
 ) -> ExecutedAction:
     """Return the record of one command."""
     judgement, decision = executed.judgement, executed.decision
     message = ExecutedAction(
         stamp=stamp,
-        tick=tick,
+        control_step=control_step,
         age_s=executed.age_ns / 1e9,
-        verdict=int(judgement.verdict),
+        cage_result=int(judgement.verdict),
         rung=int(decision.kind),
         client_id=client_id,
         reason=truncate(
@@ -90,18 +90,18 @@ def edge_state(view: EdgeView, *, stamp: Any, client_id: str, alarm: str = '') -
         action_age_s=controller.age_ns / 1e9,
         round_trip_ms=progress.round_trip_ms,
         network_ms=progress.network_ms,
-        ticks=view.beat.beats - controller.ticks_skipped,
-        ticks_missed=ticks_missed(view),
+        control_steps=view.beat.beats - controller.ticks_skipped,
+        control_steps_missed=control_steps_missed(view),
         actions_executed=controller.actions_executed,
         requests_sent=progress.requests_sent,
         chunks_accepted=progress.chunks_accepted,
         stalls=controller.stalls,
         cage_trips=controller.cage_trips,
-        drops=[DropCount(reason=name, count=n) for name, n in sorted(drops.items()) if n],
+        dropped=[DropCount(reason=name, count=n) for name, n in sorted(drops.items()) if n],
     )
 
 
-def ticks_missed(view: EdgeView) -> int:
+def control_steps_missed(view: EdgeView) -> int:
     """Return the number of missed control steps: too late, or skipped as too close."""
     return view.beat.missed + view.controller.ticks_skipped
 
@@ -177,7 +177,7 @@ def diagnostics(
         'round trip [ms]': f'{state.round_trip_ms:.1f}',
         'stalls': str(state.stalls),
         'cage trips': str(state.cage_trips),
-        'ticks missed': str(state.ticks_missed),
+        'control steps missed': str(state.control_steps_missed),
     }
     status = DiagnosticStatus(
         level=level,

@@ -18,7 +18,7 @@ import threading
 
 import numpy as np
 
-from lerobot_serve.edge.queue.delay_rules import DelayRule, lived
+from lerobot_serve.edge.queue.delay_rules import DelayRule, moving_time
 from lerobot_serve.wire.message_parts import NO_ACTIONS
 
 
@@ -97,7 +97,7 @@ class _Stretch:
 class ActionQueue:
     """Thread-safe queue of chunks. `rule` may change between two chunks."""
 
-    def __init__(self, rule: DelayRule = lived) -> None:
+    def __init__(self, rule: DelayRule = moving_time) -> None:
         self.rule = rule
         self.rows_cleared = 0
         self.chunks_refused = 0

@@ -12,7 +12,7 @@ from collections.abc import Callable
 DelayRule = Callable[[int, int, int], int]
 
 
-def lived(latency_rows: int, lived_rows: int, chunk_rows: int) -> int:
+def moving_time(latency_rows: int, lived_rows: int, chunk_rows: int) -> int:
     """
     Skip the elapsed rows, at most those the robot executed: the first chunk of an episode starts
     with its first row, however late it is.
@@ -20,14 +20,18 @@ def lived(latency_rows: int, lived_rows: int, chunk_rows: int) -> int:
     return max(0, min(latency_rows, lived_rows, chunk_rows))
 
 
-def clamped(latency_rows: int, _lived_rows: int, chunk_rows: int) -> int:
+def elapsed_time(latency_rows: int, _lived_rows: int, chunk_rows: int) -> int:
     """Skip the elapsed rows, within the chunk (LeRobot 0.5 and 0.6)."""
     return max(0, min(latency_rows, chunk_rows))
 
 
-def raw(latency_rows: int, _lived_rows: int, chunk_rows: int) -> int:
+def lerobot(latency_rows: int, _lived_rows: int, chunk_rows: int) -> int:
     """Slice at the elapsed rows; a negative delay keeps the tail (LeRobot 0.4)."""
     return slice(latency_rows, None).indices(chunk_rows)[0]
 
 
-DELAY_RULES: dict[str, DelayRule] = {'lived': lived, 'clamped': clamped, 'raw': raw}
+DELAY_RULES: dict[str, DelayRule] = {
+    'moving_time': moving_time,
+    'elapsed_time': elapsed_time,
+    'lerobot': lerobot,
+}

@@ -62,7 +62,7 @@ class CommandTopicPublishers:
             )
 
     def _on_state(self, name: str, message: EdgeState) -> None:
-        self._ticks[name] = message.ticks
+        self._ticks[name] = message.control_steps
 
     def wait_for_other_edges(self) -> list[Edge]:
         """Return `edges`, after the discovery time."""

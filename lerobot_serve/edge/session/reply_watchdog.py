@@ -1,10 +1,10 @@
 """
 Detect an unresponsive server before the request deadline. The request thread.
 
-A liveliness lease or a request deadline may outlast the queue. So after a quarter of buffer_time_s
-without a reply the watchdog probes the server, which answers within milliseconds even if its
-policy is slow. Without an answer by half of buffer_time_s the requester leaves the server; the
-other half is for the session with the next one. The watchdog is idle while no other server is
+A liveliness lease or a request deadline may outlast the queue. So after a quarter of
+request_threshold_s without a reply the watchdog probes the server, which answers within
+milliseconds even if its policy is slow. Without an answer by half of request_threshold_s the
+requester leaves the server; the other half is for the session with the next one. The watchdog is idle while no other server is
 available.
 """
 
@@ -31,9 +31,9 @@ class ReplyWatchdog:
         # the latest request during which the server answered a probe
         self._alive_during: PendingRequest | None = None
 
-    def begin(self, pending: PendingRequest, buffer_time_s: float) -> None:
+    def begin(self, pending: PendingRequest, request_threshold_s: float) -> None:
         """Watch a request that was sent with about this much in the queue."""
-        buffer_ns = 1e9 * max(buffer_time_s, MIN_BUFFER_S)
+        buffer_ns = 1e9 * max(request_threshold_s, MIN_BUFFER_S)
         self._probe_ns = pending.sent_ns + int(PROBE_SHARE * buffer_ns)
         self._leave_ns = pending.sent_ns + int(LEAVE_SHARE * buffer_ns)
         self._is_probed = False

@@ -213,9 +213,9 @@ class Requester:
     def _step(self) -> None:
         """Wait, or send a request and wait for its reply; bounded by the request deadline."""
         left_s = self.exchange.left_s(self.pace)
-        if left_s > self.pace.buffer_time_s:
+        if left_s > self.pace.request_threshold_s:
             self._wanted_since_ns = None
-            surplus_s = left_s - self.pace.buffer_time_s
+            surplus_s = left_s - self.pace.request_threshold_s
             self._take(min(max(surplus_s, MIN_WAIT_S), POLL_PERIOD_S))
             return
         if self._wanted_since_ns is None:
@@ -239,7 +239,7 @@ class Requester:
     def _wait_for_reply(self, pending: PendingRequest) -> ReplyResult | None:
         """Process replies until the pending one, its deadline, or the loss of the server."""
         deadline_ns = pending.sent_ns + int(self.pace.request_timeout_s * 1e9)
-        self._watchdog.begin(pending, self.pace.buffer_time_s)
+        self._watchdog.begin(pending, self.pace.request_threshold_s)
         while self._is_waiting():
             now_ns = self._clock()
             if now_ns >= deadline_ns:

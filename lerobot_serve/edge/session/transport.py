@@ -69,7 +69,7 @@ class RequestSettings:
     """
 
     step_s: float
-    buffer_time_s: float
+    request_threshold_s: float
     request_timeout_s: float
     degraded_after_s: float = 1.0
     max_offline_s: float = 60.0

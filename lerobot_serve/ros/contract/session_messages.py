@@ -80,7 +80,7 @@ def session_request_from_message(message: OpenSession.Request) -> SessionRequest
         message.wants_rtc,
         message.rtc_execution_horizon,
         message.codec,
-        message.answer_within_s,
+        message.reply_deadline_s,
         read_tags(message.tags),
         read_extensions(message.extensions),
     )
@@ -155,7 +155,7 @@ def message_from_session_request(session_request: SessionRequest) -> OpenSession
         wants_rtc=session_request.wants_rtc,
         rtc_execution_horizon=session_request.rtc_execution_horizon,
         codec=int(session_request.codec),
-        answer_within_s=float(session_request.answer_within_s),
+        reply_deadline_s=float(session_request.reply_deadline_s),
         tags=[KeyValue(key=key, value=value) for key, value in session_request.tags],
         extensions=[
             Extension(key=key, value=array('B', value))

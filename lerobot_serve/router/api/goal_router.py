@@ -54,7 +54,7 @@ class GoalRouter:
         except NoSlotAvailable as nowhere:
             status = Status.NO_SESSION if nowhere.is_gone else Status.NO_SLOT
             return GoalRoute(status=status, text=str(nowhere))
-        if placement.cached:
+        if placement.sticky:
             return GoalRoute(replica.name, placement.slot)
         if routing.recorder:
             ids = RecordIds(client_id, header.session_epoch, header.seq, episode_id)

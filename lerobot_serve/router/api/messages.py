@@ -46,8 +46,8 @@ def routing_decision(
         slot=placement.slot,
         policy=policy,
         server=server,
-        degraded=placement.degraded,
-        cached=placement.cached,
+        missing_episode_id=placement.missing_episode_id,
+        sticky=placement.sticky,
         moved=placement.moved,
         reason=_why(placement)[:TEXT_LIMIT],
     )
@@ -58,7 +58,7 @@ def _why(placement: Placement) -> str:
         return 'single slot'
     below = placement.bucket < (placement.split_percent or 0)
     rule = f'bucket {placement.bucket} is {"" if below else "not "}below {placement.split_percent}'
-    if placement.degraded:
+    if placement.missing_episode_id:
         rule = f'no episode id; {rule}'
     return f'{placement.reason}; {rule}' if placement.reason else rule
 
@@ -148,21 +148,21 @@ def shadow_divergence(
 
 
 def shadow_summary(
-    summary: ShadowStatistics, lacking: str, drops: dict[str, int], stamp: Any
+    summary: ShadowStatistics, unmet_requirements: str, drops: dict[str, int], stamp: Any
 ) -> ShadowSummary:
     """Return the statistics of the shadow."""
     return ShadowSummary(
         stamp=stamp,
         shadow_policy=summary.shadow_policy,
         live_policy=summary.live_policy,
-        hours=summary.hours,
+        hours_in_shadow=summary.hours,
         episodes=summary.episodes,
         samples=summary.samples,
         divergence_mean=summary.divergence_mean,
         divergence_in_spreads_mean=summary.divergence_in_spreads_mean,
-        trips=summary.trips,
+        cage_trips=summary.trips,
         latency_ms_p50=summary.latency_ms_p50,
         latency_ms_p95=summary.latency_ms_p95,
-        lacking=lacking[:TEXT_LIMIT],
-        drops=[DropCount(reason=reason, count=count) for reason, count in sorted(drops.items())],
+        unmet_requirements=unmet_requirements[:TEXT_LIMIT],
+        dropped=[DropCount(reason=reason, count=count) for reason, count in sorted(drops.items())],
     )

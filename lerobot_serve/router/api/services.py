@@ -178,12 +178,12 @@ class RouterServices:
                 request.command,
                 request.slot,
                 request.reason,
-                at_once=request.now,
+                at_once=request.move_running_episodes,
             )
         except SlotCommandRejected as error:
             response.text = str(error)[:1024]
         else:
-            response.done, response.text = True, text[:1024]
+            response.success, response.text = True, text[:1024]
             self._host.warn(f'{text} (an operator: {request.reason or "no reason given"})')
             self._host.poll()
         return response

@@ -72,7 +72,7 @@ def _of_slot(core: RouterCore, command: int, slot_name: str, reason: str, at_onc
 
 def _drain(core: RouterCore, slot: Slot, reason: str, at_once: bool) -> str:
     core.intent.drain(slot, reason, at_once=at_once)
-    left = core.parameters.leave_within_s
+    left = core.parameters.episode_drain_timeout_s
     leave = 'with their next request' if at_once else f'at their end, within {left:g} s'
     text = f'slot {slot.name} gets no new episodes; running ones leave {leave}'
     if not any(core.shares().values()):

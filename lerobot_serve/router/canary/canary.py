@@ -251,7 +251,7 @@ class Canary:
             return
         reason = reason or self._unproven(facts) or missing_data(facts, self.limits)
         if reason:
-            self._keep_share(CanaryPhase.HELD, reason)
+            self._keep_share(CanaryPhase.UNDECIDED, reason)
         else:
             self._advance(status_text.rates_text(facts))
 
@@ -266,7 +266,7 @@ class Canary:
     def _keep_share(self, state: CanaryPhase, why: str) -> None:
         if state is not self.state:
             self._transition(
-                CanaryTrigger.HOLD if state is CanaryPhase.HELD else CanaryTrigger.CONTINUE,
+                CanaryTrigger.HOLD if state is CanaryPhase.UNDECIDED else CanaryTrigger.CONTINUE,
                 state.value,
                 why,
             )

@@ -32,7 +32,7 @@ PHASE_CODES = {
     CanaryPhase.OFF: CanaryState.OFF,
     CanaryPhase.WAITING: CanaryState.WAITING,
     CanaryPhase.RUNNING: CanaryState.RUNNING,
-    CanaryPhase.HELD: CanaryState.HELD,
+    CanaryPhase.UNDECIDED: CanaryState.UNDECIDED,
     CanaryPhase.PAUSED: CanaryState.PAUSED,
     CanaryPhase.PROMOTED: CanaryState.PROMOTED,
     CanaryPhase.ROLLED_BACK: CanaryState.ROLLED_BACK,
@@ -65,7 +65,7 @@ class CanaryController:
         self.canary = Canary(parameters.plan, parameters.terms, parameters.limits)
         self._slot, self._intent = slot, intent
         self._set_split, self._warn, self._inform = set_split, warn, inform
-        self._rollback_now = parameters.rollback_now
+        self._rollback_now = parameters.move_episodes_on_rollback
         self._share: int | None = None
         self._saved_ns: int | None = None
         self._pending: tuple[CanaryEvent, ...] = ()
@@ -128,7 +128,7 @@ class CanaryController:
     def change(self, parameters: RouterParameters) -> None:
         """Take other limits; another plan begins anew, with the next look."""
         self.canary.limits = parameters.limits
-        self._rollback_now = parameters.rollback_now
+        self._rollback_now = parameters.move_episodes_on_rollback
         before = self.canary.history
         self.canary.change_plan(parameters.plan, parameters.terms)
         if self.canary.history != before:
@@ -172,23 +172,23 @@ class CanaryController:
             candidate_policy=record.policies['candidate'],
             champion_policy=record.policies['champion'],
             step=canary.step,
-            steps=len(plan.steps) if plan else 0,
+            step_count=len(plan.steps) if plan else 0,
             share_percent=canary.share_percent or 0,
             text=canary.text[:1024],
-            more_episodes=self._remaining_episodes(),
+            estimated_remaining_episodes=self._remaining_episodes(),
             candidate_successes=facts.candidate.arm.success,
             candidate_failures=facts.candidate.arm.failure,
             champion_successes=facts.champion.arm.success,
             champion_failures=facts.champion.arm.failure,
             log10_evidence_not_worse=record.comparison.not_worse * LOG10_E,
             log10_evidence_worse=record.comparison.worse * LOG10_E,
-            time_at_step_s=record.time_ns / 1e9,
+            step_elapsed_s=record.time_ns / 1e9,
         )
 
     def _remaining_episodes(self) -> int:
         canary = self.canary
         if (
-            canary.state not in (CanaryPhase.RUNNING, CanaryPhase.HELD)
+            canary.state not in (CanaryPhase.RUNNING, CanaryPhase.UNDECIDED)
             or canary.record.comparison.passed
         ):
             return -1

@@ -49,7 +49,7 @@ class GuardLimits:
     fallbacks_percent: float = 5.0
     # in spreads of the champion itself
     divergence: float = 0.0
-    minimum_answers: int = 100
+    minimum_replies: int = 100
     minimum_commands: int = 3000
 
     def __post_init__(self) -> None:
@@ -92,7 +92,7 @@ GUARDED_SHARES = (
         'failed_replies',
         'answers',
         'failed_replies_percent',
-        'minimum_answers',
+        'minimum_replies',
         'requests of the candidate failed',
         single=True,
     ),
@@ -212,7 +212,7 @@ def _slow(candidate: SlotFacts, champion: SlotFacts, limits: GuardLimits) -> str
 
 
 def _timed(slot: SlotFacts, limits: GuardLimits) -> bool:
-    return slot.answers >= limits.minimum_answers and not math.isnan(slot.latency_ms_p95)
+    return slot.answers >= limits.minimum_replies and not math.isnan(slot.latency_ms_p95)
 
 
 def _diverges(facts: Facts, limit: float) -> str:
@@ -242,10 +242,10 @@ def _few_reported(facts: Facts) -> str:
 def _few_answers(facts: Facts, limits: GuardLimits) -> str:
     if not limits.failed_replies_percent and not limits.latency_ratio:
         return ''
-    if facts.candidate.answers < limits.minimum_answers:
+    if facts.candidate.answers < limits.minimum_replies:
         return (
             f'too few replies of the candidate in this step: {facts.candidate.answers} of '
-            f'{limits.minimum_answers}'
+            f'{limits.minimum_replies}'
         )
     for name, slot in (('candidate', facts.candidate), ('champion', facts.champion)):
         if limits.latency_ratio and not _timed(slot, limits):

@@ -3,14 +3,14 @@ The state machine of a canary: one table.
 
 A row is a state, a column an event, a dot means that it cannot happen there:
 
-                START   READY   HOLD CONTINUE  ADVANCE FINISH   ROLL_BACK   PAUSE  RESUME  RESTART
-    OFF         WAITING .       .    .       .       .        .           .      .       .
-    WAITING     .       RUNNING .    .       .       .        ROLLED_BACK .      .       WAITING
-    RUNNING     .       .       HELD .       RUNNING PROMOTED ROLLED_BACK PAUSED .       WAITING
-    HELD        .       .       .    RUNNING RUNNING PROMOTED ROLLED_BACK PAUSED .       WAITING
-    PAUSED      .       .       .    .       PAUSED  PROMOTED ROLLED_BACK .      RUNNING WAITING
-    PROMOTED    .       .       .    .       .       .        ROLLED_BACK .      .       WAITING
-    ROLLED_BACK .       .       .    .       .       .        .           .      WAITING WAITING
+                START   READY   HOLD      CONTINUE ADVANCE FINISH   ROLL_BACK   PAUSE  RESUME  RESTART
+    OFF         WAITING .       .         .        .       .        .           .      .       .
+    WAITING     .       RUNNING .         .        .       .        ROLLED_BACK .      .       WAITING
+    RUNNING     .       .       UNDECIDED .        RUNNING PROMOTED ROLLED_BACK PAUSED .       WAITING
+    UNDECIDED   .       .       .         RUNNING  RUNNING PROMOTED ROLLED_BACK PAUSED .       WAITING
+    PAUSED      .       .       .         .        PAUSED  PROMOTED ROLLED_BACK .      RUNNING WAITING
+    PROMOTED    .       .       .         .        .       .        ROLLED_BACK .      .       WAITING
+    ROLLED_BACK .       .       .         .        .       .        .           .      WAITING WAITING
 
 STOP leads to OFF from everywhere. The share rises at READY, ADVANCE and FINISH alone. Nothing that
 passes by itself leads out of PROMOTED and ROLLED_BACK.
@@ -31,7 +31,7 @@ class CanaryPhase(Enum):
     # the step's least episodes and time are not over
     RUNNING = 'running'
     # undecided, or something was not seen; the share stays
-    HELD = 'held'
+    UNDECIDED = 'undecided'
     # by an operator; the share stays, guards still roll back
     PAUSED = 'paused'
     # all new episodes to the candidate
@@ -66,15 +66,15 @@ class CanaryTrigger(Enum):
     RESTART = auto()
 
 
-ON_TRIAL = (CanaryPhase.RUNNING, CanaryPhase.HELD, CanaryPhase.PAUSED)
+ON_TRIAL = (CanaryPhase.RUNNING, CanaryPhase.UNDECIDED, CanaryPhase.PAUSED)
 
 TRANSITIONS = {
     (CanaryPhase.OFF, CanaryTrigger.START): CanaryPhase.WAITING,
     (CanaryPhase.WAITING, CanaryTrigger.READY): CanaryPhase.RUNNING,
-    (CanaryPhase.RUNNING, CanaryTrigger.HOLD): CanaryPhase.HELD,
-    (CanaryPhase.HELD, CanaryTrigger.CONTINUE): CanaryPhase.RUNNING,
+    (CanaryPhase.RUNNING, CanaryTrigger.HOLD): CanaryPhase.UNDECIDED,
+    (CanaryPhase.UNDECIDED, CanaryTrigger.CONTINUE): CanaryPhase.RUNNING,
     (CanaryPhase.RUNNING, CanaryTrigger.ADVANCE): CanaryPhase.RUNNING,
-    (CanaryPhase.HELD, CanaryTrigger.ADVANCE): CanaryPhase.RUNNING,
+    (CanaryPhase.UNDECIDED, CanaryTrigger.ADVANCE): CanaryPhase.RUNNING,
     (CanaryPhase.PAUSED, CanaryTrigger.ADVANCE): CanaryPhase.PAUSED,
     **{(state, CanaryTrigger.FINISH): CanaryPhase.PROMOTED for state in ON_TRIAL},
     **{
@@ -82,7 +82,7 @@ TRANSITIONS = {
         for state in (CanaryPhase.WAITING, *ON_TRIAL, CanaryPhase.PROMOTED)
     },
     (CanaryPhase.RUNNING, CanaryTrigger.PAUSE): CanaryPhase.PAUSED,
-    (CanaryPhase.HELD, CanaryTrigger.PAUSE): CanaryPhase.PAUSED,
+    (CanaryPhase.UNDECIDED, CanaryTrigger.PAUSE): CanaryPhase.PAUSED,
     (CanaryPhase.PAUSED, CanaryTrigger.RESUME): CanaryPhase.RUNNING,
     (CanaryPhase.ROLLED_BACK, CanaryTrigger.RESUME): CanaryPhase.WAITING,
     **{

@@ -44,7 +44,7 @@ def undecided_text(
 ) -> str:
     """Return that more episodes are needed, and about how many."""
     forecast = _forecast(plan, step, facts, terms, trial)
-    return '. '.join(filter(None, (f'undecided: {rates_text(facts)}', _lost(facts), forecast)))
+    return '. '.join(filter(None, (rates_text(facts), _lost(facts), forecast)))
 
 
 def aborts_text(facts: Facts) -> str:

@@ -126,7 +126,7 @@ class Dispatcher:
             self.forwarder.refuse(flight, nowhere, deferred)
             deferred.append(partial(self.record_unanswered, superseded, 'superseded'))
             return
-        flight.is_new = not placement.cached
+        flight.is_new = not placement.sticky
         send, send_to_unhealthy = self.forwarder.send, self.forwarder.send_to_unhealthy
         is_sent = send(flight, deferred, now_ns) or send_to_unhealthy(flight, deferred, now_ns)
         self.forwarder.send_probes(flight, deferred, now_ns)

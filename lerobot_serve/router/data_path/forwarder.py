@@ -72,7 +72,7 @@ class RequestForwarder:
         self._rules = rules
         for slot in self.slots.values():
             slot.has_share = rules.share_percent(slot.name) > 0
-            slot.is_spare = slot.name in rules.spare
+            slot.takes_failover = slot.name in rules.failover_slots
 
     def send(self, flight: InFlightRequest, deferred: DeferredCalls, now_ns: int) -> bool:
         """Send to the first untried replica of the slot; False when there is none."""
@@ -81,7 +81,7 @@ class RequestForwarder:
         if not untried:
             return False
         if not flight.tried:
-            self._budgets[slot.name].earn(self.rules.hedge_percent)
+            self._budgets[slot.name].earn(self.rules.hedge_budget_percent)
         asked = self._send_to(flight, slot, untried[0], deferred, now_ns)
         if len(untried) > 1:
             self._schedule_hedge(asked, untried[0], now_ns)
@@ -147,7 +147,7 @@ class RequestForwarder:
         )
         untried = _untried(flight, ready_replicas(flight.robot, slot)) if is_allowed else []
         # 0 % disables hedging, whatever is left of the budget
-        if untried and self.rules.hedge_percent and self._budgets[flight.slot].spend():
+        if untried and self.rules.hedge_budget_percent and self._budgets[flight.slot].spend():
             self.hedges += 1
             untried[0].counts['hedges'] += 1
             self._send_copy(flight, untried[0], RequestPurpose.HEDGE, deferred, now_ns)

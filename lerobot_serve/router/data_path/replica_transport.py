@@ -121,7 +121,7 @@ class RosTransport:
     def on_placed(
         self, robot: ClientSession, flight: InFlightRequest, placement: Placement
     ) -> None:
-        if placement.degraded:
+        if placement.missing_episode_id:
             self._note_degraded(robot)
         places = robot.places.get(placement.slot, ())
         server, policy = places[0] if places else '', self.policy_of(placement.slot)

@@ -13,15 +13,15 @@ class DispatchRules:
     split_percent  share of new episodes to slot a
     timeout_ns     a later reply counts as a failure and fails over to another replica
     hedge_factor   hedge after hedge_factor x recent p95; 0 disables
-    hedge_percent  largest share of requests that are hedged; 0 disables
-    spare          slots that take over even with share 0 or a policy on trial
+    hedge_budget_percent  largest share of requests that are hedged; 0 disables
+    failover_slots slots that take over even with share 0 or a policy on trial
     """
 
     split_percent: int
     timeout_ns: int
     hedge_factor: float
-    hedge_percent: float
-    spare: frozenset[str] = frozenset()
+    hedge_budget_percent: float
+    failover_slots: frozenset[str] = frozenset()
 
     def share_percent(self, slot_name: str) -> int:
         """Return the share of new episodes that is meant for a slot; the only one has all."""

@@ -38,15 +38,15 @@ def router_state(
     return RouterState(
         stamp=stamp,
         server=server,
-        verdict=core.verdict,
+        health=core.health,
         text='; '.join(bad)[:TEXT_LIMIT],
         split_percent=split_percent,
-        robots=len(dispatcher.robots),
+        sessions=len(dispatcher.robots),
         slots=slots,
         hedges=dispatcher.forwarder.hedges,
         hedges_won=dispatcher.hedges_won,
-        late_answers=drops.get('late_answer', 0),
-        drops=drop_messages(drops),
+        late_replies=drops.get('late_answer', 0),
+        dropped=drop_messages(drops),
     )
 
 
@@ -61,13 +61,13 @@ def slot_state(core: RouterCore, slot: Slot, share_percent: int) -> SlotState:
         consecutive_failures=slot.health.failures,
         episodes=stats.episodes,
         requests=stats.requests,
-        answers=stats.answers,
-        failures=stats.failed.total(),
-        moved_away=stats.moved,
-        successes=stats.ended['success'],
-        failed_episodes=stats.ended['failure'],
-        aborted=stats.ended['aborted'],
-        unreported=stats.ended['unreported'],
+        chunks=stats.answers,
+        requests_failed=stats.failed.total(),
+        episodes_moved_away=stats.moved,
+        episodes_succeeded=stats.ended['success'],
+        episodes_failed=stats.ended['failure'],
+        episodes_aborted=stats.ended['aborted'],
+        episodes_unreported=stats.ended['unreported'],
         replicas=[replica_state(replica) for replica in slot],
     )
 
@@ -80,7 +80,7 @@ def slot_state_code(slot: Slot) -> int:
     if slot.misfit or slot.unmet_requirements:
         return SlotState.UNQUALIFIED
     if not slot.has_ready_replica:
-        return SlotState.DOWN
+        return SlotState.UNAVAILABLE
     return SlotState.HEALTHY if slot.is_healthy else SlotState.PROBING
 
 
@@ -108,8 +108,8 @@ def replica_state(replica: Replica) -> ReplicaState:
         latency_ms_p50=0.0 if isnan(p50) else p50,
         latency_ms_p95=0.0 if isnan(p95) else p95,
         requests=replica.counts['requests'],
-        answers=replica.counts['answers'],
-        failures=replica.counts['failures'],
+        chunks=replica.counts['answers'],
+        requests_failed=replica.counts['failures'],
         hedges=replica.counts['hedges'],
         probes=replica.counts['probes'],
     )
@@ -132,7 +132,7 @@ def server_status(
         policy_type='router',
         state=state,
         text=text[:TEXT_LIMIT],
-        drops=drop_messages(drops),
+        dropped=drop_messages(drops),
     )
     if core is None:
         return status
@@ -169,18 +169,18 @@ def fill_status_reply(response: GetStatus.Response, core: RouterCore | None) -> 
 
 def diagnostics(state: RouterState, *, name: str) -> DiagnosticArray:
     """Return one status for the router and one for each slot, for rqt_runtime_monitor."""
-    levels = {'healthy': DiagnosticStatus.OK, 'degraded': DiagnosticStatus.ERROR}
+    levels = {'healthy': DiagnosticStatus.OK, 'unavailable': DiagnosticStatus.ERROR}
     whole = DiagnosticStatus(
         name=name,
         hardware_id=name,
-        level=levels.get(state.verdict, DiagnosticStatus.WARN),
-        message=f'{state.verdict}: {state.text}' if state.text else state.verdict,
+        level=levels.get(state.health, DiagnosticStatus.WARN),
+        message=f'{state.health}: {state.text}' if state.text else state.health,
         values=_values(
-            robots=state.robots,
+            sessions=state.sessions,
             split_percent=state.split_percent,
             hedges=state.hedges,
             hedges_won=state.hedges_won,
-            **{f'dropped {drop.reason}': drop.count for drop in state.drops},
+            **{f'dropped {drop.reason}': drop.count for drop in state.dropped},
         ),
     )
     return DiagnosticArray(
@@ -198,10 +198,10 @@ def _of_slot(slot: SlotState, name: str) -> DiagnosticStatus:
         values=_values(
             policy=slot.policy,
             episodes=slot.episodes,
-            answers=slot.answers,
-            failures=slot.failures,
-            successes=slot.successes,
-            failed_episodes=slot.failed_episodes,
+            chunks=slot.chunks,
+            requests_failed=slot.requests_failed,
+            episodes_succeeded=slot.episodes_succeeded,
+            episodes_failed=slot.episodes_failed,
             **{f'replica {r.server}': r.text or 'ready' for r in slot.replicas},
         ),
     )

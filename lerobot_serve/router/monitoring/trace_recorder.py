@@ -47,8 +47,8 @@ class RouterTraceRecorder:
                 split_percent=placement.split_percent,
                 moved=placement.moved,
                 routing_key=placement.key,
-                degraded=placement.degraded,
-                cached=placement.cached,
+                missing_episode_id=placement.missing_episode_id,
+                sticky=placement.sticky,
                 server=server,
                 policy=policy,
                 reason=placement.reason,
@@ -151,6 +151,6 @@ def trace_routing(flight: InFlightRequest) -> records.Record:
     return records.routing(
         flight.slot,
         routing_key=flight.episode_id or f'{ask.client_id}:{ask.session_epoch}:{seq}',
-        degraded=not flight.episode_id,
-        cached=not flight.is_new,
+        missing_episode_id=not flight.episode_id,
+        sticky=not flight.is_new,
     )

@@ -92,7 +92,7 @@ class SlotConditions:
     A slot at one moment.
 
     leaving      running episodes leave now instead of at their end
-    spare        may take over from the other slot
+    takes_failover may take over from the other slot
     verdict_text, drained, unmet_requirements, misfit, unreachable
                  reasons; the last four are empty where the condition does not hold
     """
@@ -100,7 +100,7 @@ class SlotConditions:
     verdict: PolicyVerdict = PolicyVerdict.NONE
     has_share: bool = True
     reach: Reachability = Reachability.HEALTHY
-    spare: bool = False
+    takes_failover: bool = False
     leaving: bool = False
     verdict_text: str = ''
     drained: str = ''
@@ -176,11 +176,16 @@ def _causes(slot: SlotConditions) -> list[tuple[ObstacleKind, str]]:
         found.append((cause, slot.unreachable or 'unreachable'))
     if not slot.has_share:
         found.append((ObstacleKind.NO_SHARE, 'share is 0'))
-    if not slot.spare and not slot.has_share:
-        found.append((ObstacleKind.NOT_OFFERED, 'share is 0 and `spare` does not include it'))
-    elif not slot.spare and slot.verdict is PolicyVerdict.ON_TRIAL:
+    if not slot.takes_failover and not slot.has_share:
         found.append(
-            (ObstacleKind.NOT_OFFERED, 'policy is on trial and `spare` does not include it')
+            (ObstacleKind.NOT_OFFERED, 'share is 0 and `failover_slots` does not include it')
+        )
+    elif not slot.takes_failover and slot.verdict is PolicyVerdict.ON_TRIAL:
+        found.append(
+            (
+                ObstacleKind.NOT_OFFERED,
+                'policy is on trial and `failover_slots` does not include it',
+            )
         )
     return found
 

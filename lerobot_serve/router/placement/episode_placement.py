@@ -114,7 +114,7 @@ class EpisodePlacement:
             partial(self._choose, robot, now_ns),
         )
         slot = self._slots[placement.slot]
-        runs = placement.cached or (robot.slot and not placement.degraded)
+        runs = placement.sticky or (robot.slot and not placement.missing_episode_id)
         if runs and must_leave(robot, slot, now_ns):
             placement = self.move(flight, slot.name, now_ns) or placement
             self._check_may_stay(robot, placement, now_ns)
@@ -149,9 +149,9 @@ class EpisodePlacement:
     def _assign(self, flight: InFlightRequest, placement: Placement) -> None:
         robot = flight.robot
         # a new session may not have been notified
-        has_left = placement.moved and not (placement.cached and robot.slot)
+        has_left = placement.moved and not (placement.sticky and robot.slot)
         # another client of the same episode may have moved it
-        has_followed = robot.slot not in ('', placement.slot) and not placement.degraded
+        has_followed = robot.slot not in ('', placement.slot) and not placement.missing_episode_id
         if has_left or has_followed:
             robot.flags |= Flag.POLICY_CHANGED
         flight.slot = robot.slot = placement.slot

@@ -38,7 +38,7 @@ class GoalPlacement:
         placement = self._sticky.place(episode_id, request_id, percent, choose)
         slot = self._slots[placement.slot]
         stay = check_eligibility(SlotUse.STAY, slot.conditions(now_ns))
-        if placement.cached and (stay.grade is Eligibility.NO or not slot.has_ready_replica):
+        if placement.sticky and (stay.grade is Eligibility.NO or not slot.has_ready_replica):
             placement = self._move(episode_id, slot, stay.reason, now_ns) or placement
             if stay.grade is Eligibility.NO and placement.slot == slot.name:
                 raise no_slot_available(self._slots.values(), f'slot {slot.name}: {stay.reason}')

@@ -28,7 +28,7 @@ class Placement:
     key            of the bucket: the episode, or the request when there is none
     split_percent  when it was placed; None in a router of one slot
     cached         it was placed before and keeps its slot
-    degraded       there is no episode, this holds for one request
+    missing_episode_id  there is no episode, this holds for one request
     moved          it has left a slot; with this request, when not cached
     reason         why it is not in the slot of the split; empty when it is
     """
@@ -37,8 +37,8 @@ class Placement:
     bucket: int
     slot: str
     split_percent: int | None
-    cached: bool = False
-    degraded: bool = False
+    sticky: bool = False
+    missing_episode_id: bool = False
     moved: bool = False
     reason: str = ''
 
@@ -73,7 +73,7 @@ class PlacementTable:
     def find(self, episode_id: str) -> Placement | None:
         """Return a known placement without marking it as used."""
         known = self._placed.get(episode_id)
-        return to_placement(episode_id, known, cached=True) if known else None
+        return to_placement(episode_id, known, sticky=True) if known else None
 
     def place(
         self,
@@ -85,7 +85,7 @@ class PlacementTable:
         """
         Return the placement of an episode; `choose` decides on a new one.
 
-        Without an episode id each request is placed on its own and nothing is stored: degraded.
+        Without an episode id each request is placed on its own and nothing is stored: missing_episode_id.
         Raises what `choose` raises; nothing is stored then.
         """
         self._split_percent = split_percent
@@ -93,7 +93,7 @@ class PlacementTable:
         is_gone = known is not None and (known.slot == SINGLE_SLOT) != (split_percent is None)
         if known and not is_gone:
             self._placed.move_to_end(episode_id)
-            return to_placement(episode_id, known, cached=True)
+            return to_placement(episode_id, known, sticky=True)
         key = episode_id or request_id
         number = bucket(key)
         chosen, reason = choose(slot(number, split_percent))
@@ -102,7 +102,7 @@ class PlacementTable:
         decided = stored_placement(number, chosen, split_percent, is_gone, reason[:REASON_LIMIT])
         if episode_id:
             self._remember(episode_id, decided)
-        return to_placement(key, decided, degraded=not episode_id)
+        return to_placement(key, decided, missing_episode_id=not episode_id)
 
     def move(self, episode_id: str, slot_name: str, reason: str) -> Placement:
         """Move an episode, which has an id, to another slot for the rest of its life."""
@@ -127,7 +127,7 @@ class PlacementTable:
 
 
 def to_placement(
-    key: str, known: StoredPlacement, *, cached: bool = False, degraded: bool = False
+    key: str, known: StoredPlacement, *, sticky: bool = False, missing_episode_id: bool = False
 ) -> Placement:
     """Return the published form of a stored placement."""
     return Placement(
@@ -135,8 +135,8 @@ def to_placement(
         known.bucket,
         known.slot,
         known.split_percent,
-        cached,
-        degraded,
+        sticky,
+        missing_episode_id,
         known.moved,
         known.reason,
     )

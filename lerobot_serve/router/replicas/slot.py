@@ -63,7 +63,7 @@ class Slot:
         self.drain: SlotDrain | None = None
         self.is_on_trial = False
         # whether the split gives it episodes, and whether it may take over
-        self.has_share, self.is_spare = True, False
+        self.has_share, self.takes_failover = True, False
         self.health = Health(rules)
         # a single replica is as healthy as its slot
         of_one = replica_rules if len(servers) > 1 else rules
@@ -113,7 +113,7 @@ class Slot:
             verdict,
             self.has_share,
             reach,
-            self.is_spare,
+            self.takes_failover,
             leaving,
             bar.text,
             f'drained by an operator: {drain.text}' if drain else '',
@@ -188,4 +188,4 @@ def overall_health(slots: dict[str, Slot]) -> str:
     bad = [name for name, slot in slots.items() if not slot.is_healthy]
     if not bad:
         return 'healthy'
-    return 'degraded' if len(bad) == len(slots) else f'drain-{bad[0]}'
+    return 'unavailable' if len(bad) == len(slots) else f'slot_{bad[0]}_drained'

@@ -101,9 +101,9 @@ class SlotStats:
         """Record a request, and with it the end of the client's previous episode."""
         stats = self._slots[placement.slot]
         stats.requests += 1
-        stats.cache_hits += placement.cached
-        stats.cache_misses += not placement.cached
-        episode_id = '' if placement.degraded else placement.key
+        stats.cache_hits += placement.sticky
+        stats.cache_misses += not placement.sticky
+        episode_id = '' if placement.missing_episode_id else placement.key
         before = self._current_episodes.get(client_id, '')
         if before != episode_id:
             self.end_episode(client_id, now_ns)
@@ -124,7 +124,7 @@ class SlotStats:
 
     def _begin(self, episode_id: str, placement: Placement) -> None:
         # a router that was restarted knows it, but it was counted before
-        slot, is_new = placement.slot, not (placement.cached or placement.moved)
+        slot, is_new = placement.slot, not (placement.sticky or placement.moved)
         self._episodes[episode_id] = RoutedEpisode(
             slot, has_moved=placement.moved, slot_begun=slot
         )

@@ -46,14 +46,14 @@ class SessionManager:
         drops: DropCounters,
         *,
         standby: int,
-        open_timeout_s: float,
+        open_session_timeout_s: float,
         clock: Callable[[], int],
         warn: Callable[[str], None],
     ) -> None:
         self._dispatcher, self._call_pool = dispatcher, callers
         self._stats, self._drops = stats, drops
         self._wanted = 1 + standby
-        self._timeout_s = open_timeout_s
+        self._timeout_s = open_session_timeout_s
         self._clock, self._warn = clock, warn
         self._contracts = CompatibilityCheck(dispatcher, callers, warn)
         self.contracts = self._contracts.known

@@ -75,6 +75,6 @@ class MicroBatch:
 
 def make_scheduler(name: str, *, size: int, window_ns: int, batch_limit: int) -> Scheduler:
     """Return a scheduler by name; `batch_limit` is that of the policy, 0 for none."""
-    if name == 'micro_batch':
+    if name == 'dynamic_batching':
         return MicroBatch(min(size, batch_limit or size), window_ns)
-    return {'round_robin': RoundRobin, 'earliest_dry': EarliestDry}[name]()
+    return {'round_robin': RoundRobin, 'lowest_queue_first': EarliestDry}[name]()

@@ -134,8 +134,8 @@ class InferenceWorker:
         late_s = self._expected_lateness_s(queued, begin_ns)
         if late_s > 0:
             text = (
-                f'the reply is expected {late_s:.3f} s after answer_within_s '
-                f'({queued.session.request.answer_within_s:g} s); the server is overloaded'
+                f'the reply is expected {late_s:.3f} s after reply_deadline_s '
+                f'({queued.session.request.reply_deadline_s:g} s); the server is overloaded'
             )
             return self._error_reply(queued, Status.TOO_LATE, 'too_late', text, begin_ns)
         try:
@@ -150,8 +150,8 @@ class InferenceWorker:
         return InferenceTask(queued, observation, request, ignored)
 
     def _expected_lateness_s(self, queued: QueuedRequest, begin_ns: int) -> float:
-        """Return by how much the reply misses answer_within_s; 0 or less if it is in time."""
-        within_s = queued.session.request.answer_within_s
+        """Return by how much the reply misses reply_deadline_s; 0 or less if it is in time."""
+        within_s = queued.session.request.reply_deadline_s
         waited_s = (begin_ns - queued.arrived_ns) / 1e9
         if not within_s or waited_s > within_s:
             return waited_s - within_s if within_s else 0.0

@@ -106,7 +106,7 @@ def incident_pair(kept: CapturedRequest) -> RecordedExchange:
         'task': session.task,
         'robot_type': session.request.robot_type,
         'rtc_execution_horizon': session.request.rtc_execution_horizon,
-        'answer_within_s': session.request.answer_within_s,
+        'reply_deadline_s': session.request.reply_deadline_s,
     }
     return RecordedExchange(kept.queued.raw, kept.reply, info)
 

@@ -129,7 +129,7 @@ class RequestCapture:
 
 def capture_reason(queued: QueuedRequest, chunk: Chunk, now_ns: int) -> str:
     """Return the reason to capture this reply; empty if there is none."""
-    within_s = queued.session.request.answer_within_s
+    within_s = queued.session.request.reply_deadline_s
     is_late = within_s and (now_ns - queued.arrived_ns) / 1e9 > within_s
     if chunk.status == Status.OK:
         return 'too_late' if is_late else ''

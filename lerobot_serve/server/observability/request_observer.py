@@ -125,7 +125,7 @@ def make_request_observer(
     )
     if not parameters.capture_folder:
         return RequestObserver(recorder)
-    limit_bytes = parameters.capture_limit_mb * MB
+    limit_bytes = parameters.max_capture_mb * MB
     folder = Path(parameters.capture_folder).expanduser()
 
     def metadata() -> dict[str, Any]:

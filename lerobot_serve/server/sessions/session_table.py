@@ -195,7 +195,7 @@ class SessionTable:
             raise SessionRefused(
                 Refusal.CAPACITY,
                 f'the process of {request.client_id!r} (instance {request.instance}) has {limit} '
-                'sessions, the limit of one process; close one, or raise sessions_per_process',
+                'sessions, the limit of one process; close one, or raise max_sessions_per_process',
             )
 
     def _check_reply_topic(self, request: SessionRequest, now_ns: int) -> None:

@@ -28,7 +28,7 @@ class SessionRules:
     max_sessions: int
     default_task: str
     pin_task: bool
-    strict_fps: bool
+    require_trained_fps: bool
     grace_ns: int
     idle_ns: int
     # limits: sessions of one client process, queued one-shot requests
@@ -95,10 +95,10 @@ def check_session_request(
             f'requested task {request.task!r}, only {rules.default_task!r} is served; request '
             'that task or leave it empty',
         )
-    if not (math.isfinite(request.answer_within_s) and request.answer_within_s >= 0):
+    if not (math.isfinite(request.reply_deadline_s) and request.reply_deadline_s >= 0):
         raise SessionRefused(
             Refusal.BAD_REQUEST,
-            f'answer_within_s must be 0 (no bound) or above, got {request.answer_within_s:g}',
+            f'reply_deadline_s must be 0 (no bound) or above, got {request.reply_deadline_s:g}',
         )
     return (
         *description.notes,
@@ -190,6 +190,6 @@ def check_fps(
         f'the robot runs at {request.fps:g} Hz, the policy was trained at '
         f'{description.trained_fps:g} Hz'
     )
-    if rules.strict_fps:
+    if rules.require_trained_fps:
         raise SessionRefused(Refusal.FPS, f'{text}; change fps of the robot')
     return [f'{text}: motion runs at {request.fps / description.trained_fps:.2g}x trained speed']

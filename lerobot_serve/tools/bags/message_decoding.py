@@ -28,11 +28,11 @@ DECISION_TYPE = f'{INTERFACES}/RoutingDecision'
 VERDICTS = ('pass', 'clamped', 'held', 'stopped')
 RUNGS = (
     *('play', 'ramp', 'hold', 'repeat_last', 'zero', 'safe_pose', 'stop_service'),
-    *('nothing', 'initial_pose'),
+    *('no_command', 'initial_pose'),
 )
 STATES = ('', 'connecting', 'streaming', 'degraded', 'stalled', 'reconnecting', 'dead')
 
-# sec, nanosec, tick, seq, session_epoch, episode, chunk_row, age_s, verdict, rung
+# sec, nanosec, control_step, seq, session_epoch, episode, chunk_row, age_s, verdict, rung
 EXECUTED_HEAD = struct.Struct('<iIQQIIIfBB')
 STAMP = struct.Struct('<iI')
 FLAGS = struct.Struct('<BBB')
@@ -44,7 +44,7 @@ REASON_LIMIT, SERVER_LIMIT, KEY_LIMIT = 256, 256, 160
 class ExecutedAction:
     """ExecutedAction.msg without its stamp."""
 
-    tick: int
+    control_step: int
     seq: int
     session_epoch: int
     episode: int
@@ -84,8 +84,8 @@ class RoutingDecision:
     slot: str
     policy: str
     server: str
-    degraded: bool
-    cached: bool
+    missing_episode_id: bool
+    sticky: bool
     moved: bool
     reason: str
 

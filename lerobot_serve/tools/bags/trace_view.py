@@ -45,7 +45,7 @@ class BagRun(TraceRun):
         self.role, self.node, self.bounds = role, node, bounds
         self.no_bounds_reason = 'bags do not record the limits; pass the robot file with --robot'
         # bags do not record the interpolation
-        self.parameters = {'interpolation': None}
+        self.parameters = {'interpolation_multiplier': None}
 
     def header(self, now_ns: int) -> Record:
         """Return what stands for the header that a trace would have."""
@@ -180,8 +180,8 @@ def decision_record(now_ns: int, decision: message_decoding.RoutingDecision) -> 
         split_percent=decision.split_percent,
         moved=decision.moved,
         routing_key=decision.routing_key,
-        degraded=decision.degraded,
-        cached=decision.cached,
+        missing_episode_id=decision.missing_episode_id,
+        sticky=decision.sticky,
         server=decision.server,
         policy=decision.policy,
         reason=decision.reason,

@@ -36,7 +36,7 @@ T = TypeVar('T')
 @contextlib.contextmanager
 def show_reading(paths: Iterable[Path | str]) -> Iterator[None]:
     """Show how much of the traces below `paths` is read, while the block runs."""
-    total = sum(file.stat().st_size for path in paths for file in trace_files(Path(path)))
+    total = sum(file.stat().st_size for path in paths for file in trace_max_files(Path(path)))
     if total < SHOW_ABOVE_BYTES or not sys.stderr.isatty():
         yield
         return
@@ -82,7 +82,7 @@ class CountingFile(io.FileIO):
         return count
 
 
-def trace_files(path: Path) -> list[Path]:
+def trace_max_files(path: Path) -> list[Path]:
     """Return the trace files of a path."""
     if path.is_dir():
         return [file for file in path.rglob('*.jsonl') if file.is_file()]

@@ -220,12 +220,12 @@ def steps_missed(facts: WindowFacts) -> CauseFinding:
 def buffer_too_short(facts: WindowFacts) -> CauseFinding:
     """Evaluate whether round trips always exceeded the buffer."""
     whole = facts.shift_of(lambda request: request.round_trip_ms)
-    buffer_s = number(facts.parameters, 'buffer_time_s')
+    buffer_s = number(facts.parameters, 'request_threshold_s')
     if not whole.is_known:
         return too_few_samples('round trip', whole)
     if buffer_s is None:
-        return CauseFinding(None, 'the header of its edge has no buffer_time_s')
-    words = f'round trip {whole.text}; buffer_time_s is {buffer_s:g}'
+        return CauseFinding(None, 'the header of its edge has no request_threshold_s')
+    words = f'round trip {whole.text}; request_threshold_s is {buffer_s:g}'
     is_long = min(whole.before_p50, whole.during_p50) >= buffer_s * 1e3
     return CauseFinding(is_long and not whole.has_grown, words)
 

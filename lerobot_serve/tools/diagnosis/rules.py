@@ -46,7 +46,7 @@ RULES = (
         causes.server_overloaded,
         'queue wait grew for this robot and for all others of that server at that time',
         'Server overloaded: queue wait grew for all its robots.',
-        'fewer robots, another replica, or scheduler:=micro_batch; '
+        'fewer robots, another replica, or scheduler:=dynamic_batching; '
         'see ServerSaturated in docs/metrics.md',
     ),
     DiagnosisRule(
@@ -75,7 +75,7 @@ RULES = (
         causes.network_slow,
         'round trip less the time of the server grew, and the time of the server did not',
         'The network was slow.',
-        'check radio, switch and other traffic; use profile:=wan or a longer buffer_time_s',
+        'check radio, switch and other traffic; use profile:=wan or a longer request_threshold_s',
     ),
     DiagnosisRule(
         'policy_failed',
@@ -120,7 +120,7 @@ RULES = (
         'check policy, units and limits; `lerobot-serve audit` checks that limits were kept',
     ),
     DiagnosisRule(
-        'ticks_missed',
+        'control_steps_missed',
         causes.steps_missed,
         'control steps are left out while it played',
         "Control steps were missed: the robot's CPU was busy.",
@@ -129,9 +129,9 @@ RULES = (
     DiagnosisRule(
         'buffer_short',
         causes.buffer_too_short,
-        'round trips longer than buffer_time_s, before as well as during',
-        'Requests start too late: the round trip exceeds buffer_time_s.',
-        'raise buffer_time_s, or max_action_age_s with it',
+        'round trips longer than request_threshold_s, before as well as during',
+        'Requests start too late: the round trip exceeds request_threshold_s.',
+        'raise request_threshold_s, or max_action_age_s with it',
     ),
 )
 

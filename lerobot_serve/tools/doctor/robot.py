@@ -47,7 +47,7 @@ def check_robot_file(path: str) -> tuple[RobotDescription | None, list[Finding]]
     parameters = EdgeParameters()
     try:
         robot = wiring.load_robot(path)
-        actions = ActionQueue(DELAY_RULES[parameters.delay_rule])
+        actions = ActionQueue(DELAY_RULES[parameters.skip_rule])
         wiring.make_controller(parameters, robot, actions, lambda: None)
     except ParameterError as error:
         return None, [failure('file', str(error), f'correct it there; {EXAMPLES}')]

@@ -72,7 +72,7 @@ def check_forward_time(pace: PolicySpeed) -> Finding:
     return warning(
         name,
         f'{found}; a chunk lasts {pace.chunk_ms:.0f} ms, which hides it',
-        f'keep buffer_time_s of the edge above {pace.p99_ms / 1e3:.2f} s plus the network, '
+        f'keep request_threshold_s of the edge above {pace.p99_ms / 1e3:.2f} s plus the network, '
         f'or: {FASTER}',
     )
 

@@ -46,7 +46,7 @@ class FleetDemand:
 
     @property
     def left_s(self) -> float:
-        """What is left to play when a robot asks: its buffer_time_s. 0 or less: too little."""
+        """Queue left when a robot sends a request: its request_threshold_s. 0 or less: too little."""
         return self.playable_s - self.period_s
 
 

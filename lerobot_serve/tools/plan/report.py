@@ -72,8 +72,8 @@ def fleet_lines(fleet: FleetDemand) -> list[str]:
     return [
         f'{with_noun(fleet.robots, "robot")}, each asks every {fleet.period_s:.4g} s; a chunk can '
         f'be played for {fleet.playable_s:.4g} s',
-        f'so {fleet.left_s:.4g} s are left to play when a robot asks: edges with buffer_time_s '
-        f'{max(0.0, fleet.left_s):.4g} do so',
+        f'so {fleet.left_s:.4g} s are left to play when a robot asks: edges with '
+        f'request_threshold_s {max(0.0, fleet.left_s):.4g} do so',
     ]
 
 

@@ -51,7 +51,7 @@ class SuccessRates:
 class RolloutResult:
     """How one rollout ended, and after how many episodes."""
 
-    # PROMOTED, ROLLED_BACK or, when the episodes ran out, HELD
+    # PROMOTED, ROLLED_BACK or, when the episodes ran out, UNDECIDED
     state: CanaryPhase
     # of the candidate until the first promotion; None: never
     first_promotion: int | None
@@ -132,7 +132,7 @@ def simulate_rollout(
         if is_worse < used:
             return RolloutResult(CanaryPhase.ROLLED_BACK, first, candidates, at)
         if promotes >= used:
-            return RolloutResult(CanaryPhase.HELD, first, candidates, limit)
+            return RolloutResult(CanaryPhase.UNDECIDED, first, candidates, limit)
         first = first or candidates
     return RolloutResult(CanaryPhase.PROMOTED, first, candidates, at)
 
@@ -179,7 +179,7 @@ class SimulatedFleet:
     look_s: float = 60.0
 
     def run(self, rng: np.random.Generator, terms: Terms, trials: int = 1) -> CanaryPhase:
-        """Return PROMOTED, ROLLED_BACK, or HELD when the episodes ran out."""
+        """Return PROMOTED, ROLLED_BACK, or UNDECIDED when the episodes ran out."""
         trial, next_look_s, seen = StepTrial(terms.margin, terms.block_episodes), 0.0, []
         for time_s, event in self._events(rng):
             if time_s >= next_look_s:
@@ -191,7 +191,7 @@ class SimulatedFleet:
                 if promotion >= terms.promotion_level:
                     return CanaryPhase.PROMOTED
             seen.append(event)
-        return CanaryPhase.HELD
+        return CanaryPhase.UNDECIDED
 
     def _events(self, rng: np.random.Generator) -> Iterator[tuple[float, EpisodeEvent]]:
         arms = rng.random(self.episodes) < self.share_percent / 100

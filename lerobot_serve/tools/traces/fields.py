@@ -44,7 +44,7 @@ def policy_names(record: Record) -> list[str]:
     entries = record.get('policies')
     named = [each for each in entries if type(each) is dict] if type(entries) is list else []
     return [
-        f'{text(each, "slot") or "no slot"} {text(each, "model_id")}@{text(each, "model_hash")}'
+        f'{text(each, "slot") or "no slot"} {text(each, "policy_id")}@{text(each, "policy_hash")}'
         for each in named
     ]
 

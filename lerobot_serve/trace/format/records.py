@@ -50,8 +50,8 @@ def header(
 
 def policy(slot: str, fingerprint: str) -> Record:
     """Return one entry of `policies`; the fingerprint is id@hash."""
-    model_id, _, model_hash = fingerprint.rpartition('@')
-    return {'slot': slot, 'model_id': model_id or model_hash, 'model_hash': model_hash}
+    policy_id, _, policy_hash = fingerprint.rpartition('@')
+    return {'slot': slot, 'policy_id': policy_id or policy_hash, 'policy_hash': policy_hash}
 
 
 def policies(now_ns: int, present: Sequence[Record]) -> Record:
@@ -60,10 +60,15 @@ def policies(now_ns: int, present: Sequence[Record]) -> Record:
 
 
 def routing(
-    slot: str, *, routing_key: str = '', degraded: bool = False, cached: bool = False
+    slot: str, *, routing_key: str = '', missing_episode_id: bool = False, sticky: bool = False
 ) -> Record:
     """Return the routing of a request; for `request`."""
-    return {'slot': slot, 'routing_key': routing_key, 'degraded': degraded, 'cached': cached}
+    return {
+        'slot': slot,
+        'routing_key': routing_key,
+        'missing_episode_id': missing_episode_id,
+        'sticky': sticky,
+    }
 
 
 def request(
@@ -190,8 +195,8 @@ def placement(
     split_percent: int | None,
     moved: bool,
     routing_key: str = '',
-    degraded: bool | None = None,
-    cached: bool | None = None,
+    missing_episode_id: bool | None = None,
+    sticky: bool | None = None,
     server: str = '',
     policy: str = '',
     reason: str = '',
@@ -206,8 +211,8 @@ def placement(
         split_percent=split_percent,
         moved=moved,
         routing_key=routing_key,
-        degraded=degraded,
-        cached=cached,
+        missing_episode_id=missing_episode_id,
+        sticky=sticky,
         server=server,
         policy=policy,
         reason=reason,

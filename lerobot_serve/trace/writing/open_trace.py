@@ -19,8 +19,8 @@ class TraceParameters(Protocol):
     """The trace parameters of a node."""
 
     trace_folder: str
-    trace_limit_mb: int
-    trace_files: int
+    trace_file_limit_mb: int
+    trace_max_files: int
 
 
 def open_trace(
@@ -53,8 +53,8 @@ def open_trace(
         Path(node_parameters.trace_folder).expanduser(),
         run_name(node.strip('/').replace('/', '.'), time.time()),
         header,
-        limit_bytes=node_parameters.trace_limit_mb * 1_000_000,
-        keep_files=node_parameters.trace_files,
+        limit_bytes=node_parameters.trace_file_limit_mb * 1_000_000,
+        keep_files=node_parameters.trace_max_files,
         log_warning=log_warning,
         clock=clock,
     )

@@ -14,7 +14,7 @@ def trace_folder(text: str, *, on_configure: bool = False) -> str:
 
 
 def trace_file_limit_mb(*, on_configure: bool = False) -> int:
-    """Return the parameter `trace_limit_mb`."""
+    """Return the parameter `trace_file_limit_mb`."""
     return parameter(
         100,
         'maximum size of one trace file',
@@ -26,7 +26,7 @@ def trace_file_limit_mb(*, on_configure: bool = False) -> int:
 
 
 def trace_max_files(*, on_configure: bool = False) -> int:
-    """Return the parameter `trace_files`."""
+    """Return the parameter `trace_max_files`."""
     return parameter(
         10,
         'number of trace files kept; the oldest are removed',

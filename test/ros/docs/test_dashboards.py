@@ -81,7 +81,7 @@ def figures(router_rig, sim_arm_yaml) -> dict[str, dict[str, list[dict[str, str]
         robot_file=sim_arm_yaml,
         metrics_port=ports['edge'],
     )
-    router_rig.wait_for_verdict('healthy')
+    router_rig.wait_for_health('healthy')
     router_rig.wait(lambda: is_served(ports['edge']), 'the figures of the edge')
     return {job: served(port) for job, port in ports.items()}
 

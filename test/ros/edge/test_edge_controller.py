@@ -39,7 +39,11 @@ def commands(node) -> list[JointTrajectory]:
 def start_robot(processes, **edge: object) -> None:
     given = {'max_action_age_s': MAX_AGE_S, 'request_timeout_s': 0.3, 'status_period_s': 0.05}
     processes.start(
-        'edge', 'edge_controller', namespace=ROBOT, reconnect_backoff_s=0.1, **{**given, **edge}
+        'edge',
+        'edge_controller',
+        namespace=ROBOT,
+        reconnect_initial_backoff_s=0.1,
+        **{**given, **edge},
     )
     processes.start('sim', 'sim_robot', namespace=ROBOT, image_height=64, image_width=64)
 
@@ -82,7 +86,7 @@ def test_nothing_is_commanded_when_nothing_was_ever_received(
     processes, seen, commands, wait_until
 ):
     start_robot(processes)
-    wait_until(lambda: seen.last.ticks > 30, 'control steps pass')
+    wait_until(lambda: seen.last.control_steps > 30, 'control steps pass')
     assert seen.last.state == EdgeState.CONNECTING
     wait_until(lambda: 'policy_server' in seen.last.reason, 'the reason is visible')
     assert not commands

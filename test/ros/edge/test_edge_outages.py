@@ -16,7 +16,7 @@ MAX_AGE_S = 0.45
 
 def test_a_server_that_is_killed_again_and_again_leaves_the_robot_safe(edge_rig):
     server = edge_rig.start_server(**SHORT)
-    edge = edge_rig.start(max_action_age_s=MAX_AGE_S, buffer_time_s=0.4)
+    edge = edge_rig.start(max_action_age_s=MAX_AGE_S, request_threshold_s=0.4)
     for _ in range(KILLS):
         edge_rig.wait_for_play()
         before = sessions(edge_rig)
@@ -30,7 +30,7 @@ def test_a_server_that_is_killed_again_and_again_leaves_the_robot_safe(edge_rig)
     assert max(action.age_s for action in seen.played) <= MAX_AGE_S
     assert seen.drops()['stale_action'] >= KILLS
     # in between it came to rest, and did nothing else
-    assert seen.rungs <= {EdgeState.RUNG_PLAY, EdgeState.RUNG_RAMP, EdgeState.RUNG_HOLD}
+    assert seen.rungs <= {EdgeState.RUNG_POLICY, EdgeState.RUNG_RAMP, EdgeState.RUNG_HOLD}
     assert EdgeState.DEAD not in {state.state for state in seen.states}
     assert seen.last.stalls >= KILLS / 2
     assert all(np.isfinite(action.commanded).all() for action in seen.executed)
@@ -41,7 +41,7 @@ def test_the_next_server_takes_over_within_what_is_buffered(edge_rig):
     servers[RIGHT] = edge_rig.start_server('/right', **SAME)
     for name in (LEFT, RIGHT):
         edge_rig.wait_for_topic(f'{name}/status')
-    edge_rig.start(servers=[LEFT, RIGHT], buffer_time_s=1.0)
+    edge_rig.start(servers=[LEFT, RIGHT], request_threshold_s=1.0)
     edge_rig.wait_for_play()
     # on a busy machine the second may be found first
     first = edge_rig.wait(lambda: edge_rig.seen.last.server, 'a server is told')
@@ -53,7 +53,7 @@ def test_the_next_server_takes_over_within_what_is_buffered(edge_rig):
     edge_rig.wait_for_play(int(FPS))
     seen = edge_rig.seen
     assert without_gaps(seen.executed)
-    assert seen.rungs == {EdgeState.RUNG_PLAY}
+    assert seen.rungs == {EdgeState.RUNG_POLICY}
     assert seen.last.stalls == 0
     assert EdgeState.STALLED not in {state.state for state in seen.states}
 

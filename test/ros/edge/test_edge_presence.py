@@ -14,7 +14,7 @@ from lerobot_serve_interfaces.msg import EdgeState
 # as an operator has it who sets nothing: FAST of the rig is for other tests
 DEFAULTS = {
     'request_timeout_s': 5.0,
-    'reconnect_backoff_s': 0.5,
+    'reconnect_initial_backoff_s': 0.5,
     'reconnect_max_backoff_s': 10.0,
 }
 
@@ -56,7 +56,7 @@ def test_a_lost_server_costs_no_stall_where_there_is_a_second(
     edge_rig.wait(lambda: sessions(edge_rig) - before, 'the other one is played')
     seen = edge_rig.seen
     assert without_gaps(seen.executed)
-    assert seen.rungs == {EdgeState.RUNG_PLAY}
+    assert seen.rungs == {EdgeState.RUNG_POLICY}
     assert seen.last.stalls == 0
     # not by a timeout of a request
     assert 'request_timeout' not in seen.drops()

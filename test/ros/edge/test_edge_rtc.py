@@ -39,7 +39,9 @@ def test_the_next_request_carries_what_is_left_of_the_last_chunk(
     path = steering.path(chunk=ROWS, rtc=1)
     edge_rig.start_server(policy_kind='steered', policy_path=path)
     # a session that is lost on a busy machine would begin without a prefix
-    edge_rig.start(rtc=True, execution_horizon=horizon, buffer_time_s=1.0, request_timeout_s=10.0)
+    edge_rig.start(
+        rtc=True, execution_horizon=horizon, request_threshold_s=1.0, request_timeout_s=10.0
+    )
     told = edge_rig.wait(lambda: prefixes(steering), 'the policy is asked')
     continued = [request for request in list(requests) if request.prefix_policy]
     for request in continued:

@@ -47,7 +47,7 @@ def page(port: int, path: str) -> tuple[int, str]:
 def drive_through_a_kill(rig: EdgeRig, folder: Path) -> None:
     """Let a server be killed and come back under a robot that writes its trace."""
     server = rig.start_server(**SHORT)
-    rig.start(trace_folder=folder, max_action_age_s=0.45, buffer_time_s=0.4, task='fold')
+    rig.start(trace_folder=folder, max_action_age_s=0.45, request_threshold_s=0.4, task='fold')
     rig.wait_for_play()
     rig.kill(server)
     rig.wait_for_rung(EdgeState.RUNG_HOLD)
@@ -58,7 +58,7 @@ def drive_through_a_kill(rig: EdgeRig, folder: Path) -> None:
 def test_a_run_with_outages_is_told_whole_and_holds_what_is_audited(edge_rig, tmp_path):
     folder = tmp_path / 'trace'
     drive_through_a_kill(edge_rig, folder)
-    edge_rig.set(buffer_time_s=0.3)
+    edge_rig.set(request_threshold_s=0.3)
     run = edge_rig.run(task='wash', episode_id='run-7')
     played = edge_rig.seen.executed
     edge_rig.wait(lambda: played[-1].episode_id == 'run-7', 'actions of the run are executed')
@@ -99,7 +99,7 @@ def test_a_run_with_outages_is_told_whole_and_holds_what_is_audited(edge_rig, tm
     # the first request may have had no answer on a busy machine
     assert {outcome['policy']} == {r['policy'] for r in requests if r['status'] == 'ok'}
     (change,) = of_kind(told, 'parameter')
-    assert (change['name'], change['old'], change['new']) == ('buffer_time_s', 0.4, 0.3)
+    assert (change['name'], change['old'], change['new']) == ('request_threshold_s', 0.4, 0.3)
     assert of_kind(told, 'policies')
     assert {'stalled'} <= {r['name'] for r in of_kind(told, 'incident')}
 

@@ -60,7 +60,7 @@ def test_a_rejected_change_names_the_reason_and_changes_nothing(served, node, va
 
 def test_a_set_of_changes_is_accepted_or_rejected_as_a_whole(served, node):
     before = served.current
-    values = {'split_percent': 10, 'remembered_episodes': 5000}
+    values = {'split_percent': 10, 'max_remembered_placements': 5000}
     reply = ask(node, SetParametersAtomically, 'set_parameters_atomically', **values)
     assert not reply.result.successful
     assert served.current == before

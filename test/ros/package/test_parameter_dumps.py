@@ -20,9 +20,9 @@ START = {
 }
 # a double of each that may change while the node runs
 DOUBLES = {
-    'policy_server': 'drain_s',
-    'policy_router': 'settle_s',
-    'edge_controller': 'buffer_time_s',
+    'policy_server': 'drain_timeout_s',
+    'policy_router': 'discovery_timeout_s',
+    'edge_controller': 'request_threshold_s',
 }
 
 

@@ -118,7 +118,7 @@ def start_router(rig: RouterRig, **parameters: object) -> None:
     for slot in ('a', 'b'):
         rig.server(slot, slot, **parameters)
     rig.router(slot_a=['a'], slot_b=['b'], **parameters)
-    rig.wait_for_verdict('healthy')
+    rig.wait_for_health('healthy')
     keep = partial(rig.watch.last.__setitem__, ServerStatus)
     rig.node.create_subscription(
         ServerStatus, '/a/policy_server/status', lambda message: keep(message), qos.STATE

@@ -60,7 +60,7 @@ def test_decisions_are_published_once_for_an_episode(client, slots):
     slot_of(client, 'another')
     slots.wait_for_decision('another')
     (decision,) = [each for each in slots.watch.decisions if each.episode_id == 'ep_42']
-    assert (decision.bucket, decision.slot, decision.degraded) == (29, 'a', False)
+    assert (decision.bucket, decision.slot, decision.missing_episode_id) == (29, 'a', False)
     assert decision.policy.startswith('steered@')
     assert decision.server == '/a/policy_server'
 
@@ -149,7 +149,7 @@ def test_a_policy_for_other_robots_in_slot_b_is_not_used(router_rig):
     router_rig.server('a', 'a')
     router_rig.server('b', 'b', options='&joint=arm')
     router_rig.router(slot_a=['a'], slot_b=['b'])
-    state = router_rig.wait_for_verdict('drain-b')
+    state = router_rig.wait_for_health('slot_b_drained')
     router_rig.wait(lambda: 'incompatible with slot a' in router_rig.slot('b').text, 'the reason')
     assert state.split_percent == 50
     client = router_rig.robot()
@@ -160,6 +160,6 @@ def test_a_policy_for_other_robots_in_slot_b_is_not_used(router_rig):
 def test_one_slot_called_prod_needs_no_split(router_rig):
     router_rig.server('one', 'prod')
     router_rig.router(slot_prod=['one'])
-    router_rig.wait_for_verdict('healthy')
+    router_rig.wait_for_health('healthy')
     assert slot_of(router_rig.robot(), 'episode-1') == 'prod'
     assert router_rig.wait_for_decision('episode-1').reason == 'single slot'

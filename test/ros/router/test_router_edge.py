@@ -12,10 +12,10 @@ from lerobot_serve_interfaces.msg import EdgeState, ExecutedAction
 
 # seven seconds a chunk, of which the next is asked for after two; a busy machine is slow
 LONG = '&chunk=210&rtc=1'
-QUICK = {'answer_timeout_s': 1.2}
+QUICK = {'reply_timeout_s': 1.2}
 PATIENT = {
     'rtc': True,
-    'buffer_time_s': 5.0,
+    'request_threshold_s': 5.0,
     'request_timeout_s': 4.0,
     'max_action_age_s': 9.0,
 }
@@ -51,7 +51,7 @@ class Cell:
     def assert_smooth(self) -> None:
         """The robot has played all the time, within one session."""
         seen = self.edge.seen
-        assert seen.rungs == {EdgeState.RUNG_PLAY}
+        assert seen.rungs == {EdgeState.RUNG_POLICY}
         assert seen.last.stalls == 0
         states = {state.state for state in seen.states}
         assert not states & {EdgeState.STALLED, EdgeState.DEAD}
@@ -70,8 +70,8 @@ def test_a_replica_that_is_killed_in_an_episode_is_not_felt(cell):
     for name in ('one', 'two'):
         rig.server(name, 'prod', policy='p', options=LONG)
     rig.server('shadow', 'prod', options='&offset=0.01')
-    rig.router(slot_prod=['one', 'two'], shadow_policy='/shadow/policy_server', **QUICK)
-    rig.wait_for_verdict('healthy')
+    rig.router(slot_prod=['one', 'two'], shadow_server='/shadow/policy_server', **QUICK)
+    rig.wait_for_health('healthy')
     cell.start()
     # whose actions these are
     action = cell.wait_for_slot('prod')
@@ -103,8 +103,8 @@ def test_an_episode_whose_slot_dies_goes_on_in_the_other_without_its_prefix(cell
     rig = cell.router
     for name in ('a', 'b'):
         rig.server(name, name, options=LONG)
-    rig.router(slot_a=['a'], slot_b=['b'], split_percent=0, spare='a', **QUICK)
-    rig.wait_for_verdict('healthy')
+    rig.router(slot_a=['a'], slot_b=['b'], split_percent=0, failover_slots='a', **QUICK)
+    rig.wait_for_health('healthy')
     cell.start()
     episode = cell.wait_for_slot('b').episode_id
     cell.edge.wait(lambda: max(cell.prefixes('b')) > 0, 'real-time chunking is at work')
@@ -129,7 +129,7 @@ def test_a_router_that_is_killed_and_started_again_keeps_the_episode_in_its_slot
         rig.server(name, name, options=LONG)
     slots = {'slot_a': ['a'], 'slot_b': ['b'], **QUICK}
     rig.router(split_percent=0, **slots)
-    rig.wait_for_verdict('healthy')
+    rig.wait_for_health('healthy')
     cell.start()
     episode = cell.wait_for_slot('b').episode_id
     before = {a.session_epoch for a in cell.played}

@@ -58,8 +58,8 @@ def damaged(raw: bytes, seed: int) -> list[bytes]:
 def test_nonsense_on_every_topic_ends_nothing(router_rig):
     router_rig.server('a', 'prod')
     router_rig.server('shadow', 'prod', options='&offset=1')
-    router_rig.router(slot_prod=['a'], shadow_policy='/shadow/policy_server')
-    router_rig.wait_for_verdict('healthy')
+    router_rig.router(slot_prod=['a'], shadow_server='/shadow/policy_server')
+    router_rig.wait_for_health('healthy')
     client = router_rig.robot()
     request = client.observation()
     answer = Chunk(
@@ -77,7 +77,7 @@ def test_nonsense_on_every_topic_ends_nothing(router_rig):
     while not client.chunks.empty():
         client.chunks.get()
     # whole answers that nobody asked for: another robot's, an old session's, an old one
-    before = router_rig.state.late_answers
+    before = router_rig.state.late_replies
     strays = [
         replace(answer, client_id='nobody'),
         replace(answer, header=replace(answer.header, session_epoch=9)),
@@ -85,7 +85,7 @@ def test_nonsense_on_every_topic_ends_nothing(router_rig):
         replace(answer, client_id=''),
     ]
     publish(router_rig, ActionChunk, answers, [wire_chunk.encode(stray) for stray in strays])
-    router_rig.wait(lambda: router_rig.state.late_answers >= before + 4, 'all are counted')
+    router_rig.wait(lambda: router_rig.state.late_replies >= before + 4, 'all are counted')
     for _ in range(20):
         asked = client.request()
         # some nonsense is a request in order, and its answer may still be under way
@@ -103,7 +103,7 @@ def test_nonsense_on_every_topic_ends_nothing(router_rig):
 def test_a_thousand_sessions_leave_nothing(router_rig):
     router_rig.server('a', 'prod')
     router_rig.router(slot_prod=['a'])
-    router_rig.wait_for_verdict('healthy')
+    router_rig.wait_for_health('healthy')
     manager, first = Manager(router_rig), router_rig.robot('first')
     assert first.round_trip().status == Status.OK
     sessions = SessionClient(router_rig.node, ROUTER, lifespan_s=3.0)
@@ -168,7 +168,7 @@ def test_a_robot_that_vanishes_is_swept_once_whatever_its_server_does(router_rig
 def test_the_second_robot_of_a_name_has_to_wait_until_the_first_is_silent(router_rig):
     router_rig.server('a', 'prod')
     router_rig.router(slot_prod=['a'], session_grace_s=2.0)
-    router_rig.wait_for_verdict('healthy')
+    router_rig.wait_for_health('healthy')
     first = router_rig.robot()
     assert first.round_trip().status == Status.OK
     second = SmallClient(
@@ -203,8 +203,8 @@ def test_the_second_robot_of_a_name_has_to_wait_until_the_first_is_silent(router
 def test_a_crowd_gets_every_answer_once(router_rig):
     for name in ('a', 'b'):
         router_rig.server(name, name, max_sessions=ROBOTS)
-    router_rig.router(slot_a=['a'], slot_b=['b'], answer_timeout_s=20.0, hedge_factor=0.0)
-    router_rig.wait_for_verdict('healthy')
+    router_rig.router(slot_a=['a'], slot_b=['b'], reply_timeout_s=20.0, hedge_factor=0.0)
+    router_rig.wait_for_health('healthy')
     robots = [router_rig.robot(f'robot_{number}') for number in range(ROBOTS)]
     slots = {robot: 'ab'[number % 2] for number, robot in enumerate(robots)}
     for number in range(ROUNDS):
@@ -222,27 +222,27 @@ def test_a_crowd_gets_every_answer_once(router_rig):
     assert all(robot.chunks.empty() for robot in robots)
     state = router_rig.state
     assert [s.requests for s in state.slots] == [ROBOTS * ROUNDS // 2] * 2
-    assert (state.robots, state.late_answers, state.hedges) == (ROBOTS, 0, 0)
+    assert (state.robots, state.late_replies, state.hedges) == (ROBOTS, 0, 0)
     assert [s.episodes for s in state.slots] == [ROBOTS // 2] * 2
 
 
 def test_parameters_act_while_robots_are_served(router_rig):
-    router_rig.slots(answer_timeout_s=20.0, shadow_minimum_episodes=0)
+    router_rig.slots(reply_timeout_s=20.0, shadow_minimum_episodes=0)
     client, episode = router_rig.robot(), router_rig.episode('b')
     assert client.round_trip(episode_id=episode).slot == 'b'
-    assert 'answer_timeout_s' in router_rig.set(answer_timeout_s=0.0)
-    for name in ('slot_a', 'standby_replicas', 'failures_to_drain', 'state_folder'):
+    assert 'reply_timeout_s' in router_rig.set(reply_timeout_s=0.0)
+    for name in ('slot_a', 'standby_replicas', 'slot_unhealthy_threshold', 'state_folder'):
         value = {'slot_a': ['/x'], 'state_folder': os.sep}.get(name, 3)
         assert f'{name} is in use' in router_rig.set(**{name: value})
     # a policy of slot b that lacks time in shadow takes no more episodes from now on
     assert not router_rig.set(shadow_minimum_episodes=3)
-    router_rig.wait_for_verdict('drain-b')
+    router_rig.wait_for_health('slot_b_drained')
     assert client.round_trip(episode_id=router_rig.episode('b', salt='new')).slot == 'a'
     assert client.round_trip(episode_id=episode).slot == 'b'
     assert not router_rig.set(shadow_minimum_episodes=0)
-    router_rig.wait_for_verdict('healthy')
+    router_rig.wait_for_health('healthy')
     # a time for answers that is long would keep this robot waiting
-    assert not router_rig.set(answer_timeout_s=0.1)
+    assert not router_rig.set(reply_timeout_s=0.1)
     router_rig.hang('b')
     chunk = client.round_trip(episode_id=episode)
     assert (chunk.status, chunk.slot) == (Status.OK, 'a')

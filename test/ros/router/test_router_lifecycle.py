@@ -80,7 +80,7 @@ def reply_publishers(rig) -> int:
 def test_what_is_under_way_is_answered_before_it_is_inactive(router_rig, manager):
     router_rig.steering('a').turns.close_gate()
     router_rig.server('a', 'prod')
-    router_rig.router(slot_prod=['a'], answer_timeout_s=20.0)
+    router_rig.router(slot_prod=['a'], reply_timeout_s=20.0)
     states: list[int] = []
     router_rig.node.create_subscription(
         ServerStatus, '/policy_router/status', lambda told: states.append(told.state), qos.STATE
@@ -112,7 +112,7 @@ def test_ten_times_around_leaves_nothing_behind(router_rig, manager):
     router_rig.server('b', 'b', options='&noise=0.1')
     router_rig.server('shadow', 'a', options='&offset=1')
     router_rig.router(
-        slot_a=['a'], slot_b=['b'], autostart=False, shadow_policy='/shadow/policy_server'
+        slot_a=['a'], slot_b=['b'], autostart=False, shadow_server='/shadow/policy_server'
     )
     client = SmallClient(router_rig.node, '/policy_router', cameras=())
 
@@ -142,8 +142,8 @@ def test_it_ends_well_at_any_time(router_rig, manager):
     known, unknown = "['/a/policy_server']", "['/nobody/policy_server']"
     for name, servers, more in (
         ('first', known, {}),
-        ('settling', unknown, {'settle_s': 60.0}),
-        ('degraded', unknown, {'settle_s': 0.0}),
+        ('settling', unknown, {'discovery_timeout_s': 60.0}),
+        ('degraded', unknown, {'discovery_timeout_s': 0.0}),
         ('idle', known, {'autostart': False}),
         ('core', known, {}),
     ):
@@ -177,7 +177,7 @@ def holds_signals_back(pid: int) -> bool:
 
 
 def test_servers_that_hang_do_not_keep_it_from_ending(router_rig):
-    router_rig.slots(standby_replicas=0, answer_timeout_s=30.0)
+    router_rig.slots(standby_replicas=0, reply_timeout_s=30.0)
     client = router_rig.robot()
     assert client.round_trip().status == Status.OK
     for name in ('a', 'b'):

@@ -38,7 +38,7 @@ def metrics(port: int) -> dict[tuple, float]:
 
 
 def test_every_figure_of_a_slot_has_its_name_and_moves(router_rig, port):
-    router_rig.slots(metrics_port=port, failures_to_drain=100)
+    router_rig.slots(metrics_port=port, slot_unhealthy_threshold=100)
     client = router_rig.robot()
     before = metrics(port)
     for slot in SLOTS:
@@ -78,15 +78,15 @@ def test_every_figure_of_a_slot_has_its_name_and_moves(router_rig, port):
 
 
 def test_alive_and_ready_are_told_apart(router_rig, port):
-    router_rig.router(slot_prod=['one'], metrics_port=port, settle_s=0.0)
-    router_rig.wait_for_verdict('degraded')
+    router_rig.router(slot_prod=['one'], metrics_port=port, discovery_timeout_s=0.0)
+    router_rig.wait_for_health('unavailable')
     assert page(port, '/healthz') == 'alive\n'
     with pytest.raises(HTTPError) as error:
         page(port, '/readyz')
     assert error.value.code == 503
     assert 'no status received' in error.value.read().decode()
     router_rig.server('one', 'prod')
-    router_rig.wait_for_verdict('healthy')
+    router_rig.wait_for_health('healthy')
     assert page(port, '/readyz') == 'ready\n'
 
 

@@ -23,8 +23,8 @@ def start_with_both_ready(router_rig, folder: Path) -> None:
     for slot in 'ab':
         router_rig.wait(lambda name=slot: ': core ' in router_rig.log(name), f'{slot} serves')
     # nobody is to fail while its gate is closed
-    router_rig.router(slot_a=['a'], slot_b=['b'], trace_folder=folder, answer_timeout_s=20.0)
-    router_rig.wait_for_verdict('healthy')
+    router_rig.router(slot_a=['a'], slot_b=['b'], trace_folder=folder, reply_timeout_s=20.0)
+    router_rig.wait_for_health('healthy')
 
 
 def test_the_trace_tells_of_every_request_where_it_went(router_rig, tmp_path):
@@ -51,7 +51,7 @@ def test_the_trace_tells_of_every_request_where_it_went(router_rig, tmp_path):
     assert (header['schema_version'], header['role']) == (1, 'router')
     (told,) = of_kind(folder, 'policies')[:1]
     assert [policy['slot'] for policy in told['policies']] == ['a', 'b']
-    assert {policy['model_id'] for policy in told['policies']} == {'steered'}
+    assert {policy['policy_id'] for policy in told['policies']} == {'steered'}
     requests = of_kind(folder, 'request')
     assert [r['routing']['slot'] for r in requests] == ['a', 'b', 'a', 'b', 'a', 'a']
     assert [r['routing']['cached'] for r in requests] == [False, False, *[True] * 4]

@@ -50,7 +50,7 @@ def drops(node, wait_until):
 
     def counted(reason: str, count: int = 1) -> ServerStatus:
         def reached():
-            found = {drop.reason: drop.count for drop in latest[-1].drops} if latest else {}
+            found = {drop.reason: drop.count for drop in latest[-1].dropped} if latest else {}
             return found.get(reason, 0) >= count and latest[-1]
 
         return wait_until(reached, f'{count} drops of {reason}')

@@ -28,7 +28,7 @@ def refused(rig, **ask: object) -> SessionRefused:
 
 def test_a_robot_waits_for_one_call_of_predict_chunk_however_many_there_are(rig):
     rig.steering.turns.close_gate()
-    rig.start(policy_kind='steered', one_shots_waiting=8)
+    rig.start(policy_kind='steered', max_waiting_goals=8)
     robot = rig.client('robot')
     asked = message_from_observation(robot.observation())
     goals = [rig.predict(asked) for _ in range(GOALS)]
@@ -43,7 +43,7 @@ def test_a_robot_waits_for_one_call_of_predict_chunk_however_many_there_are(rig)
     answers = [chunk.status for chunk in results]
     assert (answers.count(Status.OK), answers.count(Status.TOO_LATE)) == (9, GOALS - 9)
     assert {chunk.status_text for chunk in results if chunk.status} == {
-        '8 predict_chunk calls are waiting, the limit (one_shots_waiting); call '
+        '8 predict_chunk calls are waiting, the limit (max_waiting_goals); call '
         'again later, or open a session'
     }
     served = [event.split()[1] for event in rig.steering.events('predict ')]
@@ -101,7 +101,7 @@ def attempt(rig, topic: str) -> str:
 
 
 def test_one_process_does_not_take_the_sessions_of_the_others(rig):
-    rig.start(policy_kind='steered', max_sessions=6, sessions_per_process=3)
+    rig.start(policy_kind='steered', max_sessions=6, max_sessions_per_process=3)
     replies = [rig.open_session(rig.stranger(f'name_{n}', instance=99)) for n in range(6)]
     assert [reply.accepted for reply in replies] == [True] * 3 + [False] * 3
     assert {reply.code for reply in replies[3:]} == {Refusal.CAPACITY}

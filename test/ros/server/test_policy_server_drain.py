@@ -21,7 +21,7 @@ from lerobot_serve.wire.schema import Refusal, Status
 from lerobot_serve_interfaces.msg import Observation
 
 STATE = np.linspace(-1, 1, 6, dtype=np.float32)
-SLOW = {'policy_kind': 'steered', 'drain_s': 20.0}
+SLOW = {'policy_kind': 'steered', 'drain_timeout_s': 20.0}
 
 
 @pytest.fixture
@@ -133,13 +133,13 @@ def test_goals_that_are_due_have_their_results_before_the_end(rig):
 
 def test_a_policy_that_hangs_is_not_waited_for_longer_than_agreed(rig, log_of_rig):
     rig.steering.turns.close_gate()
-    process = rig.start(policy_kind='steered', drain_s=0.1)
+    process = rig.start(policy_kind='steered', drain_timeout_s=0.1)
     client = rig.client()
     client.request()
     rig.wait_for_events('predict')
     assert rig.change_state('deactivate')
     assert rig.state() == 'inactive'
-    assert 'replies were outstanding after drain_s (0.1 s)' in log_of_rig('policy_server')
+    assert 'replies were outstanding after drain_timeout_s (0.1 s)' in log_of_rig('policy_server')
     with pytest.raises(queue.Empty):
         client.take(0)
     # who hangs now may be needed again later
@@ -153,18 +153,18 @@ def test_a_policy_that_hangs_is_not_waited_for_longer_than_agreed(rig, log_of_ri
 
 def test_a_policy_that_hangs_at_the_end_is_abandoned(rig, log_of_rig):
     rig.steering.turns.close_gate()
-    process = rig.start(policy_kind='steered', drain_s=0.1)
+    process = rig.start(policy_kind='steered', drain_timeout_s=0.1)
     rig.client().request()
     rig.wait_for_events('predict')
     process.terminate()
     assert process.wait(20) == 1
     log = log_of_rig('policy_server')
-    assert 'outstanding after drain_s (0.1 s)' in log
+    assert 'outstanding after drain_timeout_s (0.1 s)' in log
     assert 'thread inference did not end' in log
 
 
 def test_a_listener_that_hangs_is_told_from_an_answer_that_is_due(rig, log_of_rig, tmp_path):
-    rig.start(policy_kind='steered', drain_s=0.5)
+    rig.start(policy_kind='steered', drain_timeout_s=0.5)
     client = rig.client()
     assert client.round_trip().status == Status.OK
     bag = tmp_path / 'bag'
@@ -179,5 +179,5 @@ def test_a_listener_that_hangs_is_told_from_an_answer_that_is_due(rig, log_of_ri
         recorder.kill()
         recorder.wait(20)
     log = log_of_rig('policy_server')
-    assert f'{REPLIES_UNACKNOWLEDGED} after drain_s (0.5 s)' in log
+    assert f'{REPLIES_UNACKNOWLEDGED} after drain_timeout_s (0.5 s)' in log
     assert 'replies were outstanding' not in log

@@ -20,7 +20,7 @@ TROUBLES = {
 }
 
 
-@pytest.mark.parametrize('scheduler', ['round_robin', 'micro_batch'])
+@pytest.mark.parametrize('scheduler', ['round_robin', 'dynamic_batching'])
 def test_what_the_policy_does_to_one_robot_is_told_to_that_one_alone(rig, scheduler, log_of_rig):
     rig.steering.turns.close_gate()
     rig.start(policy_kind='steered', scheduler=scheduler)

@@ -60,14 +60,14 @@ def test_round_robin_serves_one_after_the_other(rig, gated):
 
 def test_micro_batch_may_come_while_requests_wait_and_mixes_no_answers(rig, gated):
     ask_all(rig, gated)
-    assert rig.set(scheduler='micro_batch', batch_wait_ms=1000.0) == ''
+    assert rig.set(scheduler='dynamic_batching', max_batch_delay_ms=1000.0) == ''
     rig.steering.turns.open_gate()
     expect_own_answers(gated)
     assert batches(rig) == [['robot_0'], [f'robot_{i}' for i in range(1, ROBOTS)]]
 
 
 def test_a_batch_is_no_larger_than_allowed(rig, gated):
-    assert rig.set(scheduler='micro_batch', batch_size=3) == ''
+    assert rig.set(scheduler='dynamic_batching', max_batch_size=3) == ''
     ask_all(rig, gated)
     rig.steering.turns.open_gate()
     expect_own_answers(gated)
@@ -77,7 +77,7 @@ def test_a_batch_is_no_larger_than_allowed(rig, gated):
 def test_a_batch_is_no_larger_than_the_policy_takes(rig):
     rig.steering.turns.close_gate()
     path = rig.steering.path(batch_limit=4)
-    rig.start(policy_kind='steered', policy_path=path, scheduler='micro_batch')
+    rig.start(policy_kind='steered', policy_path=path, scheduler='dynamic_batching')
     robots = rig.clients(ROBOTS)
     ask_all(rig, robots)
     rig.steering.turns.open_gate()
@@ -86,7 +86,7 @@ def test_a_batch_is_no_larger_than_the_policy_takes(rig):
 
 
 def test_earliest_dry_serves_first_who_runs_out_first(rig, gated):
-    assert rig.set(scheduler='earliest_dry') == ''
+    assert rig.set(scheduler='lowest_queue_first') == ''
     gated[0].request(queue_remaining_s=50.0)
     rig.wait_for_events('predict')
     for number, robot in enumerate(gated[1:], 2):
@@ -103,12 +103,12 @@ def test_earliest_dry_serves_first_who_runs_out_first(rig, gated):
 def test_a_scheduler_that_there_is_not_changes_nothing(rig):
     rig.start(policy_kind='steered')
     reason = rig.set(scheduler='lifo')
-    assert 'scheduler must be one of round_robin, earliest_dry, micro_batch' in reason
+    assert 'scheduler must be one of round_robin, lowest_queue_first, dynamic_batching' in reason
     assert rig.client().round_trip().status == Status.OK
 
 
 # the policy is let go one prediction at a time, and only when every robot waits
-@pytest.mark.parametrize('scheduler', ['round_robin', 'earliest_dry'])
+@pytest.mark.parametrize('scheduler', ['round_robin', 'lowest_queue_first'])
 def test_everybody_gets_as_much_as_everybody_else(rig, gated, scheduler):
     assert rig.set(scheduler=scheduler) == ''
     ask_all(rig, gated)
@@ -135,7 +135,7 @@ def arrived(waiting):
     return None
 
 
-@pytest.mark.parametrize('scheduler', ['round_robin', 'earliest_dry', 'micro_batch'])
+@pytest.mark.parametrize('scheduler', ['round_robin', 'lowest_queue_first', 'dynamic_batching'])
 def test_robots_that_ask_as_fast_as_they_can_get_their_own_answers(rig, scheduler):
     rig.start(policy_kind='steered', scheduler=scheduler)
     robots = rig.clients(ROBOTS)
@@ -152,4 +152,4 @@ def test_robots_that_ask_as_fast_as_they_can_get_their_own_answers(rig, schedule
             robot.request(state=state_of(number, chunk.header.seq + 1))
     status = rig.status()
     assert (status.requests, status.chunks, status.superseded) == (TURNS, TURNS, 0)
-    assert not status.drops
+    assert not status.dropped

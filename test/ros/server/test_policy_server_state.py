@@ -94,7 +94,7 @@ def test_a_server_that_was_killed_has_lost_the_state_and_says_so_once(rig):
 
 
 def test_who_is_forgotten_for_want_of_room_is_told(rig):
-    rig.start(**RECURRENT, recurrent_states=1)
+    rig.start(**RECURRENT, max_recurrent_states=1)
     first, second = rig.clients(2)
     state = EPISODES['robot_0'][0]
     assert ask(first, state, start=True).header.flags == Flag.NONE

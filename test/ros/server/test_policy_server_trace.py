@@ -129,7 +129,7 @@ def expect_records(kinds, client) -> None:
         ('tester', 'closed', 'closed by the client'),
     ]
     (served,) = kinds['policies']
-    assert [(p['slot'], p['model_id']) for p in served['policies']] == [('a', 'steered')]
+    assert [(p['slot'], p['policy_id']) for p in served['policies']] == [('a', 'steered')]
     (change,) = kinds['parameter']
     assert (change['name'], change['old'], change['new']) == ('max_sessions', 16, 7)
     assert Counter(incident['name'] for incident in kinds['incident']) == {
@@ -192,7 +192,9 @@ def test_what_is_never_answered_is_told_too(rig, started, port, tmp_path):
 
 def test_who_is_not_answered_before_the_end_is_told_so(rig, tmp_path):
     rig.steering.turns.close_gate()
-    process = rig.start(policy_kind='steered', drain_s=0.1, trace_folder=tmp_path / 'trace')
+    process = rig.start(
+        policy_kind='steered', drain_timeout_s=0.1, trace_folder=tmp_path / 'trace'
+    )
     first, second = rig.client('first'), rig.client('second')
     first.request()
     rig.wait_for_events('predict')

@@ -23,7 +23,7 @@ def heard(node):
 
 
 def test_the_end_of_an_attempt_is_told_on_both_topics(processes, heard):
-    given = {'attempt_s': 0.5, 'outcome_topic': ROUTER, **SIZE}
+    given = {'attempt_timeout_s': 0.5, 'outcome_topic': ROUTER, **SIZE}
     processes.start('robot', 'sim_robot', namespace='/robot_1', **given)
     own, shared = ([messages.get(timeout=30) for _ in range(4)] for messages in heard)
     assert {outcome.outcome for outcome in own} == {EpisodeOutcome.FAILURE}
@@ -32,7 +32,7 @@ def test_the_end_of_an_attempt_is_told_on_both_topics(processes, heard):
 
 
 def test_no_other_topic_is_opened_unasked(processes, heard, node):
-    processes.start('robot', 'sim_robot', namespace='/robot_1', attempt_s=0.5, **SIZE)
+    processes.start('robot', 'sim_robot', namespace='/robot_1', attempt_timeout_s=0.5, **SIZE)
     assert heard[0].get(timeout=30).outcome == EpisodeOutcome.FAILURE
     assert node.count_publishers(ROUTER) == 0
 

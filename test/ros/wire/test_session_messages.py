@@ -38,7 +38,7 @@ ASK = SessionRequest(
     wants_rtc=True,
     rtc_execution_horizon=8,
     codec=2,
-    answer_within_s=0.5,
+    reply_deadline_s=0.5,
     tags=(('shift', 'night'), ('lab', 'B 3')),
     extensions=(('vendor.force', bytes(range(256))), ('vendor.none', b'')),
 )

@@ -79,7 +79,7 @@ class Bench:
         releases: bool = False,
         start_samples: int = 1,
         tolerance_share: float = inf,
-        max_blind_s: float = inf,
+        state_timeout_s: float = inf,
     ) -> None:
         self.robot = robot or arm()
         self.queue, self.dries = ActionQueue(), 0
@@ -107,7 +107,7 @@ class Bench:
             StartPosition(
                 self.cage.limits, samples=start_samples, tolerance_share=tolerance_share
             ),
-            StepTiming(STEP_NS, MAX_AGE_NS, int(min(1e9 * max_blind_s, 1e18))),
+            StepTiming(STEP_NS, MAX_AGE_NS, int(min(1e9 * state_timeout_s, 1e18))),
             dry=self._on_dry,
             releases=releases,
         )

@@ -61,7 +61,7 @@ class Asking:
 def audited(records: list[Record], **parameters: Any) -> dict[str, CheckStatus]:
     """Return what the audit of an edge's records says of each check."""
     with tempfile.TemporaryDirectory() as folder:
-        given = header(parameters={'interpolation': 1, **parameters}, now_ns=0)
+        given = header(parameters={'interpolation_multiplier': 1, **parameters}, now_ns=0)
         writer = TraceWriter(
             Path(folder), 'edge', given, limit_bytes=1 << 24, keep_files=9, log_warning=print
         )

@@ -38,7 +38,7 @@ CHUNK = np.array([[1, 2, 3], [4, 5, 6]], np.float32)
 # and one timeout ends a session: what several mean is in test_requester_timeouts
 PACE = RequestSettings(
     step_s=0.001,
-    buffer_time_s=60.0,
+    request_threshold_s=60.0,
     request_timeout_s=60.0,
     append=True,
     max_consecutive_timeouts=1,
@@ -139,7 +139,7 @@ class Simulation(Bench):
     def __init__(
         self, *open_errors: Exception, servers: tuple[str, ...] = ABC, **pace: object
     ) -> None:
-        pace = {'step_s': 0.1, 'buffer_time_s': 0.5, 'request_timeout_s': 1.0, **pace}
+        pace = {'step_s': 0.1, 'request_threshold_s': 0.5, 'request_timeout_s': 1.0, **pace}
         self._looks = 0
         super().__init__(*open_errors, servers=servers, **pace)
         self.round_trip_s = 0.05

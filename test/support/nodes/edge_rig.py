@@ -36,7 +36,7 @@ SHORT = {'policy_path': 'joints=6,chunk=15,cameras=,fps=30'}
 # as fast as a test wants it, and as small as the network of one machine
 FAST = {
     'request_timeout_s': 0.3,
-    'reconnect_backoff_s': 0.05,
+    'reconnect_initial_backoff_s': 0.05,
     'reconnect_max_backoff_s': 0.5,
     'status_period_s': 0.02,
 }
@@ -62,14 +62,14 @@ class Seen:
     @property
     def played(self) -> list[ExecutedAction]:
         """The actions of a policy, without what the ladder did between them."""
-        return [action for action in self.executed if action.rung == EdgeState.RUNG_PLAY]
+        return [action for action in self.executed if action.rung == EdgeState.RUNG_POLICY]
 
     @property
     def rungs(self) -> set[int]:
         return {action.rung for action in self.executed}
 
     def drops(self) -> dict[str, int]:
-        return {drop.reason: drop.count for drop in self.last.drops}
+        return {drop.reason: drop.count for drop in self.last.dropped}
 
 
 class EdgeRig:
@@ -159,8 +159,8 @@ class EdgeRig:
 
     def wait_for_ticks(self, count: int = 20) -> None:
         """Wait until so many more control steps have passed."""
-        until = self.seen.last.ticks + count
-        self.wait(lambda: self.seen.last.ticks >= until, f'{count} control steps')
+        until = self.seen.last.control_steps + count
+        self.wait(lambda: self.seen.last.control_steps >= until, f'{count} control steps')
 
     def wait_for_rung(self, *rungs: int) -> ExecutedAction:
         """Wait until something that is executed from now on is on one of these rungs."""
@@ -171,7 +171,7 @@ class EdgeRig:
 
         return self.wait(found, f'a rung of {rungs}')
 
-    def wait_for_verdict(self, verdict: int) -> ExecutedAction:
+    def wait_for_health(self, verdict: int) -> ExecutedAction:
         """Wait until the cage says this of something that is executed from now on."""
         begin = len(self.seen.executed)
 

@@ -40,7 +40,7 @@ RATE = ('fps: 30', 'fps: 10')
 POLICY = 'joints=6,chunk=10,cameras=,fps=10'
 EDGE = {
     'servers': "['/policy_router']",
-    'buffer_time_s': 0.4,
+    'request_threshold_s': 0.4,
     'request_timeout_s': 4.0,
     'max_action_age_s': 3.0,
     'trace_images': 'none',

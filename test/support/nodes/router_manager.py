@@ -57,7 +57,7 @@ class Manager:
         return self.ask(GetStatus, f'{self.name}/get_status', GetStatus.Request()).status
 
     def drops(self) -> dict[str, int]:
-        return {drop.reason: drop.count for drop in self.status().drops}
+        return {drop.reason: drop.count for drop in self.status().dropped}
 
     def sessions_at(self, server: str) -> int:
         """Return how many sessions a policy server has, as it says itself."""

@@ -44,9 +44,9 @@ ROUTER = '/policy_router'
 LIMIT_S = 30.0
 # what a test does not want to wait for
 QUICK = {
-    'trial_after_s': 0.2,
-    'answer_timeout_s': 0.5,
-    'settle_s': 20.0,
+    'probe_initial_interval_s': 0.2,
+    'reply_timeout_s': 0.5,
+    'discovery_timeout_s': 20.0,
     'session_grace_s': 1.0,
 }
 
@@ -124,7 +124,7 @@ class RouterRig:
         for slot in ('a', 'b'):
             self.server(slot, slot)
         self.router(**{'slot_a': ['a'], 'slot_b': ['b'], **router})
-        self.wait_for_verdict('healthy')
+        self.wait_for_health('healthy')
 
     def kill(self, name: str) -> None:
         self.fleet.processes[name].kill()
@@ -163,10 +163,10 @@ class RouterRig:
         return next(slot for slot in self.state.slots if slot.slot == name)
 
     def drops(self) -> dict[str, int]:
-        return {drop.reason: drop.count for drop in self.state.drops}
+        return {drop.reason: drop.count for drop in self.state.dropped}
 
-    def wait_for_verdict(self, verdict: str) -> RouterState:
-        self.wait(lambda: self.state.verdict == verdict, f'the verdict {verdict}')
+    def wait_for_health(self, verdict: str) -> RouterState:
+        self.wait(lambda: self.state.health == verdict, f'the verdict {verdict}')
         return self.state
 
     def wait_for_drop(self, reason: str, count: int = 1) -> None:

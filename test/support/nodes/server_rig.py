@@ -146,7 +146,7 @@ class ServerRig:
         return self.ask(OpenSession, 'open_session', message_from_session_request(ask))
 
     def drops(self) -> dict[str, int]:
-        return {drop.reason: drop.count for drop in self.status().drops}
+        return {drop.reason: drop.count for drop in self.status().dropped}
 
     def wait_for_drop(self, reason: str, count: int = 1) -> None:
         text = f'{count} drops of {reason}'

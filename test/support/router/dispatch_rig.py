@@ -37,7 +37,7 @@ TIMEOUT_NS = SECOND
 SLOTS = {'a': ('/a1', '/a2'), 'b': ('/b1', '/b2')}
 RULES = HealthRules(failures_to_unhealthy=5)
 REPLICA_RULES = HealthRules(failures_to_unhealthy=2)
-ROUTING = DispatchRules(50, TIMEOUT_NS, hedge_factor=2.0, hedge_percent=10.0)
+ROUTING = DispatchRules(50, TIMEOUT_NS, hedge_factor=2.0, hedge_budget_percent=10.0)
 STATE = np.zeros((1, 2), np.float32)
 ROWS = np.zeros((2, 2), np.float32)
 LOCK_LIMIT_S = 10.0

@@ -85,7 +85,7 @@ class ControlRig(Rig):
             self.stats,
             self.drops,
             standby=standby,
-            open_timeout_s=OPEN_TIMEOUT_S,
+            open_session_timeout_s=OPEN_TIMEOUT_S,
             clock=lambda: self.now_ns,
             warn=self.told.append,
         )

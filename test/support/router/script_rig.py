@@ -171,7 +171,7 @@ class World:
         self, robot: ClientSession, flight: InFlightRequest, placement: Placement
     ) -> None:
         """An episode leaves only a slot that cannot answer it."""
-        if not placement.moved or placement.cached:
+        if not placement.moved or placement.sticky:
             return
         other = self.rig.slots['b' if placement.slot == 'a' else 'a']
         assert flight.episode_id

@@ -95,9 +95,9 @@ class LocalLoop:
         delay = math.ceil(latency_s / STEP_S)
         # as LeRobot 0.4 slices, as 0.5 and 0.6 clamp, and as rows were consumed
         delay = {
-            'raw': delay,
-            'clamped': max(0, min(delay, len(model))),
-            'lived': max(0, min(delay, lived, len(model))),
+            'lerobot': delay,
+            'elapsed_time': max(0, min(delay, len(model))),
+            'moving_time': max(0, min(delay, lived, len(model))),
         }[self._rule]
         self._queue.merge(model, robot, delay, None)
 

@@ -8,7 +8,7 @@ import numpy as np
 
 STEP_S = 1 / 30
 HORIZONS = (0, 4, 8, 16)
-RULES = ('raw', 'clamped', 'lived')
+RULES = ('lerobot', 'elapsed_time', 'moving_time')
 
 
 @dataclass(frozen=True, slots=True)

@@ -121,7 +121,7 @@ class _Driver:
             parameters={
                 'client_id': client,
                 'max_action_age_s': MAX_AGE_S,
-                'interpolation': 1,
+                'interpolation_multiplier': 1,
                 'limits': encode_limits(limits, STEP_S).decode(),
             }
         )

@@ -22,7 +22,7 @@ ROLES = {'robot_1': 'edge', 'robot_2': 'edge', 'router': 'router', 'server': 'se
 # what the own clock of each machine counts from, and how far its wall clock is off
 BOOTED_S = {'robot_1': 0.0, 'robot_2': 500.0, 'router': 77.0, 'server': 9000.0}
 OFF_S = {'robot_1': 0.0, 'robot_2': 0.0, 'router': -2.5, 'server': 3.75}
-PARAMETERS = {'buffer_time_s': 0.4, 'request_timeout_s': 1.0, 'max_action_age_s': 3.0}
+PARAMETERS = {'request_threshold_s': 0.4, 'request_timeout_s': 1.0, 'max_action_age_s': 3.0}
 
 
 @dataclass
@@ -129,7 +129,7 @@ def _commands(made: Scene, client: str) -> None:
         time_s = tick * STEP_S
         is_stall = client == 'robot_1' and STALL_S[0] <= time_s < STALL_S[1]
         is_rough = ROUGH_S[0] <= time_s < ROUGH_S[1]
-        if trouble == 'ticks_missed' and is_rough and not is_stall and tick % 4:
+        if trouble == 'control_steps_missed' and is_rough and not is_stall and tick % 4:
             continue
         verdict = 'held' if trouble == 'cage' and is_rough else 'pass'
         rung, why = ('ramp', 'ramp: nothing_to_play') if is_stall else ('play', '')

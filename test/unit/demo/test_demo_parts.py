@@ -90,7 +90,7 @@ def board() -> Scoreboard:
     seen.slots['b'] = SlotStatus(
         'DOWN', 'it has gone', 'v2@2', 5, replicas={'/b1/s': ReplicaStatus('AWAY', 9)}
     )
-    seen.canary = CanaryStatus('held', 5, 0, 4, 'undecided', 'v2@2', 'v1@1')
+    seen.canary = CanaryStatus('undecided', 5, 0, 4, 'undecided', 'v2@2', 'v1@1')
     seen.shadow = ShadowStatus('v2@2', 'v1@1', 6, 40, 0.0123)
     seen.ended_episodes = [
         EndedEpisode(100.0 + i, 'robot_1', ('v1@1', 'v2@2')[i % 2], i % 4 != 0, 1.5)

@@ -10,7 +10,7 @@ from lerobot_serve.edge.parameters import EdgeParameters
 from lerobot_serve.edge.queue.delay_rules import DELAY_RULES
 from lerobot_serve.parameters import build_parameters, parameter_specs, ParameterError
 
-LIVE = {'buffer_time_s', 'degraded_after_s', 'max_offline_s'}
+LIVE = {'request_threshold_s', 'degraded_after_s', 'max_offline_s'}
 
 
 def test_what_may_change_live():
@@ -19,8 +19,8 @@ def test_what_may_change_live():
 
 def test_the_defaults_are_the_safe_ones():
     defaults = EdgeParameters()
-    assert (defaults.delay_rule, defaults.teardown, defaults.while_paused) == (
-        'lived',
+    assert (defaults.skip_rule, defaults.teardown, defaults.while_paused) == (
+        'moving_time',
         'hold',
         'hold',
     )
@@ -29,7 +29,7 @@ def test_the_defaults_are_the_safe_ones():
 
 
 def test_the_rules_of_delay_are_those_there_are():
-    spec = next(spec for spec in parameter_specs(EdgeParameters) if spec.name == 'delay_rule')
+    spec = next(spec for spec in parameter_specs(EdgeParameters) if spec.name == 'skip_rule')
     assert spec.choices == tuple(DELAY_RULES)
 
 
@@ -45,12 +45,18 @@ def test_the_rules_of_delay_are_those_there_are():
         ({'servers': ['/a', '']}, "full names of nodes .*, got ''"),
         ({'servers': ['/a', '/b', '/a']}, 'servers must differ, got /a twice'),
         ({'servers': '/a'}, 'servers must be a string array'),
-        ({'buffer_time_s': 3}, r'buffer_time_s must be below max_action_age_s \(3\), got 3'),
-        ({'max_action_age_s': 0.4}, r'buffer_time_s must be below .* \(0.4\), got 0.5'),
-        ({'resume_s': 3}, r'resume_s must be below max_action_age_s \(3\), got 3'),
+        (
+            {'request_threshold_s': 3},
+            r'request_threshold_s must be below max_action_age_s \(3\), got 3',
+        ),
+        ({'max_action_age_s': 0.4}, r'request_threshold_s must be below .* \(0.4\), got 0.5'),
+        (
+            {'resume_threshold_s': 3},
+            r'resume_threshold_s must be below max_action_age_s \(3\), got 3',
+        ),
         (
             {'reconnect_max_backoff_s': 0.4},
-            r'reconnect_backoff_s must be at most reconnect_max_backoff_s \(0.4\), got 0.5',
+            r'reconnect_initial_backoff_s must be at most reconnect_max_backoff_s \(0.4\), got 0.5',
         ),
         (
             {'max_offline_s': 10},
@@ -58,19 +64,22 @@ def test_the_rules_of_delay_are_those_there_are():
         ),
         (
             {'degraded_after_s': 0.5},
-            r'degraded_after_s must be below buffer_time_s \(0.5\), got 0.5: the queue',
+            r'degraded_after_s must be below request_threshold_s \(0.5\), got 0.5: the queue',
         ),
         (
-            {'profile': 'wan', 'degraded_after_s': 1.5},
-            r'degraded_after_s must be below buffer_time_s \(1\), got 1.5',
+            {'network_profile': 'wan', 'degraded_after_s': 1.5},
+            r'degraded_after_s must be below request_threshold_s \(1\), got 1.5',
         ),
-        ({'merge': 'append', 'delay_rule': 'raw'}, "delay_rule 'raw' has no effect with merge"),
+        (
+            {'merge_mode': 'append', 'skip_rule': 'lerobot'},
+            "skip_rule 'lerobot' has no effect with merge",
+        ),
         ({'execution_horizon': 10}, 'execution_horizon must be 0 without rtc, got 10'),
         ({'stop_service': '/stop'}, "stop_service '/stop' would never be called"),
         ({'stop_service': 'stop', 'teardown': 'safe_pose'}, "service .*, got 'stop'"),
         ({'teardown': 'stop_service'}, 'stop_service is empty, and teardown calls it'),
-        ({'ladder': ['stop_service']}, 'stop_service is empty, and the ladder calls it'),
-        ({'delay_rule': 'min'}, 'delay_rule must be one of lived, clamped, raw'),
+        ({'fallback_ladder': ['stop_service']}, 'stop_service is empty, and the ladder calls it'),
+        ({'skip_rule': 'min'}, 'skip_rule must be one of lived, clamped, raw'),
         ({'teardown': 'park'}, 'teardown must be one of hold, safe_pose, initial_pose, '),
         ({'while_paused': 'play'}, 'while_paused must be one of hold, nothing'),
         ({'server': '/policy_server'}, 'server is not a parameter; did you mean servers'),
@@ -87,15 +96,20 @@ def test_what_contradicts_itself_is_refused(values, error):
     [
         {'servers': ['/site/policy_router', '/policy_server']},
         {'rtc': True, 'execution_horizon': 10},
-        {'merge': 'append', 'rtc': True, 'delay_rule': 'raw'},
-        {'merge': 'replace', 'delay_rule': 'raw'},
-        {'buffer_time_s': 0.1},
-        {'stop_service': '/arm/stop', 'ladder': ['ramp 0.5', 'stop_service']},
+        {'merge_mode': 'append', 'rtc': True, 'skip_rule': 'lerobot'},
+        {'merge_mode': 'replace', 'skip_rule': 'lerobot'},
+        {'request_threshold_s': 0.1},
+        {'stop_service': '/arm/stop', 'fallback_ladder': ['ramp 0.5', 'stop_service']},
         {'stop_service': '/arm/stop', 'teardown': 'stop_service'},
         {'stop_service': '/arm/stop', 'teardown': 'safe_pose'},
         {'teardown': 'safe_pose'},
-        {'reconnect_backoff_s': 10, 'reconnect_max_backoff_s': 10},
-        {'resume_s': 0, 'latch_after_trips': 5, 'interpolation': 4, 'downscale': True},
+        {'reconnect_initial_backoff_s': 10, 'reconnect_max_backoff_s': 10},
+        {
+            'resume_threshold_s': 0,
+            'latch_after_trips': 5,
+            'interpolation_multiplier': 4,
+            'downscale': True,
+        },
     ],
 )
 def test_what_fits_together_is_taken(values):
@@ -106,5 +120,5 @@ def test_what_fits_together_is_taken(values):
 
 @pytest.mark.parametrize('spec', parameter_specs(EdgeParameters), ids=lambda spec: spec.name)
 def test_a_text_says_what_the_choices_are_for(spec):
-    for choice in spec.choices if spec.name != 'profile' else ():
+    for choice in spec.choices if spec.name != 'network_profile' else ():
         assert re.search(rf'\b{choice[:4]}', spec.text), choice

@@ -44,7 +44,7 @@ def robot(repository: Path) -> RobotDescription:
 
 def ask(robot: RobotDescription, **changes: object) -> SessionRequest:
     return make_session_request(
-        EdgeParameters(policy='act', **changes),
+        EdgeParameters(required_policy='act', **changes),
         robot,
         client_id='robot_1',
         instance=7,
@@ -76,12 +76,12 @@ def test_it_asks_with_the_names_of_the_policy(robot):
 @pytest.mark.parametrize(('timeout_s', 'age_s', 'within_s'), [(5.0, 3.0, 3.0), (2.0, 3.0, 2.0)])
 def test_an_answer_is_of_use_until_it_is_given_up_or_too_old(robot, timeout_s, age_s, within_s):
     asked = ask(robot, request_timeout_s=timeout_s, max_action_age_s=age_s)
-    assert asked.answer_within_s == within_s
+    assert asked.reply_deadline_s == within_s
 
 
 def test_it_tells_its_limits_under_the_names_of_the_policy(robot):
     wild = replace(robot, rename_map={robot.actions[0].name: 'renamed'})
-    asked = ask(wild, interpolation=2)
+    asked = ask(wild, interpolation_multiplier=2)
     ((key, data),) = asked.extensions
     limits = decode_limits(data)
     assert key == 'lerobot_serve.limits'
@@ -101,7 +101,7 @@ def test_a_robot_of_very_many_actions_asks_without_its_limits(robot):
 
 def test_the_pace_is_that_of_the_parameters_and_the_robot(robot):
     given = EdgeParameters(
-        buffer_time_s=0.25,
+        request_threshold_s=0.25,
         request_timeout_s=2.5,
         degraded_after_s=0.2,
         max_offline_s=33.0,
@@ -109,25 +109,25 @@ def test_the_pace_is_that_of_the_parameters_and_the_robot(robot):
         rtc=True,
         execution_horizon=8,
         max_consecutive_timeouts=3,
-        interpolation=4,
+        interpolation_multiplier=4,
     )
     made = request_settings(given, robot)
     # rows are those of the policy, however often the robot is commanded
     assert made.step_s == pytest.approx(1 / 30)
-    assert (made.buffer_time_s, made.request_timeout_s) == (0.25, 2.5)
+    assert (made.request_threshold_s, made.request_timeout_s) == (0.25, 2.5)
     assert (made.degraded_after_s, made.max_offline_s) == (0.2, 33.0)
     assert (made.append, made.rtc, made.execution_horizon) == (True, True, 8)
     assert made.max_consecutive_timeouts == 3
     assert made.max_action_age_s == 2.25
     assert command_period_s(given, robot) == pytest.approx(1 / 120)
-    assert request_settings(EdgeParameters(merge='append'), robot).append
+    assert request_settings(EdgeParameters(merge_mode='append'), robot).append
 
 
 @pytest.mark.parametrize(('chunk_size', 'warns'), [(15, True), (16, False)])
 def test_chunks_that_are_shorter_than_the_buffer_are_worth_a_warning(robot, chunk_size, warns):
-    texts = chunk_rate_warnings(EdgeParameters(buffer_time_s=0.5), robot, chunk_size)
+    texts = chunk_rate_warnings(EdgeParameters(request_threshold_s=0.5), robot, chunk_size)
     assert bool(texts) == warns
-    assert all('buffer_time_s is 0.5' in text for text in texts)
+    assert all('request_threshold_s is 0.5' in text for text in texts)
 
 
 # what commands the robot
@@ -170,7 +170,7 @@ class Made:
 
 
 def test_a_controller_plays_interpolates_and_comes_to_rest(robot):
-    made = Made(robot, interpolation=2)
+    made = Made(robot, interpolation_multiplier=2)
     made.plan(0.0, 0.04)
     assert made.commands(3) == pytest.approx([0.0, 0.02, 0.04])
     made.step()
@@ -185,7 +185,7 @@ def test_the_bounds_of_a_step_are_those_of_the_robot(robot):
 
 
 def test_no_action_is_played_that_is_older_than_allowed(robot):
-    made = Made(robot, buffer_time_s=0.2, max_action_age_s=0.25)
+    made = Made(robot, request_threshold_s=0.2, max_action_age_s=0.25)
     made.plan(*[0.01] * 20)
     made.now_ns += 240_000_000 - made.step_ns
     assert made.step()[0].planned
@@ -193,7 +193,7 @@ def test_no_action_is_played_that_is_older_than_allowed(robot):
 
 
 def test_the_ladder_is_that_of_the_parameters(robot):
-    made = Made(robot, ladder=('ramp 0.6', 'safe_pose'))
+    made = Made(robot, fallback_ladder=('ramp 0.6', 'safe_pose'))
     made.plan(0.0)
     made.step()
     kinds = {made.step() and made.controller.rung for _ in range(60)}
@@ -201,12 +201,12 @@ def test_the_ladder_is_that_of_the_parameters(robot):
 
 
 @pytest.mark.parametrize(
-    ('resume_s', 'rows', 'plays'), [(0.1, 2, False), (0.1, 3, True), (0.0, 1, True)]
+    ('resume_threshold_s', 'rows', 'plays'), [(0.1, 2, False), (0.1, 3, True), (0.0, 1, True)]
 )
 def test_how_much_is_buffered_before_it_plays_again_is_in_rows_of_the_policy(
-    robot, resume_s, rows, plays
+    robot, resume_threshold_s, rows, plays
 ):
-    made = Made(robot, resume_s=resume_s, interpolation=2)
+    made = Made(robot, resume_threshold_s=resume_threshold_s, interpolation_multiplier=2)
     made.plan(0.0)
     made.step()
     made.step()
@@ -239,7 +239,7 @@ def test_what_is_done_with_a_robot_that_is_given_up(robot, teardown, kinds):
 
 
 @pytest.mark.parametrize(
-    ('while_paused', 'last'), [('hold', RungKind.HOLD), ('nothing', RungKind.NOTHING)]
+    ('while_paused', 'last'), [('hold', RungKind.HOLD), ('no_command', RungKind.NOTHING)]
 )
 def test_what_is_done_while_paused_and_between_episodes(robot, while_paused, last):
     for orders, end in (
@@ -266,7 +266,7 @@ def test_a_joint_may_stand_a_share_of_its_range_outside_its_limits(robot):
 
 
 def test_a_robot_that_is_not_measured_holds_after_a_while(robot):
-    made = Made(robot, max_blind_s=0.2, max_action_age_s=3.0)
+    made = Made(robot, state_timeout_s=0.2, max_action_age_s=3.0)
     made.plan(*[0.01] * 30)
     made.step()
     verdicts = []

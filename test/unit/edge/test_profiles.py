@@ -21,8 +21,8 @@ SET = [row.parameter for row in PROFILE_ROWS]
 
 
 def test_there_are_three_and_the_default_is_one_of_them():
-    assert tuple(PROFILES) == SPECS['profile'].choices == ('wired', 'wifi', 'wan')
-    assert SPECS['profile'].default == DEFAULT_PROFILE == 'wifi'
+    assert tuple(PROFILES) == SPECS['network_profile'].choices == ('wired', 'wifi', 'wan')
+    assert SPECS['network_profile'].default == DEFAULT_PROFILE == 'wifi'
 
 
 def test_the_default_profile_is_the_defaults():
@@ -32,20 +32,20 @@ def test_the_default_profile_is_the_defaults():
 
 def test_the_default_numbers_are_those_agreed_on():
     assert PROFILES['wifi'] == {
-        'buffer_time_s': 0.5,
+        'request_threshold_s': 0.5,
         'request_timeout_s': 5.0,
         'degraded_after_s': 0.35,
         'max_action_age_s': 3.0,
         'jpeg_quality': 90,
         'max_offline_s': 60.0,
-        'reconnect_backoff_s': 0.5,
+        'reconnect_initial_backoff_s': 0.5,
         'reconnect_max_backoff_s': 10.0,
     }
 
 
 @pytest.mark.parametrize('name', PROFILES)
 def test_a_profile_is_what_the_node_runs_with(name):
-    built = build_parameters(EdgeParameters, with_profile({'profile': name}))
+    built = build_parameters(EdgeParameters, with_profile({'network_profile': name}))
     assert built.profile == name
     assert {parameter: getattr(built, parameter) for parameter in SET} == PROFILES[name]
 
@@ -55,11 +55,11 @@ def test_a_profile_is_what_the_node_runs_with(name):
 def test_what_is_given_stands_above_the_profile(name, parameter):
     # even when it is the default
     given_value = SPECS[parameter].default
-    values = with_profile({'profile': name, parameter: given_value})
+    values = with_profile({'network_profile': name, parameter: given_value})
     assert values[parameter] == given_value
     # a shorter buffer brings the alarm with it
-    apart = {parameter, *(['degraded_after_s'] if parameter == 'buffer_time_s' else [])}
-    assert {k: v for k, v in values.items() if k not in (*apart, 'profile')} == {
+    apart = {parameter, *(['degraded_after_s'] if parameter == 'request_threshold_s' else [])}
+    assert {k: v for k, v in values.items() if k not in (*apart, 'network_profile')} == {
         k: v for k, v in PROFILES[name].items() if k not in apart
     }
 
@@ -80,13 +80,15 @@ def test_each_row_is_there_once_and_is_a_parameter():
 
 @pytest.mark.parametrize('wrong', ['lan', '', 3, None, ['wired'], {}, True])
 def test_a_profile_that_does_not_exist_is_refused_by_its_check(wrong):
-    values = with_profile({'profile': wrong})
-    assert values == {'profile': wrong}
+    values = with_profile({'network_profile': wrong})
+    assert values == {'network_profile': wrong}
     with pytest.raises(ParameterError, match='profile must be'):
         build_parameters(EdgeParameters, values)
 
 
-@given(st.dictionaries(st.sampled_from([*SET, 'profile', 'task', 'unknown']), st.integers()))
+@given(
+    st.dictionaries(st.sampled_from([*SET, 'network_profile', 'task', 'unknown']), st.integers())
+)
 def test_what_is_given_is_never_changed(values):
     before = dict(values)
     after = with_profile(values)

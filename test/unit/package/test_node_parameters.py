@@ -69,7 +69,11 @@ def test_the_table_has_every_parameter(parameters):
     [
         (ServerParameters, {'pin_task': True}, 'pin_task needs a default_task'),
         (ServerParameters, {'session_grace_s': 61}, r'session_grace_s must be at most .* \(60\)'),
-        (EdgeParameters, {'buffer_time_s': 3}, r'buffer_time_s must be below .* \(3\), got 3'),
+        (
+            EdgeParameters,
+            {'request_threshold_s': 3},
+            r'request_threshold_s must be below .* \(3\), got 3',
+        ),
         (
             RouterParameters,
             {'slot_b': ['slot_a/policy_server']},
@@ -84,17 +88,17 @@ def test_a_node_refuses_values_that_contradict_each_other(parameters, values, te
 
 
 LIVE = {
-    'scheduler': 'micro_batch',
-    'batch_size': 3,
-    'batch_wait_ms': 1.0,
+    'scheduler': 'dynamic_batching',
+    'max_batch_size': 3,
+    'max_batch_delay_ms': 1.0,
     'admission': 'auto',
     'max_sessions': 3,
-    'sessions_per_process': 2,
-    'one_shots_waiting': 3,
-    'network_ms': 1.0,
+    'max_sessions_per_process': 2,
+    'max_waiting_goals': 3,
+    'network_round_trip_ms': 1.0,
     'session_grace_s': 1.0,
     'session_idle_s': 99.0,
-    'drain_s': 1.0,
+    'drain_timeout_s': 1.0,
 }
 # what a run of the process has one of: its name, its port, its trace
 OF_THE_RUN = ('metrics_', 'trace_', 'capture_')

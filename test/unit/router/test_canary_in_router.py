@@ -93,7 +93,11 @@ def test_without_a_plan_it_leaves_the_split_alone(tmp_path):
     assert not rig.poll()
     assert (rig.splits, rig.told) == ([], [])
     state = rig.state()
-    assert (state.state, state.steps, state.more_episodes) == (CanaryState.OFF, 0, -1)
+    assert (state.state, state.steps, state.estimated_remaining_episodes) == (
+        CanaryState.OFF,
+        0,
+        -1,
+    )
     with pytest.raises(CanaryCommandRejected, match=r'canary\.plan'):
         rig.watch.control('promote', '', 0)
 
@@ -137,8 +141,8 @@ def test_the_report_tells_all_that_was_seen(rig):
     assert (state.step, state.steps, state.share_percent) == (0, 3, 5)
     assert (state.candidate_successes, state.candidate_failures) == (3, 1)
     assert (state.champion_successes, state.champion_failures) == (9, 2)
-    assert state.time_at_step_s == pytest.approx(1.0)
-    assert state.more_episodes >= -1
+    assert state.step_elapsed_s == pytest.approx(1.0)
+    assert state.estimated_remaining_episodes >= -1
     assert state.text
 
 

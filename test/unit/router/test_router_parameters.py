@@ -30,32 +30,40 @@ def lacks(core: RouterCore) -> str:
 # field -> another value, and what is to be seen of it where it acts
 TABLE: dict[str, tuple[object, Callable[[RouterCore], object], object]] = {
     'split_percent': (20, lambda s: s.dispatcher.forwarder.rules.split_percent, 20),
-    'spare': ('both', lambda s: s.slots['b'].is_spare and s.slots['a'].is_spare, True),
-    'rollback_now': (True, lambda s: s.canary._rollback_now, True),
-    'leave_within_s': (5.0, lambda s: s.intent.leave_within_ns, 5_000_000_000),
-    'answer_timeout_s': (0.25, lambda s: s.dispatcher.forwarder.rules.timeout_ns, 250_000_000),
+    'failover_slots': (
+        'both',
+        lambda s: s.slots['b'].takes_failover and s.slots['a'].takes_failover,
+        True,
+    ),
+    'move_episodes_on_rollback': (True, lambda s: s.canary._rollback_now, True),
+    'episode_drain_timeout_s': (5.0, lambda s: s.intent.leave_within_ns, 5_000_000_000),
+    'reply_timeout_s': (0.25, lambda s: s.dispatcher.forwarder.rules.timeout_ns, 250_000_000),
     'hedge_factor': (3.5, lambda s: s.dispatcher.forwarder.rules.hedge_factor, 3.5),
-    'hedge_percent': (50.0, lambda s: s.dispatcher.forwarder.rules.hedge_percent, 50.0),
-    'shadow_percent': (12.5, lambda s: shadow_rules(s.parameters).percent, 12.5),
+    'hedge_budget_percent': (
+        50.0,
+        lambda s: s.dispatcher.forwarder.rules.hedge_budget_percent,
+        50.0,
+    ),
+    'shadow_sample_percent': (12.5, lambda s: shadow_rules(s.parameters).percent, 12.5),
     'shadow_spread_percent': (7.5, lambda s: shadow_rules(s.parameters).spread_percent, 7.5),
     'shadow_minimum_hours': (1.5, lambda s: '0.00 of 1.5 hours' in lacks(s), True),
     'shadow_minimum_episodes': (7, lambda s: '0 of 7 episodes' in lacks(s), True),
     # read when it is activated, from the present parameters
-    'settle_s': (9.0, lambda s: s.parameters.settle_s, 9.0),
+    'discovery_timeout_s': (9.0, lambda s: s.parameters.discovery_timeout_s, 9.0),
     'canary_plan': (('10', '100'), lambda s: s.canary.canary.plan.steps[0].share_percent, 10),
     'canary_minimum_episodes': (3, lambda s: s.canary.canary.plan.steps[0].minimum_episodes, 3),
-    'canary_minimum_s': (2.0, lambda s: s.canary.canary.plan.steps[0].minimum_s, 2.0),
+    'canary_minimum_step_s': (2.0, lambda s: s.canary.canary.plan.steps[0].minimum_s, 2.0),
     'canary_margin': (0.25, lambda s: s.canary.canary.terms.margin, 0.25),
     'canary_false_promotion': (0.125, lambda s: s.canary.canary.terms.false_promotion, 0.125),
     'canary_false_rollback': (0.125, lambda s: s.canary.canary.terms.false_rollback, 0.125),
     'canary_block_episodes': (7, lambda s: s.canary.canary.terms.block_episodes, 7),
-    'canary_verdict_within_hours': (2.0, lambda s: s.stats.verdict_within_ns, 7200 * 10**9),
+    'canary_outcome_timeout_hours': (2.0, lambda s: s.stats.verdict_within_ns, 7200 * 10**9),
     'canary_max_failed_percent': (
         9.0,
         lambda s: s.canary.canary.limits.failed_replies_percent,
         9.0,
     ),
-    'canary_minimum_answers': (9, lambda s: s.canary.canary.limits.minimum_answers, 9),
+    'canary_minimum_replies': (9, lambda s: s.canary.canary.limits.minimum_replies, 9),
     'canary_minimum_commands': (9, lambda s: s.canary.canary.limits.minimum_commands, 9),
     'canary_max_latency_ratio': (9.0, lambda s: s.canary.canary.limits.latency_ratio, 9.0),
     'canary_max_trip_percent': (9.0, lambda s: s.canary.canary.limits.trips_percent, 9.0),
@@ -86,7 +94,7 @@ def test_a_change_arrives_where_it_acts(rig, field):
 def test_a_change_of_one_thing_leaves_the_rest_as_it_was(rig):
     rig.core.update_canary()
     before = rig.core.canary.canary.history
-    rig.core.change(replace(rig.parameters, hedge_percent=50.0))
+    rig.core.change(replace(rig.parameters, hedge_budget_percent=50.0))
     assert rig.core.canary.canary.history == before
     assert not rig.core.update_canary()
 
@@ -99,7 +107,7 @@ def test_the_split_is_the_canarys_while_it_goes_on(rig):
     with pytest.raises(ParameterError, match=r"split_percent stays 50: it is the canary's"):
         split(rig, 40)
     # everything else may change
-    rig.core.check_change(rig.parameters, replace(rig.parameters, hedge_percent=1.0))
+    rig.core.check_change(rig.parameters, replace(rig.parameters, hedge_budget_percent=1.0))
     rig.core.run_canary_command('rollback', 'a test')
     split(rig, 100)
     with pytest.raises(ParameterError, match=r'slot b would get 60 %.*rolled back.*a test'):
@@ -128,12 +136,12 @@ def test_with_one_slot_the_split_means_nothing(tmp_path):
 
 
 def test_servers_without_a_leading_slash_are_in_the_routers_namespace():
-    given = RouterParameters(slot_b=('/far/policy_server',), shadow_policy='shadow/policy_server')
+    given = RouterParameters(slot_b=('/far/policy_server',), shadow_server='shadow/policy_server')
     for namespace, slot_a in (('/', '/slot_a'), ('/cell_1', '/cell_1/slot_a')):
         named = given.within(namespace)
         assert named.slot_a == (f'{slot_a}/policy_server',)
         assert named.slot_b == ('/far/policy_server',)
-        assert named.shadow_policy == f'{slot_a[:-7]}/shadow/policy_server'
+        assert named.shadow_server == f'{slot_a[:-7]}/shadow/policy_server'
         assert named.within('/elsewhere') == named
     one = RouterParameters(slot_a=('x/policy_server',), slot_b=('/cell/x/policy_server',))
     with pytest.raises(ParameterError, match='in slot_b and in slot_a'):

@@ -32,17 +32,17 @@ GIVEN = ServerParameters(
     action_names=('c',),
     trained_fps=12.5,
     allow_missing_statistics=True,
-    recurrent_states=9,
+    max_recurrent_states=9,
     dtype='float16',
     trusted_packages=('mine',),
     max_sessions=5,
     default_task='fold',
     pin_task=True,
-    strict_fps=True,
+    require_trained_fps=True,
     session_grace_s=1.5,
     session_idle_s=2.5,
     warmup_inferences=3,
-    network_ms=20.0,
+    network_round_trip_ms=20.0,
     slot='b',
 )
 
@@ -171,7 +171,7 @@ def test_what_a_loader_says_is_passed_on(loaded, monkeypatch):
 def test_the_rules_are_the_operators():
     rules = assembly.session_rules(GIVEN)
     assert (rules.max_sessions, rules.default_task) == (5, 'fold')
-    assert (rules.pin_task, rules.strict_fps) == (True, True)
+    assert (rules.pin_task, rules.require_trained_fps) == (True, True)
     assert (rules.grace_ns, rules.idle_ns) == (1_500_000_000, 2_500_000_000)
 
 
@@ -209,18 +209,22 @@ def test_the_scheduler_is_the_operators_and_changes_live(loaded):
     request_queue = RequestQueue(lambda: S)
     made = core(loaded, FakePolicy(batch_limit=2), GIVEN, request_queue)
     assert picked(request_queue) == ['a']
-    assembly.apply_live_parameters(made, replace(GIVEN, scheduler='earliest_dry'))
+    assembly.apply_live_parameters(made, replace(GIVEN, scheduler='lowest_queue_first'))
     assert picked(request_queue) == ['b']
-    assembly.apply_live_parameters(made, replace(GIVEN, scheduler='micro_batch'))
+    assembly.apply_live_parameters(made, replace(GIVEN, scheduler='dynamic_batching'))
     # no more than the policy can
     assert picked(request_queue) == ['a', 'b']
-    assembly.apply_live_parameters(made, replace(GIVEN, scheduler='micro_batch', batch_size=1))
+    assembly.apply_live_parameters(
+        made, replace(GIVEN, scheduler='dynamic_batching', max_batch_size=1)
+    )
     assert picked(request_queue) == ['a']
 
 
 def test_the_window_of_a_batch_is_the_operators(loaded, monkeypatch):
     request_queue, waits = RequestQueue(lambda: 0), []
-    parameters = replace(GIVEN, scheduler='micro_batch', batch_wait_ms=2.5, pin_task=False)
+    parameters = replace(
+        GIVEN, scheduler='dynamic_batching', max_batch_delay_ms=2.5, pin_task=False
+    )
     made = core(loaded, FakePolicy(), parameters, request_queue)
     made.accept_requests()
     for number in range(4):

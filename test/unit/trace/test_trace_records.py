@@ -52,8 +52,8 @@ def test_a_header_says_who_writes():
         'version': '0.1.0',
         'when': '2025-06-15T15:06:40.250Z',
         'policies': [
-            {'slot': 'a', 'model_id': 'reach', 'model_hash': 'f0ed'},
-            {'slot': 'b', 'model_id': 'reach', 'model_hash': '0b57'},
+            {'slot': 'a', 'policy_id': 'reach', 'policy_hash': 'f0ed'},
+            {'slot': 'b', 'policy_id': 'reach', 'policy_hash': '0b57'},
         ],
         'parameters': {'fps': 30.0, 'servers': ('/policy_router',)},
     }
@@ -79,8 +79,8 @@ def test_a_record_of_a_session_has_the_name_of_the_session():
 def test_a_fingerprint_is_taken_apart_at_its_last_at():
     assert records.policy('a', 'me@home/reach@f0') == {
         'slot': 'a',
-        'model_id': 'me@home/reach',
-        'model_hash': 'f0',
+        'policy_id': 'me@home/reach',
+        'policy_hash': 'f0',
     }
 
 
@@ -90,7 +90,7 @@ def test_a_request_holds_what_is_known_of_it():
         IDS,
         status=Status.TOO_LATE,
         episode=0,
-        routing=records.routing('a', routing_key='episode-1', cached=True),
+        routing=records.routing('a', routing_key='episode-1', sticky=True),
         policy='reach@f0ed',
         seed=2**64 - 1,
         queue_wait_ms=0.0,
@@ -177,7 +177,7 @@ def test_the_smaller_records():
 
 def test_a_decision_and_a_comparison():
     decided = records.placement(
-        1, IDS, slot='b', bucket=97, split_percent=95, moved=False, cached=False
+        1, IDS, slot='b', bucket=97, split_percent=95, moved=False, sticky=False
     )
     assert decided['moved'] is False
     assert decided['cached'] is False

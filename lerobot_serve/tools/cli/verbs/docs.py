@@ -1,4 +1,7 @@
-"""`lerobot-serve docs`: generates the references of parameters and of messages."""
+"""
+`lerobot-serve docs`: generates the references of parameters and of messages, and the comments of the
+parameter files.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from lerobot_serve.ros.process.node_runtime import UserError
 from lerobot_serve.router.parameters import RouterParameters
 from lerobot_serve.server.parameters import ServerParameters
 from lerobot_serve.sim.parameters import SimParameters
-from lerobot_serve.tools.reference import interface_files
+from lerobot_serve.tools.reference import interface_files, parameter_files
 from lerobot_serve.tools.reference.node_endpoints import INTERFACE_PACKAGE
 
 EXAMPLE = 'example: lerobot-serve docs --write'
@@ -34,7 +37,7 @@ Topics also take the standard `qos_overrides.*` parameters.
 """
 PROFILES = """## Profiles of edge_controller
 
-What `profile` sets of the parameters that are not given.
+Values that `network_profile` sets for parameters that are not given.
 """
 
 MESSAGES = """# Messages
@@ -53,7 +56,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         '--write',
         action='store_true',
-        help='write docs/parameters.md and docs/messages.md below the current folder',
+        help='write docs/parameters.md, docs/messages.md and the comments in config/*.yaml below '
+        'the current folder',
     )
 
 
@@ -73,14 +77,24 @@ def messages() -> str:
 PAGES = {'parameters.md': reference, 'messages.md': messages}
 
 
+# files whose comments are generated
+PARAMETER_FILES = tuple(
+    Path('config') / name for name in ('server.yaml', 'edge.yaml', 'router.yaml', 'fleet.yaml')
+)
+
+
 def main(options: argparse.Namespace) -> int:
     if not options.write:
         print('\n'.join(make() for make in PAGES.values()))
         return 0
-    folder = Path('docs')
-    if not folder.is_dir():
-        raise UserError('no folder docs here; run this at the top of the repository')
-    for name, make in PAGES.items():
-        (folder / name).write_text(make())
-        print(f'wrote {folder / name}')
+    docs, config = Path('docs'), Path('config')
+    if not docs.is_dir() or not config.is_dir():
+        raise UserError('no folders docs and config here; run this at the top of the repository')
+    pages = {docs / name: make() for name, make in PAGES.items()}
+    files = {
+        path: parameter_files.with_comments(path.read_text(), NODES) for path in PARAMETER_FILES
+    }
+    for path, content in (pages | files).items():
+        path.write_text(content)
+        print(f'wrote {path}')
     return 0

@@ -194,7 +194,7 @@ def policy_findings(
     capacity = speed.check_capacity(
         pace,
         exclusive=policy.is_exclusive(examined.served),
-        network_s=parameters.network_ms / 1e3,
+        network_s=parameters.network_round_trip_ms / 1e3,
     )
     return [*findings, speed.check_forward_time(pace)], agreement, [capacity]
 

@@ -63,20 +63,20 @@ OPTIONS = (
     ),
     NumberOption(
         '--rate-hz', float, 0.01, 100, None,
-        f'requests of each robot [Hz]; default: as with buffer_time_s {EDGE.buffer_time_s:g}',
+        f'requests of each robot [Hz]; default: with request_threshold_s {EDGE.request_threshold_s:g}',
     ),
-    NumberOption('--batch', int, 1, 1024, 1, 'largest batch, as of micro_batch (1)'),
+    NumberOption('--batch', int, 1, 1024, 1, 'largest batch, as of dynamic_batching (1)'),
     NumberOption(
         '--per-more-ms', float, 0, 60_000, None,
         'service time of each further request of a batch [ms]; default: that of the first',
     ),
     NumberOption(
-        '--batch-wait-ms', float, 0, 1000, SERVER.batch_wait_ms,
-        f'how long a batch waits for further requests [ms] ({SERVER.batch_wait_ms:g})',
+        '--batch-wait-ms', float, 0, 1000, SERVER.max_batch_delay_ms,
+        f'how long a batch waits for further requests [ms] ({SERVER.max_batch_delay_ms:g})',
     ),
     NumberOption(
-        '--network-ms', float, 0, 10_000, SERVER.network_ms,
-        f'round trip through the network [ms] ({SERVER.network_ms:g})',
+        '--network-ms', float, 0, 10_000, SERVER.network_round_trip_ms,
+        f'round trip through the network [ms] ({SERVER.network_round_trip_ms:g})',
     ),
     NumberOption('--chunk-rows', int, 1, 10_000, 100, 'actions in a chunk (100)'),
     NumberOption('--fps', float, 0.1, 1000, 30.0, 'actions that a robot executes per second (30)'),
@@ -85,10 +85,10 @@ OPTIONS = (
         f'max_action_age_s of the edges [ms] ({1e3 * EDGE.max_action_age_s:g})',
     ),
     NumberOption(
-        '--failover-s', float, 0, 60, ROUTER.answer_timeout_s,
-        'time from the loss of a server to the next request of its robots [s]; answer_timeout_s '
-        f'of a router ({ROUTER.answer_timeout_s:g}), else half of buffer_time_s of the edges '
-        f'({EDGE.buffer_time_s / 2:g})',
+        '--failover-s', float, 0, 60, ROUTER.reply_timeout_s,
+        'time from the loss of a server to the next request of its robots [s]; reply_timeout_s '
+        f'of a router ({ROUTER.reply_timeout_s:g}), else half of request_threshold_s of the edges '
+        f'({EDGE.request_threshold_s / 2:g})',
     ),
     NumberOption('--max-servers', int, 1, 10_001, None, 'largest number to try (robots + 1)'),
     NumberOption('--seconds', float, 1, 100_000, 60.0, 'virtual time of each simulation [s] (60)'),
@@ -145,12 +145,13 @@ def fleet_demand(options: argparse.Namespace) -> FleetDemand:
 
 def default_rate_hz(playable_s: float) -> float:
     """Return the request rate of an edge with the default buffer. Raises ParameterError."""
-    if playable_s <= EDGE.buffer_time_s:
+    if playable_s <= EDGE.request_threshold_s:
         raise ParameterError(
             f'--rate-hz must be given: a chunk can be played for {playable_s:g} s, which is no '
-            f'more than buffer_time_s of an edge ({EDGE.buffer_time_s:g}): requests never pause'
+            f'more than request_threshold_s of an edge ({EDGE.request_threshold_s:g}): requests '
+            'never pause'
         )
-    return 1 / (playable_s - EDGE.buffer_time_s)
+    return 1 / (playable_s - EDGE.request_threshold_s)
 
 
 def service_time(options: argparse.Namespace) -> ServiceTime:
@@ -162,7 +163,7 @@ def service_time(options: argparse.Namespace) -> ServiceTime:
             f'{more_ms:g}'
         )
     return ServiceTime(
-        options.inference_ms / 1e3, more_ms / 1e3, options.batch, options.batch_wait_ms / 1e3
+        options.inference_ms / 1e3, more_ms / 1e3, options.batch, options.max_batch_delay_ms / 1e3
     )
 
 

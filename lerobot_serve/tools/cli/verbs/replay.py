@@ -131,7 +131,7 @@ def server_parameters(options: argparse.Namespace) -> ServerParameters:
         'policy_path': options.policy,
         'device': options.device,
         'max_sessions': SESSIONS,
-        'sessions_per_process': SESSIONS,
+        'max_sessions_per_process': SESSIONS,
     }
     for given in options.parameters:
         name, equals, text = given.partition('=')

@@ -109,7 +109,7 @@ def test_a_base_drives_stops_before_what_is_near_and_when_nobody_answers(edge_ri
         lambda _: wanted if answering[0] else None,
         chunk_size=len(wanted),
     )
-    edge_rig.start(max_action_age_s=1.0, buffer_time_s=0.8)
+    edge_rig.start(max_action_age_s=1.0, request_threshold_s=0.8)
     edge_rig.wait(lambda: base.speed == (0.3, -0.2), 'it drives')
     # it was not told to go faster than it may; the robot's own topic keeps the newest command only
     speeds = [action.commanded[0] for action in edge_rig.seen.executed if action.commanded]
@@ -118,7 +118,7 @@ def test_a_base_drives_stops_before_what_is_near_and_when_nobody_answers(edge_ri
     assert near.state[0] == pytest.approx((near.state[0][0], near.state[0][1], 2.0))
     base.distance_m = 0.2
     edge_rig.wait(lambda: base.speed == (0.0, -0.2), 'the interlock holds it back')
-    assert edge_rig.wait_for_verdict(ExecutedAction.CLAMPED).reason == (
+    assert edge_rig.wait_for_health(ExecutedAction.CLAMPED).reason == (
         'obstacle overrides linear.x'
     )
     base.distance_m = 2.0
@@ -132,7 +132,7 @@ def test_a_base_that_drives_is_told_to_rest_when_its_controller_ends(edge_rig, r
     edge_rig.robot = (repository / 'config' / 'robots' / 'diff_drive.yaml').read_text()
     base, wanted = Base(edge_rig), np.tile(np.float32([0.3, -0.2]), (40, 1))
     FakeServer(edge_rig.node, '/policy_server', EDGE, lambda _: wanted, chunk_size=len(wanted))
-    process = edge_rig.start(max_action_age_s=1.0, buffer_time_s=0.8)
+    process = edge_rig.start(max_action_age_s=1.0, request_threshold_s=0.8)
     edge_rig.wait(lambda: base.speed == (0.3, -0.2), 'it drives')
     process.terminate()
     edge_rig.wait(lambda: base.speed == (0.0, 0.0), 'it is told to rest')
@@ -152,5 +152,5 @@ def test_a_second_robot_of_the_same_name_is_refused_and_harms_nobody(edge_rig):
     edge_rig.wait_for_play(60)
     assert second.last.state == EdgeState.CONNECTING
     assert not second.executed
-    assert edge_rig.seen.rungs == {EdgeState.RUNG_PLAY}
+    assert edge_rig.seen.rungs == {EdgeState.RUNG_POLICY}
     assert len({action.session_epoch for action in edge_rig.seen.played}) == 1

@@ -15,7 +15,7 @@ SUCCESS, FAILURE = EpisodeOutcome.SUCCESS, EpisodeOutcome.FAILURE
 # decided in seconds: no waiting, and guards that need commands are switched off
 PLAN = {
     'canary.plan': "['50:10:0', '100']",
-    'canary.minimum_s': 0.0,
+    'canary.minimum_step_s': 0.0,
     'canary.block_episodes': 1,
     'canary.margin': 0.3,
     'canary.max_trip_percent': 0.0,
@@ -78,7 +78,7 @@ def test_a_candidate_that_fails_at_its_task_is_rolled_back(router_rig):
 
 
 def test_a_guard_rolls_back_within_a_second(router_rig):
-    fleet = canary(router_rig, failures_to_drain=3)
+    fleet = canary(router_rig, slot_unhealthy_threshold=3)
     router_rig.wait(lambda: router_rig.get('split_percent') == 50, 'the first step')
     in_b = next(n for n in (f'bad-{i}' for i in range(100)) if bucket(n) >= 50)
     for _ in range(3):
@@ -103,7 +103,7 @@ def test_without_outcomes_it_holds_and_says_what_to_do(router_rig):
     for _ in range(40):
         fleet.play({}, report=False)
     state = router_rig.watch.last[CanaryState]
-    assert state.state in (CanaryState.RUNNING, CanaryState.HELD)
+    assert state.state in (CanaryState.RUNNING, CanaryState.UNDECIDED)
     assert state.share_percent == 50
 
 
@@ -111,19 +111,19 @@ def test_an_operator_pauses_promotes_and_rolls_back(router_rig):
     fleet = canary(router_rig)
     request = ControlSlot.Request
     router_rig.wait(lambda: router_rig.get('split_percent') == 50, 'the first step')
-    assert router_rig.control(request.CANARY_PAUSE).done
+    assert router_rig.control(request.CANARY_PAUSE).success
     assert router_rig.watch.last[CanaryState] is not None
     for _ in range(10):
         fleet.play({'a': True, 'b': True})
     assert router_rig.get('split_percent') == 50
-    assert router_rig.control(request.CANARY_RESUME).done
+    assert router_rig.control(request.CANARY_RESUME).success
     answer = router_rig.control(request.CANARY_PROMOTE, reason='it is good')
-    assert answer.done, answer.text
+    assert answer.success, answer.text
     assert router_rig.get('split_percent') == 0
-    assert router_rig.control(request.CANARY_ROLLBACK, reason='it was not').done
+    assert router_rig.control(request.CANARY_ROLLBACK, reason='it was not').success
     assert router_rig.get('split_percent') == 100
     refused = router_rig.control(request.CANARY_PAUSE)
-    assert not refused.done
+    assert not refused.success
     assert 'it was not' in refused.text
 
 
@@ -143,7 +143,7 @@ def test_a_plan_that_makes_no_sense_is_refused(router_rig):
     assert "must end with '100'" in router_rig.set(canary__plan=['5', '25'])
     assert router_rig.watch.last.get(CanaryState, CanaryState()).state == CanaryState.OFF
     refused = router_rig.control(ControlSlot.Request.CANARY_PROMOTE)
-    assert not refused.done
+    assert not refused.success
     assert 'no canary: canary.plan is empty' in refused.text
     assert not router_rig.set(canary__plan=['5', '100'])
     router_rig.wait(lambda: router_rig.get('split_percent') == 95, 'the first step')

@@ -21,7 +21,7 @@ def rolled_back(rig: RouterRig, why: str = 'arm hit the table') -> None:
     """Give a plan as new_version.md does, and roll back by hand."""
     assert not rig.set(canary__plan=PLAN)
     rig.wait(lambda: state(rig) == CanaryState.RUNNING, 'the canary runs')
-    assert rig.control(R.CANARY_ROLLBACK, reason=why).done
+    assert rig.control(R.CANARY_ROLLBACK, reason=why).success
     rig.wait(lambda: state(rig) == CanaryState.ROLLED_BACK, 'it is rolled back')
 
 
@@ -75,40 +75,40 @@ def test_a_candidate_that_was_rolled_back_drives_no_robot_while_the_champion_han
     slot = router_rig.slot('b')
     assert (slot.state, slot.share_percent) == (SlotState.BARRED, 0)
     assert 'arm hit the table' in slot.text
-    assert slot.episodes == 0 or router_rig.state.verdict == 'drain-b'
+    assert slot.episodes == 0 or router_rig.state.health == 'slot_b_drained'
 
 
 def test_where_no_slot_may_answer_the_robot_gets_a_status_that_says_why(router_rig):
     router_rig.slots()
     client = router_rig.robot()
     rolled_back(router_rig)
-    assert router_rig.control(R.DRAIN, 'a', 'maintenance').done
+    assert router_rig.control(R.DRAIN, 'a', 'maintenance').success
     chunk = client.round_trip(episode_id='new')
     assert (chunk.status, chunk.slot) == (Status.NO_SLOT, '')
     assert 'arm hit the table' in chunk.status_text
     assert 'drained by an operator: maintenance' in chunk.status_text
     router_rig.wait_for_drop('no_slot')
-    assert router_rig.control(R.RESTORE, 'a').done
+    assert router_rig.control(R.RESTORE, 'a').success
     assert asked(client, 'new') == (Status.OK, 'a')
     # and a person can lift it
-    assert router_rig.control(R.LIFT_VERDICT, 'b').done
+    assert router_rig.control(R.LIFT_VERDICT, 'b').success
     assert not router_rig.set(canary__plan=[])
     assert not router_rig.set(split_percent=0)
     assert asked(client, 'another') == (Status.OK, 'b')
 
 
 def test_running_episodes_leave_now_or_within_the_time(router_rig):
-    router_rig.slots(leave_within_s=1.0)
+    router_rig.slots(episode_drain_timeout_s=1.0)
     client = router_rig.robot()
     first, second = new('b', 'l')[:2]
     assert asked(client, first) == (Status.OK, 'b')
     request = R(command=R.DRAIN, slot='b', now=True, reason='smoke')
-    assert router_rig.ask(ControlSlot, 'control_slot', request).done
+    assert router_rig.ask(ControlSlot, 'control_slot', request).success
     chunk = client.round_trip(episode_id=first)
     assert (chunk.slot, chunk.header.flags & Flag.POLICY_CHANGED) == ('a', Flag.POLICY_CHANGED)
-    assert router_rig.control(R.RESTORE, 'b').done
+    assert router_rig.control(R.RESTORE, 'b').success
     assert asked(client, second) == (Status.OK, 'b')
-    assert router_rig.control(R.DRAIN, 'b').done
+    assert router_rig.control(R.DRAIN, 'b').success
     router_rig.wait(lambda: asked(client, second) == (Status.OK, 'a'), 'it has left')
 
 
@@ -134,9 +134,9 @@ def test_what_was_set_live_holds_in_the_router_that_starts_next(router_rig):
     assert {asked(client, name) for name in new('b', 's')} == {(Status.OK, 'a')}
 
     # a drain and a split, too
-    assert router_rig.control(R.LIFT_VERDICT, 'b').done
+    assert router_rig.control(R.LIFT_VERDICT, 'b').success
     assert not router_rig.set(split_percent=0)
-    assert router_rig.control(R.DRAIN, 'a', 'maintenance').done
+    assert router_rig.control(R.DRAIN, 'a', 'maintenance').success
     restarted(router_rig, client)
     assert router_rig.get('split_percent') == 0
     router_rig.wait(lambda: router_rig.slot('a').state == SlotState.DRAINED, 'a is drained')
@@ -148,7 +148,7 @@ def test_after_a_promotion_the_new_champion_stays_champion(router_rig):
     client = router_rig.robot()
     assert not router_rig.set(canary__plan=PLAN)
     router_rig.wait(lambda: state(router_rig) == CanaryState.RUNNING, 'the canary runs')
-    assert router_rig.control(R.CANARY_PROMOTE).done
+    assert router_rig.control(R.CANARY_PROMOTE).success
     router_rig.wait(lambda: state(router_rig) == CanaryState.PROMOTED, 'it is promoted', LIMIT_S)
     assert router_rig.get('split_percent') == 0
     restarted(router_rig, client, split_percent=100)

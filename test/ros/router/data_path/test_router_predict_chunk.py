@@ -90,7 +90,7 @@ def test_what_a_replica_cannot_answer_is_told_in_its_words(router_rig, caller):
     status, chunk = caller.predict(Observation()).result()
     assert (status, chunk.status) == (ABORTED, Status.BAD_OBSERVATION)
     assert UNANSWERED not in router_rig.drops()
-    assert router_rig.state.verdict == 'healthy'
+    assert router_rig.state.health == 'healthy'
 
 
 def test_a_slot_that_is_down_is_done_without(router_rig, caller):
@@ -98,7 +98,7 @@ def test_a_slot_that_is_down_is_done_without(router_rig, caller):
     running = router_rig.episode('b')
     assert answered(caller, running).slot == 'b'
     router_rig.kill('b')
-    router_rig.wait_for_verdict('drain-b')
+    router_rig.wait_for_health('slot_b_drained')
     assert answered(caller, router_rig.episode('b', salt='new')).slot == 'a'
     moved = answered(caller, running)
     assert (moved.slot, moved.header.flags) == ('a', Flag.POLICY_CHANGED)
@@ -111,7 +111,7 @@ def test_with_both_slots_down_a_goal_is_aborted_and_says_what_to_do(router_rig, 
     router_rig.slots()
     for name in ('a', 'b'):
         router_rig.kill(name)
-    router_rig.wait_for_verdict('degraded')
+    router_rig.wait_for_health('unavailable')
     for number in range(2):
         chunk = refused(caller, router_rig.episode('a'))
         assert chunk.status == Status.NO_SESSION
@@ -120,7 +120,7 @@ def test_with_both_slots_down_a_goal_is_aborted_and_says_what_to_do(router_rig, 
         router_rig.wait_for_drop(UNANSWERED, number + 1)
     # nothing was remembered of an episode that nobody could take
     router_rig.server('b', 'b')
-    router_rig.wait_for_verdict('drain-a')
+    router_rig.wait_for_health('slot_a_drained')
     assert answered(caller, router_rig.episode('a')).slot == 'b'
 
 
@@ -129,7 +129,7 @@ def test_a_cancel_reaches_the_replica_which_has_the_last_word(router_rig, caller
     turns.close_gate()
     router_rig.server('one', 'prod')
     router_rig.router(slot_prod=['one'])
-    router_rig.wait_for_verdict('healthy')
+    router_rig.wait_for_health('healthy')
     working = caller.predict(asking())
     router_rig.wait(lambda: router_rig.steering('one').events('predict'), 'the policy works')
     waiting, other = caller.predict(asking()), caller.predict(asking(state=2 * STATE))
@@ -171,7 +171,7 @@ def test_a_router_that_ends_while_goals_wait_tells_them_and_exits_cleanly(router
     turns.close_gate()
     router_rig.server('one', 'prod')
     process = router_rig.router(slot_prod=['one'])
-    router_rig.wait_for_verdict('healthy')
+    router_rig.wait_for_health('healthy')
     goals = [caller.predict(asking()) for _ in range(2)]
     router_rig.wait(lambda: router_rig.steering('one').events('predict'), 'the policy works')
     process.terminate()
@@ -199,7 +199,7 @@ def test_a_router_that_takes_no_requests_says_so_and_keeps_nothing(router_rig, c
     for _ in range(4):
         for transition in ('configure', 'activate'):
             assert caller.change_state(transition)
-        router_rig.wait_for_verdict('healthy')
+        router_rig.wait_for_health('healthy')
         assert answered(caller).slot == 'prod'
         first = first or thread_count(process.pid)
         # one that carried out a transition may still be ending

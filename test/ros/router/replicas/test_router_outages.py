@@ -33,7 +33,7 @@ def pair(router_rig):
     router_rig.server('a2', 'a', policy='a')
     router_rig.server('b', 'b')
     router_rig.router(slot_a=['a1', 'a2'], slot_b=['b'])
-    router_rig.wait_for_verdict('healthy')
+    router_rig.wait_for_health('healthy')
     return router_rig
 
 
@@ -46,7 +46,7 @@ def test_a_killed_replica_costs_no_answer_and_the_slot_stays(pair):
     assert {chunk.slot for chunk in chunks} == {'a'}
     assert not any(chunk.header.flags & Flag.POLICY_CHANGED for chunk in chunks)
     pair.wait(lambda: replica(pair, 'a', first).state != ReplicaState.READY, 'it is given up')
-    assert pair.state.verdict == 'healthy'
+    assert pair.state.health == 'healthy'
 
 
 def test_a_replica_that_hangs_is_left_and_used_again_when_it_goes_on(pair):
@@ -77,7 +77,8 @@ def test_a_replica_of_another_policy_gets_nothing_and_is_named(router_rig):
     router_rig.server('b', 'b')
     router_rig.router(slot_a=['a1', 'a2'], slot_b=['b'])
     router_rig.wait(
-        lambda: replica(router_rig, 'a', 'a2').state == ReplicaState.STRANGER, 'it is a stranger'
+        lambda: replica(router_rig, 'a', 'a2').state == ReplicaState.POLICY_MISMATCH,
+        'it is a stranger',
     )
     text = replica(router_rig, 'a', 'a2').text
     assert 'all replicas of a slot must serve the same policy' in text
@@ -89,7 +90,7 @@ def test_a_replica_started_for_another_slot_is_named(router_rig):
     router_rig.server('a', 'prod')
     router_rig.server('b', 'b')
     router_rig.router(slot_a=['a'], slot_b=['b'])
-    router_rig.wait_for_verdict('drain-a')
+    router_rig.wait_for_health('slot_a_drained')
     router_rig.wait(
         lambda: 'start it with slot:=a' in router_rig.slot('a').text, 'what to do about it'
     )
@@ -111,7 +112,7 @@ def test_an_episode_leaves_a_dead_slot_and_its_next_chunk_says_so(router_rig):
 
 
 def test_robots_in_the_good_slot_see_nothing_of_the_bad_one(router_rig):
-    router_rig.slots(answer_timeout_s=5.0)
+    router_rig.slots(reply_timeout_s=5.0)
     client = router_rig.robot()
     router_rig.hang('b')
     for number in range(10):
@@ -121,14 +122,14 @@ def test_robots_in_the_good_slot_see_nothing_of_the_bad_one(router_rig):
 
 
 def test_failures_in_a_row_drain_a_slot_and_clean_trials_bring_it_back(router_rig):
-    router_rig.slots(failures_to_drain=3)
+    router_rig.slots(slot_unhealthy_threshold=3)
     client, episode = router_rig.robot(), router_rig.episode('b')
     for _ in range(2):
         chunk = client.round_trip(episode_id=episode, task='nan')
         assert (chunk.status, chunk.slot) == (Status.NOT_FINITE, 'b')
     # the third drains slot b, and slot a is asked at once
     assert client.round_trip(episode_id=episode, task='nan').slot == 'a'
-    router_rig.wait_for_verdict('drain-b')
+    router_rig.wait_for_health('slot_b_drained')
     assert 'not_finite' in router_rig.slot('b').text
     assert 'takes no episodes' in router_rig.set(split_percent=20)
     assert router_rig.get('split_percent') == 50
@@ -139,7 +140,7 @@ def test_failures_in_a_row_drain_a_slot_and_clean_trials_bring_it_back(router_ri
     assert chunk.slot == 'a'
     # robots go on in slot a, copies of what they ask show that b is well
     router_rig.wait(
-        lambda: answered(client, episode) and router_rig.state.verdict == 'healthy',
+        lambda: answered(client, episode) and router_rig.state.health == 'healthy',
         'slot b is back',
     )
     (chunk,) = answered(client, router_rig.episode('b', salt='newest'))
@@ -150,30 +151,30 @@ def test_an_operator_drains_and_restores_at_episode_boundaries(router_rig):
     router_rig.slots()
     client, running = router_rig.robot(), router_rig.episode('b')
     answered(client, running)
-    assert router_rig.control(ControlSlot.Request.DRAIN, 'b').done
+    assert router_rig.control(ControlSlot.Request.DRAIN, 'b').success
     router_rig.wait(lambda: router_rig.slot('b').state == SlotState.DRAINED, 'b is drained')
     (chunk,) = answered(client, running)
     assert (chunk.slot, chunk.header.flags) == ('b', 0)
     (chunk,) = answered(client, router_rig.episode('b', salt='new'))
     assert chunk.slot == 'a'
-    assert router_rig.control(ControlSlot.Request.RESTORE, 'b').done
+    assert router_rig.control(ControlSlot.Request.RESTORE, 'b').success
     (chunk,) = answered(client, router_rig.episode('b', salt='newer'))
     assert chunk.slot == 'b'
     refused = router_rig.control(ControlSlot.Request.DRAIN, 'c')
-    assert not refused.done
+    assert not refused.success
     assert "unknown slot 'c'; allowed: a, b" in refused.text
     assert 'nothing to probe' in router_rig.control(ControlSlot.Request.PROBE, 'a').text
 
 
 def test_a_slot_that_is_down_is_done_without_until_it_comes(router_rig):
     router_rig.server('a', 'a')
-    router_rig.router(slot_a=['a'], slot_b=['b'], settle_s=0.0)
-    router_rig.wait_for_verdict('drain-b')
+    router_rig.router(slot_a=['a'], slot_b=['b'], discovery_timeout_s=0.0)
+    router_rig.wait_for_health('slot_b_drained')
     client = router_rig.robot()
     (chunk,) = answered(client, router_rig.episode('b'))
     assert chunk.slot == 'a'
     router_rig.server('b', 'b')
-    router_rig.wait_for_verdict('healthy')
+    router_rig.wait_for_health('healthy')
 
     def is_in_b() -> bool:
         number = len(router_rig.watch.decisions)

@@ -19,8 +19,8 @@ def pair(rig, options: str = '', **router: object) -> None:
     """Start one slot with two replicas of one policy; a timeout is far away."""
     for name in ('one', 'two'):
         rig.server(name, 'prod', policy='p', options=options)
-    rig.router(slot_prod=['one', 'two'], **{'answer_timeout_s': 10.0, **router})
-    rig.wait_for_verdict('healthy')
+    rig.router(slot_prod=['one', 'two'], **{'reply_timeout_s': 10.0, **router})
+    rig.wait_for_health('healthy')
 
 
 def warm(rig, client, episode: str = 'episode-1') -> str:
@@ -62,9 +62,9 @@ def test_a_slow_replica_is_helped_out_and_its_late_answer_reaches_nobody(router_
     router_rig.wait(lambda: router_rig.state.hedges_won, 'the second replica was first')
     assert router_rig.state.hedges >= router_rig.state.hedges_won
     assert replica(router_rig, other_than(slow)).hedges >= 1
-    late = router_rig.state.late_answers
+    late = router_rig.state.late_replies
     router_rig.go_on(slow)
-    router_rig.wait(lambda: router_rig.state.late_answers > late, 'the late answer came')
+    router_rig.wait(lambda: router_rig.state.late_replies > late, 'the late answer came')
     # and went nowhere: the next thing that the robot gets answers its next request
     for _ in range(ENOUGH):
         assert client.round_trip().status == Status.OK
@@ -72,7 +72,7 @@ def test_a_slow_replica_is_helped_out_and_its_late_answer_reaches_nobody(router_
     assert router_rig.slot('prod').failures == 0
 
 
-@pytest.mark.parametrize('never', [{'hedge_percent': 0.0}, {'hedge_factor': 0.0}], ids=str)
+@pytest.mark.parametrize('never', [{'hedge_budget_percent': 0.0}, {'hedge_factor': 0.0}], ids=str)
 def test_it_is_switched_off_while_it_runs(router_rig, never):
     pair(router_rig)
     client = router_rig.robot()
@@ -83,7 +83,7 @@ def test_it_is_switched_off_while_it_runs(router_rig, never):
     # each takes the place of the one before; that a replica is silent shows after some
     for _ in range(5):
         client.request()
-    assert not router_rig.set(answer_timeout_s=0.3)
+    assert not router_rig.set(reply_timeout_s=0.3)
     router_rig.wait(lambda: is_answered(client), 'the other one answers at last')
     assert present(router_rig).hedges == before
 
@@ -95,7 +95,7 @@ def present(rig) -> RouterState:
 
 
 def test_what_has_state_is_never_asked_twice_and_says_when_it_was_lost(router_rig):
-    pair(router_rig, '&state=recurrent', answer_timeout_s=0.5)
+    pair(router_rig, '&state=recurrent', reply_timeout_s=0.5)
     client = router_rig.robot()
     warm(router_rig, client)
     # on a busy machine an answer was perhaps overdue, and it has moved by now
@@ -127,7 +127,7 @@ def test_what_has_state_is_never_asked_twice_and_says_when_it_was_lost(router_ri
 
 
 def test_sessions_that_replicas_have_lost_are_opened_again(router_rig):
-    pair(router_rig, answer_timeout_s=0.3)
+    pair(router_rig, reply_timeout_s=0.3)
     client = router_rig.robot()
     warm(router_rig, client)
     for name in ('one', 'two'):

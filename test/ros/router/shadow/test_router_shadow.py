@@ -38,8 +38,8 @@ def shadowed(rig, *, live: str = '', shadow: str = '&offset=0.1', **router: obje
     """Start a live and a shadow policy, and return a robot."""
     rig.server('live', 'prod', options=live)
     rig.server('shadow', 'prod', options=shadow)
-    rig.router(slot_prod=['live'], shadow_policy='/shadow/policy_server', **router)
-    rig.wait_for_verdict('healthy')
+    rig.router(slot_prod=['live'], shadow_server='/shadow/policy_server', **router)
+    rig.wait_for_health('healthy')
     return Player(rig.robot())
 
 
@@ -89,11 +89,11 @@ def test_a_live_policy_that_draws_is_the_unit(router_rig):
 
 
 def test_only_the_share_that_is_sampled_is_seen(router_rig):
-    player = shadowed(router_rig, shadow_percent=0.0)
+    player = shadowed(router_rig, shadow_sample_percent=0.0)
     for _ in range(20):
         player.play()
     assert not router_rig.steering('shadow').events('predict')
-    assert not router_rig.set(shadow_percent=100.0)
+    assert not router_rig.set(shadow_sample_percent=100.0)
     compared(router_rig, player)
 
 
@@ -134,10 +134,10 @@ def test_a_policy_needs_its_time_in_shadow_before_it_takes_episodes(router_rig):
     router_rig.router(
         slot_a=['a'],
         slot_b=['b'],
-        shadow_policy='/shadow/policy_server',
+        shadow_server='/shadow/policy_server',
         shadow_minimum_episodes=3,
     )
-    router_rig.wait_for_verdict('drain-b')
+    router_rig.wait_for_health('slot_b_drained')
     assert '0 of 3 episodes' in router_rig.slot('b').text
     player = Player(router_rig.robot())
     assert 'of 3 episodes' in router_rig.set(split_percent=20)
@@ -146,13 +146,13 @@ def test_a_policy_needs_its_time_in_shadow_before_it_takes_episodes(router_rig):
         for number in range(4):
             for _ in range(3):
                 player.play(f'episode-{number}')
-        return router_rig.state.verdict == 'healthy'
+        return router_rig.state.health == 'healthy'
 
     router_rig.wait(is_qualified, 'slot b has been in shadow for long enough')
     assert not router_rig.set(split_percent=20)
 
 
 def test_a_shadow_that_serves_too_is_refused_in_one_line(router_rig):
-    started = router_rig.router(slot_prod=['one'], shadow_policy='/one/policy_server')
+    started = router_rig.router(slot_prod=['one'], shadow_server='/one/policy_server')
     assert started.wait(30) == 1
     assert 'a shadow needs a policy server of its own' in router_rig.log('router')

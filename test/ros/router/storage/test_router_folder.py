@@ -28,7 +28,7 @@ def test_two_routers_never_share_a_folder(router_rig, tmp_path):
             namespace=f'/{name}',
             slot_prod="['/a/policy_server']",
             state_folder=tmp_path / 'kept',
-            settle_s=0.0,
+            discovery_timeout_s=0.0,
             **more,
         )
 
@@ -102,9 +102,9 @@ def test_a_damaged_store_and_a_full_disk_are_said_once_and_robots_go_on(router_r
     assert {client.round_trip(episode_id=name).slot for name in lost} == {'b'}
     # what keeps a policy from robots acts, and says that it is not durable
     answer = router_rig.control(ControlSlot.Request.DRAIN, 'b')
-    assert answer.done and 'NOT DURABLE' in answer.text
+    assert answer.success and 'NOT DURABLE' in answer.text
     answer = router_rig.control(ControlSlot.Request.RESTORE, 'b')
-    assert not answer.done and 'stays drained' in answer.text
+    assert not answer.success and 'stays drained' in answer.text
     assert client.round_trip(episode_id=router_rig.episode('b', salt='x')).slot == 'a'
     router_rig.wait(lambda: 'not durable' in router_rig.state.text, 'the state says it')
     assert router_rig.log('router').count('routing continues') == 1

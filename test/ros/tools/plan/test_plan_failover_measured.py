@@ -44,9 +44,12 @@ def test_robots_of_a_server_that_stops_wait_once(router_rig):
     for name in ('one', 'two'):
         router_rig.server(name, 'prod', policy='p', options=f'&seconds={INFERENCE_S}')
     router_rig.router(
-        slot_prod=['one', 'two'], answer_timeout_s=NOTICED_S, hedge_percent=0.0, trial_after_s=60.0
+        slot_prod=['one', 'two'],
+        reply_timeout_s=NOTICED_S,
+        hedge_budget_percent=0.0,
+        probe_initial_interval_s=60.0,
     )
-    router_rig.wait_for_verdict('healthy')
+    router_rig.wait_for_health('healthy')
     robots = [router_rig.robot(f'robot_{number}') for number in range(ROBOTS)]
     measured = []
     for number in range(ROUNDS):

@@ -56,7 +56,7 @@ def measure(rig, rate_hz: float, **parameters: object) -> Measured:
     seconds = time.monotonic() - begin_s + 1 / rate_hz / ROBOTS
     rig.wait(lambda: all_ended(rig, sent), 'the end of every request')
     status = rig.status()
-    assert not status.drops
+    assert not status.dropped
     return Measured(seconds, sent, status.chunks, status.superseded, busy_s(robots))
 
 
@@ -121,7 +121,11 @@ def test_a_server_that_is_asked_too_much_answers_what_it_can(rig):
 
 def test_in_batches_the_same_server_keeps_up(rig):
     wait_ms = 5.0
-    batches = {'scheduler': 'micro_batch', 'batch_size': ROBOTS, 'batch_wait_ms': wait_ms}
+    batches = {
+        'scheduler': 'dynamic_batching',
+        'max_batch_size': ROBOTS,
+        'max_batch_delay_ms': wait_ms,
+    }
     measured = measure(rig, BUSY_HZ, **batches)
     simulated = planned(measured, ROBOTS, wait_ms / 1e3)
     expect_alike(measured, simulated)

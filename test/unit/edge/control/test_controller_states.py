@@ -171,7 +171,7 @@ def test_an_interlock_acts_while_the_cage_is_latched():
 
 
 def test_a_robot_that_is_blind_holds():
-    bench = Bench(arm(STEP), max_blind_s=0.05)
+    bench = Bench(arm(STEP), state_timeout_s=0.05)
     bench.plan(*[0.01 * i for i in range(9)])
     bench.commands(3)
     bench.measured = None
@@ -181,7 +181,7 @@ def test_a_robot_that_is_blind_holds():
 
 def lost(**options: object) -> Bench:
     """Return a robot that was not measured for longer than it may be."""
-    bench = Bench(arm(STEP), max_blind_s=0.05, start_samples=3, **options)
+    bench = Bench(arm(STEP), state_timeout_s=0.05, start_samples=3, **options)
     bench.commands(3)
     bench.plan(*[0.01 * i for i in range(9)])
     bench.commands(3)

@@ -54,7 +54,7 @@ class Life:
             latch_after_trips=8,
             start_samples=3,
             tolerance_share=0.05,
-            max_blind_s=0.1,
+            state_timeout_s=0.1,
             **robot,
         )
         self.bench.level = 0.0

@@ -193,7 +193,7 @@ def test_another_policy_is_told_when_it_answers_first(asking):
     for slot, policy in [('a', 'act@0'), ('a', 'act@0'), ('b', 'act@0'), ('b', 'act@1')]:
         hear(asking.bench, asking.bench.ask(), slot=slot, policy=policy)
     told = [
-        (policy['slot'], policy['model_hash'])
+        (policy['slot'], policy['policy_hash'])
         for record in asking.notes.of('policies')
         for policy in record['policies']
     ]
@@ -246,10 +246,10 @@ def test_parameters_that_change_are_told_as_they_are_redacted():
     notes = Notes()
     recorder = recorder_of(lambda: 9, notes, instructions='none')
     before = EdgeParameters(client_id=CLIENT)
-    recorder.tuned(replace(before, buffer_time_s=0.25, task='secret'))
-    recorder.tuned(replace(before, buffer_time_s=0.25, task='secret'))
+    recorder.tuned(replace(before, request_threshold_s=0.25, task='secret'))
+    recorder.tuned(replace(before, request_threshold_s=0.25, task='secret'))
     told = {r['name']: (r['old'], r['new']) for r in notes.of('parameter')}
-    assert told == {'buffer_time_s': (0.5, 0.25), 'task': (None, None)}
+    assert told == {'request_threshold_s': (0.5, 0.25), 'task': (None, None)}
 
 
 # the run

@@ -94,7 +94,7 @@ def test_the_state_tells_what_is_left_and_what_was_counted(robot):
     told = robot.state()
     assert told.queue_remaining_s == pytest.approx(len(CHUNK) * bench.pace.step_s)
     assert told.action_age_s == pytest.approx(0.08)
-    assert (told.ticks, told.ticks_missed, told.actions_executed) == (9, 1, 4)
+    assert (told.ticks, told.control_steps_missed, told.actions_executed) == (9, 1, 4)
     assert (told.stalls, told.cage_trips) == (1, 1)
     assert (told.client_id, told.stamp.sec, told.server) == ('robot_1', 5, '')
     assert told.rung == EdgeState.RUNG_RAMP
@@ -190,7 +190,7 @@ def test_an_executed_action_tells_where_it_came_from_and_what_became_of_it():
     assert (list(told.raw), list(told.commanded)) == ([1.0, 2.0], [0.5, 2.0])
     assert (told.verdict, told.reason) == (ExecutedAction.CLAMPED, 'pan.pos: limit')
     assert (told.age_s, told.tick, told.client_id) == (0.5, 8, 'robot_1')
-    assert told.rung == EdgeState.RUNG_PLAY
+    assert told.rung == EdgeState.RUNG_POLICY
 
 
 def test_what_passes_needs_no_reason():

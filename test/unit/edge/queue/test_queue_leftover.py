@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from lerobot_serve.edge.queue.action_queue import ActionQueue, ChunkSource, Leftover, QueueMark
-from lerobot_serve.edge.queue.delay_rules import clamped
+from lerobot_serve.edge.queue.delay_rules import elapsed_time
 from lerobot_serve.wire.message_parts import NO_ACTIONS
 
 LIMIT = 50
@@ -49,7 +49,7 @@ def test_a_drained_queue_has_a_prefix_without_rows_not_of_zeros():
 
 @pytest.mark.parametrize('rows', [2, 3])
 def test_a_chunk_of_which_everything_is_skipped_has_no_prefix(rows):
-    queue = ActionQueue(clamped)
+    queue = ActionQueue(elapsed_time)
     chunk = np.ones((rows, 1), np.float32)
     of = ChunkSource(1, 7, 0, 'episode', 0, 'prod', 'a@0')
     queue.replace(chunk, of, mark=queue.mark(), delay_rows=3, model=chunk)

@@ -23,7 +23,7 @@ class Pair:
     def __init__(self, random: np.random.Generator) -> None:
         self.random = random
         self.model_columns, self.robot_columns = random.integers(1, 5, size=2)
-        self.ours = ActionQueue(DELAY_RULES['raw'])
+        self.ours = ActionQueue(DELAY_RULES['lerobot'])
         self.begin()
 
     def begin(self) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from lerobot_serve.edge.queue.action_queue import ActionQueue, ChunkSource
-from lerobot_serve.edge.queue.delay_rules import DELAY_RULES, lived
+from lerobot_serve.edge.queue.delay_rules import DELAY_RULES, moving_time
 
 SCRIPTS = 2000
 STEPS = 30
@@ -32,10 +32,10 @@ class Plain:
         self.taken_since_request = 0
 
     def replace(self, chunk: list[tuple[int, int]], delay: int) -> None:
-        if self.rule == 'raw':
+        if self.rule == 'lerobot':
             self.rows = chunk[delay:]
             return
-        if self.rule == 'lived' and delay > self.taken_since_request:
+        if self.rule == 'moving_time' and delay > self.taken_since_request:
             delay = self.taken_since_request
         self.rows = list(chunk)
         while delay > 0 and self.rows:
@@ -95,23 +95,23 @@ def test_no_rule_skips_what_a_chunk_does_not_have(rule, latency, lived_rows, chu
 
 
 @given(latency=st.integers(-(10**9), 10**9), lived_rows=rows, chunk=rows)
-def test_no_row_is_skipped_that_the_robot_did_not_live(latency, lived_rows, chunk):
-    assert lived(latency, lived_rows, chunk) <= min(lived_rows, max(0, latency))
+def test_no_row_is_skipped_that_the_robot_was_not_moving_for(latency, lived_rows, chunk):
+    assert moving_time(latency, lived_rows, chunk) <= min(lived_rows, max(0, latency))
 
 
 @pytest.mark.parametrize(
     ('rule', 'delay', 'skipped'),
     [
-        ('lived', 21, 0),
-        ('clamped', 21, 21),
-        ('raw', 21, 21),
-        ('lived', 99, 0),
-        ('clamped', 99, 30),
-        ('raw', 99, 30),
-        ('lived', -4, 0),
-        ('clamped', -4, 0),
-        ('raw', -4, 26),
-        ('raw', -99, 0),
+        ('moving_time', 21, 0),
+        ('elapsed_time', 21, 21),
+        ('lerobot', 21, 21),
+        ('moving_time', 99, 0),
+        ('elapsed_time', 99, 30),
+        ('lerobot', 99, 30),
+        ('moving_time', -4, 0),
+        ('elapsed_time', -4, 0),
+        ('lerobot', -4, 26),
+        ('lerobot', -99, 0),
     ],
 )
 def test_the_first_chunk_of_thirty(rule, delay, skipped):
@@ -123,4 +123,4 @@ def test_the_first_chunk_of_thirty(rule, delay, skipped):
 
 
 def test_the_safe_rule_is_the_one_that_is_not_chosen():
-    assert ActionQueue().rule is lived
+    assert ActionQueue().rule is moving_time

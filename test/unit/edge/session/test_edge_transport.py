@@ -42,7 +42,7 @@ def test_a_session_is_what_the_server_agreed_to(world):
 
 
 def test_a_chunk_that_is_shorter_than_the_buffer_is_told(world):
-    there = world(buffer_time_s=5.0, max_action_age_s=9.0)
+    there = world(request_threshold_s=5.0, max_action_age_s=9.0)
     there.outside.open_session('/a', 9)
     assert 'without a pause' in there.told[0]
 

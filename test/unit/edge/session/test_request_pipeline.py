@@ -8,7 +8,7 @@ from support.edge.request_pipeline_rig import begin_session, fill, guided, hear,
 from support.edge.requester_rig import CHUNK, MS, played
 
 from lerobot_serve.edge.inputs.latest import InputsNotReady
-from lerobot_serve.edge.queue.delay_rules import clamped, DELAY_RULES
+from lerobot_serve.edge.queue.delay_rules import DELAY_RULES, elapsed_time
 from lerobot_serve.edge.session.fake_transport import reply_bytes
 from lerobot_serve.edge.session.pipeline import ReplyResult
 from lerobot_serve.edge.session.transport import EpisodeRequest
@@ -18,7 +18,9 @@ from lerobot_serve.wire.schema import Flag, Status
 # how a chunk joins what is left
 
 
-@pytest.mark.parametrize(('name', 'first'), [('lived', 1), ('clamped', 3), ('raw', 3)])
+@pytest.mark.parametrize(
+    ('name', 'first'), [('moving_time', 1), ('elapsed_time', 3), ('lerobot', 3)]
+)
 def test_the_rule_of_delay_decides_where_a_chunk_begins(name, first):
     bench = guided()
     bench.actions.rule = DELAY_RULES[name]
@@ -32,7 +34,7 @@ def test_the_rule_of_delay_decides_where_a_chunk_begins(name, first):
 
 def test_the_delay_is_that_of_the_arrival_not_of_the_look():
     bench = guided()
-    bench.actions.rule = clamped
+    bench.actions.rule = elapsed_time
     raw = reply_bytes(bench.ask(), ROWS)
     bench.now_ns += 500 * MS
     bench.exchange.on_answer(raw, 10 * MS, bench.pace)

@@ -160,10 +160,10 @@ def test_a_decision_says_why(changes, reason):
 
 
 def test_a_decision_tells_all_that_was_placed():
-    placed = replace(PLACED, cached=True, moved=True)
+    placed = replace(PLACED, sticky=True, moved=True)
     told = decision(placed, client_id='r' * 128, episode_id='e' * 128)
     assert (told.bucket, told.split_percent, told.routing_key) == (12, 50, 'episode-1')
-    assert (told.cached, told.moved, told.degraded) == (True, True, False)
+    assert (told.sticky, told.moved, told.missing_episode_id) == (True, True, False)
     assert (told.policy, told.server, told.stamp.sec) == ('act@1', '/a', 7)
     assert (told.client_id, told.episode_id) == ('r' * 128, 'e' * 128)
 

@@ -230,17 +230,17 @@ def control(rig: Rig, command: int, slot: str = '', reason: str = '') -> Control
 
 def test_an_operators_word_is_done_said_and_looked_at(rig):
     answer = control(rig, ControlSlot.Request.DRAIN, 'b', 'it smells')
-    assert answer.done
+    assert answer.success
     assert rig.host.warned == [
         'slot b gets no new episodes; running ones leave at their end, within 60 s '
         '(an operator: it smells)'
     ]
     assert rig.host.looks == 1
     answer = control(rig, 77, 'b')
-    assert (answer.done, 'unknown command 77' in answer.text) == (False, True)
+    assert (answer.success, 'unknown command 77' in answer.text) == (False, True)
     rig.host.routing = None
     answer = control(rig, ControlSlot.Request.RESTORE, 'b')
-    assert (answer.done, 'configure' in answer.text) == (False, True)
+    assert (answer.success, 'configure' in answer.text) == (False, True)
     assert rig.host.looks == 1
 
 

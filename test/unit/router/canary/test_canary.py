@@ -90,9 +90,9 @@ def test_undecided_it_holds_and_says_how_many_more():
     world.end('candidate', 40, 10)
     world.end('champion', 800, 200)
     world.wait(100)
-    assert (world.canary.state, world.canary.share_percent) == (CanaryPhase.HELD, 5)
+    assert (world.canary.state, world.canary.share_percent) == (CanaryPhase.UNDECIDED, 5)
     assert world.canary.text.startswith(
-        'held: undecided: candidate 80 % of 50, champion 80 % of 1000. About 2'
+        'undecided: candidate 80 % of 50, champion 80 % of 1000. About 2'
     )
     assert world.canary.text.endswith('until it is promoted, at the present rates')
 
@@ -184,7 +184,7 @@ def test_a_verdict_that_is_lost_never_helps_the_candidate(candidate, champion):
     world.end('candidate', **candidate)
     world.end('champion', **champion)
     world.wait(100)
-    assert (world.canary.state, world.canary.step) == (CanaryPhase.HELD, 0)
+    assert (world.canary.state, world.canary.step) == (CanaryPhase.UNDECIDED, 0)
     assert 'undecided' in world.canary.text
     control = started(terms=Terms(margin=0.2, false_rollback=1e-9))
     control.end('candidate', 100)
@@ -229,7 +229,7 @@ def test_a_champion_that_is_aborted_more_often_holds():
     world.end('candidate', 60)
     world.end('champion', 60, aborted=40)
     world.wait(100)
-    assert (world.canary.state, world.canary.step) == (CanaryPhase.HELD, 0)
+    assert (world.canary.state, world.canary.step) == (CanaryPhase.UNDECIDED, 0)
     assert 'aborted more often than those of the candidate (40 of 100, 0 of 60)' in (
         world.canary.text
     )
@@ -251,7 +251,7 @@ def test_lost_verdicts_are_named_with_what_to_do():
     ) in world.canary.text
 
 
-@pytest.mark.parametrize('state', [CanaryPhase.RUNNING, CanaryPhase.HELD, CanaryPhase.PAUSED])
+@pytest.mark.parametrize('state', [CanaryPhase.RUNNING, CanaryPhase.UNDECIDED, CanaryPhase.PAUSED])
 @pytest.mark.parametrize(
     'bad',
     [
@@ -266,7 +266,7 @@ def test_a_guard_rolls_back_at_once(state, bad):
     world = started(terms=Terms())
     world.end('candidate', 16, 4)
     world.end('champion', 85, 15)
-    if state is CanaryPhase.HELD:
+    if state is CanaryPhase.UNDECIDED:
         world.wait(100)
     if state is CanaryPhase.PAUSED:
         world.canary.pause('lunch')
@@ -289,7 +289,7 @@ def test_guards_let_a_promoted_canary_be():
 @pytest.mark.parametrize(
     ('change', 'told'),
     [
-        ({'others': {'missing': 'no shadow'}}, 'held: no shadow'),
+        ({'others': {'missing': 'no shadow'}}, 'undecided: no shadow'),
         ({'champion': {'healthy': False, 'health_text': 'gone'}}, 'champion is not healthy: gone'),
         ({'candidate': {'policy': ''}}, 'policy of the candidate is not known'),
         ({'candidate': {'commands': 10}}, 'lerobot_serve.executed'),
@@ -304,7 +304,7 @@ def test_missing_data_never_promotes(change, told):
     for slot in ('candidate', 'champion'):
         world.change(slot, **change.get(slot, {}))
     world.wait(1000)
-    assert (world.canary.state, world.canary.step) == (CanaryPhase.HELD, 0)
+    assert (world.canary.state, world.canary.step) == (CanaryPhase.UNDECIDED, 0)
     assert told in world.canary.text
 
 

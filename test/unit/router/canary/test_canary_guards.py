@@ -161,7 +161,7 @@ def test_what_was_not_seen_holds(candidate, champion, others, told):
 def test_how_much_has_to_be_seen_is_a_matter_of_the_fleet():
     few = {'answers': 20, 'commands': 150, 'latency_ms_p95': 150.0, 'trips': 120}
     seen = facts(few, {'answers': 20})
-    small = GuardLimits(minimum_answers=20, minimum_commands=150)
+    small = GuardLimits(minimum_replies=20, minimum_commands=150)
     assert 'in this step: 20 of 100' in missing_data(seen, GuardLimits())
     assert judged(seen, GuardLimits()) == ''
     assert missing_data(seen, small) == ''

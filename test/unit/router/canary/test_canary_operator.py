@@ -37,7 +37,7 @@ def test_an_operator_may_promote_without_waiting():
     world.end('candidate', 16, 4)
     world.end('champion', 16, 4)
     world.wait(1000)
-    assert (world.canary.state, world.canary.step) == (CanaryPhase.HELD, 1)
+    assert (world.canary.state, world.canary.step) == (CanaryPhase.UNDECIDED, 1)
     world.canary.promote('Ann')
     world.poll()
     world.canary.pause('Bob')
@@ -80,7 +80,7 @@ def test_a_champion_that_is_ill_does_not_bind_an_operator():
     world = started()
     world.change('champion', healthy=False)
     world.poll()
-    assert world.canary.state is CanaryPhase.HELD
+    assert world.canary.state is CanaryPhase.UNDECIDED
     world.canary.promote('the champion is lost')
     assert world.canary.step == 1
 
@@ -129,7 +129,7 @@ def test_another_policy_begins_anew(slot):
     world.end('candidate', 7, 3)
     world.end('champion', 90, 10)
     world.wait(1000)
-    assert (world.canary.state, world.canary.step) == (CanaryPhase.HELD, 0)
+    assert (world.canary.state, world.canary.step) == (CanaryPhase.UNDECIDED, 0)
     assert 'undecided' in world.canary.text
 
 

@@ -137,11 +137,11 @@ class AnyScript(RuleBasedStateMachine):
             assert (self.share, self.canary.step) == (int(STEPS[0]), 0)
             return
         assert happened[-1] == 'promoted'
-        assert state in (CanaryPhase.RUNNING, CanaryPhase.HELD)
+        assert state in (CanaryPhase.RUNNING, CanaryPhase.UNDECIDED)
         assert self.canary.step == step + 1
         assert self.share == int(STEPS[step + 1])
 
-    @precondition(lambda self: self.canary.state in (CanaryPhase.RUNNING, CanaryPhase.HELD))
+    @precondition(lambda self: self.canary.state in (CanaryPhase.RUNNING, CanaryPhase.UNDECIDED))
     @rule()
     def what_is_seen_now_decides(self):
         """Foresee from the counts of the step whether the next look may promote."""

@@ -199,7 +199,9 @@ def test_the_budget_is_a_burst_and_a_share(script):
 @settings(max_examples=20)
 @given(st.floats(0, 50), st.integers(1, 120))
 def test_hedges_keep_to_the_budget_however_slow_all_are(percent, count):
-    rig = warm({'prod': ('/p1', '/p2', '/p3')}, routing=replace(ROUTING, hedge_percent=percent))
+    rig = warm(
+        {'prod': ('/p1', '/p2', '/p3')}, routing=replace(ROUTING, hedge_budget_percent=percent)
+    )
     for _ in range(count):
         raw = rig.request()
         first = rig.servers[0]
@@ -218,5 +220,5 @@ def test_all_would_be_asked_twice_and_the_budget_says_no():
         rig.advance(ANSWER_NS)
         for server in rig.servers:
             rig.answer(server, raw)
-    allowed = HEDGE_BURST + (32 + 500) * ROUTING.hedge_percent / 100
+    allowed = HEDGE_BURST + (32 + 500) * ROUTING.hedge_budget_percent / 100
     assert allowed - 5 <= rig.dispatcher.forwarder.hedges <= allowed

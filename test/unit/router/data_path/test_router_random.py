@@ -209,7 +209,10 @@ class Router(RuleBasedStateMachine):
     @invariant()
     def hedges_keep_to_the_budget(self):
         for slot, hedges in self.world.hedges.items():
-            assert hedges <= HEDGE_BURST + self.world.requests[slot] * ROUTING.hedge_percent / 100
+            assert (
+                hedges
+                <= HEDGE_BURST + self.world.requests[slot] * ROUTING.hedge_budget_percent / 100
+            )
 
     @invariant()
     def little_is_kept(self):

@@ -49,7 +49,7 @@ def test_the_other_answers_from_the_first_late_one_on_and_nobody_waits_for_a_sil
 
 
 def test_all_that_a_silent_one_owes_is_asked_of_others_at_once():
-    rig = warm(routing=replace(ROUTING, hedge_percent=0.0))
+    rig = warm(routing=replace(ROUTING, hedge_budget_percent=0.0))
     for _ in range(int(HEDGE_BURST)):
         rig.request()
         rig.advance(LATE_NS)

@@ -126,7 +126,7 @@ def test_a_decision_names_policy_and_replica(rig):
 
 
 def test_without_an_episode_it_is_said_once_and_counted_each_time(rig):
-    degraded = Placement('robot:1:5', 12, 'a', 50, degraded=True)
+    degraded = Placement('robot:1:5', 12, 'a', 50, missing_episode_id=True)
     for _ in range(3):
         rig.wiring.on_placed(rig.robot, rig.flight(), degraded)
     assert rig.drops.counts() == {'no_episode_id': 3}

@@ -157,8 +157,8 @@ def test_a_verdict_is_said_when_it_changes(rig):
     rig.slots['b'].health.mark_unhealthy('timeout', rig.now_ns)
     for _ in range(3):
         lookout.poll(rig.parameters, is_open=True)
-    assert rig.warned == ['drain-b: slot b: unhealthy: timeout']
-    assert [state.verdict for state in rig.published(RouterState)] == ['healthy', 'drain-b']
+    assert rig.warned == ['slot_b_drained: slot b: unhealthy: timeout']
+    assert [state.verdict for state in rig.published(RouterState)] == ['healthy', 'slot_b_drained']
     rig.behind.there = False
     lookout.poll(rig.parameters, is_open=True)
     assert rig.warned[-1].startswith('degraded: slot a: /a1: server unavailable')

@@ -69,7 +69,7 @@ def test_both_slots_are_healthy_and_get_what_the_split_says(rig):
     ]
     assert [s.policy for s in told.slots] == ['act@a', 'act@b']
     assert [[r.server for r in s.replicas] for s in told.slots] == [['/a1', '/a2'], ['/b1']]
-    assert told.late_answers == 3
+    assert told.late_replies == 3
     assert [(drop.reason, drop.count) for drop in told.drops] == [
         ('late_answer', 3),
         ('no_session', 1),
@@ -84,7 +84,7 @@ def test_a_slot_that_is_not_healthy_gives_its_share_to_the_other(rig, split_perc
     # one without a share takes over where it is declared to: see spare
     assert shares(rig, split_percent) == ([100, 0] if split_percent else [0, 100])
     told = state(rig)
-    assert told.verdict == 'drain-b'
+    assert told.verdict == 'slot_b_drained'
     assert told.text == 'slot b: unhealthy: timeout'
     rig.slots['b'].health.mark_healthy()
     assert shares(rig, split_percent) == [split_percent, 100 - split_percent]
@@ -94,7 +94,7 @@ def test_where_no_slot_is_healthy_new_episodes_go_to_who_answers(rig):
     drain(rig, 'a')
     drain(rig, 'b')
     assert states(rig) == [SlotState.PROBING, SlotState.PROBING]
-    assert state(rig).verdict == 'degraded'
+    assert state(rig).health == 'unavailable'
     assert shares(rig, 30) == [30, 70]
     # a drained slot gets none, whatever happens to the other one
     rig.slots['b'].drain = SlotDrain('mine', rig.now_ns)
@@ -122,7 +122,7 @@ def test_one_slot_gets_everything_while_it_is_healthy(make):
     assert shares(rig) == [100]
     rig.slots['prod'].drain = SlotDrain('mine', rig.now_ns)
     assert shares(rig) == [0]
-    assert state(rig).verdict == 'degraded'
+    assert state(rig).health == 'unavailable'
 
 
 def test_replicas_tell_their_state_and_counts(rig):
@@ -137,7 +137,7 @@ def test_replicas_tell_their_state_and_counts(rig):
     assert (first.latency_ms_p50, first.latency_ms_p95) == (12.0, 12.0)
     assert (first.requests, first.answers, first.failures) == (40, 38, 2)
     assert (first.hedges, first.probes, first.sessions, first.load) == (1, 3, 2, 0.25)
-    assert second.state == ReplicaState.STRANGER
+    assert second.state == ReplicaState.POLICY_MISMATCH
     assert second.policy == 'other@1'
     assert 'must serve the same policy' in second.text
     assert (second.latency_ms_p50, second.latency_ms_p95) == (0.0, 0.0)
@@ -254,7 +254,7 @@ def test_diagnostics_have_a_status_for_the_router_and_one_a_slot(rig, bad, level
     assert slots[0]['replica /a1'] == 'ready'
     assert slots[1]['policy'] == 'act@b'
     if bad == 'b':
-        assert told.status[0].message == 'drain-b: slot b: unhealthy: timeout'
+        assert told.status[0].message == 'slot_b_drained: slot b: unhealthy: timeout'
         assert told.status[1].message == 'act@a, 100 % of new episodes'
         assert told.status[2].message == 'unhealthy: timeout'
 

@@ -80,7 +80,7 @@ def test_beginning_another_episode_ends_the_one_before(stats):
 def test_an_episode_that_goes_on_after_its_session_ended_has_not_ended(stats):
     run(stats)
     stats.end_episode('robot', 0)
-    stats.record_request('robot', placed('e', cached=True), 1)
+    stats.record_request('robot', placed('e', sticky=True), 1)
     stats.expire(10 * WITHIN_NS)
     assert ended(stats) == {}
     stats.end_episode('robot', 10 * WITHIN_NS)
@@ -113,7 +113,7 @@ def test_an_episode_that_was_judged_before_it_moved_counts_as_it_was_judged(stat
 def test_an_episode_that_moved_in_the_life_of_a_router_before_is_not_judged(stats):
     stats.record_move('e', 'b')
     stats.record_request('robot', placed('e', 'b', moved=True), 0)
-    stats.record_request('other', placed('f', 'b', moved=True, cached=True), 0)
+    stats.record_request('other', placed('f', 'b', moved=True, sticky=True), 0)
     for episode in 'ef':
         assert stats.record_outcome(episode, SUCCESS) == ''
     assert ended(stats, 'b') == {}
@@ -121,14 +121,14 @@ def test_an_episode_that_moved_in_the_life_of_a_router_before_is_not_judged(stat
 
 
 def test_an_episode_that_a_restarted_router_knows_is_judged_and_not_begun_again(stats):
-    stats.record_request('robot', placed('e', cached=True), 0)
+    stats.record_request('robot', placed('e', sticky=True), 0)
     assert stats.slot('a').episodes == 0
     stats.record_outcome('e', SUCCESS)
     assert ended(stats) == {'success': 1}
 
 
 def test_requests_without_an_episode_are_requests_only(stats):
-    stats.record_request('robot', Placement('robot:1:1', 1, 'a', 50, degraded=True), 0)
+    stats.record_request('robot', Placement('robot:1:1', 1, 'a', 50, missing_episode_id=True), 0)
     stats.end_episode('robot', 0)
     stats.expire(10 * WITHIN_NS)
     slot = stats.slot('a')
@@ -203,8 +203,8 @@ def test_each_begin_and_end_is_an_event_once(stats):
 def test_episodes_of_the_router_before_may_still_get_a_verdict(stats):
     stats.restore_episodes([('one', 'b'), ('two', 'b'), ('three', 'a')], 0)
     # one goes on, one has moved meanwhile, one ended while nobody looked
-    stats.record_request('r1', placed('one', 'b', cached=True), 1)
-    stats.record_request('r2', placed('two', 'a', cached=True, moved=True), 1)
+    stats.record_request('r1', placed('one', 'b', sticky=True), 1)
+    stats.record_request('r2', placed('two', 'a', sticky=True, moved=True), 1)
     assert stats.record_outcome('one', FAILURE) == ''
     assert stats.record_outcome('two', SUCCESS) == ''
     assert stats.record_outcome('three', SUCCESS) == ''
@@ -235,7 +235,7 @@ class Episodes(RuleBasedStateMachine):
     def request(self, robot, name, slot):
         known = name in self.begun
         slot = self.begun.setdefault(name, slot)
-        placement = placed(name, slot, cached=known, moved=name in self.moved)
+        placement = placed(name, slot, sticky=known, moved=name in self.moved)
         self.stats.record_request(robot, placement, self.now_ns)
 
     @rule(robot=robots)

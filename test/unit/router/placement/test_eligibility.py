@@ -26,15 +26,15 @@ ALL = [
         verdict,
         has_share,
         reach,
-        spare,
+        takes_failover,
         leaving,
         'a verdict' if verdict in (PolicyVerdict.ROLLED_BACK, PolicyVerdict.DAMAGED) else '',
         'drained' if drained else '',
-        'unmet_requirements' if unmet_requirements else '',
+        'unmet_requirements' if unmet else '',
         'misfit' if misfit else '',
         '' if reach is Reachability.HEALTHY else 'unreachable',
     )
-    for verdict, has_share, reach, spare, leaving, drained, unmet_requirements, misfit in product(
+    for verdict, has_share, reach, takes_failover, leaving, drained, unmet, misfit in product(
         PolicyVerdict, FLAGS, Reachability, FLAGS, FLAGS, FLAGS, FLAGS, FLAGS
     )
     # running episodes leave because of a verdict or a drain
@@ -86,7 +86,9 @@ def test_once_its_episodes_leave_a_slot_drives_no_robot(path):
 @pytest.mark.parametrize('path', [SlotUse.TAKE_OVER, SlotUse.MOVE_IN])
 def test_more_than_its_share_comes_only_to_what_is_declared_for_it(path):
     for slot in where(path):
-        assert slot.spare or (slot.has_share and slot.verdict is not PolicyVerdict.ON_TRIAL), slot
+        assert slot.takes_failover or (
+            slot.has_share and slot.verdict is not PolicyVerdict.ON_TRIAL
+        ), slot
 
 
 def test_a_share_of_nothing_is_no_new_episode():
@@ -134,7 +136,7 @@ def test_more_against_it_never_allows_more():
         'unmet_requirements': 'unmet_requirements',
         'misfit': 'misfit',
         'has_share': False,
-        'spare': False,
+        'takes_failover': False,
         'leaving': True,
     }
     fields = SlotConditions.__dataclass_fields__
@@ -170,7 +172,7 @@ def test_a_champion_that_is_away_gives_nothing_to_a_candidate_that_was_rolled_ba
     slots = {
         'a': SlotConditions(reach=Reachability.ABSENT, unreachable='/a1: server unavailable'),
         'b': SlotConditions(
-            PolicyVerdict.ROLLED_BACK, spare=True, verdict_text='arm hit the table'
+            PolicyVerdict.ROLLED_BACK, takes_failover=True, verdict_text='arm hit the table'
         ),
     }
     for wanted in slots:

@@ -64,7 +64,7 @@ def check_one(rig: Rig, places: GoalPlacement, homes: dict, name: str, percent: 
         return
     assert replica.is_ready
     assert placement.slot == replica.slot
-    assert placement.degraded == (not name)
+    assert placement.missing_episode_id == (not name)
     if home:
         assert placement.slot == home or home not in able
         assert placement.moved or placement.slot == home
@@ -90,13 +90,13 @@ def test_an_episode_that_has_to_leave_says_why_and_counts_as_moved():
     assert places.place(episode, '', 50, rig.now_ns)[0].slot == 'b'
     down(rig, '/b1', '/b2')
     placement, replica = places.place(episode, '', 50, rig.now_ns)
-    assert (placement.slot, placement.moved, placement.cached) == ('a', True, False)
+    assert (placement.slot, placement.moved, placement.sticky) == ('a', True, False)
     assert 'slot b cannot reply: /b1: server unavailable' in placement.reason
     assert replica.slot == 'a'
     # and stays
     rig.set_available('/b1', True)
     again, _ = places.place(episode, '', 50, rig.now_ns)
-    assert (again.slot, again.cached) == ('a', True)
+    assert (again.slot, again.sticky) == ('a', True)
 
 
 def test_nobody_ready_says_whom_to_start_and_remembers_nothing():

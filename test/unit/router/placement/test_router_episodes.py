@@ -190,7 +190,7 @@ def test_a_failure_of_the_episode_before_moves_no_new_one(rig):
 def test_requests_without_an_episode_are_placed_one_by_one_and_never_moved(rig):
     slots = {got(rig, '')[0] for _ in range(40)}
     assert slots == {'a', 'b'}
-    assert all(p.degraded and not p.cached for _, _, p in rig.outside.decisions)
+    assert all(p.missing_episode_id and not p.sticky for _, _, p in rig.outside.decisions)
     rig.set_available('/b1', False)
     assert {got(rig, '')[0] for _ in range(20)} == {'a'}
     assert rig.stats.slot('b').moved == 0

@@ -77,7 +77,7 @@ def test_more_than_its_share_goes_to_a_slot_only_where_it_is_declared(by, spare)
         rig.rules(split_percent=100)
     else:
         rig.slots['b'].is_on_trial = True
-    rig.rules(spare=frozenset('b') if spare else frozenset())
+    rig.rules(failover_slots=frozenset('b') if spare else frozenset())
     episode = episode_in('a')
     ask(rig, episode)
     rig.set_available('/a1', False)

@@ -33,13 +33,15 @@ def refuse(slot_name: str) -> tuple[str, str]:
 def test_a_new_episode_is_placed_by_the_split():
     placement = PlacementTable(4).place('ep_42', 'request', 30)
     assert placement == Placement('ep_42', 29, 'a', 30)
-    assert not (placement.cached or placement.degraded or placement.moved or placement.reason)
+    assert not (
+        placement.sticky or placement.missing_episode_id or placement.moved or placement.reason
+    )
 
 
 def test_a_changed_split_does_not_move_an_episode():
     table = PlacementTable(4)
     table.place('ep_42', 'request', 30)
-    assert table.place('ep_42', 'request', 0) == Placement('ep_42', 29, 'a', 30, cached=True)
+    assert table.place('ep_42', 'request', 0) == Placement('ep_42', 29, 'a', 30, sticky=True)
     assert table.place('ep_xyz', 'request', 0).slot == 'b'
 
 
@@ -53,7 +55,7 @@ def test_a_new_episode_may_be_turned_to_the_other_slot_and_stays_there():
 def test_nobody_is_asked_about_a_known_episode():
     table = PlacementTable(4)
     table.place('ep_42', 'request', 30)
-    assert table.place('ep_42', 'request', 30, refuse).cached
+    assert table.place('ep_42', 'request', 30, refuse).sticky
 
 
 def test_what_could_not_be_chosen_is_not_remembered():
@@ -61,7 +63,7 @@ def test_what_could_not_be_chosen_is_not_remembered():
     with pytest.raises(LookupError):
         table.place('ep_42', 'request', 30, refuse)
     assert len(table) == 0
-    assert not table.place('ep_42', 'request', 30).cached
+    assert not table.place('ep_42', 'request', 30).sticky
 
 
 def test_a_known_episode_is_found():
@@ -69,7 +71,7 @@ def test_a_known_episode_is_found():
     assert table.find('ep_42') is None
     assert table.find('') is None
     table.place('ep_42', 'request', 30)
-    assert table.find('ep_42') == Placement('ep_42', 29, 'a', 30, cached=True)
+    assert table.find('ep_42') == Placement('ep_42', 29, 'a', 30, sticky=True)
 
 
 def test_to_look_for_an_episode_is_not_to_use_it():
@@ -88,7 +90,7 @@ def test_an_episode_that_had_to_move_stays_where_it_went():
     moved = table.move('ep_42', 'b', 'slot a is drained')
     assert moved == Placement('ep_42', 29, 'b', 30, moved=True, reason='slot a is drained')
     later = table.place('ep_42', 'request', 100, refuse)
-    assert (later.slot, later.cached, later.moved) == ('b', True, True)
+    assert (later.slot, later.sticky, later.moved) == ('b', True, True)
     assert table.move('ep_42', 'a', 'slot b is drained').slot == 'a'
     assert table.move('ep_42', 'a', 'slot b is drained').slot == 'a'
     assert len(table) == 1
@@ -107,7 +109,7 @@ def test_an_episode_that_was_forgotten_before_it_had_to_move_is_remembered_anew(
 def test_a_router_of_one_slot_has_no_split():
     table = PlacementTable(4)
     assert table.place('ep_42', 'request', None) == Placement('ep_42', 29, 'prod', None)
-    assert table.place('ep_42', 'request', None).cached
+    assert table.place('ep_42', 'request', None).sticky
     assert table.place('', 'ep_42', None).slot == 'prod'
 
 
@@ -120,7 +122,7 @@ def test_an_episode_leaves_a_slot_that_the_router_has_no_more(before, after, slo
     again = table.place('ep_42', 'request', after)
     reason = f'there is no slot {gone} any more'
     assert again == Placement('ep_42', 29, slot_name, after, moved=True, reason=reason)
-    assert table.place('ep_42', 'request', after, refuse).cached
+    assert table.place('ep_42', 'request', after, refuse).sticky
 
 
 def test_a_long_reason_is_cut():
@@ -140,7 +142,7 @@ def test_the_episode_that_was_not_used_for_longest_is_forgotten_first():
 
 def test_without_an_episode_each_request_stands_alone_and_is_not_remembered():
     table = PlacementTable(4)
-    assert table.place('', 'ep_42', 30) == Placement('ep_42', 29, 'a', 30, degraded=True)
+    assert table.place('', 'ep_42', 30) == Placement('ep_42', 29, 'a', 30, missing_episode_id=True)
     assert table.place('', 'ep_42', 29).slot == 'b'
     assert table.place('', 'ep_xyz', 30).slot == 'b'
     assert table.place('', 'ep_42', 30, turned).slot == 'b'
@@ -166,7 +168,7 @@ class Life(RuleBasedStateMachine):
     def place(self, episode, split, choose):
         wanted = slot(bucket(episode), split)
         placement = self.table.place(episode, '', split, choose or (lambda s: (s, '')))
-        assert placement.cached == (episode in self.account)
+        assert placement.sticky == (episode in self.account)
         placed = (turned(wanted)[0] if choose else wanted), False
         self.remember(episode, self.account.get(episode, placed))
         assert (placement.slot, placement.moved) == self.account[episode]
@@ -174,13 +176,13 @@ class Life(RuleBasedStateMachine):
     @rule(episode=st.sampled_from(EPISODES), name=st.sampled_from('ab'))
     def move(self, episode, name):
         placement = self.table.move(episode, name, 'drained')
-        assert (placement.slot, placement.moved, placement.cached) == (name, True, False)
+        assert (placement.slot, placement.moved, placement.sticky) == (name, True, False)
         self.remember(episode, (name, True))
 
     @rule(split=st.integers(0, 100), number=st.integers(0, 9))
     def place_without_an_episode(self, split, number):
         placement = self.table.place('', f'request {number}', split)
-        assert placement.degraded
+        assert placement.missing_episode_id
         assert placement.slot == slot(bucket(f'request {number}'), split)
 
     def remember(self, episode, where):

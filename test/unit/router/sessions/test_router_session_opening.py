@@ -196,5 +196,5 @@ def test_forty_robots_through_one_router_are_forty_processes_to_a_server(make):
             session_rig.ask(passed_on.client_id, instance=passed_on.instance), 0, limit=100
         )
     assert len(served) == 40
-    with pytest.raises(SessionRefused, match='sessions_per_process'):
+    with pytest.raises(SessionRefused, match='max_sessions_per_process'):
         served.open(session_rig.ask('one_more', instance=7), 0, limit=100)

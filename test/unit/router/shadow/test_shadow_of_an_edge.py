@@ -32,7 +32,7 @@ class Fleet:
     def __init__(self, folder: Path, *, interpolation: int, delay_steps: int) -> None:
         self.robot, self.delay_steps = arm(joints=JOINTS), delay_steps
         self.parameters = EdgeParameters(interpolation=interpolation)
-        self.requests = Bench(step_s=STEP_S, append=False, buffer_time_s=6 * STEP_S)
+        self.requests = Bench(step_s=STEP_S, append=False, request_threshold_s=6 * STEP_S)
         self.controller = wiring.make_controller(
             self.parameters, self.robot, self.requests.actions, lambda: None
         )
@@ -79,16 +79,19 @@ class Fleet:
         while self.due and self.due[0][0] <= requests.now_ns:
             exchange.on_answer(self.due.pop(0)[1], requests.now_ns, requests.pace)
         requests.inputs.deposit('state', np.zeros(3, np.float32), requests.now_ns)
-        if not exchange.pending and exchange.left_s(requests.pace) <= requests.pace.buffer_time_s:
+        if (
+            not exchange.pending
+            and exchange.left_s(requests.pace) <= requests.pace.request_threshold_s
+        ):
             requests.executed = self.controller.report()
             exchange.ask(requests.pace)
-        for _ in range(self.parameters.interpolation):
+        for _ in range(self.parameters.interpolation_multiplier):
             executed, _ = self.controller.step(requests.now_ns, self.sense)
             if executed and executed.planned:
                 command = executed.judgement.command
                 key = executed.planned.source.seq, executed.planned.row
                 self.played[key] = float(command[0])
-            requests.now_ns += STEP_NS // self.parameters.interpolation
+            requests.now_ns += STEP_NS // self.parameters.interpolation_multiplier
         self.found += self.world.book.poll(requests.now_ns)
 
     def sense(self) -> RobotState:

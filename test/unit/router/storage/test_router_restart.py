@@ -138,7 +138,7 @@ def test_a_rolled_back_policy_drives_in_no_slot_and_another_one_does(routers):
     routers.set_live(canary_plan=PLAN)
     routers.poll()
     run_slot_command(rig.core, R.CANARY_ROLLBACK, '', 'arm hit the table')
-    rig = routers.start(spare='both')
+    rig = routers.start(failover_slots='both')
     rig.away('/a1', '/a2')
     assert slot_of(rig) == {'none'}
     rig.hear('/b1', policy='better@3')

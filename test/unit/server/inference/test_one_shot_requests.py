@@ -68,7 +68,7 @@ def test_the_one_that_finds_no_place_is_told_the_bound_and_counted():
     refused = rig.core.enqueue_one_shot('one#9', request(9), 0, answers.append)
     assert refused.status == Status.TOO_LATE
     assert f'{RULES.one_shots} predict_chunk calls are waiting' in refused.status_text
-    assert 'one_shots_waiting' in refused.status_text
+    assert 'max_waiting_goals' in refused.status_text
     assert rig.drops == {'one_shots_full': 1}
     assert rig.statistics.requests == RULES.one_shots
 
@@ -76,7 +76,7 @@ def test_the_one_that_finds_no_place_is_told_the_bound_and_counted():
 def test_earliest_dry_serves_a_robot_before_a_call_that_nobody_runs_dry_for():
     rig = Rig()
     rig.request_queue.set_scheduler(
-        schedulers.make_scheduler('earliest_dry', size=1, window_ns=0, batch_limit=0), int
+        schedulers.make_scheduler('lowest_queue_first', size=1, window_ns=0, batch_limit=0), int
     )
     rig.open(1)
     rig.core.enqueue_one_shot('one#1', request(9), 0, lambda _: None)

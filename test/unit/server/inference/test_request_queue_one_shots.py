@@ -50,7 +50,8 @@ def test_robots_that_keep_asking_and_goals_take_turns():
 def test_under_micro_batch_one_of_them_is_in_a_batch():
     request_queue = RequestQueue()
     request_queue.set_scheduler(
-        schedulers.make_scheduler('micro_batch', size=8, window_ns=0, batch_limit=0), lambda: 2
+        schedulers.make_scheduler('dynamic_batching', size=8, window_ns=0, batch_limit=0),
+        lambda: 2,
     )
     for number in range(20):
         request_queue.put_one_shot(one_shot(number), PLENTY)

@@ -159,7 +159,7 @@ def test_a_mailbox_waits_exactly_as_long_as_the_scheduler_says(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ('name', 'kind'), [('round_robin', RoundRobin), ('earliest_dry', EarliestDry)]
+    ('name', 'kind'), [('round_robin', RoundRobin), ('lowest_queue_first', EarliestDry)]
 )
 def test_a_scheduler_is_made_by_its_name(name, kind):
     assert type(make_scheduler(name, size=1, window_ns=1, batch_limit=0)) is kind
@@ -167,7 +167,9 @@ def test_a_scheduler_is_made_by_its_name(name, kind):
 
 @pytest.mark.parametrize(('batch_limit', 'together'), [(0, 5), (9, 5), (5, 5), (2, 2), (1, 1)])
 def test_no_more_are_served_together_than_the_policy_can(batch_limit, together):
-    scheduler = make_scheduler('micro_batch', size=5, window_ns=WINDOW_NS, batch_limit=batch_limit)
+    scheduler = make_scheduler(
+        'dynamic_batching', size=5, window_ns=WINDOW_NS, batch_limit=batch_limit
+    )
     pick = scheduler.pick([Waits(0)] * 8, 0, 8)
     assert pick.positions == tuple(range(together))
     assert scheduler.pick([Waits(0)], 0, 8).wait_ns == (WINDOW_NS if together > 1 else 0)

@@ -167,7 +167,7 @@ def test_a_policy_that_fails_while_warming_up_is_reset_too():
 
 
 def patient_session(within_s: float):
-    return replace(SESSION, request=replace(ASK, answer_within_s=within_s))
+    return replace(SESSION, request=replace(ASK, reply_deadline_s=within_s))
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def test_what_would_come_too_late_is_told_instead_of_computed(within_s, service_
     assert made.statistics.drop_counts() == ({'too_late': 1} if late else {})
     assert bool(made.policy.calls) != late
     if late:
-        assert f'answer_within_s ({within_s:g} s)' in chunk.status_text
+        assert f'reply_deadline_s ({within_s:g} s)' in chunk.status_text
         assert 'overloaded' in chunk.status_text
 
 

@@ -99,7 +99,7 @@ def answer(status: Status = Status.OK) -> Chunk:
 def test_late_is_what_the_robot_cannot_use(within_s, status, now_ns, why):
     asked = queued(OBSERVATION)
     session = replace(
-        asked.session, request=replace(asked.session.request, answer_within_s=within_s)
+        asked.session, request=replace(asked.session.request, reply_deadline_s=within_s)
     )
     assert capture_reason(replace(asked, session=session), answer(status), now_ns) == why
 

@@ -126,7 +126,7 @@ def test_policies_states_and_parameters_are_told(told):
     # it began before a policy was loaded
     assert 'policies' not in header
     assert served['policies'] == [
-        {'slot': 'a', 'model_id': 'fake', 'model_hash': '0123456789abcdef'}
+        {'slot': 'a', 'policy_id': 'fake', 'policy_hash': '0123456789abcdef'}
     ]
     assert none['policies'] == []
     changes = {r['name']: (r['old'], r['new']) for r in told.read('parameter')}

@@ -221,7 +221,7 @@ def test_one_process_does_not_take_all_sessions():
     refused = refusal(sessions, ask('name_3', instance=5), MANY)
     assert refused.code == Refusal.CAPACITY
     assert "the process of 'name_3' (instance 5) has 2 sessions" in str(refused)
-    assert 'sessions_per_process' in str(refused)
+    assert 'max_sessions_per_process' in str(refused)
     # another process has its own, and one that reopens takes none more
     sessions.open(ask('robot', instance=6), 0, MANY)
     sessions.open(ask('name_1', epoch=8, instance=5), 0, MANY)

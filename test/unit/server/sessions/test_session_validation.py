@@ -19,7 +19,7 @@ from lerobot_serve.server.sessions.session_validation import (
 from lerobot_serve.wire.schema import Refusal, SCHEMA_VERSION
 from lerobot_serve.wire.session import CameraSpec, SessionRefused, SessionRequest
 
-STRICT = {'strict_fps': True}
+STRICT = {'require_trained_fps': True}
 PINNED = {'pin_task': True}
 OTHERS = ('pan.pos', 'tilt.pos', 'grip.pos')
 ROBOT_FILE = 'correct the robot file'
@@ -228,22 +228,22 @@ REFUSED = {
         ['got 9', '1 (JPEG) or 2 (raw)', 'set codec to jpeg or raw'],
     ),
     'answers from the past': (
-        {'answer_within_s': -0.1},
+        {'reply_deadline_s': -0.1},
         {},
         Refusal.BAD_REQUEST,
-        ['got -0.1', 'answer_within_s', '0 (no bound) or above'],
+        ['got -0.1', 'reply_deadline_s', '0 (no bound) or above'],
     ),
     'answers within NaN': (
-        {'answer_within_s': math.nan},
+        {'reply_deadline_s': math.nan},
         {},
         Refusal.BAD_REQUEST,
-        ['got nan', 'answer_within_s', '0 (no bound) or above'],
+        ['got nan', 'reply_deadline_s', '0 (no bound) or above'],
     ),
     'answers within all time': (
-        {'answer_within_s': math.inf},
+        {'reply_deadline_s': math.inf},
         {},
         Refusal.BAD_REQUEST,
-        ['got inf', 'answer_within_s', '0 (no bound) or above'],
+        ['got inf', 'reply_deadline_s', '0 (no bound) or above'],
     ),
 }
 
@@ -302,7 +302,7 @@ FITTING = {
     'the pinned task': ({'task': 'fold the towel'}, PINNED, {}),
     'no task': ({'task': ''}, PINNED, {}),
     'another task': ({'task': 'dance'}, {}, {}),
-    'a bound for the answer': ({'answer_within_s': 0.5}, {}, {}),
+    'a bound for the answer': ({'reply_deadline_s': 0.5}, {}, {}),
     'guidance': (RTC, {}, {'supports_rtc': True}),
     'a horizon without guidance': ({'rtc_execution_horizon': 99}, {}, {'supports_rtc': True}),
     'a name of a human': ({'client_id': 'Lab 3/arm ü #2'}, {}, {}),

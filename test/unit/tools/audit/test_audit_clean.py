@@ -137,8 +137,8 @@ def test_what_is_no_trace_is_refused(tmp_path):
 
 def test_with_interpolation_not_everything_of_rows_is_judged(tmp_path):
     clean = drive(1)
-    clean.parameters['interpolation'] = 2
+    clean.parameters['interpolation_multiplier'] = 2
     clean.write(tmp_path)
     (result,) = [each for each in run_audit([tmp_path]).results if each.check == 'rows']
     assert result.outcome is CheckStatus.HOLDS_AS_RECORDED
-    assert 'interpolation' in result.why_not
+    assert 'interpolation_multiplier' in result.why_not

@@ -21,7 +21,7 @@ NEEDS = {
     'answer_lost': ('edge',),
     'server_gone': ('edge',),
     'cage': ('edge',),
-    'ticks_missed': ('edge',),
+    'control_steps_missed': ('edge',),
     'buffer_short': ('edge',),
 }
 

@@ -66,7 +66,7 @@ EVIDENCE: dict[str, Callable[[Told], bool]] = {
     'cage': lambda told: any(
         r.get('verdict') in TRIP_VERDICTS for r in of_robot(told, 'executed')
     ),
-    'ticks_missed': lambda told: len(of_robot(told, 'executed', 'robot_1')) > 1,
+    'control_steps_missed': lambda told: len(of_robot(told, 'executed', 'robot_1')) > 1,
     'buffer_short': has_figures('round_trip_ms'),
 }
 

@@ -129,8 +129,8 @@ def test_an_edge_that_was_killed_missed_no_answer(tmp_path):
 
 def test_parameters_are_those_of_the_window(tmp_path):
     made = scene('buffer_short')
-    made.add('robot_1', 5.0, records.parameter(0, 'buffer_time_s', 0.4, 2.0))
-    made.add('robot_1', 39.95, records.parameter(0, 'buffer_time_s', 2.0, 0.1))
+    made.add('robot_1', 5.0, records.parameter(0, 'request_threshold_s', 0.4, 2.0))
+    made.add('robot_1', 39.95, records.parameter(0, 'request_threshold_s', 2.0, 0.1))
     assert not story_of(made, tmp_path).causes
 
 
@@ -157,7 +157,9 @@ def test_memory_does_not_grow_with_what_lies_outside_of_the_window(tmp_path):
 
 
 def test_steps_that_the_trace_lost_are_not_called_missed(tmp_path):
-    scene('ticks_missed').write(tmp_path, {'robot_1': [b'{"kind":"executed"\n']})
+    scene('control_steps_missed').write(tmp_path, {'robot_1': [b'{"kind":"executed"\n']})
     story = diagnose([tmp_path], 'robot_1')
-    (found,) = [verdict for verdict in story.verdicts if verdict.rule.name == 'ticks_missed']
+    (found,) = [
+        verdict for verdict in story.verdicts if verdict.rule.name == 'control_steps_missed'
+    ]
     assert (found.status, story.causes) == (RuleStatus.NO_EVIDENCE, [])

@@ -208,7 +208,7 @@ def test_a_robot_file_is_not_compared_with_itself(parameter, name):
 
 def test_everything_that_differs_is_told_at_once():
     served = replace(SERVED, action_names=('a',), state_names=('b',), cameras=())
-    strict = replace(RULES, strict_fps=True)
+    strict = replace(RULES, require_trained_fps=True)
     findings = check_agreement(ROBOT, replace(served, trained_fps=1.0), strict)
     assert wrong(findings) == {
         'action names': FindingLevel.FAILURE,

@@ -32,7 +32,7 @@ def test_people_get_the_formula_the_curve_and_the_verdict(capsys):
     assert run(*SMALL) == 0
     text = capsys.readouterr().out
     for words in (
-        'edges with buffer_time_s 2 do so',
+        'edges with request_threshold_s 2 do so',
         'by the formula',
         '12 robots x 1 Hz x 150 ms',
         '12 / 5 = 3, and 1 spare for one that dies: 4',
@@ -85,9 +85,9 @@ def test_what_is_not_given_is_as_in_the_nodes(capsys):
     edge, router = EdgeParameters(), RouterParameters()
     assert fleet['max_age_s'] == edge.max_action_age_s
     assert fleet['patience_s'] == edge.request_timeout_s
-    assert fleet['failover_s'] == router.answer_timeout_s
+    assert fleet['failover_s'] == router.reply_timeout_s
     # edges ask when so much is left
-    assert fleet['left_s'] == pytest.approx(edge.buffer_time_s)
+    assert fleet['left_s'] == pytest.approx(edge.request_threshold_s)
 
 
 def test_with_the_buffer_of_an_edge_the_death_of_a_server_cannot_be_bridged(capsys):

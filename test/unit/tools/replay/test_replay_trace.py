@@ -192,7 +192,7 @@ def test_a_bag_beside_a_trace_stays_a_bag(tmp_path):
 def test_what_became_of_requests_is_counted_as_for_bags(tmp_path):
     server = TracedServer(tmp_path)
     first, second, third = request(1), request(2), request(3)
-    server.open(first, answer_within_s=1e-9)
+    server.open(first, reply_deadline_s=1e-9)
     # superseded, then too late
     for raw in (first, second):
         server.core.enqueue(raw, 0)

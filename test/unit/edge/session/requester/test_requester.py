@@ -118,7 +118,7 @@ def test_an_answer_without_usable_actions_is_dropped_and_it_asks_again(start, ch
 
 
 def test_while_enough_is_left_to_play_it_does_not_ask():
-    bench = Bench(step_s=1.0, buffer_time_s=1.0)
+    bench = Bench(step_s=1.0, request_threshold_s=1.0)
     bench.actions.append(CHUNK, SOURCE, mark=bench.actions.mark())
     bench.requester.on_chunk(b'ends the wait')
     bench.requester._step()

@@ -133,7 +133,7 @@ def test_a_new_pace_holds_from_the_next_episode_on():
 
 
 def change(bench: Simulation) -> None:
-    bench.requester.next_settings = replace(bench.pace, buffer_time_s=1.5)
+    bench.requester.next_settings = replace(bench.pace, request_threshold_s=1.5)
 
 
 behaviours = st.sampled_from(
@@ -203,7 +203,7 @@ def test_whatever_happens_one_request_is_in_flight_and_it_never_spins(
 @pytest.mark.parametrize(('step_s', 'buffer_s', 'rows'), [(0.1, 0.3, 3), (0.1, 0.6, 6)])
 def test_what_rounding_leaves_to_wait_for_does_not_make_it_spin(step_s, buffer_s, rows):
     assert rows * step_s > buffer_s
-    bench = Simulation(servers=ONE, step_s=step_s, buffer_time_s=buffer_s, append=False)
+    bench = Simulation(servers=ONE, step_s=step_s, request_threshold_s=buffer_s, append=False)
     bench.answers['/a'] = {'robot': LONG[:rows]}
     bench.run(1.0)
     assert len(bench.requests) == 1
