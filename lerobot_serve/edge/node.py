@@ -229,7 +229,11 @@ class EdgeController(SteadyNode):
         # held so that an edge that gives way commands nothing more
         self._sending = threading.Lock()
         self._has_commanded = False
-        self._rivalry = rivals.Rivalry(topic, self._on_commands.own)
+        # two states of either edge, and what discovery adds
+        tie_s = 1 + 2 * parameters.status_period_s
+        self._rivalry = rivals.Rivalry(
+            topic, self._on_commands.own, tie_ticks=round(tie_s / self._step_s)
+        )
         self._stop_service = StopService(self, parameters.stop_service)
 
     def _offer(self, parameters: EdgeParameters) -> None:
@@ -308,7 +312,7 @@ class EdgeController(SteadyNode):
 
     def _on_rivals_timer(self) -> None:
         edges = [Rival(*each) for each in self._on_commands.edges()]
-        own = Own(self._beat.beats, self._has_commanded)
+        own = Own(self._beat.beats + self._beat.missed, self._has_commanded)
         finding = self._rivalry.update(edges, own, time.monotonic_ns())
         if finding is Finding.GIVE_WAY:
             self._withdraw()

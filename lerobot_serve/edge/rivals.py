@@ -2,10 +2,12 @@
 Other edge controllers on this robot's command topic: found by the publishers of the topic.
 
 Two of them would pull the robot to and fro. The younger one gives way: it ends, and the older one
-goes on. The ticks in the state that each publishes show which is the younger one; one whose ticks
-are not known is older than an edge that has not commanded the robot yet. Where no edge gives way,
-all pause, and all but one command nothing until they are restarted: of two that hold, each would
-hold another pose. Plain; the executor thread.
+goes on. The ticks in the state that each publishes, missed ones included, are its age; one whose
+ticks are not known is older than an edge that has not commanded the robot yet. A state is up to
+its period old when it is compared, and a rival appears younger than it is: of two of nearly one
+age neither gives way at first, and then their gids decide. Where no edge gives way, all pause, and
+all but one command nothing until they are restarted: of two that hold, each would hold another
+pose. Plain; the executor thread.
 """
 
 from __future__ import annotations
@@ -14,6 +16,8 @@ from collections.abc import Iterable
 import enum
 from typing import NamedTuple
 
+# by then one that is younger by more than the age of its rival's state has ended
+TIE_NS = 1_500_000_000
 # by then a younger one has noticed and ended
 GIVING_WAY_NS = 3_000_000_000
 # and by then the ticks of one that publishes them are known
@@ -21,7 +25,7 @@ UNKNOWN_NS = 1_000_000_000
 
 
 class Rival(NamedTuple):
-    """Full name of a node, the gid of its publisher, which no other one has, and its ticks."""
+    """Full name of a node, the gid of its publisher, which no other one has, and its age."""
 
     node: str
     gid: tuple[int, ...]
@@ -57,8 +61,9 @@ class Finding(enum.Enum):
 class Rivalry:
     """What follows from the rivals of one edge, whose own publisher is `own`."""
 
-    def __init__(self, topic: str, own: tuple[int, ...]) -> None:
-        self._topic, self._own = topic, own
+    def __init__(self, topic: str, own: tuple[int, ...], *, tie_ticks: int) -> None:
+        """Let gids decide between two whose ages differ by less than `tie_ticks`."""
+        self._topic, self._own, self._tie_ticks = topic, own, tie_ticks
         self._since_ns: int | None = None
         # whether this one must not command until it is restarted
         self.is_silent = False
@@ -71,10 +76,13 @@ class Rivalry:
             if not self.is_silent:
                 self.text = ''
             return Finding.NOTHING
-        if any(self._is_older(rival, own) for rival in rivals):
-            return Finding.GIVE_WAY
         if self._since_ns is None:
             self._since_ns = now_ns
+        is_over = now_ns - self._since_ns >= TIE_NS
+        if any(self._is_older(rival, own) for rival in rivals) or (
+            is_over and any(self._ties(rival, own) for rival in rivals)
+        ):
+            return Finding.GIVE_WAY
         is_known = all(rival.ticks is not None for rival in rivals)
         if now_ns - self._since_ns < (GIVING_WAY_NS if is_known else UNKNOWN_NS):
             return Finding.NOTHING
@@ -87,6 +95,12 @@ class Rivalry:
         if rival.ticks is None:
             return not own.has_commanded
         return (rival.ticks, self._own) > (own.ticks, rival.gid)
+
+    def _ties(self, rival: Rival, own: Own) -> bool:
+        """Return whether the gids decide, and decide against this edge."""
+        if self.text or rival.ticks is None:
+            return False
+        return own.ticks - rival.ticks < self._tie_ticks and self._own > rival.gid
 
     def _stand_against(self, rivals: list[Rival]) -> Finding:
         is_new = not self.text

@@ -62,7 +62,8 @@ class Publishers:
             )
 
     def _on_state(self, name: str, message: EdgeState) -> None:
-        self._ticks[name] = message.ticks
+        # those that a stopped process missed are part of its age
+        self._ticks[name] = message.ticks + message.ticks_missed
 
     def wait_for_edges(self) -> list[Edge]:
         """Return the same, once others had the time to be found."""
