@@ -235,7 +235,11 @@ class EdgeController(SteadyClockNode):
         # held while publishing: after `_withdraw` no command goes out
         self._sending = threading.Lock()
         self._has_commanded = False
-        self._conflict = command_conflict.CommandConflict(topic, self._on_commands.own)
+        # two states of either edge, and the time of discovery
+        tie_s = 1 + 2 * parameters.status_period_s
+        self._conflict = command_conflict.CommandConflict(
+            topic, self._on_commands.own, tie_steps=round(tie_s / self._step_s)
+        )
         self._stop_service = StopService(self, parameters.stop_service)
 
     def _offer(self, parameters: EdgeParameters) -> None:
@@ -314,7 +318,7 @@ class EdgeController(SteadyClockNode):
 
     def _on_conflict_timer(self) -> None:
         edges = [OtherPublisher(*each) for each in self._on_commands.edges()]
-        own = Own(self._beat.beats, self._has_commanded)
+        own = Own(self._beat.beats + self._beat.missed, self._has_commanded)
         finding = self._conflict.update(edges, own, time.monotonic_ns())
         if finding is ConflictAction.GIVE_WAY:
             self._withdraw()

@@ -31,7 +31,7 @@ class CommandTopicPublishers:
         """Find the publishers of `topic`, its full name."""
         self._node, self.topic = node, topic
         self.own: Gid = ()
-        self._ticks: dict[str, int] = {}
+        self._ages: dict[str, int] = {}
         self._states: dict[str, Subscription] = {}
 
     def create(self, create: Callable[[], Publisher]) -> Publisher:
@@ -49,20 +49,21 @@ class CommandTopicPublishers:
         others = [(who, gid) for who, gid in self._found() if gid != self.own]
         edges = [each for each in others if self._node.count_publishers(f'{each[0]}/{EDGE_TOPIC}')]
         self._listen_to({who for who, _ in edges})
-        return [(who, gid, self._ticks.get(who)) for who, gid in edges]
+        return [(who, gid, self._ages.get(who)) for who, gid in edges]
 
     def _listen_to(self, names: set[str]) -> None:
         """Subscribe to the states of these edges, and of no others."""
         for name in self._states.keys() - names:
             self._node.destroy_subscription(self._states.pop(name))
-            self._ticks.pop(name, None)
+            self._ages.pop(name, None)
         for name in names - self._states.keys() - {self._node.get_fully_qualified_name()}:
             self._states[name] = self._node.create_subscription(
                 EdgeState, f'{name}/{STATE}', partial(self._on_state, name), qos.STATE
             )
 
     def _on_state(self, name: str, message: EdgeState) -> None:
-        self._ticks[name] = message.control_steps
+        # the control steps that a stopped process missed are part of its age
+        self._ages[name] = message.control_steps + message.control_steps_missed
 
     def wait_for_other_edges(self) -> list[Edge]:
         """Return `edges`, after the discovery time."""
