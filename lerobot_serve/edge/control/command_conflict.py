@@ -2,8 +2,8 @@
 Detects other edge controllers that publish on this robot's command topic.
 
 Two of them would send contradicting commands. The younger one exits and the older one continues.
-The age of an edge is its number of control steps, missed ones included, in its published state; one
-of unknown age is older than an edge that has not commanded the robot yet. A state is up to one
+The age of an edge is its number of control steps, missed ones included, in its published state;
+one of unknown age is older than an edge that has not commanded the robot yet. A state is up to one
 period old when it is compared, so another edge appears younger than it is: of two of nearly the
 same age neither exits at first, and then their gids decide. If no edge exits, all pause, and all
 but one send no commands until restarted, because each would hold another pose. Plain; the executor

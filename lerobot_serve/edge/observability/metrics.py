@@ -1,7 +1,7 @@
 """
 Prometheus metrics of the edge, read from its counters. The endpoint's thread.
 
-`policy_slot` is prod, a, b or other; reasons, rungs, verdicts and states come from fixed lists:
+`slot` is prod, a, b or other; reasons, rungs, verdicts and states come from fixed lists:
 the number of series does not grow with episodes or servers.
 """
 
@@ -72,47 +72,53 @@ def request_metrics(view: EdgeView) -> list[Metric]:
     exchange = view.requester.exchange
     progress = exchange.progress
     return [
-        counter('requests', 'requests sent', value=progress.requests_sent),
-        counter('chunks_accepted', 'chunks merged into the queue', value=progress.chunks_accepted),
-        gauge('in_flight_requests', 'requests in flight', value=exchange.pending is not None),
+        counter('edge_requests', 'requests sent', value=progress.requests_sent),
+        counter(
+            'edge_chunks_accepted', 'chunks merged into the queue', value=progress.chunks_accepted
+        ),
+        gauge('edge_in_flight_requests', 'requests in flight', value=exchange.pending is not None),
     ]
 
 
 def reply_metrics(tally: ReplyStats) -> list[Metric]:
-    latency = histogram('act_latency', 'time from a request to its reply', ['policy_slot'])
-    network = histogram('network_time', 'round trip less the time in the server', ['policy_slot'])
+    latency = histogram('edge_round_trip', 'time from a request to its reply', ['slot'])
+    network = histogram('edge_network', 'round trip less the time in the server', ['slot'])
     for family, durations in ((latency, tally.round_trips), (network, tally.network)):
         for slot, buckets in durations.items():
             family.add_metric([slot], buckets.cumulative(), buckets.sum_s)
     superseded = counter(
-        'superseded', 'requests superseded in the server by a newer one', value=tally.superseded
+        'edge_requests_superseded',
+        'requests superseded in the server by a newer one',
+        value=tally.superseded,
     )
     return [latency, network, superseded]
 
 
 def command_metrics(controller: Controller) -> list[Metric]:
-    rungs = counter('commands', 'commands sent, by rung', ['rung'])
+    rungs = counter('edge_commands', 'commands sent, by rung', ['rung'])
     for rung, count in zip(RungKind, controller.commands, strict=True):
         rungs.add_metric([rung.name.lower()], count)
-    trips = counter('cage_trips', 'commands that the safety cage changed or held', ['verdict'])
+    trips = counter(
+        'edge_cage_trips', 'commands that the safety cage changed or held', ['cage_result']
+    )
     for verdict, count in zip(Verdict, controller.verdicts, strict=True):
         if verdict is not Verdict.PASS:
             trips.add_metric([verdict.name.lower()], count)
     return [
-        counter('actions_executed', 'commands sent', value=controller.actions_executed),
+        counter('edge_actions_executed', 'commands sent', value=controller.actions_executed),
         rungs,
         trips,
         counter(
-            'stalls', 'stalls: the queue ran empty during an episode', value=controller.stalls
+            'edge_stalls', 'stalls: the queue ran empty during an episode', value=controller.stalls
         ),
-        gauge('cage_latched', '1 while the safety cage is latched', value=controller.latched),
+        gauge('edge_cage_latched', '1 while the safety cage is latched', value=controller.latched),
         gauge(
-            'action_age_seconds',
+            'edge_action_age_seconds',
             'age of the observation behind the last executed action',
             value=controller.age_ns / 1e9,
         ),
         gauge(
-            'oldest_action_age_seconds',
+            'edge_oldest_action_age_seconds',
             'largest action age since the start of the node or of the last run',
             value=controller.oldest_age_ns / 1e9,
         ),
@@ -121,14 +127,18 @@ def command_metrics(controller: Controller) -> list[Metric]:
 
 def control_step_metrics(view: EdgeView) -> list[Metric]:
     return [
-        counter('ticks', 'control steps', value=view.beat.beats - view.controller.ticks_skipped),
         counter(
-            'control_steps_missed',
+            'edge_control_steps',
+            'control steps',
+            value=view.beat.beats - view.controller.ticks_skipped,
+        ),
+        counter(
+            'edge_control_steps_missed',
             'control steps missed or skipped',
             value=control_steps_missed(view),
         ),
         gauge(
-            'queue_remaining_seconds',
+            'edge_queue_remaining_seconds',
             'time that the queue lasts without stale actions',
             value=view.requester.left_s,
         ),
@@ -136,14 +146,14 @@ def control_step_metrics(view: EdgeView) -> list[Metric]:
 
 
 def dropped(drops: dict[str, int]) -> Metric:
-    family = counter('drops', 'what was dropped or failed, by reason', ['reason'])
+    family = counter('edge_dropped', 'what was dropped or failed, by reason', ['reason'])
     for reason, count in sorted(drops.items()):
         family.add_metric([reason], count)
     return family
 
 
 def connection_state(present: ConnectionState) -> Metric:
-    family = gauge('connection_state', '1 for the current state', ['state'])
+    family = gauge('edge_connection_state', '1 for the current state', ['state'])
     for state in ConnectionState:
         family.add_metric([state.name.lower()], state is present)
     return family

@@ -4,8 +4,8 @@ Detect an unresponsive server before the request deadline. The request thread.
 A liveliness lease or a request deadline may outlast the queue. So after a quarter of
 request_threshold_s without a reply the watchdog probes the server, which answers within
 milliseconds even if its policy is slow. Without an answer by half of request_threshold_s the
-requester leaves the server; the other half is for the session with the next one. The watchdog is idle while no other server is
-available.
+requester leaves the server; the other half is for the session with the next one. The watchdog is
+idle while no other server is available.
 """
 
 from __future__ import annotations

@@ -3,14 +3,14 @@ The state machine of a canary: one table.
 
 A row is a state, a column an event, a dot means that it cannot happen there:
 
-                START   READY   HOLD      CONTINUE ADVANCE FINISH   ROLL_BACK   PAUSE  RESUME  RESTART
-    OFF         WAITING .       .         .        .       .        .           .      .       .
-    WAITING     .       RUNNING .         .        .       .        ROLLED_BACK .      .       WAITING
-    RUNNING     .       .       UNDECIDED .        RUNNING PROMOTED ROLLED_BACK PAUSED .       WAITING
-    UNDECIDED   .       .       .         RUNNING  RUNNING PROMOTED ROLLED_BACK PAUSED .       WAITING
-    PAUSED      .       .       .         .        PAUSED  PROMOTED ROLLED_BACK .      RUNNING WAITING
-    PROMOTED    .       .       .         .        .       .        ROLLED_BACK .      .       WAITING
-    ROLLED_BACK .       .       .         .        .       .        .           .      WAITING WAITING
+              START   READY   HOLD      CONTINUE ADVANCE FINISH   ROLL_BACK   PAUSE RESUME RESTART
+  OFF         WAITING .       .         .        .       .        .           .     .      .
+  WAITING     .       RUNNING .         .        .       .        ROLLED_BACK .     .      WAITING
+  RUNNING     .       .       UNDECIDED .        RUNNING PROMOTED ROLLED_BACK PAUSED .      WAITING
+  UNDECIDED   .       .       .         RUNNING  RUNNING PROMOTED ROLLED_BACK PAUSED .      WAITING
+  PAUSED      .       .       .         .        PAUSED  PROMOTED ROLLED_BACK .     RUNNING WAITING
+  PROMOTED    .       .       .         .        .       .        ROLLED_BACK .     .      WAITING
+  ROLLED_BACK .       .       .         .        .       .        .           .     WAITING WAITING
 
 STOP leads to OFF from everywhere. The share rises at READY, ADVANCE and FINISH alone. Nothing that
 passes by itself leads out of PROMOTED and ROLLED_BACK.

@@ -1,7 +1,7 @@
 """
 Prometheus metrics of the router, read from its counters. The endpoint's thread.
 
-`policy_slot` is prod, a or b. Replicas are named as in the parameters, reasons are of a fixed
+`slot` is prod, a or b. Replicas are named as in the parameters, reasons are of a fixed
 list: the number of series does not grow with robots or episodes.
 """
 
@@ -22,25 +22,26 @@ from lerobot_serve.telemetry import http_endpoint
 from lerobot_serve.telemetry.http_endpoint import HttpEndpoint
 from lerobot_serve.telemetry.metric_families import counter, gauge, histogram
 
-# of a slot: field of SlotTally -> what it is
+# field of SlotStats -> name of the metric, help text
 SLOT_COUNTERS = {
-    'episodes': 'episodes placed',
-    'requests': 'requests of clients',
-    'answers': 'replies with actions',
-    'moved': 'episodes that moved to another slot',
-    'cache_hits': 'requests of an episode whose slot was known',
-    'cache_misses': 'requests with which an episode was placed',
-    'commands': 'commands that robots reported',
-    'fallbacks': 'commands of those from the fallback ladder',
-    'trips': 'commands of those that the safety cage changed',
-    'stalls': 'times that a robot ran out of actions',
+    'episodes': ('episodes', 'episodes placed'),
+    'requests': ('requests', 'requests of clients'),
+    'answers': ('chunks', 'replies with actions'),
+    'moved': ('episodes_moved', 'episodes that moved to another slot'),
+    'cache_hits': ('placement_hits', 'requests of an episode that was placed before'),
+    'cache_misses': ('placement_misses', 'requests with which an episode was placed'),
+    'commands': ('commands', 'commands that robots reported'),
+    'fallbacks': ('fallback_commands', 'commands among them from the fallback ladder'),
+    'trips': ('cage_trips', 'commands among them that the safety cage changed'),
+    'stalls': ('stalls', 'stalls that robots reported'),
 }
+# field of Replica.counts -> the same
 REPLICA_COUNTERS = {
-    'requests': 'requests sent to a replica',
-    'answers': 'replies with actions of a replica',
-    'failures': 'requests that a replica failed',
-    'hedges': 'hedged requests sent to a replica',
-    'probes': 'probes sent to a replica',
+    'requests': ('requests', 'requests sent to a replica'),
+    'answers': ('chunks', 'replies with actions of a replica'),
+    'failures': ('requests_failed', 'requests that a replica failed'),
+    'hedges': ('hedges', 'hedged requests sent to a replica'),
+    'probes': ('probes', 'probes sent to a replica'),
 }
 
 
@@ -95,7 +96,7 @@ def collect(routing: RouterRuntime | None, drops: dict[str, int]) -> Iterable[Me
 
 
 def dropped(drops: dict[str, int]) -> Metric:
-    family = counter('drops', 'what was dropped or failed, by reason', ['reason'])
+    family = counter('router_dropped', 'what was dropped or failed, by reason', ['reason'])
     for reason, count in sorted(drops.items()):
         family.add_metric([reason], count)
     return family
@@ -104,14 +105,17 @@ def dropped(drops: dict[str, int]) -> Metric:
 def slot_metrics(core: RouterCore) -> list[Metric]:
     """Under the dispatcher's lock."""
     latency = histogram(
-        'act_latency', 'from the arrival of a request to its reply', ['policy_slot']
+        'router_reply_latency', 'from the arrival of a request to its reply', ['slot']
     )
-    families = {name: counter(name, text, ['policy_slot']) for name, text in SLOT_COUNTERS.items()}
-    failed = counter('failed', 'requests that a slot failed', ['policy_slot', 'reason'])
-    ended = counter('episodes_ended', 'episodes by how they ended', ['policy_slot', 'outcome'])
-    share = gauge('share_ratio', 'share of new episodes now', ['policy_slot'])
-    healthy = gauge('slot_healthy', '1 when it takes new episodes', ['policy_slot'])
-    in_flight = gauge('in_flight_requests', 'requests in flight', ['policy_slot'])
+    families = {
+        field: counter(f'router_{name}', text, ['slot'])
+        for field, (name, text) in SLOT_COUNTERS.items()
+    }
+    failed = counter('router_requests_failed', 'requests that a slot failed', ['slot', 'reason'])
+    ended = counter('router_episodes_ended', 'ended episodes, by outcome', ['slot', 'outcome'])
+    share = gauge('router_traffic_share', 'share of new episodes now', ['slot'])
+    healthy = gauge('router_slot_healthy', '1 when it takes new episodes', ['slot'])
+    in_flight = gauge('router_in_flight_requests', 'requests in flight', ['slot'])
     shares = core.shares()
     flying = core.dispatcher.in_flight.count_by_slot()
     for slot in core.slots.values():
@@ -131,33 +135,34 @@ def slot_metrics(core: RouterCore) -> list[Metric]:
 
 def replica_metrics(core: RouterCore) -> list[Metric]:
     """Under the dispatcher's lock."""
-    labels = ['policy_slot', 'replica']
-    ready = gauge('replica_ready', '1 when it receives requests', labels)
-    sessions = gauge('replica_sessions', 'sessions that the router has open there', labels)
+    labels = ['slot', 'replica']
+    ready = gauge('router_replica_ready', '1 when it receives requests', labels)
+    sessions = gauge('router_replica_sessions', 'sessions that the router has open there', labels)
     families = {
-        name: counter(f'replica_{name}', text, labels) for name, text in REPLICA_COUNTERS.items()
+        field: counter(f'router_replica_{name}', text, labels)
+        for field, (name, text) in REPLICA_COUNTERS.items()
     }
     for replica in core.replicas.values():
         named = [replica.slot, replica.name]
         ready.add_metric(named, replica.state is ReplicaState.READY)
         sessions.add_metric(named, replica.sessions)
-        for name, family in families.items():
-            family.add_metric(named, replica.counts[name])
+        for field, family in families.items():
+            family.add_metric(named, replica.counts[field])
     return [ready, sessions, *families.values()]
 
 
 def router_metrics(core: RouterCore) -> list[Metric]:
     dispatcher = core.dispatcher
     return [
-        gauge('robots', 'clients with an open session', value=len(dispatcher.robots)),
+        gauge('router_sessions', 'open sessions of clients', value=len(dispatcher.robots)),
         gauge(
-            'split_ratio',
+            'router_split_ratio',
             'share of new episodes meant for slot a',
             value=core.parameters.split_percent / 100,
         ),
-        counter('hedges', 'hedged requests', value=dispatcher.forwarder.hedges),
+        counter('router_hedges', 'hedged requests', value=dispatcher.forwarder.hedges),
         counter(
-            'hedges_won',
+            'router_hedges_won',
             'hedged requests whose second copy was answered first',
             value=dispatcher.hedges_won,
         ),
@@ -165,7 +170,7 @@ def router_metrics(core: RouterCore) -> list[Metric]:
 
 
 def canary_state(core: RouterCore) -> Metric:
-    family = gauge('canary_state', 'ControlSlot and CanaryState name the numbers', ['state'])
+    family = gauge('router_canary_state', '1 for the current state', ['state'])
     for state in type(core.canary.canary.state):
         family.add_metric([state.value], state is core.canary.canary.state)
     return family
@@ -174,13 +179,17 @@ def canary_state(core: RouterCore) -> Metric:
 def shadow_metrics(routing: RouterRuntime) -> list[Metric]:
     summary = routing.feed.summary()
     made = [
-        gauge('shadow_hours', 'hours that the policy has been in shadow', value=summary.hours),
-        counter('shadow_samples', 'comparisons', value=summary.samples),
-        counter('shadow_trips', 'comparisons that would trip the cage', value=summary.trips),
+        gauge(
+            'router_shadow_hours', 'hours that the policy has been in shadow', value=summary.hours
+        ),
+        counter('router_shadow_samples', 'comparisons', value=summary.samples),
+        counter(
+            'router_shadow_cage_trips', 'comparisons that would trip the cage', value=summary.trips
+        ),
     ]
     means = {
-        'shadow_divergence': summary.divergence_mean,
-        'shadow_divergence_spreads': summary.divergence_in_spreads_mean,
+        'router_shadow_divergence': summary.divergence_mean,
+        'router_shadow_divergence_in_spreads': summary.divergence_in_spreads_mean,
     }
     text = 'mean over all comparisons'
     return made + [gauge(name, text, value=v) for name, v in means.items() if not isnan(v)]

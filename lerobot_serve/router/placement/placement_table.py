@@ -85,8 +85,8 @@ class PlacementTable:
         """
         Return the placement of an episode; `choose` decides on a new one.
 
-        Without an episode id each request is placed on its own and nothing is stored: missing_episode_id.
-        Raises what `choose` raises; nothing is stored then.
+        Without an episode id each request is placed on its own and nothing is stored. Raises
+        what `choose` raises; nothing is stored then.
         """
         self._split_percent = split_percent
         known = self._placed.get(episode_id)

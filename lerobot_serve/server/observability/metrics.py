@@ -1,7 +1,7 @@
 """
 Prometheus metrics of the server, read from its statistics. HTTP thread.
 
-`policy_slot` is prod, a or b and reasons come from a fixed list, so the number of series does not
+`slot` is prod, a or b and reasons come from a fixed list, so the number of series does not
 grow with clients or episodes.
 """
 
@@ -24,24 +24,24 @@ from lerobot_serve.telemetry.metric_families import counter, gauge, histogram, P
 from lerobot_serve.wire.schema import StateClass
 from lerobot_serve_interfaces.msg import ServerStatus
 
-LABELS = ['policy_slot']
+LABELS = ['slot']
 Losses = Callable[[], Mapping[str, int]]
 NO_LOSSES: Mapping[str, int] = MappingProxyType({})
-# field of ServerStatistics -> help text
+# field of ServerStatistics -> name of the metric, help text
 COUNTERS = {
-    'requests': 'requests of clients',
-    'chunks': 'replies with actions',
-    'superseded': 'requests replaced by a newer one of the same client',
+    'requests': ('requests', 'requests of clients'),
+    'chunks': ('chunks', 'replies with actions'),
+    'superseded': ('requests_superseded', 'requests replaced by a newer one of the same client'),
 }
 STATE_COUNTERS = {
-    'cache_hits': 'chunks whose session had its hidden state',
-    'cache_misses': 'chunks whose session had lost its hidden state',
+    'cache_hits': ('recurrent_state_hits', 'chunks whose session had its recurrent state'),
+    'cache_misses': ('recurrent_state_misses', 'chunks whose session had lost it'),
 }
-DENOISING_COUNTERS = {'denoise_steps': 'denoising steps of all chunks'}
+DENOISING_COUNTERS = {'denoise_steps': ('denoising_steps', 'denoising steps of all chunks')}
 HISTOGRAMS = {
-    'act_latency': ('latency', 'time from the arrival of a request to its reply with actions'),
-    'queue_wait': ('wait', 'time from the arrival of a request until the policy begins on it'),
-    'inference': ('inference', 'inference time of each chunk; the chunks of a batch share it'),
+    'server_reply_latency': ('latency', 'time from the arrival of a request to its chunk'),
+    'server_queue_wait': ('wait', 'time from the arrival of a request to its inference'),
+    'server_inference': ('inference', 'inference time of each chunk, shared in a batch'),
 }
 
 
@@ -99,7 +99,7 @@ def histograms(statistics: ServerStatistics, slot: str) -> Iterable[Metric]:
         family.add_metric([slot], buckets.cumulative(), buckets.sum_s)
         yield family
     text = 'requests in one forward pass of the policy'
-    family = HistogramMetricFamily(f'{PREFIX}_batch_size', text, labels=LABELS)
+    family = HistogramMetricFamily(f'{PREFIX}_server_batch_size', text, labels=LABELS)
     family.add_metric([slot], statistics.batches.cumulative(), statistics.batches.sum_s)
     yield family
 
@@ -107,13 +107,13 @@ def histograms(statistics: ServerStatistics, slot: str) -> Iterable[Metric]:
 def counters(core: ServerCore | None, statistics: ServerStatistics, slot: str) -> Iterable[Metric]:
     """Under the lock of the statistics."""
     texts = COUNTERS | (policy_counters(core.description) if core else {})
-    for name, text in texts.items():
-        family = counter(name, text, LABELS)
-        family.add_metric([slot], getattr(statistics, name))
+    for field, (name, text) in texts.items():
+        family = counter(f'server_{name}', text, LABELS)
+        family.add_metric([slot], getattr(statistics, field))
         yield family
 
 
-def policy_counters(description: PolicyDescription) -> dict[str, str]:
+def policy_counters(description: PolicyDescription) -> dict[str, tuple[str, str]]:
     """Return the counters that apply to this policy only."""
     remembers = description.state_class == StateClass.RECURRENT
     return (STATE_COUNTERS if remembers else {}) | (
@@ -123,7 +123,7 @@ def policy_counters(description: PolicyDescription) -> dict[str, str]:
 
 def dropped_counter(drops: Mapping[str, int], slot: str) -> Metric:
     text = 'dropped or failed requests, by reason'
-    family = counter('drops', text, [*LABELS, 'reason'])
+    family = counter('server_dropped', text, [*LABELS, 'reason'])
     for reason, count in sorted(drops.items()):
         family.add_metric([slot, reason], count)
     return family
@@ -133,10 +133,10 @@ def gauges(core: ServerCore, statistics: ServerStatistics, slot: str) -> Iterabl
     report = core.load_report()
     waiting = core.waiting_requests + statistics.executing_requests
     for name, text, value in (
-        ('in_flight_requests', 'requests queued or executing', waiting),
-        ('sessions', 'open sessions', report.active_sessions),
-        ('max_sessions', 'maximum number of open sessions', report.max_sessions),
-        ('load_ratio', 'share of the last 10 s in which the policy was busy', report.load),
+        ('server_in_flight_requests', 'requests queued or executing', waiting),
+        ('server_sessions', 'open sessions', report.active_sessions),
+        ('server_max_sessions', 'maximum number of open sessions', report.max_sessions),
+        ('server_load_ratio', 'share of the last 10 s in which the policy was busy', report.load),
     ):
         family = gauge(name, text, LABELS)
         family.add_metric([slot], value)

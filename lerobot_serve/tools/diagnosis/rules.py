@@ -124,7 +124,7 @@ RULES = (
         causes.steps_missed,
         'control steps are left out while it played',
         "Control steps were missed: the robot's CPU was busy.",
-        'give the edge a core; see TicksMissed in docs/metrics.md',
+        'give the edge a core; see ControlStepsMissed in docs/metrics.md',
     ),
     DiagnosisRule(
         'buffer_short',

@@ -46,7 +46,7 @@ class FleetDemand:
 
     @property
     def left_s(self) -> float:
-        """Queue left when a robot sends a request: its request_threshold_s. 0 or less: too little."""
+        """Queue left at a request, which is its request_threshold_s. 0 or less: too little."""
         return self.playable_s - self.period_s
 
 

@@ -18,8 +18,8 @@ from lerobot_serve.router.canary.states import CanaryPhase as CanaryState
 ASKED = re.compile(r'(lerobot_serve_\w+)(?:\{([^}]*)\})?')
 SUFFIXES = {'counter': ('_total',), 'histogram': ('_bucket', '_sum', '_count')}
 CHOICES = {
-    'lerobot_serve_connection_state': {state.name.lower() for state in ConnectionState},
-    'lerobot_serve_canary_state': {state.value for state in CanaryState},
+    'lerobot_serve_edge_connection_state': {state.name.lower() for state in ConnectionState},
+    'lerobot_serve_router_canary_state': {state.value for state in CanaryState},
 }
 
 

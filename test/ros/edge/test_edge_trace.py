@@ -113,7 +113,7 @@ def test_an_edge_that_is_killed_leaves_all_but_its_end(edge_rig, tmp_path):
     edge_rig.wait_for_play(20)
     assert page(port, '/readyz') == (200, 'ready\n')
     lines = page(port, '/metrics')[1].splitlines()
-    played = next(line for line in lines if line.startswith('lerobot_serve_commands_total{'))
+    played = next(line for line in lines if line.startswith('lerobot_serve_edge_commands_total{'))
     assert float(played.rpartition(' ')[2]) >= 20
     edge_rig.run(max_duration_s=0.05, episode_id='run-8').result()
     seen = len(edge_rig.seen.executed)

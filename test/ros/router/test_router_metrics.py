@@ -51,30 +51,33 @@ def test_every_figure_of_a_slot_has_its_name_and_moves(router_rig, port):
     now = metrics(port)
 
     def grown(name: str, *labels: str) -> float:
-        key = (f'lerobot_serve_{name}', *labels)
+        key = (f'lerobot_serve_router_{name}', *labels)
         return now[key] - before.get(key, 0.0)
 
     for slot in SLOTS:
-        assert grown('act_latency_seconds_count', slot) == 2
-        assert grown('act_latency_seconds_sum', slot) > 0
-        assert grown('act_latency_seconds_bucket', '+Inf', slot) == 2
+        assert grown('reply_latency_seconds_count', slot) == 2
+        assert grown('reply_latency_seconds_sum', slot) > 0
+        assert grown('reply_latency_seconds_bucket', '+Inf', slot) == 2
         assert grown('requests_total', slot) == 3
-        assert grown('answers_total', slot) == 2
+        assert grown('chunks_total', slot) == 2
         assert grown('episodes_total', slot) == 1
-        assert (grown('cache_hits_total', slot), grown('cache_misses_total', slot)) == (2, 1)
-        assert grown('failed_total', slot, 'not_finite') == 1
+        assert (grown('placement_hits_total', slot), grown('placement_misses_total', slot)) == (
+            2,
+            1,
+        )
+        assert grown('requests_failed_total', slot, 'not_finite') == 1
         assert grown('episodes_ended_total', 'success', slot) == 1
         assert grown('commands_total', slot) == 10
-        assert (grown('fallbacks_total', slot), grown('trips_total', slot)) == (1, 1)
+        assert (grown('fallback_commands_total', slot), grown('cage_trips_total', slot)) == (1, 1)
         replica = (slot, f'/{slot}/policy_server')
         assert grown('replica_requests_total', *replica) == 3
-        assert now[('lerobot_serve_replica_ready', *replica)] == 1
-        assert now[('lerobot_serve_replica_sessions', *replica)] == 1
-        assert now['lerobot_serve_share_ratio', slot] == 0.5
-        assert now['lerobot_serve_in_flight_requests', slot] == 0
-    assert now['lerobot_serve_robots',] == 1
-    assert now['lerobot_serve_split_ratio',] == 0.5
-    assert now['lerobot_serve_canary_state', 'off'] == 1
+        assert now[('lerobot_serve_router_replica_ready', *replica)] == 1
+        assert now[('lerobot_serve_router_replica_sessions', *replica)] == 1
+        assert now['lerobot_serve_router_traffic_share', slot] == 0.5
+        assert now['lerobot_serve_router_in_flight_requests', slot] == 0
+    assert now['lerobot_serve_router_sessions',] == 1
+    assert now['lerobot_serve_router_split_ratio',] == 0.5
+    assert now['lerobot_serve_router_canary_state', 'off'] == 1
 
 
 def test_alive_and_ready_are_told_apart(router_rig, port):

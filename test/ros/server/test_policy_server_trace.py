@@ -53,7 +53,7 @@ def metrics(port: int) -> dict[tuple, float]:
     """Return the value of every series by its name and labels."""
     families = text_string_to_metric_families(page(port, '/metrics'))
     return {
-        (sample.name.removeprefix('lerobot_serve_'), *sample.labels.values()): sample.value
+        (sample.name.removeprefix('lerobot_serve_server_'), *sample.labels.values()): sample.value
         for family in families
         for sample in family.samples
     }
@@ -143,11 +143,11 @@ def expect_records(kinds, client) -> None:
 def expect_metrics(now) -> None:
     assert now['requests_total', 'a'] == 5
     assert now['chunks_total', 'a'] == 3
-    for name in ('act_latency', 'queue_wait', 'inference'):
+    for name in ('reply_latency', 'queue_wait', 'inference'):
         assert now[f'{name}_seconds_count', 'a'] == 3
     assert now['batch_size_count', 'a'] == 5
-    assert now['drops_total', 'a', 'not_finite'] == 1
-    assert now['drops_total', 'a', 'no_session'] == 1
+    assert now['dropped_total', 'a', 'not_finite'] == 1
+    assert now['dropped_total', 'a', 'no_session'] == 1
     assert (now['sessions', 'a'], now['max_sessions', 'a']) == (1, 7)
     assert now['in_flight_requests', 'a'] == 0
 

@@ -72,8 +72,8 @@ def test_every_verdict_is_in_the_table():
 def test_every_alert_has_an_entry():
     alerts = (REPOSITORY / 'config' / 'prometheus' / 'alerts.yaml').read_text()
     named = set(re.findall(r'alert: (\w+)', alerts))
-    assert named - {'RobotStutters'} == set(re.findall(r'\*\*([A-Z]\w+[a-z][A-Z]\w+)\*\*', PAGE))
-    assert '`RobotStutters`' in PAGE
+    assert named - {'RobotStalls'} == set(re.findall(r'\*\*([A-Z]\w+[a-z][A-Z]\w+)\*\*', PAGE))
+    assert '`RobotStalls`' in PAGE
 
 
 def test_the_incident_is_small_and_holds_no_pictures():

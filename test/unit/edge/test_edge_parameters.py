@@ -56,7 +56,8 @@ def test_the_rules_of_delay_are_those_there_are():
         ),
         (
             {'reconnect_max_backoff_s': 0.4},
-            r'reconnect_initial_backoff_s must be at most reconnect_max_backoff_s \(0.4\), got 0.5',
+            'reconnect_initial_backoff_s must be at most reconnect_max_backoff_s '
+            r'\(0.4\), got 0.5',
         ),
         (
             {'max_offline_s': 10},

@@ -18,7 +18,7 @@ FILES = {
 STEADY = 'ros/node/steady_clock.py'
 # file -> why it may read the system clock
 STAMPS = {
-    'tools/bags/recording/node.py': 'when a message was received, where the middleware does not know',
+    'tools/bags/recording/node.py': 'reception time, if the middleware has none',
     'benchmarks/harness/machine.py': 'when a measurement was made',
     'benchmarks/peers/lerobot.py': 'a field of the other library',
     'benchmarks/fleet_growth.py': 'compared with the stamp of a message of the same machine',

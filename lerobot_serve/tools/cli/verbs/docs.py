@@ -1,6 +1,6 @@
 """
-`lerobot-serve docs`: generates the references of parameters and of messages, and the comments of the
-parameter files.
+`lerobot-serve docs`: generates the references of parameters and of messages, and the comments of
+the parameter files.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ OPTIONS = (
     ),
     NumberOption(
         '--rate-hz', float, 0.01, 100, None,
-        f'requests of each robot [Hz]; default: with request_threshold_s {EDGE.request_threshold_s:g}',
+        f'requests of each robot [Hz]; default: request_threshold_s {EDGE.request_threshold_s:g}',
     ),
     NumberOption('--batch', int, 1, 1024, 1, 'largest batch, as of dynamic_batching (1)'),
     NumberOption(

@@ -22,7 +22,7 @@ from lerobot_serve.edge.session.transport import EpisodeRequest
 
 DOCUMENT = REPOSITORY / 'docs' / 'edge_controller.md'
 # as the documentation writes a name
-STARTS, ENDS = ('`lerobot_serve_', '`..._'), ('`', '_total`')
+STARTS, ENDS = ('`lerobot_serve_edge_', '`..._'), ('`', '_total`')
 
 SOURCE = ChunkSource(1, 0, 0, 'episode', 0, 'b', 'act@0')
 NAN = float('nan')
@@ -55,7 +55,8 @@ class Robot:
         for samples in self.families().values():
             found |= samples
         return {
-            (name.removeprefix('lerobot_serve_'), *rest): v for (name, *rest), v in found.items()
+            (name.removeprefix('lerobot_serve_edge_'), *rest): v
+            for (name, *rest), v in found.items()
         }
 
     def be(self, state: ConnectionState) -> None:
@@ -81,12 +82,12 @@ def ask_and_hear(robot: Robot) -> None:
     robot.answer(slot='nobody knows', superseded=3)
     series = robot.series()
     assert series['requests_total',] == series['chunks_accepted_total',] == 2
-    assert series['act_latency_seconds_bucket', 'b', '0.05'] == 1
-    assert series['act_latency_seconds_bucket', 'b', '0.025'] == 0
-    assert series['network_time_seconds_bucket', 'b', '0.025'] == 1
-    assert series['network_time_seconds_sum', 'b'] == pytest.approx(0.02)
-    assert series['act_latency_seconds_count', 'other'] == 1
-    assert series['superseded_total',] == 3
+    assert series['round_trip_seconds_bucket', 'b', '0.05'] == 1
+    assert series['round_trip_seconds_bucket', 'b', '0.025'] == 0
+    assert series['network_seconds_bucket', 'b', '0.025'] == 1
+    assert series['network_seconds_sum', 'b'] == pytest.approx(0.02)
+    assert series['round_trip_seconds_count', 'other'] == 1
+    assert series['requests_superseded_total',] == 3
     assert series['queue_remaining_seconds',] == pytest.approx(2 * len(CHUNK) * PACE.step_s)
 
 
@@ -104,7 +105,7 @@ def play_and_fall(robot: Robot) -> None:
     tick.commands(1)
     series = robot.series()
     assert series['actions_executed_total',] == 5
-    assert series['commands_total', 'play'] == 4
+    assert series['commands_total', 'policy'] == 4
     assert series['commands_total', 'ramp'] == 1
     assert series['cage_trips_total', 'clamped'] == 1
     assert series['cage_trips_total', 'held'] == 1
@@ -119,7 +120,7 @@ def play_and_fall(robot: Robot) -> None:
 def tick_late(robot: Robot) -> None:
     robot.beat.beats, robot.beat.missed = 7, 3
     series = robot.series()
-    assert (series['ticks_total',], series['ticks_missed_total',]) == (7, 3)
+    assert (series['control_steps_total',], series['control_steps_missed_total',]) == (7, 3)
 
 
 def drop(robot: Robot) -> None:
@@ -128,9 +129,9 @@ def drop(robot: Robot) -> None:
     robot.tick.controller.drops['stale_action'] += 4
     robot.losses = {'trace_overflow': 5}
     series = robot.series()
-    assert series['drops_total', 'encapsulation'] == 1
-    assert series['drops_total', 'stale_action'] == 4
-    assert series['drops_total', 'trace_overflow'] == 5
+    assert series['dropped_total', 'encapsulation'] == 1
+    assert series['dropped_total', 'stale_action'] == 4
+    assert series['dropped_total', 'trace_overflow'] == 5
 
 
 def change_state(robot: Robot) -> None:
@@ -165,7 +166,7 @@ def test_every_metric_moves():
 def test_the_documentation_has_every_metric(robot):
     document = DOCUMENT.read_text()
     for name in robot.families():
-        short = name.removeprefix('lerobot_serve_')
+        short = name.removeprefix('lerobot_serve_edge_')
         assert any(f'{start}{short}{end}' in document for start in STARTS for end in ENDS), name
 
 
@@ -176,7 +177,7 @@ def test_every_series_is_there_from_the_start_but_reasons(robot):
     ask_and_hear(robot)
     drop(robot)
     new = robot.series().keys() - before.keys()
-    assert {name for name, *_ in new} == {'drops_total'}
+    assert {name for name, *_ in new} == {'dropped_total'}
 
 
 def test_servers_cannot_add_series(robot):
@@ -193,7 +194,7 @@ def test_superseded_goes_on_where_a_server_counts_anew(robot):
         requester._connect()
         for count in counts:
             robot.answer(superseded=count)
-    assert robot.series()['superseded_total',] == 9
+    assert robot.series()['requests_superseded_total',] == 9
 
 
 # ready

@@ -27,25 +27,25 @@ from lerobot_serve.telemetry.http_endpoint import Collector
 from lerobot_serve.wire.schema import StateClass
 from lerobot_serve_interfaces.msg import ServerStatus
 
-PREFIX = 'lerobot_serve_'
+PREFIX = 'lerobot_serve_server_'
 EVERYTHING = {
-    'act_latency_seconds',
+    'reply_latency_seconds',
     'queue_wait_seconds',
     'inference_seconds',
     'batch_size',
     'requests',
     'chunks',
-    'superseded',
-    'cache_hits',
-    'cache_misses',
-    'denoise_steps',
-    'drops',
+    'requests_superseded',
+    'recurrent_state_hits',
+    'recurrent_state_misses',
+    'denoising_steps',
+    'dropped',
     'in_flight_requests',
     'sessions',
     'max_sessions',
     'load_ratio',
 }
-OF_SOME_POLICIES = {'cache_hits', 'cache_misses', 'denoise_steps'}
+OF_SOME_POLICIES = {'recurrent_state_hits', 'recurrent_state_misses', 'denoising_steps'}
 OF_A_POLICY = {'in_flight_requests', 'sessions', 'max_sessions', 'load_ratio'}
 Families = dict[str, Metric]
 
@@ -114,7 +114,7 @@ def test_a_server_without_a_policy_tells_what_it_counted():
 
 def test_what_the_trace_lost_is_a_drop_too():
     found = collect(None, ServerStatistics(), 'prod', {'trace_overflow': 2})
-    (drops,) = (family for family in found if family.name == f'{PREFIX}drops')
+    (drops,) = (family for family in found if family.name == f'{PREFIX}dropped')
     (sample,) = drops.samples
     assert (sample.labels['reason'], sample.value) == ('trace_overflow', 2)
 
@@ -132,16 +132,19 @@ def test_the_values_are_those_that_were_counted():
     told = all_values(rig)
     assert told['requests_total', 'b'] == 3
     assert told['chunks_total', 'b'] == 2
-    assert told['superseded_total', 'b'] == 1
-    assert (told['cache_hits_total', 'b'], told['cache_misses_total', 'b']) == (1, 1)
-    assert told['denoise_steps_total', 'b'] == 20
-    assert told['drops_total', 'b', 'state_lost'] == 1
+    assert told['requests_superseded_total', 'b'] == 1
+    assert (
+        told['recurrent_state_hits_total', 'b'],
+        told['recurrent_state_misses_total', 'b'],
+    ) == (1, 1)
+    assert told['denoising_steps_total', 'b'] == 20
+    assert told['dropped_total', 'b', 'state_lost'] == 1
     assert told['in_flight_requests', 'b'] == 0
     assert (told['sessions', 'b'], told['max_sessions', 'b']) == (2, 100)
-    assert told['act_latency_seconds_count', 'b'] == 1
-    assert told['act_latency_seconds_sum', 'b'] == 0.02
-    assert told['act_latency_seconds_bucket', 'b', '0.01'] == 0
-    assert told['act_latency_seconds_bucket', 'b', '0.025'] == 1
+    assert told['reply_latency_seconds_count', 'b'] == 1
+    assert told['reply_latency_seconds_sum', 'b'] == 0.02
+    assert told['reply_latency_seconds_bucket', 'b', '0.01'] == 0
+    assert told['reply_latency_seconds_bucket', 'b', '0.025'] == 1
     assert told['inference_seconds_sum', 'b'] == pytest.approx(0.002)
     assert (told['batch_size_count', 'b'], told['batch_size_sum', 'b']) == (2, 2)
 
@@ -166,7 +169,7 @@ def test_what_fails_is_a_drop_and_no_chunk():
     rig.core.enqueue(request(), 0)
     rig.step()
     told = all_values(rig)
-    assert told['drops_total', 'b', 'policy_error'] == 1
+    assert told['dropped_total', 'b', 'policy_error'] == 1
     assert told['chunks_total', 'b'] == told['inference_seconds_count', 'b'] == 0
 
 
@@ -188,7 +191,7 @@ def test_prometheus_can_read_it():
     rig, registry = Rig(), CollectorRegistry()
     registry.register(Collector(lambda: collect(rig.core, rig.statistics, 'prod')))
     page = generate_latest(registry).decode()
-    assert 'lerobot_serve_requests_total{policy_slot="prod"} 0.0' in page
+    assert 'lerobot_serve_server_requests_total{slot="prod"} 0.0' in page
 
 
 def test_ready_is_active_with_a_policy():
