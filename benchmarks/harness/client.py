@@ -108,7 +108,7 @@ class PolicyClient(SteadyClockNode):
         self._lane = DedicatedSubscription(
             self, ActionChunk, self.reply_topic, qos.ACTION_CHUNK, self.chunks.deposit
         )
-        runtime.thread('answers', partial(self._lane.run, runtime.stop), self._lane.wake)
+        runtime.thread('replies', partial(self._lane.run, runtime.stop), self._lane.wake)
 
     def wait_until_matched(self) -> None:
         """Return when requests and chunks are connected. Raises UserError."""

@@ -91,7 +91,7 @@ class LoadGenerator(SteadyClockNode):
             deposits = dict.fromkeys(self._topics[first : first + TOPICS_A_THREAD], self._on_chunk)
             lanes = DedicatedSubscriptions(self, ActionChunk, deposits, qos.ACTION_CHUNK)
             self._lanes |= dict.fromkeys(deposits, lanes)
-            runtime.thread('answers', partial(lanes.run, runtime.stop), lanes.wake)
+            runtime.thread('replies', partial(lanes.run, runtime.stop), lanes.wake)
         self.robots: dict[str, LoadRobot] = {}
         self.failures: dict[str, int] = {}
         self.paced = PacedCounts()

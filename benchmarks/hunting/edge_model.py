@@ -342,7 +342,7 @@ class EdgeModel:
         command = executed.judgement.command if executed else None
         if command is not None:
             self.where = np.clip(np.array(command, np.float64), LOW, HIGH)
-        plays = executed is not None and executed.decision.kind is RungKind.PLAY
+        plays = executed is not None and executed.decision.kind is RungKind.POLICY
         free = plays and executed.judgement.verdict.name in ('PASS', 'CLAMPED')
         told = None if command is None else tuple(map(float, command))
         self.checker.commanded(told, self.now_ns, where, plays=free, free=free)

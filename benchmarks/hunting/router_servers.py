@@ -91,7 +91,7 @@ class RouterModelClient:
     """As router.opening has it."""
 
     def __init__(self, server: RouterModelServer) -> None:
-        self._server, self.topic = server, f'/router/answers{server.name}'
+        self._server, self.topic = server, f'/router/replies{server.name}'
 
     def _call(self) -> None:
         if self._server.mood in (ABSENT, HALTED):

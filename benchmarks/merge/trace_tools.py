@@ -87,7 +87,7 @@ def write(file: Path, size_bytes: int) -> int:
             written += len(line)
             if written >= size_bytes:
                 break
-        end = records.footer(0, records=lines - 1, dropped={}, ended='closed')
+        end = records.footer(0, records=lines - 1, records_lost={}, end_reason='closed')
         out.write(encode(end))
     return lines + 1
 
@@ -146,11 +146,11 @@ def command(
     return records.executed(
         now_ns,
         ids,
-        tick=tick,
-        verdict='pass',
-        rung='play',
+        control_step=tick,
+        cage_result='pass',
+        rung='policy',
         raw=action,
-        caged=action.astype(float),
+        commanded=action.astype(float),
         chunk_row=row,
         age_s=0.1 + row / 30,
         slot=slot,

@@ -139,7 +139,7 @@ class EdgeController(SteadyClockNode):
         threads = [
             runtime.thread('request', self._run_requests, self._requester.close),
             runtime.thread(
-                'answers', partial(self._answers.run, runtime.stop), self._answers.wake
+                'replies', partial(self._answers.run, runtime.stop), self._answers.wake
             ),
             runtime.thread('tick', partial(ticker.run, runtime.stop)),
         ]

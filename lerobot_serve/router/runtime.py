@@ -118,7 +118,7 @@ class RouterRuntime:
         stop, jobs = self._stop, self._wiring.jobs
         self._replicas.listen(self._on_answer, self.lookout.on_status)
         run = partial(self._replicas.run, stop)
-        yield start('answers', run, partial(set_and_wake, stop, self._replicas.wake))
+        yield start('replies', run, partial(set_and_wake, stop, self._replicas.wake))
         yield start('alarm', self._run_alarm, self._wiring.wake)
         yield start('control', jobs.run, jobs.end)
         store = self.core.writer

@@ -18,8 +18,8 @@ TOPIC = re.compile(r'(/[A-Za-z_][A-Za-z0-9_]*)+')
 LENGTH_LIMIT = 64
 TOPIC_LIMIT = 240
 # the last, and the second last, segment of a reply topic
-OWN_REPLY_TOPIC, RELAY_SEGMENT = re.compile(r'action_chunk(_[0-9]+)?'), 'answers'
-REPLY_TOPIC_FORMS = '/.../action_chunk, or /.../answers/NAME for a relay'
+OWN_REPLY_TOPIC, RELAY_SEGMENT = re.compile(r'action_chunk(_[0-9]+)?'), 'replies'
+REPLY_TOPIC_FORMS = '/.../action_chunk, or /.../replies/NAME for a relay'
 
 
 def ros_token(text: str) -> str:
@@ -64,7 +64,7 @@ def is_topic(name: str) -> bool:
 def is_reply_topic(name: str) -> bool:
     """
     Return whether a topic of a peer is valid as reply topic: `.../action_chunk`, with an optional
-    number, of one client, or `.../answers/NAME` of a relay with the sessions of many.
+    number, of one client, or `.../replies/NAME` of a relay with the sessions of many.
     """
     return is_topic(name) and (is_own_reply_topic(name) or name.split('/')[-2] == RELAY_SEGMENT)
 

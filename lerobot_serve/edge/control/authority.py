@@ -40,7 +40,7 @@ class ControlAuthority(Enum):
     POLICY = auto()
     LADDER = auto()
     # no episode runs, or a reset is required
-    NOBODY = auto()
+    NONE = auto()
     OPERATOR = auto()
     TEARDOWN = auto()
     INTERLOCK = auto()
@@ -176,8 +176,8 @@ def _is_new(given: AuthorityInputs) -> bool:
 
 
 AUTHORITY_RULES = (
-    AuthorityRule(lambda g: g.latched, ControlAuthority.NOBODY, _come_to_rest, 'latched'),
-    AuthorityRule(lambda g: g.stopped, ControlAuthority.NOBODY, _come_to_rest, 'stopped'),
+    AuthorityRule(lambda g: g.latched, ControlAuthority.NONE, _come_to_rest, 'latched'),
+    AuthorityRule(lambda g: g.stopped, ControlAuthority.NONE, _come_to_rest, 'stopped'),
     AuthorityRule(
         lambda g: g.orders.person is Intervention.COMMANDING,
         ControlAuthority.PERSON,
@@ -185,7 +185,7 @@ AUTHORITY_RULES = (
         'person_commands',
     ),
     AuthorityRule(lambda g: g.orders.paused, ControlAuthority.OPERATOR, _pause, 'paused'),
-    AuthorityRule(lambda g: not g.orders.running, ControlAuthority.NOBODY, _hold, 'no_episode'),
+    AuthorityRule(lambda g: not g.orders.running, ControlAuthority.NONE, _hold, 'no_episode'),
     AuthorityRule(
         lambda g: _is_dead(g) and _is_new(g), ControlAuthority.TEARDOWN, _come_to_rest, 'given_up'
     ),

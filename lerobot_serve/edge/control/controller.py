@@ -80,7 +80,7 @@ class Controller:
         self._is_first_step = self._queue_empty_reported = True
         self._was_playing = False
         self.grant = MotionGrant(ControlAuthority.LADDER, AllowedMotion.NONE, '')
-        self.rung = RungKind.PLAY
+        self.rung = RungKind.POLICY
         self.rung_reason = ''
         # why motion does not start although it is granted; empty if it does
         self.start_blocked_by = ''
@@ -240,7 +240,7 @@ class Controller:
         self._ladder.forget()
 
     def _record_playback(self, decision: LadderDecision) -> None:
-        playing = decision.kind is RungKind.PLAY and decision.wanted is not None
+        playing = decision.kind is RungKind.POLICY and decision.wanted is not None
         if not playing:
             # an action that was taken but not executed is no start for interpolation
             self._playing.forget()
@@ -271,7 +271,7 @@ class Controller:
         )
         self.verdicts[judgement.verdict] += 1
         self.cage_trips += judgement.verdict != Verdict.PASS
-        planned = self._playing.planned if decision.kind is RungKind.PLAY else None
+        planned = self._playing.planned if decision.kind is RungKind.POLICY else None
         age_ns = self._playing.age_ns(now_ns) if planned else 0
         if judgement.command is None:
             self._stop_commanding()

@@ -164,13 +164,15 @@ class Ladder:
         self._played, self._falling, self._dry = True, False, CAUSE_QUEUE_EMPTY
         self._entered_ns, self._steps_with_rows = None, 0
         self._ramp.reset()
-        return LadderDecision(RungKind.PLAY, planned, 'play')
+        return LadderDecision(RungKind.POLICY, planned, 'play')
 
     def _silence(self, grant: MotionGrant) -> RungKind:
         """Return the rung to report while nothing is commanded."""
         if self.stopped:
             return RungKind.STOP_SERVICE
-        return RungKind.PLAY if grant.commander is ControlAuthority.LADDER else RungKind.NOTHING
+        return (
+            RungKind.POLICY if grant.commander is ControlAuthority.LADDER else RungKind.NO_COMMAND
+        )
 
     def _go_down(self, now_ns: int, last: LastCommand, cause: str) -> LadderDecision:
         kind = self._rung(self._rungs[self._commander], now_ns)
@@ -179,7 +181,7 @@ class Ladder:
         self._is_teardown_finished = self._commander is ControlAuthority.TEARDOWN
         self.stopped = self._calls_stop
         # moving joints slow down to rest; without a command velocities would continue
-        kind = kind if self._calls_stop else RungKind.NOTHING
+        kind = kind if self._calls_stop else RungKind.NO_COMMAND
         return _decision(kind, self._ramp.stop(last), cause, call_stop_service=self._calls_stop)
 
     def _rung(self, rungs: tuple[Rung, ...], now_ns: int) -> RungKind:

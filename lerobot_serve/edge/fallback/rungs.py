@@ -28,7 +28,7 @@ class RungKind(IntEnum):
     """EdgeState.rung."""
 
     # executes the queue; not configurable
-    PLAY = 0
+    POLICY = 0
     # slow down to rest, limited in deceleration and jerk
     RAMP = 1
     # the positions commanded last; velocities come to zero
@@ -42,13 +42,13 @@ class RungKind(IntEnum):
     # calls the stop service; no commands until a reset
     STOP_SERVICE = 6
     # no commands; not configurable, the end of a pause or a teardown
-    NOTHING = 7
+    NO_COMMAND = 7
     # slow motion to the pose at the start of the episode
     INITIAL_POSE = 8
 
 
 # not allowed in a ladder
-NOT_CONFIGURABLE = (RungKind.PLAY, RungKind.NOTHING)
+NOT_CONFIGURABLE = (RungKind.POLICY, RungKind.NO_COMMAND)
 
 
 @dataclass(frozen=True, slots=True)

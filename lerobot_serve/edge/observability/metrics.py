@@ -53,7 +53,7 @@ def why_not_ready(view: EdgeView) -> str:
     stopped = state is ConnectionState.DEAD or controller.latched or controller.stopped
     if stopped or controller.start_blocked_by or say is ControlAuthority.OPERATOR:
         return explain(view)
-    if say is ControlAuthority.NOBODY or state in CONTROLLED_STATES:
+    if say is ControlAuthority.NONE or state in CONTROLLED_STATES:
         return ''
     return ': '.join(filter(None, (state.name, explain(view))))
 

@@ -111,7 +111,7 @@ def count_drops(view: EdgeView) -> Counter[str]:
     # copied first: the owning thread may add a reason meanwhile
     drops = Counter(view.requester.exchange.drops) + Counter(view.controller.drops)
     drops['cleared_action'] = view.actions.rows_cleared
-    drops['refused_chunk'] = view.actions.chunks_refused
+    drops['rejected_chunk'] = view.actions.chunks_refused
     drops['history_gap'] = view.requester.exchange.history.gaps
     return drops
 
@@ -137,7 +137,7 @@ def explain(view: EdgeView) -> str:
         return f'{STOPPED_TEXT}. Fix the cause, then call ~/reset'
     if view.operation.say is ControlAuthority.OPERATOR:
         return 'paused'
-    if view.operation.say is ControlAuthority.NOBODY:
+    if view.operation.say is ControlAuthority.NONE:
         return 'no episode runs'
     if view.controller.start_blocked_by:
         return f'motion not started: {view.controller.start_blocked_by}'

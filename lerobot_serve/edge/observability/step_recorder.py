@@ -28,7 +28,7 @@ NOT_FINITE = 'not_finite'
 class PreviousStep:
     """The previous step; `cause` is why the cage changed the target."""
 
-    rung: RungKind = RungKind.PLAY
+    rung: RungKind = RungKind.POLICY
     say: Enum | None = None
     latched: bool = False
     stalls: int = 0
@@ -63,7 +63,7 @@ class StepRecorder:
             self._state(now_ns, 'rung', seen.rung, controller.rung, controller.rung_reason)
             seen.rung = controller.rung
         if say is not seen.say:
-            self._state(now_ns, 'operation', seen.say or 'none', say)
+            self._state(now_ns, 'control_authority', seen.say or 'none', say)
             seen.say = say
         if controller.latched is not seen.latched:
             seen.latched = controller.latched
@@ -78,11 +78,11 @@ class StepRecorder:
         return records.executed(
             now_ns,
             self._ids(executed),
-            tick=tick,
-            verdict=VERDICTS[judgement.verdict],
+            control_step=tick,
+            cage_result=VERDICTS[judgement.verdict],
             rung=RUNGS[decision.kind],
             raw=decision.wanted,
-            caged=judgement.command,
+            commanded=judgement.command,
             chunk_row=planned.row if planned else None,
             age_s=executed.age_ns / 1e9 if planned else None,
             slot=source.slot if planned else '',
@@ -96,7 +96,7 @@ class StepRecorder:
         source = executed.planned.source
         if source is not self._source:
             named = source.session_epoch, source.seq, source.episode_id
-            self._source, self._request = source, RecordIds(self._robot.client, *named)
+            self._source, self._request = source, RecordIds(self._robot.client_id, *named)
         return self._request
 
     def _trip(self, now_ns: int, executed: ExecutedStep) -> None:
@@ -110,19 +110,19 @@ class StepRecorder:
 
     def _latch(self, now_ns: int, executed: ExecutedStep | None) -> None:
         if not self._seen.latched:
-            self._state(now_ns, 'cage', 'latched', 'judging', 'reset by operator')
+            self._state(now_ns, 'cage', 'latched', 'active', 'reset by operator')
             return
         why = executed.judgement.reason if executed else ''
-        self._state(now_ns, 'cage', 'judging', 'latched', why)
+        self._state(now_ns, 'cage', 'active', 'latched', why)
         self._incident(now_ns, 'cage_latched', why)
 
     def _state(
         self, now_ns: int, of: str, before: str | Enum, after: str | Enum, why: str = ''
     ) -> None:
-        self._writer.write(records.state(now_ns, of, before, after, why=why, ids=self._robot))
+        self._writer.write(records.state(now_ns, of, before, after, reason=why, ids=self._robot))
 
     def _incident(self, now_ns: int, name: str, why: str, ids: RecordIds | None = None) -> None:
-        self._writer.write(records.incident(now_ns, name, why=why, ids=ids or self._robot))
+        self._writer.write(records.incident(now_ns, name, reason=why, ids=ids or self._robot))
 
 
 def reason(executed: ExecutedStep) -> str:

@@ -110,7 +110,9 @@ class EdgeTraceRecorder(EdgeListener):
 
     def ended(self, end: RequestEnd) -> None:
         request, chunk = end.request, end.chunk
-        ids = RecordIds(self._robot.client, request.session_epoch, request.seq, request.episode_id)
+        ids = RecordIds(
+            self._robot.client_id, request.session_epoch, request.seq, request.episode_id
+        )
         asked = self._take(ids)
         fields = asked.fields if asked else {}
         if chunk:
@@ -130,7 +132,7 @@ class EdgeTraceRecorder(EdgeListener):
             made[DEFERRED] = self._pictures(asked.images)
         self.writer.write(made)
         if end.status == NOT_FINITE:
-            self._incident(end.at_ns, 'answer_not_finite', end.reason, ids)
+            self._incident(end.at_ns, 'chunk_not_finite', end.reason, ids)
         if chunk and end.status == OK:
             self._answered(end.at_ns, request.episode_id, chunk)
 
@@ -169,7 +171,7 @@ class EdgeTraceRecorder(EdgeListener):
     def changed(self, change: ConnectionChange) -> None:
         before, after, why = change.before, change.after, change.reason
         self.writer.write(
-            records.state(change.at_ns, 'connection', before, after, why=why, ids=self._robot)
+            records.state(change.at_ns, 'connection', before, after, reason=why, ids=self._robot)
         )
         if after is ConnectionState.DEAD:
             self._incident(change.at_ns, 'dead', why, self._robot)
@@ -197,12 +199,14 @@ class EdgeTraceRecorder(EdgeListener):
 
     def _outcome(self, episode_id: str, news: EpisodeRecord | None, why: str) -> None:
         if news:
-            ids = RecordIds(self._robot.client, episode_id=episode_id)
+            ids = RecordIds(self._robot.client_id, episode_id=episode_id)
             where = {'slot': news.slot, 'policy': news.policy}
-            self.writer.write(records.outcome(self._clock(), ids, news.outcome, **where, why=why))
+            self.writer.write(
+                records.outcome(self._clock(), ids, news.outcome, **where, reason=why)
+            )
 
     def _incident(self, now_ns: int, name: str, why: str, ids: RecordIds) -> None:
-        self.writer.write(records.incident(now_ns, name, why=why, ids=ids))
+        self.writer.write(records.incident(now_ns, name, reason=why, ids=ids))
 
 
 def reply_fields(chunk: Chunk, *, has_prefix: bool) -> Record:

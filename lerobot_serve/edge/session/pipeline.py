@@ -144,7 +144,7 @@ class RequestPipeline:
 
     def begin_episode(self, episode: EpisodeRequest, *, tell: bool) -> None:
         """Clear the queue and start an episode; with `tell`, notify the server."""
-        self._abandon('episode_began')
+        self._abandon('episode_started')
         self._actions.clear()
         self.history.restart()
         self._ledger.new_episode()
@@ -298,7 +298,7 @@ class RequestPipeline:
             return ReplyResult.SESSION_OVER if is_over else ReplyResult.FAILED, error.reason, text
         robot = self._units.to_robot(chunk.robot)
         if not merge_chunk(self._actions, robot, chunk, pending, arrived_ns, pace):
-            return ReplyResult.DROPPED, ABANDONED, 'refused_chunk'
+            return ReplyResult.DROPPED, ABANDONED, 'rejected_chunk'
         self._accept(chunk, pending, arrived_ns)
         return ReplyResult.MERGED, OK, ''
 

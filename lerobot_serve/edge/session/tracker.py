@@ -15,7 +15,7 @@ from lerobot_serve.wire.chunk import Chunk
 from lerobot_serve.wire.header import Header
 
 # status of a request's end, unless the server's status applies
-OK, TIMED_OUT, ABANDONED = 'ok', 'timed_out', 'given_up'
+OK, TIMED_OUT, ABANDONED = 'ok', 'timed_out', 'abandoned'
 
 
 class ReplyDropped(Exception):

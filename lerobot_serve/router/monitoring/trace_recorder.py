@@ -95,7 +95,7 @@ class RouterTraceRecorder:
         """Record an event of the canary."""
         self.writer.write(
             records.canary(
-                self._clock(), happening.what, why=happening.why, share_percent=share_percent
+                self._clock(), happening.what, reason=happening.why, share_percent=share_percent
             )
         )
 
@@ -119,7 +119,7 @@ class RouterTraceRecorder:
 
     def state(self, of: str, before: str, after: str, why: str) -> None:
         """Record a change of state."""
-        self.writer.write(records.state(self._clock(), of, before, after, why=why))
+        self.writer.write(records.state(self._clock(), of, before, after, reason=why))
 
     def parameters(self, old: RouterParameters, new: RouterParameters) -> None:
         """Record changed parameters."""

@@ -74,7 +74,7 @@ class ReplicaClients:
     def listen(self, on_answer: OnReply, on_status: OnStatus) -> None:
         """Subscribe to replies and status of all servers, before `run`."""
         for server, client in self.clients.items():
-            topic = f'~/answers/{ros_token(server)}'
+            topic = f'~/replies/{ros_token(server)}'
             self._lanes.add(topic, qos.ACTION_CHUNK, partial(on_answer, server))
             self._lanes.watch_liveliness(topic, partial(self._on_liveliness, server))
             client.topic = self._node.resolve_topic_name(topic)

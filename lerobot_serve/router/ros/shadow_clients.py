@@ -22,7 +22,7 @@ from lerobot_serve_interfaces.msg import ActionChunk
 
 OnReply = Callable[[bytes], None]
 
-TOPICS = {'shadow': '~/answers/shadow', 'again': '~/answers/again'}
+TOPICS = {'shadow': '~/replies/shadow', 'again': '~/replies/second_draw'}
 # a flood of messages gets the interpreter no more often than this
 PAUSE_S = 0.0005
 MATCH_TIMEOUT_S = 1.0

@@ -58,9 +58,9 @@ class CaptureFiles:
         self.folder.mkdir(parents=True, exist_ok=True)
         self._remove_oldest(sum(each.size for each in kept) + METADATA_BYTES)
         incident = {
-            'why': reason.code,
-            'when': utc_timestamp(reason.wall_s),
-            'client': reason.client,
+            'code': reason.code,
+            'wall_time': utc_timestamp(reason.wall_s),
+            'client_id': reason.client,
             'seq': reason.seq,
             'reason': reason.text,
         }
@@ -89,12 +89,12 @@ def incident_pair(kept: CapturedRequest) -> RecordedExchange:
     """Return a request and its reply with the fields a replay needs."""
     chunk, session = wire_chunk.decode(kept.reply), kept.queued.session
     info = {
-        'client': chunk.client_id,
+        'client_id': chunk.client_id,
         'session_epoch': chunk.header.session_epoch,
         'seq': chunk.header.seq,
         'episode': chunk.header.episode,
         'episode_id': chunk.episode_id,
-        'when': utc_timestamp(kept.wall_s),
+        'wall_time': utc_timestamp(kept.wall_s),
         'status': STATUS_NAMES[chunk.status],
         'reason': chunk.status_text,
         'slot': chunk.slot,

@@ -103,7 +103,7 @@ class ServerTraceRecorder:
         self.writer.write({'kind': 'request', 'mono_ns': now_ns, DEFERRED: later})
         if chunk.status in INCIDENT_STATUSES:
             name, why = STATUSES[chunk.status], chunk.status_text
-            self.writer.write(records.incident(now_ns, name, why=why, ids=ids_of(chunk)))
+            self.writer.write(records.incident(now_ns, name, reason=why, ids=ids_of(chunk)))
 
     def _reply_record(
         self, queued: QueuedRequest, chunk: Chunk, raw: bytes, status: str
@@ -190,7 +190,9 @@ class ServerTraceRecorder:
 
     def _session(self, session: Session, before: str, after: str, why: str) -> None:
         ids = RecordIds(session.request.client_id, session.request.session_epoch)
-        self.writer.write(records.state(self._clock(), 'session', before, after, why=why, ids=ids))
+        self.writer.write(
+            records.state(self._clock(), 'session', before, after, reason=why, ids=ids)
+        )
 
     # the server
 
@@ -202,11 +204,11 @@ class ServerTraceRecorder:
 
     def on_state_changed(self, before: str, after: str, why: str) -> None:
         """The state of the server changed."""
-        self.writer.write(records.state(self._clock(), 'server', before, after, why=why))
+        self.writer.write(records.state(self._clock(), 'server', before, after, reason=why))
 
     def on_captured(self, name: str, why: str) -> None:
         """A capture was written or failed."""
-        self.writer.write(records.incident(self._clock(), name, why=why))
+        self.writer.write(records.incident(self._clock(), name, reason=why))
 
     def on_parameters_changed(self, parameters: ServerParameters) -> None:
         """Live parameters changed."""

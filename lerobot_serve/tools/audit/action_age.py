@@ -18,7 +18,7 @@ class ActionAgeCheck(RunCheck):
     NOT_JUDGED_REASON = 'no action of a chunk was executed'
 
     def observe(self, record: Record) -> None:
-        if text(record, 'rung') != 'play':
+        if text(record, 'rung') != 'policy':
             return
         bound_s = number(self.run.parameters, 'max_action_age_s')
         if bound_s is None:

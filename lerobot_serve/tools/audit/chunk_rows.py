@@ -37,7 +37,7 @@ class ChunkRowsCheck(RunCheck):
         self._last: PlayedRow | None = None
 
     def observe(self, record: Record) -> None:
-        if text(record, 'rung') != 'play':
+        if text(record, 'rung') != 'policy':
             return
         self.tally.judged += 1
         wrong = self._violation_text(record)
@@ -47,7 +47,9 @@ class ChunkRowsCheck(RunCheck):
     def _violation_text(self, record: Record) -> str:
         """Return the violation, empty when there is none."""
         raw = record.get('raw')
-        if text(record, 'verdict') == 'pass' and not is_same_float32(raw, record.get('caged')):
+        if text(record, 'cage_result') == 'pass' and not is_same_float32(
+            raw, record.get('commanded')
+        ):
             return 'verdict is pass, but the commanded values differ from the chunk row'
         numbers = [integer(record, name) for name in ('session_epoch', 'seq', 'chunk_row')]
         if None in numbers:

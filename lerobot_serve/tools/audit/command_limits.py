@@ -35,11 +35,11 @@ class CommandLimitsCheck(RunCheck):
         self._tick: int | None = None
 
     def observe(self, record: Record) -> None:
-        tick, before = integer(record, 'tick'), self._tick
+        tick, before = integer(record, 'control_step'), self._tick
         follows = tick is not None and before is not None and tick == before + 1
         last = self._last if follows else None
         self._tick = tick
-        if 'caged' not in record:
+        if 'commanded' not in record:
             # a step without a command does not move the robot
             self._last = last
             return
@@ -47,7 +47,7 @@ class CommandLimitsCheck(RunCheck):
 
     def _judge(self, record: Record, last: Command | None) -> Command | None:
         """Return the command, None when it is invalid."""
-        caged, bounds = record['caged'], self.run.bounds
+        caged, bounds = record['commanded'], self.run.bounds
         self._finite.judged += 1
         if type(caged) is not list or not caged or not all(map(is_number, caged)):
             self._finite.add_violation('command has values that are not finite')
@@ -64,7 +64,7 @@ class CommandLimitsCheck(RunCheck):
         self._check_position(caged, last, bounds)
         if last is not None:
             is_stop, forced = (
-                text(record, 'verdict') == 'stopped',
+                text(record, 'cage_result') == 'stopped',
                 INTERLOCK_PHRASE in text(record, 'reason'),
             )
             self._check_step(caged, last, bounds, is_stop=is_stop, forced=forced)

@@ -36,7 +36,7 @@ class OneInFlightCheck(RunCheck):
         self._ended: dict[str, LastEnd] = {}
 
     def observe(self, record: Record) -> None:
-        client, epoch = text(record, 'client'), integer(record, 'session_epoch')
+        client, epoch = text(record, 'client_id'), integer(record, 'session_epoch')
         seq, ended_ns = integer(record, 'seq'), integer(record, 'mono_ns')
         if ended_ns is None:
             return

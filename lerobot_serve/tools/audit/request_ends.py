@@ -27,7 +27,7 @@ class RequestEndCheck(RunCheck):
         self._last: dict[str, tuple[int, int]] = {}
 
     def observe(self, record: Record) -> None:
-        client, epoch = text(record, 'client'), integer(record, 'session_epoch')
+        client, epoch = text(record, 'client_id'), integer(record, 'session_epoch')
         seq = integer(record, 'seq')
         if epoch is None or seq is None:
             return

@@ -76,7 +76,7 @@ class StickySlotCheck:
             return
         kind = record['kind']
         where = table(record, 'routing') if kind == 'request' else record
-        client, episode_id = text(record, 'client'), text(record, 'episode_id')
+        client, episode_id = text(record, 'client_id'), text(record, 'episode_id')
         seen = client, episode_id, text(where, 'slot')
         if self._last_seen.get(run.number) == seen or not (episode_id and seen[2]):
             return

@@ -57,7 +57,7 @@ class TraceIntegrityCheck(RunCheck):
                 else 'process killed or still running'
             )
             self._add_missing(f'no footer: {how}', place)
-        elif text(self._footer, 'ended') != 'closed':
+        elif text(self._footer, 'end_reason') != 'closed':
             self._add_missing(
                 'the run continues after its last part, or the process was killed', place
             )
@@ -82,7 +82,9 @@ class TraceIntegrityCheck(RunCheck):
         if reason.startswith(TRACE_LOSS_PREFIX):
             count = integer(record, 'count') or 0
             self._recorded_losses[reason] += count
-            self._add_missing(f'the trace lost {count} records of {text(record, "of")}: {reason}')
+            self._add_missing(
+                f'the trace lost {count} records of {text(record, "item")}: {reason}'
+            )
 
     def _on_next_part(self, header: Record) -> None:
         ended = self.run.previous_part_position
@@ -98,11 +100,11 @@ class TraceIntegrityCheck(RunCheck):
     def _compare_losses(self) -> None:
         if self.run.is_partial:
             self._drops.why_not = 'the oldest parts were removed, with their loss records'
-            if table(self._footer, 'dropped'):
+            if table(self._footer, 'records_lost'):
                 self.run.is_damaged = True
             return
         self._drops.judged = 1
-        counted = table(self._footer, 'dropped')
+        counted = table(self._footer, 'records_lost')
         for reason in sorted(
             (counted.keys() | self._recorded_losses.keys()) - UNRECORDABLE_LOSSES
         ):

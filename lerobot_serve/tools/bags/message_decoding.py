@@ -27,7 +27,7 @@ DECISION_TYPE = f'{INTERFACES}/RoutingDecision'
 
 VERDICTS = ('pass', 'clamped', 'held', 'stopped')
 RUNGS = (
-    *('play', 'ramp', 'hold', 'repeat_last', 'zero', 'safe_pose', 'stop_service'),
+    *('policy', 'ramp', 'hold', 'repeat_last', 'zero', 'safe_pose', 'stop_service'),
     *('no_command', 'initial_pose'),
 )
 STATES = ('', 'connecting', 'streaming', 'degraded', 'stalled', 'reconnecting', 'dead')

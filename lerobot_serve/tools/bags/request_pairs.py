@@ -21,7 +21,7 @@ from lerobot_serve.wire.header import read_envelope
 # requests of one client that may be under way: one is, and late answers come behind
 REQUESTS_KEPT = 32
 # of a router: replies of its servers, and second draws, which no robot executes
-REPLY_TOPICS, SECOND_DRAW_TOPIC = '/answers/', '/answers/again'
+REPLY_TOPICS, SECOND_DRAW_TOPIC = '/replies/', '/replies/second_draw'
 
 Key = tuple[int, int]
 

@@ -137,13 +137,13 @@ class BagTrace:
             self._before[key] = value
             if before not in (None, value):
                 ids = RecordIds(now.client_id, episode_id=now.episode_id)
-                record = records.state(now_ns, of, before, value, why=now.reason, ids=ids)
+                record = records.state(now_ns, of, before, value, reason=now.reason, ids=ids)
                 yield 'edge', now.client_id, record
 
 
 def executed_record(now_ns: int, executed: message_decoding.ExecutedAction) -> Record:
     """Return the record of a command."""
-    is_played = executed.rung == 'play'
+    is_played = executed.rung == 'policy'
     ids = RecordIds(
         executed.client_id,
         executed.session_epoch if is_played else None,
@@ -153,18 +153,18 @@ def executed_record(now_ns: int, executed: message_decoding.ExecutedAction) -> R
     made = records.executed(
         now_ns,
         ids,
-        tick=executed.tick,
-        verdict=executed.verdict,
+        control_step=executed.tick,
+        cage_result=executed.verdict,
         rung=executed.rung,
         raw=None,
-        caged=None,
+        commanded=None,
         chunk_row=executed.chunk_row if is_played else None,
         age_s=executed.age_s if is_played else None,
         slot=executed.slot,
         policy=executed.policy,
         reason=executed.reason,
     )
-    for name, values in (('raw', executed.raw), ('caged', executed.commanded)):
+    for name, values in (('raw', executed.raw), ('commanded', executed.commanded)):
         if values.size:
             made[name] = values.tolist()
     return made

@@ -12,7 +12,7 @@ from lerobot_serve.tools.traces.fields import integer, number, Record, text
 
 # durations that a server records of a request
 SERVER_DURATIONS = ('queue_wait_ms', 'processing_ms', 'inference_ms')
-LOST_STATUSES = ('timed_out', 'given_up')
+LOST_STATUSES = ('timed_out', 'abandoned')
 
 
 class JoinKey(NamedTuple):

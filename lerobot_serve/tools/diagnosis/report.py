@@ -32,7 +32,7 @@ def as_json(diagnosis: Diagnosis) -> dict[str, Any]:
     """Return the diagnosis as JSON; docs/runbook.md lists the fields."""
     facts = diagnosis.facts
     return {
-        'client': diagnosis.client,
+        'client_id': diagnosis.client,
         'outcome': outcome(diagnosis),
         'stalls': diagnosis.survey.stall_count,
         'stalled_s': round(diagnosis.survey.stalled_s, 3),

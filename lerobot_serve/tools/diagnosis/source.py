@@ -55,8 +55,8 @@ class Source:
         elif kind == 'damaged':
             self.is_lossy = True
         elif kind == 'footer':
-            self.is_lossy |= bool(table(record, 'dropped'))
-            self.is_ended = text(record, 'ended') == 'closed'
+            self.is_lossy |= bool(table(record, 'records_lost'))
+            self.is_ended = text(record, 'end_reason') == 'closed'
 
 
 def sources(paths: Iterable[Path | str]) -> list[Source]:

@@ -68,7 +68,7 @@ def _read(
     """Return first and last time of the client in a run, None without a record."""
     times: tuple[float, float] | None = None
     for time_s, record in run.read():
-        name = text(record, 'client')
+        name = text(record, 'client_id')
         if name == client:
             first_s, last_s = times or (time_s, time_s)
             times = min(first_s, time_s), max(last_s, time_s)

@@ -22,8 +22,9 @@ def describe_record(record: Record) -> str:
 
 
 def _state(record: Record) -> str:
-    change = f'{text(record, "of")}: {text(record, "from") or "?"} -> {text(record, "to") or "?"}'
-    why = text(record, 'why')
+    component, before, after = (text(record, name) for name in ('component', 'from', 'to'))
+    change = f'{component}: {before or "?"} -> {after or "?"}'
+    why = text(record, 'reason')
     return _why(change, '' if why == text(record, 'to') else why)
 
 
@@ -45,7 +46,7 @@ def _policies(record: Record) -> str:
 
 
 def _drop(record: Record) -> str:
-    of = text(record, 'of')
+    of = text(record, 'item')
     count = integer(record, 'count')
     words = f'dropped {1 if count is None else count}: {text(record, "reason") or "?"}'
     return f'{words} ({of})' if of else words
@@ -55,18 +56,18 @@ def _incident(record: Record) -> str:
     if text(record, 'name') == 'stalled':
         # the change of the rung shows it
         return ''
-    return _why(f'incident {text(record, "name") or "?"}', text(record, 'why'))
+    return _why(f'incident {text(record, "name") or "?"}', text(record, 'reason'))
 
 
 def _outcome(record: Record) -> str:
     words = f'episode {text(record, "episode_id")} ended: {text(record, "outcome") or "?"}'
-    return _why(words, text(record, 'why'))
+    return _why(words, text(record, 'reason'))
 
 
 def _canary(record: Record) -> str:
     share = number(record, 'share_percent')
-    words = f'canary {text(record, "what") or "?"}'
-    return _why(words + (f', {share:g} %' if share is not None else ''), text(record, 'why'))
+    words = f'canary {text(record, "event") or "?"}'
+    return _why(words + (f', {share:g} %' if share is not None else ''), text(record, 'reason'))
 
 
 def _damaged(record: Record) -> str:

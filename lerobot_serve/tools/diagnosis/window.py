@@ -59,7 +59,7 @@ def _read_edge(run: Source, facts: WindowFacts, known: set[JoinKey]) -> None:
     for time_s, record in run.read():
         if record['kind'] == 'parameter' and time_s <= end_s:
             changes[text(record, 'name')] = record.get('new')
-        is_his = text(record, 'client') in ('', facts.client)
+        is_his = text(record, 'client_id') in ('', facts.client)
         if not (is_his and begin_s - BEFORE_S <= time_s <= end_s + TRAILING_S):
             continue
         facts.edge_span_s = min(facts.edge_span_s[0], time_s), max(facts.edge_span_s[1], time_s)
@@ -96,11 +96,11 @@ class _StepTracker:
 
     def add(self, record: Record, commands: CommandCounts) -> None:
         self.is_met = True
-        verdict, tick = text(record, 'verdict'), integer(record, 'tick')
+        verdict, tick = text(record, 'cage_result'), integer(record, 'control_step')
         commands.verdicts[verdict] += 1
         if verdict in TRIP_VERDICTS:
             commands.reasons[text(record, 'reason') or verdict] += 1
-        is_played = text(record, 'rung') == 'play'
+        is_played = text(record, 'rung') == 'policy'
         if is_played and tick is not None and self._tick is not None:
             # no command between two steps of a chunk: control steps were missed
             commands.missed += max(0, min(tick - self._tick - 1, 1 << 31))
@@ -108,16 +108,16 @@ class _StepTracker:
 
 
 def _note_connection(facts: WindowFacts, record: Record) -> None:
-    is_connection = record['kind'] == 'state' and text(record, 'of') == 'connection'
+    is_connection = record['kind'] == 'state' and text(record, 'component') == 'connection'
     if is_connection and text(record, 'to') in LOST_STATES:
-        facts.connection_losses[text(record, 'why') or text(record, 'to')] += 1
+        facts.connection_losses[text(record, 'reason') or text(record, 'to')] += 1
 
 
 def _read_other_edge(run: Source, facts: WindowFacts) -> None:
     """Count stalls of other robots in the window, by their own clocks."""
     players: dict[str, StallDetector] = {}
     for time_s, record in run.read():
-        name = text(record, 'client')
+        name = text(record, 'client_id')
         if name and facts.begin_s - BEFORE_S <= time_s <= facts.end_s:
             players.setdefault(name, StallDetector()).add_record(time_s, record)
     for name, playing in players.items():
@@ -138,11 +138,11 @@ def _read_peer(number_of_run: int, run: Source, facts: WindowFacts, known: set[J
         peer.end_s = moment_s if peer.end_s is None else max(peer.end_s, moment_s)
         if not facts.begin_s - BEFORE_S <= moment_s <= facts.end_s:
             continue
-        is_there |= text(record, 'client') == facts.client
+        is_there |= text(record, 'client_id') == facts.client
         if record['kind'] == 'request':
             _count_request(peer, facts, onset_s, moment_s, record)
             _add_unmatched(number_of_run, peer, facts, known, moment_s, record)
-        elif moment_s >= facts.begin_s and text(record, 'client') in ('', facts.client):
+        elif moment_s >= facts.begin_s and text(record, 'client_id') in ('', facts.client):
             _add_event(facts, moment_s, run, record)
             _note_routing(peer, facts, record)
     peer.is_complete, peer.is_ended = not run.is_lossy, run.is_ended
@@ -154,7 +154,7 @@ def _read_peer(number_of_run: int, run: Source, facts: WindowFacts, known: set[J
 def _join(number_of_run: int, run: Source, facts: WindowFacts) -> Iterable[float]:
     """Join by number; yield the clock offset of the run from each request with a reply."""
     for time_s, record in run.read():
-        if record['kind'] != 'request' or text(record, 'client') != facts.client:
+        if record['kind'] != 'request' or text(record, 'client_id') != facts.client:
             continue
         request = facts.requests.get(key_of(record))
         if request is None:
@@ -171,7 +171,7 @@ def _count_request(
     peer: PeerFacts, facts: WindowFacts, onset_s: float, moment_s: float, record: Record
 ) -> None:
     """Count a request of any client as before or during."""
-    client = text(record, 'client')
+    client = text(record, 'client_id')
     peer.first_s.setdefault(client, moment_s)
     if moment_s > facts.trouble_s[1]:
         return
@@ -206,7 +206,7 @@ def _add_unmatched(
 ) -> None:
     """Add a request of the robot that its edge did not record."""
     key = key_of(record)
-    if text(record, 'client') != facts.client or key is None or key in known:
+    if text(record, 'client_id') != facts.client or key is None or key in known:
         return
     if facts.has_edge and not facts.edge_span_s[0] <= moment_s <= facts.edge_span_s[1]:
         # its edge was not running
@@ -220,7 +220,7 @@ def _add_unmatched(
 def _note_routing(peer: PeerFacts, facts: WindowFacts, record: Record) -> None:
     if record['kind'] == 'placement' and record.get('moved') is True:
         facts.episode_moves.append(describe_record(record))
-    is_verdict = record['kind'] == 'state' and text(record, 'of') == 'slots'
+    is_verdict = record['kind'] == 'state' and text(record, 'component') == 'slots'
     if is_verdict and text(record, 'to') not in ('', 'healthy'):
         peer.slot_changes.append(describe_record(record))
 

@@ -20,7 +20,7 @@ from lerobot_serve.wire.header import Envelope, read_envelope
 from lerobot_serve.wire.schema import StateClass
 from lerobot_serve.wire.session import CameraSpec, SessionRefused, SessionRequest
 
-REPLY_TOPIC = '/replay/answers/none'
+REPLY_TOPIC = '/replay/replies/none'
 # session id of requests without a session
 ONE_SHOT_PREFIX = 'predict_chunk#'
 

@@ -104,7 +104,7 @@ def _sum_json(each: PolicySummary, result: ReplayResult) -> dict[str, Any]:
         **{likeness.value: each.counts[likeness] for likeness in MatchLevel},
         # JSON has no infinity
         'worst': each.worst if isfinite(each.worst) else None,
-        'largest_at': at and {'client': at[0], 'session_epoch': at[1], 'seq': at[2]},
+        'largest_at': at and {'client_id': at[0], 'session_epoch': at[1], 'seq': at[2]},
         'why': each.why,
         'divergence_per_action': {
             name: {'mean': total / each.compared, 'max': largest}

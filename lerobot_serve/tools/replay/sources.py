@@ -130,7 +130,7 @@ class TraceSource:
                 continue
             if record['kind'] == 'request':
                 yield from self._request(record)
-            elif record['kind'] == 'drop' and text(record, 'of') == 'request':
+            elif record['kind'] == 'drop' and text(record, 'item') == 'request':
                 self._lost += integer(record, 'count') or 0
             self._damaged += record['kind'] == 'damaged'
 

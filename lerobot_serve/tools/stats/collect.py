@@ -87,7 +87,7 @@ class _RunCollector:
             'drop': self._drop,
             'shadow': self._shadow,
             'policies': self._policies,
-            'canary': lambda record: count_bounded(stats.canary, text(record, 'what')),
+            'canary': lambda record: count_bounded(stats.canary, text(record, 'event')),
             'incident': lambda record: count_bounded(stats.incidents, text(record, 'name')),
         }
 
@@ -111,14 +111,14 @@ class _RunCollector:
             count_bounded(self._stats.policies, f'{self._role} {name}')
 
     def _client(self, record: Record) -> _ClientState:
-        return self._clients.setdefault(text(record, 'client'), _ClientState())
+        return self._clients.setdefault(text(record, 'client_id'), _ClientState())
 
     def _tally(self, where: tuple[str, str]) -> GroupStats:
         return self._stats.tally(GroupKey(self._role, *where))
 
     def _executed(self, record: Record) -> None:
         client, rung = self._client(record), text(record, 'rung')
-        is_playing = rung == 'play'
+        is_playing = rung == 'policy'
         if is_playing:
             self._moves(client, record, text(record, 'slot'), text(record, 'policy'))
         tally = self._tally(client.where)
@@ -129,7 +129,7 @@ class _RunCollector:
             count_bounded(tally.fallbacks, rung)
             is_wanted = text(record, 'reason').endswith(INTENDED_ENDS)
             tally.stalls += client.is_playing and not is_wanted
-        tally.trips += text(record, 'verdict') != 'pass'
+        tally.trips += text(record, 'cage_result') != 'pass'
         client.is_playing = is_playing
 
     def _request(self, record: Record) -> None:
@@ -148,8 +148,8 @@ class _RunCollector:
         if round_trip_ms is not None:
             latency = self._stats.latency.setdefault(self._role, TimeSeries(QuantileSketch))
             latency.at(self._time_s, slot).add(round_trip_ms)
-        for reason in table(record, 'drops'):
-            count_bounded(tally.drops, reason, max(0, integer(record['drops'], reason) or 0))
+        for reason in table(record, 'dropped'):
+            count_bounded(tally.drops, reason, max(0, integer(record['dropped'], reason) or 0))
 
     def _decision(self, record: Record) -> None:
         client = self._client(record)
@@ -187,7 +187,7 @@ class _RunCollector:
         self._stats.success.at(self._time_s, slot).add(outcome == 'success')
 
     def _drop(self, record: Record) -> None:
-        where = self._client(record).where if text(record, 'client') else ('', '')
+        where = self._client(record).where if text(record, 'client_id') else ('', '')
         drops = self._tally(where).drops
         count_bounded(drops, text(record, 'reason'), max(0, integer(record, 'count') or 0))
 

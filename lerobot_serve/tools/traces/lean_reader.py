@@ -18,7 +18,7 @@ from lerobot_serve.trace.format.run_files import parts_of
 from lerobot_serve.trace.format.schema import LINE_LIMIT, TraceError
 
 EXECUTED = b'{"kind":"executed"'
-ACTIONS = (b',"raw":[', b',"caged":[')
+ACTIONS = (b',"raw":[', b',"commanded":[')
 
 
 def read_without_actions(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:

@@ -98,9 +98,9 @@ def check_header(record: dict[str, Any], part: Path, is_first: bool) -> None:
         version = record.get('schema_version')
         if type(version) is not int:
             raise TraceError(f'{part}: schema_version must be a number, got {version!r}')
-        if version > SCHEMA_VERSION:
+        if version != SCHEMA_VERSION:
             raise TraceError(
-                f'{part} has schema version {version}, this program reads up to '
+                f'{part} has schema version {version}, this program reads '
                 f'{SCHEMA_VERSION}; read it with the version of lerobot_serve that wrote it: '
                 f'{record.get("version")}'
             )

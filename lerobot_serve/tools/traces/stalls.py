@@ -47,8 +47,8 @@ class StallDetector:
         kind = record['kind']
         if kind == 'executed':
             self._rung(time_s, text(record, 'rung'), text(record, 'reason'))
-        elif kind == 'state' and text(record, 'of') == 'rung':
-            self._rung(time_s, text(record, 'to'), text(record, 'why'))
+        elif kind == 'state' and text(record, 'component') == 'rung':
+            self._rung(time_s, text(record, 'to'), text(record, 'reason'))
         self._time_s = time_s
 
     def finish(self) -> None:
@@ -61,7 +61,7 @@ class StallDetector:
         return sorted((stall for *_, stall in self._kept), key=lambda stall: stall.begin_s)
 
     def _rung(self, time_s: float, rung: str, why: str) -> None:
-        if rung == 'play':
+        if rung == 'policy':
             if self._begin_s is not None:
                 self._add(Stall(self._begin_s, max(self._begin_s, time_s), self._why))
             self._is_playing = True

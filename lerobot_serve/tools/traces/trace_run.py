@@ -96,7 +96,7 @@ def wall_offset_s(header: Record) -> float:
     """Return what to add to the node's own clock, 0 when the header does not have it."""
     mono_ns = integer(header, 'mono_ns')
     try:
-        when = datetime.fromisoformat(text(header, 'when').replace('Z', '+00:00'))
+        when = datetime.fromisoformat(text(header, 'wall_time').replace('Z', '+00:00'))
         return when.timestamp() - mono_ns / 1e9
     except (ValueError, TypeError, OverflowError):
         return 0.0

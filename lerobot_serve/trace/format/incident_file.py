@@ -16,7 +16,7 @@ from pathlib import Path
 import struct
 from typing import Any, BinaryIO, NamedTuple
 
-FORMAT, VERSION = 'lerobot_serve.incident', 1
+FORMAT, VERSION = 'lerobot_serve.incident', 2
 SUFFIX = '.safetensors'
 LENGTH = struct.Struct('<Q')
 HEADER_LIMIT = 64 << 20
@@ -91,7 +91,7 @@ def incident_header(
         'format': FORMAT,
         'version': str(VERSION),
         'about': json.dumps(about),
-        'pairs': json.dumps(list(infos)),
+        'exchanges': json.dumps(list(infos)),
     }
     entries: dict[str, Any] = {'__metadata__': metadata}
     end = 0
@@ -106,7 +106,7 @@ def block_names(pairs: int) -> Iterator[str]:
     """Yield the names of the blocks, in their order."""
     for number in range(pairs):
         yield f'request.{number}'
-        yield f'answer.{number}'
+        yield f'reply.{number}'
 
 
 def _read(file: BinaryIO, size: int) -> Incident:
@@ -120,7 +120,7 @@ def _read(file: BinaryIO, size: int) -> Incident:
         raise IncidentError('is not an incident file')
     if metadata.get('version') != str(VERSION):
         raise IncidentError(f'has version {metadata.get("version")}, this program reads {VERSION}')
-    infos = _json(metadata.get('pairs', ''), list)
+    infos = _json(metadata.get('exchanges', ''), list)
     if not all(isinstance(info, dict) for info in infos):
         raise IncidentError('is damaged: the list of requests is invalid')
     begin = LENGTH.size + length

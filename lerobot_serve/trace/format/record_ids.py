@@ -10,16 +10,16 @@ from lerobot_serve.wire.names import session_name
 class RecordIds(NamedTuple):
     """Identifiers with the same names in every record kind."""
 
-    client: str = ''
+    client_id: str = ''
     session_epoch: int | None = None
     seq: int | None = None
     episode_id: str = ''
 
     def fields(self) -> dict[str, Any]:
         """Return the fields of a record, including the session name of client and epoch."""
-        is_of_session = self.client and self.session_epoch is not None
-        name = session_name(self.client, self.session_epoch) if is_of_session else ''
-        return {'client': self.client, 'session_id': name} | self._asdict()
+        is_of_session = self.client_id and self.session_epoch is not None
+        name = session_name(self.client_id, self.session_epoch) if is_of_session else ''
+        return {'client_id': self.client_id, 'session_id': name} | self._asdict()
 
 
 NO_IDS = RecordIds()

@@ -39,11 +39,11 @@ def header(
     """
     if role not in ROLES:
         raise ValueError(f'role must be one of {", ".join(ROLES)}, got {role!r}')
-    when = datetime.fromtimestamp(wall_s, timezone.utc).isoformat(timespec='milliseconds')
+    wall_time = datetime.fromtimestamp(wall_s, timezone.utc).isoformat(timespec='milliseconds')
     made = make_record(
         'header', now_ns, NO_IDS, schema_version=SCHEMA_VERSION, node=node, role=role
     )
-    made |= {'version': version, 'when': when.replace('+00:00', 'Z')}
+    made |= {'version': version, 'wall_time': wall_time.replace('+00:00', 'Z')}
     known = {} if policies is None else {'policies': list(policies)}
     return made | known | {'parameters': dict(parameters)}
 
@@ -91,7 +91,7 @@ def request(
     superseded: int | None = None,
     prefix_policy: str = '',
     prefix_ignored: bool | None = None,
-    drops: Mapping[str, int] | None = None,
+    dropped: Mapping[str, int] | None = None,
     reason: str = '',
     task: str | None = None,
     images: Sequence[Record] | None = None,
@@ -117,7 +117,7 @@ def request(
         superseded=superseded,
         prefix_policy=prefix_policy,
         prefix_ignored=prefix_ignored,
-        drops=dict(drops) if drops else None,
+        dropped=dict(dropped) if dropped else None,
         reason=reason,
         task=task,
         images=images,
@@ -128,32 +128,32 @@ def executed(
     now_ns: int,
     ids: RecordIds,
     *,
-    tick: int,
-    verdict: str | Enum,
+    control_step: int,
+    cage_result: str | Enum,
     rung: str | Enum,
     raw: Actions | None,
-    caged: Actions | None,
+    commanded: Actions | None,
     chunk_row: int | None = None,
     age_s: float | None = None,
     slot: str = '',
     policy: str = '',
     reason: str = '',
 ) -> Record:
-    """Return one command: `raw` before the safety cage, `caged` as sent to the robot."""
+    """Return one command: `raw` before the safety cage, `commanded` as sent to the robot."""
     # field by field is nearly twice as fast, and this runs in the control step
     made: Record = {'kind': 'executed', 'mono_ns': now_ns}
-    if ids.client:
-        made['client'] = ids.client
+    if ids.client_id:
+        made['client_id'] = ids.client_id
     if ids.seq is not None:
         made['session_epoch'], made['seq'] = ids.session_epoch, ids.seq
     if ids.episode_id:
         made['episode_id'] = ids.episode_id
-    made['tick'] = tick
+    made['control_step'] = control_step
     if chunk_row is not None:
         made['chunk_row'] = chunk_row
     if age_s is not None:
         made['age_s'] = age_s
-    made['verdict'], made['rung'] = enum_name(verdict), enum_name(rung)
+    made['cage_result'], made['rung'] = enum_name(cage_result), enum_name(rung)
     if slot:
         made['slot'] = slot
     if policy:
@@ -162,23 +162,23 @@ def executed(
         made['reason'] = reason
     if raw is not None:
         made['raw'] = np.array(raw)
-    if caged is not None:
-        made['caged'] = np.array(caged)
+    if commanded is not None:
+        made['commanded'] = np.array(commanded)
     return made
 
 
 def state(
     now_ns: int,
-    of: str,
+    component: str,
     before: str | Enum,
     after: str | Enum,
     *,
-    why: str = '',
+    reason: str = '',
     ids: RecordIds = NO_IDS,
 ) -> Record:
-    """Return a state change of the component `of` (connection, ladder, slot_a, ...)."""
+    """Return a state change of a component (connection, ladder, slot_a, ...)."""
     names = {'from': enum_name(before), 'to': enum_name(after)}
-    return make_record('state', now_ns, ids, of=of, **names, why=why)
+    return make_record('state', now_ns, ids, component=component, **names, reason=reason)
 
 
 def parameter(now_ns: int, name: str, old: Any, new: Any) -> Record:
@@ -255,34 +255,43 @@ def outcome(
     *,
     slot: str = '',
     policy: str = '',
-    why: str = '',
+    reason: str = '',
 ) -> Record:
     """Return the outcome of an episode: success, failure or aborted."""
-    fields = {'outcome': enum_name(outcome), 'slot': slot, 'policy': policy, 'why': why}
+    fields = {'outcome': enum_name(outcome), 'slot': slot, 'policy': policy, 'reason': reason}
     return make_record('outcome', now_ns, ids, **fields)
 
 
-def canary(now_ns: int, what: str, *, why: str, share_percent: float | None = None) -> Record:
+def canary(now_ns: int, event: str, *, reason: str, share_percent: float | None = None) -> Record:
     """Return an event of the canary; `share_percent` is the candidate's share from now on."""
-    return make_record('canary', now_ns, NO_IDS, what=what, why=why, share_percent=share_percent)
+    return make_record(
+        'canary', now_ns, NO_IDS, event=event, reason=reason, share_percent=share_percent
+    )
 
 
 def drop(
-    now_ns: int, reason: str, *, count: int = 1, of: str = '', ids: RecordIds = NO_IDS
+    now_ns: int, reason: str, *, count: int = 1, item: str = '', ids: RecordIds = NO_IDS
 ) -> Record:
-    """Return a count of drops; `of` is the kind of dropped item, where the reason is ambiguous."""
-    return make_record('drop', now_ns, ids, reason=reason, count=count, of=of)
+    """Return a count of drops; `item` is the kind of what was dropped, if ambiguous."""
+    return make_record('drop', now_ns, ids, reason=reason, count=count, item=item)
 
 
-def incident(now_ns: int, name: str, *, why: str = '', ids: RecordIds = NO_IDS) -> Record:
+def incident(now_ns: int, name: str, *, reason: str = '', ids: RecordIds = NO_IDS) -> Record:
     """Return an incident, which an operator should investigate."""
-    return make_record('incident', now_ns, ids, name=name, why=why)
+    return make_record('incident', now_ns, ids, name=name, reason=reason)
 
 
-def footer(now_ns: int, *, records: int, dropped: Mapping[str, int], ended: str) -> Record:
-    """Return the last record of a part; `dropped` counts by reason since the start of the run."""
+def footer(
+    now_ns: int, *, records: int, records_lost: Mapping[str, int], end_reason: str
+) -> Record:
+    """Return the last record of a part; `records_lost` counts by reason, of the whole run."""
     return make_record(
-        'footer', now_ns, NO_IDS, records=records, dropped=dict(dropped), ended=ended
+        'footer',
+        now_ns,
+        NO_IDS,
+        records=records,
+        records_lost=dict(records_lost),
+        end_reason=end_reason,
     )
 
 

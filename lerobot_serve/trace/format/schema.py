@@ -7,7 +7,7 @@ existing field changes its meaning.
 
 from __future__ import annotations
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 ROLES = ('edge', 'router', 'server')
 # two cameras of five raw 480x640 frames fit, in base64
 LINE_LIMIT = 16 << 20

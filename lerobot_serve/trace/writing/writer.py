@@ -163,7 +163,7 @@ class TraceWriter:
 
     def _write_losses(self) -> None:
         for reason, kind, count in self._losses.unreported():
-            record = drop(self._clock(), reason, count=count, of=kind)
+            record = drop(self._clock(), reason, count=count, item=kind)
             if not self._append(encode(record)):
                 return
             self._losses.mark_reported(reason, kind, count)
@@ -174,7 +174,10 @@ class TraceWriter:
 
     def _end_part(self, reason: str) -> None:
         end = footer(
-            self._clock(), records=self._output.records, dropped=self.losses, ended=reason
+            self._clock(),
+            records=self._output.records,
+            records_lost=self.losses,
+            end_reason=reason,
         )
         self._output.write(encode(end))
         self._output.close()

@@ -27,4 +27,4 @@ def test_a_fleet_grows_and_what_it_costs_is_known(tmp_path):
         assert len(window.latencies_ms) == ROBOTS
         assert set(window.cpu_s) == {'router', 'servers', 'robots'}
         assert min(window.memory_mb.values()) > 10
-    assert {'intake', 'answers', 'control'} <= set(profiler.read(profile))
+    assert {'intake', 'replies', 'control'} <= set(profiler.read(profile))

@@ -73,8 +73,8 @@ def test_a_run_with_outages_is_told_whole_and_holds_what_is_audited(edge_rig, tm
     expected |= dict.fromkeys(NO_EVIDENCE, CheckStatus.NOT_JUDGED)
     assert outcomes(found) == expected
     # what was seen on the topic stands in the trace, and so does what came of every request
-    written = {(r['tick'], r['verdict'], r['rung']) for r in of_kind(told, 'executed')}
-    verdicts, rungs = ('pass', 'clamped', 'held', 'stopped'), ('play', 'ramp', 'hold')
+    written = {(r['control_step'], r['cage_result'], r['rung']) for r in of_kind(told, 'executed')}
+    verdicts, rungs = ('pass', 'clamped', 'held', 'stopped'), ('policy', 'ramp', 'hold')
     seen = edge_rig.seen.executed
     assert {(e.tick, verdicts[e.verdict], rungs[e.rung]) for e in seen} <= written
     requests = of_kind(told, 'request')
@@ -88,11 +88,11 @@ def test_a_run_with_outages_is_told_whole_and_holds_what_is_audited(edge_rig, tm
     for record in of_kind(told, 'drop'):
         dropped[record['reason']] = dropped.get(record['reason'], 0) + record['count']
     assert all(dropped[reason] >= n for reason, n in edge_rig.seen.drops().items())
-    states = [(r['of'], r['to']) for r in of_kind(told, 'state')]
+    states = [(r['component'], r['to']) for r in of_kind(told, 'state')]
     for step in ('streaming', 'reconnecting'):
         assert ('connection', step) in states
     assert states.index(('rung', 'ramp')) < states.index(('rung', 'hold'))
-    assert ('operation', 'nobody') in states
+    assert ('control_authority', 'none') in states
     # the judge's word, and no other by the run that ends with it
     (outcome,) = of_kind(told, 'outcome')
     assert (outcome['episode_id'], outcome['outcome']) == ('run-7', 'success')
@@ -134,7 +134,7 @@ def test_an_edge_that_is_killed_leaves_all_but_its_end(edge_rig, tmp_path):
     # a line that is torn is the last, and what is missing was not yet written
     damaged = [index for index, record in enumerate(told) if record['kind'] == 'damaged']
     assert damaged in ([], [len(told) - 1])
-    written = {record['tick'] for record in of_kind(told, 'executed')}
+    written = {record['control_step'] for record in of_kind(told, 'executed')}
     missing = {e.tick for e in edge_rig.seen.executed[:seen]} - written
     assert written
     assert not missing or min(missing) > max(written)

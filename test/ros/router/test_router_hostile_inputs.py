@@ -66,12 +66,12 @@ def test_nonsense_on_every_topic_ends_nothing(router_rig):
         Header(7, 0, 1, 0, 1, 2), 'tester', 'episode-1', policy=client.round_trip().policy
     )
     chunk = wire_chunk.encode(answer)
-    answers = f'{ROUTER}/answers/{ros_token("/a/policy_server")}'
+    answers = f'{ROUTER}/replies/{ros_token("/a/policy_server")}'
     for kind, topic, raw in (
         (Observation, f'{ROUTER}/observation', wire_observation.encode(request)),
         (ActionChunk, answers, chunk),
-        (ActionChunk, f'{ROUTER}/answers/shadow', chunk),
-        (ActionChunk, f'{ROUTER}/answers/again', chunk),
+        (ActionChunk, f'{ROUTER}/replies/shadow', chunk),
+        (ActionChunk, f'{ROUTER}/replies/second_draw', chunk),
     ):
         publish(router_rig, kind, topic, damaged(raw, seed=len(topic)))
     while not client.chunks.empty():

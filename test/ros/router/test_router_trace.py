@@ -71,4 +71,4 @@ def test_the_trace_tells_of_every_request_where_it_went(router_rig, tmp_path):
     assert (change['name'], change['old'], change['new']) == ('split_percent', 50, 70)
     assert [state['to'] for state in of_kind(folder, 'state')][:1] == ['healthy']
     (footer,) = of_kind(folder, 'footer')
-    assert footer['ended'] == 'closed'
+    assert footer['end_reason'] == 'closed'

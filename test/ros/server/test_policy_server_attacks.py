@@ -79,7 +79,7 @@ def test_chunks_go_to_no_topic_that_is_not_for_chunks(rig, node):
     for topic in ('/victim/joint_command', '/policy_server/observation', '/rosout', '/victim'):
         error = refused(rig, reply_topic=topic)
         assert error.code == Refusal.BAD_NAME
-        assert '/.../action_chunk, or /.../answers/NAME for a relay' in str(error)
+        assert '/.../action_chunk, or /.../replies/NAME for a relay' in str(error)
     error = refused(rig, reply_topic=victim.ask.reply_topic)
     assert "reply_topic '/victim/action_chunk' is used by 'victim'" in str(error)
     # the form is that of chunks, what goes over it is a command

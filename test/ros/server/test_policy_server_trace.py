@@ -101,7 +101,7 @@ def test_everything_that_happens_is_written_down_counted_and_captured(
 def expect_records(kinds, client) -> None:
     (header,), (footer,) = kinds['header'], kinds['footer']
     assert (header['role'], header['parameters']['slot']) == ('server', 'a')
-    assert footer['ended'] == 'closed'
+    assert footer['end_reason'] == 'closed'
     assert footer['dropped'] == {}
     assert 'damaged' not in kinds
     requests = kinds['request']
@@ -110,21 +110,21 @@ def expect_records(kinds, client) -> None:
     assert [request['seq'] for request in requests] == [1, 2, 3, 4, 6]
     assert [request.get('task') for request in requests[:4]] == ['one', 'nan', 'two', 'raise']
     for request in requests:
-        assert (request['client'], request['session_epoch']) == ('tester', 1)
+        assert (request['client_id'], request['session_epoch']) == ('tester', 1)
         assert request['episode_id'] == 'episode-1'
         assert request['routing'] == {'slot': 'a'}
         assert request['policy'].startswith('steered@')
         assert request['request_bytes'] > 0
         assert request['chunk_bytes'] > 0
     assert len(requests[0]['images'][0]['sha256']) == 64
-    assert [state['to'] for state in kinds['state'] if state['of'] == 'server'] == [
+    assert [state['to'] for state in kinds['state'] if state['component'] == 'server'] == [
         'inactive',
         'active',
         'draining',
         'inactive',
     ]
-    sessions = [state for state in kinds['state'] if state['of'] == 'session']
-    assert [(s['client'], s['to'], s.get('why')) for s in sessions] == [
+    sessions = [state for state in kinds['state'] if state['component'] == 'session']
+    assert [(s['client_id'], s['to'], s.get('reason')) for s in sessions] == [
         ('tester', 'open', None),
         ('tester', 'closed', 'closed by the client'),
     ]
@@ -157,7 +157,7 @@ def expect_captures(files, message, client) -> None:
     assert message == f'captured into {files["operator"]}'
     nan = read_incident(files['not_finite'])
     assert [pair.info['status'] for pair in nan.pairs] == ['ok', 'not_finite']
-    assert (nan.about['client'], nan.about['seq']) == ('tester', 2)
+    assert (nan.about['client_id'], nan.about['seq']) == ('tester', 2)
     assert nan.about['parameters']['policy_kind'] == 'steered'
     request, answer, info = nan.pairs[-1]
     assert wire_observation.decode(request).task == 'nan'
@@ -182,7 +182,7 @@ def test_what_is_never_answered_is_told_too(rig, started, port, tmp_path):
     assert first.take().status == Status.OK
     started.terminate()
     assert started.wait(20) == 0
-    told = [(r['client'], r['seq'], r['status']) for r in trace(tmp_path)['request']]
+    told = [(r['client_id'], r['seq'], r['status']) for r in trace(tmp_path)['request']]
     assert told == [
         ('second', 1, 'superseded'),
         ('second', 2, 'session_ended'),
@@ -205,9 +205,9 @@ def test_who_is_not_answered_before_the_end_is_told_so(rig, tmp_path):
     rig.steering.turns.open_gate()
     assert process.wait(20) == 0
     kinds = trace(tmp_path)
-    told = {r['client']: r['status'] for r in kinds['request']}
+    told = {r['client_id']: r['status'] for r in kinds['request']}
     assert told == {'first': 'ok', 'second': 'draining'}
-    assert kinds['footer'][0]['ended'] == 'closed'
+    assert kinds['footer'][0]['end_reason'] == 'closed'
 
 
 def test_a_server_that_is_killed_loses_no_more_than_the_last_moment(rig, started, tmp_path):
@@ -248,5 +248,5 @@ def test_a_policy_that_cannot_be_loaded_is_told_with_the_reason(tmp_path, proces
     records = [record for _, record in read_records(file)]
     (failed,) = [record for record in records if record['kind'] == 'state']
     assert failed['to'] == 'failed'
-    assert "there is no policy kind 'nothing'" in failed['why']
-    assert (records[-1]['kind'], records[-1]['ended']) == ('footer', 'closed')
+    assert "there is no policy kind 'nothing'" in failed['reason']
+    assert (records[-1]['kind'], records[-1]['end_reason']) == ('footer', 'closed')

@@ -106,7 +106,7 @@ class World:
     def play(self, *values: float) -> None:
         """Play actions that move all joints alike."""
         for value in values or (0.0, 0.02):
-            assert self.step(np.full(self.columns, value), 99).kind is RungKind.PLAY
+            assert self.step(np.full(self.columns, value), 99).kind is RungKind.POLICY
 
     def dry(self, seconds: float) -> list[LadderDecision]:
         return [self.step() for _ in range(round(seconds / STEP_S))]

@@ -17,7 +17,7 @@ class FakeReplica:
     """A client of a server. `refuses` is how it refuses; who hangs answers no call."""
 
     def __init__(self, server: str) -> None:
-        self.server, self.topic = server, f'/router/answers{server}'
+        self.server, self.topic = server, f'/router/replies{server}'
         self.sessions: dict[str, SessionRequest] = {}
         self.refuses: Refusal | None = None
         self.hangs, self.wired = False, True

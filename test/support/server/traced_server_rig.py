@@ -66,7 +66,7 @@ class TracedServer:
             start.client_id,
             0,
             start.header.session_epoch,
-            '/test/answers/rig',
+            '/test/replies/rig',
             served.state_names,
             served.action_names,
             tuple(CameraSpec(c.name, channels=c.channels) for c in served.cameras),

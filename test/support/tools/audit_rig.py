@@ -195,12 +195,14 @@ class _Driver:
         for row in range(self._chance.randrange(2), rows):
             age_s = (self.drive.now_ns - captured_ns) / 1e9
             more = {'chunk_row': row, 'age_s': age_s, 'slot': slot, 'policy': POLICY[slot]}
-            self._command(self._wanted(), ids, 'play', **more)
+            self._command(self._wanted(), ids, 'policy', **more)
 
     def _fall(self, ids: RecordIds) -> None:
         for rung in ('ramp', 'hold'):
             wanted = self._last.position if self._last else self._wanted()
-            self._command(wanted, RecordIds(ids.client), rung, reason=f'{rung}: nothing_to_play')
+            self._command(
+                wanted, RecordIds(ids.client_id), rung, reason=f'{rung}: nothing_to_play'
+            )
 
     def _wanted(self) -> np.ndarray:
         far = 1.0 if self._chance.random() < 0.2 else 0.05
@@ -219,11 +221,11 @@ class _Driver:
             records.executed(
                 self.drive.now_ns,
                 ids,
-                tick=self._tick,
-                verdict=judgement.verdict,
+                control_step=self._tick,
+                cage_result=judgement.verdict,
                 rung=rung,
                 raw=wanted,
-                caged=judgement.command,
+                commanded=judgement.command,
                 **{'reason': judgement.reason} | more,
             )
         )

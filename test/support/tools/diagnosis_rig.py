@@ -57,7 +57,7 @@ def header(node: str) -> Record:
 
 def footer(node: str) -> Record:
     end_ns = int((BOOTED_S[node] + LENGTH_S) * 1e9)
-    return records.footer(end_ns, records=0, dropped={}, ended='closed')
+    return records.footer(end_ns, records=0, records_lost={}, end_reason='closed')
 
 
 def scene(trouble: str = '') -> Scene:
@@ -79,7 +79,7 @@ def scene(trouble: str = '') -> Scene:
             'connection',
             'streaming',
             'reconnecting',
-            why='session_lost',
+            reason='session_lost',
             ids=RecordIds('robot_1'),
         )
         made.add('robot_1', ROUGH_S[0], change)
@@ -132,15 +132,15 @@ def _commands(made: Scene, client: str) -> None:
         if trouble == 'control_steps_missed' and is_rough and not is_stall and tick % 4:
             continue
         verdict = 'held' if trouble == 'cage' and is_rough else 'pass'
-        rung, why = ('ramp', 'ramp: nothing_to_play') if is_stall else ('play', '')
+        rung, why = ('ramp', 'ramp: nothing_to_play') if is_stall else ('policy', '')
         command = records.executed(
             0,
             RecordIds(client),
-            tick=tick,
-            verdict=verdict,
+            control_step=tick,
+            cage_result=verdict,
             rung=rung,
             raw=None,
-            caged=None,
+            commanded=None,
             reason=why,
         )
         made.add(client, time_s, command)

@@ -82,7 +82,7 @@ def test_the_rules_of_delay_are_those_there_are():
         ({'fallback_ladder': ['stop_service']}, 'stop_service is empty, and the ladder calls it'),
         ({'skip_rule': 'min'}, 'skip_rule must be one of lived, clamped, raw'),
         ({'teardown': 'park'}, 'teardown must be one of hold, safe_pose, initial_pose, '),
-        ({'while_paused': 'play'}, 'while_paused must be one of hold, nothing'),
+        ({'while_paused': 'play'}, 'while_paused must be one of hold, no_command'),
         ({'server': '/policy_server'}, 'server is not a parameter; did you mean servers'),
         ({'task': 'ä' * 2049}, 'task must have at most 4096 bytes, got 4098'),
     ],

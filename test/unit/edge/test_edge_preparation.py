@@ -239,7 +239,7 @@ def test_what_is_done_with_a_robot_that_is_given_up(robot, teardown, kinds):
 
 
 @pytest.mark.parametrize(
-    ('while_paused', 'last'), [('hold', RungKind.HOLD), ('no_command', RungKind.NOTHING)]
+    ('while_paused', 'last'), [('hold', RungKind.HOLD), ('no_command', RungKind.NO_COMMAND)]
 )
 def test_what_is_done_while_paused_and_between_episodes(robot, while_paused, last):
     for orders, end in (

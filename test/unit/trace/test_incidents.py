@@ -23,12 +23,12 @@ from lerobot_serve.trace.format.incident_file import (
 )
 
 WHY_NOT = 'safetensors is not installed (TORCH=none)'
-ABOUT = {'why': 'not_finite', 'client': 'robot_1', 'seq': 3}
+ABOUT = {'code': 'not_finite', 'client_id': 'robot_1', 'seq': 3}
 PAIRS = [
     RecordedExchange(b'request 1', b'answer 1', {'seq': 2, 'status': 'ok'}),
     RecordedExchange(bytes(range(256)) * 40, b'', {'seq': 3, 'status': 'not_finite', 'text': 'ü'}),
 ]
-NAMES = ['answer.0', 'answer.1', 'request.0', 'request.1']
+NAMES = ['reply.0', 'reply.1', 'request.0', 'request.1']
 
 
 @pytest.fixture
@@ -56,10 +56,10 @@ def test_anybody_who_reads_safetensors_can_read_it(tmp_path, safetensors):
         assert sorted(file.keys()) == NAMES
         assert file.metadata()['format'] == 'lerobot_serve.incident'
         assert json.loads(file.metadata()['about']) == ABOUT
-        assert json.loads(file.metadata()['pairs']) == [pair.info for pair in PAIRS]
+        assert json.loads(file.metadata()['exchanges']) == [pair.info for pair in PAIRS]
         for number, pair in enumerate(PAIRS):
             assert file.get_tensor(f'request.{number}').tobytes() == pair.request
-            assert file.get_tensor(f'answer.{number}').tobytes() == pair.answer
+            assert file.get_tensor(f'reply.{number}').tobytes() == pair.answer
 
 
 def test_what_others_write_is_read(tmp_path, safetensors):
@@ -118,8 +118,8 @@ def test_other_tensors_and_later_versions_are_refused(tmp_path, monkeypatch, saf
 def test_nothing_is_read_from_outside_the_file(tmp_path, offsets):
     path = tmp_path / 'one.safetensors'
     entry = {'dtype': 'U8', 'shape': [4], 'data_offsets': offsets}
-    metadata = {'format': incident_file.FORMAT, 'version': '1', 'pairs': '[{}]', 'about': '{}'}
-    head = json.dumps({'__metadata__': metadata, 'request.0': entry, 'answer.0': entry}).encode()
+    metadata = {'format': incident_file.FORMAT, 'version': '2', 'exchanges': '[{}]', 'about': '{}'}
+    head = json.dumps({'__metadata__': metadata, 'request.0': entry, 'reply.0': entry}).encode()
     path.write_bytes(struct.pack('<Q', len(head)) + head + b'some bytes')
     with pytest.raises(IncidentError, match='is damaged'):
         read_exchanges(path)

@@ -35,7 +35,7 @@ def test_a_disk_that_is_full_from_the_start(trace, monkeypatch):
     trace.writer.close()
     assert trace.names() == ['kept']
     (drop,) = trace.read('drop')
-    assert (drop['reason'], drop['of'], drop['count']) == ('trace_failed', 'incident', 3)
+    assert (drop['reason'], drop['item'], drop['count']) == ('trace_failed', 'incident', 3)
     assert len(trace.told) == 1
 
 
@@ -53,7 +53,7 @@ def test_a_disk_that_becomes_full(trace):
     assert trace.names() == ['one', 'two']
     assert [head.get('continues') for head in trace.read('header')] == [None, 'edge.jsonl']
     assert [drop['count'] for drop in trace.read('drop')] == [3]
-    assert trace.read('footer')[-1]['dropped'] == {'trace_failed': 3}
+    assert trace.read('footer')[-1]['records_lost'] == {'trace_failed': 3}
 
 
 def test_each_time_it_fails_again_is_told(trace):
@@ -92,7 +92,7 @@ def test_a_disk_that_is_full_when_the_next_part_begins(tmp_path, monkeypatch):
     trace.note('z')
     trace.writer.close()
     assert [name[0] for name in trace.names()] == ['x', 'z']
-    assert [foot['ended'] for foot in trace.read('footer')] == ['rotated', 'closed']
+    assert [foot['end_reason'] for foot in trace.read('footer')] == ['rotated', 'closed']
     assert trace.writer.losses == {'trace_failed': 1}
 
 

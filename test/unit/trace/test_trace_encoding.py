@@ -101,7 +101,7 @@ def test_what_is_not_finite_is_named():
         'kind': 'executed',
         'raw': np.array([1, np.nan, np.inf], np.float32),
         'age_s': math.inf,
-        'caged': np.array([1.5, 2.5]),
+        'commanded': np.array([1.5, 2.5]),
         'parameters': {'gain': [1.0, -math.inf], 'well': 1.0},
         'one': np.float32('nan'),
     }
@@ -109,7 +109,7 @@ def test_what_is_not_finite_is_named():
     assert read['not_finite'] == ['age_s', 'one', 'parameters.gain', 'raw']
     assert (read['raw'], read['age_s'], read['one']) == ([1.0, None, None], None, None)
     assert read['parameters'] == {'gain': [1.0, None], 'well': 1.0}
-    assert read['caged'] == [1.5, 2.5]
+    assert read['commanded'] == [1.5, 2.5]
 
 
 def test_the_types_of_numpy_and_names_of_enumerations_are_known():
@@ -117,14 +117,14 @@ def test_the_types_of_numpy_and_names_of_enumerations_are_known():
         PLAY = 3
 
     record = {'kind': 'x', 'n': np.uint64(2**64 - 1), 'b': np.bool_(True), 'r': Rung.PLAY}
-    assert strict(encode(record)) == {'kind': 'x', 'n': 2**64 - 1, 'b': True, 'r': 'play'}
+    assert strict(encode(record)) == {'kind': 'x', 'n': 2**64 - 1, 'b': True, 'r': 'policy'}
     assert strict(encode({'kind': 'x', 'i': np.arange(3), 't': (1, 2)}))['i'] == [0, 1, 2]
 
 
 def test_a_text_without_utf8_is_written_all_the_same():
-    assert strict(encode({'kind': 'x', 'client': 'robot \udcff', 'n': 'a\nb\u2028'})) == {
+    assert strict(encode({'kind': 'x', 'client_id': 'robot \udcff', 'n': 'a\nb\u2028'})) == {
         'kind': 'x',
-        'client': 'robot ?',
+        'client_id': 'robot ?',
         'n': 'a\nb\u2028',
     }
 

@@ -35,7 +35,7 @@ KINDS = (
 ELSEWHERE = {
     'ids': 'episode_id',
     'now_ns': 'mono_ns',
-    'wall_s': 'when',
+    'wall_s': 'wall_time',
     'before': 'from',
     'after': 'to',
     'present': 'policies',
@@ -50,7 +50,7 @@ def test_a_header_says_who_writes():
         'node': '/edge_controller',
         'role': 'edge',
         'version': '0.1.0',
-        'when': '2025-06-15T15:06:40.250Z',
+        'wall_time': '2025-06-15T15:06:40.250Z',
         'policies': [
             {'slot': 'a', 'policy_id': 'reach', 'policy_hash': 'f0ed'},
             {'slot': 'b', 'policy_id': 'reach', 'policy_hash': '0b57'},
@@ -94,13 +94,13 @@ def test_a_request_holds_what_is_known_of_it():
         policy='reach@f0ed',
         seed=2**64 - 1,
         queue_wait_ms=0.0,
-        drops={},
+        dropped={},
         reason='',
     )
     assert made == {
         'kind': 'request',
         'mono_ns': 9,
-        'client': 'robot_1',
+        'client_id': 'robot_1',
         'session_id': 'robot_1#0000004d',
         'session_epoch': 77,
         'seq': 12,
@@ -122,25 +122,37 @@ def test_a_request_holds_what_is_known_of_it():
 def test_what_is_executed_is_the_callers_to_change_afterwards():
     wanted = np.array([0.1, 0.2], np.float32)
     made = records.executed(
-        1, IDS, tick=5, verdict='clamped', rung='play', raw=wanted, caged=wanted / 2
+        1,
+        IDS,
+        control_step=5,
+        cage_result='clamped',
+        rung='policy',
+        raw=wanted,
+        commanded=wanted / 2,
     )
     wanted[:] = 7
     read = strict(encode(made))
-    assert (read['raw'], read['caged']) == ([0.1, 0.2], [0.05, 0.1])
+    assert (read['raw'], read['commanded']) == ([0.1, 0.2], [0.05, 0.1])
     assert 'chunk_row' not in read
 
 
 def test_what_was_stopped_has_no_command():
     made = records.executed(
-        1, RecordIds('r'), tick=5, verdict='stopped', rung='hold', raw=[1], caged=None
+        1,
+        RecordIds('r'),
+        control_step=5,
+        cage_result='stopped',
+        rung='hold',
+        raw=[1],
+        commanded=None,
     )
-    assert 'caged' not in made
+    assert 'commanded' not in made
     assert strict(encode(made)) == {
         'kind': 'executed',
         'mono_ns': 1,
-        'client': 'r',
-        'tick': 5,
-        'verdict': 'stopped',
+        'client_id': 'r',
+        'control_step': 5,
+        'cage_result': 'stopped',
         'rung': 'hold',
         'raw': [1],
     }
@@ -148,15 +160,15 @@ def test_what_was_stopped_has_no_command():
 
 def test_the_smaller_records():
     assert records.state(
-        1, 'connection', 'streaming', 'stalled', why='late', ids=RecordIds('r')
+        1, 'connection', 'streaming', 'stalled', reason='late', ids=RecordIds('r')
     ) == {
         'kind': 'state',
         'mono_ns': 1,
-        'client': 'r',
-        'of': 'connection',
+        'client_id': 'r',
+        'component': 'connection',
         'from': 'streaming',
         'to': 'stalled',
-        'why': 'late',
+        'reason': 'late',
     }
     assert records.parameter(1, 'split_percent', None, 5) == {
         'kind': 'parameter',
@@ -167,7 +179,9 @@ def test_the_smaller_records():
     }
     assert records.drop(1, 'late_chunk', ids=IDS)['count'] == 1
     assert records.policies(1, POLICIES)['policies'] == POLICIES
-    assert records.canary(1, 'rolled_back', why='latency', share_percent=0.0)['share_percent'] == 0
+    assert (
+        records.canary(1, 'rolled_back', reason='latency', share_percent=0.0)['share_percent'] == 0
+    )
     assert records.incident(1, 'cage_latched') == {
         'kind': 'incident',
         'mono_ns': 1,

@@ -33,7 +33,7 @@ def test_a_run_begins_with_its_header_and_ends_with_its_footer(trace):
     assert lines == [
         json.loads(json.dumps(header())) | {'part': 0},
         {'kind': 'incident', 'mono_ns': 0, 'name': 'one'},
-        {'kind': 'footer', 'mono_ns': 9, 'records': 1, 'dropped': {}, 'ended': 'closed'},
+        {'kind': 'footer', 'mono_ns': 9, 'records': 1, 'records_lost': {}, 'end_reason': 'closed'},
     ]
     assert trace.writer.path.name == 'edge.jsonl'
     assert not trace.told
@@ -85,7 +85,7 @@ def test_threads_lose_nothing_and_keep_their_order(trace):
         together.wait()
         for seq in range(count):
             trace.writer.write(
-                records.request(seq, IDS._replace(client=client, seq=seq), status='ok')
+                records.request(seq, IDS._replace(client_id=client, seq=seq), status='ok')
             )
 
     threads = [threading.Thread(target=write, args=(f'robot_{n}',)) for n in range(4)]
@@ -100,7 +100,7 @@ def test_threads_lose_nothing_and_keep_their_order(trace):
     trace.writer.close()
     orders = defaultdict(list)
     for record in trace.read('request'):
-        orders[record['client']].append(record['seq'])
+        orders[record['client_id']].append(record['seq'])
     assert orders == {f'robot_{n}': list(range(count)) for n in range(4)}
     assert sum(footer['records'] for footer in trace.read('footer')) == 4 * count
 
@@ -132,11 +132,11 @@ def test_what_is_too_much_at_once_is_counted_by_kind(trace):
     assert trace.names() == ['fits'] * RECORDS_LIMIT + ['later']
     lost = {'kind': 'drop', 'mono_ns': 0, 'reason': 'trace_overflow'}
     assert trace.read('drop') == [
-        lost | {'count': 3, 'of': 'incident'},
-        lost | {'count': 1, 'of': 'request'},
+        lost | {'count': 3, 'item': 'incident'},
+        lost | {'count': 1, 'item': 'request'},
     ]
     assert trace.writer.losses == {'trace_overflow': 4}
-    assert trace.read('footer')[0]['dropped'] == {'trace_overflow': 4}
+    assert trace.read('footer')[0]['records_lost'] == {'trace_overflow': 4}
 
 
 def test_pictures_are_bounded_in_bytes():
@@ -157,7 +157,7 @@ def test_whatever_is_written_the_caller_goes_on(trace, record):
     trace.writer.close()
     (drop,) = trace.read('drop')
     assert (drop['reason'], drop['count']) == ('trace_unwritable', 1)
-    assert drop['of'] == ('x' if record and record != 5 else 'unknown')
+    assert drop['item'] == ('x' if record and record != 5 else 'unknown')
     assert trace.names() == ['next']
 
 
@@ -190,7 +190,7 @@ def test_parts_are_bounded_and_the_oldest_go(tmp_path):
         f'edge.{first + 1}.jsonl',
     ]
     assert all(head['policies'] == POLICIES and head['mono_ns'] == 5_000 for head in headers)
-    assert [foot['ended'] for foot in footers] == ['rotated', 'rotated', 'closed']
+    assert [foot['end_reason'] for foot in footers] == ['rotated', 'rotated', 'closed']
     assert sum(foot['records'] for foot in footers) == len(written)
 
 

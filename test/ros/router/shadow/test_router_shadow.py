@@ -112,7 +112,7 @@ def test_a_shadow_that_is_gone_or_hangs_is_not_noticed_by_robots(router_rig, tro
 def test_a_shadow_that_floods_is_not_noticed_by_robots(router_rig, node):
     player = shadowed(router_rig)
     found = compared(router_rig, player)
-    flood = node.create_publisher(ActionChunk, '/policy_router/answers/shadow', qos.ACTION_CHUNK)
+    flood = node.create_publisher(ActionChunk, '/policy_router/replies/shadow', qos.ACTION_CHUNK)
     router_rig.wait(flood.get_subscription_count, 'the router listens')
     nonsense = ActionChunk(client_id='tester', policy=found.shadow_policy)
     nonsense.header.msg_type = 2

@@ -251,7 +251,7 @@ def test_the_audit_reads_executed_actions_as_they_are():
         commanded=[3.0],
     )
     read = message_decoding.decode_executed(serialize_message(action))
-    names = ('tick', 'seq', 'session_epoch', 'episode', 'chunk_row', 'age_s', 'client_id')
+    names = ('control_step', 'seq', 'session_epoch', 'episode', 'chunk_row', 'age_s', 'client_id')
     names += ('episode_id', 'slot', 'policy', 'reason')
     assert [getattr(read, n) for n in names] == [getattr(action, n) for n in names]
     assert (read.verdict, read.rung) == ('held', 'safe_pose')

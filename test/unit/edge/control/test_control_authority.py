@@ -210,19 +210,19 @@ def test_the_predicates_leave_one_answer_for_each_combination():
 
 
 NAMED = [
-    (AuthorityInputs(latched=True), ControlAuthority.NOBODY, 'latched'),
-    (AuthorityInputs(stopped=True), ControlAuthority.NOBODY, 'stopped'),
-    (AuthorityInputs(latched=True, stopped=True), ControlAuthority.NOBODY, 'latched'),
+    (AuthorityInputs(latched=True), ControlAuthority.NONE, 'latched'),
+    (AuthorityInputs(stopped=True), ControlAuthority.NONE, 'stopped'),
+    (AuthorityInputs(latched=True, stopped=True), ControlAuthority.NONE, 'latched'),
     (AuthorityInputs(OperatingConditions(paused=True)), ControlAuthority.OPERATOR, 'paused'),
     (
         AuthorityInputs(OperatingConditions(paused=True, state=ConnectionState.DEAD)),
         ControlAuthority.OPERATOR,
         'paused',
     ),
-    (AuthorityInputs(OperatingConditions(running=False)), ControlAuthority.NOBODY, 'no_episode'),
+    (AuthorityInputs(OperatingConditions(running=False)), ControlAuthority.NONE, 'no_episode'),
     (
         AuthorityInputs(OperatingConditions(running=False, state=ConnectionState.DEAD)),
-        ControlAuthority.NOBODY,
+        ControlAuthority.NONE,
         'no_episode',
     ),
     (

@@ -17,7 +17,7 @@ def test_nothing_received_means_nothing_commanded_and_nothing_told():
     assert bench.commands(50) == [None] * 50
     assert bench.dries == 0
     assert (bench.controller.actions_executed, bench.controller.stalls) == (0, 0)
-    assert bench.controller.rung is RungKind.PLAY
+    assert bench.controller.rung is RungKind.POLICY
 
 
 def test_an_action_is_executed_with_its_source_and_age():
@@ -26,7 +26,7 @@ def test_an_action_is_executed_with_its_source_and_age():
     executed = bench.step()
     assert executed.judgement.command.tolist() == [0.0625]
     assert (executed.planned.source.seq, executed.planned.row, executed.age_ns) == (1, 0, 60)
-    assert executed.decision.kind is RungKind.PLAY
+    assert executed.decision.kind is RungKind.POLICY
     assert bench.controller.age_ns == bench.controller.oldest_age_ns == 60
     assert (bench.controller.actions_executed, bench.controller.cage_trips) == (1, 0)
 

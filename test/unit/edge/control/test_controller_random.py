@@ -90,14 +90,14 @@ class Script:
         planned, command = executed.planned, executed.judgement.command
         assert command is self.bench.cage.released[-1]
         if planned:
-            assert executed.decision.kind is RungKind.PLAY
+            assert executed.decision.kind is RungKind.POLICY
             age_ns = now_ns - planned.source.captured_ns
             # the oldest that is mixed in counts
             assert max(0, age_ns) <= executed.age_ns <= MAX_AGE_NS
             # nothing of what was cleared
             assert planned.source.seq > self.cleared_before_seq
         else:
-            assert executed.decision.kind is not RungKind.PLAY
+            assert executed.decision.kind is not RungKind.POLICY
         if command is None:
             return
         assert np.isfinite(command).all()

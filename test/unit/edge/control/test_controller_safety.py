@@ -59,7 +59,7 @@ def test_what_stays_few_is_played_after_a_while():
     bench.commands(2)
     bench.plan(5.0)
     kinds = [bench.step().decision.kind for _ in range(5)]
-    assert kinds == [RungKind.RAMP] * 4 + [RungKind.PLAY]
+    assert kinds == [RungKind.RAMP] * 4 + [RungKind.POLICY]
     assert bench.controller.stalls == 1
 
 

@@ -21,7 +21,7 @@ def asking() -> Asking:
 
 def outcomes(asking: Asking) -> list[tuple]:
     return [
-        (r['episode_id'], r['outcome'], r.get('policy'), r.get('why'))
+        (r['episode_id'], r['outcome'], r.get('policy'), r.get('reason'))
         for r in asking.notes.of('outcome')
     ]
 
@@ -66,9 +66,9 @@ def test_the_documentation_has_every_field():
     document = (REPOSITORY / 'docs' / 'trace.md').read_text()
     row = next(line for line in document.splitlines() if line.startswith('| `outcome` |'))
     made = records.outcome(
-        1, RecordIds('r', episode_id='e'), 'success', slot='a', policy='p', why='w'
+        1, RecordIds('r', episode_id='e'), 'success', slot='a', policy='p', reason='w'
     )
     assert list(made) == [
-        'kind', 'mono_ns', 'client', 'episode_id', 'outcome', 'slot', 'policy', 'why',
+        'kind', 'mono_ns', 'client_id', 'episode_id', 'outcome', 'slot', 'policy', 'reason',
     ]  # fmt: skip
-    assert all(f'`{name}`' in row for name in ('outcome', 'slot', 'policy', 'why'))
+    assert all(f'`{name}`' in row for name in ('outcome', 'slot', 'policy', 'reason'))

@@ -56,14 +56,14 @@ def test_by_default_the_policy_has_the_say_from_the_start():
 
 def test_a_robot_that_does_not_run_by_itself_waits_for_an_episode():
     robot = Robot(run_on_start=False)
-    assert robot.operation.say is ControlAuthority.NOBODY
+    assert robot.operation.say is ControlAuthority.NONE
     assert robot.rests == [True]
     robot.tick.plan(1.0, 2.0)
     assert robot.live(2) == [None, None]
     robot.operation.begin(EpisodeRequest())
     assert (robot.operation.say, robot.rests) == (ControlAuthority.POLICY, [True, False])
     robot.operation.end()
-    assert (robot.operation.say, robot.rests) == (ControlAuthority.NOBODY, [True, False, True])
+    assert (robot.operation.say, robot.rests) == (ControlAuthority.NONE, [True, False, True])
 
 
 def test_a_pause_comes_to_rest_and_what_is_left_is_played_afterwards():
@@ -139,7 +139,7 @@ def test_between_episodes_a_robot_that_is_given_up_is_not_torn_down():
     robot.live(2)
     robot.operation.end()
     robot.lives_through(*DEAD)
-    assert robot.operation.say is ControlAuthority.NOBODY
+    assert robot.operation.say is ControlAuthority.NONE
     assert robot.live(500) == [0.0] * 500
     assert robot.tick.stops == 0
 
@@ -193,7 +193,7 @@ def test_a_stop_by_service_is_lifted_by_a_reset_alone():
     robot.operation.begin(EpisodeRequest())
     robot.tick.plan(1.0, 1.0)
     assert robot.live(3) == [None] * 3
-    assert robot.operation.say is ControlAuthority.NOBODY
+    assert robot.operation.say is ControlAuthority.NONE
     told = (True, 'Stop cleared. The next episode starts')
     assert robot.operation.reset(EpisodeRequest()) == told
     robot.tick.plan(2.0, 2.0)
@@ -240,11 +240,11 @@ def test_a_resume_without_a_pause_says_that_nothing_was_done():
 TABLE = [
     # dead, paused, an episode runs -> who has it
     (False, False, True, ControlAuthority.POLICY),
-    (False, False, False, ControlAuthority.NOBODY),
+    (False, False, False, ControlAuthority.NONE),
     (False, True, True, ControlAuthority.OPERATOR),
     (False, True, False, ControlAuthority.OPERATOR),
     (True, False, True, ControlAuthority.TEARDOWN),
-    (True, False, False, ControlAuthority.NOBODY),
+    (True, False, False, ControlAuthority.NONE),
     (True, True, True, ControlAuthority.OPERATOR),
     (True, True, False, ControlAuthority.OPERATOR),
 ]

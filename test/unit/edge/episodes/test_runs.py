@@ -111,7 +111,7 @@ def test_whoever_judges_ends_it(robot, verdict, outcome):
     result = robot.runs.look()
     assert (result.outcome, result.text) == (outcome, 'the towel is folded')
     assert result.episode_id == 'fold-1'
-    assert robot.operation.say is ControlAuthority.NOBODY
+    assert robot.operation.say is ControlAuthority.NONE
     assert robot.runs.present is None
     assert robot.runs.look() is None
 
@@ -139,7 +139,7 @@ def test_who_cancels_stops_the_robot_at_the_next_step(robot):
     robot.tick.plan(0.25, 0.5, 0.75)
     robot.live()
     robot.runs.cancel()
-    assert robot.operation.say is ControlAuthority.NOBODY
+    assert robot.operation.say is ControlAuthority.NONE
     robot.live()
     assert robot.tick.controller.rung is RungKind.RAMP
     result = robot.runs.look()

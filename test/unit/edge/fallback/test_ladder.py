@@ -40,7 +40,7 @@ def test_with_nothing_ever_played_nothing_is_commanded(text):
     there = world(text)
     there.last = LastCommand(ONE, 0 * ONE)
     for decision in there.dry(5):
-        assert (decision.kind, decision.wanted) == (RungKind.PLAY, None)
+        assert (decision.kind, decision.wanted) == (RungKind.POLICY, None)
         assert decision.reason == 'play: nothing_played_yet'
         assert not decision.call_stop_service
 
@@ -48,7 +48,7 @@ def test_with_nothing_ever_played_nothing_is_commanded(text):
 def test_what_moved_though_nothing_was_played_comes_to_rest_and_is_then_silent():
     there = world('safe_pose')
     there.last = LastCommand(ONE, ONE)
-    assert [name for name, _ in kinds(there.dry(2))] == ['ramp', 'play']
+    assert [name for name, _ in kinds(there.dry(2))] == ['ramp', 'policy']
     assert there.last is None
 
 
@@ -62,7 +62,7 @@ def test_without_a_command_to_start_from_nothing_is_commanded():
 
 def test_the_first_action_is_played_at_once():
     decision = world('hold').step(ONE)
-    assert (decision.kind, decision.reason) == (RungKind.PLAY, 'play')
+    assert (decision.kind, decision.reason) == (RungKind.POLICY, 'play')
     assert decision.wanted is ONE
 
 
@@ -211,7 +211,7 @@ def test_after_a_stop_that_is_lifted_nothing_moves_until_something_is_played():
     there.dry(1)
     there.ladder.clear_stop()
     assert {(d.wanted, d.call_stop_service) for d in there.dry(1)} == {(None, False)}
-    assert there.step(ONE, 1).kind is RungKind.PLAY
+    assert there.step(ONE, 1).kind is RungKind.POLICY
     assert there.step().kind is RungKind.RAMP
     there.dry(1)
     assert sum(d.call_stop_service for d in there.seen) == 2

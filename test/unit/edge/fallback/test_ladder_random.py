@@ -58,7 +58,7 @@ class Model:
         """Return the rung, whether something is commanded, and whether the stop is called."""
         if self.may_play(rows):
             self.played, self.falling, self.fell_ns, self.waited = True, False, None, 0
-            return RungKind.PLAY, True, False
+            return RungKind.POLICY, True, False
         self.waited = self.waited + 1 if rows else 0
         self.falling |= self.played
         kind, calls = self._not_played(now_ns, joints), False
@@ -66,7 +66,7 @@ class Model:
             self.stopped = calls = True
             commands = True
         else:
-            commands = kind not in (RungKind.STOP_SERVICE, RungKind.NOTHING, RungKind.PLAY)
+            commands = kind not in (RungKind.STOP_SERVICE, RungKind.NO_COMMAND, RungKind.POLICY)
         if not commands:
             self.played = self.falling = False
             self.fell_ns, self.waited = None, 0
@@ -79,9 +79,9 @@ class Model:
                 return RungKind.RAMP
             if self.stopped:
                 return RungKind.STOP_SERVICE
-            return RungKind.HOLD if joints is JointMotion.AT_REST else RungKind.NOTHING
+            return RungKind.HOLD if joints is JointMotion.AT_REST else RungKind.NO_COMMAND
         if not self.played:
-            return RungKind.RAMP if joints is JointMotion.MOVING else RungKind.PLAY
+            return RungKind.RAMP if joints is JointMotion.MOVING else RungKind.POLICY
         self.fell_ns = now_ns if self.fell_ns is None else self.fell_ns
         return self.due(now_ns)
 
@@ -116,7 +116,7 @@ def test_any_script_gives_the_rung_that_is_due_and_no_jump(text, script):
 
 def check(decision, last):
     """Assert that a fall makes no joint faster than it was or may be."""
-    if decision.wanted is None or decision.kind is RungKind.PLAY or last is None:
+    if decision.wanted is None or decision.kind is RungKind.POLICY or last is None:
         # what is played is the policy's: the cage bounds it
         return
     wanted = decision.wanted

@@ -20,7 +20,7 @@ def test_it_plays_again_when_enough_is_buffered(rows, plays):
     there.step()
     assert there.ladder.plays(rows) == plays
     decision = there.step(ONE, rows)
-    assert (decision.kind is RungKind.PLAY) == plays
+    assert (decision.kind is RungKind.POLICY) == plays
 
 
 def test_once_playing_it_plays_to_the_last_row():
@@ -28,7 +28,7 @@ def test_once_playing_it_plays_to_the_last_row():
     there.play()
     for rows in (3, 2, 1):
         assert there.ladder.plays(rows)
-        assert there.step(ONE, rows).kind is RungKind.PLAY
+        assert there.step(ONE, rows).kind is RungKind.POLICY
     assert not there.ladder.plays(0)
     assert there.step().kind is RungKind.RAMP
 
@@ -46,7 +46,7 @@ def test_a_gap_starts_the_waiting_anew():
     there.play()
     there.step()
     for rows in (1, 1, 0, 1, 1, 0) * 5:
-        assert there.step(ONE if rows else None, rows).kind is not RungKind.PLAY
+        assert there.step(ONE if rows else None, rows).kind is not RungKind.POLICY
 
 
 def test_single_rows_do_not_make_it_flap():
@@ -61,7 +61,7 @@ def test_one_row_is_enough_without_hysteresis():
     there.play()
     for _ in range(5):
         there.step()
-        assert there.step(ONE, 1).kind is RungKind.PLAY
+        assert there.step(ONE, 1).kind is RungKind.POLICY
 
 
 def test_each_fall_begins_at_the_top():
@@ -98,11 +98,11 @@ def test_a_pause_that_releases_comes_to_rest_and_then_commands_nothing():
     there.play()
     there.be(paused=True)
     seen = [there.step(ONE, 50) for _ in range(100)]
-    assert [name for name, _ in kinds(seen)] == ['ramp', 'nothing']
+    assert [name for name, _ in kinds(seen)] == ['ramp', 'no_command']
     assert seen[-1].wanted is None
     there.be(paused=False)
     assert {d.wanted for d in there.dry(1)} == {None}
-    assert there.step(ONE, 1).kind is RungKind.PLAY
+    assert there.step(ONE, 1).kind is RungKind.POLICY
 
 
 def test_a_teardown_in_the_middle_of_a_fall_begins_at_its_own_top():
@@ -132,12 +132,12 @@ def test_a_teardown_without_a_stop_service_ends_in_silence():
     there.play()
     there.be(state=ConnectionState.DEAD)
     seen = there.dry(6)
-    assert [name for name, _ in kinds(seen)] == ['ramp', 'safe_pose', 'nothing']
+    assert [name for name, _ in kinds(seen)] == ['ramp', 'safe_pose', 'no_command']
     assert seen[-1].wanted is None
     assert not there.ladder.stopped
     assert not any(d.call_stop_service for d in seen)
     there.be(state=ConnectionState.CONNECTING)
-    assert there.step(ONE, 1).kind is RungKind.PLAY
+    assert there.step(ONE, 1).kind is RungKind.POLICY
     assert there.ladder.teardown is TeardownState.PENDING
 
 
@@ -167,7 +167,7 @@ def test_after_a_pause_it_is_played_when_enough_is_buffered():
     there.dry(0.1)
     there.be(paused=False)
     assert there.step(ONE, 2).kind is RungKind.RAMP
-    assert there.step(ONE, 3).kind is RungKind.PLAY
+    assert there.step(ONE, 3).kind is RungKind.POLICY
 
 
 def test_after_a_pause_with_nothing_to_play_its_own_ladder_begins_at_the_top():
@@ -188,7 +188,7 @@ def test_before_anything_was_played_nothing_is_commanded(orders):
     there.be(**orders)
     assert {(d.wanted, d.call_stop_service) for d in there.dry(2)} == {(None, False)}
     there.be(paused=False, running=True, state=ConnectionState.STREAMING)
-    assert there.step(ONE, 1).kind is RungKind.PLAY
+    assert there.step(ONE, 1).kind is RungKind.POLICY
 
 
 def test_what_is_forgotten_is_not_held():
@@ -197,4 +197,4 @@ def test_what_is_forgotten_is_not_held():
     there.dry(1)
     there.ladder.forget()
     assert {d.wanted for d in there.dry(1)} == {None}
-    assert there.step(ONE, 1).kind is RungKind.PLAY
+    assert there.step(ONE, 1).kind is RungKind.POLICY

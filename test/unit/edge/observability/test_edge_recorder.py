@@ -55,7 +55,7 @@ def test_an_answer_that_is_played_is_told_with_all_there_is_of_it(asking):
     assert told == {
         'kind': 'request',
         'mono_ns': 30 * MS,
-        'client': CLIENT,
+        'client_id': CLIENT,
         'session_id': f'{CLIENT}#00000000',
         'session_epoch': 0,
         'seq': 1,
@@ -95,7 +95,7 @@ def test_an_answer_without_actions_is_told_with_its_status_and_its_words(
     (told,) = asking.requests
     assert (told['status'], told['reason'], told['round_trip_ms']) == (status, reason, 5.0)
     incidents = [record['name'] for record in asking.notes.of('incident')]
-    assert incidents == (['answer_not_finite'] if status == 'not_finite' else [])
+    assert incidents == (['chunk_not_finite'] if status == 'not_finite' else [])
     assert asking.notes.of('policies') == []
 
 
@@ -111,9 +111,9 @@ def time_out(asking: Asking) -> None:
 
 WAYS = [
     (time_out, 'timed_out', 'request_timeout'),
-    (begin_episode, 'given_up', 'episode_began'),
-    (Asking.session, 'given_up', 'session_lost'),
-    (lambda asking: asking.bench.exchange.leave(), 'given_up', 'stopped'),
+    (begin_episode, 'abandoned', 'episode_started'),
+    (Asking.session, 'abandoned', 'session_lost'),
+    (lambda asking: asking.bench.exchange.leave(), 'abandoned', 'stopped'),
 ]
 
 
@@ -139,7 +139,7 @@ def test_an_answer_that_the_queue_refuses_is_told_as_given_up(asking):
     bench.actions.clear()
     hear(bench, request, policy='act@b')
     (told,) = asking.requests
-    assert (told['status'], told['reason']) == ('given_up', 'refused_chunk')
+    assert (told['status'], told['reason']) == ('abandoned', 'rejected_chunk')
     assert (told['policy'], told['round_trip_ms']) == ('act@b', 0.0)
     assert asking.notes.of('policies') == []
 
@@ -157,7 +157,7 @@ def test_a_request_that_got_a_number_and_was_never_sent_is_told_too(asking):
     task = 'fold the towel'
     assert told == [
         (1, 'ok', None, task),
-        (2, 'given_up', 'unencodable', None),
+        (2, 'abandoned', 'unencodable', None),
         (3, 'ok', None, task),
     ]
     assert audited(asking.notes.records)['ended'] is CheckStatus.HOLDS
@@ -216,7 +216,7 @@ def test_a_drop_is_told_once_with_how_many(asking):
     recorder, notes = asking.recorder, asking.notes
     for totals in ({'late_chunk': 2}, {'late_chunk': 2}, {'late_chunk': 5, 'malformed': 1}):
         recorder.dropped(Counter(totals))
-    told = [(r['reason'], r['count'], r['client']) for r in notes.of('drop')]
+    told = [(r['reason'], r['count'], r['client_id']) for r in notes.of('drop')]
     assert told == [('late_chunk', 2, CLIENT), ('late_chunk', 3, CLIENT), ('malformed', 1, CLIENT)]
     # a drop names no request: it would count as its end
     assert not any('seq' in record for record in notes.of('drop'))
@@ -231,7 +231,7 @@ def test_what_the_connection_goes_through_is_told_with_its_reasons(asking):
         ConnectionEvent.VIOLATION,
     ):
         asking.bench.connection.on(event, f'since {event.name}')
-    told = [(r['of'], r['from'], r['to'], r['why']) for r in asking.notes.of('state')]
+    told = [(r['component'], r['from'], r['to'], r['reason']) for r in asking.notes.of('state')]
     assert told == [
         ('connection', 'connecting', 'streaming', 'since MERGED'),
         ('connection', 'streaming', 'degraded', 'since LATE'),
@@ -239,7 +239,7 @@ def test_what_the_connection_goes_through_is_told_with_its_reasons(asking):
         ('connection', 'reconnecting', 'dead', 'since VIOLATION'),
     ]
     (incident,) = asking.notes.of('incident')
-    assert (incident['name'], incident['why']) == ('dead', 'since VIOLATION')
+    assert (incident['name'], incident['reason']) == ('dead', 'since VIOLATION')
 
 
 def test_parameters_that_change_are_told_as_they_are_redacted():
@@ -266,7 +266,7 @@ def test_the_end_is_written_after_all_others_have_ended(tmp_path, asking):
 
     stop.set()
     recorder.run(stop, [SimpleNamespace(join=say_goodbye)], lambda: dropped)
-    kinds = [(r['kind'], r.get('why', r.get('reason'))) for r in trace.read()]
+    kinds = [(r['kind'], r.get('reason')) for r in trace.read()]
     assert kinds[1:] == [('state', 'the last words'), ('drop', 'late_chunk'), ('footer', None)]
     assert trace.writer.losses == {}
 

@@ -142,7 +142,7 @@ def test_a_request_in_flight_where_the_run_ends_is_told():
     bench.answers['/a'] = None
     bench.run(0.5)
     (told,) = notes.of('request')
-    assert (told['status'], told['reason']) == ('given_up', 'stopped')
+    assert (told['status'], told['reason']) == ('abandoned', 'stopped')
 
 
 def test_what_is_spoilt_is_found():

@@ -30,7 +30,7 @@ from lerobot_serve.edge.session.fake_transport import reply_bytes
 from lerobot_serve_interfaces.msg import EdgeState, ExecutedAction
 
 SOURCE = ChunkSource(3, 7, 2, 'episode', 100, 'b', 'act@0')
-PLAY = LadderDecision(RungKind.PLAY, np.array([1.0, 2.0]), 'play')
+PLAY = LadderDecision(RungKind.POLICY, np.array([1.0, 2.0]), 'play')
 
 
 class Robot:
@@ -81,7 +81,7 @@ def test_every_drop_is_told_with_its_reason_and_only_where_there_were_some(robot
             ('cleared_action', 2),
             ('history_gap', 4),
             ('late_chunk', 1),
-            ('refused_chunk', 1),
+            ('rejected_chunk', 1),
             ('stale_action', 3),
         ]
 
@@ -227,7 +227,7 @@ def test_an_action_that_is_not_finite_is_told_as_it_was():
     told = told_of(
         ExecutedStep(
             QueuedAction(wanted, SOURCE, 0),
-            LadderDecision(RungKind.PLAY, wanted, ''),
+            LadderDecision(RungKind.POLICY, wanted, ''),
             judgement,
             0,
         )

@@ -38,31 +38,33 @@ class Driven:
 
     def states(self, of: str) -> list[tuple]:
         return [
-            (r['from'], r['to'], r.get('why')) for r in self.notes.of('state') if r['of'] == of
+            (r['from'], r['to'], r.get('reason'))
+            for r in self.notes.of('state')
+            if r['component'] == of
         ]
 
     @property
     def incidents(self) -> list[tuple]:
-        return [(r['name'], r.get('why')) for r in self.notes.of('incident')]
+        return [(r['name'], r.get('reason')) for r in self.notes.of('incident')]
 
 
 def test_a_row_that_is_played_is_told_with_where_it_comes_from():
     driven = Driven()
     driven.bench.plan(0.5, 0.75, age_ns=3 * STEP_NS, seq=4)
     _, told = driven.drive(2)
-    assert (told.pop('raw').tolist(), told.pop('caged').tolist()) == ([0.75], [0.75])
+    assert (told.pop('raw').tolist(), told.pop('commanded').tolist()) == ([0.75], [0.75])
     assert told == {
         'kind': 'executed',
         'mono_ns': 1_000_000_000 + STEP_NS,
-        'client': CLIENT,
+        'client_id': CLIENT,
         'session_epoch': 7,
         'seq': 4,
         'episode_id': 'episode',
-        'tick': 2,
+        'control_step': 2,
         'chunk_row': 1,
         'age_s': 0.08,
-        'verdict': 'pass',
-        'rung': 'play',
+        'cage_result': 'pass',
+        'rung': 'policy',
         'slot': 'prod',
         'policy': 'fake@0',
     }
@@ -79,7 +81,7 @@ def test_what_the_ladder_commands_belongs_to_no_request_and_says_why():
     _, told = driven.drive(2)
     assert (told['rung'], told['reason']) == ('ramp', 'ramp: nothing_to_play')
     assert not {'seq', 'chunk_row', 'age_s', 'slot', 'policy'} & told.keys()
-    assert driven.states('rung') == [('play', 'ramp', 'ramp: nothing_to_play')]
+    assert driven.states('rung') == [('policy', 'ramp', 'ramp: nothing_to_play')]
     assert driven.incidents == [('stalled', 'ramp: nothing_to_play')]
 
 
@@ -87,8 +89,8 @@ def test_what_the_cage_changes_is_told_beside_what_was_wanted():
     driven = Driven(max_step=0.1)
     driven.bench.plan(0.5)
     (told,) = driven.drive()
-    assert (told['raw'][0], told['caged'][0]) == (0.5, pytest.approx(0.1))
-    assert (told['verdict'], told['reason']) == ('clamped', 'j0.pos: max_step')
+    assert (told['raw'][0], told['commanded'][0]) == (0.5, pytest.approx(0.1))
+    assert (told['cage_result'], told['reason']) == ('clamped', 'j0.pos: max_step')
     # of a rung, both: why it was changed, and what led to it
     driven.bench.controller._ladder._wanted = lambda *_: np.array([5.0])
     (told,) = driven.drive()
@@ -99,7 +101,7 @@ def test_a_trip_is_told_as_it_begins_and_nan_whenever_it_comes():
     driven = Driven(max_step=0.1)
     driven.bench.plan(0.05, 5.0, 5.0, NAN, 5.0, 0.3, 5.0)
     driven.drive(7)
-    assert [record['verdict'] for record in driven.commands] == [
+    assert [record['cage_result'] for record in driven.commands] == [
         'pass', 'clamped', 'clamped', 'held', 'clamped', 'pass', 'clamped',
     ]  # fmt: skip
     assert [name for name, _ in driven.incidents] == [
@@ -113,12 +115,12 @@ def test_a_cage_that_latches_and_is_reset_is_told():
     driven = Driven(max_step=0.1, latch_after_trips=2)
     driven.bench.plan(*[5.0] * 4)
     told = driven.drive(3)
-    assert told[-1]['verdict'] == 'stopped'
-    assert 'caged' not in told[-1]
+    assert told[-1]['cage_result'] == 'stopped'
+    assert 'commanded' not in told[-1]
     driven.bench.controller.reset_cage()
     driven.drive()
     latched, reset = driven.states('cage')
-    assert (latched[:2], reset[:2]) == (('judging', 'latched'), ('latched', 'judging'))
+    assert (latched[:2], reset[:2]) == (('active', 'latched'), ('latched', 'active'))
     assert [name for name, _ in driven.incidents][:2] == ['cage_trip', 'cage_latched']
 
 

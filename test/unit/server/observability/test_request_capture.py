@@ -41,8 +41,8 @@ def test_a_policy_that_fails_leaves_the_last_requests_of_that_robot(captured, ho
     assert name.startswith('20250615T150640.')
     assert name.endswith(f'Z-robot_1-3-{why}.safetensors')
     incident = read_incident(captured.folder / name)
-    assert incident.about['why'] == why
-    assert (incident.about['client'], incident.about['seq']) == ('robot_1', 3)
+    assert incident.about['code'] == why
+    assert (incident.about['client_id'], incident.about['seq']) == ('robot_1', 3)
     assert incident.about['reason'] == chunk.status_text
     assert incident.about['node'] == '/policy_server'
     assert [pair.info['seq'] for pair in incident.pairs] == [1, 2, 3]
@@ -51,7 +51,7 @@ def test_a_policy_that_fails_leaves_the_last_requests_of_that_robot(captured, ho
     assert request_bytes == request(1, seq=3)
     assert wire_chunk.decode(answer).status_text == chunk.status_text
     assert info['seed'] == chunk.seed > 0
-    assert (info['client'], info['session_epoch'], info['episode_id']) == (
+    assert (info['client_id'], info['session_epoch'], info['episode_id']) == (
         'robot_1',
         7,
         'episode_1',
@@ -112,7 +112,7 @@ def test_an_operator_gets_everything_that_is_kept(captured):
     ask(rig, 2)
     path = captured.capture.capture_all()
     captured.write()
-    assert [pair.info['client'] for pair in read_exchanges(path)] == ['robot_1', 'robot_2']
+    assert [pair.info['client_id'] for pair in read_exchanges(path)] == ['robot_1', 'robot_2']
     assert path.name.endswith('Z-all-0-operator.safetensors')
     with pytest.raises(NothingToCapture, match='no request since the last capture'):
         captured.capture.capture_all()
@@ -146,7 +146,7 @@ def test_the_server_tells_operators_and_the_trace_of_a_capture(tmp_path):
     assert informed == [f'captured requests into {path}']
     assert read_incident(path).about['parameters']['capture_folder'] == parameters.capture_folder
     (trace,) = (tmp_path / 'trace').iterdir()
-    assert f'"name":"captured","why":"{path}"' in trace.read_text()
+    assert f'"name":"captured","reason":"{path}"' in trace.read_text()
     assert (warned, statistics.drop_counts()) == ([], {})
 
 

@@ -100,11 +100,11 @@ def test_sessions_come_and_go_by_name(told):
     rig.open()
     rig.core.end_sessions([session], 'client_gone')
     states = told.read('state')
-    assert [(s['of'], s['from'], s['to'], s.get('why')) for s in states] == [
+    assert [(s['component'], s['from'], s['to'], s.get('reason')) for s in states] == [
         ('session', 'closed', 'open', None),
         ('session', 'open', 'closed', 'client_gone'),
     ]
-    assert {(s['client'], s['session_epoch']) for s in states} == {('robot_1', 7)}
+    assert {(s['client_id'], s['session_epoch']) for s in states} == {('robot_1', 7)}
     assert {s['session_id'] for s in states} == {session.session_id}
 
 
@@ -121,7 +121,7 @@ def test_policies_states_and_parameters_are_told(told):
         replace(told.parameters, max_sessions=3, default_task='pick')
     )
     (state,) = told.read('state')
-    assert (state['of'], state['from'], state['to']) == ('server', 'inactive', 'active')
+    assert (state['component'], state['from'], state['to']) == ('server', 'inactive', 'active')
     (header,), (served, none) = told.read('header'), told.read('policies')
     # it began before a policy was loaded
     assert 'policies' not in header

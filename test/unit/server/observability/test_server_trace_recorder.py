@@ -37,7 +37,7 @@ def test_a_request_that_was_answered_has_all_that_is_known_of_it(told):
     assert record == {
         'kind': 'request',
         'mono_ns': 5,
-        'client': 'robot_1',
+        'client_id': 'robot_1',
         'session_id': 'robot_1#00000007',
         'session_epoch': 7,
         'seq': 3,
@@ -74,7 +74,7 @@ def test_a_policy_that_fails_is_an_incident(told, predict, status, why):
     assert record['seed'] > 0
     assert 'inference_ms' not in record
     (incident,) = told.read('incident')
-    assert (incident['name'], incident['why'], incident['seq']) == (status, why, 3)
+    assert (incident['name'], incident['reason'], incident['seq']) == (status, why, 3)
     told.recorder.record_drops()
     assert told.read('drop') == []
 
@@ -115,7 +115,7 @@ def test_every_end_of_a_request_before_the_policy_saw_it_is_told(told):
     rig.core.end_sessions([session], 'closed by the client')
     assert told.statuses() == [(1, 'superseded'), (2, 'episode_ended'), (3, 'session_ended')]
     last = told.read('request')[-1]
-    assert (last['client'], last['episode_id'], last['episode']) == ('robot_1', 'episode_1', 3)
+    assert (last['client_id'], last['episode_id'], last['episode']) == ('robot_1', 'episode_1', 3)
     assert last['queue_wait_ms'] == 2.0
     told.recorder.record_drops()
     assert told.read('drop') == []
@@ -147,7 +147,7 @@ def test_a_request_without_a_session_has_the_name_of_its_caller(told):
     rig.core.enqueue_one_shot('one#1', request(9), 0, lambda _: None)
     rig.step()
     (record,) = told.read('request')
-    assert (record['client'], record['status']) == ('robot_9', 'ok')
+    assert (record['client_id'], record['status']) == ('robot_9', 'ok')
 
 
 def test_what_reaches_no_session_is_told_together(told):

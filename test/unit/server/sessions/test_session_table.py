@@ -245,5 +245,5 @@ def test_the_reply_topic_of_a_robot_that_is_heard_takes_no_chunks_of_another(sil
 def test_a_relay_holds_the_sessions_of_many_on_one_topic():
     sessions = table(max_sessions=MANY)
     for number in range(5):
-        relayed = ask(f'robot_{number}', instance=number, reply_topic='/policy_router/answers/a')
+        relayed = ask(f'robot_{number}', instance=number, reply_topic='/policy_router/replies/a')
         assert sessions.open(relayed, 0, MANY)

@@ -100,7 +100,7 @@ REFUSED = {
         {'reply_topic': '/robot1/joint_command'},
         {},
         Refusal.BAD_NAME,
-        ["'/robot1/joint_command'", '/.../action_chunk', '/.../answers/NAME'],
+        ["'/robot1/joint_command'", '/.../action_chunk', '/.../replies/NAME'],
     ),
     'a topic that only ends like one of chunks': (
         {'reply_topic': '/robot1/my_action_chunk'},

@@ -59,9 +59,9 @@ def goes_on(path: Path) -> int:
 
 def lost(path: Path) -> int:
     header, *rest, _ = lines(path)
-    drop = b'{"kind":"drop","mono_ns":1,"reason":"trace_overflow","count":3,"of":"state"}\n'
-    end = {'kind': 'footer', 'records': len(rest) + 1, 'dropped': {'trace_overflow': 3}}
-    ends = json.dumps(end | {'mono_ns': 2, 'ended': 'closed'}).encode() + b'\n'
+    drop = b'{"kind":"drop","mono_ns":1,"reason":"trace_overflow","count":3,"item":"state"}\n'
+    end = {'kind': 'footer', 'records': len(rest) + 1, 'records_lost': {'trace_overflow': 3}}
+    ends = json.dumps(end | {'mono_ns': 2, 'end_reason': 'closed'}).encode() + b'\n'
     path.write_bytes(b''.join([header, *rest, drop, ends]))
     return len(rest) + 2
 

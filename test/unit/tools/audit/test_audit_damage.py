@@ -108,7 +108,7 @@ def test_the_command_says_how_it_ended(tmp_path, capsys):
     clean.write(tmp_path / 'clean')
     assert run(str(tmp_path / 'clean')) == 0
     assert 'All checks hold.' in capsys.readouterr().out
-    clean.edge[clean.index('edge', 'executed', 0, rung='play')]['age_s'] = 5.0
+    clean.edge[clean.index('edge', 'executed', 0, rung='policy')]['age_s'] = 5.0
     edge, _ = clean.write(tmp_path / 'old')
     assert run(str(tmp_path / 'old')) == 3
     out = capsys.readouterr().out

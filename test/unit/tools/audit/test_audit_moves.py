@@ -40,19 +40,19 @@ def played(at_ms: int, seq: int, row: int, slot: str) -> Record:
     return {
         'kind': 'executed',
         'mono_ns': at_ms * MS,
-        'client': 'robot_1',
+        'client_id': 'robot_1',
         'session_epoch': 3,
         'seq': seq,
         'episode_id': 'episode-1',
-        'tick': at_ms,
+        'control_step': at_ms,
         'chunk_row': row,
         'age_s': 0.1,
-        'verdict': 'pass',
-        'rung': 'play',
+        'cage_result': 'pass',
+        'rung': 'policy',
         'slot': slot,
         'policy': POLICY[slot],
         'raw': [0.0],
-        'caged': [0.0],
+        'commanded': [0.0],
     }
 
 

@@ -18,7 +18,7 @@ Spoil = Callable[[Drive], Spoiled]
 
 
 def played(spoiled: Drive, number: int = 3) -> int:
-    return spoiled.index('edge', 'executed', number, rung='play', verdict='pass')
+    return spoiled.index('edge', 'executed', number, rung='policy', cage_result='pass')
 
 
 def change(number: int = 3, **fields: object) -> Spoil:
@@ -40,7 +40,11 @@ def command(*caged: float, tick: int | None = None) -> Spoil:
     def spoil(spoiled: Drive) -> Spoiled:
         index = spoiled.index('edge', 'executed', -1)
         record = spoiled.edge[index]
-        record |= {'caged': list(caged), 'verdict': 'clamped', 'tick': tick or record['tick']}
+        record |= {
+            'commanded': list(caged),
+            'cage_result': 'clamped',
+            'control_step': tick or record['control_step'],
+        }
         return 'edge', index
 
     return spoil
@@ -49,18 +53,18 @@ def command(*caged: float, tick: int | None = None) -> Spoil:
 def too_far(spoiled: Drive) -> Spoiled:
     index = spoiled.index('edge', 'executed', -1)
     before, record = (spoiled.edge[i] for i in (index - 1, index))
-    assert record['tick'] == before['tick'] + 1
-    pan, *others = before['caged']
+    assert record['control_step'] == before['control_step'] + 1
+    pan, *others = before['commanded']
     # less than max_step, more than max_velocity allows in a step
-    record['caged'] = [pan - 0.18 if pan > 0 else pan + 0.18, *others]
-    record['verdict'] = 'clamped'
+    record['commanded'] = [pan - 0.18 if pan > 0 else pan + 0.18, *others]
+    record['cage_result'] = 'clamped'
     return 'edge', index
 
 
 def other_numbers_of_the_same_row(spoiled: Drive) -> Spoiled:
     index = played(spoiled)
     again = dict(spoiled.edge[index])
-    again |= {'raw': [0.0, 0.0, 0.0], 'verdict': 'clamped'}
+    again |= {'raw': [0.0, 0.0, 0.0], 'cage_result': 'clamped'}
     spoiled.edge.insert(index + 1, again)
     return 'edge', index + 1
 
@@ -90,7 +94,7 @@ def behind(**less: int) -> Spoil:
 
 def other_slot(node: str, kind: str) -> Spoil:
     def spoil(spoiled: Drive) -> Spoiled:
-        index = spoiled.index(node, kind, 1, **({'rung': 'play'} if kind == 'executed' else {}))
+        index = spoiled.index(node, kind, 1, **({'rung': 'policy'} if kind == 'executed' else {}))
         record = getattr(spoiled, node)[index]
         where = record['routing'] if kind == 'request' else record
         where['slot'] = 'ba'['ab'.index(where['slot'])]
@@ -212,7 +216,12 @@ def test_without_a_router_an_edge_that_changes_slots_is_not_accused(tmp_path):
 
 def test_a_robot_that_stood_outside_may_come_back_but_not_go_further(tmp_path):
     def executed(tick: int, pan: float) -> dict:
-        return {'kind': 'executed', 'mono_ns': tick, 'tick': tick, 'caged': [pan, 0.0, 0.0]}
+        return {
+            'kind': 'executed',
+            'mono_ns': tick,
+            'control_step': tick,
+            'commanded': [pan, 0.0, 0.0],
+        }
 
     spoiled = drive(SEED)
     spoiled.edge = [executed(tick, pan) for tick, pan in enumerate((1.2, 1.15, 1.15, 1.16, 1.0))]

@@ -29,7 +29,7 @@ FINE = message_decoding.ExecutedAction(
     0,
     0.1,
     'pass',
-    'play',
+    'policy',
     'robot_1',
     'ep',
     'prod',
@@ -132,16 +132,16 @@ def test_with_what_is_given_it_is(scene, tmp_path):
     [
         ('age', {'age_s': 0.7}),
         ('age', {'age_s': float('nan')}),
-        ('finite', {'commanded': np.array([0.0, np.nan]), 'verdict': 'clamped'}),
-        ('position', {'commanded': np.array([0.2, 1.5]), 'verdict': 'clamped'}),
-        ('step', {'commanded': np.array([0.9, 0.1]), 'verdict': 'clamped'}),
+        ('finite', {'commanded': np.array([0.0, np.nan]), 'cage_result': 'clamped'}),
+        ('position', {'commanded': np.array([0.2, 1.5]), 'cage_result': 'clamped'}),
+        ('step', {'commanded': np.array([0.9, 0.1]), 'cage_result': 'clamped'}),
         ('rows', {'chunk_row': 2}),
         ('rows', {'raw': np.ones(2)}),
         ('sticky', {'slot': 'b'}),
     ],
 )
 def test_violations_are_found(scene, tmp_path, check, changes):
-    scene.execute(**{'tick': 11, 'chunk_row': 11, **changes})
+    scene.execute(**{'control_step': 11, 'chunk_row': 11, **changes})
     found = scene.judge(tmp_path, max_action_age_s=0.5, bounds=BOUNDS)
     assert outcome(found, check) is CheckStatus.VIOLATED
     (result,) = [each for each in found.results if each.check == check]
@@ -204,7 +204,7 @@ def test_what_a_router_hears_of_a_shadow_is_no_slot_of_the_episode(tmp_path):
     for _, raw in pairs:
         shadow = replace(wire_chunk.decode(raw), slot='b', policy='shadow@1')
         data = wire_chunk.encode(shadow)
-        messages.append(messages[1]._replace(topic='/r/answers/shadow', data=data))
+        messages.append(messages[1]._replace(topic='/r/replies/shadow', data=data))
     found = Scene(messages).judge(tmp_path)
     assert outcome(found, 'sticky') is CheckStatus.HOLDS_AS_RECORDED
 

@@ -27,7 +27,7 @@ def command(rung: str, reason: str = '') -> dict:
 
 
 def change(rung: str, why: str = '') -> dict:
-    return {'kind': 'state', 'of': 'rung', 'to': rung, 'why': why}
+    return {'kind': 'state', 'component': 'rung', 'to': rung, 'reason': why}
 
 
 def incident(made: Scene, time_s: float, name: str) -> None:
@@ -98,10 +98,10 @@ def test_a_stall_begins_where_playing_ends_and_ends_where_it_begins(tell):
     playing = StallDetector()
     told = [
         tell('hold', 'no'),
-        tell('play'),
+        tell('policy'),
         tell('ramp', 'dry'),
         tell('hold', 'dry'),
-        tell('play'),
+        tell('policy'),
     ]
     for time_s, record in enumerate(told):
         playing.add_record(float(time_s), record)
@@ -113,10 +113,12 @@ def test_a_stall_begins_where_playing_ends_and_ends_where_it_begins(tell):
 
 def test_what_somebody_wanted_is_no_stall_and_one_without_end_lasts_to_the_end():
     playing = StallDetector()
-    for time_s, record in enumerate([command('play'), command('hold', 'hold: paused')]):
+    for time_s, record in enumerate([command('policy'), command('hold', 'hold: paused')]):
         playing.add_record(float(time_s), record)
     assert not playing.longest
-    for time_s, record in enumerate([command('play'), command('hold', 'dry'), command('hold')], 5):
+    for time_s, record in enumerate(
+        [command('policy'), command('hold', 'dry'), command('hold')], 5
+    ):
         playing.add_record(float(time_s), record)
     playing.finish()
     assert [(s.begin_s, s.end_s, s.is_open) for s in playing.longest] == [(6.0, 7.0, True)]
@@ -125,8 +127,8 @@ def test_what_somebody_wanted_is_no_stall_and_one_without_end_lasts_to_the_end()
 def test_of_many_stalls_the_longest_are_kept_and_all_are_counted():
     playing = StallDetector(kept=3)
     for number in range(20):
-        playing.add_record(number * 100.0, command('hold', 'dry') if number else command('play'))
-        playing.add_record(number * 100.0 + number, command('play'))
+        playing.add_record(number * 100.0, command('hold', 'dry') if number else command('policy'))
+        playing.add_record(number * 100.0 + number, command('policy'))
     assert (playing.count, playing.total_s) == (19, 190.0)
     assert [stall.length_s for stall in playing.longest] == [17.0, 18.0, 19.0]
 

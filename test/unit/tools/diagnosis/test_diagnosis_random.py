@@ -24,13 +24,13 @@ from lerobot_serve.trace.format.encoding import encode
 from lerobot_serve.trace.format.records import Record
 
 AT = parse_time_of_day('2026-07-30T14:00:26')
-JUNK = [None, True, -1, 10**400, 1e300, -1e300, '', 'play', '\x1b[2J', [], [1], {}, {'slot': 3}]
+JUNK = [None, True, -1, 10**400, 1e300, -1e300, '', 'policy', '\x1b[2J', [], [1], {}, {'slot': 3}]
 Told = dict[str, list[Record]]
 
 
 def of_robot(told: Told, kind: str, *nodes: str) -> list[Record]:
     named = [record for node in nodes or told for record in told.get(node, ())]
-    return [r for r in named if r.get('kind') == kind and r.get('client') in (None, 'robot_1')]
+    return [r for r in named if r.get('kind') == kind and r.get('client_id') in (None, 'robot_1')]
 
 
 def has(field: str, *values: Any) -> Callable[[Told], bool]:
@@ -50,7 +50,7 @@ EVIDENCE: dict[str, Callable[[Told], bool]] = {
     'server_overloaded': lambda told: (
         has_figures('queue_wait_ms')(told)
         and any(told.get('router', []) + told.get('server', []))
-        and any(r.get('client') not in (None, 'robot_1') for node in told for r in told[node])
+        and any(r.get('client_id') not in (None, 'robot_1') for node in told for r in told[node])
     ),
     'queue_of_its_own': has_figures('queue_wait_ms'),
     'asks_too_often': has('status', 'superseded'),
@@ -64,7 +64,7 @@ EVIDENCE: dict[str, Callable[[Told], bool]] = {
         has('to', 'reconnecting', 'dead')(told) or has('status', *SESSION_LOST)(told)
     ),
     'cage': lambda told: any(
-        r.get('verdict') in TRIP_VERDICTS for r in of_robot(told, 'executed')
+        r.get('cage_result') in TRIP_VERDICTS for r in of_robot(told, 'executed')
     ),
     'control_steps_missed': lambda told: len(of_robot(told, 'executed', 'robot_1')) > 1,
     'buffer_short': has_figures('round_trip_ms'),

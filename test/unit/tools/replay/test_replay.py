@@ -105,7 +105,7 @@ def test_answers_of_other_policies_are_left_out(tmp_path):
     shadow = [(asked, changed(raw, policy='shadow@1', slot='b')) for asked, raw in pairs]
     messages = as_messages(pairs)
     chunks = [m for m in as_messages(shadow) if m.type == CHUNK]
-    messages += [m._replace(topic='/r/answers/shadow') for m in chunks]
+    messages += [m._replace(topic='/r/replies/shadow') for m in chunks]
     result = replay(write(tmp_path / 'bag', messages))
     assert counts(result) == (4, 0, 0, 0)
     assert result.others == 4

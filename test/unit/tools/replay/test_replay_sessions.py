@@ -30,7 +30,7 @@ def opened(client_id: str, task: str = '', robot_type: str = '', horizon: int = 
     writer.string(client_id, 128)
     writer.pack(UINT64, 7, align=8)
     writer.pack(UINT32, 1, align=4)
-    for text in ('/answers', robot_type, ''):
+    for text in ('/replies', robot_type, ''):
         writer.string(text, 128)
     # fps, and no names and cameras
     for _ in range(4):

@@ -218,7 +218,7 @@ def test_what_the_trace_lost_is_said(tmp_path):
     server = TracedServer(tmp_path)
     server.ask(episodes(1))
     server.observer._recorder.writer.write(
-        records.drop(9, 'trace_overflow', count=3, of='request')
+        records.drop(9, 'trace_overflow', count=3, item='request')
     )
     result = replay(server.end())
     assert result.notes == ['requests lost to the trace, of which hidden states do not know: 3']

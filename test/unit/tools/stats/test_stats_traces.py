@@ -58,7 +58,7 @@ def driven() -> Drive:
             divergence=0.25,
         )
     )
-    made.router.append(records.canary(78_000_000_000, 'begun', why='somebody said so'))
+    made.router.append(records.canary(78_000_000_000, 'begun', reason='somebody said so'))
     made.edge.append(records.drop(1_000, 'late_chunk', count=3))
     return made
 
@@ -69,7 +69,7 @@ def test_what_was_driven_is_what_is_counted(tmp_path, driven, slot):
     stats = collect_stats([tmp_path])
     edge = stats.tallies['edge', slot, POLICY[slot]]
     requests = of_slot([r for r in driven.edge if r['kind'] == 'request'], slot)
-    played = of_slot([r for r in driven.edge if r.get('rung') == 'play'], slot)
+    played = of_slot([r for r in driven.edge if r.get('rung') == 'policy'], slot)
     assert edge.requests == len(requests)
     assert edge.statuses == Counter(r['status'] for r in requests)
     assert edge.actions == len(played)
@@ -84,8 +84,8 @@ def test_what_belongs_to_no_slot_is_counted_too(tmp_path, driven):
     driven.write(tmp_path)
     stats = collect_stats([tmp_path])
     edges = [tally for key, tally in stats.tallies.items() if key.role == 'edge']
-    rungs = [r for r in driven.edge if r['kind'] == 'executed' and r['rung'] != 'play']
-    trips = [r for r in driven.edge if r['kind'] == 'executed' and r['verdict'] != 'pass']
+    rungs = [r for r in driven.edge if r['kind'] == 'executed' and r['rung'] != 'policy']
+    trips = [r for r in driven.edge if r['kind'] == 'executed' and r['cage_result'] != 'pass']
     assert sum((t.fallbacks for t in edges), Counter()) == Counter(r['rung'] for r in rungs)
     assert sum(t.trips for t in edges) == len(trips)
     assert stats.tallies['edge', '', ''].drops == {'late_chunk': 3}
@@ -101,12 +101,12 @@ def test_a_stall_is_an_end_of_playing_that_nobody_wanted(tmp_path):
     for tick, (rung, reason) in enumerate(
         (
             ('hold', 'hold: nothing_to_play'),
-            ('play', ''),
+            ('policy', ''),
             ('ramp', 'ramp: nothing_to_play'),
             ('hold', 'hold: nothing_to_play'),
-            ('play', ''),
+            ('policy', ''),
             ('ramp', 'ramp: paused'),
-            ('play', ''),
+            ('policy', ''),
             ('ramp', 'ramp: cleared'),
         )
     ):
@@ -114,12 +114,12 @@ def test_a_stall_is_an_end_of_playing_that_nobody_wanted(tmp_path):
             records.executed(
                 tick,
                 ids,
-                tick=tick,
-                verdict='pass',
+                control_step=tick,
+                cage_result='pass',
                 rung=rung,
                 raw=[0.0],
-                caged=[0.0],
-                slot='a' if rung == 'play' else '',
+                commanded=[0.0],
+                slot='a' if rung == 'policy' else '',
                 reason=reason,
             )
         )
@@ -131,7 +131,7 @@ def test_lean_reading_tells_the_same_but_for_the_actions(tmp_path, driven):
     edge, router = driven.write(tmp_path, limit_bytes=4096)
     for file in (edge, router):
         wanted = [
-            {name: value for name, value in record.items() if name not in ('raw', 'caged')}
+            {name: value for name, value in record.items() if name not in ('raw', 'commanded')}
             for _, record in read_records(file)
         ]
         assert [record for _, record in read_without_actions(file)] == wanted
@@ -140,8 +140,8 @@ def test_lean_reading_tells_the_same_but_for_the_actions(tmp_path, driven):
 @given(st.text(), st.lists(st.floats(allow_nan=False, allow_infinity=False)))
 @settings(max_examples=100)
 def test_no_text_is_taken_for_actions(text, raw):
-    for reason in (text, text + ',"raw":[1]', ',"caged":[' + text):
-        record = {'kind': 'executed', 'reason': reason, 'raw': raw, 'caged': raw, 'later': [1]}
+    for reason in (text, text + ',"raw":[1]', ',"commanded":[' + text):
+        record = {'kind': 'executed', 'reason': reason, 'raw': raw, 'commanded': raw, 'later': [1]}
         kept = {'kind': 'executed', 'reason': reason, 'later': [1]}
         try:
             line = encode(record)
