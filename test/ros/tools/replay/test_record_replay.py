@@ -254,7 +254,7 @@ def test_the_audit_reads_executed_actions_as_they_are():
     names = ('control_step', 'seq', 'session_epoch', 'episode', 'chunk_row', 'age_s', 'client_id')
     names += ('episode_id', 'slot', 'policy', 'reason')
     assert [getattr(read, n) for n in names] == [getattr(action, n) for n in names]
-    assert (read.verdict, read.rung) == ('held', 'safe_pose')
+    assert (read.cage_result, read.rung) == ('held', 'safe_pose')
     assert (read.raw.tolist(), read.commanded.tolist()) == ([1.0, 2.0], [3.0])
 
 
