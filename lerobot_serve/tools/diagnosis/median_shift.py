@@ -34,7 +34,7 @@ class MedianShift:
 
     @property
     def text(self) -> str:
-        """Number of values and p50, before and during."""
+        """n and p50 before and during."""
         return f'before {_words(self.before_n, self.before_p50)}, during ' + _words(
             self.during_n, self.during_p50
         )

@@ -13,10 +13,11 @@ from lerobot_serve.entry_points import FROM_ROS, REQUIREMENTS
 
 LARGEST_BYTES = 1_000_000
 TOP_LEVEL = {
-    *('benchmarks', '.github', '.pre-commit-config.yaml', 'QUALITY_DECLARATION.md', 'SECURITY.md'),
+    *('benchmarks', '.pre-commit-config.yaml', 'SECURITY.md'),
     *('.ci', '.gitignore', 'CHANGELOG.md', 'CONTRIBUTING.md', 'LICENSE', 'Makefile', 'README.md'),
     *('config', 'docs', 'launch', 'lerobot_serve', 'lerobot_serve_interfaces', 'package.xml'),
     *('requirements.txt', 'resource', 'ruff.toml', 'setup.cfg', 'setup.py', 'test'),
+    *('.github', 'QUALITY_DECLARATION.md'),
 }
 # imported name -> rosdep key, where they differ; None for what rosdep does not know
 KEYS = {
