@@ -27,7 +27,7 @@ def linter(name: str) -> ModuleType:
     try:
         return import_module(f'{name}.main')
     except ModuleNotFoundError:
-        pytest.skip(f'{name} is part of a ROS 2 installation; ruff checks the same here')
+        pytest.skip(f'{name} comes with a ROS 2 installation, and none that has it is sourced')
 
 
 def test_flake8():
