@@ -62,7 +62,7 @@ def run_main(module: str) -> int:
     """Block the signals in this and all later threads, then run the module's main."""
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:
-        status = import_module(module).main()
+        status: int = import_module(module).main()
     except ModuleNotFoundError as error:
         print(f'error: {missing_package_text(error)}', file=sys.stderr)
         status = 1
@@ -101,8 +101,8 @@ def defer_signals() -> Iterator[None]:
     finally:
         for number, handler in held.items():
             signal.signal(number, handler)
-    for number in received:
-        signal.raise_signal(number)
+    for each in received:
+        signal.raise_signal(each)
 
 
 def missing_package_text(error: ModuleNotFoundError) -> str:

@@ -124,30 +124,30 @@ def check_text_lengths(description: PolicyDescription) -> None:
 def load_options(parameters: ServerParameters, path: str) -> LoadOptions:
     return LoadOptions(
         path,
-        parameters.device,
-        parameters.policy_name,
-        parameters.state_names,
-        parameters.action_names,
-        parameters.trained_fps,
-        parameters.allow_missing_statistics,
-        parameters.cpu_threads,
-        parameters.memory_margin_mb << 20,
-        parameters.max_recurrent_states,
-        parameters.dtype,
-        parameters.trusted_packages,
+        device=parameters.device,
+        name=parameters.policy_name,
+        state_names=parameters.state_names,
+        action_names=parameters.action_names,
+        trained_fps=parameters.trained_fps,
+        allow_missing_statistics=parameters.allow_missing_statistics,
+        cpu_threads=parameters.cpu_threads,
+        memory_margin_bytes=parameters.memory_margin_mb << 20,
+        state_limit=parameters.max_recurrent_states,
+        dtype=parameters.dtype,
+        trusted_packages=parameters.trusted_packages,
     )
 
 
 def session_rules(parameters: ServerParameters) -> SessionRules:
     return SessionRules(
-        parameters.max_sessions,
-        parameters.default_task,
-        parameters.pin_task,
-        parameters.require_trained_fps,
-        int(parameters.session_grace_s * 1e9),
-        int(parameters.session_idle_s * 1e9),
-        parameters.max_sessions_per_process,
-        parameters.max_waiting_goals,
+        max_sessions=parameters.max_sessions,
+        default_task=parameters.default_task,
+        pin_task=parameters.pin_task,
+        require_trained_fps=parameters.require_trained_fps,
+        grace_ns=int(parameters.session_grace_s * 1e9),
+        idle_ns=int(parameters.session_idle_s * 1e9),
+        process_sessions=parameters.max_sessions_per_process,
+        one_shots=parameters.max_waiting_goals,
     )
 
 
@@ -163,6 +163,7 @@ def make_core(
     statistics: ServerStatistics,
     parameters: ServerParameters,
     observer: RequestObserver = NO_OBSERVER,
+    send_no_session: Callable[[Chunk], None] = lambda _: None,
 ) -> ServerCore:
     """Return the core of a loaded policy; it does not accept sessions yet."""
     core = ServerCore(
@@ -172,6 +173,7 @@ def make_core(
         session_rules(parameters),
         admission_settings(parameters),
         observer,
+        send_no_session,
     )
     apply_live_parameters(core, parameters)
     return core

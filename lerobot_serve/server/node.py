@@ -13,6 +13,7 @@ import time
 from lifecycle_msgs.msg import State
 from rclpy.lifecycle import LifecycleState, TransitionCallbackReturn
 
+from lerobot_serve.entry_points import UserError
 from lerobot_serve.policies.resources import memory, memory_reservation
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.contract.predict_chunk_action import PredictChunkAction
@@ -26,7 +27,7 @@ from lerobot_serve.ros.node.lifecycle import LifecycleNode
 from lerobot_serve.ros.node.node_parameters import NodeParameters
 from lerobot_serve.ros.node.service_events import enable_service_events
 from lerobot_serve.ros.process.command_line import NodeCommand
-from lerobot_serve.ros.process.node_runtime import NodeRuntime, run, UserError
+from lerobot_serve.ros.process.node_runtime import NodeRuntime, run
 from lerobot_serve.ros.topics.dedicated_subscription import DedicatedSubscription
 from lerobot_serve.server import assembly
 from lerobot_serve.server.core import ServerCore
@@ -130,7 +131,9 @@ class PolicyServer(LifecycleNode):
         """Drain, then send an error reply to each request that is still queued."""
         self.deactivate_at_exit()
         core = self.core
-        given_up = core.abort_waiting() if core else []
+        if core is None:
+            return
+        given_up = core.abort_waiting()
         for queued, chunk in given_up:
             self._send(core, queued, chunk)
         if given_up:
@@ -152,9 +155,13 @@ class PolicyServer(LifecycleNode):
             self._set_state(ServerStatus.FAILED, f'{error}; correct it and configure again')
             raise
         self.core = assembly.make_core(
-            worker, self._request_queue, self._statistics, parameters, self._observer
+            worker,
+            self._request_queue,
+            self._statistics,
+            parameters,
+            observer=self._observer,
+            send_no_session=self._publish_no_session,
         )
-        self.core.send_no_session = self._publish_no_session
         self._observer.on_policy_changed(self.core.description)
         # live parameters may have changed while the policy was loading
         self._apply_parameters(self.parameters)
@@ -164,22 +171,23 @@ class PolicyServer(LifecycleNode):
 
     def activate(self) -> None:
         """Accept sessions."""
-        self.core.accept_requests()
+        core = self._configured_core()
+        core.accept_requests()
         self._set_state(ServerStatus.ACTIVE)
-        for note in self.core.description.notes:
+        for note in core.description.notes:
             self.log_warning(note)
-        what = assembly.policy_summary(self.core.description)
+        what = assembly.policy_summary(core.description)
         self.log_info(f'serving {what} as {self.get_fully_qualified_name()}')
 
     def deactivate(self) -> None:
         """Drain: reply to the outstanding requests and refuse new sessions."""
-        limit_s = self.parameters.drain_timeout_s
+        core, limit_s = self._configured_core(), self.parameters.drain_timeout_s
         deadline = time.monotonic() + limit_s
         text = 'the server is draining; open a session on another server'
-        self.core.stop_accepting(SessionRefused(Refusal.DRAINING, text))
+        core.stop_accepting(SessionRefused(Refusal.DRAINING, text))
         self._set_state(ServerStatus.DRAINING, text)
         drain_steps = {
-            'replies were outstanding': self.core.drain,
+            'replies were outstanding': core.drain,
             'action goals had no result': self._action.wait_until_replied,
             REPLIES_UNACKNOWLEDGED: self._reply_publishers.wait_until_delivered,
         }
@@ -194,12 +202,18 @@ class PolicyServer(LifecycleNode):
 
     def cleanup(self) -> None:
         """Close all sessions and unload the policy."""
-        self.core.close(CLEANUP_TIMEOUT_S)
+        self._configured_core().close(CLEANUP_TIMEOUT_S)
         self.core = None
         self._observer.on_policy_changed(None)
         self._reply_publishers.retain(set())
         self._request_queue.run_job(memory.release_unused, CLEANUP_TIMEOUT_S)
         self._set_state(ServerStatus.UNCONFIGURED, assembly.UNCONFIGURED_TEXT)
+
+    def _configured_core(self) -> ServerCore:
+        """Return the core; the lifecycle allows no other transition without one."""
+        if self.core is None:
+            raise RuntimeError(assembly.UNCONFIGURED_TEXT)
+        return self.core
 
     def on_shutdown(self, state: LifecycleState) -> TransitionCallbackReturn:
         outcome = super().on_shutdown(state)
@@ -225,7 +239,8 @@ class PolicyServer(LifecycleNode):
         return metrics.ServerSnapshot(self.core, self.server_state)
 
     def _is_unconfigured(self) -> bool:
-        return self.lifecycle_state == State.PRIMARY_STATE_UNCONFIGURED
+        unconfigured: int = State.PRIMARY_STATE_UNCONFIGURED
+        return self.lifecycle_state == unconfigured
 
     # data path: intake, then inference
 

@@ -54,6 +54,11 @@ class CameraEncoder(nn.Module):
 class ReachNetwork(nn.Module):
     """Both cameras and the state to one normalised chunk, N x rows x joints. Any thread."""
 
+    state_mean: Tensor
+    state_std: Tensor
+    offset_mean: Tensor
+    offset_std: Tensor
+
     def __init__(self, sizes: ReachSizes) -> None:
         super().__init__()
         self.sizes = sizes
@@ -79,7 +84,8 @@ class ReachNetwork(nn.Module):
             ),
             1,
         )
-        return self.perceptron(seen).view(-1, self.sizes.rows, self.sizes.joints)
+        chunk: Tensor = self.perceptron(seen)
+        return chunk.view(-1, self.sizes.rows, self.sizes.joints)
 
     def to_robot(self, chunk: Tensor, state: Tensor) -> Tensor:
         """Return a normalised chunk as absolute joint positions in radians."""

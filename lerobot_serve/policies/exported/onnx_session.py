@@ -18,6 +18,7 @@ import sys
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lerobot_serve.policies.base import PolicyError
 from lerobot_serve.policies.error_text import one_line
@@ -26,7 +27,7 @@ from lerobot_serve.policies.exported.program_archive import UnsafeProgram
 
 TRIAL_TIMEOUT_S, TRIAL_SPARE_BYTES, MODEL_COPY_COUNT = 120.0, 4 << 30, 6
 BFLOAT16 = 16
-DTYPES = {
+DTYPES: dict[int, type[np.generic]] = {
     1: np.float32,
     2: np.uint8,
     3: np.int8,
@@ -102,8 +103,8 @@ def _read_external(onnxruntime: Any, folder: Path, each: ExternalTensor) -> Any:
     """Return the values of a tensor in another file, in memory of their own."""
     with open(folder / each.location, 'rb') as handle:
         handle.seek(each.offset)
-        values = np.frombuffer(handle.read(each.size_bytes), DTYPES[each.element_type])
-    values = values.reshape(each.dims)
+        data = handle.read(each.size_bytes)
+    values: NDArray[Any] = np.frombuffer(data, DTYPES[each.element_type]).reshape(each.dims)
     if each.element_type == BFLOAT16:
         return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(values, BFLOAT16)
     return onnxruntime.OrtValue.ortvalue_from_numpy(values)

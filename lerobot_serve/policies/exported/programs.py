@@ -83,8 +83,16 @@ class TensorSizeLimiter(TorchDispatchMode):
     Each is asked for its shape on torch's device meta first; one that cannot tell is let through.
     """
 
+    def __init__(self) -> None:
+        # through the class: torch leaves this function without types
+        TorchDispatchMode.__init__(self)
+
     def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
         try:

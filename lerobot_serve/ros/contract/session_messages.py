@@ -178,7 +178,7 @@ def check_topic_type(node: Node, topic: str) -> None:
         )
 
 
-def camera_messages(cameras: Iterable) -> list[CameraMessage]:
+def camera_messages(cameras: Iterable[CameraSpec]) -> list[CameraMessage]:
     """Return a message for each object with name, height, width and channels."""
     return [
         CameraMessage(name=c.name, height=c.height, width=c.width, channels=c.channels)

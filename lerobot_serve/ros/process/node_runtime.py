@@ -94,7 +94,7 @@ class NodeRuntime:
         self._closers: list[Callable[[], None]] = []
         self._adding = threading.Lock()
         self._threads: list[threading.Thread] = []
-        self._wakes: list[tuple[threading.Thread, Callable[[], None]]] = []
+        self._wakes: list[tuple[threading.Thread, Callable[[], object]]] = []
 
     def add(self, node: Node) -> None:
         """Add the node to the executor, and warn when images may be lost."""
@@ -104,7 +104,7 @@ class NodeRuntime:
             node.get_logger().warning(text)
 
     def thread(
-        self, name: str, target: Callable[[], None], wake: Callable[[], None] | None = None
+        self, name: str, target: Callable[[], None], wake: Callable[[], object] | None = None
     ) -> threading.Thread:
         """
         Start and return a thread that runs `target` until `stop` is set. Any thread.

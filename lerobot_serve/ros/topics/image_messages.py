@@ -10,6 +10,7 @@ from sensor_msgs.msg import Image as RosImage
 
 from lerobot_serve.wire import chunk as wire_chunk
 from lerobot_serve.wire import observation as wire_observation
+from lerobot_serve.wire.arrays import FrameArray
 from lerobot_serve.wire.chunk import Chunk
 from lerobot_serve.wire.errors import Malformed
 from lerobot_serve.wire.observation import Observation
@@ -25,7 +26,7 @@ ENCODINGS = {
 }
 
 
-def frame_from_image(image: RosImage) -> np.ndarray:
+def frame_from_image(image: RosImage) -> FrameArray:
     """
     Return height x width x channels, RGB; a view where possible. Raises Malformed.
     """
@@ -50,7 +51,7 @@ def frame_from_image(image: RosImage) -> np.ndarray:
     return frame if order is None else np.ascontiguousarray(frame[:, :, order])
 
 
-def image_from_frame(frame: np.ndarray, frame_id: str) -> RosImage:
+def image_from_frame(frame: FrameArray, frame_id: str) -> RosImage:
     """Return an rgb8 image of height x width x 3 bytes, with an empty stamp."""
     height, width, _ = frame.shape
     image = RosImage(height=height, width=width, encoding='rgb8', step=3 * width)

@@ -10,6 +10,7 @@ import numpy as np
 
 from lerobot_serve.policies.base import PolicyCamera, PolicyDescription, PolicyRequest
 from lerobot_serve.server.sessions.session_table import Session
+from lerobot_serve.wire.arrays import Float32Array, FrameArray
 from lerobot_serve.wire.errors import Malformed
 from lerobot_serve.wire.image_codec import ImageCodecPool
 from lerobot_serve.wire.message_parts import Image, NO_ACTIONS
@@ -74,7 +75,7 @@ def check_version(version: int, session: Session) -> None:
         )
 
 
-def check_state(state: np.ndarray, description: PolicyDescription) -> None:
+def check_state(state: Float32Array, description: PolicyDescription) -> None:
     expected = (description.observation_steps, len(description.state_names))
     if state.shape != expected:
         raise Malformed(
@@ -97,7 +98,7 @@ def check_task(task: str, session: Session) -> None:
         )
 
 
-def check_prefix(prefix: np.ndarray, description: PolicyDescription) -> None:
+def check_prefix(prefix: Float32Array, description: PolicyDescription) -> None:
     """Raise Malformed for a prefix of the wrong shape or with NaN; an empty one is valid."""
     columns = len(description.action_names)
     if prefix.size and prefix.shape[1] != columns:
@@ -119,7 +120,7 @@ def prefix_rows(observation: Observation) -> int:
 
 def decode_images(
     observation: Observation, description: PolicyDescription, images: ImageCodecPool
-) -> dict[str, tuple[np.ndarray, ...]]:
+) -> dict[str, tuple[FrameArray, ...]]:
     """
     Return the frames of each camera of the policy, oldest first; ignore other cameras.
     """
@@ -177,7 +178,7 @@ def by_camera_and_step(images: tuple[Image, ...]) -> dict[tuple[str, int], Image
     return given
 
 
-def check_frame(frame: np.ndarray, camera: PolicyCamera) -> np.ndarray:
+def check_frame(frame: FrameArray, camera: PolicyCamera) -> FrameArray:
     if frame.shape[2] != camera.channels or frame.dtype != np.uint8:
         raise Malformed(
             'wrong_shape',

@@ -13,10 +13,12 @@ import time
 import numpy as np
 
 from lerobot_serve.policies.base import Policy, PolicyDescription, PolicyRequest, Prediction
+from lerobot_serve.policies.runtime.request_inputs import blank_request
 from lerobot_serve.server.inference.request_queue import QueuedRequest
 from lerobot_serve.server.inference.request_validation import make_policy_request
 from lerobot_serve.server.observability.server_statistics import ServerStatistics
 from lerobot_serve.wire import observation as wire_observation
+from lerobot_serve.wire.arrays import Float32Array
 from lerobot_serve.wire.chunk import Chunk
 from lerobot_serve.wire.errors import Malformed
 from lerobot_serve.wire.header import read_envelope
@@ -82,7 +84,7 @@ class InferenceWorker:
 
         Raises InferenceFailed.
         """
-        request = warm_up_request(self.description)
+        request = blank_request('warm-up', self.description, seed=1)
         duration_ns = 0
         try:
             for _ in range(times):
@@ -240,7 +242,18 @@ class InferenceWorker:
         )
 
 
-def error_chunk(raw: bytes, status: Status, text: str, **more: object) -> Chunk:
+def error_chunk(
+    raw: bytes,
+    status: Status,
+    text: str,
+    *,
+    slot: str = 'prod',
+    policy: str = '',
+    seed: int = 0,
+    queue_wait_ms: float = 0.0,
+    server_load: float = 0.0,
+    superseded: int = 0,
+) -> Chunk:
     """Return an error reply. Raises Malformed if `raw` is no request."""
     header, client_id, episode_id = read_envelope(raw)
     return Chunk(
@@ -249,19 +262,13 @@ def error_chunk(raw: bytes, status: Status, text: str, **more: object) -> Chunk:
         episode_id,
         status=status,
         status_text=encodable_text(text),
-        **more,
+        slot=slot,
+        policy=policy,
+        seed=seed,
+        queue_wait_ms=queue_wait_ms,
+        server_load=server_load,
+        superseded=superseded,
     )
-
-
-def warm_up_request(description: PolicyDescription) -> PolicyRequest:
-    """Return a request of zeros in the shape the policy expects."""
-    steps = description.observation_steps
-    images = {
-        c.name: (np.zeros((c.height, c.width, c.channels), np.uint8),) * steps
-        for c in description.cameras
-    }
-    state = np.zeros((steps, len(description.state_names)), np.float32)
-    return PolicyRequest('warm-up', state, images, episode_start=True, seed=1)
 
 
 def checked_prediction(
@@ -295,7 +302,7 @@ def checked_prediction(
     return sent
 
 
-def as_float32(values: object) -> np.ndarray:
+def as_float32(values: object) -> Float32Array:
     """Return float32 values; values out of range become infinite."""
     with np.errstate(over='ignore'):
         return np.asarray(values, np.float32)

@@ -21,7 +21,8 @@ from lerobot_serve.server.sessions.session_table import Session
 from lerobot_serve.trace.format import records, replay_field
 from lerobot_serve.trace.format.chunk_range import chunk_range, repeated_rows
 from lerobot_serve.trace.format.deferred_fields import DEFERRED, DeferredFields
-from lerobot_serve.trace.format.records import Record, RecordIds
+from lerobot_serve.trace.format.record_ids import RecordIds
+from lerobot_serve.trace.format.records import Record
 from lerobot_serve.trace.format.redaction import Redaction
 from lerobot_serve.trace.writing.open_trace import open_trace
 from lerobot_serve.trace.writing.writer import TraceWriter
@@ -109,7 +110,7 @@ class ServerTraceRecorder:
         self, queued: QueuedRequest, chunk: Chunk, raw: bytes, status: str
     ) -> ReplyRecord:
         read = queued.decoded.observation
-        is_prefixed = read and (read.prefix_model.size or read.prefix_robot.size)
+        has_prefix = read is not None and (read.prefix_model.size or read.prefix_robot.size)
         return ReplyRecord(
             chunk,
             status or STATUSES[chunk.status],
@@ -117,7 +118,7 @@ class ServerTraceRecorder:
             len(raw),
             queued.superseded,
             (read.task or queued.session.task) if read else '',
-            read.prefix_policy if is_prefixed else '',
+            read.prefix_policy if read and has_prefix else '',
             chunk_range(chunk, repeated_rows(read)) if read else None,
             read.images if read and self._redaction.images != 'none' else (),
             ReplayContent(read, raw, session_fields(queued.session))

@@ -35,7 +35,9 @@ class SessionServiceNode(Protocol):
     # None unless configured
     core: ServerCore | None
     server_state: ServerState
-    parameters: ServerParameters
+
+    @property
+    def parameters(self) -> ServerParameters: ...
 
     def status(self) -> ServerStatus: ...
 
@@ -124,7 +126,7 @@ class SessionService:
         name = request.client_id, request.session_epoch
         session = core.sessions.close(*name) if core else None
         response.closed = session is not None
-        if session:
+        if core and session:
             self.end_sessions(core, [session], 'closed by the client')
         else:
             response.text = assembly.no_session_text(*name)
@@ -137,7 +139,7 @@ class SessionService:
         name = request.client_id, request.session_epoch
         session = core.sessions.find(*name) if core else None
         response.acknowledged = session is not None
-        if session:
+        if core and session:
             core.start_episode(session, request.episode)
         else:
             response.text = assembly.no_session_text(*name)

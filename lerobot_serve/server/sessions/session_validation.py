@@ -122,7 +122,9 @@ def check_chunking(request: SessionRequest, description: PolicyDescription) -> l
     return []
 
 
-def check_equal_names(code: Refusal, what: str, asked: tuple, served: tuple) -> None:
+def check_equal_names(
+    code: Refusal, what: str, asked: tuple[str, ...], served: tuple[str, ...]
+) -> None:
     """Raise SessionRefused unless names and order are equal: they map values to motors."""
     if asked == served:
         return

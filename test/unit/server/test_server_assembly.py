@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import fields, replace
 
 import pytest
+from support.server.fake_policy import FakePolicy
 from support.server.request_queue_rig import name_of, queued
 from support.server.server_core_rig import ask, request
 from support.server.worker_rig import raises, ROWS
@@ -12,7 +13,6 @@ from support.server.worker_rig import raises, ROWS
 from lerobot_serve.parameters import ParameterError
 from lerobot_serve.policies import registry
 from lerobot_serve.policies.base import LoadOptions, PolicyError, Prediction
-from lerobot_serve.policies.synthetic.fake import FakePolicy
 from lerobot_serve.server import assembly
 from lerobot_serve.server.inference.request_queue import RequestQueue
 from lerobot_serve.server.observability.server_statistics import ServerStatistics

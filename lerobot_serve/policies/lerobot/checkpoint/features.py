@@ -63,8 +63,9 @@ def feature_sizes(folder: Checkpoint) -> tuple[int, int]:
     where = str(folder.path / CONFIG_FILE)
     inputs = _features(where, folder.config, 'input_features')
     outputs = _features(where, folder.config, 'output_features')
-    sizes = [(inputs, STATE), (outputs, ACTION)]
-    return tuple(_count(where, each, key) if key in each else 0 for each, key in sizes)
+    state_count = _count(where, inputs, STATE) if STATE in inputs else 0
+    action_count = _count(where, outputs, ACTION) if ACTION in outputs else 0
+    return state_count, action_count
 
 
 def with_dataset_defaults(folder: Checkpoint, options: LoadOptions) -> LoadOptions:
@@ -138,8 +139,11 @@ def _features(where: str, config: dict[str, Any], name: str) -> dict[str, Featur
 def _feature(where: str, entry: object) -> Feature:
     if isinstance(entry, dict):
         kind, shape = entry.get('type'), entry.get('shape')
-        sizes = isinstance(shape, list) and all(type(size) is int and size > 0 for size in shape)
-        if isinstance(kind, str) and sizes:
+        if (
+            isinstance(kind, str)
+            and isinstance(shape, list)
+            and all(type(size) is int and size > 0 for size in shape)
+        ):
             return Feature(kind, tuple(shape))
     raise PolicyError(
         f"{where} must have a 'type' and a 'shape' of sizes above 0, got {entry!r:.80}"
