@@ -15,6 +15,9 @@ import signal
 import sys
 import threading
 
+# for the modules that have it from here
+from lerobot_serve.errors import UserError as UserError
+
 SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM})
 # exceeds the shutdown time of middleware and interpreter with many topics on a busy machine
 EXIT_TIMEOUT_S = 15.0
@@ -52,10 +55,6 @@ FROM_ROS = (
     'std_srvs',
     'trajectory_msgs',
 )
-
-
-class UserError(Exception):
-    """An error that the user can correct; printed as one line, without a traceback."""
 
 
 def run_main(module: str) -> int:

@@ -13,7 +13,7 @@ import time
 from lifecycle_msgs.msg import State
 from rclpy.lifecycle import LifecycleState, TransitionCallbackReturn
 
-from lerobot_serve.entry_points import UserError
+from lerobot_serve.errors import UserError
 from lerobot_serve.policies.resources import memory, memory_reservation
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.contract.predict_chunk_action import PredictChunkAction

@@ -18,7 +18,7 @@ from rclpy.exceptions import InvalidParameterTypeException
 from rclpy.node import Node
 from rclpy.timer import Timer
 
-from lerobot_serve.entry_points import UserError
+from lerobot_serve.errors import UserError
 from lerobot_serve.ros.node.sim_time import SIM_TIME, SimTimeMonitor
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import yaml
 
-from lerobot_serve.entry_points import UserError
+from lerobot_serve.errors import UserError
 from lerobot_serve.parameters import closest_name, parameter_specs, ParameterSpec, TYPE_NAMES
 
 HELP = ('-h', '--help')

@@ -27,7 +27,8 @@ from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.signals import SignalHandlerOptions
 
-from lerobot_serve.entry_points import EXIT_TIMEOUT_S, exit_within, SIGNALS, UserError
+from lerobot_serve.entry_points import EXIT_TIMEOUT_S, exit_within, SIGNALS
+from lerobot_serve.errors import UserError
 from lerobot_serve.parameters import ParameterError
 from lerobot_serve.ros.process import command_line, fastdds_profile
 from lerobot_serve.ros.process.allocator import keep_freed_memory
