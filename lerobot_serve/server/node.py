@@ -17,9 +17,8 @@ from lerobot_serve.errors import UserError
 from lerobot_serve.policies.resources import memory, memory_reservation
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.contract.predict_chunk_action import PredictChunkAction
-from lerobot_serve.ros.contract.reply_publishers import ReplyPublishers
+from lerobot_serve.ros.contract.reply_publishers import NO_EVENTS, ReplyPublishers
 from lerobot_serve.ros.contract.session_messages import (
-    NO_EVENTS,
     NO_SESSION_TOPIC,
     session_request_from_message,
 )

@@ -18,9 +18,12 @@ from rclpy.callback_groups import ReentrantCallbackGroup
 from rclpy.node import Node
 
 from lerobot_serve.ros import qos
+from lerobot_serve.ros.contract.typed_messages import (
+    message_from_chunk,
+    observation_from_message,
+)
 from lerobot_serve.ros.node.executor_future import ExecutorFuture
 from lerobot_serve.ros.node.steady_clock import SteadyClockActionServer
-from lerobot_serve.ros.topics.image_messages import message_from_chunk, observation_from_message
 from lerobot_serve.wire import observation as wire_observation
 from lerobot_serve.wire.chunk import Chunk
 from lerobot_serve.wire.errors import Malformed, Unencodable

@@ -11,19 +11,16 @@ status 1; a UserError is printed as one line.
 from __future__ import annotations
 
 from collections.abc import Callable
-import contextlib
 import faulthandler
 import os
 import signal
 import sys
 import threading
 import traceback
-from typing import Any
 import warnings
 
 import rclpy
-from rclpy.exceptions import InvalidHandle
-from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
+from rclpy.executors import ExternalShutdownException
 from rclpy.node import Node
 from rclpy.signals import SignalHandlerOptions
 
@@ -33,34 +30,12 @@ from lerobot_serve.parameters import ParameterError
 from lerobot_serve.ros.process import command_line, fastdds_profile
 from lerobot_serve.ros.process.allocator import keep_freed_memory
 from lerobot_serve.ros.process.command_line import NodeCommand
+from lerobot_serve.ros.process.executor import RobustExecutor
 from lerobot_serve.ros.process.rcl_errors import readable_rcl_error
 
 JOIN_TIMEOUT_S = 5.0
 LOADING_GRACE_S = 3.0
 SPIN_S = 1.0
-
-
-class RobustExecutor(SingleThreadedExecutor):
-    """
-    Continues when another thread destroys an entity of the wait set; rclpy's own executor raises
-    an error.
-    """
-
-    def __del__(self) -> None:
-        """An executor without shutdown may outlive the context and its handles."""
-        with contextlib.suppress(InvalidHandle):
-            super().__del__()
-
-    def wait_for_ready_callbacks(self, *arguments: Any, **named: Any) -> Any:
-        """Return the next ready callback; called by rclpy."""
-        while True:
-            with contextlib.suppress(InvalidHandle):
-                return super().wait_for_ready_callbacks(*arguments, **named)
-
-    def _take_waitable(self, waitable: Any) -> Any:
-        """Return the callback of a waitable; None when it is destroyed by now."""
-        with contextlib.suppress(InvalidHandle):
-            return super()._take_waitable(waitable)
 
 
 class NodeRuntime:
