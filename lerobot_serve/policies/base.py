@@ -17,7 +17,7 @@ from lerobot_serve.wire.schema import StateClass
 
 
 class PolicyError(Exception):
-    """A policy cannot be loaded or used; the text says what was given and what to do."""
+    """A policy cannot be loaded or used; the text names what was given and the remedy."""
 
 
 @dataclass(frozen=True, slots=True)

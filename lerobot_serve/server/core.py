@@ -10,9 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 import time
 
+from lerobot_serve.server.error_replies import error_chunk
 from lerobot_serve.server.inference.request_queue import QueuedRequest, RequestQueue
 from lerobot_serve.server.inference.schedulers import Scheduler
-from lerobot_serve.server.inference.worker import error_chunk, InferenceWorker
+from lerobot_serve.server.inference.worker import InferenceWorker
 from lerobot_serve.server.observability.request_observer import RequestObserver
 from lerobot_serve.server.observability.server_statistics import LOAD_WINDOW_NS, ServerStatistics
 from lerobot_serve.server.sessions import admission
@@ -297,7 +298,16 @@ class ServerCore:
 
 def one_shot_session(key: str, rules: SessionRules) -> Session:
     """Return the session of a request without a session."""
-    request = SessionRequest(key, 0, 0, '', (), (), (), 0.0)
+    request = SessionRequest(
+        client_id=key,
+        instance=0,
+        session_epoch=0,
+        reply_topic='',
+        state_names=(),
+        action_names=(),
+        cameras=(),
+        fps=0.0,
+    )
     return Session(request, key, SCHEMA_VERSION, rules.default_task, (), rules.pin_task)
 
 

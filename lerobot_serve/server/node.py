@@ -30,8 +30,11 @@ from lerobot_serve.ros.process.node_runtime import NodeRuntime, run
 from lerobot_serve.ros.topics.dedicated_subscription import DedicatedSubscription
 from lerobot_serve.server import assembly
 from lerobot_serve.server.core import ServerCore
+from lerobot_serve.server.inference import policy_loading
+from lerobot_serve.server.inference.inference_loop import InferenceLoop
 from lerobot_serve.server.inference.one_shot_requests import OneShotRequests
-from lerobot_serve.server.inference.request_queue import QueuedRequest, RequestQueue
+from lerobot_serve.server.inference.reply_sender import ReplySender
+from lerobot_serve.server.inference.request_queue import RequestQueue
 from lerobot_serve.server.messages import server_status_message, ServerState
 from lerobot_serve.server.observability import metrics
 from lerobot_serve.server.observability.request_observer import make_request_observer, NodeContext
@@ -40,8 +43,7 @@ from lerobot_serve.server.parameters import ServerParameters
 from lerobot_serve.server.sessions.session_service import SessionService
 from lerobot_serve.wire import chunk as wire_chunk
 from lerobot_serve.wire.chunk import Chunk
-from lerobot_serve.wire.errors import Unencodable
-from lerobot_serve.wire.schema import Refusal, Status
+from lerobot_serve.wire.schema import Refusal
 from lerobot_serve.wire.session import SessionRefused
 from lerobot_serve_interfaces.msg import ActionChunk, Observation, ServerStatus
 from lerobot_serve_interfaces.srv import OpenSession
@@ -70,14 +72,23 @@ class PolicyServer(LifecycleNode):
         self.core: ServerCore | None = None
         self.server_state = ServerState(ServerStatus.UNCONFIGURED, assembly.UNCONFIGURED_TEXT)
         self._reply_publishers = ReplyPublishers(self)
+        self._sender = ReplySender(self._reply_publishers.send, self._statistics, self._observer)
         self._create_endpoints()
         endpoint = metrics.start_endpoint(
             self.parameters, self._statistics, self._snapshot, self._observer.trace_losses
         )
         if endpoint:
             runtime.on_close(endpoint.close)
+        inference = InferenceLoop(
+            self._request_queue,
+            self._sender,
+            self._statistics,
+            self._observer,
+            core=lambda: self.core,
+            server_state=lambda: self.server_state,
+        )
         producers = [
-            runtime.thread('inference', self._run_inference, self._request_queue.close),
+            runtime.thread('inference', inference.run, self._request_queue.close),
             runtime.thread('intake', partial(self._inbox.run, runtime.stop), self._inbox.wake),
         ]
         self._observer.start_threads(runtime.thread, runtime.stop, producers)
@@ -134,7 +145,7 @@ class PolicyServer(LifecycleNode):
             return
         given_up = core.abort_waiting()
         for queued, chunk in given_up:
-            self._send(core, queued, chunk)
+            self._sender.send(core, queued, chunk)
         if given_up:
             self._reply_publishers.wait_until_delivered(DELIVERY_TIMEOUT_S)
 
@@ -147,7 +158,7 @@ class PolicyServer(LifecycleNode):
             log_warning=self.log_warning,
             wait_for_stop=self._runtime.stop.wait,
         )
-        make = partial(assembly.load_worker, parameters, '', self._statistics, reserve)
+        make = partial(policy_loading.load_worker, parameters, '', self._statistics, reserve)
         try:
             worker = self._request_queue.run_job(make)
         except Exception as error:
@@ -241,7 +252,7 @@ class PolicyServer(LifecycleNode):
         unconfigured: int = State.PRIMARY_STATE_UNCONFIGURED
         return self.lifecycle_state == unconfigured
 
-    # data path: intake, then inference
+    # data path, intake thread
 
     def _on_observation(self, raw: bytes) -> None:
         core = self.core
@@ -250,51 +261,10 @@ class PolicyServer(LifecycleNode):
             return
         refused = core.enqueue(raw, time.monotonic_ns())
         if refused:
-            self._send(core, *refused)
+            self._sender.send(core, *refused)
 
     def _publish_no_session(self, chunk: Chunk) -> None:
         self._no_session.publish(wire_chunk.encode(chunk))
-
-    def _run_inference(self) -> None:
-        while batch := self._request_queue.take_batch():
-            self._process(batch)
-            # free the requests before the next wait
-            del batch
-        if self.core:
-            self.core.worker.close()
-
-    def _process(self, batch: list[QueuedRequest]) -> None:
-        core = self.core
-        if core is None:
-            # they arrived while the policy was unloaded
-            for queued in batch:
-                self._statistics.record_drop('session_ended', has_request_record=True)
-                self._observer.on_dropped(queued, 'session_ended')
-                if queued.on_reply:
-                    queued.on_reply(assembly.not_ready_chunk(queued.raw, self.server_state.text))
-            return
-        for queued, chunk in core.worker.process(batch):
-            self._send(core, queued, chunk)
-
-    def _send(self, core: ServerCore, queued: QueuedRequest, chunk: Chunk) -> None:
-        raw, lost = b'', ''
-        try:
-            raw = wire_chunk.encode(chunk)
-        except Unencodable:
-            # an unencodable reply of one client must not stop the others
-            lost = 'unanswerable'
-        if queued.on_reply:
-            queued.on_reply(chunk)
-            lost = ''
-        elif not lost:
-            is_open = partial(core.is_open, queued)
-            if not self._reply_publishers.send(queued.session.request.reply_topic, raw, is_open):
-                lost = 'session_closed'
-        if lost:
-            self._statistics.record_drop(lost, has_request_record=True)
-        elif chunk.status == Status.OK:
-            self._statistics.record_latency((time.monotonic_ns() - queued.arrived_ns) / 1e9)
-        self._observer.on_reply(queued, chunk, raw, lost)
 
     # housekeeping, executor thread
 

@@ -51,7 +51,16 @@ def encode(
         data = encode_jpeg(name, frame, quality)
     else:
         raise Unencodable(f'camera {name}: codec must be 1 (JPEG) or 2 (raw), got {codec}')
-    return Image(name, height, width, data, codec, channels, frame.itemsize, steps_back)
+    return Image(
+        name,
+        height,
+        width,
+        data,
+        codec=codec,
+        channels=channels,
+        channel_bytes=frame.itemsize,
+        steps_back=steps_back,
+    )
 
 
 def is_frame(frame: FrameArray) -> bool:

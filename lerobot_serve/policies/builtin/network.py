@@ -46,7 +46,7 @@ class CameraEncoder(nn.Module):
         weights = (maps * self.sharpness[:, None, None]).flatten(2).softmax(2).view_as(maps)
         column = (weights.sum(2) * along).sum(2)
         row = (weights.sum(3) * along).sum(2)
-        # a camera that does not see the disc has its peak anywhere; the height tells
+        # a camera without the disc in view has its peak anywhere, but a low one
         peak = torch.tanh(maps.flatten(2).amax(2))
         return torch.cat((column, row, peak), 1)
 

@@ -166,7 +166,7 @@ def _check(where: str, weight: torch.Tensor, expected: torch.Tensor) -> None:
     if weight.shape != expected.shape or weight.dtype != expected.dtype:
         raise PolicyError(
             f'{where} is {tuple(weight.shape)} of {weight.dtype}, but {SETTINGS_FILE} '
-            f'asks for {tuple(expected.shape)} of {expected.dtype}; copy both again'
+            f'requires {tuple(expected.shape)} of {expected.dtype}; copy both again'
         )
     if not weight.isfinite().all():
         raise PolicyError(

@@ -130,7 +130,7 @@ class ExportedPolicy:
         got = [_tensor_summary(each) for each in outputs]
         if got != [f'{shape} of torch.float32' for shape in wanted]:
             raise PolicyError(
-                f'the program gives {", ".join(got)}, but {SETTINGS_FILE} asks for '
+                f'the program gives {", ".join(got)}, but {SETTINGS_FILE} requires '
                 f'{", ".join(map(str, wanted))} of torch.float32 (requests x chunk_size x '
                 'actions, then the states); export it again, or correct the sizes'
             )

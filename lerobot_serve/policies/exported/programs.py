@@ -80,7 +80,7 @@ class TensorSizeLimiter(TorchDispatchMode):
     """
     Refuses an operator whose result would be over STEP_LIMIT_BYTES, before it is computed.
 
-    Each is asked for its shape on torch's device meta first; one that cannot tell is let through.
+    Each runs on torch's device meta first, for its shape; one that cannot run there is allowed.
     """
 
     def __init__(self) -> None:

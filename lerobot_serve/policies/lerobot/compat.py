@@ -50,7 +50,7 @@ class LeRobot:
     step_registry: Any
 
     def registered_step(self, name: str) -> type | None:
-        """Return the class of a processor step, None for a name that nobody registered."""
+        """Return the class of a processor step, None for an unregistered name."""
         registered: type | None = self.step_registry._registry.get(name)
         return registered
 

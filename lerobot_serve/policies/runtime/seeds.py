@@ -123,12 +123,12 @@ class _PerRequestGenerators(TorchFunctionMode):
     def _error(self, name: str) -> PolicyError:
         return PolicyError(
             f'the policy draws random numbers with {name} in a way that cannot be divided among '
-            f'{len(self._generators)} requests; ask for each alone'
+            f'{len(self._generators)} requests; send each request alone'
         )
 
 
 def _size(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[int]:
-    """Return the size that randn or rand was asked for, in any of its forms."""
+    """Return the size argument of randn or rand, in any of its forms."""
     size = kwargs.get('size', args)
     if len(size) == 1 and not isinstance(size[0], int):
         size = size[0]

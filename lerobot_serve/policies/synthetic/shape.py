@@ -15,7 +15,7 @@ CAMERA = re.compile(r'(\w+):(\d+)x(\d+)')
 
 
 def describe_shape(kind: str, options: LoadOptions, state_class: StateClass) -> PolicyDescription:
-    """Return what a policy of the shape `options.path` says of itself. Raises PolicyError."""
+    """Return the description of a policy of the shape `options.path`. Raises PolicyError."""
     check_no_torch_options(options, kind)
     text = options.path or DEFAULT
     shape = SHAPE.fullmatch(text)

@@ -46,16 +46,18 @@ def make_policy_request(
         session.session_id,
         observation.state,
         decode_images(observation, description, images),
-        observation.task or session.task,
-        session.request.robot_type,
-        header.episode,
-        bool(header.flags & Flag.EPISODE_START),
-        observation.prefix_model if ours else NO_ACTIONS,
-        observation.prefix_robot if ours else NO_ACTIONS,
-        # no more steps than the prefix has rows
-        min(observation.inference_delay_steps, prefix_rows(observation)) if ours else 0,
-        min(session.request.rtc_execution_horizon, description.chunk_size),
-        request_seed(observation, session) if description.stochastic else 0,
+        task=observation.task or session.task,
+        robot_type=session.request.robot_type,
+        episode=header.episode,
+        episode_start=bool(header.flags & Flag.EPISODE_START),
+        prefix_model=observation.prefix_model if ours else NO_ACTIONS,
+        prefix_robot=observation.prefix_robot if ours else NO_ACTIONS,
+        inference_delay_steps=(
+            # no more steps than the prefix has rows
+            min(observation.inference_delay_steps, prefix_rows(observation)) if ours else 0
+        ),
+        execution_horizon=min(session.request.rtc_execution_horizon, description.chunk_size),
+        seed=request_seed(observation, session) if description.stochastic else 0,
     )
     return request, prefixed and not ours
 
@@ -94,7 +96,8 @@ def check_state(state: Float32Array, description: PolicyDescription) -> None:
 def check_task(task: str, session: Session) -> None:
     if session.is_task_pinned and task not in ('', session.task):
         raise Malformed(
-            'task_pinned', f'asked for task {task[:80]!r}, only {session.task[:80]!r} is served'
+            'task_pinned',
+            f'task {task[:80]!r} is not served, only {session.task[:80]!r}',
         )
 
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from lerobot_serve.policies.base import Policy, PolicyDescription, PolicyRequest, Prediction
 from lerobot_serve.policies.runtime.request_inputs import blank_request
+from lerobot_serve.server.error_replies import error_chunk
 from lerobot_serve.server.inference.request_queue import QueuedRequest
 from lerobot_serve.server.inference.request_validation import make_policy_request
 from lerobot_serve.server.observability.server_statistics import ServerStatistics
@@ -21,10 +22,9 @@ from lerobot_serve.wire import observation as wire_observation
 from lerobot_serve.wire.arrays import Float32Array
 from lerobot_serve.wire.chunk import Chunk
 from lerobot_serve.wire.errors import Malformed
-from lerobot_serve.wire.header import read_envelope
 from lerobot_serve.wire.image_codec import ImageCodecPool
 from lerobot_serve.wire.observation import Observation
-from lerobot_serve.wire.schema import Flag, StateClass, Status, TEXT_LIMIT
+from lerobot_serve.wire.schema import Flag, StateClass, Status
 
 Clock = Callable[[], int]
 # older estimates of the inference time are not used to refuse a request
@@ -242,35 +242,6 @@ class InferenceWorker:
         )
 
 
-def error_chunk(
-    raw: bytes,
-    status: Status,
-    text: str,
-    *,
-    slot: str = 'prod',
-    policy: str = '',
-    seed: int = 0,
-    queue_wait_ms: float = 0.0,
-    server_load: float = 0.0,
-    superseded: int = 0,
-) -> Chunk:
-    """Return an error reply. Raises Malformed if `raw` is no request."""
-    header, client_id, episode_id = read_envelope(raw)
-    return Chunk(
-        header.answer(Flag.NONE),
-        client_id,
-        episode_id,
-        status=status,
-        status_text=encodable_text(text),
-        slot=slot,
-        policy=policy,
-        seed=seed,
-        queue_wait_ms=queue_wait_ms,
-        server_load=server_load,
-        superseded=superseded,
-    )
-
-
 def checked_prediction(
     prediction: Prediction, description: PolicyDescription
 ) -> Prediction | InferenceFailed:
@@ -306,9 +277,3 @@ def as_float32(values: object) -> Float32Array:
     """Return float32 values; values out of range become infinite."""
     with np.errstate(over='ignore'):
         return np.asarray(values, np.float32)
-
-
-def encodable_text(text: str) -> str:
-    """Return the text without NUL bytes, cut to TEXT_LIMIT bytes."""
-    data = text.replace('\0', ' ').encode('utf-8', 'replace')
-    return data[:TEXT_LIMIT].decode(errors='ignore')

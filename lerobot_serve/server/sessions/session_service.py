@@ -8,8 +8,8 @@ from typing import Any, Protocol
 
 from std_srvs.srv import Trigger
 
-from lerobot_serve.server import assembly
 from lerobot_serve.server.core import ServerCore
+from lerobot_serve.server.error_replies import no_session_text
 from lerobot_serve.server.messages import (
     fill_accepted,
     fill_load,
@@ -129,7 +129,7 @@ class SessionService:
         if core and session:
             self.end_sessions(core, [session], 'closed by the client')
         else:
-            response.text = assembly.no_session_text(*name)
+            response.text = no_session_text(*name)
         return response
 
     def reset(
@@ -142,7 +142,7 @@ class SessionService:
         if core and session:
             core.start_episode(session, request.episode)
         else:
-            response.text = assembly.no_session_text(*name)
+            response.text = no_session_text(*name)
         return response
 
     def get_status(self, _: GetStatus.Request, response: GetStatus.Response) -> GetStatus.Response:

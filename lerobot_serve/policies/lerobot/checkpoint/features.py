@@ -69,7 +69,7 @@ def feature_sizes(folder: Checkpoint) -> tuple[int, int]:
 
 
 def with_dataset_defaults(folder: Checkpoint, options: LoadOptions) -> LoadOptions:
-    """Return what the operator says, with what the data set says where that is nothing."""
+    """Return the options, with names and rate of the data set where the operator gives none."""
     training, (states, actions) = read_dataset_info(folder.path), feature_sizes(folder)
     fits = {
         # names of another number are of another data set
@@ -88,7 +88,7 @@ def config_action_names(folder: Checkpoint) -> Any:
 
 def unspecified_options(folder: Checkpoint, options: LoadOptions) -> tuple[str, ...]:
     """
-    Return what neither the operator nor a file says of names and rate. Raises PolicyError.
+    Return which of names and rate neither the operator nor a file gives. Raises PolicyError.
     """
     whole = with_dataset_defaults(folder, options)
     known = {
@@ -128,7 +128,7 @@ def _features(where: str, config: dict[str, Any], name: str) -> dict[str, Featur
     entries = config.get(name)
     if not isinstance(entries, dict) or not entries:
         raise PolicyError(
-            f'{where} has no {name}, so it does not say what the policy takes and gives; give the '
+            f'{where} has no {name}, so its inputs and outputs are unknown; give the '
             "directory that LeRobot's training wrote"
         )
     if len(entries) > FEATURE_LIMIT:

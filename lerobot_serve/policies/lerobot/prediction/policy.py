@@ -157,7 +157,7 @@ class LeRobotPolicy:
         return chunks.float(), forward_ms
 
     def _contexts(self, seeds: list[int]) -> list[AbstractContextManager[Any]]:
-        # RTC's guidance asks for gradients, which inference mode forbids for good
+        # RTC's guidance needs gradients, which inference mode forbids for good
         rtc = self._description.supports_rtc
         contexts: list[AbstractContextManager[Any]] = [
             torch.no_grad() if rtc else torch.inference_mode()

@@ -127,7 +127,7 @@ def load_processors(
         config,
         pretrained_path=str(folder.path),
         preprocessor_overrides=_overrides(folder, folder.preprocessor, str(device)),
-        # the chunk leaves as numpy, so the CPU is where it goes, whatever the file says
+        # the chunk leaves as numpy, so it goes to the CPU, whatever the file has
         postprocessor_overrides=_overrides(folder, folder.postprocessor, 'cpu', normalizes=False),
     )
     pair = ProcessorPair(pre, post)
@@ -140,7 +140,7 @@ def load_processors(
 def _check_owner(step: ProcessorStepSpec, trusted_packages: tuple[str, ...]) -> None:
     owner = lerobot().registered_step(step.registry_name)
     if step.registry_name in STEP_RULES and (owner is None or _is_of_lerobot(owner)):
-        return  # LeRobot says itself when it has none of that name
+        return  # LeRobot reports a name that it does not have
     if owner is None or not is_trusted(owner, trusted_packages):
         raise PolicyError(
             f'the processor step {step.registry_name!r:.80} is neither known here nor of '
