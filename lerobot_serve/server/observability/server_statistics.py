@@ -11,6 +11,7 @@ import threading
 import numpy as np
 
 from lerobot_serve.telemetry.histogram import Histogram
+from lerobot_serve.telemetry.percentiles import percentile
 
 RECENT_LIMIT = 512
 MEDIAN_PERIOD_REQUESTS = 16
@@ -154,7 +155,7 @@ class ServerStatistics:
         """Return a percentile of the recent 'inference' or 'wait' durations, 0 without any."""
         with self.lock:
             values = list(self._inference_ms if what == 'inference' else self._wait_ms)
-        return float(np.percentile(values, percent)) if values else 0.0
+        return percentile(values, percent) or 0.0
 
     def drop_counts(self) -> dict[str, int]:
         with self.lock:

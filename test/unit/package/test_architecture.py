@@ -10,15 +10,16 @@ from pathlib import Path
 from support.paths import REPOSITORY
 
 # room -> the rooms it may import; node.py and files in a folder `ros` may also import ros
-GROUND = {'wire', 'parameters', 'errors', 'trace', 'telemetry'}
+GROUND = {'wire', 'parameters', 'errors', 'atomic_file', 'trace', 'telemetry'}
 ALLOWED = {
     'wire': set(),
     'parameters': set(),
     'errors': set(),
+    'atomic_file': set(),
     'entry_points': {'errors'},
     'cage': set(),
     'policies': {'wire'},
-    'trace': {'wire', 'parameters'},
+    'trace': {'wire', 'parameters', 'atomic_file'},
     'telemetry': {'parameters'},
     'server': {*GROUND, 'policies'},
     'edge': {*GROUND, 'cage'},
