@@ -115,6 +115,11 @@ def test_executables_are_declared(repository, name):
     assert re.search(rf"'{name} = lerobot_serve\.[\w.]+:\w+'", text)
 
 
+def test_the_types_are_installed(repository):
+    assert (repository / 'lerobot_serve' / 'py.typed').is_file()
+    assert "package_data={NAME: ['py.typed']}" in (repository / 'setup.py').read_text()
+
+
 def test_every_pin_is_exact(repository):
     for line in (repository / 'requirements.txt').read_text().splitlines():
         if line and not line.startswith('#'):
