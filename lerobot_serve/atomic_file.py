@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Replace a file as a whole: a reader finds the old content or the new one, never a part. Any thread.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The percentiles of a series of durations. Plain; any thread."""
 
 from __future__ import annotations
