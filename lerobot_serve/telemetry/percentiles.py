@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Summarize a series of durations by its percentiles. Plain; any thread."""
+"""The percentiles of a series of durations. Plain; any thread."""
 
 from __future__ import annotations
 
@@ -8,6 +8,11 @@ from collections.abc import Sequence
 import numpy as np
 
 PERCENTILES = {'p50': 50, 'p95': 95, 'p99': 99}
+
+
+def percentile(values: Sequence[float], percent: float) -> float | None:
+    """Return a percentile, interpolated between the two nearest values; None for no values."""
+    return float(np.percentile(np.asarray(values, float), percent)) if len(values) else None
 
 
 def summarize(values_ms: Sequence[float]) -> dict[str, float]:

@@ -13,7 +13,7 @@ from collections import deque
 from dataclasses import dataclass, field
 import math
 
-import numpy as np
+from lerobot_serve.telemetry.percentiles import percentile
 
 
 @dataclass(slots=True)
@@ -58,8 +58,7 @@ class LatencyTracker:
 
     def p95(self, peer: str, now_ns: int) -> float | None:
         """Return the 95th percentile of the window in seconds, None if empty."""
-        latencies_s = self._window(peer, now_ns)
-        return float(np.quantile(latencies_s, 0.95)) if latencies_s else None
+        return percentile(self._window(peer, now_ns), 95)
 
     def delay_steps(self, peer: str, now_ns: int, *, step_s: float) -> int:
         """

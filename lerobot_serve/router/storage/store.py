@@ -15,6 +15,7 @@ import os
 from pathlib import Path
 import sqlite3
 
+from lerobot_serve.atomic_file import replacement_of
 from lerobot_serve.router.storage.batch import Batch, full_batch, transaction, write
 from lerobot_serve.router.storage.content import fail_closed, StoreContent, StoreDamage
 from lerobot_serve.router.storage.reader import StoreReader
@@ -221,27 +222,25 @@ class Store:
 
     def _replace(self) -> None:
         """Write a whole new file and put it in place; a damaged one is kept beside."""
-        new, log = self.path.with_name(f'{FILE}.new'), self.path.with_name(f'{FILE}-wal')
-        new.unlink(missing_ok=True)
-        connection = sqlite3.connect(new, isolation_level=None, timeout=0)
-        try:
-            connection.execute('PRAGMA synchronous = FULL')
-            connection.execute(f'PRAGMA application_id = {APPLICATION_ID}')
-            migrate(connection, 0)
-            with transaction(connection):
-                write(connection, full_batch(self.content))
-        finally:
-            connection.close()
-        if self.path.exists():
-            aside = free_damaged_path(self.path)
-            with suppress(OSError):
-                os.link(self.path, aside)
-                self.damage.texts.append(f'the damaged file is kept as {aside.name}')
-        # the log of the old file must not be played into the new one
-        log.unlink(missing_ok=True)
-        os.replace(new, self.path)
+        with replacement_of(self.path, suffix='.new', durable=True) as new:
+            new.unlink(missing_ok=True)
+            connection = sqlite3.connect(new, isolation_level=None, timeout=0)
+            try:
+                connection.execute('PRAGMA synchronous = FULL')
+                connection.execute(f'PRAGMA application_id = {APPLICATION_ID}')
+                migrate(connection, 0)
+                with transaction(connection):
+                    write(connection, full_batch(self.content))
+            finally:
+                connection.close()
+            if self.path.exists():
+                aside = free_damaged_path(self.path)
+                with suppress(OSError):
+                    os.link(self.path, aside)
+                    self.damage.texts.append(f'the damaged file is kept as {aside.name}')
+            # the log of the old file must not be played into the new one
+            self.path.with_name(f'{FILE}-wal').unlink(missing_ok=True)
         self._file = _identity(self.path)
-        _sync_folder(self.path.parent)
         self._is_damaged = False
 
 
@@ -290,11 +289,3 @@ def _identity(path: Path) -> tuple[int, int] | None:
         found = path.stat()
         return found.st_dev, found.st_ino
     return None
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -10,12 +10,13 @@ not blocked, and a machine that only replays needs no such package.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-import contextlib
 import json
 import os
 from pathlib import Path
 import struct
 from typing import Any, BinaryIO, NamedTuple
+
+from lerobot_serve.atomic_file import replacement_of
 
 FORMAT, VERSION = 'lerobot_serve.incident', 2
 SUFFIX = '.safetensors'
@@ -55,16 +56,9 @@ def write_incident(
     """
     blocks = [block for pair in pairs for block in (pair.request, pair.answer)]
     head = incident_header(blocks, [pair.info for pair in pairs], about or {})
-    part = path.with_name(path.name + '.part')
-    try:
-        with open(part, 'wb') as file:
-            for block in (LENGTH.pack(len(head)), head, *blocks):
-                file.write(block)
-        os.replace(part, path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            part.unlink()
-        raise
+    with replacement_of(path) as part, open(part, 'wb') as file:
+        for block in (LENGTH.pack(len(head)), head, *blocks):
+            file.write(block)
     return LENGTH.size + len(head) + sum(map(len, blocks))
 
 

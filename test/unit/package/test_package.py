@@ -18,7 +18,7 @@ TOP_LEVEL = {
     *('.ci', '.gitignore', 'CHANGELOG.md', 'CONTRIBUTING.md', 'LICENSE', 'Makefile', 'README.md'),
     *('.github', 'QUALITY_DECLARATION.md'),
     *('config', 'docs', 'launch', 'lerobot_serve', 'lerobot_serve_interfaces', 'package.xml'),
-    *('requirements.txt', 'resource', 'ruff.toml', 'setup.cfg', 'setup.py', 'test'),
+    *('requirements.txt', 'resource', 'ruff.toml', 'setup.cfg', 'setup.py', 'test', 'typings'),
 }
 # imported name -> rosdep key, where they differ; None for what rosdep does not know
 KEYS = {
@@ -115,6 +115,11 @@ def test_both_packages_have_the_same_version(repository):
 def test_executables_are_declared(repository, name):
     text = (repository / 'setup.py').read_text()
     assert re.search(rf"'{name} = lerobot_serve\.[\w.]+:\w+'", text)
+
+
+def test_the_types_are_installed(repository):
+    assert (repository / 'lerobot_serve' / 'py.typed').is_file()
+    assert "package_data={NAME: ['py.typed']}" in (repository / 'setup.py').read_text()
 
 
 def test_every_pin_is_exact(repository):

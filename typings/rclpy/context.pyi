@@ -1,0 +1,9 @@
+# SPDX-License-Identifier: Apache-2.0
+
+from typing import Any
+
+class Context:
+    @property
+    def handle(self) -> Any: ...
+    def ok(self) -> bool: ...
+    def shutdown(self) -> None: ...

@@ -1,0 +1,6 @@
+# SPDX-License-Identifier: Apache-2.0
+
+class Duration:
+    def __init__(self, *, seconds: float = ..., nanoseconds: int = ...) -> None: ...
+    @property
+    def nanoseconds(self) -> int: ...

@@ -1,0 +1,6 @@
+# SPDX-License-Identifier: Apache-2.0
+
+from typing import Any
+
+def serialize_message(message: Any) -> bytes: ...
+def deserialize_message(serialized_message: bytes, message_type: type[Any]) -> Any: ...
