@@ -14,11 +14,11 @@ import tempfile
 import time
 
 import numpy as np
+from support.router.recording_transport import FakeTransport
 
 from benchmarks.merge.placement_cost import microseconds, writing
 from benchmarks.results.report import Case
 from lerobot_serve.router.data_path.dispatcher import Dispatcher
-from lerobot_serve.router.data_path.fake_transport import FakeTransport
 from lerobot_serve.router.data_path.rules import DispatchRules
 from lerobot_serve.router.monitoring.drop_counters import DropCounters
 from lerobot_serve.router.placement.placement_table import PlacementTable

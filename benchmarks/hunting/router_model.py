@@ -34,7 +34,7 @@ from lerobot_serve.router.data_path.in_flight import InFlightRequest
 from lerobot_serve.router.monitoring.drop_counters import DropCounters
 from lerobot_serve.router.parameters import RouterParameters
 from lerobot_serve.router.placement.placement_table import Placement
-from lerobot_serve.router.sessions import opening
+from lerobot_serve.router.sessions import call_pool
 from lerobot_serve.router.sessions.client_sessions import ClientSession
 from lerobot_serve.wire import chunk as wire_chunk
 from lerobot_serve.wire import observation as wire_observation
@@ -158,7 +158,7 @@ class RouterModel:
         self._drops, self.parameters = DropCounters(), self._given
         self._began_ns = self.now_ns
         clients = {name: RouterModelClient(server) for name, server in self.servers.items()}
-        with mock.patch.object(opening, 'ThreadPoolExecutor', InlineExecutor):
+        with mock.patch.object(call_pool, 'ThreadPoolExecutor', InlineExecutor):
             self.core = self._core(clients)
         # what was set live before holds again
         self.parameters = self.core.parameters

@@ -20,7 +20,7 @@ from lerobot_serve.router.canary.controller import (
 )
 from lerobot_serve.router.canary.facts import Facts
 from lerobot_serve.router.data_path.dispatcher import Dispatcher
-from lerobot_serve.router.data_path.rules import DispatchRules, ShadowRules
+from lerobot_serve.router.data_path.rules import DispatchRules
 from lerobot_serve.router.data_path.transport import Transport
 from lerobot_serve.router.monitoring.drop_counters import DropCounters
 from lerobot_serve.router.parameters import RouterParameters
@@ -31,10 +31,11 @@ from lerobot_serve.router.replicas.health import HealthRules
 from lerobot_serve.router.replicas.replica import Replica, ReplicaReport
 from lerobot_serve.router.replicas.slot import overall_health, Slot, VerdictRecords
 from lerobot_serve.router.replicas.slot_stats import SlotStats
+from lerobot_serve.router.sessions.call_pool import ReplicaCallPool, ReplicaClient
 from lerobot_serve.router.sessions.client_sessions import ClientSessions
 from lerobot_serve.router.sessions.manager import SessionManager
-from lerobot_serve.router.sessions.opening import ReplicaCallPool, ReplicaClient
 from lerobot_serve.router.shadow.qualification import Qualification
+from lerobot_serve.router.shadow.sampling import ShadowRules
 from lerobot_serve.router.storage.decisions import DurableDecisions
 from lerobot_serve.router.storage.store import Store
 from lerobot_serve.router.storage.writer import StoreWriter

@@ -10,12 +10,12 @@ from functools import partial
 import threading
 from typing import Any, Protocol
 
-from lerobot_serve.router.api.messages import merge_replies
 from lerobot_serve.router.api.slot_commands import run_slot_command, SlotCommandRejected
 from lerobot_serve.router.data_path.replica_transport import DRAINING_TEXT
 from lerobot_serve.router.monitoring import reports
 from lerobot_serve.router.monitoring.drop_counters import DropCounters
 from lerobot_serve.router.runtime import RouterRuntime
+from lerobot_serve.router.sessions.merge_replies import merge_replies
 from lerobot_serve.wire.schema import Refusal
 from lerobot_serve.wire.session import SessionRefused, SessionRequest
 from lerobot_serve_interfaces.msg import EpisodeOutcome, ServerStatus

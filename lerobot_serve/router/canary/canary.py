@@ -12,16 +12,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from lerobot_serve.router.canary import status_text
-from lerobot_serve.router.canary.facts import Facts, SLOTS
+from lerobot_serve.router.canary.facts import ARMS, Facts
 from lerobot_serve.router.canary.guards import (
-    GuardLimits,
     missing_data,
     not_ready_reason,
     promotion_blocker,
     rollback_reason,
     update_alarms,
 )
-from lerobot_serve.router.canary.plan import CanaryPlan, Terms
+from lerobot_serve.router.canary.plan import CanaryPlan, GuardLimits, Terms
 from lerobot_serve.router.canary.record import (
     CanaryEvent,
     CanaryRecord,
@@ -199,7 +198,7 @@ class Canary:
         update_alarms(record.alarms, record.growth.add(facts), self.limits)
 
     def _check_policies(self, facts: Facts) -> None:
-        for slot in SLOTS:
+        for slot in ARMS:
             before, now = self.record.policies[slot], getattr(facts, slot).policy
             if not now or now == before:
                 continue

@@ -13,11 +13,10 @@ from typing import Any
 
 from lerobot_serve.parameters import ParameterError
 from lerobot_serve.router.canary.canary import Canary, CanaryCommandRejected
-from lerobot_serve.router.canary.facts import Facts, SlotFacts
+from lerobot_serve.router.canary.facts import EpisodeEvent, Facts, SlotFacts
 from lerobot_serve.router.canary.forecast import episodes_to_decide
 from lerobot_serve.router.canary.record import CanaryEvent
 from lerobot_serve.router.canary.states import CanaryPhase, ON_TRIAL
-from lerobot_serve.router.canary.trial import EpisodeEvent
 from lerobot_serve.router.parameters import RouterParameters
 from lerobot_serve.router.placement.eligibility import BARRING_VERDICTS
 from lerobot_serve.router.replicas.slot import Slot

@@ -10,9 +10,40 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 import math
 
-from lerobot_serve.router.canary.trial import ArmCounts, EpisodeEvent
-
+ARMS = ('candidate', 'champion')
+ENDS = ('success', 'failure', 'aborted', 'moved', 'unreported')
+BEGUN = 'begun'
 COUNTERS_LIMIT = 10**15
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeEvent:
+    """An episode began in an arm, or ended; `what` is BEGUN or one of ENDS."""
+
+    episode_id: str
+    what: str
+    arm: str
+
+
+@dataclass(slots=True)
+class ArmCounts:
+    """Episodes that began in one arm, and how they ended."""
+
+    begun: int = 0
+    success: int = 0
+    failure: int = 0
+    aborted: int = 0
+    moved: int = 0
+    unreported: int = 0
+
+    @property
+    def open(self) -> int:
+        """Episodes whose end may still be reported."""
+        known = self.success + self.failure + self.aborted + self.moved + self.unreported
+        return self.begun - known
+
+    def note(self, what: str) -> None:
+        setattr(self, what, getattr(self, what) + 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +74,6 @@ class SlotFacts:
 
 
 COUNTERS = ('answers', 'failed_replies', 'commands', 'fallbacks', 'trips')
-SLOTS = ('candidate', 'champion')
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +95,13 @@ class CounterGrowth:
     """Adds up by how much the counters grew."""
 
     def __init__(self) -> None:
-        self._totals = {slot: SlotFacts() for slot in SLOTS}
+        self._totals = {slot: SlotFacts() for slot in ARMS}
         self._seen: dict[str, SlotFacts] = {}
 
     def add(self, facts: Facts) -> dict[str, dict[str, int]]:
         """Take the facts of a look; return by how much each slot's counters grew."""
         grown = {}
-        for slot in SLOTS:
+        for slot in ARMS:
             now: SlotFacts = getattr(facts, slot)
             grown[slot] = counter_growth(self._seen.get(slot, now), now)
             total = self._totals[slot]
@@ -82,7 +112,7 @@ class CounterGrowth:
 
     def skip(self, facts: Facts) -> None:
         """Take the facts of a look without counting what grew."""
-        self._seen = {slot: getattr(facts, slot) for slot in SLOTS}
+        self._seen = {slot: getattr(facts, slot) for slot in ARMS}
 
     def since_begin(self, facts: Facts, arms: dict[str, ArmCounts]) -> Facts:
         """Return the facts with the counters since `restart`, and these episodes."""
@@ -90,13 +120,13 @@ class CounterGrowth:
             slot: replace(
                 getattr(facts, slot), **counters(self._totals[slot]), arm=replace(arms[slot])
             )
-            for slot in SLOTS
+            for slot in ARMS
         }
         return replace(facts, **counted)
 
     def restart(self) -> None:
         """Count from here on, from 0."""
-        self._totals = {slot: SlotFacts() for slot in SLOTS}
+        self._totals = {slot: SlotFacts() for slot in ARMS}
 
     def memory(self) -> dict[str, dict[str, int]]:
         """Return what has to survive a restart."""
@@ -104,7 +134,7 @@ class CounterGrowth:
 
     def restore(self, memory: dict[str, dict[str, int]]) -> None:
         """Go on from what `memory` returned. Raises ValueError, KeyError or TypeError."""
-        self._totals = {slot: SlotFacts(**_checked(memory[slot])) for slot in SLOTS}
+        self._totals = {slot: SlotFacts(**_checked(memory[slot])) for slot in ARMS}
 
 
 def counters(slot: SlotFacts) -> dict[str, int]:

@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lerobot_serve.router.canary.evidence import log_mean, stakes
+from lerobot_serve.router.canary.facts import ArmCounts
 from lerobot_serve.router.canary.plan import Terms
-from lerobot_serve.router.canary.trial import ArmCounts, StepTrial
+from lerobot_serve.router.canary.trial import StepTrial
 
 # further than this nobody waits
 MAX_FORECAST_EPISODES = 20_000

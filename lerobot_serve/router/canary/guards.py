@@ -11,10 +11,9 @@ switches a guard off, and with it what would hold.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 import math
 
-from lerobot_serve.parameters import ParameterError
 from lerobot_serve.router.canary.alarms import (
     alarm_threshold,
     CHUNKS_PER_ALARM,
@@ -22,6 +21,7 @@ from lerobot_serve.router.canary.alarms import (
     ShareAlarms,
 )
 from lerobot_serve.router.canary.facts import Facts, SlotFacts
+from lerobot_serve.router.canary.plan import GuardLimits
 
 # below it the network's own jitter makes the ratio
 LATENCY_FLOOR_MS = 5.0
@@ -32,33 +32,6 @@ MIN_DIVERGENCE_SAMPLES = 20
 MIN_OUTCOMES = 5
 # so many chunks of commands are the least that a step needs
 MIN_COMMAND_CHUNKS = 5
-
-
-@dataclass(frozen=True, slots=True)
-class GuardLimits:
-    """
-    Where a guard trips, 0 switches it off; and how much has to be seen before it can tell.
-
-    The 95th percentile of 100 answers is the fifth largest; 3000 commands are 100 s of motion at
-    30 Hz, several episodes.
-    """
-
-    failed_replies_percent: float = 2.0
-    latency_ratio: float = 2.0
-    trips_percent: float = 1.0
-    fallbacks_percent: float = 5.0
-    # in spreads of the champion itself
-    divergence: float = 0.0
-    minimum_replies: int = 100
-    minimum_commands: int = 3000
-
-    def __post_init__(self) -> None:
-        for entry in fields(self):
-            value = getattr(self, entry.name)
-            high = 100.0 if entry.name.endswith('percent') else math.inf
-            if not (math.isfinite(value) and 0 <= value <= high):
-                allowed = 'in [0, 100]' if high == 100.0 else 'finite and at least 0'
-                raise ParameterError(f'{entry.name} must be {allowed}, got {value!r}')
 
 
 @dataclass(frozen=True, slots=True)

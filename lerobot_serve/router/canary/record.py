@@ -1,4 +1,4 @@
-"""The state of a canary as data that survives a restart."""
+"""The state of a canary as data that survives a restart. Owned by the executor thread."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lerobot_serve.router.canary.alarms import ShareAlarms
-from lerobot_serve.router.canary.comparison import StepComparison
-from lerobot_serve.router.canary.facts import CounterGrowth, SLOTS
+from lerobot_serve.router.canary.facts import ARMS, CounterGrowth
 from lerobot_serve.router.canary.guards import new_alarms
 from lerobot_serve.router.canary.plan import Terms
 from lerobot_serve.router.canary.states import CanaryPhase, ON_TRIAL
@@ -29,6 +28,42 @@ class CanaryEvent:
 
 
 @dataclass(slots=True)
+class StepComparison:
+    """
+    The comparison of one step: the highest log e, and whether the candidate has passed in any.
+
+    Each step compares only the episodes that begin in it: a candidate that has become bad is not
+    carried by its past.
+    """
+
+    passed: bool = False
+    not_worse: float = 0.0
+    worse: float = 0.0
+    # that the champion's episodes are aborted more often
+    aborted: float = 0.0
+
+    def update(self, trial: StepTrial, terms: Terms) -> bool:
+        """Weigh the outcomes; return True when the candidate passes now for the first time."""
+        not_worse, worse, aborted = trial.evidence
+        self.not_worse, self.worse = max(self.not_worse, not_worse), max(self.worse, worse)
+        self.aborted = max(self.aborted, aborted)
+        passed, self.passed = self.passed, self.passed or self.not_worse >= terms.promotion_level
+        return self.passed and not passed
+
+    def is_worse(self, terms: Terms, trials: int) -> bool:
+        """Return whether the candidate was shown to be worse than the champion."""
+        return self.worse >= terms.rollback_level(trials)
+
+    def aborts_differ(self, terms: Terms) -> bool:
+        """Return whether the champion was shown to be aborted more often."""
+        return self.aborted >= terms.promotion_level
+
+    def next_step(self) -> None:
+        """Begin to compare from 0; what has passed has passed."""
+        self.not_worse = self.worse = self.aborted = 0.0
+
+
+@dataclass(slots=True)
 class CanaryRecord:
     """Everything but plan, terms and limits. Owned by the executor thread."""
 
@@ -40,7 +75,7 @@ class CanaryRecord:
     alarms: ShareAlarms = field(default_factory=new_alarms)
     comparison: StepComparison = field(default_factory=StepComparison)
     growth: CounterGrowth = field(default_factory=CounterGrowth)
-    policies: dict[str, str] = field(default_factory=lambda: dict.fromkeys(SLOTS, ''))
+    policies: dict[str, str] = field(default_factory=lambda: dict.fromkeys(ARMS, ''))
     # why the state is what it is
     why: str = ''
     history: deque[CanaryEvent] = field(default_factory=lambda: deque(maxlen=HISTORY_LIMIT))
@@ -85,7 +120,7 @@ def from_json(values: Mapping[str, Any], trials: int, terms: Terms) -> CanaryRec
     step = _number(values, 'step')
     if step not in _steps(state, trials):
         raise ValueError(f'{state.value} at step {step} of {trials}')
-    if state in ON_TRIAL and not all(values['policies'][slot] for slot in SLOTS):
+    if state in ON_TRIAL and not all(values['policies'][slot] for slot in ARMS):
         raise ValueError('on trial without policies')
     record = CanaryRecord(
         state=state,
@@ -98,7 +133,7 @@ def from_json(values: Mapping[str, Any], trials: int, terms: Terms) -> CanaryRec
             _number(values, 'worse', float),
             _number(values, 'aborted', float),
         ),
-        policies={slot: _text(values['policies'][slot]) for slot in SLOTS},
+        policies={slot: _text(values['policies'][slot]) for slot in ARMS},
         why=_text(values['why']),
     )
     record.growth.restore(values['counts'])

@@ -29,43 +29,11 @@ from dataclasses import astuple, dataclass, field, fields
 from typing import Any
 
 from lerobot_serve.router.canary.evidence import FRACTIONS, Wager
+from lerobot_serve.router.canary.facts import ArmCounts, ARMS, BEGUN, EpisodeEvent
 
-ARMS = ('candidate', 'champion')
-ENDS = ('success', 'failure', 'aborted', 'moved', 'unreported')
-BEGUN = 'begun'
 # what is remembered of blocks whose ends are not all known; older ones stay at their worst
 BLOCKS_LIMIT, OPEN_LIMIT = 4000, 20_000
 COUNT_LIMIT = 10**15
-
-
-@dataclass(frozen=True, slots=True)
-class EpisodeEvent:
-    """An episode began in an arm, or ended; `what` is BEGUN or one of ENDS."""
-
-    episode_id: str
-    what: str
-    arm: str
-
-
-@dataclass(slots=True)
-class ArmCounts:
-    """Episodes that began in one arm, and how they ended."""
-
-    begun: int = 0
-    success: int = 0
-    failure: int = 0
-    aborted: int = 0
-    moved: int = 0
-    unreported: int = 0
-
-    @property
-    def open(self) -> int:
-        """Episodes whose end may still be reported."""
-        known = self.success + self.failure + self.aborted + self.moved + self.unreported
-        return self.begun - known
-
-    def note(self, what: str) -> None:
-        setattr(self, what, getattr(self, what) + 1)
 
 
 @dataclass(slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lerobot_serve.router.placement.split import SINGLE_SLOT
+from lerobot_serve.wire.schema import SINGLE_SLOT
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,17 +28,6 @@ class DispatchRules:
         if slot_name == SINGLE_SLOT:
             return 100
         return self.split_percent if slot_name == 'a' else 100 - self.split_percent
-
-
-@dataclass(frozen=True, slots=True)
-class ShadowRules:
-    """
-    percent         share of the requests that are copied to the shadow
-    spread_percent  share of these that are also sent to the live policy a second time
-    """
-
-    percent: float
-    spread_percent: float
 
 
 # shortest hedge delay: an earlier hedge nearly always loses

@@ -7,21 +7,19 @@ from typing import Any
 
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
 
+from lerobot_serve.router.api.messages import drop_messages
 from lerobot_serve.router.core import RouterCore
 from lerobot_serve.router.placement.eligibility import BARRING_VERDICTS
 from lerobot_serve.router.replicas.replica import Replica
 from lerobot_serve.router.replicas.slot import Slot
-from lerobot_serve.wire.schema import SCHEMA_VERSION, SCHEMA_VERSION_MIN
+from lerobot_serve.wire.schema import SCHEMA_VERSION, SCHEMA_VERSION_MIN, SINGLE_SLOT, TEXT_LIMIT
 from lerobot_serve_interfaces.msg import (
-    DropCount,
     ReplicaState,
     RouterState,
     ServerStatus,
     SlotState,
 )
 from lerobot_serve_interfaces.srv import GetStatus
-
-TEXT_LIMIT = 1024
 
 
 def router_state(
@@ -128,7 +126,7 @@ def server_status(
     status = ServerStatus(
         stamp=stamp,
         server=server,
-        slot='prod',
+        slot=SINGLE_SLOT,
         policy_type='router',
         state=state,
         text=text[:TEXT_LIMIT],
@@ -215,7 +213,3 @@ def _header(state: RouterState) -> Any:
     array = DiagnosticArray()
     array.header.stamp = state.stamp
     return array.header
-
-
-def drop_messages(drops: dict[str, int]) -> list[DropCount]:
-    return [DropCount(reason=reason, count=count) for reason, count in sorted(drops.items())]

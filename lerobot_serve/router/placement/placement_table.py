@@ -12,8 +12,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from lerobot_serve.router.placement.split import bucket, SINGLE_SLOT, slot
-from lerobot_serve.router.placement.stored_placement import stored_placement, StoredPlacement
+from lerobot_serve.router.placement.split import bucket, slot
+from lerobot_serve.router.storage.content import stored_placement, StoredPlacement
+from lerobot_serve.wire.schema import SINGLE_SLOT
 
 # slot of the split -> chosen slot, and why it differs
 SlotChooser = Callable[[str], tuple[str, str]]

@@ -12,7 +12,7 @@ from typing import Any
 from lerobot_serve.router.data_path.dispatcher import Dispatcher
 from lerobot_serve.router.replicas.compatibility import incompatibility, PolicySignature
 from lerobot_serve.router.replicas.slot import Slot
-from lerobot_serve.router.sessions.opening import ReplicaCallPool
+from lerobot_serve.router.sessions.call_pool import ReplicaCallPool
 
 
 class CompatibilityCheck:

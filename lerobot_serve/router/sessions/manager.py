@@ -16,13 +16,13 @@ from lerobot_serve.router.monitoring.drop_counters import DropCounters
 from lerobot_serve.router.replicas.replica import Replica, ReplicaState
 from lerobot_serve.router.replicas.slot import Slot
 from lerobot_serve.router.replicas.slot_stats import SlotStats
+from lerobot_serve.router.sessions.call_pool import ReplicaCallPool
 from lerobot_serve.router.sessions.client_sessions import ClientSession
 from lerobot_serve.router.sessions.compatibility_check import CompatibilityCheck
 from lerobot_serve.router.sessions.opening import (
     close_at_replicas,
     open_at_replica,
     open_in_slot,
-    ReplicaCallPool,
     SlotOpening,
 )
 from lerobot_serve.wire.schema import Refusal

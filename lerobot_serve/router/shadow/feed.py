@@ -16,7 +16,6 @@ import queue
 import threading
 
 from lerobot_serve.router.data_path.in_flight import InFlightRequest
-from lerobot_serve.router.data_path.rules import ShadowRules
 from lerobot_serve.router.sessions.client_sessions import ClientSession
 from lerobot_serve.router.shadow.comparator import (
     ShadowComparator,
@@ -24,7 +23,7 @@ from lerobot_serve.router.shadow.comparator import (
     ShadowStatistics,
 )
 from lerobot_serve.router.shadow.sample_joiner import RequestKey
-from lerobot_serve.router.shadow.sampling import is_drawn_twice, is_shadowed
+from lerobot_serve.router.shadow.sampling import is_drawn_twice, is_shadowed, ShadowRules
 from lerobot_serve.router.shadow.sessions import (
     second_draw_client_id,
     SECOND_DRAW_SUFFIX,

@@ -9,8 +9,7 @@ import json
 import sqlite3
 from typing import Any
 
-from lerobot_serve.router.placement.stored_placement import StoredPlacement
-from lerobot_serve.router.storage.content import DecisionKey, StoreContent
+from lerobot_serve.router.storage.content import DecisionKey, StoreContent, StoredPlacement
 from lerobot_serve.router.storage.schema import digest, seal
 
 

@@ -14,9 +14,8 @@ import sqlite3
 import threading
 from typing import Any
 
-from lerobot_serve.router.placement.stored_placement import StoredPlacement
 from lerobot_serve.router.storage.batch import Batch
-from lerobot_serve.router.storage.content import DecisionKey, StoreContent
+from lerobot_serve.router.storage.content import DecisionKey, StoreContent, StoredPlacement
 from lerobot_serve.router.storage.store import Store
 
 RETRY_S = 1.0

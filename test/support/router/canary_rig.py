@@ -6,11 +6,9 @@ from dataclasses import replace
 from itertools import count
 
 from lerobot_serve.router.canary.canary import Canary
-from lerobot_serve.router.canary.facts import Facts, SlotFacts
-from lerobot_serve.router.canary.guards import GuardLimits
-from lerobot_serve.router.canary.plan import parse_plan, Terms
+from lerobot_serve.router.canary.facts import BEGUN, EpisodeEvent, Facts, SlotFacts
+from lerobot_serve.router.canary.plan import GuardLimits, parse_plan, Terms
 from lerobot_serve.router.canary.record import CanaryEvent
-from lerobot_serve.router.canary.trial import BEGUN, EpisodeEvent
 
 S = 1_000_000_000
 STEPS = ('5', '25', '50', '100')

@@ -12,7 +12,6 @@ from collections import Counter
 import numpy as np
 
 from lerobot_serve.router.data_path.dispatcher import Dispatcher
-from lerobot_serve.router.data_path.fake_transport import FakeTransport
 from lerobot_serve.router.data_path.rules import DispatchRules
 from lerobot_serve.router.monitoring.drop_counters import DropCounters
 from lerobot_serve.router.placement.placement_table import PlacementTable
@@ -31,6 +30,7 @@ from lerobot_serve.wire.header import Header, read_envelope
 from lerobot_serve.wire.observation import Observation
 from lerobot_serve.wire.schema import MsgType, StateClass, Status
 from lerobot_serve.wire.session import SessionRequest
+from support.router.recording_transport import FakeTransport
 
 MS, SECOND = 1_000_000, 1_000_000_000
 TIMEOUT_NS = SECOND

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from lerobot_serve.router.core import RouterCore
-from lerobot_serve.router.data_path.fake_transport import FakeTransport
 from lerobot_serve.router.monitoring.drop_counters import DropCounters
 from lerobot_serve.router.parameters import RouterParameters
 from lerobot_serve.router.replicas.replica import ReplicaReport
 from lerobot_serve.router.sessions.client_sessions import ClientSession
 from lerobot_serve.wire.schema import StateClass
 from lerobot_serve.wire.session import SessionRequest
+from support.router.recording_transport import FakeTransport
 from support.router.replica_rig import FakeReplica
 
 MS, SECOND = 1_000_000, 1_000_000_000

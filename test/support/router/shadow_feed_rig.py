@@ -11,11 +11,11 @@ import threading
 import numpy as np
 
 from lerobot_serve.router.data_path.in_flight import InFlightRequest
-from lerobot_serve.router.data_path.rules import ShadowRules
 from lerobot_serve.router.sessions.client_sessions import ClientSession
 from lerobot_serve.router.shadow.comparator import ShadowComparator, ShadowComparison
 from lerobot_serve.router.shadow.feed import ShadowFeed
 from lerobot_serve.router.shadow.qualification import Qualification
+from lerobot_serve.router.shadow.sampling import ShadowRules
 from lerobot_serve.wire import chunk as wire_chunk
 from lerobot_serve.wire.chunk import Chunk, read_reply_summary
 from lerobot_serve.wire.execution_report import ExecutedRun, ExecutionReport

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 import pytest
 
 from lerobot_serve.router.canary.facts import (
+    ArmCounts,
     counter_growth,
     CounterGrowth,
     COUNTERS,
@@ -14,7 +15,6 @@ from lerobot_serve.router.canary.facts import (
     Facts,
     SlotFacts,
 )
-from lerobot_serve.router.canary.trial import ArmCounts
 
 SLOT = st.builds(SlotFacts, **{name: st.integers(0, 1000) for name in COUNTERS})
 ARMS = {'candidate': ArmCounts(7, 3), 'champion': ArmCounts()}

@@ -10,16 +10,15 @@ from hypothesis import strategies as st
 import pytest
 
 from lerobot_serve.parameters import ParameterError
-from lerobot_serve.router.canary.facts import counters, Facts, SlotFacts
+from lerobot_serve.router.canary.facts import ArmCounts, counters, Facts, SlotFacts
 from lerobot_serve.router.canary.guards import (
-    GuardLimits,
     missing_data,
     new_alarms,
     not_ready_reason,
     rollback_reason,
     update_alarms,
 )
-from lerobot_serve.router.canary.trial import ArmCounts
+from lerobot_serve.router.canary.plan import GuardLimits
 
 SLOT = SlotFacts(
     arm=ArmCounts(begun=50, success=40, failure=10),

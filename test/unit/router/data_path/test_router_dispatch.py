@@ -13,8 +13,8 @@ from support.router.dispatch_rig import (
     SLOTS,
     TIMEOUT_NS,
 )
+from support.router.recording_transport import FakeTransport
 
-from lerobot_serve.router.data_path.fake_transport import FakeTransport
 from lerobot_serve.router.data_path.transport import Transport
 from lerobot_serve.wire.execution_report import ExecutionReport
 

@@ -16,9 +16,9 @@ from support.router.dispatch_rig import (
     SECOND,
     TIMEOUT_NS,
 )
+from support.router.recording_transport import FakeTransport
 from support.router.replica_rig import ControlRig
 
-from lerobot_serve.router.data_path.fake_transport import FakeTransport
 from lerobot_serve.router.data_path.in_flight import (
     InFlightRequest,
     InFlightRequests,

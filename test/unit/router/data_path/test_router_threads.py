@@ -21,7 +21,7 @@ from support.router.dispatch_rig import (
 )
 from support.router.replica_rig import ControlRig
 
-from lerobot_serve.router.sessions.opening import ReplicaCallPool
+from lerobot_serve.router.sessions.call_pool import ReplicaCallPool
 from lerobot_serve.wire.header import read_envelope
 from lerobot_serve.wire.schema import Status
 from lerobot_serve.wire.session import ServerUnreachable

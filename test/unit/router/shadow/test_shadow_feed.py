@@ -9,8 +9,8 @@ import pytest
 from support.router.shadow_feed_rig import chunk_bytes, feed_rig, LIMIT_S, LIVE, MS, SECOND, SHADOW
 
 from lerobot_serve.cage import limits_encoding
-from lerobot_serve.router.data_path.rules import ShadowRules
 from lerobot_serve.router.shadow.feed import DEPOSITS_LIMIT, REQUESTS_LIMIT
+from lerobot_serve.router.shadow.sampling import ShadowRules
 from lerobot_serve.router.shadow.sessions import RETRY_NS
 from lerobot_serve.wire.schema import ID_LIMIT, Refusal, Status
 from lerobot_serve.wire.session import ServerUnreachable, SessionRefused
