@@ -2,23 +2,38 @@
 
 from __future__ import annotations
 
-from typing import Any
+from builtin_interfaces.msg import Time
+from diagnostic_msgs.msg import DiagnosticArray
 
 from lerobot_serve.router.placement.placement_table import Placement
 from lerobot_serve.router.shadow.comparator import ShadowComparison, ShadowStatistics
 from lerobot_serve.wire.schema import SINGLE_SLOT, TEXT_LIMIT
 from lerobot_serve_interfaces.msg import (
+    CanaryState,
     DropCount,
+    RouterState,
     RoutingDecision,
+    ServerStatus,
     ShadowDivergence,
     ShadowSummary,
+)
+
+# what a router publishes for operators
+RouterMessage = (
+    CanaryState
+    | DiagnosticArray
+    | RouterState
+    | RoutingDecision
+    | ServerStatus
+    | ShadowDivergence
+    | ShadowSummary
 )
 
 
 def routing_decision(
     placement: Placement,
     *,
-    stamp: Any,
+    stamp: Time,
     client_id: str,
     episode_id: str,
     policy: str,
@@ -58,7 +73,7 @@ def drop_messages(drops: dict[str, int]) -> list[DropCount]:
 
 
 def shadow_divergence(
-    comparison: ShadowComparison, action_names: tuple[str, ...], stamp: Any
+    comparison: ShadowComparison, action_names: tuple[str, ...], stamp: Time
 ) -> ShadowDivergence:
     """Return the divergence of the shadow for one request."""
     return ShadowDivergence(
@@ -80,7 +95,7 @@ def shadow_divergence(
 
 
 def shadow_summary(
-    summary: ShadowStatistics, unmet_requirements: str, drops: dict[str, int], stamp: Any
+    summary: ShadowStatistics, unmet_requirements: str, drops: dict[str, int], stamp: Time
 ) -> ShadowSummary:
     """Return the statistics of the shadow."""
     return ShadowSummary(

@@ -1,8 +1,8 @@
 """
 The slot of each episode: kept for the whole episode, across split changes and restarts.
 
-The least recently used placements are forgotten beyond the capacity. No ROS; called under the
-dispatcher's lock.
+The least recently used placements are forgotten beyond the capacity. No ROS; called under
+RoutingTable.lock.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Recent reply latency. No ROS; called under the dispatcher's lock."""
+"""Recent reply latency. No ROS; called under RoutingTable.lock."""
 
 from __future__ import annotations
 

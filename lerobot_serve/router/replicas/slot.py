@@ -3,7 +3,7 @@ A slot: one policy, served by one or more replicas.
 
 Its fingerprint is that of the first active replica in the list. A replica with another policy, or
 started for another slot, is a mismatch and gets no requests, until no replica of the slot's policy
-is left: then the slot takes over the other policy. No ROS; called under the dispatcher's lock.
+is left: then the slot takes over the other policy. No ROS; called under RoutingTable.lock.
 """
 
 from __future__ import annotations

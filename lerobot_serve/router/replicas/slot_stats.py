@@ -4,7 +4,7 @@ Counters of each slot: episodes by outcome, replies, and executed commands.
 Counters only rise since the start; differences give a period. An episode ends when its client
 begins another one or closes its session; without an outcome it is unreported after
 `verdict_within_ns`. Each begin and end is an event for the canary, which compares episodes by the
-slot in which they began. No ROS; called under the dispatcher's lock.
+slot in which they began. No ROS; called under RoutingTable.lock.
 """
 
 from __future__ import annotations

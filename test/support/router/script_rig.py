@@ -64,7 +64,7 @@ class Book:
 
     def on_live(self, flight: InFlightRequest, replica: Replica) -> None:
         """A replica was asked, whose answer is for the robot."""
-        name = flight.robot.ask.client_id
+        name = flight.session.ask.client_id
         if self.asked.get(name, replica.name) != replica.name and not replica.is_stateless:
             self.lost_state.add(name)
         self.asked[name] = replica.name
@@ -85,7 +85,7 @@ class Book:
             self.lost_state.discard(name)
 
     def on_fail(self, flight: InFlightRequest) -> None:
-        ask = flight.robot.ask
+        ask = flight.session.ask
         self.failed += 1
         self.conclude(ask.client_id, ask.session_epoch, flight.seq)
 
@@ -129,19 +129,19 @@ class World:
         self.work(12, 4 * MS)
 
     def watch_asking(self) -> None:
-        asking = self.rig.dispatcher.forwarder
+        asking = self.rig.dispatcher._forwarder
         original = asking._send_copy
 
-        def ask(flight, replica, purpose, acts, now_ns):
-            assert replica.name not in flight.tried, 'asked twice'
-            assert not flight.done
+        def ask(flight, replica, purpose, step):
+            assert replica.name not in flight.tried_servers, 'asked twice'
+            assert not flight.is_done
             if purpose is RequestPurpose.HEDGE:
                 assert replica.is_stateless, 'a second try of what has state'
                 self.hedges[flight.slot] += 1
             elif purpose is RequestPurpose.LIVE:
                 assert replica.slot == flight.slot
                 self.book.on_live(flight, replica)
-            return original(flight, replica, purpose, acts, now_ns)
+            return original(flight, replica, purpose, step)
 
         asking._send_copy = ask
 
@@ -193,7 +193,7 @@ class World:
         slot = self.rig.replicas[server].slot
         policy = policy or self.rig.slots[slot].policy
         answer = answer_bytes(raw, status, policy, slot)
-        self.rig.dispatcher.on_answer(server, answer, self.rig.now_ns)
+        self.rig.dispatcher.on_reply(server, answer, self.rig.now_ns)
 
     def deliver(self) -> None:
         """Let every server do with what it has as it feels."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from builtin_interfaces.msg import Time
 import pytest
 from support.router.canary_rig import NEW, OLD, World
+from support.router.contexts import make_context
 
 from lerobot_serve.parameters import ParameterError
 from lerobot_serve.router.canary.canary import CanaryCommandRejected
@@ -50,9 +51,8 @@ class Rig:
         if self.intent:
             self.intent.writer.close()
         writer = StoreWriter(Store(self.folder, 10, 'now'), self.told.append, self.informed.append)
-        self.intent = DurableDecisions(
-            writer, clock=lambda: self.world.now_ns, now=lambda: 'now', warn=self.told.append
-        )
+        context = make_context(self.world, self.told, self.informed)
+        self.intent = DurableDecisions(writer, context)
         self.slot = Slot('b', ('/b',), HealthRules(5), HealthRules(2), self.intent.bars)
         self.slot.policy = NEW
         self.intent.restore({'b': self.slot})
@@ -60,11 +60,10 @@ class Rig:
             parameters,
             self.slot,
             self.intent,
+            context,
             set_split=self.splits.append,
-            warn=self.told.append,
-            inform=self.informed.append,
+            on_event=lambda what, share: self.happened.append((what.what, share)),
         )
-        self.watch.on_event = lambda what, share: self.happened.append((what.what, share))
         return self.watch
 
     def poll(self, *, after_s: float = 1.0) -> bool:

@@ -10,7 +10,9 @@ from support.router.dispatch_rig import episode_in, MS, Rig, SECOND, SLOTS, TIME
 from lerobot_serve.router.replicas.health import HealthRules
 from lerobot_serve.wire.schema import Status
 
-RULES = HealthRules(5, trials=3, first_probe_ns=2 * SECOND, max_probe_interval_ns=16 * SECOND)
+RULES = HealthRules(
+    5, successes_to_recover=3, first_probe_ns=2 * SECOND, max_probe_interval_ns=16 * SECOND
+)
 IN_A, IN_B = episode_in('a'), episode_in('b')
 SINGLE = {'a': ('/a1',), 'b': ('/b1',)}
 

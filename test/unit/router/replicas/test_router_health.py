@@ -26,7 +26,9 @@ from lerobot_serve.router.replicas.replica import (
 from lerobot_serve.wire.schema import StateClass
 
 SECOND = 1_000_000_000
-RULES = HealthRules(3, trials=2, first_probe_ns=2 * SECOND, max_probe_interval_ns=10 * SECOND)
+RULES = HealthRules(
+    3, successes_to_recover=2, first_probe_ns=2 * SECOND, max_probe_interval_ns=10 * SECOND
+)
 SEEN = ReplicaReport('a@1', 'a', StateClass.CHUNK_STATELESS, True)
 
 
