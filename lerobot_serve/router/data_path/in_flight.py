@@ -115,7 +115,6 @@ class InFlightRequests:
         request: InFlightRequest,
         server: str,
         purpose: RequestPurpose,
-        *,
         now_ns: int,
         timeout_ns: int,
     ) -> PendingReply:

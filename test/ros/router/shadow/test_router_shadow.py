@@ -105,7 +105,7 @@ def test_a_shadow_that_is_gone_or_hangs_is_not_noticed_by_robots(router_rig, tro
     for number in range(100):
         player.play(f'episode-{number}')
     state = router_rig.state
-    assert state.verdict == 'healthy'
+    assert state.health == 'healthy'
     assert state.slots[0].failures == 0
 
 

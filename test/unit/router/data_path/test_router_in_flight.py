@@ -61,7 +61,7 @@ def test_a_newer_one_ends_the_one_before(flights, robot):
     first, second = flight_of(robot, 1), flight_of(robot, 2)
     assert not flights.begin(first)
     assert flights.begin(second)
-    assert (first.done, first.raw, second.done, len(flights)) == (True, b'', False, 1)
+    assert (first.is_done, first.raw, second.is_done, len(flights)) == (True, b'', False, 1)
     second.end()
     assert not flights.begin(flight_of(robot, 3))
 
@@ -133,12 +133,12 @@ def test_an_episode_that_is_over_is_owed_nothing_and_the_new_one_is(flights, rob
     flights.add_pending(old, '/a', RequestPurpose.LIVE, 0, TIMEOUT_NS)
     assert not flights.forget_episodes_before('robot', 1)
     assert flights.forget_episodes_before('robot', 2)
-    assert (old.done, flights.next_due_ns) == (True, None)
+    assert (old.is_done, flights.next_due_ns) == (True, None)
     new = begun(flights, robot, 2, episode=2)
     asked = flights.add_pending(new, '/a', RequestPurpose.LIVE, 900 * MS, TIMEOUT_NS)
     assert asked.since_ns == 900 * MS
     assert not flights.forget_episodes_before('robot', 2)
-    assert not new.done
+    assert not new.is_done
     assert not flights.forget_episodes_before('nobody', 2)
 
 

@@ -149,11 +149,8 @@ def test_a_placement_is_reported_with_the_replica_that_serves_it():
     rig.robot()
     rig.outside.on_placed = lambda *what: placed.append(what)
     rig.request(episode=episode_in('a'))
-    rig.robot('alone', places={})
-    rig.request('alone', episode_in('a', salt=1))
-    (first, second) = placed
-    assert first[2:] == (rig.outside.sent[0][0], 'a@1')
-    assert second[2:] == ('', 'a@1')
+    ((_, placement, server, policy),) = placed
+    assert (placement.slot, server, policy) == ('a', rig.outside.sent[0][0], 'a@1')
 
 
 def test_without_an_episode_it_is_said_once_and_counted_each_time(rig):

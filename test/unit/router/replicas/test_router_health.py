@@ -124,7 +124,7 @@ class Script(RuleBasedStateMachine):
         self.clean += 1
         self.failures = 0
         returned = self.health.record_success()
-        assert returned == (was_drained and self.clean >= RULES.trials)
+        assert returned == (was_drained and self.clean >= RULES.successes_to_recover)
         if returned:
             self.clean = 0
 
@@ -257,7 +257,7 @@ def test_who_was_idle_is_not_silent():
 
 def test_pressure_is_how_full_and_how_busy():
     there = replica(load=0.5, max_sessions=4)
-    there.robots = 2
+    there.preferring_sessions = 2
     assert there.placement_load == 1.0
     assert replica(load=0.25, max_sessions=0).placement_load == 0.25
     assert replica().placement_load == 0.0
