@@ -195,8 +195,8 @@ class Router(RuleBasedStateMachine):
         flights = self.world.rig.table.in_flight
         for name in ROBOTS:
             newest = flights.newest(name)
-            if newest and not newest.done:
-                assert newest.robot is self.world.rig.robots.current(name)
+            if newest and not newest.is_done:
+                assert newest.session is self.world.rig.robots.current(name)
                 assert flights.pending_servers(newest)
                 assert flights.next_due_ns is not None
             elif newest:
