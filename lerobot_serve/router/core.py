@@ -68,8 +68,11 @@ class ParameterSource:
 class ShadowLinks(Protocol):
     """Clients of the policy in shadow and, for second draws, of all replicas."""
 
-    shadow: ShadowClient
-    again: Mapping[str, ShadowClient]
+    @property
+    def shadow(self) -> ShadowClient: ...
+
+    @property
+    def again(self) -> Mapping[str, ShadowClient]: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -107,7 +107,7 @@ class PolicyRouter(LifecycleNode):
             self,
             EpisodeOutcome,
             '~/outcome',
-            self._offered.on_outcome,
+            self._on_outcome,
             qos.OUTCOME,
             on_drop=self._drops.add,
             qos_overriding_options=qos.OVERRIDABLE,
@@ -119,6 +119,9 @@ class PolicyRouter(LifecycleNode):
         self.create_timer(POLL_PERIOD_S, self.poll)
         self.create_timer(STATUS_PERIOD_S, self._on_slow_timer)
         self._topics.publish(self.status())
+
+    def _on_outcome(self, message: EpisodeOutcome) -> None:
+        self._offered.on_outcome(message)
 
     # transitions: the main thread or one of their own
 
@@ -249,7 +252,7 @@ class PolicyRouter(LifecycleNode):
         return self.get_clock().now().to_msg()
 
     def _is_unconfigured(self) -> bool:
-        return self.lifecycle_state == State.PRIMARY_STATE_UNCONFIGURED
+        return bool(self.lifecycle_state == State.PRIMARY_STATE_UNCONFIGURED)
 
     # parameters, executor thread
 

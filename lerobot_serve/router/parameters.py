@@ -375,10 +375,17 @@ class RouterParameters:
 
     def within(self, namespace: str) -> Self:
         """Return them with the full names of all servers. Raises ParameterError."""
-        slots = ('slot_a', 'slot_b', 'slot_prod')
-        full = {n: tuple(full_name(namespace, s) for s in getattr(self, n)) for n in slots}
-        shadow = full_name(namespace, self.shadow_server) if self.shadow_server else ''
-        named = replace(self, **full, shadow_server=shadow)
+
+        def full(servers: tuple[str, ...]) -> tuple[str, ...]:
+            return tuple(full_name(namespace, server) for server in servers)
+
+        named = replace(
+            self,
+            slot_a=full(self.slot_a),
+            slot_b=full(self.slot_b),
+            slot_prod=full(self.slot_prod),
+            shadow_server=full_name(namespace, self.shadow_server) if self.shadow_server else '',
+        )
         named.check()
         return named
 

@@ -19,7 +19,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, field
 import math
-from typing import Any
+
+from lerobot_serve.router.storage.checked import checked_float
 
 # of the highest stake, which is 1 / bound
 STAKE_FRACTIONS = (0.02, 0.1, 0.4, 0.9)
@@ -30,6 +31,7 @@ REPLIES_PER_ALARM, CHUNKS_PER_ALARM = 10**6, 1000
 HIGHEST_BOUND = 0.95
 # how fast the champion's recent share forgets, in minimums
 HALF_LIFE_MINIMUMS = 2.0
+EVIDENCE_LIMIT = 1e15
 
 
 def alarm_threshold(observations: int) -> float:
@@ -71,12 +73,12 @@ class ShareAlarm:
             return
         self.events, self.count = self.events + events, self.count + total
         if self.count >= chunk:
-            share, events, total = self.events / self.count, self.events, self.count
-            whole = int(self.count // chunk)
+            seen, count = self.events, self.count
+            share, whole = seen / count, int(count // chunk)
             self.events = self.count = 0.0
             for run, fraction in zip(self.runs, STAKE_FRACTIONS, strict=True):
                 more = whole * math.log1p(fraction * (share / bound - 1))
-                run.add(events, total, more)
+                run.add(seen, count, more)
 
     def _observe(self, events: int, total: int, bound: float) -> None:
         for run, fraction in zip(self.runs, STAKE_FRACTIONS, strict=True):
@@ -92,7 +94,7 @@ class ShareAlarm:
         values = [value for run in self.runs for value in (run.evidence, run.events, run.count)]
         return [*values, self.events, self.count]
 
-    def restore(self, memory: Sequence[Any]) -> None:
+    def restore(self, memory: Sequence[object]) -> None:
         """Go on from what `memory` returned. Raises ValueError or TypeError."""
         values = [_number(value) for value in memory]
         if len(values) != 3 * len(STAKE_FRACTIONS) + 2:
@@ -140,7 +142,7 @@ class ShareAlarms:
             kind: [*alarm.memory(), *astuple(self.usual[kind])] for kind, alarm in self.of.items()
         }
 
-    def restore(self, memory: Mapping[str, Any]) -> None:
+    def restore(self, memory: Mapping[str, Sequence[object]]) -> None:
         """Go on from what `memory` returned. Raises ValueError, KeyError or TypeError."""
         for kind, alarm in self.of.items():
             *values, a, b, c, d = memory[kind]
@@ -148,7 +150,5 @@ class ShareAlarms:
             self.usual[kind] = ChampionShare(_number(a), _number(b), _number(c), _number(d))
 
 
-def _number(value: Any) -> float:
-    if type(value) is not float or not 0 <= value < 1e15:
-        raise ValueError(f'{value!r} is no evidence')
-    return value
+def _number(value: object) -> float:
+    return checked_float(value, 'evidence', EVIDENCE_LIMIT)

@@ -169,7 +169,7 @@ class CanaryController:
             self._decisions.lift(self._slot, self.canary.record.policies['candidate'])
         elif word == 'promote' and self._slot and self._slot.bar.verdict in BARRING_VERDICTS:
             raise CanaryCommandRejected(f'not promoted: {self._slot.bar.text}; {LIFT_HINT}')
-        text = getattr(self.canary, word)(reason)
+        text: str = getattr(self.canary, word)(reason)
         at_once = at_once or (word == 'rollback' and self._rollback_now)
         self._apply(now_ns, self.canary.history[-1:], at_once=at_once)
         return text
@@ -200,17 +200,15 @@ class CanaryController:
         )
 
     def _remaining_episodes(self) -> int:
-        canary = self.canary
-        if (
-            canary.state not in (CanaryPhase.RUNNING, CanaryPhase.UNDECIDED)
-            or canary.record.comparison.passed
-        ):
+        canary, plan = self.canary, self.canary.plan
+        is_running = canary.state in (CanaryPhase.RUNNING, CanaryPhase.UNDECIDED)
+        if plan is None or not is_running or canary.record.comparison.passed:
             return -1
         forecast = episodes_to_decide(
             canary.record.trial,
-            share_percent=canary.share_percent,
+            share_percent=plan.steps[canary.step].share_percent,
             terms=canary.terms,
-            trials=len(canary.plan.trials),
+            trials=len(plan.trials),
         )
         return forecast.episodes if forecast else -1
 

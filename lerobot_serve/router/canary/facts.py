@@ -7,6 +7,7 @@ their growth is used. Episodes come one by one, as events. Owned by the executor
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 import math
 
@@ -132,9 +133,9 @@ class CounterGrowth:
         """Return what has to survive a restart."""
         return {slot: counters(total) for slot, total in self._totals.items()}
 
-    def restore(self, memory: dict[str, dict[str, int]]) -> None:
+    def restore(self, memory: Mapping[str, Mapping[str, object]]) -> None:
         """Go on from what `memory` returned. Raises ValueError, KeyError or TypeError."""
-        self._totals = {slot: SlotFacts(**_checked(memory[slot])) for slot in ARMS}
+        self._totals = {slot: _checked(memory[slot]) for slot in ARMS}
 
 
 def counters(slot: SlotFacts) -> dict[str, int]:
@@ -149,8 +150,17 @@ def counter_growth(before: SlotFacts, now: SlotFacts) -> dict[str, int]:
     return {name: max(0, is_[name] - (0 if again else was[name])) for name in COUNTERS}
 
 
-def _checked(values: dict[str, int]) -> dict[str, int]:
+def _checked(values: Mapping[str, object]) -> SlotFacts:
+    found: dict[str, int] = {}
     for name in COUNTERS:
-        if type(values[name]) is not int or not 0 <= values[name] <= COUNTERS_LIMIT:
-            raise ValueError(f'{name} is {values[name]!r}')
-    return {name: values[name] for name in COUNTERS}
+        value = values[name]
+        if type(value) is not int or not 0 <= value <= COUNTERS_LIMIT:
+            raise ValueError(f'{name} is {value!r}')
+        found[name] = value
+    return SlotFacts(
+        answers=found['answers'],
+        failed_replies=found['failed_replies'],
+        commands=found['commands'],
+        fallbacks=found['fallbacks'],
+        trips=found['trips'],
+    )

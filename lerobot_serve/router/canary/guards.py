@@ -50,7 +50,8 @@ class GuardedShare:
     def bound(self, alarms: ShareAlarms, limits: GuardLimits) -> float:
         """Return the share that is allowed now."""
         usual = alarms.usual[self.events].share(getattr(limits, self.minimum))
-        return max(getattr(limits, self.limit) / 100, CHAMPION_SHARE_FACTOR * usual)
+        limit_percent: float = getattr(limits, self.limit)
+        return max(limit_percent / 100, CHAMPION_SHARE_FACTOR * usual)
 
     def chunk(self, limits: GuardLimits) -> int:
         return 1 if self.single else max(1, getattr(limits, self.minimum) // MIN_COMMAND_CHUNKS)

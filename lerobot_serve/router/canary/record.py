@@ -13,10 +13,18 @@ from lerobot_serve.router.canary.guards import new_alarms
 from lerobot_serve.router.canary.plan import Terms
 from lerobot_serve.router.canary.states import CanaryPhase, ON_TRIAL
 from lerobot_serve.router.canary.trial import StepTrial
+from lerobot_serve.router.storage.checked import (
+    checked_flag,
+    checked_float,
+    checked_int,
+    checked_text,
+)
 
 HISTORY_LIMIT = 64
 TEXT_LIMIT = 1024
 NUMBER_LIMIT = 2**63
+# of StepComparison
+EVIDENCE = ('not_worse', 'worse', 'aborted')
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +125,7 @@ def from_json(values: Mapping[str, Any], trials: int, terms: Terms) -> CanaryRec
     TypeError when it is none.
     """
     state = CanaryPhase(values['state'])
-    step = _number(values, 'step')
+    step = checked_int(values['step'], 'step', NUMBER_LIMIT)
     if step not in _steps(state, trials):
         raise ValueError(f'{state.value} at step {step} of {trials}')
     if state in ON_TRIAL and not all(values['policies'][slot] for slot in ARMS):
@@ -125,21 +133,21 @@ def from_json(values: Mapping[str, Any], trials: int, terms: Terms) -> CanaryRec
     record = CanaryRecord(
         state=state,
         step=step,
-        time_ns=_number(values, 'time_ns'),
+        time_ns=checked_int(values['time_ns'], 'time_ns', NUMBER_LIMIT),
         trial=new_trial(terms),
         comparison=StepComparison(
-            _flag(values, 'passed'),
-            _number(values, 'not_worse', float),
-            _number(values, 'worse', float),
-            _number(values, 'aborted', float),
+            checked_flag(values['passed'], 'passed'),
+            *(checked_float(values[name], name, NUMBER_LIMIT) for name in EVIDENCE),
         ),
-        policies={slot: _text(values['policies'][slot]) for slot in ARMS},
-        why=_text(values['why']),
+        policies={slot: checked_text(values['policies'][slot]) for slot in ARMS},
+        why=checked_text(values['why']),
     )
     record.growth.restore(values['counts'])
     record.trial.restore(values['trial'])
     record.alarms.restore(values['alarms'])
-    record.history.extend(CanaryEvent(_text(what), _text(why)) for what, why in values['history'])
+    record.history.extend(
+        CanaryEvent(checked_text(what), checked_text(why)) for what, why in values['history']
+    )
     return record
 
 
@@ -152,23 +160,3 @@ def _steps(state: CanaryPhase, trials: int) -> range:
     if state is CanaryPhase.ROLLED_BACK:
         return range(trials + 1)
     return range(1) if state is CanaryPhase.WAITING else range(0)
-
-
-def _number(values: Mapping[str, Any], name: str, kind: type = int) -> Any:
-    value = values[name]
-    if type(value) is not kind or not 0 <= value <= NUMBER_LIMIT:
-        raise ValueError(f'{name} is {value!r}')
-    return value
-
-
-def _flag(values: Mapping[str, Any], name: str) -> bool:
-    value = values[name]
-    if type(value) is not bool:
-        raise ValueError(f'{name} is {value!r}')
-    return value
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise ValueError(f'{value!r} is no text')
-    return value

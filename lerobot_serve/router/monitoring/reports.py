@@ -88,14 +88,14 @@ def slot_state(table: RoutingTable, slot: Slot, share_percent: int) -> SlotState
 
 def slot_state_code(slot: Slot) -> int:
     if slot.bar.verdict in BARRING_VERDICTS:
-        return SlotState.BARRED
+        return int(SlotState.BARRED)
     if slot.drain:
-        return SlotState.DRAINED
+        return int(SlotState.DRAINED)
     if slot.misfit or slot.unmet_requirements:
-        return SlotState.UNQUALIFIED
+        return int(SlotState.UNQUALIFIED)
     if not slot.has_ready_replica:
-        return SlotState.UNAVAILABLE
-    return SlotState.HEALTHY if slot.is_healthy else SlotState.PROBING
+        return int(SlotState.UNAVAILABLE)
+    return int(SlotState.HEALTHY if slot.is_healthy else SlotState.PROBING)
 
 
 def describe_slots(table: RoutingTable, now_ns: int) -> list[str]:

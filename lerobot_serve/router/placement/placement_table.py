@@ -91,16 +91,16 @@ class PlacementTable:
         """
         self._split_percent = split_percent
         known = self._placed.get(episode_id)
-        is_gone = known is not None and (known.slot == SINGLE_SLOT) != (split_percent is None)
-        if known and not is_gone:
+        if known and (known.slot == SINGLE_SLOT) == (split_percent is None):
             self._placed.move_to_end(episode_id)
             return to_placement(episode_id, known, sticky=True)
         key = episode_id or request_id
         number = bucket(key)
         chosen, reason = choose(slot(number, split_percent))
-        if is_gone:
+        if known:
             reason = reason or f'there is no slot {known.slot} any more'
-        decided = stored_placement(number, chosen, split_percent, is_gone, reason[:REASON_LIMIT])
+        has_moved = known is not None
+        decided = stored_placement(number, chosen, split_percent, has_moved, reason[:REASON_LIMIT])
         if episode_id:
             self._remember(episode_id, decided)
         return to_placement(key, decided, missing_episode_id=not episode_id)

@@ -152,11 +152,11 @@ class Slot:
 
     def _choose_policy(self) -> None:
         """Decide which policy is the slot's."""
-        serving = [r for r in self if r.report and r.report.is_active and r.is_there]
-        serving = [r for r in serving if r.report.slot == self.name]
-        kept = self.is_policy_pinned and any(r.report.policy == self.policy for r in serving)
-        if serving and not kept:
-            self.policy = serving[0].report.policy
+        reports = [replica.report for replica in self if replica.report and replica.is_there]
+        policies = [r.policy for r in reports if r.is_active and r.slot == self.name]
+        is_kept = self.is_policy_pinned and self.policy in policies
+        if policies and not is_kept:
+            self.policy = policies[0]
 
     def _mismatch_reason(self, replica: Replica) -> str:
         seen = replica.report

@@ -200,7 +200,8 @@ class SlotStats:
         """Mark episodes unreported whose outcome is overdue."""
         while self._awaiting_outcome:
             episode_id, episode = next(iter(self._awaiting_outcome.items()))
-            if now_ns - episode.ended_ns < self.verdict_within_ns:
+            ended_ns = episode.ended_ns
+            if ended_ns is not None and now_ns - ended_ns < self.verdict_within_ns:
                 return
             del self._awaiting_outcome[episode_id]
             self._end(episode_id, episode, 'unreported')

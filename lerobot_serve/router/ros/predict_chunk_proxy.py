@@ -36,11 +36,20 @@ OnFailure = Callable[[Status, str], None]
 class GoalRouting(Protocol):
     """The server of a goal and the flags of its chunk; without a server, the reason."""
 
-    server: str
-    slot: str
-    flags: int
-    status: Status
-    text: str
+    @property
+    def server(self) -> str: ...
+
+    @property
+    def slot(self) -> str: ...
+
+    @property
+    def flags(self) -> int: ...
+
+    @property
+    def status(self) -> Status: ...
+
+    @property
+    def text(self) -> str: ...
 
 
 class PredictChunkProxy:

@@ -6,7 +6,7 @@ The thread `control` calls; the calls run in a pool of threads.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Protocol
 
@@ -38,25 +38,25 @@ class ReplicaCallPool:
     unreachable without being called, until a probe succeeds.
     """
 
-    def __init__(self, clients: dict[str, ReplicaClient]) -> None:
+    def __init__(self, clients: Mapping[str, ReplicaClient]) -> None:
         self.clients = clients
         self._pool = ThreadPoolExecutor(CALL_THREADS, thread_name_prefix='call')
         # unresponsive servers, each with its probe
-        self._probes: dict[str, Future | None] = {}
+        self._probes: dict[str, Future[Any] | None] = {}
 
     def each(self, servers: list[str], act: Callable[[ReplicaClient], Any]) -> dict[str, Any]:
         """Return the result of `act`, or its SessionRefused or ServerUnreachable, by server."""
         futures = {
             name: self.later(name, act) for name in servers if not self.is_unresponsive(name)
         }
-        outcomes = {name: ServerUnreachable(UNRESPONSIVE_TEXT) for name in servers}
+        outcomes: dict[str, Any] = {name: ServerUnreachable(UNRESPONSIVE_TEXT) for name in servers}
         for name, future in futures.items():
             outcomes[name] = _outcome(future)
             if isinstance(outcomes[name], ServerUnreachable):
                 self._probes[name] = None
         return outcomes
 
-    def later(self, server: str, act: Callable[[ReplicaClient], Any]) -> Future:
+    def later(self, server: str, act: Callable[[ReplicaClient], Any]) -> Future[Any]:
         """Call one server without waiting for it."""
         return self._pool.submit(act, self.clients[server])
 
@@ -86,7 +86,7 @@ class ReplicaCallPool:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _outcome(future: Future) -> Any:
+def _outcome(future: Future[Any]) -> Any:
     try:
         return future.result()
     except (SessionRefused, ServerUnreachable) as error:

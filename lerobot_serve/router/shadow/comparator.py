@@ -24,9 +24,9 @@ from lerobot_serve.router.shadow.qualification import Qualification
 from lerobot_serve.router.shadow.remote_cage import RemoteCages, would_trip
 from lerobot_serve.router.shadow.sample_joiner import (
     ChunkDraw,
+    JoinedSample,
     RequestKey,
     SampleJoiner,
-    ShadowSample,
 )
 from lerobot_serve.router.shadow.spread import PolicySpread
 from lerobot_serve.wire.chunk import Chunk
@@ -187,7 +187,7 @@ class ShadowComparator:
             dict(self.drops),
         )
 
-    def _compare(self, sample: ShadowSample, now_ns: int) -> ShadowComparison | None:
+    def _compare(self, sample: JoinedSample, now_ns: int) -> ShadowComparison | None:
         """Return what a whole sample says; None, and counted, when it cannot be compared."""
         self._add_spread(sample)
         try:
@@ -204,7 +204,7 @@ class ShadowComparator:
         return self._note(sample, apart, cage is not None, trips, now_ns)
 
     def _note(
-        self, sample: ShadowSample, apart: Divergence, limits_known: bool, trips: bool, now_ns: int
+        self, sample: JoinedSample, apart: Divergence, limits_known: bool, trips: bool, now_ns: int
     ) -> ShadowComparison:
         live, shadow = sample.live, sample.shadow
         in_spreads = self._spread.in_spreads(live.policy, live.seed, apart.overall)
@@ -236,7 +236,7 @@ class ShadowComparator:
             latency_ms,
         )
 
-    def _add_spread(self, sample: ShadowSample) -> None:
+    def _add_spread(self, sample: JoinedSample) -> None:
         """Learn from a second draw how far the policy that drives is from itself."""
         live, second = sample.live, sample.second
         if second is None:

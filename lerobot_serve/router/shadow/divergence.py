@@ -11,6 +11,8 @@ from math import nan
 
 import numpy as np
 
+from lerobot_serve.wire.arrays import Float32Array
+
 
 class Incomparable(ValueError):
     """Two chunks that cannot be compared; `reason` is one word for the counters."""
@@ -29,7 +31,7 @@ class Divergence:
     per_action: tuple[float, ...]
 
 
-def shared_rows(commanded: Mapping[int, np.ndarray], others: np.ndarray) -> list[int]:
+def shared_rows(commanded: Mapping[int, Float32Array], others: Float32Array) -> list[int]:
     """Return the numbers of the rows that both have, in order. Raises Incomparable."""
     columns = len(next(iter(commanded.values()), ()))
     if columns != others.shape[1]:
@@ -40,7 +42,7 @@ def shared_rows(commanded: Mapping[int, np.ndarray], others: np.ndarray) -> list
     return shared
 
 
-def divergence(ours: np.ndarray, theirs: np.ndarray) -> Divergence:
+def divergence(ours: Float32Array, theirs: Float32Array) -> Divergence:
     """Return how far rows of one shape are apart."""
     with np.errstate(all='ignore'):
         squares = np.square(theirs.astype(np.float64) - ours)

@@ -118,16 +118,11 @@ class DurableDecisions:
             ):
                 continue
             file = to_json_value(getattr(given, spec.field))
-            row = {
-                'value': value,
-                'file': file,
-                'when': self._now(),
-                'by': self._by,
-            }
-            if value == file:
-                row = None
-            if row or known:
+            if value != file:
+                row = {'value': value, 'file': file, 'when': self._now(), 'by': self._by}
                 decisions[PARAMETER, spec.name] = row
+            elif known:
+                decisions[PARAMETER, spec.name] = None
         self._write(decisions)
 
     # slots

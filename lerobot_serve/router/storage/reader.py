@@ -42,7 +42,7 @@ class StoreReader:
         problems = [str(text) for (text,) in found if text != 'ok']
         self.damage.texts += problems[:PROBLEMS_LIMIT]
 
-    def _rows(self, table: str, columns: str, more: str = '') -> Iterator[tuple]:
+    def _rows(self, table: str, columns: str, more: str = '') -> Iterator[tuple[Any, ...]]:
         """Return the rows as far as they can be read."""
         try:
             yield from self._connection.execute(f'SELECT {columns} FROM {table} {more}')

@@ -1,0 +1,16 @@
+"""Types of numpy arrays, by the type of their elements; the shape is in the comments."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Float32Array: TypeAlias = NDArray[np.float32]
+Float64Array: TypeAlias = NDArray[np.float64]
+Uint8Array: TypeAlias = NDArray[np.uint8]
+Uint16Array: TypeAlias = NDArray[np.uint16]
+BoolArray: TypeAlias = NDArray[np.bool_]
+# camera images: height x width x channels, of 8 or 16 bits
+FrameArray: TypeAlias = NDArray[np.uint8 | np.uint16]
