@@ -9,7 +9,8 @@ verdict and split.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+
+from builtin_interfaces.msg import Time
 
 from lerobot_serve.parameters import ParameterError
 from lerobot_serve.router.canary.canary import Canary, CanaryCommandRejected
@@ -174,7 +175,7 @@ class CanaryController:
         self._apply(now_ns, self.canary.history[-1:], at_once=at_once)
         return text
 
-    def report(self, stamp: Any) -> CanaryState:
+    def report(self, stamp: Time) -> CanaryState:
         """Return what operators see."""
         canary = self.canary
         record, plan = canary.record, canary.plan

@@ -8,10 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Protocol
+from typing import Protocol, TypeVar
 
 from lerobot_serve.wire.session import ServerUnreachable, SessionRefused, SessionRequest
+from lerobot_serve_interfaces.srv import GetStatus, OpenSession, ResetEpisode
 
+T = TypeVar('T')
+# why a call has no result
+CallFailure = SessionRefused | ServerUnreachable
 CALL_THREADS = 8
 UNRESPONSIVE_TEXT = 'last call timed out; calls resume after a successful probe'
 
@@ -21,13 +25,13 @@ class ReplicaClient(Protocol):
 
     topic: str
 
-    def open(self, ask: SessionRequest, timeout_s: float) -> Any: ...
+    def open(self, ask: SessionRequest, timeout_s: float) -> OpenSession.Response: ...
 
-    def close(self, ask: SessionRequest, timeout_s: float) -> Any: ...
+    def close(self, ask: SessionRequest, timeout_s: float) -> object: ...
 
-    def reset(self, request: Any, timeout_s: float) -> Any: ...
+    def reset(self, request: ResetEpisode.Request, timeout_s: float) -> ResetEpisode.Response: ...
 
-    def status(self, timeout_s: float) -> Any: ...
+    def status(self, timeout_s: float) -> GetStatus.Response: ...
 
     def is_matched(self, timeout_s: float) -> bool: ...
 
@@ -42,21 +46,26 @@ class ReplicaCallPool:
         self.clients = clients
         self._pool = ThreadPoolExecutor(CALL_THREADS, thread_name_prefix='call')
         # unresponsive servers, each with its probe
-        self._probes: dict[str, Future[Any] | None] = {}
+        self._probes: dict[str, Future[GetStatus.Response] | None] = {}
 
-    def each(self, servers: list[str], act: Callable[[ReplicaClient], Any]) -> dict[str, Any]:
+    def each(
+        self, servers: list[str], act: Callable[[ReplicaClient], T]
+    ) -> dict[str, T | CallFailure]:
         """Return the result of `act`, or its SessionRefused or ServerUnreachable, by server."""
         futures = {
             name: self.later(name, act) for name in servers if not self.is_unresponsive(name)
         }
-        outcomes: dict[str, Any] = {name: ServerUnreachable(UNRESPONSIVE_TEXT) for name in servers}
+        outcomes: dict[str, T | CallFailure] = {
+            name: ServerUnreachable(UNRESPONSIVE_TEXT) for name in servers
+        }
         for name, future in futures.items():
-            outcomes[name] = _outcome(future)
-            if isinstance(outcomes[name], ServerUnreachable):
+            outcome = _outcome(future)
+            outcomes[name] = outcome
+            if isinstance(outcome, ServerUnreachable):
                 self._probes[name] = None
         return outcomes
 
-    def later(self, server: str, act: Callable[[ReplicaClient], Any]) -> Future[Any]:
+    def later(self, server: str, act: Callable[[ReplicaClient], T]) -> Future[T]:
         """Call one server without waiting for it."""
         return self._pool.submit(act, self.clients[server])
 
@@ -86,7 +95,7 @@ class ReplicaCallPool:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _outcome(future: Future[Any]) -> Any:
+def _outcome(future: Future[T]) -> T | CallFailure:
     try:
         return future.result()
     except (SessionRefused, ServerUnreachable) as error:

@@ -7,12 +7,12 @@ The thread `control`; written under RoutingTable.lock.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from lerobot_serve.router.data_path.routing_table import RoutingTable
 from lerobot_serve.router.replicas.compatibility import incompatibility, PolicySignature
 from lerobot_serve.router.replicas.slot import Slot
 from lerobot_serve.router.sessions.call_pool import ReplicaCallPool
+from lerobot_serve_interfaces.srv import GetStatus
 
 
 class CompatibilityCheck:
@@ -22,7 +22,7 @@ class CompatibilityCheck:
         self, table: RoutingTable, calls: ReplicaCallPool, log_warning: Callable[[str], None]
     ) -> None:
         self._table, self._call_pool, self._log_warning = table, calls, log_warning
-        self.known: dict[str, tuple[str, Any]] = {}
+        self.known: dict[str, tuple[str, GetStatus.Response]] = {}
 
     def update(self, timeout_s: float) -> None:
         """Fetch the status of slots whose policy has changed; compare."""
@@ -56,7 +56,7 @@ class CompatibilityCheck:
             slot.misfit = text
 
 
-def signature_of(reply: Any) -> PolicySignature:
+def signature_of(reply: GetStatus.Response) -> PolicySignature:
     """Return the signature of the policy in a GetStatus reply."""
     return PolicySignature(
         tuple(reply.state_names),

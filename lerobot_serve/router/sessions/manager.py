@@ -24,7 +24,7 @@ from lerobot_serve.router.sessions.opening import (
     SlotOpening,
 )
 from lerobot_serve.wire.schema import Refusal
-from lerobot_serve.wire.session import ServerUnreachable, SessionRefused, SessionRequest
+from lerobot_serve.wire.session import SessionRefused, SessionRequest
 from lerobot_serve_interfaces.srv import GetStatus, ResetEpisode
 
 CALL_TIMEOUT_S = 1.0
@@ -162,7 +162,7 @@ class SessionManager:
         outcomes = self._call_pool.each(servers, lambda c: c.reset(request, CALL_TIMEOUT_S))
         texts = []
         for server, outcome in outcomes.items():
-            if isinstance(outcome, ServerUnreachable):
+            if isinstance(outcome, Exception):
                 texts.append(f'{server}: {outcome}')
             elif not outcome.acknowledged:
                 texts.append(f'{server}: {outcome.text}')

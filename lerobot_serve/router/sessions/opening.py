@@ -9,13 +9,13 @@ gets the session when it is back.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 from lerobot_serve.router.replicas.replica import Replica
 from lerobot_serve.router.replicas.slot import Slot
 from lerobot_serve.router.sessions.call_pool import ReplicaCallPool, ReplicaClient
 from lerobot_serve.wire.schema import Refusal
 from lerobot_serve.wire.session import ServerUnreachable, SessionRefused, SessionRequest
+from lerobot_serve_interfaces.srv import OpenSession
 
 # refusals that may not repeat; any other is final
 RETRYABLE_REFUSALS = {
@@ -32,7 +32,7 @@ class SlotOpening:
     """The result in one slot: the replicas that hold the session, a reply or a refusal."""
 
     places: tuple[str, ...] = ()
-    reply: Any = None
+    reply: OpenSession.Response | None = None
     refused: SessionRefused | None = None
 
 
@@ -54,7 +54,7 @@ def open_in_slot(
         return SlotOpening(
             refused=SessionRefused(Refusal.NOT_READY, f'slot {slot.name}: {slot.misfit}')
         )
-    opened: dict[str, Any] = {}
+    opened: dict[str, OpenSession.Response] = {}
     asked = set(besides)
     failure: SessionRefused | None = None
     while len(opened) < wanted and (
@@ -88,7 +88,7 @@ def choose_replicas(slot: Slot, besides: set[str], count: int) -> list[Replica]:
     return chosen
 
 
-def _open(client: ReplicaClient, ask: SessionRequest, timeout_s: float) -> Any:
+def _open(client: ReplicaClient, ask: SessionRequest, timeout_s: float) -> OpenSession.Response:
     reply = open_at_replica(client, ask, timeout_s)
     # a service replies before its topics are matched; requests sent by then are lost
     if not client.is_matched(timeout_s):
@@ -97,7 +97,9 @@ def _open(client: ReplicaClient, ask: SessionRequest, timeout_s: float) -> Any:
     return reply
 
 
-def open_at_replica(client: ReplicaClient, ask: SessionRequest, timeout_s: float) -> Any:
+def open_at_replica(
+    client: ReplicaClient, ask: SessionRequest, timeout_s: float
+) -> OpenSession.Response:
     """
     Return the reply of a session that is open there, now or already. Raises Refused and
     Unreachable.

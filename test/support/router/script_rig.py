@@ -170,11 +170,13 @@ class World:
     def check_decision(
         self, robot: ClientSession, flight: InFlightRequest, placement: Placement
     ) -> None:
-        """An episode leaves only a slot that cannot answer it."""
+        """An episode leaves only a slot that cannot answer it, or that was drained long ago."""
         if not placement.moved or placement.sticky:
             return
         other = self.rig.slots['b' if placement.slot == 'a' else 'a']
         assert flight.episode_id
+        if other.conditions(self.rig.now_ns).leaving:
+            return
         assert self.in_time or not (ready_replicas(robot, other) and other.health.is_healthy)
 
     def ask(self, name: str, episode: str) -> None:
