@@ -31,9 +31,10 @@ from lerobot_serve.parameters import build_parameters, ParameterError
 from lerobot_serve.router.api import slot_commands
 from lerobot_serve.router.api.slot_commands import run_slot_command, SlotCommandRejected
 from lerobot_serve.router.context import NodeContext
-from lerobot_serve.router.core import ParameterSource, RouterCore, RouterLinks
+from lerobot_serve.router.core import RouterCore
 from lerobot_serve.router.data_path.in_flight import InFlightRequest
 from lerobot_serve.router.data_path.request_observer import RequestObserver
+from lerobot_serve.router.links import ParameterSource, RouterLinks
 from lerobot_serve.router.monitoring.drop_counters import DropCounters
 from lerobot_serve.router.parameters import RouterParameters
 from lerobot_serve.router.placement.placement_table import Placement

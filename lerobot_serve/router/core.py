@@ -7,31 +7,29 @@ calls it unless a method names other threads.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Protocol
 
 from lerobot_serve.parameters import ParameterError
-from lerobot_serve.router.api.messages import RouterMessage, shadow_divergence
+from lerobot_serve.router.api.messages import shadow_divergence
 from lerobot_serve.router.canary.controller import CanaryController, CANDIDATE
 from lerobot_serve.router.canary.record import CanaryEvent
 from lerobot_serve.router.context import NodeContext
 from lerobot_serve.router.data_path.dispatcher import Dispatcher
-from lerobot_serve.router.data_path.request_observer import RequestObserver, RequestObservers
+from lerobot_serve.router.data_path.request_observer import RequestObservers
 from lerobot_serve.router.data_path.routing_table import RoutingTable
-from lerobot_serve.router.data_path.transport import Transport
+from lerobot_serve.router.links import ParameterSource, RouterLinks
 from lerobot_serve.router.monitoring.decision_publisher import DecisionPublisher
 from lerobot_serve.router.monitoring.drop_counters import DropCounters
-from lerobot_serve.router.monitoring.trace_recorder import RouterTraceRecorder
 from lerobot_serve.router.parameters import RouterParameters
 from lerobot_serve.router.placement.episode_placement import EpisodePlacement
 from lerobot_serve.router.placement.placement_table import Placement, PlacementTable
 from lerobot_serve.router.replicas.replica import Replica, ReplicaReport
 from lerobot_serve.router.replicas.slot import Slot
 from lerobot_serve.router.replicas.slot_stats import SlotStats
-from lerobot_serve.router.sessions.call_pool import ReplicaCallPool, ReplicaClient
+from lerobot_serve.router.sessions.call_pool import ReplicaCallPool
 from lerobot_serve.router.sessions.client_sessions import ClientSession
 from lerobot_serve.router.sessions.job_queue import JobQueue
 from lerobot_serve.router.sessions.manager import SessionManager
@@ -46,48 +44,10 @@ from lerobot_serve.router.shadow.comparator import ShadowComparator, ShadowCompa
 from lerobot_serve.router.shadow.feed import ShadowFeed
 from lerobot_serve.router.shadow.qualification import Qualification
 from lerobot_serve.router.shadow.second_draw import SecondDraws
-from lerobot_serve.router.shadow.sessions import ShadowClient
 from lerobot_serve.router.storage.decisions import DurableDecisions
 from lerobot_serve.router.storage.store import Store
 from lerobot_serve.router.storage.writer import StoreWriter
 from lerobot_serve.trace.format.record_ids import RecordIds
-
-
-@dataclass(frozen=True, slots=True)
-class ParameterSource:
-    """
-    `current` are the parameters of now, `given` those of file and command line; `set_split`
-    changes the parameter split_percent.
-    """
-
-    current: RouterParameters
-    given: RouterParameters
-    set_split: Callable[[int], None]
-
-
-class ShadowLinks(Protocol):
-    """Clients of the policy in shadow and, for second draws, of all replicas."""
-
-    @property
-    def shadow(self) -> ShadowClient: ...
-
-    @property
-    def again(self) -> Mapping[str, ShadowClient]: ...
-
-
-@dataclass(frozen=True, slots=True)
-class RouterLinks:
-    """
-    What a router reaches others through. `publish` sends a message to operators; `observers`
-    see all requests, behind those that the router has itself.
-    """
-
-    clients: Mapping[str, ReplicaClient]
-    transport: Transport
-    publish: Callable[[RouterMessage], None]
-    shadow: ShadowLinks | None = None
-    recorder: RouterTraceRecorder | None = None
-    observers: tuple[RequestObserver, ...] = ()
 
 
 class RouterHost(Protocol):

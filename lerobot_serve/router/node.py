@@ -32,9 +32,10 @@ from lerobot_serve.ros.topics.dedicated_subscription import DedicatedSubscriptio
 from lerobot_serve.router.api.goal_router import GoalRouter
 from lerobot_serve.router.api.services import RouterServices
 from lerobot_serve.router.context import NodeContext
-from lerobot_serve.router.core import ParameterSource, RouterCore, RouterLinks
+from lerobot_serve.router.core import RouterCore
 from lerobot_serve.router.data_path.dispatcher import DRAINING_TEXT
 from lerobot_serve.router.data_path.replica_transport import RosTransport
+from lerobot_serve.router.links import ParameterSource, RouterLinks
 from lerobot_serve.router.monitoring import metrics, reports
 from lerobot_serve.router.monitoring.drop_counters import DropCounters
 from lerobot_serve.router.monitoring.local_time import format_local_time

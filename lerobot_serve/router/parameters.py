@@ -427,13 +427,13 @@ class RouterParameters:
     def limits(self) -> GuardLimits:
         """The canary's guards."""
         return GuardLimits(
-            self.canary_max_failed_percent,
-            self.canary_max_latency_ratio,
-            self.canary_max_trip_percent,
-            self.canary_max_fallback_percent,
-            self.canary_max_divergence,
-            self.canary_minimum_replies,
-            self.canary_minimum_commands,
+            failed_replies_percent=self.canary_max_failed_percent,
+            latency_ratio=self.canary_max_latency_ratio,
+            trips_percent=self.canary_max_trip_percent,
+            fallbacks_percent=self.canary_max_fallback_percent,
+            divergence=self.canary_max_divergence,
+            minimum_replies=self.canary_minimum_replies,
+            minimum_commands=self.canary_minimum_commands,
         )
 
     def check(self) -> None:

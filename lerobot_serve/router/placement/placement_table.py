@@ -133,11 +133,11 @@ def to_placement(
     """Return the published form of a stored placement."""
     return Placement(
         key,
-        known.bucket,
-        known.slot,
-        known.split_percent,
-        sticky,
-        missing_episode_id,
-        known.moved,
-        known.reason,
+        bucket=known.bucket,
+        slot=known.slot,
+        split_percent=known.split_percent,
+        sticky=sticky,
+        missing_episode_id=missing_episode_id,
+        moved=known.moved,
+        reason=known.reason,
     )

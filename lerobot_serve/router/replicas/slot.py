@@ -111,15 +111,15 @@ class Slot:
         reach = reach or self.reach
         return SlotConditions(
             verdict,
-            self.has_share,
-            reach,
-            self.takes_failover,
-            leaving,
-            bar.text,
-            f'drained by an operator: {drain.text}' if drain else '',
-            self.unmet_requirements,
-            self.misfit,
-            '' if reach is Reachability.HEALTHY else self._why_unreachable(reach),
+            has_share=self.has_share,
+            reach=reach,
+            takes_failover=self.takes_failover,
+            leaving=leaving,
+            verdict_text=bar.text,
+            drained=f'drained by an operator: {drain.text}' if drain else '',
+            unmet_requirements=self.unmet_requirements,
+            misfit=self.misfit,
+            unreachable='' if reach is Reachability.HEALTHY else self._why_unreachable(reach),
         )
 
     def _why_unreachable(self, reach: Reachability) -> str:

@@ -98,7 +98,15 @@ class PredictChunkProxy:
         goal = PredictChunk.Goal(observation=deserialize_message(raw, Observation))
         use, now_s = partial(self._use, choice, answer, fail), time.monotonic()
         self._dispatcher.send(
-            GoalRequest(key, choice.server, goal, use, fail, now_s, self._limit_s)
+            GoalRequest(
+                key,
+                choice.server,
+                goal,
+                answer=use,
+                fail=fail,
+                begun_s=now_s,
+                limit_s=self._limit_s,
+            )
         )
         return key
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lerobot_serve.router.core import ParameterSource, RouterCore, RouterLinks
+from lerobot_serve.router.core import RouterCore
 from lerobot_serve.router.data_path.transport import Transport
+from lerobot_serve.router.links import ParameterSource, RouterLinks
 from lerobot_serve.router.monitoring.drop_counters import DropCounters
 from lerobot_serve.router.parameters import RouterParameters
 from lerobot_serve.router.replicas.replica import ReplicaReport
