@@ -100,7 +100,7 @@ def measure_round_trips(count: int, writer: StoreWriter) -> Case:
         parameters={f'{name} [us]': microseconds(values) for name, values in series_ms.items()},
         counts={
             'requests': count,
-            'answers': sum(stats.slot(name).answers for name in SLOTS),
+            'answers': sum(stats.slot(name).chunks for name in SLOTS),
             'request_bytes': size,
         },
         series_ms=series_ms,

@@ -1,7 +1,7 @@
 """
 The node policy_router: a policy server to clients, a client to policy servers.
 
-The thread `intake` sends requests to replicas, `answers` relays chunks, `alarm` handles time
+The thread `intake` sends requests to replicas, `replies` relays chunks, `alarm` handles time
 limits, `control` makes slow calls, `shadow` compares. A transition has a thread of its own, so
 that the executor can serve clients meanwhile.
 """

@@ -8,7 +8,7 @@ An observation with a share x multiplies the evidence of a stake s by 1 + s (x -
 expected share, given all before, is at most the bound, evidence that began at one observation ever
 reaches 1/alpha with probability alpha at most (Ville). Over N observations it may begin at any of
 them and with any stake, so a false alarm among them has probability N * stakes * alpha at most.
-That is the level below. An observation is one answer, or a chunk of commands: commands of one
+That is the level below. An observation is one reply, or a chunk of commands: commands of one
 robot follow each other closely, and nothing is assumed of those within a chunk.
 
 Owned by the executor thread.

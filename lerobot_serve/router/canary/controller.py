@@ -226,7 +226,7 @@ def arm_events(events: Sequence[EpisodeTransition]) -> tuple[EpisodeEvent, ...]:
 def slot_facts(slot: Slot, stats: SlotCounters) -> SlotFacts:
     """Return what was seen of a slot since the start; under RoutingTable.lock."""
     return SlotFacts(
-        answers=stats.answers + stats.failed.total(),
+        replies=stats.chunks + stats.failed.total(),
         failed_replies=stats.failed.total(),
         commands=stats.commands,
         fallbacks=stats.fallbacks,

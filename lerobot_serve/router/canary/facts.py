@@ -51,14 +51,14 @@ class ArmCounts:
 class SlotFacts:
     """One slot. The counters may begin anywhere; the rest is as of now."""
 
-    answers: int = 0
+    replies: int = 0
     failed_replies: int = 0
     commands: int = 0
     # commands from a rung of the ladder instead of a chunk
     fallbacks: int = 0
     # commands that the safety cage changed
     trips: int = 0
-    # nan: too few answers to tell
+    # nan: too few replies to tell
     latency_ms_p95: float = math.nan
     oldest_age_s: float = 0.0
     healthy: bool = False
@@ -74,7 +74,7 @@ class SlotFacts:
         return self.arm.success + self.arm.failure
 
 
-COUNTERS = ('answers', 'failed_replies', 'commands', 'fallbacks', 'trips')
+COUNTERS = ('replies', 'failed_replies', 'commands', 'fallbacks', 'trips')
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +158,7 @@ def _checked(values: Mapping[str, object]) -> SlotFacts:
             raise ValueError(f'{name} is {value!r}')
         found[name] = value
     return SlotFacts(
-        answers=found['answers'],
+        replies=found['replies'],
         failed_replies=found['failed_replies'],
         commands=found['commands'],
         fallbacks=found['fallbacks'],

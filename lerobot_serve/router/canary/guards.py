@@ -1,7 +1,7 @@
 """
 Guards that roll a canary back at once, and missing data that holds it. Pure functions.
 
-Shares of answers and commands have an alarm each (see alarms): it sounds when the share is now
+Shares of replies and commands have an alarm each (see alarms): it sounds when the share is now
 above its bound, however long the step was good before. The bound is the limit, or twice the
 champion's share where that is more. What has a limit and was not seen often enough holds: a
 canary that promotes on missing data promotes a policy whose faults it could not see. A limit of 0
@@ -64,7 +64,7 @@ class GuardedShare:
 GUARDED_SHARES = (
     GuardedShare(
         'failed_replies',
-        'answers',
+        'replies',
         'failed_replies_percent',
         'minimum_replies',
         'requests of the candidate failed',
@@ -143,7 +143,7 @@ def missing_data(facts: Facts, limits: GuardLimits) -> str:
     """Return what a whole step did not show, and what to do about it; empty when nothing."""
     return (
         _few_reported(facts)
-        or _few_answers(facts, limits)
+        or _few_replies(facts, limits)
         or _few_commands(facts.candidate, limits)
         or _few_divergences(facts, limits.divergence)
     )
@@ -186,7 +186,7 @@ def _slow(candidate: SlotFacts, champion: SlotFacts, limits: GuardLimits) -> str
 
 
 def _timed(slot: SlotFacts, limits: GuardLimits) -> bool:
-    return slot.answers >= limits.minimum_replies and not math.isnan(slot.latency_ms_p95)
+    return slot.replies >= limits.minimum_replies and not math.isnan(slot.latency_ms_p95)
 
 
 def _diverges(facts: Facts, limit: float) -> str:
@@ -213,17 +213,17 @@ def _few_reported(facts: Facts) -> str:
     return ''
 
 
-def _few_answers(facts: Facts, limits: GuardLimits) -> str:
+def _few_replies(facts: Facts, limits: GuardLimits) -> str:
     if not limits.failed_replies_percent and not limits.latency_ratio:
         return ''
-    if facts.candidate.answers < limits.minimum_replies:
+    if facts.candidate.replies < limits.minimum_replies:
         return (
-            f'too few replies of the candidate in this step: {facts.candidate.answers} of '
+            f'too few replies of the candidate in this step: {facts.candidate.replies} of '
             f'{limits.minimum_replies}'
         )
     for name, slot in (('candidate', facts.candidate), ('champion', facts.champion)):
         if limits.latency_ratio and not _timed(slot, limits):
-            return f'too few replies of the {name} to measure its latency ({slot.answers})'
+            return f'too few replies of the {name} to measure its latency ({slot.replies})'
     return ''
 
 

@@ -92,7 +92,7 @@ class GuardLimits:
     """
     Where a guard trips, 0 switches it off; and how much has to be seen before it can tell.
 
-    The 95th percentile of 100 answers is the fifth largest; 3000 commands are 100 s of motion at
+    The 95th percentile of 100 replies is the fifth largest; 3000 commands are 100 s of motion at
     30 Hz, several episodes.
     """
 

@@ -199,7 +199,7 @@ class Dispatcher:
     def _on_success(self, reply: ReceivedReply, step: DispatchStep) -> None:
         table, replica, request = self._table, reply.replica, reply.request
         session, policy = request.session, reply.summary.policy
-        replica.counts['answers'] += 1
+        replica.counts['chunks'] += 1
         replica.health.record_success()
         table.slot_of(replica).health.record_success()
         if reply.is_of_probe:

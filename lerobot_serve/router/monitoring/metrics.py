@@ -28,7 +28,7 @@ from lerobot_serve.telemetry.metric_families import counter, gauge, histogram
 SLOT_COUNTERS = {
     'episodes': ('episodes', 'episodes placed'),
     'requests': ('requests', 'requests of clients'),
-    'answers': ('chunks', 'replies with actions'),
+    'chunks': ('chunks', 'replies with actions'),
     'moved': ('episodes_moved', 'episodes that moved to another slot'),
     'cache_hits': ('placement_hits', 'requests of an episode that was placed before'),
     'cache_misses': ('placement_misses', 'requests with which an episode was placed'),
@@ -40,7 +40,7 @@ SLOT_COUNTERS = {
 # field of Replica.counts -> the same
 REPLICA_COUNTERS = {
     'requests': ('requests', 'requests sent to a replica'),
-    'answers': ('chunks', 'replies with actions of a replica'),
+    'chunks': ('chunks', 'replies with actions of a replica'),
     'failures': ('requests_failed', 'requests that a replica failed'),
     'hedges': ('hedges', 'hedged requests sent to a replica'),
     'probes': ('probes', 'probes sent to a replica'),

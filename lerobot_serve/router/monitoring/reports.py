@@ -75,7 +75,7 @@ def slot_state(table: RoutingTable, slot: Slot, share_percent: int) -> SlotState
         consecutive_failures=slot.health.failures,
         episodes=stats.episodes,
         requests=stats.requests,
-        chunks=stats.answers,
+        chunks=stats.chunks,
         requests_failed=stats.failed.total(),
         episodes_moved_away=stats.moved,
         episodes_succeeded=stats.ended['success'],
@@ -124,7 +124,7 @@ def replica_state(replica: Replica) -> ReplicaState:
         latency_ms_p50=0.0 if isnan(p50) else p50,
         latency_ms_p95=0.0 if isnan(p95) else p95,
         requests=replica.counts['requests'],
-        chunks=replica.counts['answers'],
+        chunks=replica.counts['chunks'],
         requests_failed=replica.counts['failures'],
         hedges=replica.counts['hedges'],
         probes=replica.counts['probes'],
@@ -163,7 +163,7 @@ def server_status(
     status.load = max((report.load for report in found), default=0.0)
     status.state_class = max((report.state_class for report in found), default=0)
     status.requests = sum(stats.requests for stats in all_stats)
-    status.chunks = sum(stats.answers for stats in all_stats)
+    status.chunks = sum(stats.chunks for stats in all_stats)
     status.superseded = drops.get('superseded', 0)
     return status
 

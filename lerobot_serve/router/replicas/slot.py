@@ -100,7 +100,7 @@ class Slot:
         )
 
     def conditions(self, now_ns: int = 0, reach: Reachability | None = None) -> SlotConditions:
-        """Return what its eligibility depends on; `reach` is that for one robot."""
+        """Return what its eligibility depends on; `reach` is that for one session."""
         bar, drain = self.bar, self.drain
         verdict, is_barred = bar.verdict, bar.verdict in BARRING_VERDICTS
         if not is_barred and self.is_on_trial:

@@ -39,7 +39,7 @@ class SlotCounters:
     buckets: Histogram = field(default_factory=Histogram)
     episodes: int = 0
     requests: int = 0
-    answers: int = 0
+    chunks: int = 0
     # requests of an episode that had its slot, and those with which one got it
     cache_hits: int = 0
     cache_misses: int = 0
@@ -158,7 +158,7 @@ class SlotStats:
 
     def record_reply(self, slot: str, latency_ms: float) -> None:
         """Record a reply with actions."""
-        self._slots[slot].answers += 1
+        self._slots[slot].chunks += 1
         self._slots[slot].latency.add(latency_ms)
         self._slots[slot].buckets.add(latency_ms / 1e3)
 

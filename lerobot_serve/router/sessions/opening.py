@@ -55,12 +55,12 @@ def open_in_slot(
             refused=SessionRefused(Refusal.NOT_READY, f'slot {slot.name}: {slot.misfit}')
         )
     opened: dict[str, OpenSession.Response] = {}
-    asked = set(besides)
+    tried = set(besides)
     failure: SessionRefused | None = None
     while len(opened) < wanted and (
-        replicas := choose_replicas(slot, asked, wanted - len(opened))
+        replicas := choose_replicas(slot, tried, wanted - len(opened))
     ):
-        asked |= {replica.name for replica in replicas}
+        tried |= {replica.name for replica in replicas}
         names = [replica.name for replica in replicas]
         outcomes = callers.each(names, lambda client: _open(client, ask, timeout_s))
         # note all opened ones first: a final refusal closes them again

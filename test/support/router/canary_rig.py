@@ -90,11 +90,11 @@ class World:
         self.change(slot, **{name: getattr(now, name) + count for name, count in more.items()})
 
     def end(self, slot: str, success: int = 0, failure: int = 0, **others: int) -> None:
-        """Let episodes end, each way spread evenly, with their answers and commands."""
+        """Let episodes end, each way spread evenly, with their replies and commands."""
         ways = {'success': success, 'failure': failure, **others}
         rows = sorted((((i + 0.5) / n), what) for what, n in ways.items() for i in range(n))
         self.ends[slot] += [what for _, what in rows]
-        self.grow(slot, answers=ANSWERS * len(rows), commands=COMMANDS * len(rows))
+        self.grow(slot, replies=ANSWERS * len(rows), commands=COMMANDS * len(rows))
 
     def good_episodes(self) -> None:
         """Let enough episodes of both end well."""

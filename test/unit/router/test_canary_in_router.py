@@ -240,12 +240,12 @@ def test_a_rollback_before_the_policy_is_known_bars_whatever_comes(rig):
 def test_what_is_seen_of_a_slot():
     slot = Slot('b', ('/b',), HealthRules(5), HealthRules(2))
     slot.policy = NEW
-    stats = SlotCounters(answers=90, commands=300, fallbacks=4, trips=5, oldest_age_s=0.5)
+    stats = SlotCounters(chunks=90, commands=300, fallbacks=4, trips=5, oldest_age_s=0.5)
     stats.failed.update(timeout=6, not_finite=4)
     for _ in range(32):
         stats.latency.add(20.0)
     facts = slot_facts(slot, stats)
-    assert (facts.answers, facts.failed_replies) == (100, 10)
+    assert (facts.replies, facts.failed_replies) == (100, 10)
     assert (facts.commands, facts.fallbacks, facts.trips) == (300, 4, 5)
     assert (facts.latency_ms_p95, facts.oldest_age_s, facts.policy) == (20.0, 0.5, NEW)
     assert (facts.healthy, '/b: no status received' in facts.health_text) == (False, True)

@@ -50,7 +50,7 @@ def test_a_request_goes_on_unread_and_its_answer_comes_back_unread(rig):
     assert (flight.seq, by, peeked.policy, flight.raw) == (1, server, 'a@1', b'')
     assert rig.drops.counts() == {}
     stats = rig.stats.slot('a')
-    assert (stats.requests, stats.answers, stats.episodes) == (1, 1, 1)
+    assert (stats.requests, stats.chunks, stats.episodes) == (1, 1, 1)
 
 
 def test_each_slot_gets_its_episodes(rig):

@@ -130,7 +130,7 @@ def test_replicas_tell_their_state_and_counts(rig):
     replica = rig.replicas['/a1']
     for _ in range(40):
         replica.latency.add(12.0)
-    replica.counts.update(requests=40, answers=38, failures=2, hedges=1, probes=3)
+    replica.counts.update(requests=40, chunks=38, failures=2, hedges=1, probes=3)
     replica.sessions = 2
     first, second = state(rig).slots[0].replicas
     assert (first.state, first.text, first.slot) == (ReplicaState.READY, '', 'a')
@@ -176,7 +176,7 @@ def status(rig: RoutingRig | None, standing: int, text: str = '', **drops: int) 
 def test_its_status_is_a_policy_servers(rig):
     rig.robot()
     stats = rig.core.table.stats.slot('b')
-    stats.requests, stats.answers = 5, 4
+    stats.requests, stats.chunks = 5, 4
     told = status(rig, ServerStatus.ACTIVE, superseded=2)
     assert (told.state, told.policy_type, told.policy) == (
         ServerStatus.ACTIVE,
