@@ -149,8 +149,8 @@ class PolicyRouter(LifecycleNode):
             lifespan_s=parameters.observation_lifespan_s,
             stop=threads.stop,
         )
+        shadow = self._make_shadow_clients(parameters, replicas, threads.stop)
         try:
-            shadow = self._make_shadow_clients(parameters, replicas, threads.stop)
             links = RouterLinks(
                 replicas.clients,
                 RosTransport(replicas.clients, self._replies, self._drops),
@@ -165,6 +165,8 @@ class PolicyRouter(LifecycleNode):
             core = RouterCore(source, folder, links, self._drops, context)
         except Exception:
             replicas.close()
+            if shadow:
+                shadow.close()
             raise
         if before := live_changes(parameters, core.parameters):
             self._settings.set_own(**before)
