@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What parts of the router use of their node. Plain; any thread."""
 
 from __future__ import annotations

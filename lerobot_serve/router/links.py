@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the node gives a router: parameters, and what it reaches others through. Plain data."""
 
 from __future__ import annotations

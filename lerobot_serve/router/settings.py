@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Settings of the parts of a router, derived from its parameters. Pure functions."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Threads that are started and ended together. The thread of a transition owns the group."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 One step of the dispatcher: its time, and the calls to make once the lock is released.
 

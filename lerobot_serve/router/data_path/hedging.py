@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 When a request is hedged, and how often: delay and budget. No ROS; called under RoutingTable.lock.
 """

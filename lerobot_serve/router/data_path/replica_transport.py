@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The transport of the node: requests to the clients of replicas, replies to the topics of clients.
 

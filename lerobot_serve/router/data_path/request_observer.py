@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the data path reports of each request: for the trace, the shadow and operators."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Wait for the next due time of the dispatcher. The thread `alarm`."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The state that routing decisions depend on, and the lock that guards it.
 

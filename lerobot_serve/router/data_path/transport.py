@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the data path sends, and to whom: one direction, out. A Protocol without ROS."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Publish each placement for operators; warn of clients without episodes. Any thread."""
 
 from __future__ import annotations

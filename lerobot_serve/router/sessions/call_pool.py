@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Call several replicas at once, with a time limit, and leave unresponsive ones alone.
 

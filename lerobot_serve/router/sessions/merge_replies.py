@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Merge the replies of all slots to one OpenSession reply that holds in each. Pure functions."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Choose the replica of a second draw. The thread `shadow`; reads replicas without the lock."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Check single values that are read back from a store. Each function raises ValueError. Pure."""
 
 from __future__ import annotations

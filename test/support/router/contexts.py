@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Contexts of a node whose clock is that of a rig."""
 
 from __future__ import annotations

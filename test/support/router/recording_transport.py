@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 A Transport and RequestObserver without ROS that records its calls.
 

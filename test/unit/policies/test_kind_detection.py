@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The kind of a policy is found out from its files, and no folder in use is written to."""
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ FILES = {
     [
         ([], r'holds neither .* it is empty; give the directory that holds one'),
         (['README.md'], r'holds neither .* but README.md; '),
-        (['policy.json', 'config.json'], r'holds both policy.json \(of the kind exported\) and '),
+        (['policy.json', 'config.json'], r'holds both policy.json \(kind exported\) and '),
         (['policy.json', 'adapter_config.json'], r'holds both '),
     ],
 )
