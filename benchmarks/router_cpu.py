@@ -19,9 +19,12 @@ import numpy as np
 from benchmarks.merge.placement_cost import microseconds, writing
 from benchmarks.results.report import Case
 from lerobot_serve.router.data_path.dispatcher import Dispatcher
-from lerobot_serve.router.data_path.fake_transport import FakeTransport
+from lerobot_serve.router.data_path.in_flight import InFlightRequest
+from lerobot_serve.router.data_path.request_observer import RequestObserver
+from lerobot_serve.router.data_path.routing_table import RoutingTable
 from lerobot_serve.router.data_path.rules import DispatchRules
 from lerobot_serve.router.monitoring.drop_counters import DropCounters
+from lerobot_serve.router.placement.episode_placement import EpisodePlacement
 from lerobot_serve.router.placement.placement_table import PlacementTable
 from lerobot_serve.router.replicas.health import HealthRules
 from lerobot_serve.router.replicas.replica import ReplicaReport
@@ -38,7 +41,7 @@ from lerobot_serve.wire.execution_report import ExecutionReport
 from lerobot_serve.wire.header import Header
 from lerobot_serve.wire.message_parts import Image
 from lerobot_serve.wire.observation import Observation
-from lerobot_serve.wire.schema import Codec, Flag, MsgType, StateClass
+from lerobot_serve.wire.schema import Codec, Flag, MsgType, StateClass, Status
 from lerobot_serve.wire.session import SessionRequest
 
 ABOUT = 'one request and its answer through the dispatcher of the router'
@@ -56,6 +59,20 @@ PARAMETERS = {
 }
 
 
+class HandedOver:
+    """A Transport that keeps the last request, and drops replies."""
+
+    def __init__(self) -> None:
+        self.server, self.raw = '', b''
+
+    def send(self, server: str, raw: bytes) -> None:
+        self.server, self.raw = server, raw
+
+    def reply(self, session: ClientSession, raw: bytes) -> None: ...
+
+    def fail(self, request: InFlightRequest, status: Status, text: str) -> None: ...
+
+
 def measure(rounds: int, folder: Path) -> list[Case]:
     """Return one case. Main thread."""
     with tempfile.TemporaryDirectory(dir=folder) as scratch, writing(Path(scratch)) as writer:
@@ -64,7 +81,7 @@ def measure(rounds: int, folder: Path) -> list[Case]:
 
 def measure_round_trips(count: int, writer: StoreWriter) -> Case:
     """Let the robots ask in turn; each is answered at once."""
-    outside, stats = FakeTransport(capacity=1), SlotStats(tuple(SLOTS), CAPACITY)
+    outside, stats = HandedOver(), SlotStats(tuple(SLOTS), CAPACITY)
     dispatcher = make(outside, writer, stats)
     series_ms: dict[str, list[float]] = {'request': [], 'answer': [], 'both, CPU': []}
     size = 0
@@ -72,9 +89,9 @@ def measure_round_trips(count: int, writer: StoreWriter) -> Case:
         raw = request_of(number)
         size = len(raw)
         request_ms, request_cpu_ms = timed(dispatcher.on_request, raw, time.monotonic_ns())
-        ((server, _),) = outside.sent
+        server = outside.server
         chunk = answer_to(number, server[1])
-        answer_ms, answer_cpu_ms = timed(dispatcher.on_answer, server, chunk, time.monotonic_ns())
+        answer_ms, answer_cpu_ms = timed(dispatcher.on_reply, server, chunk, time.monotonic_ns())
         series_ms['request'].append(request_ms)
         series_ms['answer'].append(answer_ms)
         series_ms['both, CPU'].append(request_cpu_ms + answer_cpu_ms)
@@ -84,7 +101,7 @@ def measure_round_trips(count: int, writer: StoreWriter) -> Case:
         parameters={f'{name} [us]': microseconds(values) for name, values in series_ms.items()},
         counts={
             'requests': count,
-            'answers': sum(stats.slot(name).answers for name in SLOTS),
+            'answers': sum(stats.slot(name).chunks for name in SLOTS),
             'request_bytes': size,
         },
         series_ms=series_ms,
@@ -100,7 +117,7 @@ def timed(act: Callable[..., None], *arguments: object) -> tuple[float, float]:
     return wall_ns / 1e6, cpu_ns / 1e6
 
 
-def make(outside: FakeTransport, writer: StoreWriter, stats: SlotStats) -> Dispatcher:
+def make(outside: HandedOver, writer: StoreWriter, stats: SlotStats) -> Dispatcher:
     """Return a dispatcher with replicas that are there and robots that have their sessions."""
     health = HealthRules(5)
     slots = {name: Slot(name, servers, health, health) for name, servers in SLOTS.items()}
@@ -115,7 +132,11 @@ def make(outside: FakeTransport, writer: StoreWriter, stats: SlotStats) -> Dispa
         robots.add(ClientSession(ask, dict(SLOTS), time.monotonic_ns()))
     sticky = PlacementTable(CAPACITY, writer=writer)
     rules = DispatchRules(50, SECOND, hedge_factor=2.0, hedge_budget_percent=10.0)
-    return Dispatcher(slots, robots, sticky, rules, outside, stats, DropCounters())
+    table = RoutingTable(slots, robots, sticky, stats, rules)
+    placement = EpisodePlacement(slots, sticky, stats)
+    return Dispatcher(
+        table, placement, outside, RequestObserver(), DropCounters(), lambda session, server: None
+    )
 
 
 def request_of(number: int) -> bytes:

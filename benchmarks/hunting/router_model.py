@@ -23,6 +23,7 @@ import tempfile
 from typing import Any
 from unittest import mock
 
+from builtin_interfaces.msg import Time
 import numpy as np
 
 from benchmarks.hunting.router_invariants import RouterInvariants, S
@@ -30,16 +31,19 @@ from benchmarks.hunting.router_servers import HEALTHY, NAMES, RouterModelClient,
 from lerobot_serve.parameters import build_parameters, ParameterError
 from lerobot_serve.router.api import slot_commands
 from lerobot_serve.router.api.slot_commands import run_slot_command, SlotCommandRejected
+from lerobot_serve.router.context import NodeContext
 from lerobot_serve.router.core import RouterCore
 from lerobot_serve.router.data_path.in_flight import InFlightRequest
+from lerobot_serve.router.data_path.request_observer import RequestObserver
+from lerobot_serve.router.links import ParameterSource, RouterLinks
 from lerobot_serve.router.monitoring.drop_counters import DropCounters
 from lerobot_serve.router.parameters import RouterParameters
 from lerobot_serve.router.placement.placement_table import Placement
-from lerobot_serve.router.sessions import opening
+from lerobot_serve.router.sessions import call_pool
 from lerobot_serve.router.sessions.client_sessions import ClientSession
+from lerobot_serve.router.sessions.job_queue import JobQueue
 from lerobot_serve.wire import chunk as wire_chunk
 from lerobot_serve.wire import observation as wire_observation
-from lerobot_serve.wire.chunk import ReplySummary
 from lerobot_serve.wire.errors import Malformed
 from lerobot_serve.wire.header import Header
 from lerobot_serve.wire.observation import Observation
@@ -122,8 +126,8 @@ class ModelRobot:
         return SessionRequest(self.name, 1, self.epoch, topic, NAMES, NAMES, (), 10.0)
 
 
-class RouterModel:
-    """See the module; one thread drives it. It is the Outside of its own dispatcher."""
+class RouterModel(RequestObserver):
+    """See the module; one thread drives it. It is transport and observer of its own router."""
 
     def __init__(self, seed: int, **choices: object) -> None:
         """`choices` take the place of what the seed would draw."""
@@ -155,17 +159,17 @@ class RouterModel:
     # the process
 
     def _begin(self) -> None:
-        self._future, self._jobs = [], []
+        self._future = []
         self._drops, self.parameters = DropCounters(), self._given
         self._began_ns = self.now_ns
         clients = {name: RouterModelClient(server) for name, server in self.servers.items()}
-        with mock.patch.object(opening, 'ThreadPoolExecutor', InlineExecutor):
+        with mock.patch.object(call_pool, 'ThreadPoolExecutor', InlineExecutor):
             self.core = self._core(clients)
         # what was set live before holds again
         self.parameters = self.core.parameters
         self._tell_status()
         self.core.pin_policies()
-        self.core.control.check_replicas()
+        self.core.session_manager.check_replicas()
         self.checker.started(self.parameters.split_percent)
         for slot in SLOTS:
             self.checker.slot_is(slot, self.now_ns, well=self._is_well(slot), open=False)
@@ -173,19 +177,17 @@ class RouterModel:
             person.is_open = False
 
     def _core(self, clients: dict[str, RouterModelClient]) -> RouterCore:
-        return RouterCore(
-            self._given,
-            self._folder,
-            clients,
-            self,
-            self._drops,
+        links = RouterLinks(clients, self, lambda message: None, observers=(self,))
+        context = NodeContext(
+            '/policy_router',
             clock=lambda: self.now_ns,
-            warn=lambda text: None,
-            inform=lambda text: None,
-            set_split=self._set_split,
-            given=self._given,
-            now=lambda: f'at {self.wall_s:.0f}',
+            stamp=Time,
+            local_time=lambda: f'at {self.wall_s:.0f}',
+            log_warning=lambda text: None,
+            log_info=lambda text: None,
         )
+        source = ParameterSource(self._given, self._given, self._set_split)
+        return RouterCore(source, self._folder, links, self._drops, context)
 
     def _set_split(self, percent: int) -> None:
         """The canary's own choice; as the node's parameter server does it."""
@@ -209,14 +211,14 @@ class RouterModel:
             self._at(delay_ns, lambda a=answer: self._answered(server, a))
 
     def _answered(self, server: str, raw: bytes) -> None:
-        self.core.dispatcher.on_answer(server, raw, self.now_ns)
+        self.core.dispatcher.on_reply(server, raw, self.now_ns)
 
-    def reply(self, robot: ClientSession, raw: bytes) -> None:
+    def reply(self, session: ClientSession, raw: bytes) -> None:
         try:
             chunk = wire_chunk.decode(raw)
         except Malformed:
             return
-        person = self.people[robot.ask.client_id]
+        person = self.people[session.ask.client_id]
         key = chunk.client_id, chunk.header.session_epoch, chunk.header.seq
         if (key[1], key[2]) == (person.epoch, person.seq):
             person.waits_since_ns = None
@@ -226,38 +228,25 @@ class RouterModel:
         flagged = bool(chunk.header.flags & Flag.POLICY_CHANGED)
         self.checker.replied(key, chunk.episode_id, chunk.slot, chunk.policy, flagged=flagged)
 
-    def fail(self, flight: InFlightRequest, status: Status, text: str) -> None:
-        self.people[flight.robot.ask.client_id].waits_since_ns = None
-        self.checker.failed(key_of(flight))
+    def fail(self, request: InFlightRequest, status: Status, text: str) -> None:
+        self.people[request.session.ask.client_id].waits_since_ns = None
+        self.checker.failed(key_of(request))
 
     def on_placed(
-        self, robot: ClientSession, flight: InFlightRequest, placement: Placement
+        self, request: InFlightRequest, placement: Placement, server: str, policy: str
     ) -> None:
         if not placement.slot:
             return
         self.checker.decided(
-            flight.episode_id,
+            request.episode_id,
             placement.slot,
             self.core.slots[placement.slot].policy,
             self.now_ns,
             is_new=not placement.sticky,
         )
 
-    def reopen_session(self, robot: ClientSession, server: str) -> None:
-        self._jobs.append(lambda: self.core.control.reopen_session(robot, server))
-
-    def wake(self) -> None: ...
-
-    def on_replied(
-        self, flight: InFlightRequest, server: str, raw: bytes, answer: ReplySummary
-    ) -> None: ...
-
-    def on_dropped(self, flight: InFlightRequest, reason: str) -> None:
-        self.checker.dropped(key_of(flight))
-
-    def on_requested(
-        self, robot: ClientSession, raw: bytes, header: Header, executed: Any
-    ) -> None: ...
+    def on_dropped(self, request: InFlightRequest, reason: str) -> None:
+        self.checker.dropped(key_of(request))
 
     # time
 
@@ -276,8 +265,8 @@ class RouterModel:
             self._look()
         if self.steps % (2 * LOOK_EVERY) == 0:
             self.core.expire_episodes()
-            self.core.control.check_replicas()
-            self.core.control.maintain_sessions()
+            self.core.session_manager.check_replicas()
+            self.core.session_manager.maintain_sessions()
 
     def _pass(self, end_ns: int) -> None:
         dispatcher = self.core.dispatcher
@@ -296,16 +285,17 @@ class RouterModel:
         self.now_ns = max(self.now_ns, end_ns)
 
     def _work(self) -> None:
-        jobs, self._jobs = self._jobs, []
-        for job in jobs:
-            job()
+        """What the thread `control` does, up to now."""
+        jobs, self.core.jobs = self.core.jobs, JobQueue()
+        jobs.end()
+        jobs.run()
 
     def _look(self) -> None:
         for slot, names in SLOTS.items():
             is_open = all(person.is_open for person in self.people.values())
             is_open &= all(
                 name in robot.places.get(slot, ())
-                for robot in self.core.dispatcher.robots
+                for robot in self.core.table.sessions
                 for name in names[:1]
             )
             self.checker.slot_is(slot, self.now_ns, well=self._is_well(slot), open=is_open)
@@ -339,7 +329,7 @@ class RouterModel:
         self.checker.closed(person.name)
         person.waits_since_ns, person.is_open = None, False
         with contextlib.suppress(SessionRefused):
-            self.core.control.open(person.ask())
+            self.core.session_manager.open(person.ask())
             person.is_open = True
 
     def _begin_episode(self, person: ModelRobot) -> None:
@@ -358,7 +348,7 @@ class RouterModel:
         dropped = sum(self._drops.counts().values())
         raw = wire_observation.encode(Observation(header, person.name, person.episode, STATE))
         self.core.dispatcher.on_request(raw, self.now_ns)
-        robot = self.core.dispatcher.robots.find(person.name, person.epoch)
+        robot = self.core.table.sessions.find(person.name, person.epoch)
         if robot is None and sum(self._drops.counts().values()) > dropped:
             # counted: no such session
             self.checker.dropped(key)
@@ -445,6 +435,6 @@ class RouterModel:
         shutil.rmtree(self._parent, ignore_errors=True)
 
 
-def key_of(flight: InFlightRequest) -> tuple[str, int, int]:
-    ask = flight.robot.ask
-    return ask.client_id, ask.session_epoch, flight.seq
+def key_of(request: InFlightRequest) -> tuple[str, int, int]:
+    ask = request.session.ask
+    return ask.client_id, ask.session_epoch, request.seq

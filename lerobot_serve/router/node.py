@@ -2,19 +2,20 @@
 """
 The node policy_router: a policy server to clients, a client to policy servers.
 
-The thread `intake` sends requests to replicas, `answers` relays chunks, `alarm` handles time
+The thread `intake` sends requests to replicas, `replies` relays chunks, `alarm` handles time
 limits, `control` makes slow calls, `shadow` compares. A transition has a thread of its own, so
 that the executor can serve clients meanwhile.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 import threading
 import time
-from typing import Any
+from typing import TypeVar
 
+from builtin_interfaces.msg import Time
 from lifecycle_msgs.msg import State
 from rclpy.callback_groups import ReentrantCallbackGroup
 
@@ -31,11 +32,13 @@ from lerobot_serve.ros.topics.checked_subscription import create_checked_subscri
 from lerobot_serve.ros.topics.dedicated_subscription import DedicatedSubscription
 from lerobot_serve.router.api.goal_router import GoalRouter
 from lerobot_serve.router.api.services import RouterServices
+from lerobot_serve.router.context import NodeContext
 from lerobot_serve.router.core import RouterCore
-from lerobot_serve.router.data_path.replica_transport import DRAINING_TEXT, RosTransport
+from lerobot_serve.router.data_path.dispatcher import DRAINING_TEXT
+from lerobot_serve.router.data_path.replica_transport import RosTransport
+from lerobot_serve.router.links import ParameterSource, RouterLinks
 from lerobot_serve.router.monitoring import metrics, reports
 from lerobot_serve.router.monitoring.drop_counters import DropCounters
-from lerobot_serve.router.monitoring.health_monitor import NodeContext
 from lerobot_serve.router.monitoring.local_time import format_local_time
 from lerobot_serve.router.monitoring.trace_recorder import make_recorder
 from lerobot_serve.router.parameters import RouterParameters
@@ -43,9 +46,10 @@ from lerobot_serve.router.ros.predict_chunk_proxy import PredictChunkProxy
 from lerobot_serve.router.ros.replica_clients import ReplicaClients
 from lerobot_serve.router.ros.router_publishers import RouterPublishers
 from lerobot_serve.router.ros.shadow_clients import ShadowClients
-from lerobot_serve.router.runtime import RouterRuntime
+from lerobot_serve.router.runtime import RouterConnections, RouterRuntime
 from lerobot_serve.router.storage.decisions import live_changes
 from lerobot_serve.router.storage.state_folder import state_folder
+from lerobot_serve.router.thread_group import ThreadGroup
 from lerobot_serve.wire.schema import Refusal
 from lerobot_serve.wire.session import SessionRefused
 from lerobot_serve_interfaces.msg import EpisodeOutcome, Observation, ServerStatus
@@ -57,6 +61,7 @@ POLL_PERIOD_S = 0.1
 SHUTDOWN_LIMIT_S = 1.5
 DELIVERY_LIMIT_S = 0.5
 STATUS_PERIOD_S = 1.0
+T = TypeVar('T')
 
 
 class PolicyRouter(LifecycleNode):
@@ -71,7 +76,7 @@ class PolicyRouter(LifecycleNode):
         # of file and command line, without values set live
         self._given = self._settings.current
         self._drops = DropCounters()
-        self.routing: RouterRuntime | None = None
+        self._routing: RouterRuntime | None = None
         self.standing = ServerStatus.UNCONFIGURED, UNCONFIGURED_TEXT
         self._replies = ReplyPublishers(self)
         self._topics = RouterPublishers(self)
@@ -104,18 +109,21 @@ class PolicyRouter(LifecycleNode):
             self,
             EpisodeOutcome,
             '~/outcome',
-            self._offered.on_outcome,
+            self._on_outcome,
             qos.OUTCOME,
             on_drop=self._drops.add,
             qos_overriding_options=qos.OVERRIDABLE,
         )
-        goals = GoalRouter(self, self._topics.publish)
+        goals = GoalRouter(self)
         self._goals = PredictChunkProxy(
             self, self._runtime, goals.choose, self._drops.add, refusal=goals.refusal
         )
         self.create_timer(POLL_PERIOD_S, self.poll)
         self.create_timer(STATUS_PERIOD_S, self._on_slow_timer)
         self._topics.publish(self.status())
+
+    def _on_outcome(self, message: EpisodeOutcome) -> None:
+        self._offered.on_outcome(message)
 
     # transitions: the main thread or one of their own
 
@@ -128,65 +136,59 @@ class PolicyRouter(LifecycleNode):
     def _farewell(self) -> None:
         """Close the sessions at the servers and the trace."""
         self.deactivate_at_exit()
-        if self.routing:
-            self.routing.close(SHUTDOWN_LIMIT_S)
+        if self._routing:
+            self._routing.close(SHUTDOWN_LIMIT_S)
 
     def configure(self) -> None:
         """Connect to the replicas. Raises ParameterError and StoreRefused."""
-        name = self.get_fully_qualified_name()
         parameters = self._settings.current.within(self.get_namespace())
-        here = NodeContext(name, time.monotonic_ns, self.stamp, self.warn, self.inform)
-        folder = state_folder(parameters.state_folder, name)
-        stop = threading.Event()
+        context = self._make_context()
+        threads = ThreadGroup(self._runtime.thread)
         replicas = ReplicaClients(
             self,
             parameters.servers,
             lifespan_s=parameters.observation_lifespan_s,
-            stop=stop,
+            stop=threads.stop,
         )
-        recorder = make_recorder(parameters, name, clock=here.clock, warn=here.warn)
-        wiring = RosTransport(
-            replicas.clients,
-            self._replies,
-            self._drops,
-            publish=self._topics.publish,
-            stamp=here.stamp,
-            warn=here.warn,
-            recorder=recorder,
-        )
+        shadow = self._make_shadow_clients(parameters, replicas, threads.stop)
         try:
-            core = RouterCore(
-                parameters,
-                folder,
+            links = RouterLinks(
                 replicas.clients,
-                wiring,
-                self._drops,
-                clock=here.clock,
-                warn=here.warn,
-                inform=here.inform,
-                set_split=lambda percent: self._settings.set_own(split_percent=percent),
-                given=self._given.within(self.get_namespace()),
-                now=format_local_time,
+                RosTransport(replicas.clients, self._replies, self._drops),
+                self._topics.publish,
+                shadow=shadow,
+                recorder=make_recorder(parameters, context),
             )
+            source = ParameterSource(
+                parameters, self._given.within(self.get_namespace()), self._set_split
+            )
+            folder = state_folder(parameters.state_folder, context.name)
+            core = RouterCore(source, folder, links, self._drops, context)
         except Exception:
             replicas.close()
+            if shadow:
+                shadow.close()
             raise
         if before := live_changes(parameters, core.parameters):
             self._settings.set_own(**before)
-        self.routing = RouterRuntime(
-            core,
-            wiring,
-            replicas,
-            self._make_shadow_clients(parameters, replicas, stop),
-            self._topics,
-            self._runtime.thread,
-            here,
-            stop=stop,
-            recorder=recorder,
-        )
+        connections = RouterConnections(replicas, shadow, self._topics.publish)
+        self._routing = RouterRuntime(core, connections, threads, context)
         # live parameters may have changed meanwhile
         self._change(self._settings.current)
         self._set_state(ServerStatus.INACTIVE, 'configured; activate it to route')
+
+    def _make_context(self) -> NodeContext:
+        return NodeContext(
+            self.get_fully_qualified_name(),
+            clock=time.monotonic_ns,
+            stamp=self.stamp,
+            local_time=format_local_time,
+            log_warning=self.warn,
+            log_info=self.inform,
+        )
+
+    def _set_split(self, percent: int) -> None:
+        self._settings.set_own(split_percent=percent)
 
     def _make_shadow_clients(
         self, parameters: RouterParameters, replicas: ReplicaClients, stop: threading.Event
@@ -204,30 +206,41 @@ class PolicyRouter(LifecycleNode):
 
     def activate(self) -> None:
         """Accept sessions, once every replica has sent a status or the timeout has passed."""
-        routing, parameters = self.routing, self._settings.current
+        routing, parameters = self._configured(), self._settings.current
         deadline = time.monotonic() + parameters.discovery_timeout_s
         while not routing.core.has_all_reports() and time.monotonic() < deadline:
             if self._runtime.stop_requested.wait(0.01):
                 break
         routing.begin()
         self._set_state(ServerStatus.ACTIVE)
-        for line in reports.describe_slots(routing.core):
-            self.get_logger().info(line)
+        for line in reports.describe_slots(routing.core.table, routing.core.now_ns):
+            self.inform(line)
 
     def deactivate(self) -> None:
         """Refuse new work; requests in flight end with a reply or a failure."""
         self._set_state(ServerStatus.DRAINING, DRAINING_TEXT)
-        self.routing.drain()
+        self._configured().drain()
         self._goals.drain()
         self._replies.wait_until_delivered(DELIVERY_LIMIT_S)
         self._set_state(ServerStatus.INACTIVE, 'deactivated; activate it to route again')
 
     def cleanup(self) -> None:
         """Close all sessions and disconnect from the replicas."""
-        routing, self.routing = self.routing, None
+        routing, self._routing = self._configured(), None
         routing.close()
         self._offered.keep_replies()
         self._set_state(ServerStatus.UNCONFIGURED, UNCONFIGURED_TEXT)
+
+    def _configured(self) -> RouterRuntime:
+        """Return the runtime, in transitions that follow `configure`."""
+        assert self._routing is not None
+        return self._routing
+
+    @property
+    def core(self) -> RouterCore | None:
+        """None unless configured. Any thread."""
+        routing = self._routing
+        return routing.core if routing else None
 
     def _set_state(self, state: int, text: str = '') -> None:
         self.standing = state, text
@@ -239,67 +252,66 @@ class PolicyRouter(LifecycleNode):
     def inform(self, text: str) -> None:
         self.get_logger().info(text)
 
-    def stamp(self) -> Any:
+    def stamp(self) -> Time:
         return self.get_clock().now().to_msg()
 
     def _is_unconfigured(self) -> bool:
-        return self.lifecycle_state == State.PRIMARY_STATE_UNCONFIGURED
+        return bool(self.lifecycle_state == State.PRIMARY_STATE_UNCONFIGURED)
 
     # parameters, executor thread
 
     def _check_change(self, old: RouterParameters, new: RouterParameters) -> None:
         """Raise ParameterError for a change that is not possible now."""
-        routing = self.routing
-        if routing:
-            routing.core.check_change(old, new)
+        core = self.core
+        if core:
+            core.check_change(old, new)
 
     def _change(self, parameters: RouterParameters) -> None:
-        routing = self.routing
-        if routing:
-            routing.change(parameters.within(self.get_namespace()))
+        core = self.core
+        if core:
+            core.change(parameters.within(self.get_namespace()))
 
     # data path: intake
 
     def _on_observation(self, raw: bytes) -> None:
-        routing = self.routing
-        if routing:
-            routing.on_request(raw)
+        core = self.core
+        if core:
+            core.on_request(raw)
         else:
             self._drops.add('no_session')
 
     # executor thread
 
-    def later(self, routing: RouterRuntime, work: Callable[[], Any]) -> ExecutorFuture:
+    def later(self, core: RouterCore, work: Callable[[], T]) -> Awaitable[T]:
         """
         Run `work` in the thread `control`; the future holds its result or exception, or
         SessionRefused when that thread has ended.
         """
         outcome = ExecutorFuture(self.executor)
-        if not routing.later(partial(outcome.complete_with, work)):
+        if not core.jobs.put(partial(outcome.complete_with, work)):
             outcome.set_exception(SessionRefused(Refusal.DRAINING, DRAINING_TEXT))
         return outcome
 
     def poll(self) -> None:
-        routing = self.routing
+        routing = self._routing
         if routing:
-            routing.poll(self._settings.current)
+            routing.poll()
 
     def _on_slow_timer(self) -> None:
-        routing = self.routing
+        routing = self._routing
         if routing:
-            routing.poll_slowly(self._replies.has_subscriber, self._settings.current)
+            routing.poll_slowly(self._replies.has_subscriber)
             self._offered.keep_replies()
         self._topics.publish(self.status())
 
     def status(self) -> ServerStatus:
-        routing, (state, text) = self.routing, self.standing
+        core = self.core
         return reports.server_status(
-            routing.core if routing else None,
-            state,
-            text,
+            core.table if core else None,
+            self._drops.counts(),
+            standing=self.standing,
             stamp=self.stamp(),
             server=self.get_fully_qualified_name(),
-            drops=self._drops.counts(),
         )
 
 

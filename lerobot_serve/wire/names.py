@@ -75,6 +75,11 @@ def is_own_reply_topic(name: str) -> bool:
     return bool(OWN_REPLY_TOPIC.fullmatch(name.rpartition('/')[2]))
 
 
+def full_name(namespace: str, server: str) -> str:
+    """Return the full name of a node; one without a leading / is relative to the namespace."""
+    return server if server.startswith('/') else f'{namespace.rstrip("/")}/{server}'
+
+
 def is_printable(text: str, limit: int) -> bool:
     """Return whether a peer's text is safe in a log line: no control codes, bounded in bytes."""
     return text.isprintable() and len(text.encode('utf-8', 'replace')) <= limit

@@ -21,6 +21,10 @@ SLOT_LIMIT = 16
 TEXT_LIMIT = 1024
 KEY_LIMIT = 64
 
+# the only slot of a router that has one, and of a server without a router
+SINGLE_SLOT = 'prod'
+SLOTS = ('a', 'b', SINGLE_SLOT)
+
 
 class MsgType(IntEnum):
     """RequestHeader.msg_type."""

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from functools import partial
 import threading
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
-from lerobot_serve.router.api.messages import merge_replies
 from lerobot_serve.router.api.slot_commands import run_slot_command, SlotCommandRejected
-from lerobot_serve.router.data_path.replica_transport import DRAINING_TEXT
+from lerobot_serve.router.core import RouterCore, RouterHost
+from lerobot_serve.router.data_path.dispatcher import DRAINING_TEXT
 from lerobot_serve.router.monitoring import reports
 from lerobot_serve.router.monitoring.drop_counters import DropCounters
-from lerobot_serve.router.runtime import RouterRuntime
+from lerobot_serve.router.sessions.merge_replies import merge_replies
 from lerobot_serve.wire.schema import Refusal
 from lerobot_serve.wire.session import SessionRefused, SessionRequest
 from lerobot_serve_interfaces.msg import EpisodeOutcome, ServerStatus
@@ -29,18 +29,14 @@ from lerobot_serve_interfaces.srv import (
     ResetEpisode,
 )
 
+T = TypeVar('T')
 NOT_CONFIGURED = 'the router is not configured; configure and activate it'
 
 
-class ServiceHost(Protocol):
+class ServiceHost(RouterHost, Protocol):
     """The node, as its services need it."""
 
-    # None unless configured
-    routing: RouterRuntime | None
-    # a state of ServerStatus, and in words
-    standing: tuple[int, str]
-
-    def later(self, routing: RouterRuntime, work: Callable[[], Any]) -> Awaitable[Any]: ...
+    def later(self, core: RouterCore, work: Callable[[], T]) -> Awaitable[T]: ...
 
     def poll(self) -> None: ...
 
@@ -89,16 +85,16 @@ class RouterServices:
     async def open(
         self, request: OpenSession.Request, response: OpenSession.Response
     ) -> OpenSession.Response:
-        routing = self._host.routing
+        core = self._host.core
         with self._keeping:
             self._opening.append(request.reply_topic)
         try:
-            if routing is None or not routing.is_open:
-                raise self._not_ready(routing)
+            if core is None or not core.is_open:
+                raise self._not_ready(core)
             ask = self._read_ask(request)
             with self._keeping:
                 self._replies.open(ask.reply_topic)
-            return await self._host.later(routing, partial(self._open, routing, ask))
+            return await self._host.later(core, partial(self._open, core, ask))
         except SessionRefused as refused:
             self._drops.add(f'refused_{refused.code.name.lower()}')
             self._host.warn(f'refused {request.client_id!r}: {refused}')
@@ -110,29 +106,30 @@ class RouterServices:
                 self._opening.remove(request.reply_topic)
             self.keep_replies()
 
-    def _not_ready(self, routing: RouterRuntime | None) -> SessionRefused:
-        if routing and routing.is_drained:
+    def _not_ready(self, core: RouterCore | None) -> SessionRefused:
+        if core and core.is_drained:
             return SessionRefused(Refusal.DRAINING, DRAINING_TEXT)
         return SessionRefused(Refusal.NOT_READY, f'not ready: {self._host.standing[1]}')
 
-    def _open(self, routing: RouterRuntime, ask: SessionRequest) -> OpenSession.Response:
+    def _open(self, core: RouterCore, ask: SessionRequest) -> OpenSession.Response:
         """Open a session. Thread `control`. Raises SessionRefused."""
-        if not routing.is_open:
-            raise self._not_ready(routing)
-        opened = routing.core.control.open(ask)
+        if not core.is_open:
+            raise self._not_ready(core)
+        opened = core.session_manager.open(ask)
         try:
             return merge_replies(opened, self._observation_topic)
         except SessionRefused:
-            routing.close_session(ask.client_id, ask.session_epoch)
+            core.close_session(ask.client_id, ask.session_epoch)
             raise
 
     async def close(
         self, request: CloseSession.Request, response: CloseSession.Response
     ) -> CloseSession.Response:
-        routing, name = self._host.routing, (request.client_id, request.session_epoch)
+        core, name = self._host.core, (request.client_id, request.session_epoch)
         try:
-            close = partial(routing.close_session, *name) if routing else None
-            response.closed = bool(close and await self._host.later(routing, close))
+            if core:
+                close = partial(core.close_session, *name)
+                response.closed = await self._host.later(core, close) is not None
         except SessionRefused as refused:
             response.text = str(refused)
         if not (response.closed or response.text):
@@ -143,13 +140,13 @@ class RouterServices:
     async def reset(
         self, request: ResetEpisode.Request, response: ResetEpisode.Response
     ) -> ResetEpisode.Response:
-        routing = self._host.routing
-        if routing is None:
+        core = self._host.core
+        if core is None:
             response.text = NOT_CONFIGURED
             return response
-        reset = partial(routing.core.control.reset, request)
+        reset = partial(core.session_manager.reset, request)
         try:
-            texts = await self._host.later(routing, reset)
+            texts = await self._host.later(core, reset)
         except SessionRefused as refused:
             texts = [str(refused)]
         response.acknowledged, response.text = not texts, '; '.join(texts)[:1024]
@@ -157,25 +154,27 @@ class RouterServices:
 
     def keep_replies(self) -> None:
         """Close reply topics without a session."""
-        routing = self._host.routing
+        core = self._host.core
         with self._keeping:
-            robots = routing.core.dispatcher.robots if routing else ()
-            self._replies.retain({*self._opening, *(robot.ask.reply_topic for robot in robots)})
+            sessions = core.table.sessions if core else ()
+            self._replies.retain({*self._opening, *(each.ask.reply_topic for each in sessions)})
 
     def get_status(self, _: GetStatus.Request, response: GetStatus.Response) -> GetStatus.Response:
-        routing = self._host.routing
+        core = self._host.core
         response.status = self._host.status()
-        return reports.fill_status_reply(response, routing.core if routing else None)
+        return reports.fill_status_reply(
+            response, core.session_manager.status_replies if core else ()
+        )
 
     def control_slot(
         self, request: ControlSlot.Request, response: ControlSlot.Response
     ) -> ControlSlot.Response:
-        routing = self._host.routing
+        core = self._host.core
         try:
-            if routing is None:
+            if core is None:
                 raise SlotCommandRejected(NOT_CONFIGURED)
             text = run_slot_command(
-                routing.core,
+                core,
                 request.command,
                 request.slot,
                 request.reason,
@@ -198,7 +197,7 @@ class RouterServices:
 
     def on_outcome(self, message: EpisodeOutcome) -> str:
         """Record an outcome; return why it is rejected."""
-        routing = self._host.routing
-        if routing is None:
+        core = self._host.core
+        if core is None:
             return NOT_CONFIGURED
-        return routing.core.record_outcome(message.episode_id, message.outcome)
+        return core.record_outcome(message.episode_id, message.outcome)

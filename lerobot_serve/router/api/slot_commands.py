@@ -72,7 +72,7 @@ def _of_slot(core: RouterCore, command: int, slot_name: str, reason: str, at_onc
 
 
 def _drain(core: RouterCore, slot: Slot, reason: str, at_once: bool) -> str:
-    core.intent.drain(slot, reason, at_once=at_once)
+    core.decisions.drain(slot, reason, at_once=at_once)
     left = core.parameters.episode_drain_timeout_s
     leave = 'with their next request' if at_once else f'at their end, within {left:g} s'
     text = f'slot {slot.name} gets no new episodes; running ones leave {leave}'
@@ -82,8 +82,8 @@ def _drain(core: RouterCore, slot: Slot, reason: str, at_once: bool) -> str:
 
 
 def _restore(core: RouterCore, slot: Slot) -> str:
-    core.intent.end_drain(slot)
-    with core.dispatcher.lock:
+    core.decisions.end_drain(slot)
+    with core.table.lock:
         slot.health.mark_healthy()
         for replica in slot:
             replica.health.mark_healthy()
@@ -93,7 +93,7 @@ def _restore(core: RouterCore, slot: Slot) -> str:
 
 
 def _probe(core: RouterCore, slot: Slot) -> str:
-    with core.dispatcher.lock:
+    with core.table.lock:
         healths = (slot.health, *(replica.health for replica in slot))
         failing = [health for health in healths if health.state is HealthState.UNHEALTHY]
         for health in failing:
@@ -105,7 +105,7 @@ def _probe(core: RouterCore, slot: Slot) -> str:
 
 
 def _lift(core: RouterCore, slot: Slot) -> str:
-    lifted = core.intent.lift(slot)
+    lifted = core.decisions.lift(slot)
     if not lifted:
         raise SlotCommandRejected(
             f'no verdict bars slot {slot.name} ({slot.policy or "no policy yet"})'

@@ -9,7 +9,7 @@ An observation with a share x multiplies the evidence of a stake s by 1 + s (x -
 expected share, given all before, is at most the bound, evidence that began at one observation ever
 reaches 1/alpha with probability alpha at most (Ville). Over N observations it may begin at any of
 them and with any stake, so a false alarm among them has probability N * stakes * alpha at most.
-That is the level below. An observation is one answer, or a chunk of commands: commands of one
+That is the level below. An observation is one reply, or a chunk of commands: commands of one
 robot follow each other closely, and nothing is assumed of those within a chunk.
 
 Owned by the executor thread.
@@ -20,7 +20,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, field
 import math
-from typing import Any
+
+from lerobot_serve.router.storage.checked import checked_float
 
 # of the highest stake, which is 1 / bound
 STAKE_FRACTIONS = (0.02, 0.1, 0.4, 0.9)
@@ -31,6 +32,7 @@ REPLIES_PER_ALARM, CHUNKS_PER_ALARM = 10**6, 1000
 HIGHEST_BOUND = 0.95
 # how fast the champion's recent share forgets, in minimums
 HALF_LIFE_MINIMUMS = 2.0
+EVIDENCE_LIMIT = 1e15
 
 
 def alarm_threshold(observations: int) -> float:
@@ -72,12 +74,12 @@ class ShareAlarm:
             return
         self.events, self.count = self.events + events, self.count + total
         if self.count >= chunk:
-            share, events, total = self.events / self.count, self.events, self.count
-            whole = int(self.count // chunk)
+            seen, count = self.events, self.count
+            share, whole = seen / count, int(count // chunk)
             self.events = self.count = 0.0
             for run, fraction in zip(self.runs, STAKE_FRACTIONS, strict=True):
                 more = whole * math.log1p(fraction * (share / bound - 1))
-                run.add(events, total, more)
+                run.add(seen, count, more)
 
     def _observe(self, events: int, total: int, bound: float) -> None:
         for run, fraction in zip(self.runs, STAKE_FRACTIONS, strict=True):
@@ -93,7 +95,7 @@ class ShareAlarm:
         values = [value for run in self.runs for value in (run.evidence, run.events, run.count)]
         return [*values, self.events, self.count]
 
-    def restore(self, memory: Sequence[Any]) -> None:
+    def restore(self, memory: Sequence[object]) -> None:
         """Go on from what `memory` returned. Raises ValueError or TypeError."""
         values = [_number(value) for value in memory]
         if len(values) != 3 * len(STAKE_FRACTIONS) + 2:
@@ -141,7 +143,7 @@ class ShareAlarms:
             kind: [*alarm.memory(), *astuple(self.usual[kind])] for kind, alarm in self.of.items()
         }
 
-    def restore(self, memory: Mapping[str, Any]) -> None:
+    def restore(self, memory: Mapping[str, Sequence[object]]) -> None:
         """Go on from what `memory` returned. Raises ValueError, KeyError or TypeError."""
         for kind, alarm in self.of.items():
             *values, a, b, c, d = memory[kind]
@@ -149,7 +151,5 @@ class ShareAlarms:
             self.usual[kind] = ChampionShare(_number(a), _number(b), _number(c), _number(d))
 
 
-def _number(value: Any) -> float:
-    if type(value) is not float or not 0 <= value < 1e15:
-        raise ValueError(f'{value!r} is no evidence')
-    return value
+def _number(value: object) -> float:
+    return checked_float(value, 'evidence', EVIDENCE_LIMIT)

@@ -13,16 +13,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from lerobot_serve.router.canary import status_text
-from lerobot_serve.router.canary.facts import Facts, SLOTS
+from lerobot_serve.router.canary.facts import ARMS, Facts
 from lerobot_serve.router.canary.guards import (
-    GuardLimits,
     missing_data,
     not_ready_reason,
     promotion_blocker,
     rollback_reason,
     update_alarms,
 )
-from lerobot_serve.router.canary.plan import CanaryPlan, Terms
+from lerobot_serve.router.canary.plan import CanaryPlan, GuardLimits, Terms
 from lerobot_serve.router.canary.record import (
     CanaryEvent,
     CanaryRecord,
@@ -80,7 +79,13 @@ class Canary:
             return None
         if self.state in (CanaryPhase.WAITING, CanaryPhase.ROLLED_BACK):
             return 0
-        return self.plan.steps[self.step].share_percent
+        return self._active_plan.steps[self.step].share_percent
+
+    @property
+    def _active_plan(self) -> CanaryPlan:
+        """The plan of a canary that is not OFF."""
+        assert self.plan is not None
+        return self.plan
 
     @property
     def history(self) -> tuple[CanaryEvent, ...]:
@@ -200,7 +205,7 @@ class Canary:
         update_alarms(record.alarms, record.growth.add(facts), self.limits)
 
     def _check_policies(self, facts: Facts) -> None:
-        for slot in SLOTS:
+        for slot in ARMS:
             before, now = self.record.policies[slot], getattr(facts, slot).policy
             if not now or now == before:
                 continue
@@ -215,10 +220,12 @@ class Canary:
         if reason:
             self._set_text(reason)
             return
-        self._transition(CanaryTrigger.READY, 'started', status_text.step_text(self.plan, 0))
+        self._transition(
+            CanaryTrigger.READY, 'started', status_text.step_text(self._active_plan, 0)
+        )
 
     def _judge(self, facts: Facts) -> None:
-        record, trials = self.record, len(self.plan.trials)
+        record, trials = self.record, len(self._active_plan.trials)
         if record.comparison.update(record.trial, self.terms):
             self._append_event('passed', status_text.passed_text(facts, self.terms))
         guard = self._unhealthy_reason(facts) or rollback_reason(facts, record.alarms, self.limits)
@@ -262,7 +269,9 @@ class Canary:
             return status_text.aborts_text(facts)
         if comparison.passed:
             return ''
-        return status_text.undecided_text(self.plan, self.step, facts, terms, self.record.trial)
+        return status_text.undecided_text(
+            self._active_plan, self.step, facts, terms, self.record.trial
+        )
 
     def _keep_share(self, state: CanaryPhase, why: str) -> None:
         if state is not self.state:
@@ -274,22 +283,26 @@ class Canary:
         self._set_text(why)
 
     def _step_is_over(self, facts: Facts) -> bool:
-        least = self.plan.steps[self.step]
+        least = self._active_plan.steps[self.step]
         enough = facts.candidate.reported >= least.minimum_episodes
         in_time = self.record.time_ns >= least.minimum_s * 1e9
         return enough and in_time
 
     def _progress(self, facts: Facts) -> str:
-        return status_text.progress_text(self.plan, self.step, facts, self.record.time_ns / 1e9)
+        return status_text.progress_text(
+            self._active_plan, self.step, facts, self.record.time_ns / 1e9
+        )
 
     # transitions
 
     def _advance(self, why: str) -> None:
-        step = self.step + 1
-        last = step == len(self.plan.trials)
+        plan, step = self._active_plan, self.step + 1
+        last = step == len(plan.trials)
         self.record.begin_step(step, self.terms)
         to = (
-            'all new episodes to the candidate' if last else status_text.step_text(self.plan, step)
+            'all new episodes to the candidate'
+            if last
+            else status_text.step_text(self._active_plan, step)
         )
         self._transition(
             CanaryTrigger.FINISH if last else CanaryTrigger.ADVANCE, 'promoted', f'{to}; {why}'

@@ -10,19 +10,22 @@ verdict and split.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+
+from builtin_interfaces.msg import Time
 
 from lerobot_serve.parameters import ParameterError
 from lerobot_serve.router.canary.canary import Canary, CanaryCommandRejected
-from lerobot_serve.router.canary.facts import Facts, SlotFacts
+from lerobot_serve.router.canary.facts import EpisodeEvent, Facts, SlotFacts
 from lerobot_serve.router.canary.forecast import episodes_to_decide
 from lerobot_serve.router.canary.record import CanaryEvent
 from lerobot_serve.router.canary.states import CanaryPhase, ON_TRIAL
-from lerobot_serve.router.canary.trial import EpisodeEvent
+from lerobot_serve.router.context import NodeContext
+from lerobot_serve.router.data_path.routing_table import RoutingTable
 from lerobot_serve.router.parameters import RouterParameters
 from lerobot_serve.router.placement.eligibility import BARRING_VERDICTS
 from lerobot_serve.router.replicas.slot import Slot
 from lerobot_serve.router.replicas.slot_stats import EpisodeTransition, SlotCounters
+from lerobot_serve.router.shadow.qualification import ShadowRecord
 from lerobot_serve.router.storage.decisions import DurableDecisions, LIFT_HINT
 from lerobot_serve_interfaces.msg import CanaryState
 
@@ -41,8 +44,6 @@ PHASE_CODES = {
 # events that need no attention
 ROUTINE_EVENTS = ('began', 'started', 'passed', 'promoted')
 LOG10_E = 0.4342944819032518
-
-
 # what is lost with the process; of the episodes of both policies alike
 SAVE_PERIOD_NS = 5 * 10**9
 
@@ -50,34 +51,33 @@ SAVE_PERIOD_NS = 5 * 10**9
 class CanaryController:
     """
     See the module. `slot` is the candidate's, None in a router of one slot. `set_split` changes
-    the parameter split_percent, `warn` is for operators, `inform` for what went well.
+    the parameter split_percent; `on_event` gets each event, with the candidate's share.
     """
 
     def __init__(
         self,
         parameters: RouterParameters,
         slot: Slot | None,
-        intent: DurableDecisions,
+        decisions: DurableDecisions,
+        context: NodeContext,
         *,
         set_split: Callable[[int], None],
-        warn: Callable[[str], None],
-        inform: Callable[[str], None],
+        on_event: Callable[[CanaryEvent, int | None], None],
     ) -> None:
         self.canary = Canary(parameters.plan, parameters.terms, parameters.limits)
-        self._slot, self._intent = slot, intent
-        self._set_split, self._warn, self._inform = set_split, warn, inform
+        self._slot, self._decisions, self._context = slot, decisions, context
+        self._set_split, self._on_event = set_split, on_event
         self._rollback_now = parameters.move_episodes_on_rollback
         self._share: int | None = None
         self._saved_ns: int | None = None
         self._pending: tuple[CanaryEvent, ...] = ()
-        self.on_event: Callable[[CanaryEvent, int | None], None] = lambda event, share: None
         self._restore()
 
     def _restore(self) -> None:
-        memory = self._intent.canary_snapshot
+        memory = self._decisions.canary_snapshot
         problem = self.canary.restore(memory) if memory else ''
         if problem:
-            self._warn(problem)
+            self._context.log_warning(problem)
         if self.canary.is_over:
             # since then the split was the operator's
             self._share = self.canary.share_percent
@@ -86,6 +86,20 @@ class CanaryController:
     def _update_slot(self) -> None:
         if self._slot:
             self._slot.is_on_trial = self.canary.state in ON_TRIAL
+
+    @staticmethod
+    def facts(table: RoutingTable, in_shadow: ShadowRecord) -> Facts:
+        """Return the facts of both slots; `in_shadow` is the candidate's. Under the lock."""
+        candidate, champion = (
+            slot_facts(table.slots[name], table.stats.slot(name)) for name in (CANDIDATE, CHAMPION)
+        )
+        return Facts(
+            candidate,
+            champion,
+            divergence=in_shadow.spreads_mean,
+            divergence_samples=in_shadow.spreads_count,
+            events=arm_events(table.stats.take_events()),
+        )
 
     def update(self, now_ns: int, facts: Facts) -> bool:
         """Update the canary and apply its events; return whether there were any."""
@@ -96,7 +110,7 @@ class CanaryController:
 
     def _apply(self, now_ns: int, events: tuple[CanaryEvent, ...], *, at_once: bool) -> None:
         share, before = self.canary.share_percent, self._share
-        with self._intent.canary_transaction():
+        with self._decisions.canary_transaction():
             # first of all: what is barred gets no episode from now on
             for event in events:
                 self._record_verdict(event, at_once=at_once)
@@ -106,16 +120,17 @@ class CanaryController:
             self._update_slot()
             self._save(now_ns, is_decision=bool(events))
         for event in events:
-            log = self._inform if event.what in ROUTINE_EVENTS else self._warn
+            is_routine = event.what in ROUTINE_EVENTS
+            log = self._context.log_info if is_routine else self._context.log_warning
             log(f'canary {event.what}: {event.why}')
-            self.on_event(event, share)
+            self._on_event(event, share)
 
     def _record_verdict(self, event: CanaryEvent, *, at_once: bool) -> None:
         policy = self.canary.record.policies['candidate']
         if event.what == 'rolled_back' and self._slot:
-            self._intent.bar(self._slot, policy, event.why, at_once=at_once)
+            self._decisions.bar(self._slot, policy, event.why, at_once=at_once)
         elif self.canary.state is CanaryPhase.PROMOTED and event.what == 'promoted':
-            self._intent.promote(policy)
+            self._decisions.promote(policy)
 
     def _save(self, now_ns: int, *, is_decision: bool) -> None:
         is_due = self._saved_ns is None or now_ns - self._saved_ns >= SAVE_PERIOD_NS
@@ -123,8 +138,8 @@ class CanaryController:
         if memory is None:
             return
         self._saved_ns = now_ns
-        if memory != self._intent.canary_snapshot:
-            self._intent.canary(memory, is_decision=is_decision)
+        if memory != self._decisions.canary_snapshot:
+            self._decisions.canary(memory, is_decision=is_decision)
 
     def change(self, parameters: RouterParameters) -> None:
         """Take other limits; another plan begins anew, with the next look."""
@@ -153,15 +168,15 @@ class CanaryController:
                 'no canary: canary.plan is empty; set the parameter canary.plan'
             )
         if word == 'resume' and self.canary.state is CanaryPhase.ROLLED_BACK and self._slot:
-            self._intent.lift(self._slot, self.canary.record.policies['candidate'])
+            self._decisions.lift(self._slot, self.canary.record.policies['candidate'])
         elif word == 'promote' and self._slot and self._slot.bar.verdict in BARRING_VERDICTS:
             raise CanaryCommandRejected(f'not promoted: {self._slot.bar.text}; {LIFT_HINT}')
-        text = getattr(self.canary, word)(reason)
+        text: str = getattr(self.canary, word)(reason)
         at_once = at_once or (word == 'rollback' and self._rollback_now)
         self._apply(now_ns, self.canary.history[-1:], at_once=at_once)
         return text
 
-    def report(self, stamp: Any) -> CanaryState:
+    def report(self, stamp: Time) -> CanaryState:
         """Return what operators see."""
         canary = self.canary
         record, plan = canary.record, canary.plan
@@ -187,17 +202,15 @@ class CanaryController:
         )
 
     def _remaining_episodes(self) -> int:
-        canary = self.canary
-        if (
-            canary.state not in (CanaryPhase.RUNNING, CanaryPhase.UNDECIDED)
-            or canary.record.comparison.passed
-        ):
+        canary, plan = self.canary, self.canary.plan
+        is_running = canary.state in (CanaryPhase.RUNNING, CanaryPhase.UNDECIDED)
+        if plan is None or not is_running or canary.record.comparison.passed:
             return -1
         forecast = episodes_to_decide(
             canary.record.trial,
-            share_percent=canary.share_percent,
+            share_percent=plan.steps[canary.step].share_percent,
             terms=canary.terms,
-            trials=len(canary.plan.trials),
+            trials=len(plan.trials),
         )
         return forecast.episodes if forecast else -1
 
@@ -212,9 +225,9 @@ def arm_events(events: Sequence[EpisodeTransition]) -> tuple[EpisodeEvent, ...]:
 
 
 def slot_facts(slot: Slot, stats: SlotCounters) -> SlotFacts:
-    """Return what was seen of a slot since the start; under the dispatcher's lock."""
+    """Return what was seen of a slot since the start; under RoutingTable.lock."""
     return SlotFacts(
-        answers=stats.answers + stats.failed.total(),
+        replies=stats.chunks + stats.failed.total(),
         failed_replies=stats.failed.total(),
         commands=stats.commands,
         fallbacks=stats.fallbacks,

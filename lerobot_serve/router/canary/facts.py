@@ -8,26 +8,58 @@ their growth is used. Episodes come one by one, as events. Owned by the executor
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 import math
 
-from lerobot_serve.router.canary.trial import ArmCounts, EpisodeEvent
-
+ARMS = ('candidate', 'champion')
+ENDS = ('success', 'failure', 'aborted', 'moved', 'unreported')
+BEGUN = 'begun'
 COUNTERS_LIMIT = 10**15
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeEvent:
+    """An episode began in an arm, or ended; `what` is BEGUN or one of ENDS."""
+
+    episode_id: str
+    what: str
+    arm: str
+
+
+@dataclass(slots=True)
+class ArmCounts:
+    """Episodes that began in one arm, and how they ended."""
+
+    begun: int = 0
+    success: int = 0
+    failure: int = 0
+    aborted: int = 0
+    moved: int = 0
+    unreported: int = 0
+
+    @property
+    def open(self) -> int:
+        """Episodes whose end may still be reported."""
+        known = self.success + self.failure + self.aborted + self.moved + self.unreported
+        return self.begun - known
+
+    def note(self, what: str) -> None:
+        setattr(self, what, getattr(self, what) + 1)
 
 
 @dataclass(frozen=True, slots=True)
 class SlotFacts:
     """One slot. The counters may begin anywhere; the rest is as of now."""
 
-    answers: int = 0
+    replies: int = 0
     failed_replies: int = 0
     commands: int = 0
     # commands from a rung of the ladder instead of a chunk
     fallbacks: int = 0
     # commands that the safety cage changed
     trips: int = 0
-    # nan: too few answers to tell
+    # nan: too few replies to tell
     latency_ms_p95: float = math.nan
     oldest_age_s: float = 0.0
     healthy: bool = False
@@ -43,8 +75,7 @@ class SlotFacts:
         return self.arm.success + self.arm.failure
 
 
-COUNTERS = ('answers', 'failed_replies', 'commands', 'fallbacks', 'trips')
-SLOTS = ('candidate', 'champion')
+COUNTERS = ('replies', 'failed_replies', 'commands', 'fallbacks', 'trips')
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +97,13 @@ class CounterGrowth:
     """Adds up by how much the counters grew."""
 
     def __init__(self) -> None:
-        self._totals = {slot: SlotFacts() for slot in SLOTS}
+        self._totals = {slot: SlotFacts() for slot in ARMS}
         self._seen: dict[str, SlotFacts] = {}
 
     def add(self, facts: Facts) -> dict[str, dict[str, int]]:
         """Take the facts of a look; return by how much each slot's counters grew."""
         grown = {}
-        for slot in SLOTS:
+        for slot in ARMS:
             now: SlotFacts = getattr(facts, slot)
             grown[slot] = counter_growth(self._seen.get(slot, now), now)
             total = self._totals[slot]
@@ -83,7 +114,7 @@ class CounterGrowth:
 
     def skip(self, facts: Facts) -> None:
         """Take the facts of a look without counting what grew."""
-        self._seen = {slot: getattr(facts, slot) for slot in SLOTS}
+        self._seen = {slot: getattr(facts, slot) for slot in ARMS}
 
     def since_begin(self, facts: Facts, arms: dict[str, ArmCounts]) -> Facts:
         """Return the facts with the counters since `restart`, and these episodes."""
@@ -91,21 +122,21 @@ class CounterGrowth:
             slot: replace(
                 getattr(facts, slot), **counters(self._totals[slot]), arm=replace(arms[slot])
             )
-            for slot in SLOTS
+            for slot in ARMS
         }
         return replace(facts, **counted)
 
     def restart(self) -> None:
         """Count from here on, from 0."""
-        self._totals = {slot: SlotFacts() for slot in SLOTS}
+        self._totals = {slot: SlotFacts() for slot in ARMS}
 
     def memory(self) -> dict[str, dict[str, int]]:
         """Return what has to survive a restart."""
         return {slot: counters(total) for slot, total in self._totals.items()}
 
-    def restore(self, memory: dict[str, dict[str, int]]) -> None:
+    def restore(self, memory: Mapping[str, Mapping[str, object]]) -> None:
         """Go on from what `memory` returned. Raises ValueError, KeyError or TypeError."""
-        self._totals = {slot: SlotFacts(**_checked(memory[slot])) for slot in SLOTS}
+        self._totals = {slot: _checked(memory[slot]) for slot in ARMS}
 
 
 def counters(slot: SlotFacts) -> dict[str, int]:
@@ -120,8 +151,17 @@ def counter_growth(before: SlotFacts, now: SlotFacts) -> dict[str, int]:
     return {name: max(0, is_[name] - (0 if again else was[name])) for name in COUNTERS}
 
 
-def _checked(values: dict[str, int]) -> dict[str, int]:
+def _checked(values: Mapping[str, object]) -> SlotFacts:
+    found: dict[str, int] = {}
     for name in COUNTERS:
-        if type(values[name]) is not int or not 0 <= values[name] <= COUNTERS_LIMIT:
-            raise ValueError(f'{name} is {values[name]!r}')
-    return {name: values[name] for name in COUNTERS}
+        value = values[name]
+        if type(value) is not int or not 0 <= value <= COUNTERS_LIMIT:
+            raise ValueError(f'{name} is {value!r}')
+        found[name] = value
+    return SlotFacts(
+        replies=found['replies'],
+        failed_replies=found['failed_replies'],
+        commands=found['commands'],
+        fallbacks=found['fallbacks'],
+        trips=found['trips'],
+    )

@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lerobot_serve.router.canary.evidence import log_mean, stakes
+from lerobot_serve.router.canary.facts import ArmCounts
 from lerobot_serve.router.canary.plan import Terms
-from lerobot_serve.router.canary.trial import ArmCounts, StepTrial
+from lerobot_serve.router.canary.trial import StepTrial
 
 # further than this nobody waits
 MAX_FORECAST_EPISODES = 20_000
@@ -58,22 +59,22 @@ def episodes_to_decide(
     ):
         return None
     promotion = WagerForecast(
-        tuple(trial.wide.wagers['promotion'].wealth),
-        terms.margin,
-        _rate(candidate, candidate.success),
-        _rate(champion, champion.success + champion.moved + champion.unreported),
-        terms.promotion_level,
-        _sizes(terms.block_episodes, share_percent),
-        1,
+        wealth=tuple(trial.wide.wagers['promotion'].wealth),
+        margin=terms.margin,
+        candidate=_rate(candidate, candidate.success),
+        champion=_rate(champion, champion.success + champion.moved + champion.unreported),
+        level=terms.promotion_level,
+        sizes=_sizes(terms.block_episodes, share_percent),
+        sign=1,
     )
     rollback = WagerForecast(
-        tuple(trial.narrow.wagers['rollback'].wealth),
-        0.0,
-        _rate(candidate, candidate.success + candidate.unreported),
-        _rate(champion, champion.success),
-        terms.rollback_level(trials),
-        _sizes(1, share_percent),
-        -1,
+        wealth=tuple(trial.narrow.wagers['rollback'].wealth),
+        margin=0.0,
+        candidate=_rate(candidate, candidate.success + candidate.unreported),
+        champion=_rate(champion, champion.success),
+        level=terms.rollback_level(trials),
+        sizes=_sizes(1, share_percent),
+        sign=-1,
     )
     promoted, rolled_back = _episodes(promotion), _episodes(rollback)
     first = min(promoted, rolled_back)

@@ -2,7 +2,7 @@
 """
 Guards that roll a canary back at once, and missing data that holds it. Pure functions.
 
-Shares of answers and commands have an alarm each (see alarms): it sounds when the share is now
+Shares of replies and commands have an alarm each (see alarms): it sounds when the share is now
 above its bound, however long the step was good before. The bound is the limit, or twice the
 champion's share where that is more. What has a limit and was not seen often enough holds: a
 canary that promotes on missing data promotes a policy whose faults it could not see. A limit of 0
@@ -12,10 +12,9 @@ switches a guard off, and with it what would hold.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 import math
 
-from lerobot_serve.parameters import ParameterError
 from lerobot_serve.router.canary.alarms import (
     alarm_threshold,
     CHUNKS_PER_ALARM,
@@ -23,6 +22,7 @@ from lerobot_serve.router.canary.alarms import (
     ShareAlarms,
 )
 from lerobot_serve.router.canary.facts import Facts, SlotFacts
+from lerobot_serve.router.canary.plan import GuardLimits
 
 # below it the network's own jitter makes the ratio
 LATENCY_FLOOR_MS = 5.0
@@ -33,33 +33,6 @@ MIN_DIVERGENCE_SAMPLES = 20
 MIN_OUTCOMES = 5
 # so many chunks of commands are the least that a step needs
 MIN_COMMAND_CHUNKS = 5
-
-
-@dataclass(frozen=True, slots=True)
-class GuardLimits:
-    """
-    Where a guard trips, 0 switches it off; and how much has to be seen before it can tell.
-
-    The 95th percentile of 100 answers is the fifth largest; 3000 commands are 100 s of motion at
-    30 Hz, several episodes.
-    """
-
-    failed_replies_percent: float = 2.0
-    latency_ratio: float = 2.0
-    trips_percent: float = 1.0
-    fallbacks_percent: float = 5.0
-    # in spreads of the champion itself
-    divergence: float = 0.0
-    minimum_replies: int = 100
-    minimum_commands: int = 3000
-
-    def __post_init__(self) -> None:
-        for entry in fields(self):
-            value = getattr(self, entry.name)
-            high = 100.0 if entry.name.endswith('percent') else math.inf
-            if not (math.isfinite(value) and 0 <= value <= high):
-                allowed = 'in [0, 100]' if high == 100.0 else 'finite and at least 0'
-                raise ParameterError(f'{entry.name} must be {allowed}, got {value!r}')
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +51,8 @@ class GuardedShare:
     def bound(self, alarms: ShareAlarms, limits: GuardLimits) -> float:
         """Return the share that is allowed now."""
         usual = alarms.usual[self.events].share(getattr(limits, self.minimum))
-        return max(getattr(limits, self.limit) / 100, CHAMPION_SHARE_FACTOR * usual)
+        limit_percent: float = getattr(limits, self.limit)
+        return max(limit_percent / 100, CHAMPION_SHARE_FACTOR * usual)
 
     def chunk(self, limits: GuardLimits) -> int:
         return 1 if self.single else max(1, getattr(limits, self.minimum) // MIN_COMMAND_CHUNKS)
@@ -91,7 +65,7 @@ class GuardedShare:
 GUARDED_SHARES = (
     GuardedShare(
         'failed_replies',
-        'answers',
+        'replies',
         'failed_replies_percent',
         'minimum_replies',
         'requests of the candidate failed',
@@ -170,7 +144,7 @@ def missing_data(facts: Facts, limits: GuardLimits) -> str:
     """Return what a whole step did not show, and what to do about it; empty when nothing."""
     return (
         _few_reported(facts)
-        or _few_answers(facts, limits)
+        or _few_replies(facts, limits)
         or _few_commands(facts.candidate, limits)
         or _few_divergences(facts, limits.divergence)
     )
@@ -213,7 +187,7 @@ def _slow(candidate: SlotFacts, champion: SlotFacts, limits: GuardLimits) -> str
 
 
 def _timed(slot: SlotFacts, limits: GuardLimits) -> bool:
-    return slot.answers >= limits.minimum_replies and not math.isnan(slot.latency_ms_p95)
+    return slot.replies >= limits.minimum_replies and not math.isnan(slot.latency_ms_p95)
 
 
 def _diverges(facts: Facts, limit: float) -> str:
@@ -240,17 +214,17 @@ def _few_reported(facts: Facts) -> str:
     return ''
 
 
-def _few_answers(facts: Facts, limits: GuardLimits) -> str:
+def _few_replies(facts: Facts, limits: GuardLimits) -> str:
     if not limits.failed_replies_percent and not limits.latency_ratio:
         return ''
-    if facts.candidate.answers < limits.minimum_replies:
+    if facts.candidate.replies < limits.minimum_replies:
         return (
-            f'too few replies of the candidate in this step: {facts.candidate.answers} of '
+            f'too few replies of the candidate in this step: {facts.candidate.replies} of '
             f'{limits.minimum_replies}'
         )
     for name, slot in (('candidate', facts.candidate), ('champion', facts.champion)):
         if limits.latency_ratio and not _timed(slot, limits):
-            return f'too few replies of the {name} to measure its latency ({slot.answers})'
+            return f'too few replies of the {name} to measure its latency ({slot.replies})'
     return ''
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The plan of a canary, fixed before the first episode: its steps and error bounds.
+The plan of a canary, fixed before the first episode: its steps, error bounds and guard limits.
 
 Plain data, checked when it is made.
 """
@@ -8,7 +8,7 @@ Plain data, checked when it is made.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import pairwise
 import math
 import re
@@ -86,6 +86,33 @@ class Terms:
             f'margin {self.margin:g}, false promotion {self.false_promotion:g}, '
             f'false rollback {self.false_rollback:g}, blocks of {self.block_episodes} episodes'
         )
+
+
+@dataclass(frozen=True, slots=True)
+class GuardLimits:
+    """
+    Where a guard trips, 0 switches it off; and how much has to be seen before it can tell.
+
+    The 95th percentile of 100 replies is the fifth largest; 3000 commands are 100 s of motion at
+    30 Hz, several episodes.
+    """
+
+    failed_replies_percent: float = 2.0
+    latency_ratio: float = 2.0
+    trips_percent: float = 1.0
+    fallbacks_percent: float = 5.0
+    # in spreads of the champion itself
+    divergence: float = 0.0
+    minimum_replies: int = 100
+    minimum_commands: int = 3000
+
+    def __post_init__(self) -> None:
+        for entry in fields(self):
+            value = getattr(self, entry.name)
+            high = 100.0 if entry.name.endswith('percent') else math.inf
+            if not (math.isfinite(value) and 0 <= value <= high):
+                allowed = 'in [0, 100]' if high == 100.0 else 'finite and at least 0'
+                raise ParameterError(f'{entry.name} must be {allowed}, got {value!r}')
 
 
 def parse_plan(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The state of a canary as data that survives a restart."""
+"""The state of a canary as data that survives a restart. Owned by the executor thread."""
 
 from __future__ import annotations
 
@@ -9,16 +9,23 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lerobot_serve.router.canary.alarms import ShareAlarms
-from lerobot_serve.router.canary.comparison import StepComparison
-from lerobot_serve.router.canary.facts import CounterGrowth, SLOTS
+from lerobot_serve.router.canary.facts import ARMS, CounterGrowth
 from lerobot_serve.router.canary.guards import new_alarms
 from lerobot_serve.router.canary.plan import Terms
 from lerobot_serve.router.canary.states import CanaryPhase, ON_TRIAL
 from lerobot_serve.router.canary.trial import StepTrial
+from lerobot_serve.router.storage.checked import (
+    checked_flag,
+    checked_float,
+    checked_int,
+    checked_text,
+)
 
 HISTORY_LIMIT = 64
 TEXT_LIMIT = 1024
 NUMBER_LIMIT = 2**63
+# of StepComparison
+EVIDENCE = ('not_worse', 'worse', 'aborted')
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +34,42 @@ class CanaryEvent:
 
     what: str
     why: str
+
+
+@dataclass(slots=True)
+class StepComparison:
+    """
+    The comparison of one step: the highest log e, and whether the candidate has passed in any.
+
+    Each step compares only the episodes that begin in it: a candidate that has become bad is not
+    carried by its past.
+    """
+
+    passed: bool = False
+    not_worse: float = 0.0
+    worse: float = 0.0
+    # that the champion's episodes are aborted more often
+    aborted: float = 0.0
+
+    def update(self, trial: StepTrial, terms: Terms) -> bool:
+        """Weigh the outcomes; return True when the candidate passes now for the first time."""
+        not_worse, worse, aborted = trial.evidence
+        self.not_worse, self.worse = max(self.not_worse, not_worse), max(self.worse, worse)
+        self.aborted = max(self.aborted, aborted)
+        passed, self.passed = self.passed, self.passed or self.not_worse >= terms.promotion_level
+        return self.passed and not passed
+
+    def is_worse(self, terms: Terms, trials: int) -> bool:
+        """Return whether the candidate was shown to be worse than the champion."""
+        return self.worse >= terms.rollback_level(trials)
+
+    def aborts_differ(self, terms: Terms) -> bool:
+        """Return whether the champion was shown to be aborted more often."""
+        return self.aborted >= terms.promotion_level
+
+    def next_step(self) -> None:
+        """Begin to compare from 0; what has passed has passed."""
+        self.not_worse = self.worse = self.aborted = 0.0
 
 
 @dataclass(slots=True)
@@ -41,7 +84,7 @@ class CanaryRecord:
     alarms: ShareAlarms = field(default_factory=new_alarms)
     comparison: StepComparison = field(default_factory=StepComparison)
     growth: CounterGrowth = field(default_factory=CounterGrowth)
-    policies: dict[str, str] = field(default_factory=lambda: dict.fromkeys(SLOTS, ''))
+    policies: dict[str, str] = field(default_factory=lambda: dict.fromkeys(ARMS, ''))
     # why the state is what it is
     why: str = ''
     history: deque[CanaryEvent] = field(default_factory=lambda: deque(maxlen=HISTORY_LIMIT))
@@ -83,29 +126,29 @@ def from_json(values: Mapping[str, Any], trials: int, terms: Terms) -> CanaryRec
     TypeError when it is none.
     """
     state = CanaryPhase(values['state'])
-    step = _number(values, 'step')
+    step = checked_int(values['step'], 'step', NUMBER_LIMIT)
     if step not in _steps(state, trials):
         raise ValueError(f'{state.value} at step {step} of {trials}')
-    if state in ON_TRIAL and not all(values['policies'][slot] for slot in SLOTS):
+    if state in ON_TRIAL and not all(values['policies'][slot] for slot in ARMS):
         raise ValueError('on trial without policies')
     record = CanaryRecord(
         state=state,
         step=step,
-        time_ns=_number(values, 'time_ns'),
+        time_ns=checked_int(values['time_ns'], 'time_ns', NUMBER_LIMIT),
         trial=new_trial(terms),
         comparison=StepComparison(
-            _flag(values, 'passed'),
-            _number(values, 'not_worse', float),
-            _number(values, 'worse', float),
-            _number(values, 'aborted', float),
+            checked_flag(values['passed'], 'passed'),
+            *(checked_float(values[name], name, NUMBER_LIMIT) for name in EVIDENCE),
         ),
-        policies={slot: _text(values['policies'][slot]) for slot in SLOTS},
-        why=_text(values['why']),
+        policies={slot: checked_text(values['policies'][slot]) for slot in ARMS},
+        why=checked_text(values['why']),
     )
     record.growth.restore(values['counts'])
     record.trial.restore(values['trial'])
     record.alarms.restore(values['alarms'])
-    record.history.extend(CanaryEvent(_text(what), _text(why)) for what, why in values['history'])
+    record.history.extend(
+        CanaryEvent(checked_text(what), checked_text(why)) for what, why in values['history']
+    )
     return record
 
 
@@ -118,23 +161,3 @@ def _steps(state: CanaryPhase, trials: int) -> range:
     if state is CanaryPhase.ROLLED_BACK:
         return range(trials + 1)
     return range(1) if state is CanaryPhase.WAITING else range(0)
-
-
-def _number(values: Mapping[str, Any], name: str, kind: type = int) -> Any:
-    value = values[name]
-    if type(value) is not kind or not 0 <= value <= NUMBER_LIMIT:
-        raise ValueError(f'{name} is {value!r}')
-    return value
-
-
-def _flag(values: Mapping[str, Any], name: str) -> bool:
-    value = values[name]
-    if type(value) is not bool:
-        raise ValueError(f'{name} is {value!r}')
-    return value
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise ValueError(f'{value!r} is no text')
-    return value

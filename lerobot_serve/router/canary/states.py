@@ -69,7 +69,7 @@ class CanaryTrigger(Enum):
 
 ON_TRIAL = (CanaryPhase.RUNNING, CanaryPhase.UNDECIDED, CanaryPhase.PAUSED)
 
-TRANSITIONS = {
+TRANSITIONS: dict[tuple[CanaryPhase, CanaryTrigger], CanaryPhase] = {
     (CanaryPhase.OFF, CanaryTrigger.START): CanaryPhase.WAITING,
     (CanaryPhase.WAITING, CanaryTrigger.READY): CanaryPhase.RUNNING,
     (CanaryPhase.RUNNING, CanaryTrigger.HOLD): CanaryPhase.UNDECIDED,

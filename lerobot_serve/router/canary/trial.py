@@ -30,43 +30,12 @@ from dataclasses import astuple, dataclass, field, fields
 from typing import Any
 
 from lerobot_serve.router.canary.evidence import FRACTIONS, Wager
+from lerobot_serve.router.canary.facts import ArmCounts, ARMS, BEGUN, EpisodeEvent
+from lerobot_serve.router.storage.checked import checked_float, checked_int
 
-ARMS = ('candidate', 'champion')
-ENDS = ('success', 'failure', 'aborted', 'moved', 'unreported')
-BEGUN = 'begun'
 # what is remembered of blocks whose ends are not all known; older ones stay at their worst
 BLOCKS_LIMIT, OPEN_LIMIT = 4000, 20_000
-COUNT_LIMIT = 10**15
-
-
-@dataclass(frozen=True, slots=True)
-class EpisodeEvent:
-    """An episode began in an arm, or ended; `what` is BEGUN or one of ENDS."""
-
-    episode_id: str
-    what: str
-    arm: str
-
-
-@dataclass(slots=True)
-class ArmCounts:
-    """Episodes that began in one arm, and how they ended."""
-
-    begun: int = 0
-    success: int = 0
-    failure: int = 0
-    aborted: int = 0
-    moved: int = 0
-    unreported: int = 0
-
-    @property
-    def open(self) -> int:
-        """Episodes whose end may still be reported."""
-        known = self.success + self.failure + self.aborted + self.moved + self.unreported
-        return self.begun - known
-
-    def note(self, what: str) -> None:
-        setattr(self, what, getattr(self, what) + 1)
+COUNT_LIMIT, LOG_E_LIMIT = 10**15, 1e9
 
 
 @dataclass(slots=True)
@@ -177,14 +146,14 @@ class BlockSeries:
         if not 0 < len(blocks) <= BLOCKS_LIMIT + 2:
             raise ValueError(f'{len(blocks)} blocks')
         for name, wager in self.wagers.items():
-            wealth = [_float(value) for value in memory['wealth'][name]]
+            wealth = [_log_e(value) for value in memory['wealth'][name]]
             if len(wealth) != len(FRACTIONS):
                 raise ValueError(f'wealth is {wealth!r}')
             wager.wealth = wealth
-            self.best[name] = _float(memory['best'][name])
+            self.best[name] = _log_e(memory['best'][name])
         if any(min(b.candidate.begun, b.champion.begun) < self._size for b in blocks[:-1]):
             raise ValueError('a block is closed with too few episodes')
-        self._first, self._blocks = checked_count(memory['first'], 'first'), deque(blocks)
+        self._first, self._blocks = _count(memory['first'], 'first'), deque(blocks)
         self._is_new = True
 
     @property
@@ -261,37 +230,30 @@ class StepTrial:
         self.narrow.restore(memory['narrow'])
         for episode_id, arm, wide, narrow in memory['open']:
             inside = (
-                checked_count(wide, 'block') <= self.wide.last
-                and checked_count(narrow, 'block') <= self.narrow.last
+                _count(wide, 'block') <= self.wide.last
+                and _count(narrow, 'block') <= self.narrow.last
             )
             if type(episode_id) is not str or arm not in ARMS or not inside:
                 raise ValueError(f'open episode {episode_id!r} of {arm!r}: {wide!r}, {narrow!r}')
             self._open[episode_id] = arm, wide, narrow
 
 
-def checked_count(value: Any, name: str) -> int:
-    """Return a count. Raises ValueError."""
-    if type(value) is not int or not 0 <= value <= COUNT_LIMIT:
-        raise ValueError(f'{name} is {value!r}')
-    return value
+def _count(value: object, name: str) -> int:
+    return checked_int(value, name, COUNT_LIMIT)
 
 
-def _arm(values: Sequence[Any]) -> ArmCounts:
+def _arm(values: Sequence[object]) -> ArmCounts:
     names = [entry.name for entry in fields(ArmCounts)]
-    arm = ArmCounts(
-        *(checked_count(value, name) for name, value in zip(names, values, strict=True))
-    )
+    arm = ArmCounts(*(_count(value, name) for name, value in zip(names, values, strict=True)))
     if arm.open < 0:
         raise ValueError(f'more ends than episodes: {values!r}')
     return arm
 
 
-def _block(values: Sequence[Any]) -> EpisodeBlock:
+def _block(values: Sequence[object]) -> EpisodeBlock:
     half = len(fields(ArmCounts))
     return EpisodeBlock(_arm(values[:half]), _arm(values[half:]))
 
 
-def _float(value: Any) -> float:
-    if type(value) is not float or not abs(value) < 1e9:
-        raise ValueError(f'{value!r} is no log e')
-    return value
+def _log_e(value: object) -> float:
+    return checked_float(value, 'log e', LOG_E_LIMIT, low=-LOG_E_LIMIT)

@@ -2,22 +2,16 @@
 """
 Choose the replicas of a request: the preferred one, a hedge, a failover, and probes.
 
-No ROS; called under the dispatcher's lock.
+No ROS; called under RoutingTable.lock.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-from math import isnan
-
-from lerobot_serve.router.data_path.in_flight import (
-    InFlightRequest,
-    InFlightRequests,
-    PendingReply,
-    RequestPurpose,
-)
-from lerobot_serve.router.data_path.rules import DispatchRules, HEDGE_FLOOR_NS, HedgeBudget
+from lerobot_serve.router.data_path.dispatch_step import DispatchStep
+from lerobot_serve.router.data_path.hedging import Hedging
+from lerobot_serve.router.data_path.in_flight import InFlightRequest, PendingReply, RequestPurpose
+from lerobot_serve.router.data_path.request_observer import RequestObserver
+from lerobot_serve.router.data_path.routing_table import RoutingTable
 from lerobot_serve.router.data_path.transport import Transport
 from lerobot_serve.router.monitoring.drop_counters import DropCounters
 from lerobot_serve.router.placement.eligibility import Eligibility, SlotUse
@@ -30,151 +24,123 @@ from lerobot_serve.router.placement.episode_placement import (
     session_eligibility,
     unhealthy_replicas,
 )
+from lerobot_serve.router.placement.placement_table import Placement
 from lerobot_serve.router.replicas.replica import Replica
 from lerobot_serve.router.replicas.slot import Slot
-from lerobot_serve.router.replicas.slot_stats import SlotStats
+from lerobot_serve.router.sessions.client_sessions import ClientSession
 from lerobot_serve.wire.schema import Flag, Status
 
 # failures of one replica, which its slot's other replicas need not share
 REPLICA_FAILURES = ('timeout', 'wrong_policy', 'policy_error')
 # the slot's running episodes leave; not a failure
 SLOT_LEFT = 'slot_left'
-# calls to make in this order after the lock is released
-DeferredCalls = list[Callable[[], None]]
 
 
 class RequestForwarder:
-    """`rules` may be replaced at any time."""
+    """See the module. What it sends and reports is deferred to the end of the step."""
 
     def __init__(
         self,
-        slots: dict[str, Slot],
-        places: EpisodePlacement,
-        in_flight: InFlightRequests,
+        table: RoutingTable,
+        placement: EpisodePlacement,
         transport: Transport,
-        stats: SlotStats,
+        observer: RequestObserver,
         drops: DropCounters,
-        rules: DispatchRules,
     ) -> None:
-        self.slots, self.in_flight = slots, in_flight
-        self.rules = rules
-        self._episode_placement, self._transport = places, transport
-        self._stats, self._drops = stats, drops
-        # one budget a slot: a slow slot must not use up that of the other
-        self._budgets = {name: HedgeBudget() for name in slots}
-        self.hedges = 0
+        self._table, self._episode_placement = table, placement
+        self._transport, self._observer, self._drops = transport, observer, drops
+        self.hedging = Hedging(table.stats, table.slots)
 
-    @property
-    def rules(self) -> DispatchRules:
-        return self._rules
-
-    @rules.setter
-    def rules(self, rules: DispatchRules) -> None:
-        self._rules = rules
-        for slot in self.slots.values():
-            slot.has_share = rules.share_percent(slot.name) > 0
-            slot.takes_failover = slot.name in rules.failover_slots
-
-    def send(self, flight: InFlightRequest, deferred: DeferredCalls, now_ns: int) -> bool:
+    def send(self, request: InFlightRequest, step: DispatchStep) -> bool:
         """Send to the first untried replica of the slot; False when there is none."""
-        slot = self.slots[flight.slot]
-        untried = _untried(flight, ready_replicas(flight.robot, slot))
+        slot, rules = self._table.slots[request.slot], self._table.rules
+        untried = _untried(request, ready_replicas(request.session, slot))
         if not untried:
             return False
-        if not flight.tried:
-            self._budgets[slot.name].earn(self.rules.hedge_budget_percent)
-        asked = self._send_to(flight, slot, untried[0], deferred, now_ns)
-        if len(untried) > 1:
-            self._schedule_hedge(asked, untried[0], now_ns)
+        if not request.tried_servers:
+            self.hedging.earn(slot.name, rules)
+        pending = self._send_to(request, slot, untried[0], step)
+        delay_ns = self.hedging.delay_ns(untried[0], rules) if len(untried) > 1 else None
+        if delay_ns is not None:
+            self._table.in_flight.schedule_hedge(pending, step.now_ns + delay_ns)
         return True
 
-    def send_to_unhealthy(
-        self, flight: InFlightRequest, deferred: DeferredCalls, now_ns: int
-    ) -> bool:
+    def send_to_unhealthy(self, request: InFlightRequest, step: DispatchStep) -> bool:
         """Send to an unhealthy replica when no other is left; False when there is none."""
-        slot = self.slots[flight.slot]
-        untried = _untried(flight, unhealthy_replicas(flight.robot, slot))
+        slot = self._table.slots[request.slot]
+        untried = _untried(request, unhealthy_replicas(request.session, slot))
         if untried:
-            self._send_to(flight, slot, untried[0], deferred, now_ns)
+            self._send_to(request, slot, untried[0], step)
         return bool(untried)
 
     def _send_to(
-        self,
-        flight: InFlightRequest,
-        slot: Slot,
-        replica: Replica,
-        deferred: DeferredCalls,
-        now_ns: int,
+        self, request: InFlightRequest, slot: Slot, replica: Replica, step: DispatchStep
     ) -> PendingReply:
-        robot = flight.robot
-        if robot.server not in ('', replica.name) and not replica.is_stateless:
+        session = request.session
+        if session.server not in ('', replica.name) and not replica.is_stateless:
             # the policy's state stays at the previous replica
-            robot.flags |= Flag.STATE_LOST
-        robot.server = replica.name
-        prefer_replica(robot, slot, replica)
-        return self._send_copy(flight, replica, RequestPurpose.LIVE, deferred, now_ns)
+            session.flags |= Flag.STATE_LOST
+        session.server = replica.name
+        prefer_replica(session, slot, replica)
+        return self._send_copy(request, replica, RequestPurpose.LIVE, step)
 
     def _send_copy(
         self,
-        flight: InFlightRequest,
+        request: InFlightRequest,
         replica: Replica,
         purpose: RequestPurpose,
-        deferred: DeferredCalls,
-        now_ns: int,
+        step: DispatchStep,
     ) -> PendingReply:
-        asked = self.in_flight.add_pending(
-            flight, replica.name, purpose, now_ns, self.rules.timeout_ns
+        pending = self._table.in_flight.add_pending(
+            request,
+            replica.name,
+            purpose,
+            now_ns=step.now_ns,
+            timeout_ns=self._table.rules.timeout_ns,
         )
-        flight.robot.last_used_ns[replica.name] = now_ns
+        request.session.last_used_ns[replica.name] = step.now_ns
         replica.counts['requests'] += 1
-        replica.request_sent(now_ns)
-        deferred.append(partial(self._transport.send, replica.name, flight.raw))
-        return asked
+        replica.request_sent(step.now_ns)
+        step.defer(self._transport.send, replica.name, request.raw)
+        return pending
 
-    def _schedule_hedge(self, asked: PendingReply, replica: Replica, now_ns: int) -> None:
-        # the replica's own p95 if known: that of the slot includes hedge delays
-        p95_ms = replica.latency.percentile_ms(95)
-        if isnan(p95_ms):
-            p95_ms = self._stats.slot(replica.slot).latency.percentile_ms(95)
-        if self.rules.hedge_factor and replica.is_stateless and not isnan(p95_ms):
-            wait_ns = max(int(self.rules.hedge_factor * p95_ms * 1e6), HEDGE_FLOOR_NS)
-            self.in_flight.schedule_hedge(asked, now_ns + wait_ns)
-
-    def hedge(self, flight: InFlightRequest, deferred: DeferredCalls, now_ns: int) -> None:
+    def hedge(self, request: InFlightRequest, step: DispatchStep) -> None:
         """Send a second copy to another replica, if the budget allows."""
-        slot = self.slots[flight.slot]
-        is_allowed = (
-            session_eligibility(SlotUse.HEDGE, flight.robot, slot, now_ns) is not Eligibility.NO
-        )
-        untried = _untried(flight, ready_replicas(flight.robot, slot)) if is_allowed else []
-        # 0 % disables hedging, whatever is left of the budget
-        if untried and self.rules.hedge_budget_percent and self._budgets[flight.slot].spend():
-            self.hedges += 1
+        slot = self._table.slots[request.slot]
+        if not self._is_eligible(SlotUse.HEDGE, request.session, slot, step):
+            return
+        untried = _untried(request, ready_replicas(request.session, slot))
+        if untried and self.hedging.spend(slot.name, self._table.rules):
             untried[0].counts['hedges'] += 1
-            self._send_copy(flight, untried[0], RequestPurpose.HEDGE, deferred, now_ns)
+            self._send_copy(request, untried[0], RequestPurpose.HEDGE, step)
 
-    def send_probes(self, flight: InFlightRequest, deferred: DeferredCalls, now_ns: int) -> None:
+    @staticmethod
+    def _is_eligible(use: SlotUse, session: ClientSession, slot: Slot, step: DispatchStep) -> bool:
+        """Return whether a slot may serve a session, in need at least."""
+        return session_eligibility(use, session, slot, step.now_ns).grade is not Eligibility.NO
+
+    def send_probes(self, request: InFlightRequest, step: DispatchStep) -> None:
         """Send copies to replicas whose probe is due."""
-        for slot in self.slots.values():
+        now_ns = step.now_ns
+        for slot in self._table.slots.values():
             health = (slot.health, *(replica.health for replica in slot))
             if not any(each.is_probe_due(now_ns) for each in health):
                 continue
-            names = flight.robot.places.get(slot.name, ())
-            replicas = _untried(flight, [slot.replicas[name] for name in names])
+            names = request.session.places.get(slot.name, ())
+            replicas = _untried(request, [slot.replicas[name] for name in names])
             for replica in replicas:
                 # a healthy replica is probed for its slot, any other for itself
-                tried = slot.health if replica.is_ready else replica.health
-                if replica.is_reachable and tried.is_probe_due(now_ns):
-                    tried.probe_sent(now_ns, self.rules.timeout_ns)
+                probed = slot.health if replica.is_ready else replica.health
+                if replica.is_reachable and probed.is_probe_due(now_ns):
+                    probed.probe_sent(now_ns, self._table.rules.timeout_ns)
                     replica.counts['probes'] += 1
-                    self._send_copy(flight, replica, RequestPurpose.TRIAL, deferred, now_ns)
+                    self._send_copy(request, replica, RequestPurpose.PROBE, step)
 
     def fail_over(
         self,
-        flight: InFlightRequest,
+        request: InFlightRequest,
         reason: str,
-        deferred: DeferredCalls,
-        now_ns: int,
+        step: DispatchStep,
         *,
         same_slot: bool = True,
     ) -> bool:
@@ -182,92 +148,105 @@ class RequestForwarder:
         Send to another replica of the slot or, where the episode cannot stay, of the other slot;
         False when none is left. Without `same_slot` the slot would fail again.
         """
-        robot, slot = flight.robot, self.slots[flight.slot]
-        same_slot &= (
-            session_eligibility(SlotUse.FAIL_OVER, robot, slot, now_ns) is not Eligibility.NO
-        )
-        if same_slot and self.send(flight, deferred, now_ns):
+        session, slot = request.session, self._table.slots[request.slot]
+        same_slot &= self._is_eligible(SlotUse.FAIL_OVER, session, slot, step)
+        if same_slot and self.send(request, step):
             self._drops.add('failed_over')
             return True
         if reason != SLOT_LEFT:
-            self._record_failure(flight, slot, reason, now_ns)
-        may_leave = reason == 'timeout' or must_leave(robot, slot, now_ns)
-        if not (may_leave and self._can_move(flight, now_ns)):
+            self._record_failure(request, slot, reason, step.now_ns)
+        may_leave = reason == 'timeout' or must_leave(session, slot, step.now_ns)
+        if not (may_leave and self._can_move(request, step)):
             return False
-        placement = self._episode_placement.move(flight, slot.name, now_ns)
-        flight.is_new = True
-        deferred.append(partial(self._transport.on_placed, robot, flight, placement))
-        return self.send(flight, deferred, now_ns)
+        placement = self._episode_placement.move(request, slot.name, step.now_ns)
+        if placement is None:
+            return False
+        request.is_new = True
+        self.report_placement(request, placement, step)
+        return self.send(request, step)
+
+    def report_placement(
+        self, request: InFlightRequest, placement: Placement, step: DispatchStep
+    ) -> None:
+        """Report a placement, with the replica that is preferred at the end of the step."""
+        step.defer(self._report_placement, request, placement)
+
+    def _report_placement(self, request: InFlightRequest, placement: Placement) -> None:
+        """Without the lock."""
+        places = request.session.places.get(placement.slot, ())
+        policy = self._table.slots[placement.slot].policy
+        self._observer.on_placed(request, placement, places[0] if places else '', policy)
 
     def _record_failure(
-        self, flight: InFlightRequest, slot: Slot, reason: str, now_ns: int
+        self, request: InFlightRequest, slot: Slot, reason: str, now_ns: int
     ) -> None:
         """Record that no replica of the slot replied with actions."""
-        robot = flight.robot
-        is_first, robot.failed_slot = robot.failed_slot != slot.name, slot.name
-        self._stats.record_failure(slot.name, reason)
+        session = request.session
+        is_first, session.failed_slot = session.failed_slot != slot.name, slot.name
+        self._table.stats.record_failure(slot.name, reason)
         # the session is reopened first; only a second time counts as a failure
         if reason == 'no_session' and is_first:
             return
         # another replica may be healthy but lack this session
-        others = any(each.is_ready and each.name not in flight.tried for each in slot)
+        others = any(each.is_ready and each.name not in request.tried_servers for each in slot)
         if reason in REPLICA_FAILURES and others:
-            self.blame(flight, slot, now_ns)
+            self.record_policy_failures(request, slot, now_ns)
         else:
             slot.health.record_failure(reason, now_ns)
 
-    def blame(self, flight: InFlightRequest, slot: Slot, now_ns: int) -> None:
+    def record_policy_failures(self, request: InFlightRequest, slot: Slot, now_ns: int) -> None:
         """
         Record policy errors of the replicas that failed this request while another replica may
         serve it. Where all of them fail, the request or the policy is at fault.
         """
-        for name in flight.failed_servers:
+        for name in request.failed_servers:
             if name in slot.replicas:
                 slot.replicas[name].health.record_failure('policy_error', now_ns)
 
-    def has_others(self, flight: InFlightRequest, now_ns: int) -> bool:
+    def has_alternative(self, request: InFlightRequest, step: DispatchStep) -> bool:
         """Return whether an untried replica or slot is left."""
-        slot = self.slots[flight.slot]
-        here = (
-            session_eligibility(SlotUse.FAIL_OVER, flight.robot, slot, now_ns)
-            is not Eligibility.NO
-        )
-        if here and _untried(flight, ready_replicas(flight.robot, slot)):
+        session, slot = request.session, self._table.slots[request.slot]
+        may_stay = self._is_eligible(SlotUse.FAIL_OVER, session, slot, step)
+        if may_stay and _untried(request, ready_replicas(session, slot)):
             return True
-        return self._can_move(flight, now_ns)
+        return self._can_move(request, step)
 
-    def _can_move(self, flight: InFlightRequest, now_ns: int) -> bool:
+    def _can_move(self, request: InFlightRequest, step: DispatchStep) -> bool:
         """Return whether the episode may move to an untried slot."""
-        robot = flight.robot
-        others = [slot for slot in self.slots.values() if slot.name != flight.slot]
-        return bool(flight.episode_id) and any(
-            session_eligibility(SlotUse.MOVE_IN, robot, slot, now_ns) is Eligibility.YES
-            and _untried(flight, ready_replicas(robot, slot))
+        session = request.session
+        others = [slot for slot in self._table.slots.values() if slot.name != request.slot]
+        return bool(request.episode_id) and any(
+            session_eligibility(SlotUse.MOVE_IN, session, slot, step.now_ns).grade
+            is Eligibility.YES
+            and _untried(request, ready_replicas(session, slot))
             for slot in others
         )
 
-    def give_up(self, flight: InFlightRequest, deferred: DeferredCalls) -> None:
+    # replies of the router itself
+
+    def reply_no_session(self, request: InFlightRequest, step: DispatchStep) -> None:
         """Reply NO_SESSION at once: the client may open a new session."""
-        slot = self.slots[flight.slot]
+        slot = self._table.slots[request.slot]
         text = f'slot {slot.name} cannot reply: {slot.text or "no replica has this session"}'
         self._drops.add('unanswered')
-        deferred.append(partial(self._transport.fail, flight, Status.NO_SESSION, text))
-        flight.end()
+        self.fail(request, Status.NO_SESSION, text, step)
 
-    def refuse(
-        self, flight: InFlightRequest, nowhere: NoSlotAvailable, deferred: DeferredCalls
+    def reply_no_slot(
+        self, request: InFlightRequest, nowhere: NoSlotAvailable, step: DispatchStep
     ) -> None:
         """Reply NO_SLOT at once: the fallback ladder of the robot takes over."""
         status = Status.NO_SESSION if nowhere.is_gone else Status.NO_SLOT
         self._drops.add('unanswered' if nowhere.is_gone else 'no_slot')
-        deferred.append(partial(self._transport.fail, flight, status, str(nowhere)))
-        flight.end()
+        self.fail(request, status, str(nowhere), step)
+
+    def fail(
+        self, request: InFlightRequest, status: Status, text: str, step: DispatchStep
+    ) -> None:
+        """End a request with a reply without actions."""
+        step.defer(self._transport.fail, request, status, text)
+        step.defer(self._observer.on_failed, request, status, text)
+        request.end()
 
 
-def _untried(flight: InFlightRequest, replicas: list[Replica]) -> list[Replica]:
-    return [replica for replica in replicas if replica.name not in flight.tried]
-
-
-def run_deferred(deferred: DeferredCalls) -> None:
-    for act in deferred:
-        act()
+def _untried(request: InFlightRequest, replicas: list[Replica]) -> list[Replica]:
+    return [replica for replica in replicas if replica.name not in request.tried_servers]

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lerobot_serve.router.placement.split import SINGLE_SLOT
+from lerobot_serve.wire.schema import SINGLE_SLOT
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,37 +29,3 @@ class DispatchRules:
         if slot_name == SINGLE_SLOT:
             return 100
         return self.split_percent if slot_name == 'a' else 100 - self.split_percent
-
-
-@dataclass(frozen=True, slots=True)
-class ShadowRules:
-    """
-    percent         share of the requests that are copied to the shadow
-    spread_percent  share of these that are also sent to the live policy a second time
-    """
-
-    percent: float
-    spread_percent: float
-
-
-# shortest hedge delay: an earlier hedge nearly always loses
-HEDGE_FLOOR_NS = 5_000_000
-# largest number of hedges in a burst
-HEDGE_BURST = 16.0
-
-
-class HedgeBudget:
-    """Grows by a share with each request, shrinks by one with each hedge."""
-
-    def __init__(self) -> None:
-        self._left = HEDGE_BURST
-
-    def earn(self, percent: float) -> None:
-        self._left = min(HEDGE_BURST, self._left + percent / 100)
-
-    def spend(self) -> bool:
-        """Take one hedge; return whether the budget allowed it."""
-        if self._left < 1:
-            return False
-        self._left -= 1
-        return True

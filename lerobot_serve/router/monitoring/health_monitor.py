@@ -8,32 +8,20 @@ The executor's thread; slow work is queued for the thread `control`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
-from lerobot_serve.router.api.messages import shadow_summary
-from lerobot_serve.router.core import replica_report, RouterCore
+from lerobot_serve.router.api.messages import RouterMessage, shadow_summary
+from lerobot_serve.router.context import NodeContext
+from lerobot_serve.router.core import RouterCore
 from lerobot_serve.router.monitoring import reports
-from lerobot_serve.router.monitoring.trace_recorder import RouterTraceRecorder
-from lerobot_serve.router.parameters import RouterParameters
+from lerobot_serve.router.replicas.replica import ReplicaReport
+from lerobot_serve.router.replicas.slot import overall_health
 from lerobot_serve.router.sessions.client_sessions import ClientSession
-from lerobot_serve.router.sessions.job_queue import JobQueue
 from lerobot_serve.router.shadow.feed import ShadowFeed
+from lerobot_serve_interfaces.msg import RouterState, ServerStatus, ShadowSummary
 
-
-@dataclass(frozen=True, slots=True)
-class NodeContext:
-    """
-    What parts of the router use of their node: its full name, monotonic nanoseconds, the stamp of
-    messages, and the log for warnings and information.
-    """
-
-    name: str
-    clock: Callable[[], int]
-    stamp: Callable[[], Any]
-    warn: Callable[[str], None]
-    inform: Callable[[str], None]
+Publish = Callable[[RouterMessage], None]
 
 
 class ReplicaPresence(Protocol):
@@ -42,115 +30,102 @@ class ReplicaPresence(Protocol):
     def is_there(self, server: str) -> bool: ...
 
 
-class OperatorTopics(Protocol):
-    """Publishes messages for operators, as ros.router_publishers has it."""
-
-    def publish(self, message: Any) -> None: ...
-
-
 class HealthMonitor:
-    """See the module. The thread `control` calls `close_session`."""
+    """See the module. `publish` sends a message to operators."""
 
     def __init__(
         self,
         core: RouterCore,
         presence: ReplicaPresence,
-        topics: OperatorTopics,
-        jobs: JobQueue,
-        close_session: Callable[[str, int], ClientSession | None],
-        here: NodeContext,
-        *,
-        feed: ShadowFeed | None,
-        recorder: RouterTraceRecorder | None,
+        publish: Publish,
+        context: NodeContext,
     ) -> None:
-        self._core, self._presence, self._topics = core, presence, topics
-        self._jobs, self._close_session, self._here = jobs, close_session, here
-        self._feed, self._recorder = feed, recorder
-        self._verdict = ''
+        self._core, self._presence = core, presence
+        self._publish, self._context = publish, context
+        self._health = ''
         # slot -> policy as recorded last; None until the router starts
         self._recorded_policies: dict[str, str] | None = None
         self._is_maintenance_queued = False
 
-    def on_status(self, server: str, status: Any) -> None:
+    def on_status(self, server: str, status: ServerStatus) -> None:
         """Record the status of a replica."""
-        text = self._core.update_replica(server, replica_report(status))
+        text = self._core.update_replica(server, ReplicaReport.from_status(status))
         if text:
-            self._here.warn(text)
+            self._context.log_warning(text)
         if self._recorded_policies not in (None, self._policies()):
             self.record_policies()
 
     def record_policies(self) -> None:
         """Record the policy of each slot, at the start and after a change."""
         self._recorded_policies = self._policies()
-        if self._recorder:
-            self._recorder.policies(self._core.slots)
+        if self._core.recorder:
+            self._core.recorder.policies(self._core.slots)
 
     def _policies(self) -> dict[str, str]:
         return {name: slot.policy for name, slot in self._core.slots.items()}
 
-    def poll(self, parameters: RouterParameters, *, is_open: bool) -> None:
+    def poll(self) -> None:
         """Several times a second: update availability, canary and overall health."""
-        for server in self._core.replicas:
-            self._core.set_available(server, is_there=self._presence.is_there(server))
-        if not is_open:
+        core = self._core
+        for server in core.replicas:
+            core.set_available(server, is_there=self._presence.is_there(server))
+        if not core.is_open:
             return
-        if self._core.update_canary():
-            self._topics.publish(self._core.canary.report(self._here.stamp()))
-        before, self._verdict = self._verdict, self._core.health
-        if self._verdict != before:
-            self._publish_health(before, self._state(parameters))
+        if core.update_canary():
+            self._publish(core.canary.report(self._context.stamp()))
+        before, self._health = self._health, overall_health(core.slots)
+        if self._health != before:
+            self._publish_health(before, self._state())
 
-    def _publish_health(self, before: str, state: Any) -> None:
-        if self._recorder:
-            self._recorder.state('slots', before, self._verdict, state.text)
-        log = self._here.inform if self._verdict == 'healthy' else self._here.warn
-        log(f'{self._verdict}: {state.text}' if state.text else self._verdict)
-        self._topics.publish(state)
+    def _publish_health(self, before: str, state: RouterState) -> None:
+        if self._core.recorder:
+            self._core.recorder.state('slots', before, self._health, state.text)
+        is_healthy = self._health == 'healthy'
+        log = self._context.log_info if is_healthy else self._context.log_warning
+        log(f'{self._health}: {state.text}' if state.text else self._health)
+        self._publish(state)
 
-    def poll_slowly(
-        self, has_subscriber: Callable[[str], bool], parameters: RouterParameters
-    ) -> None:
+    def poll_slowly(self, has_subscriber: Callable[[str], bool]) -> None:
         """Once a second: close expired sessions, open missing ones, publish states."""
-        self._core.expire_episodes()
-        now_ns = self._here.clock()
-        for robot, reason in self._core.dispatcher.robots.gone(now_ns, has_subscriber):
-            self._jobs.put(partial(self._close_expired, robot, reason))
+        core, context = self._core, self._context
+        core.expire_episodes()
+        for session, reason in core.table.sessions.gone(context.clock(), has_subscriber):
+            core.jobs.put(partial(self._close_expired, session, reason))
         if not self._is_maintenance_queued:
             self._is_maintenance_queued = True
-            self._jobs.put(self._maintain_sessions)
-        state, stamp = self._state(parameters), self._here.stamp()
-        self._topics.publish(state)
-        self._topics.publish(reports.diagnostics(state, name=self._here.name))
-        self._topics.publish(self._core.canary.report(stamp))
-        if self._feed:
-            self._topics.publish(self._shadow_summary(self._feed, stamp))
+            core.jobs.put(self._maintain_sessions)
+        state = self._state()
+        self._publish(state)
+        self._publish(reports.diagnostics(state, name=context.name))
+        self._publish(core.canary.report(context.stamp()))
+        if core.feed:
+            self._publish(self._shadow_summary(core.feed))
 
-    def _shadow_summary(self, feed: ShadowFeed, stamp: Any) -> Any:
-        summary, parameters = feed.summary(), self._core.parameters
-        least = parameters.shadow_minimum_hours, parameters.shadow_minimum_episodes
-        lacking = self._core.qualification.unmet_requirements(summary.shadow_policy, *least)
-        return shadow_summary(summary, lacking, feed.drops(), stamp)
+    def _shadow_summary(self, feed: ShadowFeed) -> ShadowSummary:
+        summary = feed.summary()
+        unmet = self._core.unmet_requirements(summary.shadow_policy)
+        return shadow_summary(summary, unmet, feed.drops(), self._context.stamp())
 
-    def _state(self, parameters: RouterParameters) -> Any:
+    def _state(self) -> RouterState:
         return reports.router_state(
-            self._core,
-            stamp=self._here.stamp(),
-            server=self._here.name,
-            split_percent=parameters.split_percent,
-            drops=self._core.drops.counts(),
+            self._core.table,
+            self._core.dispatcher.hedging,
+            self._core.drops.counts(),
+            context=self._context,
+            storage_problem=self._core.writer.text,
         )
 
     # control thread
 
-    def _close_expired(self, robot: ClientSession, reason: str) -> None:
+    def _close_expired(self, session: ClientSession, reason: str) -> None:
         """Close an expired session, unless it was closed meanwhile."""
-        if self._close_session(robot.ask.client_id, robot.ask.session_epoch):
+        if self._core.close_session(session.ask.client_id, session.ask.session_epoch):
             self._core.drops.add(reason)
-            self._here.warn(f'closed the session of {robot.ask.client_id!r}: {reason}')
+            self._context.log_warning(f'closed the session of {session.ask.client_id!r}: {reason}')
 
     def _maintain_sessions(self) -> None:
         try:
-            self._core.control.check_replicas()
-            self._core.control.maintain_sessions()
+            self._core.session_manager.check_replicas()
+            self._core.session_manager.maintain_sessions()
         finally:
             self._is_maintenance_queued = False

@@ -10,15 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from math import isnan
-from typing import Protocol
 
 from prometheus_client.core import Metric
 
-from lerobot_serve.router.core import RouterCore
+from lerobot_serve.router.canary.states import CanaryPhase
+from lerobot_serve.router.core import RouterCore, RouterHost
+from lerobot_serve.router.data_path.hedging import Hedging
+from lerobot_serve.router.data_path.routing_table import RoutingTable
 from lerobot_serve.router.monitoring.drop_counters import DropCounters
 from lerobot_serve.router.parameters import RouterParameters
 from lerobot_serve.router.replicas.replica import ReplicaState
-from lerobot_serve.router.runtime import RouterRuntime
+from lerobot_serve.router.shadow.comparator import ShadowStatistics
 from lerobot_serve.telemetry import http_endpoint
 from lerobot_serve.telemetry.http_endpoint import HttpEndpoint
 from lerobot_serve.telemetry.metric_families import counter, gauge, histogram
@@ -27,7 +29,7 @@ from lerobot_serve.telemetry.metric_families import counter, gauge, histogram
 SLOT_COUNTERS = {
     'episodes': ('episodes', 'episodes placed'),
     'requests': ('requests', 'requests of clients'),
-    'answers': ('chunks', 'replies with actions'),
+    'chunks': ('chunks', 'replies with actions'),
     'moved': ('episodes_moved', 'episodes that moved to another slot'),
     'cache_hits': ('placement_hits', 'requests of an episode that was placed before'),
     'cache_misses': ('placement_misses', 'requests with which an episode was placed'),
@@ -39,61 +41,53 @@ SLOT_COUNTERS = {
 # field of Replica.counts -> the same
 REPLICA_COUNTERS = {
     'requests': ('requests', 'requests sent to a replica'),
-    'answers': ('chunks', 'replies with actions of a replica'),
+    'chunks': ('chunks', 'replies with actions of a replica'),
     'failures': ('requests_failed', 'requests that a replica failed'),
     'hedges': ('hedges', 'hedged requests sent to a replica'),
     'probes': ('probes', 'probes sent to a replica'),
 }
 
 
-class MetricsHost(Protocol):
-    """The node, as its metrics need it."""
-
-    routing: RouterRuntime | None
-    # a state of ServerStatus, and in words
-    standing: tuple[int, str]
-
-
 def serve(
-    parameters: RouterParameters, host: MetricsHost, drops: DropCounters
+    parameters: RouterParameters, host: RouterHost, drops: DropCounters
 ) -> HttpEndpoint | None:
     """Return the endpoint, None when it is disabled. Raises ParameterError."""
     return http_endpoint.start_endpoint(
         parameters,
-        lambda: collect(host.routing, drops.counts() | trace_losses(host.routing)),
+        lambda: collect(host.core, drops.counts() | trace_losses(host.core)),
         lambda: not_ready_reason(host),
     )
 
 
-def trace_losses(routing: RouterRuntime | None) -> dict[str, int]:
+def trace_losses(core: RouterCore | None) -> dict[str, int]:
     """Return what the trace itself lost, by reason."""
-    return routing.recorder.writer.losses if routing and routing.recorder else {}
+    return core.recorder.writer.losses if core and core.recorder else {}
 
 
-def not_ready_reason(host: MetricsHost) -> str:
+def not_ready_reason(host: RouterHost) -> str:
     """Return why no session could be opened now, empty when one could."""
-    routing = host.routing
-    if routing is None or not routing.is_open:
+    core = host.core
+    if core is None or not core.is_open:
         return f'not active: {host.standing[1]}'
-    slots = routing.core.slots.values()
+    slots = core.slots.values()
     if any(slot.is_healthy for slot in slots):
         return ''
     return '; '.join(f'slot {slot.name}: {slot.text}' for slot in slots)
 
 
-def collect(routing: RouterRuntime | None, drops: dict[str, int]) -> Iterable[Metric]:
+def collect(core: RouterCore | None, drops: dict[str, int]) -> Iterable[Metric]:
     """Return all metrics; those of slots only while the node is configured."""
     yield dropped(drops)
-    if routing is None:
+    if core is None:
         return
-    core = routing.core
-    with core.dispatcher.lock:
-        found = [*slot_metrics(core), *replica_metrics(core)]
+    with core.table.lock:
+        shares = core.table.shares(core.now_ns)
+        found = [*slot_metrics(core.table, shares), *replica_metrics(core.table)]
     yield from found
-    yield from router_metrics(core)
-    yield canary_state(core)
-    if routing.feed:
-        yield from shadow_metrics(routing)
+    yield from router_metrics(core.table, core.dispatcher.hedging)
+    yield canary_state(core.canary.canary.state)
+    if core.feed:
+        yield from shadow_metrics(core.feed.summary())
 
 
 def dropped(drops: dict[str, int]) -> Metric:
@@ -103,8 +97,8 @@ def dropped(drops: dict[str, int]) -> Metric:
     return family
 
 
-def slot_metrics(core: RouterCore) -> list[Metric]:
-    """Under the dispatcher's lock."""
+def slot_metrics(table: RoutingTable, shares: dict[str, int]) -> list[Metric]:
+    """Under RoutingTable.lock."""
     latency = histogram(
         'router_reply_latency', 'from the arrival of a request to its reply', ['slot']
     )
@@ -117,10 +111,9 @@ def slot_metrics(core: RouterCore) -> list[Metric]:
     share = gauge('router_traffic_share', 'share of new episodes now', ['slot'])
     healthy = gauge('router_slot_healthy', '1 when it takes new episodes', ['slot'])
     in_flight = gauge('router_in_flight_requests', 'requests in flight', ['slot'])
-    shares = core.shares()
-    flying = core.dispatcher.in_flight.count_by_slot()
-    for slot in core.slots.values():
-        name, stats = [slot.name], core.stats.slot(slot.name)
+    requests_in_flight = table.in_flight.count_by_slot()
+    for slot in table.slots.values():
+        name, stats = [slot.name], table.stats.slot(slot.name)
         latency.add_metric(name, stats.buckets.cumulative(), stats.buckets.sum_s)
         for field, family in families.items():
             family.add_metric(name, getattr(stats, field))
@@ -130,12 +123,12 @@ def slot_metrics(core: RouterCore) -> list[Metric]:
             ended.add_metric([*name, outcome], count)
         share.add_metric(name, shares[slot.name] / 100)
         healthy.add_metric(name, slot.is_healthy)
-        in_flight.add_metric(name, flying.get(slot.name, 0))
+        in_flight.add_metric(name, requests_in_flight.get(slot.name, 0))
     return [latency, *families.values(), failed, ended, share, healthy, in_flight]
 
 
-def replica_metrics(core: RouterCore) -> list[Metric]:
-    """Under the dispatcher's lock."""
+def replica_metrics(table: RoutingTable) -> list[Metric]:
+    """Under RoutingTable.lock."""
     labels = ['slot', 'replica']
     ready = gauge('router_replica_ready', '1 when it receives requests', labels)
     sessions = gauge('router_replica_sessions', 'sessions that the router has open there', labels)
@@ -143,7 +136,7 @@ def replica_metrics(core: RouterCore) -> list[Metric]:
         field: counter(f'router_replica_{name}', text, labels)
         for field, (name, text) in REPLICA_COUNTERS.items()
     }
-    for replica in core.replicas.values():
+    for replica in table.replicas.values():
         named = [replica.slot, replica.name]
         ready.add_metric(named, replica.state is ReplicaState.READY)
         sessions.add_metric(named, replica.sessions)
@@ -152,33 +145,31 @@ def replica_metrics(core: RouterCore) -> list[Metric]:
     return [ready, sessions, *families.values()]
 
 
-def router_metrics(core: RouterCore) -> list[Metric]:
-    dispatcher = core.dispatcher
+def router_metrics(table: RoutingTable, hedging: Hedging) -> list[Metric]:
     return [
-        gauge('router_sessions', 'open sessions of clients', value=len(dispatcher.robots)),
+        gauge('router_sessions', 'open sessions of clients', value=len(table.sessions)),
         gauge(
             'router_split_ratio',
             'share of new episodes meant for slot a',
-            value=core.parameters.split_percent / 100,
+            value=table.rules.split_percent / 100,
         ),
-        counter('router_hedges', 'hedged requests', value=dispatcher.forwarder.hedges),
+        counter('router_hedges', 'hedged requests', value=hedging.hedges),
         counter(
             'router_hedges_won',
             'hedged requests whose second copy was answered first',
-            value=dispatcher.hedges_won,
+            value=hedging.won,
         ),
     ]
 
 
-def canary_state(core: RouterCore) -> Metric:
+def canary_state(now: CanaryPhase) -> Metric:
     family = gauge('router_canary_state', '1 for the current state', ['state'])
-    for state in type(core.canary.canary.state):
-        family.add_metric([state.value], state is core.canary.canary.state)
+    for state in CanaryPhase:
+        family.add_metric([state.value], state is now)
     return family
 
 
-def shadow_metrics(routing: RouterRuntime) -> list[Metric]:
-    summary = routing.feed.summary()
+def shadow_metrics(summary: ShadowStatistics) -> list[Metric]:
     made = [
         gauge(
             'router_shadow_hours', 'hours that the policy has been in shadow', value=summary.hours

@@ -3,18 +3,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import isnan
-from typing import Any
 
+from builtin_interfaces.msg import Time
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
+from std_msgs.msg import Header
 
-from lerobot_serve.router.core import RouterCore
+from lerobot_serve.router.api.messages import drop_messages
+from lerobot_serve.router.context import NodeContext
+from lerobot_serve.router.data_path.hedging import Hedging
+from lerobot_serve.router.data_path.routing_table import RoutingTable
 from lerobot_serve.router.placement.eligibility import BARRING_VERDICTS
 from lerobot_serve.router.replicas.replica import Replica
-from lerobot_serve.router.replicas.slot import Slot
-from lerobot_serve.wire.schema import SCHEMA_VERSION, SCHEMA_VERSION_MIN
+from lerobot_serve.router.replicas.slot import overall_health, Slot
+from lerobot_serve.wire.schema import (
+    FINGERPRINT_LIMIT,
+    SCHEMA_VERSION,
+    SCHEMA_VERSION_MIN,
+    SINGLE_SLOT,
+    TEXT_LIMIT,
+)
 from lerobot_serve_interfaces.msg import (
-    DropCount,
     ReplicaState,
     RouterState,
     ServerStatus,
@@ -22,37 +32,41 @@ from lerobot_serve_interfaces.msg import (
 )
 from lerobot_serve_interfaces.srv import GetStatus
 
-TEXT_LIMIT = 1024
-
 
 def router_state(
-    core: RouterCore, *, stamp: Any, server: str, split_percent: int, drops: dict[str, int]
+    table: RoutingTable,
+    hedging: Hedging,
+    drops: dict[str, int],
+    *,
+    context: NodeContext,
+    storage_problem: str,
 ) -> RouterState:
     """Return the state of the router, its slots and replicas."""
-    dispatcher = core.dispatcher
-    with dispatcher.lock:
-        shares = core.shares()
-        slots = [slot_state(core, slot, shares[name]) for name, slot in core.slots.items()]
+    with table.lock:
+        shares = table.shares(context.clock())
+        slots = [slot_state(table, slot, shares[name]) for name, slot in table.slots.items()]
+        health = overall_health(table.slots)
     bad = [f'slot {slot.slot}: {slot.text}' for slot in slots if slot.state != SlotState.HEALTHY]
-    if core.writer.text:
-        bad.append(f'decisions are not durable: {core.writer.text}')
+    if storage_problem:
+        bad.append(f'decisions are not durable: {storage_problem}')
     return RouterState(
-        stamp=stamp,
-        server=server,
-        health=core.health,
+        stamp=context.stamp(),
+        server=context.name,
+        health=health,
         text='; '.join(bad)[:TEXT_LIMIT],
-        split_percent=split_percent,
-        sessions=len(dispatcher.robots),
+        split_percent=table.rules.split_percent,
+        sessions=len(table.sessions),
         slots=slots,
-        hedges=dispatcher.forwarder.hedges,
-        hedges_won=dispatcher.hedges_won,
+        hedges=hedging.hedges,
+        hedges_won=hedging.won,
         late_replies=drops.get('late_answer', 0),
         dropped=drop_messages(drops),
     )
 
 
-def slot_state(core: RouterCore, slot: Slot, share_percent: int) -> SlotState:
-    stats = core.stats.slot(slot.name)
+def slot_state(table: RoutingTable, slot: Slot, share_percent: int) -> SlotState:
+    """Under the lock."""
+    stats = table.stats.slot(slot.name)
     return SlotState(
         slot=slot.name,
         policy=slot.policy,
@@ -62,7 +76,7 @@ def slot_state(core: RouterCore, slot: Slot, share_percent: int) -> SlotState:
         consecutive_failures=slot.health.failures,
         episodes=stats.episodes,
         requests=stats.requests,
-        chunks=stats.answers,
+        chunks=stats.chunks,
         requests_failed=stats.failed.total(),
         episodes_moved_away=stats.moved,
         episodes_succeeded=stats.ended['success'],
@@ -75,20 +89,22 @@ def slot_state(core: RouterCore, slot: Slot, share_percent: int) -> SlotState:
 
 def slot_state_code(slot: Slot) -> int:
     if slot.bar.verdict in BARRING_VERDICTS:
-        return SlotState.BARRED
+        return int(SlotState.BARRED)
     if slot.drain:
-        return SlotState.DRAINED
+        return int(SlotState.DRAINED)
     if slot.misfit or slot.unmet_requirements:
-        return SlotState.UNQUALIFIED
+        return int(SlotState.UNQUALIFIED)
     if not slot.has_ready_replica:
-        return SlotState.UNAVAILABLE
-    return SlotState.HEALTHY if slot.is_healthy else SlotState.PROBING
+        return int(SlotState.UNAVAILABLE)
+    return int(SlotState.HEALTHY if slot.is_healthy else SlotState.PROBING)
 
 
-def describe_slots(core: RouterCore) -> list[str]:
+def describe_slots(table: RoutingTable, now_ns: int) -> list[str]:
     """Return one line a slot for the log."""
-    lines, shares = [], core.shares()
-    for slot in core.slots.values():
+    lines: list[str] = []
+    with table.lock:
+        shares = table.shares(now_ns)
+    for slot in table.slots.values():
         policy, servers = slot.policy or 'no policy yet', ', '.join(slot.replicas)
         percent = shares[slot.name]
         line = f'slot {slot.name} ({servers}): {policy}, {percent} % of the episodes'
@@ -103,13 +119,13 @@ def replica_state(replica: Replica) -> ReplicaState:
         slot=replica.slot,
         state=int(replica.state),
         text=replica.text[:TEXT_LIMIT],
-        policy=replica.report.policy if replica.report else '',
+        policy=replica.policy,
         sessions=max(0, replica.sessions),
-        load=replica.report.load if replica.report else 0.0,
+        load=replica.load,
         latency_ms_p50=0.0 if isnan(p50) else p50,
         latency_ms_p95=0.0 if isnan(p95) else p95,
         requests=replica.counts['requests'],
-        chunks=replica.counts['answers'],
+        chunks=replica.counts['chunks'],
         requests_failed=replica.counts['failures'],
         hedges=replica.counts['hedges'],
         probes=replica.counts['probes'],
@@ -117,44 +133,47 @@ def replica_state(replica: Replica) -> ReplicaState:
 
 
 def server_status(
-    core: RouterCore | None,
-    state: int,
-    text: str,
-    *,
-    stamp: Any,
-    server: str,
+    table: RoutingTable | None,
     drops: dict[str, int],
+    *,
+    standing: tuple[int, str],
+    stamp: Time,
+    server: str,
 ) -> ServerStatus:
-    """Return the ServerStatus of the router."""
+    """Return the ServerStatus of the router; `standing` is its state, and in words."""
+    state, text = standing
     status = ServerStatus(
         stamp=stamp,
         server=server,
-        slot='prod',
+        slot=SINGLE_SLOT,
         policy_type='router',
         state=state,
         text=text[:TEXT_LIMIT],
         dropped=drop_messages(drops),
     )
-    if core is None:
+    if table is None:
         return status
-    replicas = [r for r in core.replicas.values() if r.is_ready]
-    all_stats = [core.stats.slot(name) for name in core.slots]
-    status.policy = '|'.join(slot.policy for slot in core.slots.values())[:256]
-    status.warmed_up = bool(replicas)
-    status.active_sessions = len(core.dispatcher.robots)
-    status.max_sessions = sum(replica.report.max_sessions for replica in replicas)
-    status.load = max((replica.report.load for replica in replicas), default=0.0)
-    status.state_class = max((replica.report.state_class for replica in replicas), default=0)
+    ready = [replica for replica in table.replicas.values() if replica.is_ready]
+    found = [replica.report for replica in ready if replica.report]
+    all_stats = [table.stats.slot(name) for name in table.slots]
+    policies = '|'.join(slot.policy for slot in table.slots.values())
+    status.policy = policies[:FINGERPRINT_LIMIT]
+    status.warmed_up = bool(ready)
+    status.active_sessions = len(table.sessions)
+    status.max_sessions = sum(report.max_sessions for report in found)
+    status.load = max((report.load for report in found), default=0.0)
+    status.state_class = max((report.state_class for report in found), default=0)
     status.requests = sum(stats.requests for stats in all_stats)
-    status.chunks = sum(stats.answers for stats in all_stats)
+    status.chunks = sum(stats.chunks for stats in all_stats)
     status.superseded = drops.get('superseded', 0)
     return status
 
 
-def fill_status_reply(response: GetStatus.Response, core: RouterCore | None) -> GetStatus.Response:
-    """Fill in the properties that hold in every slot."""
+def fill_status_reply(
+    response: GetStatus.Response, replies: Sequence[GetStatus.Response]
+) -> GetStatus.Response:
+    """Fill in the properties that hold in every slot; `replies` are those of the slots."""
     response.schema_version_min, response.schema_version_max = SCHEMA_VERSION_MIN, SCHEMA_VERSION
-    replies = [reply for _, reply in core.control.contracts.values()] if core else []
     if not replies:
         return response
     first = replies[0]
@@ -185,7 +204,8 @@ def diagnostics(state: RouterState, *, name: str) -> DiagnosticArray:
         ),
     )
     return DiagnosticArray(
-        header=_header(state), status=[whole, *(_of_slot(slot, name) for slot in state.slots)]
+        header=Header(stamp=state.stamp),
+        status=[whole, *(_of_slot(slot, name) for slot in state.slots)],
     )
 
 
@@ -210,13 +230,3 @@ def _of_slot(slot: SlotState, name: str) -> DiagnosticStatus:
 
 def _values(**values: object) -> list[KeyValue]:
     return [KeyValue(key=key, value=str(value)) for key, value in values.items()]
-
-
-def _header(state: RouterState) -> Any:
-    array = DiagnosticArray()
-    array.header.stamp = state.stamp
-    return array.header
-
-
-def drop_messages(drops: dict[str, int]) -> list[DropCount]:
-    return [DropCount(reason=reason, count=count) for reason, count in sorted(drops.items())]

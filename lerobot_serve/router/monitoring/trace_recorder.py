@@ -11,13 +11,15 @@ from collections.abc import Callable
 from dataclasses import asdict
 
 from lerobot_serve.router.canary.record import CanaryEvent
+from lerobot_serve.router.context import NodeContext
 from lerobot_serve.router.data_path.in_flight import InFlightRequest
+from lerobot_serve.router.data_path.request_observer import RequestObserver
 from lerobot_serve.router.parameters import RouterParameters
 from lerobot_serve.router.placement.placement_table import Placement
 from lerobot_serve.router.replicas.slot import Slot
 from lerobot_serve.router.shadow.comparator import ShadowComparison
 from lerobot_serve.trace.format import records
-from lerobot_serve.trace.format.records import RecordIds
+from lerobot_serve.trace.format.record_ids import RecordIds
 from lerobot_serve.trace.writing.open_trace import open_trace
 from lerobot_serve.trace.writing.writer import TraceWriter
 from lerobot_serve.wire.chunk import ReplySummary
@@ -26,7 +28,7 @@ from lerobot_serve.wire.schema import Status
 STATUSES = {int(status): status.name.lower() for status in Status}
 
 
-class RouterTraceRecorder:
+class RouterTraceRecorder(RequestObserver):
     """Records of one run; `writer` is the thread that writes them."""
 
     def __init__(self, writer: TraceWriter, clock: Callable[[], int]) -> None:
@@ -56,47 +58,59 @@ class RouterTraceRecorder:
             )
         )
 
-    def replied(
-        self, flight: InFlightRequest, server: str, raw: bytes, answer: ReplySummary
+    def on_placed(
+        self, request: InFlightRequest, placement: Placement, server: str, policy: str
+    ) -> None:
+        self.placed(request.ids, placement, server, policy)
+
+    def on_replied(
+        self, request: InFlightRequest, server: str, raw: bytes, reply: ReplySummary
     ) -> None:
         """Record a reply, with actions or without."""
         now_ns = self._clock()
         self.writer.write(
             records.request(
                 now_ns,
-                trace_ids(flight),
-                status=STATUSES.get(answer.status, str(answer.status)),
-                episode=flight.header.episode,
-                routing=trace_routing(flight),
+                request.ids,
+                status=STATUSES.get(reply.status, str(reply.status)),
+                episode=request.header.episode,
+                routing=trace_routing(request),
                 server=server,
-                policy=answer.policy,
-                seed=answer.seed,
-                queue_wait_ms=answer.queue_wait_ms,
-                processing_ms=answer.processing_ms,
-                inference_ms=answer.inference_ms,
-                round_trip_ms=(now_ns - flight.began_ns) / 1e6,
+                policy=reply.policy,
+                seed=reply.seed,
+                queue_wait_ms=reply.queue_wait_ms,
+                processing_ms=reply.processing_ms,
+                inference_ms=reply.inference_ms,
+                round_trip_ms=(now_ns - request.started_ns) / 1e6,
                 chunk_bytes=len(raw),
             )
         )
 
-    def failed(self, flight: InFlightRequest, status: Status | str, text: str) -> None:
-        """Record a request without a reply of a replica; `status` is why."""
+    def on_failed(self, request: InFlightRequest, status: Status, text: str) -> None:
+        """Record a reply of the router itself."""
+        self._unanswered(request, status, text)
+
+    def on_dropped(self, request: InFlightRequest, reason: str) -> None:
+        """Record a request that ended without a reply."""
+        self._unanswered(request, reason, '')
+
+    def _unanswered(self, request: InFlightRequest, status: Status | str, reason: str) -> None:
         self.writer.write(
             records.request(
                 self._clock(),
-                trace_ids(flight),
+                request.ids,
                 status=status,
-                episode=flight.header.episode,
-                routing=trace_routing(flight),
-                reason=text,
+                episode=request.header.episode,
+                routing=trace_routing(request),
+                reason=reason,
             )
         )
 
-    def canary(self, happening: CanaryEvent, share_percent: int | None) -> None:
+    def canary(self, event: CanaryEvent, share_percent: int | None) -> None:
         """Record an event of the canary."""
         self.writer.write(
             records.canary(
-                self._clock(), happening.what, reason=happening.why, share_percent=share_percent
+                self._clock(), event.what, reason=event.why, share_percent=share_percent
             )
         )
 
@@ -131,27 +145,24 @@ class RouterTraceRecorder:
 
 
 def make_recorder(
-    parameters: RouterParameters,
-    node: str,
-    *,
-    clock: Callable[[], int],
-    warn: Callable[[str], None],
+    parameters: RouterParameters, context: NodeContext
 ) -> RouterTraceRecorder | None:
     """Return the recorder, None when tracing is disabled."""
-    writer = open_trace(parameters, node=node, role='router', clock=clock, log_warning=warn)
-    return RouterTraceRecorder(writer, clock) if writer else None
+    writer = open_trace(
+        parameters,
+        node=context.name,
+        role='router',
+        clock=context.clock,
+        log_warning=context.log_warning,
+    )
+    return RouterTraceRecorder(writer, context.clock) if writer else None
 
 
-def trace_ids(flight: InFlightRequest) -> RecordIds:
-    ask = flight.robot.ask
-    return RecordIds(ask.client_id, ask.session_epoch, flight.seq, flight.episode_id)
-
-
-def trace_routing(flight: InFlightRequest) -> records.Record:
-    ask, seq = flight.robot.ask, flight.seq
+def trace_routing(request: InFlightRequest) -> records.Record:
+    ask, seq = request.session.ask, request.seq
     return records.routing(
-        flight.slot,
-        routing_key=flight.episode_id or f'{ask.client_id}:{ask.session_epoch}:{seq}',
-        missing_episode_id=not flight.episode_id,
-        sticky=not flight.is_new,
+        request.slot,
+        routing_key=request.episode_id or f'{ask.client_id}:{ask.session_epoch}:{seq}',
+        missing_episode_id=not request.episode_id,
+        sticky=not request.is_new,
     )

@@ -214,13 +214,13 @@ def choose_slot(wanted: str, slots: dict[str, SlotConditions]) -> SlotChoice:
     if own.grade is Eligibility.YES:
         return SlotChoice(wanted)
     others = {n: check_eligibility(SlotUse.TAKE_OVER, slots[n]) for n in slots if n != wanted}
-    for name, answer in others.items():
-        if answer.grade is Eligibility.YES:
+    for name, result in others.items():
+        if result.grade is Eligibility.YES:
             return SlotChoice(name, f'slot {wanted} takes no episodes: {own.reason}')
     if own.grade is Eligibility.IN_NEED:
         return SlotChoice(wanted, f'no slot is healthy; slot {wanted}: {own.reason}')
-    for name, answer in others.items():
-        if answer.grade is Eligibility.IN_NEED:
+    for name, result in others.items():
+        if result.grade is Eligibility.IN_NEED:
             return SlotChoice(name, f'slot {wanted} takes no episodes: {own.reason}')
-    answers = {wanted: own, **others}
-    return SlotChoice('', '; '.join(f'slot {n}: {a.reason}' for n, a in answers.items()))
+    results = {wanted: own, **others}
+    return SlotChoice('', '; '.join(f'slot {n}: {r.reason}' for n, r in results.items()))

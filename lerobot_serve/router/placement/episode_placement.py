@@ -4,7 +4,10 @@ Place an episode in a slot, and move it when it must leave.
 
 A new episode goes to the slot of the split if that is eligible. A running one stays to its end; it
 leaves a slot only when that cannot reply, or by a drain or a verdict, and its next chunk carries
-POLICY_CHANGED. eligibility.py decides. No ROS; called under the dispatcher's lock.
+POLICY_CHANGED. eligibility.py decides. PredictChunk goals, which have no session, follow the same
+rules; their results do not affect the health or counters of a slot.
+
+No ROS; called under RoutingTable.lock.
 """
 
 from __future__ import annotations
@@ -17,7 +20,9 @@ from lerobot_serve.router.placement.eligibility import (
     check_eligibility,
     choose_slot,
     Eligibility,
+    EligibilityResult,
     Reachability,
+    SlotConditions,
     SlotUse,
 )
 from lerobot_serve.router.placement.placement_table import Placement, PlacementTable
@@ -42,52 +47,61 @@ class NoSlotAvailable(Exception):
         self.is_gone = is_gone
 
 
-def ready_replicas(robot: ClientSession, slot: Slot) -> list[Replica]:
+# a slot as one session sees it; without a session, all of its replicas count
+
+
+def ready_replicas(session: ClientSession | None, slot: Slot) -> list[Replica]:
     """Return the ready replicas that hold this session, preferred first."""
-    places = robot.places.get(slot.name, ())
+    if session is None:
+        return [replica for replica in slot if replica.is_ready]
+    places = session.places.get(slot.name, ())
     return [slot.replicas[name] for name in places if slot.replicas[name].is_ready]
 
 
-def unhealthy_replicas(robot: ClientSession, slot: Slot) -> list[Replica]:
+def unhealthy_replicas(session: ClientSession, slot: Slot) -> list[Replica]:
     """Return the unhealthy replicas that hold this session; used when none is ready."""
-    places = robot.places.get(slot.name, ())
+    places = session.places.get(slot.name, ())
     found = [slot.replicas[name] for name in places]
     return [replica for replica in found if replica.is_reachable and not replica.is_ready]
 
 
-def session_reachability(robot: ClientSession, slot: Slot) -> Reachability:
+def session_reachability(session: ClientSession, slot: Slot) -> Reachability:
     """Return the reachability of a slot for a session."""
-    if ready_replicas(robot, slot):
+    if ready_replicas(session, slot):
         return Reachability.HEALTHY if slot.health.is_healthy else Reachability.SUSPECT
-    return Reachability.SUSPECT if unhealthy_replicas(robot, slot) else Reachability.ABSENT
+    return Reachability.SUSPECT if unhealthy_replicas(session, slot) else Reachability.ABSENT
+
+
+def session_conditions(session: ClientSession | None, slot: Slot, now_ns: int) -> SlotConditions:
+    """Return the conditions of a slot for a session."""
+    return slot.conditions(now_ns, session_reachability(session, slot) if session else None)
 
 
 def session_eligibility(
-    path: SlotUse, robot: ClientSession, slot: Slot, now_ns: int
-) -> Eligibility:
-    """Return the eligibility of a slot for a session."""
-    return check_eligibility(
-        path, slot.conditions(now_ns, session_reachability(robot, slot))
-    ).grade
+    use: SlotUse, session: ClientSession | None, slot: Slot, now_ns: int
+) -> EligibilityResult:
+    """Return the eligibility of a slot for a session, and its reason."""
+    return check_eligibility(use, session_conditions(session, slot, now_ns))
 
 
-def must_leave(robot: ClientSession, slot: Slot, now_ns: int) -> bool:
+def must_leave(session: ClientSession | None, slot: Slot, now_ns: int) -> bool:
     """Return whether a running episode must leave the slot if it can."""
-    grade = session_eligibility(SlotUse.STAY, robot, slot, now_ns)
+    grade = session_eligibility(SlotUse.STAY, session, slot, now_ns).grade
     if grade is not Eligibility.IN_NEED:
         return grade is Eligibility.NO
-    return robot.failed_slot == slot.name or not ready_replicas(robot, slot)
+    has_failed = session is not None and session.failed_slot == slot.name
+    return has_failed or not ready_replicas(session, slot)
 
 
-def prefer_replica(robot: ClientSession, slot: Slot, replica: Replica) -> None:
+def prefer_replica(session: ClientSession, slot: Slot, replica: Replica) -> None:
     """Make a replica the preferred one of a session."""
-    places = robot.places[slot.name]
+    places = session.places[slot.name]
     if places[0] == replica.name:
         return
-    slot.replicas[places[0]].robots -= 1
-    replica.robots += 1
+    slot.replicas[places[0]].preferring_sessions -= 1
+    replica.preferring_sessions += 1
     others = tuple(name for name in places if name != replica.name)
-    robot.places = {**robot.places, slot.name: (replica.name, *others)}
+    session.places = {**session.places, slot.name: (replica.name, *others)}
 
 
 def no_slot_available(slots: Iterable[Slot], text: str) -> NoSlotAvailable:
@@ -97,112 +111,168 @@ def no_slot_available(slots: Iterable[Slot], text: str) -> NoSlotAvailable:
 class EpisodePlacement:
     """See the module."""
 
-    def __init__(self, slots: dict[str, Slot], sticky: PlacementTable, stats: SlotStats) -> None:
-        self._slots, self._sticky, self._stats = slots, sticky, stats
+    def __init__(
+        self, slots: dict[str, Slot], placements: PlacementTable, stats: SlotStats
+    ) -> None:
+        self._slots, self._placements, self._stats = slots, placements, stats
 
-    def place(self, flight: InFlightRequest, request_id: str, split_percent: int) -> Placement:
+    # requests of sessions
+
+    def place(self, request: InFlightRequest, request_id: str, split_percent: int) -> Placement:
         """
         Set the slot of a request. Raises NoSlotAvailable when none is eligible; a new episode is
         not stored then, and a running one keeps its slot.
         """
-        robot, now_ns = flight.robot, flight.began_ns
-        if robot.episode_id != flight.episode_id:
-            robot.begin(flight.episode_id)
-        placement = self._sticky.place(
-            flight.episode_id,
-            request_id,
-            split_percent if len(self._slots) > 1 else None,
-            partial(self._choose, robot, now_ns),
+        session, now_ns = request.session, request.started_ns
+        if session.episode_id != request.episode_id:
+            session.begin(request.episode_id)
+        placement = self._find_or_place(
+            session, request.episode_id, request_id, split_percent, now_ns=now_ns
         )
         slot = self._slots[placement.slot]
-        runs = placement.sticky or (robot.slot and not placement.missing_episode_id)
-        if runs and must_leave(robot, slot, now_ns):
-            placement = self.move(flight, slot.name, now_ns) or placement
-            self._check_may_stay(robot, placement, now_ns)
-        elif not runs:
-            self._prefer_least_loaded(robot, slot)
-        self._assign(flight, placement)
-        self._stats.record_request(robot.ask.client_id, placement, flight.began_ns)
+        if self._is_running(session, placement):
+            placement = self._leave_if_needed(session, request.episode_id, placement, now_ns)
+        else:
+            self._prefer_least_loaded(session, slot)
+        self._assign(request, placement)
+        self._stats.record_request(session.ask.client_id, placement, now_ns)
         return placement
 
-    def _check_may_stay(self, robot: ClientSession, placement: Placement, now_ns: int) -> None:
-        """Raise NoSlotAvailable for an episode that may neither stay nor leave."""
-        slot = self._slots[placement.slot]
-        stay = check_eligibility(
-            SlotUse.STAY, slot.conditions(now_ns, session_reachability(robot, slot))
+    def move(self, request: InFlightRequest, slot_name: str, now_ns: int) -> Placement | None:
+        """Move an episode to another slot; None without an eligible slot or an episode_id."""
+        slot = self._slots[slot_name]
+        placement = self._move(request.session, request.episode_id, slot, now_ns)
+        if placement:
+            self._assign(request, placement)
+        return placement
+
+    @staticmethod
+    def _assign(request: InFlightRequest, placement: Placement) -> None:
+        session = request.session
+        # a new session may not have been notified
+        has_left = placement.moved and not (placement.sticky and session.slot)
+        # another client of the same episode may have moved it
+        has_followed = (
+            session.slot not in ('', placement.slot) and not placement.missing_episode_id
         )
+        if has_left or has_followed:
+            session.flags |= Flag.POLICY_CHANGED
+        request.slot = session.slot = placement.slot
+
+    @staticmethod
+    def _prefer_least_loaded(session: ClientSession, slot: Slot) -> None:
+        """Prefer the least loaded replica for a new episode, which has no state yet."""
+        ready = ready_replicas(session, slot)
+        if len(ready) > 1:
+            # the session moves its own share of the load
+            own = 1 / ready[0].max_sessions
+            best = min(
+                ready, key=lambda r: r.placement_load - (own + SWITCH_COST) * (r is ready[0])
+            )
+            prefer_replica(session, slot, best)
+
+    # goals, which have no session
+
+    def place_goal(
+        self, episode_id: str, request_id: str, split_percent: int, now_ns: int
+    ) -> tuple[Placement, Replica]:
+        """Choose slot and replica of a goal. Raises NoSlotAvailable; nothing is stored then."""
+        placement = self._find_or_place(None, episode_id, request_id, split_percent, now_ns=now_ns)
+        if self._is_running(None, placement):
+            placement = self._leave_if_needed(None, episode_id, placement, now_ns)
+        slot = self._slots[placement.slot]
+        replica = slot.choose()
+        if replica is None:
+            raise no_slot_available(self._slots.values(), f'slot {slot.name}: {slot.text}')
+        return placement, replica
+
+    def goal_refusal(self, slot_name: str, policy: str, now_ns: int) -> str:
+        """Return why a reply of that policy is withheld; empty when it is not."""
+        slot = self._slots.get(slot_name)
+        if slot is None:
+            return f'there is no slot {slot_name!r} any more'
+        if policy != slot.policy:
+            return f'the reply is of {policy}, and slot {slot.name} is {slot.policy}'
+        stay = check_eligibility(SlotUse.STAY, slot.conditions(now_ns, Reachability.HEALTHY))
+        return f'slot {slot.name}: {stay.reason}' if stay.grade is Eligibility.NO else ''
+
+    # both
+
+    def _find_or_place(
+        self,
+        session: ClientSession | None,
+        episode_id: str,
+        request_id: str,
+        split_percent: int,
+        *,
+        now_ns: int,
+    ) -> Placement:
+        percent = split_percent if len(self._slots) > 1 else None
+        choose = partial(self._choose, session, now_ns)
+        return self._placements.place(episode_id, request_id, percent, choose)
+
+    @staticmethod
+    def _is_running(session: ClientSession | None, placement: Placement) -> bool:
+        """Return whether an episode ran in its slot before this request."""
+        has_run = session is not None and session.slot != '' and not placement.missing_episode_id
+        return placement.sticky or has_run
+
+    def _leave_if_needed(
+        self, session: ClientSession | None, episode_id: str, placement: Placement, now_ns: int
+    ) -> Placement:
+        """Move a running episode that must leave. Raises NoSlotAvailable."""
+        slot = self._slots[placement.slot]
+        if not must_leave(session, slot, now_ns):
+            return placement
+        moved = self._move(session, episode_id, slot, now_ns)
+        if moved is None:
+            self._check_may_stay(session, slot, now_ns)
+        return moved or placement
+
+    def _check_may_stay(self, session: ClientSession | None, slot: Slot, now_ns: int) -> None:
+        """Raise NoSlotAvailable for an episode that may neither stay nor leave."""
+        stay = session_eligibility(SlotUse.STAY, session, slot, now_ns)
         if stay.grade is Eligibility.NO:
             # the reasons of all slots: what has to change
-            others = [s for s in self._slots.values() if s is not slot]
-            answers = [
-                (
-                    s,
-                    check_eligibility(
-                        SlotUse.MOVE_IN, s.conditions(now_ns, session_reachability(robot, s))
-                    ),
-                )
-                for s in others
-            ]
+            others = [each for each in self._slots.values() if each is not slot]
+            reasons = {
+                each.name: session_eligibility(SlotUse.MOVE_IN, session, each, now_ns).reason
+                for each in others
+            }
             texts = [f'slot {slot.name}: {stay.reason}']
-            texts += [f'slot {s.name}: {answer.reason}' for s, answer in answers if answer.reason]
+            texts += [f'slot {name}: {reason}' for name, reason in reasons.items() if reason]
             raise no_slot_available(self._slots.values(), '; '.join(texts))
 
-    def _assign(self, flight: InFlightRequest, placement: Placement) -> None:
-        robot = flight.robot
-        # a new session may not have been notified
-        has_left = placement.moved and not (placement.sticky and robot.slot)
-        # another client of the same episode may have moved it
-        has_followed = robot.slot not in ('', placement.slot) and not placement.missing_episode_id
-        if has_left or has_followed:
-            robot.flags |= Flag.POLICY_CHANGED
-        flight.slot = robot.slot = placement.slot
-
-    def move(self, flight: InFlightRequest, slot_name: str, now_ns: int) -> Placement | None:
+    def _move(
+        self, session: ClientSession | None, episode_id: str, slot: Slot, now_ns: int
+    ) -> Placement | None:
         """Move an episode to another slot; None without an eligible slot or an episode_id."""
-        robot, slot = flight.robot, self._slots[slot_name]
-        others = [s for s in self._slots.values() if s is not slot]
-        others = [
-            s
-            for s in others
-            if session_eligibility(SlotUse.MOVE_IN, robot, s, now_ns) is Eligibility.YES
+        others = [each for each in self._slots.values() if each is not slot]
+        eligible = [
+            each
+            for each in others
+            if session_eligibility(SlotUse.MOVE_IN, session, each, now_ns).grade is Eligibility.YES
         ]
-        if not others or not flight.episode_id:
+        if not eligible or not episode_id:
             return None
-        stay = check_eligibility(
-            SlotUse.STAY, slot.conditions(now_ns, session_reachability(robot, slot))
-        )
-        robot.failed_slot = ''
-        self._stats.record_move(flight.episode_id, others[0].name)
+        stay = session_eligibility(SlotUse.STAY, session, slot, now_ns)
+        if session:
+            session.failed_slot = ''
+        self._stats.record_move(episode_id, eligible[0].name)
         reason = f'slot {slot.name} cannot reply: {stay.reason or "its last request failed"}'
-        placement = self._sticky.move(flight.episode_id, others[0].name, reason)
-        self._assign(flight, placement)
-        return placement
+        return self._placements.move(episode_id, eligible[0].name, reason)
 
-    def _choose(self, robot: ClientSession, now_ns: int, wanted: str) -> tuple[str, str]:
+    def _choose(self, session: ClientSession | None, now_ns: int, wanted: str) -> tuple[str, str]:
         """
         Return the slot of a new episode and why it is not `wanted`. Raises NoSlotAvailable.
         """
-        if robot.slot and robot.episode_id:
-            return (
-                robot.slot,
-                '' if robot.slot == wanted else 'the session already runs an episode there',
-            )
+        if session and session.slot and session.episode_id:
+            is_wanted = session.slot == wanted
+            return session.slot, '' if is_wanted else 'the session already runs an episode there'
         conditions = {
-            name: slot.conditions(now_ns, session_reachability(robot, slot))
-            for name, slot in self._slots.items()
+            name: session_conditions(session, slot, now_ns) for name, slot in self._slots.items()
         }
         choice = choose_slot(wanted, conditions)
         if not choice.slot:
             raise no_slot_available(self._slots.values(), choice.reason)
         return choice
-
-    def _prefer_least_loaded(self, robot: ClientSession, slot: Slot) -> None:
-        """Prefer the least loaded replica for a new episode, which has no state yet."""
-        ready = ready_replicas(robot, slot)
-        if len(ready) > 1:
-            # the session moves its own share of the load
-            own = 1 / max(1, ready[0].report.max_sessions)
-            best = min(
-                ready, key=lambda r: r.placement_load - (own + SWITCH_COST) * (r is ready[0])
-            )
-            prefer_replica(robot, slot, best)

@@ -2,8 +2,8 @@
 """
 The slot of each episode: kept for the whole episode, across split changes and restarts.
 
-The least recently used placements are forgotten beyond the capacity. No ROS; called under the
-dispatcher's lock.
+The least recently used placements are forgotten beyond the capacity. No ROS; called under
+RoutingTable.lock.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from lerobot_serve.router.placement.split import bucket, SINGLE_SLOT, slot
-from lerobot_serve.router.placement.stored_placement import stored_placement, StoredPlacement
+from lerobot_serve.router.placement.split import bucket, slot
+from lerobot_serve.router.storage.content import stored_placement, StoredPlacement
+from lerobot_serve.wire.schema import SINGLE_SLOT
 
 # slot of the split -> chosen slot, and why it differs
 SlotChooser = Callable[[str], tuple[str, str]]
@@ -91,16 +92,16 @@ class PlacementTable:
         """
         self._split_percent = split_percent
         known = self._placed.get(episode_id)
-        is_gone = known is not None and (known.slot == SINGLE_SLOT) != (split_percent is None)
-        if known and not is_gone:
+        if known and (known.slot == SINGLE_SLOT) == (split_percent is None):
             self._placed.move_to_end(episode_id)
             return to_placement(episode_id, known, sticky=True)
         key = episode_id or request_id
         number = bucket(key)
         chosen, reason = choose(slot(number, split_percent))
-        if is_gone:
+        if known:
             reason = reason or f'there is no slot {known.slot} any more'
-        decided = stored_placement(number, chosen, split_percent, is_gone, reason[:REASON_LIMIT])
+        has_moved = known is not None
+        decided = stored_placement(number, chosen, split_percent, has_moved, reason[:REASON_LIMIT])
         if episode_id:
             self._remember(episode_id, decided)
         return to_placement(key, decided, missing_episode_id=not episode_id)
@@ -133,11 +134,11 @@ def to_placement(
     """Return the published form of a stored placement."""
     return Placement(
         key,
-        known.bucket,
-        known.slot,
-        known.split_percent,
-        sticky,
-        missing_episode_id,
-        known.moved,
-        known.reason,
+        bucket=known.bucket,
+        slot=known.slot,
+        split_percent=known.split_percent,
+        sticky=sticky,
+        missing_episode_id=missing_episode_id,
+        moved=known.moved,
+        reason=known.reason,
     )

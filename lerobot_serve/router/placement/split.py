@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import hashlib
 
+from lerobot_serve.wire.schema import SINGLE_SLOT
+
 BUCKETS = 100
-# the only slot of a router that has one
-SINGLE_SLOT = 'prod'
-SLOTS = ('a', 'b', SINGLE_SLOT)
 
 
 def bucket(key: str) -> int:

@@ -4,7 +4,7 @@ Health of a slot, or of one replica of it.
 
 Failures in a row make it unhealthy, successes in a row make it healthy. An unhealthy replica is
 probed with copies of requests; their replies are discarded. A drain is independent of health (see
-slot.py). No ROS; called under the dispatcher's lock.
+slot.py). No ROS; called under RoutingTable.lock.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ class HealthState(Enum):
 class HealthRules:
     """
     failures_to_unhealthy  failures in a row that make it unhealthy
-    trials                 successes in a row that make it healthy again
+    successes_to_recover   successes in a row that make it healthy again
     first_probe_ns         time to the first probe; doubles with each failed probe
     max_probe_interval_ns  longest time between two probes
     """
 
     failures_to_unhealthy: int
-    trials: int = 3
+    successes_to_recover: int = 3
     first_probe_ns: int = 2_000_000_000
     max_probe_interval_ns: int = 60_000_000_000
 
@@ -57,7 +57,7 @@ class Health:
         if self.state is not HealthState.UNHEALTHY:
             return False
         self._successes += 1
-        if self._successes < self.rules.trials:
+        if self._successes < self.rules.successes_to_recover:
             # a probe succeeded: the next one is due at once
             self._probe_due_ns = 0
             return False

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recent reply latency. No ROS; called under the dispatcher's lock."""
+"""Recent reply latency. No ROS; called under RoutingTable.lock."""
 
 from __future__ import annotations
 

@@ -6,10 +6,12 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, replace
 from enum import IntEnum
+from typing import Self
 
 from lerobot_serve.router.replicas.health import Health, HealthRules
 from lerobot_serve.router.replicas.latency import RecentLatency
 from lerobot_serve.wire.schema import StateClass
+from lerobot_serve_interfaces.msg import ServerStatus
 
 # a replica is unresponsive after this many late replies in a row, and no reply for this many
 # times the hedge delay
@@ -42,9 +44,23 @@ class ReplicaReport:
     max_sessions: int = 1
     text: str = ''
 
+    @classmethod
+    def from_status(cls, status: ServerStatus) -> Self:
+        """Return the report in a ServerStatus."""
+        return cls(
+            status.policy,
+            status.slot,
+            status.state_class,
+            is_active=status.state == status.ACTIVE and status.warmed_up,
+            load=status.load,
+            sessions=status.active_sessions,
+            max_sessions=status.max_sessions,
+            text=status.text,
+        )
+
 
 class Replica:
-    """Owned by the dispatcher's lock; reports may read it from any thread."""
+    """Guarded by RoutingTable.lock; reports may read it from any thread."""
 
     def __init__(self, name: str, slot: str, rules: HealthRules) -> None:
         self.name, self.slot = name, slot
@@ -56,7 +72,7 @@ class Replica:
         self.mismatch = ''
         # sessions of this router at the replica, and those that prefer it
         self.sessions = 0
-        self.robots = 0
+        self.preferring_sessions = 0
         self.consecutive_late = 0
         # when the first request was sent without a reply since
         self.silent_since_ns: int | None = None
@@ -87,21 +103,35 @@ class Replica:
         return self.report is not None and self.report.state_class in STATELESS
 
     @property
+    def policy(self) -> str:
+        """The policy of its last report; empty without a report."""
+        return self.report.policy if self.report else ''
+
+    @property
+    def load(self) -> float:
+        """The load that it reported; 0 without a report."""
+        return self.report.load if self.report else 0.0
+
+    @property
+    def max_sessions(self) -> int:
+        """Sessions that it can hold, 1 at the least."""
+        return max(1, self.report.max_sessions) if self.report else 1
+
+    @property
     def placement_load(self) -> float:
         """Sessions and load, for placement on the least loaded replica."""
         if self.report is None:
             return 0.0
-        return self.robots / max(1, self.report.max_sessions) + self.report.load
+        return self.preferring_sessions / self.max_sessions + self.load
 
     @property
     def text(self) -> str:
         """Why it is not ready; empty when it is."""
         state = self.state
-        if state is ReplicaState.UNKNOWN:
+        if self.report is None:
             return 'no status received; check that it runs, the ROS domain and the name'
         if state is ReplicaState.UNAVAILABLE:
-            unavailable = 'server unavailable'
-            return (self.report.text if self.is_there else '') or unavailable
+            return (self.report.text if self.is_there else '') or 'server unavailable'
         if state is ReplicaState.POLICY_MISMATCH:
             return self.mismatch
         if state is ReplicaState.UNHEALTHY:

@@ -4,7 +4,7 @@ A slot: one policy, served by one or more replicas.
 
 Its fingerprint is that of the first active replica in the list. A replica with another policy, or
 started for another slot, is a mismatch and gets no requests, until no replica of the slot's policy
-is left: then the slot takes over the other policy. No ROS; called under the dispatcher's lock.
+is left: then the slot takes over the other policy. No ROS; called under RoutingTable.lock.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class Slot:
         )
 
     def conditions(self, now_ns: int = 0, reach: Reachability | None = None) -> SlotConditions:
-        """Return what its eligibility depends on; `reach` is that for one robot."""
+        """Return what its eligibility depends on; `reach` is that for one session."""
         bar, drain = self.bar, self.drain
         verdict, is_barred = bar.verdict, bar.verdict in BARRING_VERDICTS
         if not is_barred and self.is_on_trial:
@@ -112,15 +112,15 @@ class Slot:
         reach = reach or self.reach
         return SlotConditions(
             verdict,
-            self.has_share,
-            reach,
-            self.takes_failover,
-            leaving,
-            bar.text,
-            f'drained by an operator: {drain.text}' if drain else '',
-            self.unmet_requirements,
-            self.misfit,
-            '' if reach is Reachability.HEALTHY else self._why_unreachable(reach),
+            has_share=self.has_share,
+            reach=reach,
+            takes_failover=self.takes_failover,
+            leaving=leaving,
+            verdict_text=bar.text,
+            drained=f'drained by an operator: {drain.text}' if drain else '',
+            unmet_requirements=self.unmet_requirements,
+            misfit=self.misfit,
+            unreachable='' if reach is Reachability.HEALTHY else self._why_unreachable(reach),
         )
 
     def _why_unreachable(self, reach: Reachability) -> str:
@@ -153,11 +153,11 @@ class Slot:
 
     def _choose_policy(self) -> None:
         """Decide which policy is the slot's."""
-        serving = [r for r in self if r.report and r.report.is_active and r.is_there]
-        serving = [r for r in serving if r.report.slot == self.name]
-        kept = self.is_policy_pinned and any(r.report.policy == self.policy for r in serving)
-        if serving and not kept:
-            self.policy = serving[0].report.policy
+        reports = [replica.report for replica in self if replica.report and replica.is_there]
+        policies = [r.policy for r in reports if r.is_active and r.slot == self.name]
+        is_kept = self.is_policy_pinned and self.policy in policies
+        if policies and not is_kept:
+            self.policy = policies[0]
 
     def _mismatch_reason(self, replica: Replica) -> str:
         seen = replica.report

@@ -5,7 +5,7 @@ Counters of each slot: episodes by outcome, replies, and executed commands.
 Counters only rise since the start; differences give a period. An episode ends when its client
 begins another one or closes its session; without an outcome it is unreported after
 `verdict_within_ns`. Each begin and end is an event for the canary, which compares episodes by the
-slot in which they began. No ROS; called under the dispatcher's lock.
+slot in which they began. No ROS; called under RoutingTable.lock.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class SlotCounters:
     buckets: Histogram = field(default_factory=Histogram)
     episodes: int = 0
     requests: int = 0
-    answers: int = 0
+    chunks: int = 0
     # requests of an episode that had its slot, and those with which one got it
     cache_hits: int = 0
     cache_misses: int = 0
@@ -159,7 +159,7 @@ class SlotStats:
 
     def record_reply(self, slot: str, latency_ms: float) -> None:
         """Record a reply with actions."""
-        self._slots[slot].answers += 1
+        self._slots[slot].chunks += 1
         self._slots[slot].latency.add(latency_ms)
         self._slots[slot].buckets.add(latency_ms / 1e3)
 
@@ -201,7 +201,8 @@ class SlotStats:
         """Mark episodes unreported whose outcome is overdue."""
         while self._awaiting_outcome:
             episode_id, episode = next(iter(self._awaiting_outcome.items()))
-            if now_ns - episode.ended_ns < self.verdict_within_ns:
+            ended_ns = episode.ended_ns
+            if ended_ns is not None and now_ns - ended_ns < self.verdict_within_ns:
                 return
             del self._awaiting_outcome[episode_id]
             self._end(episode_id, episode, 'unreported')

@@ -144,7 +144,12 @@ class GoalDispatcher:
         if request.server not in self._clients:
             name = f'{request.server}/predict_chunk'
             self._clients[request.server] = ActionClient(
-                self._node, PredictChunk, name, **qos.ACTION_SERVICES
+                self._node,
+                PredictChunk,
+                name,
+                goal_service_qos_profile=qos.SERVICES,
+                result_service_qos_profile=qos.SERVICES,
+                cancel_service_qos_profile=qos.SERVICES,
             )
         client = self._clients[request.server]
         if request.sent is None and client.server_is_ready():
@@ -162,7 +167,7 @@ class GoalDispatcher:
         request.handle, request.result = handle, handle.get_result_async()
         request.result.add_done_callback(partial(self._on_result, request))
         if request.cancel_waiters:
-            self._forward_cancel(request)
+            self._forward_cancel(request, handle)
 
     def _on_result(self, request: GoalRequest, result: Future) -> None:
         if request.key not in self._in_flight:
@@ -188,11 +193,11 @@ class GoalDispatcher:
         if request.sent is None:
             self._finish(request, is_withdrawn=True)
         elif request.handle:
-            self._forward_cancel(request)
+            self._forward_cancel(request, request.handle)
 
-    def _forward_cancel(self, request: GoalRequest) -> None:
+    def _forward_cancel(self, request: GoalRequest, handle: ClientGoalHandle) -> None:
         """The server has the last word: what its policy works on is answered instead."""
-        reply = request.handle.cancel_goal_async()
+        reply = handle.cancel_goal_async()
         reply.add_done_callback(partial(self._on_cancel, request))
 
     def _on_cancel(self, request: GoalRequest, reply: Future) -> None:

@@ -37,11 +37,20 @@ OnFailure = Callable[[Status, str], None]
 class GoalRouting(Protocol):
     """The server of a goal and the flags of its chunk; without a server, the reason."""
 
-    server: str
-    slot: str
-    flags: int
-    status: Status
-    text: str
+    @property
+    def server(self) -> str: ...
+
+    @property
+    def slot(self) -> str: ...
+
+    @property
+    def flags(self) -> int: ...
+
+    @property
+    def status(self) -> Status: ...
+
+    @property
+    def text(self) -> str: ...
 
 
 class PredictChunkProxy:
@@ -90,7 +99,15 @@ class PredictChunkProxy:
         goal = PredictChunk.Goal(observation=deserialize_message(raw, Observation))
         use, now_s = partial(self._use, choice, answer, fail), time.monotonic()
         self._dispatcher.send(
-            GoalRequest(key, choice.server, goal, use, fail, now_s, self._limit_s)
+            GoalRequest(
+                key,
+                choice.server,
+                goal,
+                answer=use,
+                fail=fail,
+                begun_s=now_s,
+                limit_s=self._limit_s,
+            )
         )
         return key
 

@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from diagnostic_msgs.msg import DiagnosticArray
 from rclpy.node import Node
 
 from lerobot_serve.ros import qos
+from lerobot_serve.router.api.messages import RouterMessage
 from lerobot_serve_interfaces.msg import (
     CanaryState,
     RouterState,
@@ -39,6 +38,6 @@ class RouterPublishers:
             for kind, name, profile in topics
         }
 
-    def publish(self, message: Any) -> None:
+    def publish(self, message: RouterMessage) -> None:
         """Publish a message on the topic of its type."""
         self._publishers[type(message)].publish(message)

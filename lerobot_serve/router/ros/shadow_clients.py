@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import replace
 import threading
 import time
-from typing import Any
 
 from rclpy.node import Node
 
@@ -20,6 +19,7 @@ from lerobot_serve.ros.topics.dedicated_subscription import DedicatedSubscriptio
 from lerobot_serve.router.ros.replica_clients import ReplicaClient
 from lerobot_serve.wire.session import ServerUnreachable, SessionRequest
 from lerobot_serve_interfaces.msg import ActionChunk
+from lerobot_serve_interfaces.srv import OpenSession
 
 OnReply = Callable[[bytes], None]
 
@@ -42,7 +42,7 @@ class ShadowSession:
         self._client, self._topic = client, topic
         self.send, self._publisher_count = send, publisher_count
 
-    def open(self, ask: SessionRequest, timeout_s: float) -> Any:
+    def open(self, ask: SessionRequest, timeout_s: float) -> OpenSession.Response:
         """Return the reply of an open session. Raises Refused and Unreachable."""
         reply = self._client.open(replace(ask, reply_topic=self._topic), timeout_s)
         if not self._client.wait_until_matched(self._publisher_count, MATCH_TIMEOUT_S):

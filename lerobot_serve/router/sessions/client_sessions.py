@@ -2,7 +2,7 @@
 """
 Open sessions of clients, and the replicas of each slot that hold them.
 
-The thread `control` opens and closes; the dispatcher reads under its lock.
+The thread `control` opens and closes; the data path reads, under RoutingTable.lock.
 """
 
 from __future__ import annotations
@@ -62,39 +62,39 @@ class ClientSessions:
 
     def __init__(self, *, grace_ns: int, idle_ns: int) -> None:
         self.grace_ns, self.idle_ns = grace_ns, idle_ns
-        self._robots: dict[str, ClientSession] = {}
+        self._sessions: dict[str, ClientSession] = {}
 
     def __len__(self) -> int:
-        return len(self._robots)
+        return len(self._sessions)
 
     def __iter__(self) -> Iterator[ClientSession]:
-        return iter(tuple(self._robots.values()))
+        return iter(tuple(self._sessions.values()))
 
     def current(self, client_id: str) -> ClientSession | None:
         """Return the session of a client, of any epoch."""
-        return self._robots.get(client_id)
+        return self._sessions.get(client_id)
 
     def find(self, client_id: str, session_epoch: int) -> ClientSession | None:
         """Return the session of a client and epoch."""
-        robot = self._robots.get(client_id)
-        return robot if robot and robot.ask.session_epoch == session_epoch else None
+        session = self._sessions.get(client_id)
+        return session if session and session.ask.session_epoch == session_epoch else None
 
     def check_client_id(self, ask: SessionRequest, now_ns: int) -> None:
         """Raise SessionRefused when another client uses that client_id."""
-        known = self._robots.get(ask.client_id)
+        known = self._sessions.get(ask.client_id)
         if known:
             silent_ns = now_ns - known.heard_ns
             check_client_id_is_free(known.ask, ask, silent_ns, self.grace_ns)
 
-    def add(self, robot: ClientSession) -> ClientSession | None:
+    def add(self, session: ClientSession) -> ClientSession | None:
         """Add a session; return the previous one of that client_id."""
-        old = self._robots.get(robot.ask.client_id)
-        self._robots[robot.ask.client_id] = robot
+        old = self._sessions.get(session.ask.client_id)
+        self._sessions[session.ask.client_id] = session
         return old
 
     def close(self, client_id: str, session_epoch: int) -> ClientSession | None:
         """Remove and return a session, None when there is no such session."""
-        return self._robots.pop(client_id) if self.find(client_id, session_epoch) else None
+        return self._sessions.pop(client_id) if self.find(client_id, session_epoch) else None
 
     def gone(
         self, now_ns: int, has_subscriber: Callable[[str], bool]
@@ -105,18 +105,20 @@ class ClientSessions:
         A session expires without a subscriber and requests for the grace time, or without
         requests for the idle time.
         """
-        whys = [(robot, self._why_gone(robot, now_ns, has_subscriber)) for robot in self]
-        return [(robot, why) for robot, why in whys if why]
+        whys = [(session, self._why_gone(session, now_ns, has_subscriber)) for session in self]
+        return [(session, why) for session, why in whys if why]
 
     def _why_gone(
-        self, robot: ClientSession, now_ns: int, has_subscriber: Callable[[str], bool]
+        self, session: ClientSession, now_ns: int, has_subscriber: Callable[[str], bool]
     ) -> str:
-        if has_subscriber(robot.ask.reply_topic):
-            robot.deaf_since_ns = None
-        elif robot.deaf_since_ns is None:
-            robot.deaf_since_ns = now_ns
-        silent_ns = now_ns - robot.heard_ns
+        if has_subscriber(session.ask.reply_topic):
+            session.deaf_since_ns = None
+        elif session.deaf_since_ns is None:
+            session.deaf_since_ns = now_ns
+        silent_ns = now_ns - session.heard_ns
         if silent_ns > self.idle_ns:
             return 'session_idle'
-        is_deaf = robot.deaf_since_ns is not None and now_ns - robot.deaf_since_ns > self.grace_ns
+        is_deaf = (
+            session.deaf_since_ns is not None and now_ns - session.deaf_since_ns > self.grace_ns
+        )
         return 'client_gone' if is_deaf and silent_ns > self.grace_ns else ''

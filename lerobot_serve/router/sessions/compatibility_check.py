@@ -2,32 +2,32 @@
 """
 Fetch the signatures of the slots' policies and check that one client can use all slots.
 
-The thread `control`; written under the dispatcher's lock.
+The thread `control`; written under RoutingTable.lock.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
-from lerobot_serve.router.data_path.dispatcher import Dispatcher
+from lerobot_serve.router.data_path.routing_table import RoutingTable
 from lerobot_serve.router.replicas.compatibility import incompatibility, PolicySignature
 from lerobot_serve.router.replicas.slot import Slot
-from lerobot_serve.router.sessions.opening import ReplicaCallPool
+from lerobot_serve.router.sessions.call_pool import ReplicaCallPool
+from lerobot_serve_interfaces.srv import GetStatus
 
 
 class CompatibilityCheck:
     """`known` maps each slot to its policy and the GetStatus reply that describes it."""
 
     def __init__(
-        self, dispatcher: Dispatcher, callers: ReplicaCallPool, warn: Callable[[str], None]
+        self, table: RoutingTable, calls: ReplicaCallPool, log_warning: Callable[[str], None]
     ) -> None:
-        self._dispatcher, self._call_pool, self._warn = dispatcher, callers, warn
-        self.known: dict[str, tuple[str, Any]] = {}
+        self._table, self._call_pool, self._log_warning = table, calls, log_warning
+        self.known: dict[str, tuple[str, GetStatus.Response]] = {}
 
     def update(self, timeout_s: float) -> None:
         """Fetch the status of slots whose policy has changed; compare."""
-        for slot in self._dispatcher.slots.values():
+        for slot in self._table.slots.values():
             self._fetch_status(slot, timeout_s)
         self._compare()
 
@@ -44,20 +44,20 @@ class CompatibilityCheck:
 
     def _compare(self) -> None:
         """Check the second slot against the first."""
-        known = [name for name in self._dispatcher.slots if name in self.known]
+        known = [name for name in self._table.slots if name in self.known]
         if len(known) < 2:
             return
         first, second = known
         a, b = (signature_of(self.known[name][1]) for name in known)
         text = incompatibility(b, first, a)
-        slot = self._dispatcher.slots[second]
+        slot = self._table.slots[second]
         if text and text != slot.misfit:
-            self._warn(f'slot {second}: {text}')
-        with self._dispatcher.lock:
+            self._log_warning(f'slot {second}: {text}')
+        with self._table.lock:
             slot.misfit = text
 
 
-def signature_of(reply: Any) -> PolicySignature:
+def signature_of(reply: GetStatus.Response) -> PolicySignature:
     """Return the signature of the policy in a GetStatus reply."""
     return PolicySignature(
         tuple(reply.state_names),

@@ -2,32 +2,31 @@
 """
 Open, maintain, move and close the sessions of clients. The thread `control`.
 
-It writes sessions and replicas under the dispatcher's lock and never calls a replica while holding
-it.
+It writes sessions and replicas under RoutingTable.lock and never calls a replica while
+holding it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
-from lerobot_serve.router.data_path.dispatcher import Dispatcher
+from lerobot_serve.router.context import NodeContext
 from lerobot_serve.router.data_path.in_flight import InFlightRequest
+from lerobot_serve.router.data_path.request_observer import report_dropped, RequestObserver
+from lerobot_serve.router.data_path.routing_table import RoutingTable
 from lerobot_serve.router.monitoring.drop_counters import DropCounters
 from lerobot_serve.router.replicas.replica import Replica, ReplicaState
 from lerobot_serve.router.replicas.slot import Slot
-from lerobot_serve.router.replicas.slot_stats import SlotStats
+from lerobot_serve.router.sessions.call_pool import ReplicaCallPool
 from lerobot_serve.router.sessions.client_sessions import ClientSession
 from lerobot_serve.router.sessions.compatibility_check import CompatibilityCheck
 from lerobot_serve.router.sessions.opening import (
     close_at_replicas,
     open_at_replica,
     open_in_slot,
-    ReplicaCallPool,
     SlotOpening,
 )
 from lerobot_serve.wire.schema import Refusal
-from lerobot_serve.wire.session import ServerUnreachable, SessionRefused, SessionRequest
+from lerobot_serve.wire.session import SessionRefused, SessionRequest
+from lerobot_serve_interfaces.srv import GetStatus, ResetEpisode
 
 CALL_TIMEOUT_S = 1.0
 # a server closes a session that was not used for its session_idle_s, a minute by default
@@ -41,30 +40,32 @@ class SessionManager:
 
     def __init__(
         self,
-        dispatcher: Dispatcher,
-        callers: ReplicaCallPool,
-        stats: SlotStats,
+        table: RoutingTable,
+        calls: ReplicaCallPool,
         drops: DropCounters,
+        observer: RequestObserver,
+        context: NodeContext,
         *,
         standby: int,
         open_session_timeout_s: float,
-        clock: Callable[[], int],
-        warn: Callable[[str], None],
     ) -> None:
-        self._dispatcher, self._call_pool = dispatcher, callers
-        self._stats, self._drops = stats, drops
+        self._table, self._call_pool, self._drops = table, calls, drops
+        self._observer, self._context = observer, context
         self._wanted = 1 + standby
         self._timeout_s = open_session_timeout_s
-        self._clock, self._warn = clock, warn
-        self._contracts = CompatibilityCheck(dispatcher, callers, warn)
-        self.contracts = self._contracts.known
+        self._compatibility = CompatibilityCheck(table, calls, context.log_warning)
 
-    # robots
+    @property
+    def status_replies(self) -> list[GetStatus.Response]:
+        """The replies that describe the policies of the slots. Any thread."""
+        return [reply for _, reply in tuple(self._compatibility.known.values())]
+
+    # sessions
 
     def open(self, ask: SessionRequest) -> dict[str, SlotOpening]:
         """Open the session in every available slot. Raises SessionRefused."""
-        robots, slots = self._dispatcher.robots, self._dispatcher.slots
-        robots.check_client_id(ask, self._clock())
+        sessions, slots = self._table.sessions, self._table.slots
+        sessions.check_client_id(ask, self._context.clock())
         opened: dict[str, SlotOpening] = {}
         try:
             for name, slot in slots.items():
@@ -80,29 +81,34 @@ class SessionManager:
 
     def _register(self, ask: SessionRequest, places: dict[str, tuple[str, ...]]) -> None:
         """Register an open session; it replaces the previous one of the client."""
-        now_ns, robots = self._clock(), self._dispatcher.robots
-        robot, left = ClientSession(ask, places, now_ns, now_ns), None
-        with self._dispatcher.lock:
+        now_ns, sessions = self._context.clock(), self._table.sessions
+        session, left = ClientSession(ask, places, now_ns, now_ns), None
+        with self._table.lock:
             self._adjust_counts(places, 1)
-            old = robots.current(ask.client_id)
+            old = sessions.current(ask.client_id)
             held = session_servers(old) if old else []
             if old and old.ask == ask:
                 # opened twice: its requests in flight go on
                 self._adjust_counts(old.places, -1)
                 old.places, old.heard_ns, old.deaf_since_ns = places, now_ns, now_ns
             else:
-                robots.add(robot)
+                sessions.add(session)
                 if old:
-                    robot.resume(old)
+                    session.resume(old)
                     left = self._forget_requests(old)
-        self._dispatcher.record_unanswered(left, 'session_over')
+        self._drop_request(left, 'session_over')
         if old:
-            self._close_at([name for name in held if name not in session_servers(robot)], old)
+            self._close_at([name for name in held if name not in session_servers(session)], old)
 
-    def _forget_requests(self, robot: ClientSession) -> InFlightRequest | None:
+    def _drop_request(self, request: InFlightRequest | None, reason: str) -> None:
+        """Report the request in flight of a session that is over; None is ignored."""
+        if request:
+            report_dropped(request, reason, self._drops, self._observer)
+
+    def _forget_requests(self, session: ClientSession) -> InFlightRequest | None:
         """Forget the requests of a session; return the one in flight. Under the lock."""
-        self._adjust_counts(robot.places, -1)
-        return self._dispatcher.in_flight.forget(robot.ask.client_id)
+        self._adjust_counts(session.places, -1)
+        return self._table.in_flight.forget(session.ask.client_id)
 
     def _open_in(
         self, slot: Slot, ask: SessionRequest, besides: tuple[str, ...] = ()
@@ -121,57 +127,57 @@ class SessionManager:
 
     def _adjust_counts(self, places: dict[str, tuple[str, ...]], by: int) -> None:
         for name, servers in places.items():
-            replicas = self._dispatcher.slots[name].replicas
+            replicas = self._table.slots[name].replicas
             for server in servers:
                 replicas[server].sessions += by
             if servers:
-                replicas[servers[0]].robots += by
+                replicas[servers[0]].preferring_sessions += by
 
     def close(self, client_id: str, session_epoch: int) -> ClientSession | None:
         """Close a session at all replicas; return None when there is no such session."""
-        with self._dispatcher.lock:
-            robot = self._dispatcher.robots.close(client_id, session_epoch)
-            if robot is None:
+        with self._table.lock:
+            session = self._table.sessions.close(client_id, session_epoch)
+            if session is None:
                 return None
-            left = self._forget_requests(robot)
-            self._stats.end_episode(client_id, self._clock())
-        self._dispatcher.record_unanswered(left, 'session_over')
-        self._close_at(session_servers(robot), robot)
-        return robot
+            left = self._forget_requests(session)
+            self._table.stats.end_episode(client_id, self._context.clock())
+        self._drop_request(left, 'session_over')
+        self._close_at(session_servers(session), session)
+        return session
 
-    def _close_at(self, servers: list[str], robot: ClientSession) -> None:
-        for _ in close_at_replicas(servers, robot.ask, self._call_pool, CALL_TIMEOUT_S):
+    def _close_at(self, servers: list[str], session: ClientSession) -> None:
+        for _ in close_at_replicas(servers, session.ask, self._call_pool, CALL_TIMEOUT_S):
             self._drops.add('close_unreachable')
 
-    def reset(self, request: Any) -> list[str]:
+    def reset(self, request: ResetEpisode.Request) -> list[str]:
         """Reset the episode at all replicas of a session; return the errors."""
-        robot = self._dispatcher.robots.find(request.client_id, request.session_epoch)
-        if robot is None:
+        session = self._table.sessions.find(request.client_id, request.session_epoch)
+        if session is None:
             epoch = request.session_epoch
             return [f'{request.client_id!r} has no session of epoch {epoch} with this router']
-        with self._dispatcher.lock:
-            flights = self._dispatcher.in_flight
-            left = flights.forget_episodes_before(request.client_id, request.episode)
-        self._dispatcher.record_unanswered(left, 'episode_over')
-        servers = session_servers(robot)
+        with self._table.lock:
+            in_flight = self._table.in_flight
+            left = in_flight.forget_episodes_before(request.client_id, request.episode)
+        self._drop_request(left, 'episode_over')
+        servers = session_servers(session)
         outcomes = self._call_pool.each(servers, lambda c: c.reset(request, CALL_TIMEOUT_S))
         texts = []
         for server, outcome in outcomes.items():
-            if isinstance(outcome, ServerUnreachable):
+            if isinstance(outcome, Exception):
                 texts.append(f'{server}: {outcome}')
             elif not outcome.acknowledged:
                 texts.append(f'{server}: {outcome.text}')
         return texts
 
-    def reopen_session(self, robot: ClientSession, server: str) -> None:
+    def reopen_session(self, session: ClientSession, server: str) -> None:
         """Reopen a session that a replica has lost."""
-        is_current = self._dispatcher.robots.current(robot.ask.client_id) is robot
-        if not is_current or server not in session_servers(robot):
+        is_current = self._table.sessions.current(session.ask.client_id) is session
+        if not is_current or server not in session_servers(session):
             return
-        self._reopen(robot, server)
+        self._reopen(session, server)
 
-    def _reopen(self, robot: ClientSession, server: str) -> None:
-        ask = robot.ask
+    def _reopen(self, session: ClientSession, server: str) -> None:
+        ask = session.ask
         outcomes = self._call_pool.each(
             [server], lambda c: open_at_replica(c, ask, CALL_TIMEOUT_S)
         )
@@ -179,116 +185,112 @@ class SessionManager:
             return
         self._drops.add('reopen_failed')
         # an unreachable replica may still hold the session
-        if isinstance(outcomes[server], SessionRefused) or self._has_replacement(robot, server):
-            self._remove_place(robot, server)
+        if isinstance(outcomes[server], SessionRefused) or self._has_replacement(session, server):
+            self._remove_place(session, server)
 
-    def _has_replacement(self, robot: ClientSession, server: str) -> bool:
+    def _has_replacement(self, session: ClientSession, server: str) -> bool:
         """Return whether another ready replica could hold the session instead."""
-        slot = self._dispatcher.slots[self._replica_of(server).slot]
-        other = slot.choose({*session_servers(robot), *self._call_pool.unresponsive})
+        slot = self._table.slots[self._table.replicas[server].slot]
+        other = slot.choose({*session_servers(session), *self._call_pool.unresponsive})
         return other is not None and other.is_ready
 
-    def _remove_place(self, robot: ClientSession, server: str) -> None:
+    def _remove_place(self, session: ClientSession, server: str) -> None:
         """Remove a replica from the places of a session."""
-        with self._dispatcher.lock:
-            for name, servers in robot.places.items():
+        with self._table.lock:
+            for name, servers in session.places.items():
                 if server in servers:
                     self._adjust_counts({name: servers}, -1)
                     left = tuple(each for each in servers if each != server)
-                    robot.places = {**robot.places, name: left}
+                    session.places = {**session.places, name: left}
                     self._adjust_counts({name: left}, 1)
 
     # rounds, once a second
 
     def maintain_sessions(self) -> None:
         """Open missing sessions, and keep unused ones alive."""
-        now_ns = self._clock()
-        for robot in self._dispatcher.robots:
-            for server in self._lost_servers(robot):
-                self._remove_place(robot, server)
-        missing = [(r, s) for r in self._dispatcher.robots for s in self._missing(r)]
-        for robot, slot in missing[:SESSIONS_PER_ROUND]:
-            self._fill(robot, slot)
-        unused = [(r, s) for r in self._dispatcher.robots for s in self._idle_servers(r, now_ns)]
-        for robot, server in unused[:SESSIONS_PER_ROUND]:
-            robot.last_used_ns[server] = now_ns
-            self._reopen(robot, server)
+        now_ns = self._context.clock()
+        for session in self._table.sessions:
+            for server in self._lost_servers(session):
+                self._remove_place(session, server)
+        missing = [(r, s) for r in self._table.sessions for s in self._missing(r)]
+        for session, slot in missing[:SESSIONS_PER_ROUND]:
+            self._fill(session, slot)
+        unused = [(r, s) for r in self._table.sessions for s in self._idle_servers(r, now_ns)]
+        for session, server in unused[:SESSIONS_PER_ROUND]:
+            session.last_used_ns[server] = now_ns
+            self._reopen(session, server)
 
-    def _replica_of(self, server: str) -> Replica:
-        slots = self._dispatcher.slots.values()
-        return next(slot.replicas[server] for slot in slots if server in slot.replicas)
-
-    def _lost_servers(self, robot: ClientSession) -> list[str]:
+    def _lost_servers(self, session: ClientSession) -> list[str]:
         """Return the servers that have lost its session."""
         lost = (ReplicaState.UNAVAILABLE, ReplicaState.POLICY_MISMATCH)
-        return [name for name in session_servers(robot) if self._replica_of(name).state in lost]
-
-    def _missing(self, robot: ClientSession) -> list[Slot]:
-        """Return the slots in which it needs, and can open, one more session."""
         return [
-            slot for slot in self._dispatcher.slots.values() if self._needs_session(robot, slot)
+            name for name in session_servers(session) if self._table.replicas[name].state in lost
         ]
 
-    def _needs_session(self, robot: ClientSession, slot: Slot) -> bool:
-        have = robot.places.get(slot.name, ())
+    def _missing(self, session: ClientSession) -> list[Slot]:
+        """Return the slots in which it needs, and can open, one more session."""
+        return [slot for slot in self._table.slots.values() if self._needs_session(session, slot)]
+
+    def _needs_session(self, session: ClientSession, slot: Slot) -> bool:
+        have = session.places.get(slot.name, ())
         # a slot that refuses would use up the round of others
-        if slot.misfit or robot.refused.get(slot.name) == slot.policy:
+        if slot.misfit or session.refused.get(slot.name) == slot.policy:
             return False
         return len(have) < self._wanted and bool(
             slot.choose({*have, *self._call_pool.unresponsive})
         )
 
-    def _fill(self, robot: ClientSession, slot: Slot) -> None:
-        have = robot.places.get(slot.name, ())
+    def _fill(self, session: ClientSession, slot: Slot) -> None:
+        have = session.places.get(slot.name, ())
         try:
-            opened = self._open_in(slot, robot.ask, besides=have)
+            opened = self._open_in(slot, session.ask, besides=have)
         except SessionRefused as refused:
             self._drops.add('slot_refused')
-            self._warn(
-                f'slot {slot.name} refused the session of {robot.ask.client_id!r}: {refused}'
+            self._context.log_warning(
+                f'slot {slot.name} refused the session of {session.ask.client_id!r}: {refused}'
             )
-            robot.refused[slot.name] = slot.policy
+            session.refused[slot.name] = slot.policy
             return
-        with self._dispatcher.lock:
+        with self._table.lock:
             # the dispatcher may have changed the preferred replica meanwhile
-            have = robot.places.get(slot.name, ())
+            have = session.places.get(slot.name, ())
             self._adjust_counts({slot.name: have}, -1)
-            robot.places = {**robot.places, slot.name: (*have, *opened.places)}
-            self._adjust_counts({slot.name: robot.places[slot.name]}, 1)
+            session.places = {**session.places, slot.name: (*have, *opened.places)}
+            self._adjust_counts({slot.name: session.places[slot.name]}, 1)
 
-    def _idle_servers(self, robot: ClientSession, now_ns: int) -> list[str]:
-        used = robot.last_used_ns
+    def _idle_servers(self, session: ClientSession, now_ns: int) -> list[str]:
+        used = session.last_used_ns
         return [
             server
-            for server in session_servers(robot)
+            for server in session_servers(session)
             if now_ns - used.setdefault(server, now_ns) > KEEP_ALIVE_NS
         ]
 
     def check_replicas(self) -> None:
         """Update the signatures of policies, and probe unhealthy replicas without sessions."""
-        now_ns = self._clock()
+        now_ns = self._context.clock()
         self._call_pool.probe(self._timeout_s)
-        for slot in self._dispatcher.slots.values():
+        for slot in self._table.slots.values():
             for replica in slot:
                 is_alone = replica.state is ReplicaState.UNHEALTHY and not replica.sessions
                 if is_alone and replica.health.is_probe_due(now_ns):
                     self._probe_replica(replica, now_ns)
-        self._contracts.update(CALL_TIMEOUT_S)
+        self._compatibility.update(CALL_TIMEOUT_S)
 
     def _probe_replica(self, replica: Replica, now_ns: int) -> None:
         """Probe with a status call; a replica that replies may hold sessions again."""
         outcome = self._call_pool.each([replica.name], lambda c: c.status(CALL_TIMEOUT_S))
-        with self._dispatcher.lock:
+        with self._table.lock:
             if isinstance(outcome[replica.name], Exception):
                 replica.health.probe_failed(now_ns)
                 return
             replica.health.mark_healthy()
-        self._warn(f'{replica.name}: healthy again (status call succeeded)')
+        self._context.log_warning(f'{replica.name}: healthy again (status call succeeded)')
 
 
-def session_servers(robot: ClientSession) -> list[str]:
+def session_servers(session: ClientSession) -> list[str]:
     """Return the servers that hold the session."""
-    return [server for servers in robot.places.values() for server in servers]
+    return [server for servers in session.places.values() for server in servers]
 
 
 def _nowhere(opened: dict[str, SlotOpening]) -> SessionRefused:

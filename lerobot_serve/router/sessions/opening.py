@@ -9,15 +9,14 @@ gets the session when it is back.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
 
 from lerobot_serve.router.replicas.replica import Replica
 from lerobot_serve.router.replicas.slot import Slot
+from lerobot_serve.router.sessions.call_pool import ReplicaCallPool, ReplicaClient
 from lerobot_serve.wire.schema import Refusal
 from lerobot_serve.wire.session import ServerUnreachable, SessionRefused, SessionRequest
+from lerobot_serve_interfaces.srv import OpenSession
 
 # refusals that may not repeat; any other is final
 RETRYABLE_REFUSALS = {
@@ -27,24 +26,6 @@ RETRYABLE_REFUSALS = {
     Refusal.CAPACITY,
     Refusal.EXCLUSIVE_IN_USE,
 }
-CALL_THREADS = 8
-UNRESPONSIVE_TEXT = 'last call timed out; calls resume after a successful probe'
-
-
-class ReplicaClient(Protocol):
-    """A client of one replica, as ros.session_client has it; `topic` receives its replies."""
-
-    topic: str
-
-    def open(self, ask: SessionRequest, timeout_s: float) -> Any: ...
-
-    def close(self, ask: SessionRequest, timeout_s: float) -> Any: ...
-
-    def reset(self, request: Any, timeout_s: float) -> Any: ...
-
-    def status(self, timeout_s: float) -> Any: ...
-
-    def is_matched(self, timeout_s: float) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,69 +33,8 @@ class SlotOpening:
     """The result in one slot: the replicas that hold the session, a reply or a refusal."""
 
     places: tuple[str, ...] = ()
-    reply: Any = None
+    reply: OpenSession.Response | None = None
     refused: SessionRefused | None = None
-
-
-class ReplicaCallPool:
-    """
-    Calls several replicas at once. A replica that does not reply is unresponsive: it counts as
-    unreachable without being called, until a probe succeeds.
-    """
-
-    def __init__(self, clients: dict[str, ReplicaClient]) -> None:
-        self.clients = clients
-        self._pool = ThreadPoolExecutor(CALL_THREADS, thread_name_prefix='call')
-        # unresponsive servers, each with its probe
-        self._probes: dict[str, Future | None] = {}
-
-    def each(self, servers: list[str], act: Callable[[ReplicaClient], Any]) -> dict[str, Any]:
-        """Return the result of `act`, or its SessionRefused or ServerUnreachable, by server."""
-        futures = {
-            name: self.later(name, act) for name in servers if not self.is_unresponsive(name)
-        }
-        outcomes = {name: ServerUnreachable(UNRESPONSIVE_TEXT) for name in servers}
-        for name, future in futures.items():
-            outcomes[name] = _outcome(future)
-            if isinstance(outcomes[name], ServerUnreachable):
-                self._probes[name] = None
-        return outcomes
-
-    def later(self, server: str, act: Callable[[ReplicaClient], Any]) -> Future:
-        """Call one server without waiting for it."""
-        return self._pool.submit(act, self.clients[server])
-
-    def is_unresponsive(self, server: str) -> bool:
-        """Return whether its last call timed out and no probe has succeeded since."""
-        probe = self._probes.get(server)
-        if probe and probe.done():
-            if isinstance(_outcome(probe), Exception):
-                self._probes[server] = None
-            else:
-                del self._probes[server]
-        return server in self._probes
-
-    @property
-    def unresponsive(self) -> set[str]:
-        """The servers that are not called."""
-        return {server for server in tuple(self._probes) if self.is_unresponsive(server)}
-
-    def probe(self, timeout_s: float) -> None:
-        """Probe unresponsive servers without waiting for them."""
-        for server in self.unresponsive:
-            if self._probes[server] is None:
-                self._probes[server] = self.later(server, lambda c: c.status(timeout_s))
-
-    def close(self) -> None:
-        """End the threads; running calls have time limits of their own."""
-        self._pool.shutdown(wait=True, cancel_futures=True)
-
-
-def _outcome(future: Future) -> Any:
-    try:
-        return future.result()
-    except (SessionRefused, ServerUnreachable) as error:
-        return error
 
 
 def open_in_slot(
@@ -135,13 +55,13 @@ def open_in_slot(
         return SlotOpening(
             refused=SessionRefused(Refusal.NOT_READY, f'slot {slot.name}: {slot.misfit}')
         )
-    opened: dict[str, Any] = {}
-    asked = set(besides)
+    opened: dict[str, OpenSession.Response] = {}
+    tried = set(besides)
     failure: SessionRefused | None = None
     while len(opened) < wanted and (
-        replicas := choose_replicas(slot, asked, wanted - len(opened))
+        replicas := choose_replicas(slot, tried, wanted - len(opened))
     ):
-        asked |= {replica.name for replica in replicas}
+        tried |= {replica.name for replica in replicas}
         names = [replica.name for replica in replicas]
         outcomes = callers.each(names, lambda client: _open(client, ask, timeout_s))
         # note all opened ones first: a final refusal closes them again
@@ -169,7 +89,7 @@ def choose_replicas(slot: Slot, besides: set[str], count: int) -> list[Replica]:
     return chosen
 
 
-def _open(client: ReplicaClient, ask: SessionRequest, timeout_s: float) -> Any:
+def _open(client: ReplicaClient, ask: SessionRequest, timeout_s: float) -> OpenSession.Response:
     reply = open_at_replica(client, ask, timeout_s)
     # a service replies before its topics are matched; requests sent by then are lost
     if not client.is_matched(timeout_s):
@@ -178,7 +98,9 @@ def _open(client: ReplicaClient, ask: SessionRequest, timeout_s: float) -> Any:
     return reply
 
 
-def open_at_replica(client: ReplicaClient, ask: SessionRequest, timeout_s: float) -> Any:
+def open_at_replica(
+    client: ReplicaClient, ask: SessionRequest, timeout_s: float
+) -> OpenSession.Response:
     """
     Return the reply of a session that is open there, now or already. Raises Refused and
     Unreachable.

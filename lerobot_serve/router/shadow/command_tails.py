@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from lerobot_serve.wire.arrays import Float32Array
 from lerobot_serve.wire.execution_report import ExecutedRun, ExecutionReport
 from lerobot_serve.wire.header import Envelope
 
@@ -28,7 +29,7 @@ class _LastReport:
     session_epoch: int
     seq: int
     dropped_rows: int
-    rows: np.ndarray
+    rows: Float32Array
 
     def is_before(self, start: Envelope, executed: ExecutionReport) -> bool:
         """Return whether `executed` is the report right after this one."""
@@ -49,7 +50,7 @@ class CommandTails:
 
     def follow(
         self, start: Envelope, executed: ExecutionReport
-    ) -> list[tuple[ExecutedRun, np.ndarray]]:
+    ) -> list[tuple[ExecutedRun, Float32Array]]:
         """Return each run with up to ROWS_KEPT rows commanded right before it, oldest first."""
         previous = self._last_reports.pop(start.client_id, None)
         rows = previous.rows if previous and previous.is_before(start, executed) else UNKNOWN
@@ -67,7 +68,7 @@ class CommandTails:
         return found
 
 
-def _last(before: np.ndarray, rows: np.ndarray) -> np.ndarray:
+def _last(before: Float32Array, rows: Float32Array) -> Float32Array:
     """Return a copy of the last rows: what they are a part of is not to be kept."""
     if before.shape[1] == rows.shape[1] and len(rows) < ROWS_KEPT:
         rows = np.concatenate((before, rows))

@@ -25,9 +25,9 @@ from lerobot_serve.router.shadow.qualification import Qualification
 from lerobot_serve.router.shadow.remote_cage import RemoteCages, would_trip
 from lerobot_serve.router.shadow.sample_joiner import (
     ChunkDraw,
+    JoinedSample,
     RequestKey,
     SampleJoiner,
-    ShadowSample,
 )
 from lerobot_serve.router.shadow.spread import PolicySpread
 from lerobot_serve.wire.chunk import Chunk
@@ -176,19 +176,19 @@ class ShadowComparator:
         return ShadowStatistics(
             self._shadow_policy,
             self._live_policy,
-            record.hours,
-            record.episodes,
-            record.samples,
-            record.divergence_mean,
-            record.spreads_mean,
-            record.spreads_count,
-            record.trips,
-            self._latency.percentile_ms(50),
-            self._latency.percentile_ms(95),
-            dict(self.drops),
+            hours=record.hours,
+            episodes=record.episodes,
+            samples=record.samples,
+            divergence_mean=record.divergence_mean,
+            divergence_in_spreads_mean=record.spreads_mean,
+            spreads=record.spreads_count,
+            trips=record.trips,
+            latency_ms_p50=self._latency.percentile_ms(50),
+            latency_ms_p95=self._latency.percentile_ms(95),
+            drops=dict(self.drops),
         )
 
-    def _compare(self, sample: ShadowSample, now_ns: int) -> ShadowComparison | None:
+    def _compare(self, sample: JoinedSample, now_ns: int) -> ShadowComparison | None:
         """Return what a whole sample says; None, and counted, when it cannot be compared."""
         self._add_spread(sample)
         try:
@@ -205,7 +205,7 @@ class ShadowComparator:
         return self._note(sample, apart, cage is not None, trips, now_ns)
 
     def _note(
-        self, sample: ShadowSample, apart: Divergence, limits_known: bool, trips: bool, now_ns: int
+        self, sample: JoinedSample, apart: Divergence, limits_known: bool, trips: bool, now_ns: int
     ) -> ShadowComparison:
         live, shadow = sample.live, sample.shadow
         in_spreads = self._spread.in_spreads(live.policy, live.seed, apart.overall)
@@ -226,18 +226,18 @@ class ShadowComparator:
             sample.key.session_epoch,
             sample.episode_id,
             sample.key.seq,
-            live.policy,
-            shadow.policy,
-            apart.rows,
-            apart.overall,
-            in_spreads,
-            apart.per_action,
-            limits_known,
-            trips,
-            latency_ms,
+            live_policy=live.policy,
+            shadow_policy=shadow.policy,
+            rows=apart.rows,
+            divergence=apart.overall,
+            divergence_in_spreads=in_spreads,
+            per_action=apart.per_action,
+            limits_known=limits_known,
+            cage_would_trip=trips,
+            latency_ms=latency_ms,
         )
 
-    def _add_spread(self, sample: ShadowSample) -> None:
+    def _add_spread(self, sample: JoinedSample) -> None:
         """Learn from a second draw how far the policy that drives is from itself."""
         live, second = sample.live, sample.second
         if second is None:

@@ -12,6 +12,8 @@ from math import nan
 
 import numpy as np
 
+from lerobot_serve.wire.arrays import Float32Array
+
 
 class Incomparable(ValueError):
     """Two chunks that cannot be compared; `reason` is one word for the counters."""
@@ -30,7 +32,7 @@ class Divergence:
     per_action: tuple[float, ...]
 
 
-def shared_rows(commanded: Mapping[int, np.ndarray], others: np.ndarray) -> list[int]:
+def shared_rows(commanded: Mapping[int, Float32Array], others: Float32Array) -> list[int]:
     """Return the numbers of the rows that both have, in order. Raises Incomparable."""
     columns = len(next(iter(commanded.values()), ()))
     if columns != others.shape[1]:
@@ -41,7 +43,7 @@ def shared_rows(commanded: Mapping[int, np.ndarray], others: np.ndarray) -> list
     return shared
 
 
-def divergence(ours: np.ndarray, theirs: np.ndarray) -> Divergence:
+def divergence(ours: Float32Array, theirs: Float32Array) -> Divergence:
     """Return how far rows of one shape are apart."""
     with np.errstate(all='ignore'):
         squares = np.square(theirs.astype(np.float64) - ours)

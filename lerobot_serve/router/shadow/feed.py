@@ -16,8 +16,9 @@ from functools import partial
 import queue
 import threading
 
+from lerobot_serve.router.context import NodeContext
 from lerobot_serve.router.data_path.in_flight import InFlightRequest
-from lerobot_serve.router.data_path.rules import ShadowRules
+from lerobot_serve.router.data_path.request_observer import RequestObserver
 from lerobot_serve.router.sessions.client_sessions import ClientSession
 from lerobot_serve.router.shadow.comparator import (
     ShadowComparator,
@@ -25,7 +26,7 @@ from lerobot_serve.router.shadow.comparator import (
     ShadowStatistics,
 )
 from lerobot_serve.router.shadow.sample_joiner import RequestKey
-from lerobot_serve.router.shadow.sampling import is_drawn_twice, is_shadowed
+from lerobot_serve.router.shadow.sampling import is_drawn_twice, is_shadowed, ShadowRules
 from lerobot_serve.router.shadow.sessions import (
     second_draw_client_id,
     SECOND_DRAW_SUFFIX,
@@ -48,43 +49,41 @@ DEPOSITS_LIMIT = 1024
 POLL_S = 0.5
 
 
-class ShadowFeed:
+class ShadowFeed(RequestObserver):
     """
-    The data path calls `on_request` and `on_reply_sent`, the thread of shadow replies
-    `on_shadow_chunk` and `on_again`; `run` is the body of the thread. `again` returns the client
-    for a second draw of a session, None when none is available.
+    The data path calls `on_requested` and `on_replied`, the thread of shadow replies
+    `on_shadow_chunk` and `on_second_draw`; `run` is the body of the thread. `second_draw_client`
+    returns the client for a second draw of a session, None when none is available.
     """
 
     def __init__(
         self,
         book: ShadowComparator,
         shadow: ShadowClient,
-        again: Callable[[ClientSession], ShadowClient | None],
+        second_draw_client: Callable[[ClientSession], ShadowClient | None],
         publish: Callable[[ShadowComparison, tuple[str, ...]], None],
         rules: ShadowRules,
-        *,
-        clock: Callable[[], int],
-        warn: Callable[[str], None],
+        context: NodeContext,
     ) -> None:
-        self._book, self._shadow, self._second_draw_client = book, shadow, again
+        self._book, self._shadow, self._second_draw_client = book, shadow, second_draw_client
         self._publish, self.rules = publish, rules
-        self._clock, self._warn = clock, warn
+        self._clock, self._log_warning = context.clock, context.log_warning
         self._deposits: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._waiting_requests = 0
         self._counting = threading.Lock()
         self._dropped: Counter[str] = Counter()
-        self._sessions = ShadowSessions(clock, warn)
+        self._sessions = ShadowSessions(context.clock, context.log_warning)
         self._action_names: OrderedDict[str, tuple[str, ...]] = OrderedDict()
         # policies that draw random numbers
         self._stochastic: set[str] = set()
 
     # the data path's threads
 
-    def on_request(
-        self, robot: ClientSession, raw: bytes, header: Header, executed: ExecutionReport | None
+    def on_requested(
+        self, session: ClientSession, raw: bytes, header: Header, executed: ExecutionReport | None
     ) -> None:
         """Deposit a request; a sampled one is copied to the shadow."""
-        start = Envelope(header, robot.ask.client_id, robot.episode_id)
+        start = Envelope(header, session.ask.client_id, session.episode_id)
         if executed:
             self._deposit(partial(self._book.on_executed, start, executed))
         if not is_shadowed(RequestKey.of(start), self.rules.percent):
@@ -94,15 +93,15 @@ class ShadowFeed:
             self._waiting_requests += has_room
         if not has_room:
             self._deposit(partial(self._record_unsent, start, 'shadow_overflow'))
-        elif not self._deposit(partial(self._send_request, robot, raw, start)):
+        elif not self._deposit(partial(self._send_request, session, raw, start)):
             self._forget_request()
 
-    def on_reply_sent(
-        self, flight: InFlightRequest, server: str, raw: bytes, answer: ReplySummary
+    def on_replied(
+        self, request: InFlightRequest, server: str, raw: bytes, reply: ReplySummary
     ) -> None:
         """Deposit a live reply."""
-        if is_shadowed(RequestKey.of(answer.start), self.rules.percent):
-            self._deposit(partial(self._note_live, raw, answer))
+        if is_shadowed(RequestKey.of(reply.start), self.rules.percent):
+            self._deposit(partial(self._note_live, raw, reply))
 
     # the control thread
 
@@ -121,7 +120,7 @@ class ShadowFeed:
     def on_shadow_chunk(self, raw: bytes) -> None:
         self._deposit(partial(self._note_shadow, raw, self._clock()))
 
-    def on_again(self, raw: bytes) -> None:
+    def on_second_draw(self, raw: bytes) -> None:
         self._deposit(partial(self._record_second_draw, raw, self._clock()))
 
     def _deposit(self, act: Callable[[], None]) -> bool:
@@ -172,15 +171,15 @@ class ShadowFeed:
         """End the present wait; any thread."""
         self._deposits.put(None)
 
-    def _send_request(self, robot: ClientSession, raw: bytes, start: Envelope) -> None:
+    def _send_request(self, session: ClientSession, raw: bytes, start: Envelope) -> None:
         self._forget_request()
-        if not self._open_shadow(robot.ask):
+        if not self._open_shadow(session.ask):
             self._record_unsent(start, 'shadow_no_session')
             return
         self._book.on_live_request(start, self._clock())
         self._shadow.send(raw)
-        if self._wants_second_draw(robot, RequestKey.of(start)):
-            self._send_second_draw(robot, raw, start)
+        if self._wants_second_draw(session, RequestKey.of(start)):
+            self._send_second_draw(session, raw, start)
 
     def _has_session(self, client: ShadowClient, ask: SessionRequest) -> bool:
         return self._sessions.knows(client, ask) or self._sessions.open(client, ask)
@@ -196,19 +195,19 @@ class ShadowFeed:
             self._action_names.popitem(last=False)
         problem = self._book.on_session(ask)
         if problem:
-            self._warn(f'limits of {ask.client_id!r}: {problem}')
+            self._log_warning(f'limits of {ask.client_id!r}: {problem}')
         return True
 
-    def _wants_second_draw(self, robot: ClientSession, key: RequestKey) -> bool:
+    def _wants_second_draw(self, session: ClientSession, key: RequestKey) -> bool:
         return bool(self._stochastic) and is_drawn_twice(key, self.rules.spread_percent)
 
-    def _send_second_draw(self, robot: ClientSession, raw: bytes, start: Envelope) -> None:
+    def _send_second_draw(self, session: ClientSession, raw: bytes, start: Envelope) -> None:
         """Send the request to the live policy under another client_id for a second draw."""
-        client, name = self._second_draw_client(robot), second_draw_client_id(start.client_id)
+        client, name = self._second_draw_client(session), second_draw_client_id(start.client_id)
         if client is None or len(name.encode()) > ID_LIMIT:
             self._drop('second_draw_no_room')
             return
-        if not self._has_session(client, replace(robot.ask, client_id=name)):
+        if not self._has_session(client, replace(session.ask, client_id=name)):
             self._drop('second_draw_no_session')
             return
         try:
@@ -220,8 +219,8 @@ class ShadowFeed:
     def _record_unsent(self, start: Envelope, reason: str) -> None:
         self._book.on_unasked(start, reason, self._clock())
 
-    def _note_live(self, raw: bytes, answer: ReplySummary) -> None:
-        (self._stochastic.add if answer.seed else self._stochastic.discard)(answer.policy)
+    def _note_live(self, raw: bytes, reply: ReplySummary) -> None:
+        (self._stochastic.add if reply.seed else self._stochastic.discard)(reply.policy)
         try:
             self._book.on_live_chunk(wire_chunk.decode(raw), self._clock())
         except Malformed as error:

@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from math import floor, inf, isfinite, nan
+from math import floor, isfinite, nan
 from typing import Any
 
+from lerobot_serve.router.storage.checked import checked_float, checked_int, checked_text
 from lerobot_serve.wire.schema import FINGERPRINT_LIMIT, ID_LIMIT
 
 GAP_LIMIT_NS = 10_000_000_000
@@ -21,7 +22,7 @@ SAVE_PERIOD_NS = 10_000_000_000
 POLICIES_LIMIT = 32
 # an episode that was not heard of for so many others counts again
 RECENT_EPISODES = 512
-COUNT_LIMIT = 2**53
+COUNT_LIMIT, SUM_LIMIT = 2**53, 1e300
 COUNTS = ('episodes', 'samples', 'trips', 'divergence_count', 'spreads_count')
 SUMS = ('observed_s', 'divergence_sum', 'spreads_sum', 'latency_sum_ms')
 
@@ -86,7 +87,7 @@ class Qualification:
         self._changed: set[str] = set()
         for policy, row in (known or {}).items():
             try:
-                self._records[_text(policy, FINGERPRINT_LIMIT)] = _record(row)
+                self._records[checked_text(policy, FINGERPRINT_LIMIT)] = _record(row)
             except (ValueError, TypeError, KeyError) as error:
                 warn(f'saved shadow record of {policy!r} discarded: invalid ({error!r})')
 
@@ -164,22 +165,15 @@ def record_to_json(record: ShadowRecord) -> dict[str, Any]:
     return {**numbers, 'recent': list(record.recent)}
 
 
-def _record(row: Any) -> ShadowRecord:
-    counts = {name: _number(row, name, (int,), COUNT_LIMIT) for name in COUNTS}
-    sums = {name: float(_number(row, name, (int, float), inf)) for name in SUMS}
+def _record(row: Mapping[str, Any]) -> ShadowRecord:
     if not isinstance(row['recent'], list):
         raise TypeError('recent must be a list')
-    recent = [_text(name, ID_LIMIT) for name in row['recent'][-RECENT_EPISODES:]]
-    return ShadowRecord(**counts, **sums, recent=OrderedDict.fromkeys(recent))
-
-
-def _number(row: Any, name: str, types: tuple[type, ...], limit: float) -> Any:
-    if type(row[name]) not in types or not 0 <= row[name] < limit:
-        raise ValueError(f'{name} must be a number from 0 on, got {row[name]!r}')
-    return row[name]
-
-
-def _text(value: Any, limit: int) -> str:
-    if not isinstance(value, str) or len(value.encode()) > limit:
-        raise ValueError(f'expected a text of at most {limit} bytes, got {str(value)[:40]!r}')
-    return value
+    recent = [checked_text(name, ID_LIMIT) for name in row['recent'][-RECENT_EPISODES:]]
+    record = ShadowRecord(recent=OrderedDict.fromkeys(recent))
+    for name in COUNTS:
+        setattr(record, name, checked_int(row[name], name, COUNT_LIMIT))
+    for name in SUMS:
+        # JSON has one kind of number: 0 may be an integer
+        value = float(row[name]) if type(row[name]) is int else row[name]
+        setattr(record, name, checked_float(value, name, SUM_LIMIT))
+    return record

@@ -16,6 +16,7 @@ import numpy as np
 from lerobot_serve.cage import limits_encoding
 from lerobot_serve.cage.limits import MotionLimits
 from lerobot_serve.cage.result import LastCommand
+from lerobot_serve.wire.arrays import Float32Array
 from lerobot_serve.wire.session import SessionRequest
 
 # what float32 does to a number on its way, and more
@@ -82,7 +83,7 @@ def make_remote_cage(ask: SessionRequest, limits: MotionLimits) -> RemoteCage:
 
 
 def would_trip(
-    cage: RemoteCage | None, before: np.ndarray, rows: np.ndarray, gaps: list[int]
+    cage: RemoteCage | None, before: Float32Array, rows: Float32Array, gaps: list[int]
 ) -> bool:
     """
     Return whether the cage would have changed one of these rows. Without a cage only values that
@@ -104,7 +105,7 @@ def would_trip(
     )
 
 
-def _trips(cage: RemoteCage, before: np.ndarray, rows: np.ndarray) -> bool:
+def _trips(cage: RemoteCage, before: Float32Array, rows: Float32Array) -> bool:
     """
     Return whether the cage would change one of the commands that lead through these rows.
 

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from lerobot_serve.wire.arrays import Float32Array
 from lerobot_serve.wire.execution_report import ExecutedRun
 from lerobot_serve.wire.header import Envelope
 
@@ -47,19 +48,34 @@ class RequestKey(NamedTuple):
 class ChunkDraw:
     """Rows of a chunk in the robot's units, the policy they are of, and when they came."""
 
-    rows: np.ndarray
+    rows: Float32Array
     policy: str
     seed: int
     arrived_ns: int
 
 
-@dataclass(slots=True, eq=False)
-class ShadowSample:
+@dataclass(frozen=True, slots=True, eq=False)
+class JoinedSample:
     """
-    What is known of one request. `commanded` are the rows executed, by their number in the chunk;
+    One request with both chunks. `commanded` are the rows executed, by their number in the chunk;
     `before` are the rows commanded right before the first of them, as far as known, and at the
     numbers in `begins` something else was commanded in between.
     """
+
+    key: RequestKey
+    requested_ns: int
+    episode_id: str
+    live: ChunkDraw
+    shadow: ChunkDraw
+    second: ChunkDraw | None
+    commanded: dict[int, Float32Array]
+    before: Float32Array
+    begins: set[int]
+
+
+@dataclass(slots=True, eq=False)
+class PartialSample:
+    """What is known of one request; see JoinedSample."""
 
     key: RequestKey
     began_ns: int
@@ -68,8 +84,8 @@ class ShadowSample:
     live: ChunkDraw | None = None
     shadow: ChunkDraw | None = None
     second: ChunkDraw | None = None
-    commanded: dict[int, np.ndarray] = field(default_factory=dict)
-    before: np.ndarray = field(default_factory=lambda: NO_ROWS)
+    commanded: dict[int, Float32Array] = field(default_factory=dict)
+    before: Float32Array = field(default_factory=lambda: NO_ROWS)
     begins: set[int] = field(default_factory=set)
     # no more of its rows will be executed
     is_over: bool = False
@@ -87,6 +103,22 @@ class ShadowSample:
             return 'shadow_unmatched'
         return '' if self.live else 'shadow_without_live'
 
+    def join(self) -> JoinedSample | None:
+        """Return the whole sample; None while something is missing."""
+        if self.requested_ns is None or not (self.live and self.shadow and self.commanded):
+            return None
+        return JoinedSample(
+            self.key,
+            self.requested_ns,
+            self.episode_id,
+            live=self.live,
+            shadow=self.shadow,
+            second=self.second,
+            commanded=self.commanded,
+            before=self.before,
+            begins=self.begins,
+        )
+
 
 class SampleJoiner:
     """See the module. `drops` counts by reason."""
@@ -94,11 +126,11 @@ class SampleJoiner:
     def __init__(self, *, capacity: int, values_limit: int, age_limit_ns: int) -> None:
         self._capacity, self._values_limit = capacity, values_limit
         self._age_limit_ns = age_limit_ns
-        self._samples: OrderedDict[RequestKey, ShadowSample] = OrderedDict()
+        self._samples: OrderedDict[RequestKey, PartialSample] = OrderedDict()
         self._of_client: dict[str, set[RequestKey]] = {}
         # what is over with: the same again is no news
         self._finished: OrderedDict[RequestKey, None] = OrderedDict()
-        self._whole: list[ShadowSample] = []
+        self._whole: list[JoinedSample] = []
         self._size = self._whole_size = 0
         self.drops: Counter[str] = Counter()
 
@@ -147,7 +179,7 @@ class SampleJoiner:
         if sample:
             self._drop(sample, reason)
 
-    def executed(self, client_id: str, run: ExecutedRun, before: np.ndarray) -> None:
+    def executed(self, client_id: str, run: ExecutedRun, before: Float32Array) -> None:
         """Add executed rows; earlier chunks of the client are then over."""
         key = RequestKey(client_id, run.session_epoch, run.seq)
         sample = self._samples.get(key)
@@ -158,7 +190,7 @@ class SampleJoiner:
             self._samples[each].is_over = True
             self._finish_if_complete(self._samples[each])
 
-    def take(self, now_ns: int) -> list[ShadowSample]:
+    def take(self, now_ns: int) -> list[JoinedSample]:
         """Return the samples completed since the last call, and end those that are too old."""
         while self._samples:
             sample = next(iter(self._samples.values()))
@@ -168,22 +200,22 @@ class SampleJoiner:
         whole, self._whole, self._whole_size = self._whole, [], 0
         return whole
 
-    def _sample(self, key: RequestKey, now_ns: int) -> ShadowSample | None:
+    def _sample(self, key: RequestKey, now_ns: int) -> PartialSample | None:
         """Return what is known of a request; None for one that is over with."""
         sample = self._samples.get(key)
         if sample is None and key not in self._finished:
-            sample = self._samples[key] = ShadowSample(key, now_ns)
+            sample = self._samples[key] = PartialSample(key, now_ns)
             self._of_client.setdefault(key.client_id, set()).add(key)
             self._make_room()
         return sample
 
-    def _kept(self, sample: ShadowSample, draw: ChunkDraw) -> ChunkDraw:
+    def _kept(self, sample: PartialSample, draw: ChunkDraw) -> ChunkDraw:
         """Return a copy: what was given is a view of a whole message."""
         rows = np.array(draw.rows, np.float32)
         self._grow(sample, rows.size)
         return ChunkDraw(rows, draw.policy, draw.seed, draw.arrived_ns)
 
-    def _add_rows(self, sample: ShadowSample, run: ExecutedRun, before: np.ndarray) -> None:
+    def _add_rows(self, sample: PartialSample, run: ExecutedRun, before: Float32Array) -> None:
         known = sample.commanded
         columns = len(next(iter(known.values()))) if known else run.rows.shape[1]
         if run.rows.shape[1] != columns or len(known) + len(run.rows) > EXECUTED_LIMIT:
@@ -198,7 +230,7 @@ class SampleJoiner:
             known.setdefault(number, row)
         self._grow(sample, rows.size)
 
-    def _grow(self, sample: ShadowSample, values: int) -> None:
+    def _grow(self, sample: PartialSample, values: int) -> None:
         sample.size += values
         self._size += values
         self._make_room()
@@ -207,7 +239,7 @@ class SampleJoiner:
         while len(self._samples) > self._capacity or self._size > self._values_limit:
             self._drop(next(iter(self._samples.values())), 'shadow_overflow')
 
-    def _finish_if_complete(self, sample: ShadowSample) -> None:
+    def _finish_if_complete(self, sample: PartialSample) -> None:
         """End what is over and missing nothing that may still come."""
         if not sample.is_over or sample.key not in self._samples:
             return
@@ -216,23 +248,23 @@ class SampleJoiner:
         elif not sample.missing:
             self._end(sample)
 
-    def _end(self, sample: ShadowSample) -> None:
-        """Hand it over, unless it missing something or nobody takes what was handed over."""
+    def _end(self, sample: PartialSample) -> None:
+        """Hand it over, unless something is missing or too much waits to be taken."""
         is_full = len(self._whole) >= self._capacity
         is_full |= self._whole_size + sample.size > self._values_limit
-        reason = sample.missing or ('shadow_overflow' if is_full else '')
-        if reason:
-            self._drop(sample, reason)
+        joined = sample.join()
+        if joined is None or is_full:
+            self._drop(sample, sample.missing or 'shadow_overflow')
             return
         self._forget(sample)
-        self._whole.append(sample)
+        self._whole.append(joined)
         self._whole_size += sample.size
 
-    def _drop(self, sample: ShadowSample, reason: str) -> None:
+    def _drop(self, sample: PartialSample, reason: str) -> None:
         self.drops[reason] += 1
         self._forget(sample)
 
-    def _forget(self, sample: ShadowSample) -> None:
+    def _forget(self, sample: PartialSample) -> None:
         del self._samples[sample.key]
         self._size -= sample.size
         mine = self._of_client[sample.key.client_id]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 from lerobot_serve.wire.session import ServerUnreachable, SessionRefused, SessionRequest
 
@@ -25,9 +25,9 @@ SECOND_DRAW_SUFFIX = '~again'
 class ShadowClient(Protocol):
     """Of the shadow, or of a replica for second draws; as ros.shadow_clients has it."""
 
-    def open(self, ask: SessionRequest, timeout_s: float) -> Any: ...
+    def open(self, ask: SessionRequest, timeout_s: float) -> object: ...
 
-    def close(self, ask: SessionRequest, timeout_s: float) -> Any: ...
+    def close(self, ask: SessionRequest, timeout_s: float) -> object: ...
 
     def send(self, raw: bytes) -> None: ...
 

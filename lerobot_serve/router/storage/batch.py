@@ -10,9 +10,11 @@ import json
 import sqlite3
 from typing import Any
 
-from lerobot_serve.router.placement.stored_placement import StoredPlacement
-from lerobot_serve.router.storage.content import DecisionKey, StoreContent
+from lerobot_serve.router.storage.content import DecisionKey, StoreContent, StoredPlacement
 from lerobot_serve.router.storage.schema import digest, seal
+
+# episode, slot, split, moved, reason, digest
+PlacementRow = tuple[str, str, int | None, int, str, bytes]
 
 
 @dataclass(slots=True)
@@ -78,7 +80,7 @@ def _write_decisions(connection: sqlite3.Connection, decisions: Mapping[Decision
     connection.execute('INSERT OR REPLACE INTO seal VALUES (1, ?)', (seal(rows),))
 
 
-def _placement(episode: str, decided: StoredPlacement) -> tuple:
+def _placement(episode: str, decided: StoredPlacement) -> PlacementRow:
     # replace characters that UTF-8 cannot encode
     reason = decided.reason.encode(errors='replace').decode()
     row = episode, decided.slot, decided.split_percent, int(decided.moved), reason

@@ -17,12 +17,14 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
-from lerobot_serve.router.placement.split import SLOTS
-from lerobot_serve.router.placement.stored_placement import StoredPlacement
+from lerobot_serve.wire.schema import SLOTS
 
 DecisionKey = tuple[str, str]
+# equal placements share one object
+CACHE_SIZE = 16384
 PARAMETER, DRAIN, VERDICT, CANARY = 'parameter', 'drain', 'verdict', 'canary'
 CANDIDATE_SLOT = 'slot:b'
 NO_DRAIN: dict[str, Any] = {'text': '', 'now': False}
@@ -31,6 +33,29 @@ NO_DRAIN: dict[str, Any] = {'text': '', 'now': False}
 def default_decisions() -> dict[DecisionKey, Any]:
     """Return the decisions of a new store."""
     return {(DRAIN, slot): dict(NO_DRAIN) for slot in SLOTS}
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPlacement:
+    """
+    The slot of an episode, and the reason; empty when it is the slot of the split.
+
+    `split_percent` is None in a router of one slot. `moved`: it had to leave another slot.
+    """
+
+    bucket: int
+    slot: str
+    split_percent: int | None
+    moved: bool
+    reason: str
+
+
+@lru_cache(CACHE_SIZE)
+def stored_placement(
+    key_bucket: int, slot: str, split_percent: int | None, moved: bool, reason: str
+) -> StoredPlacement:
+    """Return a shared object for equal placements: millions of episodes share hundreds."""
+    return StoredPlacement(key_bucket, slot, split_percent, moved, reason)
 
 
 @dataclass(slots=True)

@@ -9,11 +9,12 @@ the value in the file changes: the latest one holds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 from lerobot_serve.parameters import parameter_specs, ParameterError, ParameterSpec, with_changes
+from lerobot_serve.router.context import NodeContext
 from lerobot_serve.router.parameters import RouterParameters
 from lerobot_serve.router.placement.eligibility import BARRING_VERDICTS, PolicyVerdict
 from lerobot_serve.router.replicas.slot import Slot, SlotDrain, VerdictRecord, VerdictRecords
@@ -37,22 +38,19 @@ class NotDurable(Exception):
 
 class DurableDecisions:
     """
-    See the module. `bars` are shared with the slots; `now` returns the local time as text.
+    See the module. `bars` are shared with the slots. `leave_within_ns` is how long running
+    episodes may take to leave.
     """
 
-    def __init__(
-        self,
-        writer: StoreWriter,
-        *,
-        clock: Callable[[], int],
-        now: Callable[[], str],
-        warn: Callable[[str], None],
-    ) -> None:
-        self.writer, self._clock, self._now, self._warn = writer, clock, now, warn
+    def __init__(self, writer: StoreWriter, context: NodeContext) -> None:
+        self.writer, self._context = writer, context
         self.leave_within_ns = 0
         self.bars: VerdictRecords = {}
         self._by = BY_HAND
         self._transaction: dict[DecisionKey, Any] | None = None
+
+    def _now(self) -> str:
+        return self._context.local_time()
 
     # at start
 
@@ -121,11 +119,11 @@ class DurableDecisions:
             ):
                 continue
             file = to_json_value(getattr(given, spec.field))
-            row = {'value': value, 'file': file, 'when': self._now(), 'by': self._by}
-            if value == file:
-                row = None
-            if row or known:
+            if value != file:
+                row = {'value': value, 'file': file, 'when': self._now(), 'by': self._by}
                 decisions[PARAMETER, spec.name] = row
+            elif known:
+                decisions[PARAMETER, spec.name] = None
         self._write(decisions)
 
     # slots
@@ -207,7 +205,7 @@ class DurableDecisions:
         error = self.writer.decide(decisions, keep=True) if decisions else ''
         if error:
             names = ', '.join(f'{kind} {name}'.strip() for kind, name in decisions)
-            self._warn(f'not durable (lost at restart): {names}: {error}')
+            self._context.log_warning(f'not durable (lost at restart): {names}: {error}')
         return error
 
     def _write_or_reject(self, decisions: dict[DecisionKey, Any], otherwise: str) -> None:
@@ -225,10 +223,15 @@ class DurableDecisions:
         return VerdictRecord(verdict, text, self._leave_by(at_once=at_once))
 
     def _leave_by(self, *, at_once: bool) -> int:
-        return self._clock() + (0 if at_once else self.leave_within_ns)
+        return self._context.clock() + (0 if at_once else self.leave_within_ns)
 
     def _row(self, verdict: PolicyVerdict, text: str, at_once: bool) -> dict[str, Any]:
-        return {'verdict': verdict.value, 'text': text, 'now': at_once, 'when': self._now()}
+        return {
+            'verdict': verdict.value,
+            'text': text,
+            'now': at_once,
+            'when': self._now(),
+        }
 
 
 def live_specs() -> list[ParameterSpec]:

@@ -8,10 +8,15 @@ import json
 import sqlite3
 from typing import Any
 
-from lerobot_serve.router.placement.split import bucket, SLOTS
-from lerobot_serve.router.placement.stored_placement import stored_placement
-from lerobot_serve.router.storage.content import DecisionKey, StoreContent, StoreDamage
+from lerobot_serve.router.placement.split import bucket
+from lerobot_serve.router.storage.content import (
+    DecisionKey,
+    StoreContent,
+    stored_placement,
+    StoreDamage,
+)
 from lerobot_serve.router.storage.schema import digest, seal
+from lerobot_serve.wire.schema import SLOTS
 
 # the damage that is shown; one byte may be seen in many places
 PROBLEMS_LIMIT = 3
@@ -38,7 +43,7 @@ class StoreReader:
         problems = [str(text) for (text,) in found if text != 'ok']
         self.damage.texts += problems[:PROBLEMS_LIMIT]
 
-    def _rows(self, table: str, columns: str, more: str = '') -> Iterator[tuple]:
+    def _rows(self, table: str, columns: str, more: str = '') -> Iterator[tuple[Any, ...]]:
         """Return the rows as far as they can be read."""
         try:
             yield from self._connection.execute(f'SELECT {columns} FROM {table} {more}')

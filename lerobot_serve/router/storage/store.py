@@ -9,11 +9,13 @@ last seconds. The file is locked while it is open.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 import fcntl
 import os
 from pathlib import Path
 import sqlite3
+from typing import Any, TypeVar
 
 from lerobot_serve.atomic_file import replacement_of
 from lerobot_serve.router.storage.batch import Batch, full_batch, transaction, write
@@ -21,6 +23,7 @@ from lerobot_serve.router.storage.content import fail_closed, StoreContent, Stor
 from lerobot_serve.router.storage.reader import StoreReader
 from lerobot_serve.router.storage.schema import APPLICATION_ID, MIGRATIONS, VERSION
 
+K = TypeVar('K')
 FILE = 'router.sqlite'
 # errors of the disk and its permissions; any other concerns the content of the file
 DISK_ERRORS = (
@@ -85,8 +88,7 @@ class Store:
     def write(self, batch: Batch) -> None:
         """Write all of it, or raise OSError or sqlite3.Error and write nothing."""
         try:
-            self._ensure_writable()
-            connection = self._connection
+            connection = self._ensure_writable()
             connection.execute(f'PRAGMA synchronous = {"FULL" if batch.decisions else "NORMAL"}')
             with transaction(connection):
                 write(connection, batch)
@@ -103,38 +105,34 @@ class Store:
     def _remember(self, batch: Batch) -> None:
         """Track the content of the file except placements, to write it again if needed."""
         self.content.placements.clear()
-        for known, written in (
-            (self.content.decisions, batch.decisions),
-            (self.content.shadow, batch.shadow),
-        ):
-            known.update(written)
-            for key in [key for key, value in written.items() if value is None]:
-                known.pop(key, None)
+        _update(self.content.decisions, batch.decisions)
+        _update(self.content.shadow, batch.shadow)
 
     def _load(self, when: str) -> None:
         """Read the file. Raises StoreRefused."""
         try:
-            self._open()
+            connection = self._open()
         except _Damaged as damaged:
             self.damage = StoreDamage([str(damaged)], unsealed=True)
             self.content = StoreContent(decisions={})
         else:
-            reading = StoreReader(self._connection, self._capacity)
+            reading = StoreReader(connection, self._capacity)
             self.content, self.damage = reading.content, reading.damage
         if self.damage:
             self._is_damaged = True
             fail_closed(self.content, self.damage, when)
             self._disconnect()
 
-    def _open(self) -> None:
+    def _open(self) -> sqlite3.Connection:
         """Raises StoreRefused and _Damaged."""
         try:
             if self.path.stat().st_size == 0:
                 raise _Damaged(f'{self.path} is empty')
-            self._connection = connect(self.path)
+            connection = self._connection = connect(self.path)
             self._file = _identity(self.path)
-            self._check_kind(self._connection)
-            enable_wal(self._connection)
+            self._check_kind(connection)
+            enable_wal(connection)
+            return connection
         except OSError as error:
             raise StoreRefused(
                 f'{self.path} cannot be read: {error}; repair its permissions'
@@ -146,7 +144,7 @@ class Store:
                 raise self._in_use() from None
             if code not in DISK_ERRORS:
                 raise _Damaged(f'{self.path}: {error}') from error
-            self._open_to_read(error)
+            return self._open_to_read(error)
 
     def _check_kind(self, connection: sqlite3.Connection) -> None:
         """Raises StoreRefused and sqlite3.Error."""
@@ -163,21 +161,23 @@ class Store:
             )
         migrate(connection, version)
 
-    def _open_to_read(self, error: sqlite3.Error) -> None:
+    def _open_to_read(self, error: sqlite3.Error) -> sqlite3.Connection:
         """Open a file on a read-only disk. Raises StoreRefused."""
         uri = f'{self.path.absolute().as_uri()}?mode=ro&immutable=1'
         try:
-            self._connection = sqlite3.connect(uri, uri=True, check_same_thread=False)
-            self._connection.execute('SELECT count(*) FROM decisions').fetchone()
+            connection = sqlite3.connect(uri, uri=True, check_same_thread=False)
+            self._connection = connection
+            connection.execute('SELECT count(*) FROM decisions').fetchone()
         except sqlite3.Error:
             self._disconnect()
             raise StoreRefused(
                 f'{self.path} cannot be read: {error}; repair its permissions'
             ) from error
         self.failure = str(error)
+        return connection
 
-    def _ensure_writable(self) -> None:
-        """Ensure a writable file. Raises OSError and sqlite3.Error."""
+    def _ensure_writable(self) -> sqlite3.Connection:
+        """Return the connection of a writable file. Raises OSError and sqlite3.Error."""
         if self._file not in (None, _identity(self.path)):
             # removed or replaced: the content in memory holds
             self._disconnect()
@@ -186,12 +186,13 @@ class Store:
             # opened to be read only, or of unknown state
             self._disconnect()
         if self._connection:
-            return
+            return self._connection
         if self._is_damaged or not self.path.exists():
             self._lock_folder()
             self._replace()
-        self._connection = connect(self.path)
-        enable_wal(self._connection)
+        connection = self._connection = connect(self.path)
+        enable_wal(connection)
+        return connection
 
     def _lock_folder(self) -> None:
         """
@@ -280,7 +281,14 @@ def free_damaged_path(path: Path) -> Path:
 
 
 def _value(connection: sqlite3.Connection, pragma: str) -> int:
-    return connection.execute(f'PRAGMA {pragma}').fetchone()[0]
+    return int(connection.execute(f'PRAGMA {pragma}').fetchone()[0])
+
+
+def _update(known: dict[K, Any], written: Mapping[K, Any]) -> None:
+    """Bring what is known up to date; None deletes."""
+    known.update(written)
+    for key in [key for key, value in written.items() if value is None]:
+        known.pop(key, None)
 
 
 def _identity(path: Path) -> tuple[int, int] | None:

@@ -15,9 +15,8 @@ import sqlite3
 import threading
 from typing import Any
 
-from lerobot_serve.router.placement.stored_placement import StoredPlacement
 from lerobot_serve.router.storage.batch import Batch
-from lerobot_serve.router.storage.content import DecisionKey, StoreContent
+from lerobot_serve.router.storage.content import DecisionKey, StoreContent, StoredPlacement
 from lerobot_serve.router.storage.store import Store
 
 RETRY_S = 1.0
@@ -45,7 +44,7 @@ class StoreWriter:
         self._store, self._warn, self._inform = store, warn, inform
         self._lock, self._writing = threading.Lock(), threading.Lock()
         self._work = threading.Event()
-        self._next, self._queue = Batch(), []
+        self._next, self._queue = Batch(), list[_PendingDecisions]()
         self._is_running = self._is_failing = False
         # decisions as they were asked for last; owned by the executor thread
         self.decisions: dict[DecisionKey, Any] = dict(store.content.decisions)
@@ -179,12 +178,9 @@ class StoreWriter:
         """Keep deposits that were not written; newer ones replace them."""
         with self._lock:
             newer = self._next
-            for old, new in (
-                (batch.decisions, newer.decisions),
-                (batch.shadow, newer.shadow),
-                (batch.placements, newer.placements),
-            ):
-                old.update(new)
+            batch.decisions.update(newer.decisions)
+            batch.shadow.update(newer.shadow)
+            batch.placements.update(newer.placements)
             self._next = batch
 
     def close(self) -> None:

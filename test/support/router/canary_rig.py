@@ -7,11 +7,9 @@ from dataclasses import replace
 from itertools import count
 
 from lerobot_serve.router.canary.canary import Canary
-from lerobot_serve.router.canary.facts import Facts, SlotFacts
-from lerobot_serve.router.canary.guards import GuardLimits
-from lerobot_serve.router.canary.plan import parse_plan, Terms
+from lerobot_serve.router.canary.facts import BEGUN, EpisodeEvent, Facts, SlotFacts
+from lerobot_serve.router.canary.plan import GuardLimits, parse_plan, Terms
 from lerobot_serve.router.canary.record import CanaryEvent
-from lerobot_serve.router.canary.trial import BEGUN, EpisodeEvent
 
 S = 1_000_000_000
 STEPS = ('5', '25', '50', '100')
@@ -93,11 +91,11 @@ class World:
         self.change(slot, **{name: getattr(now, name) + count for name, count in more.items()})
 
     def end(self, slot: str, success: int = 0, failure: int = 0, **others: int) -> None:
-        """Let episodes end, each way spread evenly, with their answers and commands."""
+        """Let episodes end, each way spread evenly, with their replies and commands."""
         ways = {'success': success, 'failure': failure, **others}
         rows = sorted((((i + 0.5) / n), what) for what, n in ways.items() for i in range(n))
         self.ends[slot] += [what for _, what in rows]
-        self.grow(slot, answers=ANSWERS * len(rows), commands=COMMANDS * len(rows))
+        self.grow(slot, replies=ANSWERS * len(rows), commands=COMMANDS * len(rows))
 
     def good_episodes(self) -> None:
         """Let enough episodes of both end well."""

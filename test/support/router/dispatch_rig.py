@@ -9,13 +9,16 @@ outside fails the test when it is called under the dispatcher's lock.
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 
 from lerobot_serve.router.data_path.dispatcher import Dispatcher
-from lerobot_serve.router.data_path.fake_transport import FakeTransport
+from lerobot_serve.router.data_path.request_timer import RequestTimer
+from lerobot_serve.router.data_path.routing_table import RoutingTable
 from lerobot_serve.router.data_path.rules import DispatchRules
 from lerobot_serve.router.monitoring.drop_counters import DropCounters
+from lerobot_serve.router.placement.episode_placement import EpisodePlacement
 from lerobot_serve.router.placement.placement_table import PlacementTable
 from lerobot_serve.router.placement.split import bucket
 from lerobot_serve.router.replicas.health import HealthRules
@@ -32,6 +35,7 @@ from lerobot_serve.wire.header import Header, read_envelope
 from lerobot_serve.wire.observation import Observation
 from lerobot_serve.wire.schema import MsgType, StateClass, Status
 from lerobot_serve.wire.session import SessionRequest
+from support.router.recording_transport import RecordingTransport
 
 MS, SECOND = 1_000_000, 1_000_000_000
 TIMEOUT_NS = SECOND
@@ -76,15 +80,27 @@ def answer_bytes(
     )
 
 
-class LockedOutside(FakeTransport):
-    """Takes the dispatcher's lock in each call, as anything out there might."""
+class LockedOutside(RecordingTransport):
+    """Takes the lock of the routing table in each call, as anything out there might."""
 
-    dispatcher: Dispatcher | None = None
+    table: RoutingTable | None = None
 
     def called(self) -> None:
-        taken = self.dispatcher.lock.acquire(timeout=LOCK_LIMIT_S)
+        taken = self.table.lock.acquire(timeout=LOCK_LIMIT_S)
         assert taken, 'called under the lock'
-        self.dispatcher.lock.release()
+        self.table.lock.release()
+
+
+class CountedTimer(RequestTimer):
+    """The timer of the dispatcher; the outside counts how often it is woken."""
+
+    def __init__(self, outside: RecordingTransport) -> None:
+        super().__init__()
+        self._outside = outside
+
+    def wake(self) -> None:
+        self._outside.wake()
+        super().wake()
 
 
 class Rig:
@@ -99,7 +115,7 @@ class Rig:
         replica_rules: HealthRules = REPLICA_RULES,
         capacity: int = 10_000,
         classes: dict[str, int] | None = None,
-        outside: FakeTransport | None = None,
+        outside: RecordingTransport | None = None,
     ) -> None:
         self.now_ns = 1000 * SECOND
         self.drops, self.stats = DropCounters(), SlotStats(tuple(slots), capacity)
@@ -108,16 +124,18 @@ class Rig:
         self.robots = ClientSessions(grace_ns=5 * SECOND, idle_ns=60 * SECOND)
         self.outside = outside or LockedOutside()
         self.sticky = PlacementTable(capacity)
+        self.table = RoutingTable(self.slots, self.robots, self.sticky, self.stats, routing)
+        self.outside.table = self.table
+        self.placement = EpisodePlacement(self.slots, self.sticky, self.stats)
         self.dispatcher = Dispatcher(
-            self.slots,
-            self.robots,
-            self.sticky,
-            routing,
+            self.table,
+            self.placement,
             self.outside,
-            self.stats,
+            self.outside,
             self.drops,
+            self.outside.reopen_session,
         )
-        self.outside.dispatcher = self.dispatcher
+        self.dispatcher.timer = CountedTimer(self.outside)
         self.classes = classes or {}
         for slot in self.slots.values():
             slot.is_policy_pinned = True
@@ -132,7 +150,7 @@ class Rig:
         slot = self.replicas[server].slot
         state_class = self.classes.get(slot, StateClass.CHUNK_STATELESS)
         seen = ReplicaReport(policy or f'{slot}@1', slot, state_class, active, max_sessions=8)
-        with self.dispatcher.lock:
+        with self.table.lock:
             self.slots[slot].learn(server, seen)
 
     def set_available(self, server: str, is_there: bool) -> None:
@@ -152,7 +170,7 @@ class Rig:
         for slot_name, servers in places.items():
             for server in servers:
                 self.slots[slot_name].replicas[server].sessions += 1
-            self.slots[slot_name].replicas[servers[0]].robots += 1
+            self.slots[slot_name].replicas[servers[0]].preferring_sessions += 1
         return robot
 
     def drain(self, slot: str, *, after_s: float = 60.0) -> None:
@@ -160,9 +178,7 @@ class Rig:
         self.slots[slot].drain = SlotDrain('maintenance', self.now_ns + int(after_s * SECOND))
 
     def rules(self, **changes: float) -> None:
-        known = self.dispatcher.forwarder.rules
-        fields = {name: getattr(known, name) for name in DispatchRules.__dataclass_fields__}
-        self.dispatcher.forwarder.rules = DispatchRules(**{**fields, **changes})
+        self.table.change_rules(replace(self.table.rules, **changes))
 
     # what happens
 
@@ -190,12 +206,12 @@ class Rig:
         slot = self.replicas[server].slot
         policy = policy or self.slots[slot].policy
         raw = answer_bytes(request, status, policy, slot, flags)
-        self.dispatcher.on_answer(server, raw, self.now_ns)
+        self.dispatcher.on_reply(server, raw, self.now_ns)
 
     def advance(self, ns: int) -> None:
         """Let time pass, and the alarm go off whenever it is due."""
         until_ns = self.now_ns + ns
-        while (due_ns := self.dispatcher.in_flight.next_due_ns) is not None and due_ns <= until_ns:
+        while (due_ns := self.table.in_flight.next_due_ns) is not None and due_ns <= until_ns:
             self.now_ns = max(self.now_ns, due_ns)
             self.dispatcher.on_timer(self.now_ns)
         self.now_ns = until_ns
@@ -256,5 +272,5 @@ def check_counts(slots: dict[str, Slot], robots: ClientSessions) -> None:
             firsts.update(servers[:1])
     for slot in slots.values():
         for replica in slot:
-            counted = replica.sessions, replica.robots
+            counted = replica.sessions, replica.preferring_sessions
             assert counted == (sessions[replica.name], firsts[replica.name]), replica.name

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+from lerobot_serve.router.sessions.call_pool import ReplicaCallPool
 from lerobot_serve.router.sessions.manager import SessionManager
-from lerobot_serve.router.sessions.opening import ReplicaCallPool
 from lerobot_serve.wire.schema import Refusal
 from lerobot_serve.wire.session import ServerUnreachable, SessionRefused, SessionRequest
+from support.router.contexts import make_context
 from support.router.dispatch_rig import Rig
 
 OPEN_TIMEOUT_S = 3.0
@@ -80,15 +81,15 @@ class ControlRig(Rig):
         self.clients = {name: FakeReplica(name) for name in self.replicas}
         self.callers = ReplicaCallPool(self.clients)
         self.told: list[str] = []
+        context = make_context(self, self.told)
         self.control = SessionManager(
-            self.dispatcher,
+            self.table,
             self.callers,
-            self.stats,
             self.drops,
+            self.outside,
+            context,
             standby=standby,
             open_session_timeout_s=OPEN_TIMEOUT_S,
-            clock=lambda: self.now_ns,
-            warn=self.told.append,
         )
 
     def poll(self) -> None:

@@ -6,13 +6,16 @@ from __future__ import annotations
 from pathlib import Path
 
 from lerobot_serve.router.core import RouterCore
-from lerobot_serve.router.data_path.fake_transport import FakeTransport
+from lerobot_serve.router.data_path.transport import Transport
+from lerobot_serve.router.links import ParameterSource, RouterLinks
 from lerobot_serve.router.monitoring.drop_counters import DropCounters
 from lerobot_serve.router.parameters import RouterParameters
 from lerobot_serve.router.replicas.replica import ReplicaReport
 from lerobot_serve.router.sessions.client_sessions import ClientSession
 from lerobot_serve.wire.schema import StateClass
 from lerobot_serve.wire.session import SessionRequest
+from support.router.contexts import make_context
+from support.router.recording_transport import RecordingTransport
 from support.router.replica_rig import FakeReplica
 
 MS, SECOND = 1_000_000, 1_000_000_000
@@ -22,30 +25,44 @@ TWO_SLOTS = {'slot_a': ('/a1', '/a2'), 'slot_b': ('/b1',)}
 class RoutingRig:
     """Two slots unless `parameters` say otherwise; every server is heard of and ready."""
 
-    def __init__(self, folder: Path, *, heard: bool = True, **parameters: object) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        heard: bool = True,
+        given: RouterParameters | None = None,
+        **parameters: object,
+    ) -> None:
         self.now_ns = 1000 * SECOND
         self.parameters = RouterParameters(**(parameters or TWO_SLOTS))
-        self.drops, self.outside = DropCounters(), FakeTransport()
+        self.drops, self.outside = DropCounters(), RecordingTransport()
         self.told: list[str] = []
         self.informed: list[str] = []
         self.splits: list[int] = []
         self.clients = {name: FakeReplica(name) for name in self.parameters.servers}
+        self.published: list[object] = []
+        self.context = make_context(self, self.told, self.informed)
         self.core = RouterCore(
-            self.parameters,
+            ParameterSource(self.parameters, given or self.parameters, self.splits.append),
             folder,
-            self.clients,
-            self.outside,
+            RouterLinks(
+                self.clients,
+                self.make_transport(),
+                self.published.append,
+                observers=(self.outside,),
+            ),
             self.drops,
-            clock=lambda: self.now_ns,
-            warn=self.told.append,
-            inform=self.informed.append,
-            set_split=self.splits.append,
+            self.context,
         )
         self.slots, self.replicas = self.core.slots, self.core.replicas
         if heard:
             for name in self.replicas:
                 self.hear(name)
         self.core.pin_policies()
+
+    def make_transport(self) -> Transport:
+        """Return what carries requests and replies."""
+        return self.outside
 
     def hear(self, server: str, *, active: bool = True, policy: str = '', text: str = '') -> str:
         """A server tells of itself; return what changed."""
@@ -70,7 +87,7 @@ class RoutingRig:
         ask = SessionRequest(name, 1, epoch, f'/{name}/chunk', ('x', 'y'), ('x', 'y'), (), 10.0)
         places = {slot.name: tuple(slot.replicas) for slot in self.slots.values()}
         robot = ClientSession(ask, places, self.now_ns)
-        self.core.dispatcher.robots.add(robot)
+        self.core.table.sessions.add(robot)
         return robot
 
     def close(self) -> None:

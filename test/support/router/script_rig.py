@@ -65,7 +65,7 @@ class Book:
 
     def on_live(self, flight: InFlightRequest, replica: Replica) -> None:
         """A replica was asked, whose answer is for the robot."""
-        name = flight.robot.ask.client_id
+        name = flight.session.ask.client_id
         if self.asked.get(name, replica.name) != replica.name and not replica.is_stateless:
             self.lost_state.add(name)
         self.asked[name] = replica.name
@@ -86,7 +86,7 @@ class Book:
             self.lost_state.discard(name)
 
     def on_fail(self, flight: InFlightRequest) -> None:
-        ask = flight.robot.ask
+        ask = flight.session.ask
         self.failed += 1
         self.conclude(ask.client_id, ask.session_epoch, flight.seq)
 
@@ -130,19 +130,19 @@ class World:
         self.work(12, 4 * MS)
 
     def watch_asking(self) -> None:
-        asking = self.rig.dispatcher.forwarder
+        asking = self.rig.dispatcher._forwarder
         original = asking._send_copy
 
-        def ask(flight, replica, purpose, acts, now_ns):
-            assert replica.name not in flight.tried, 'asked twice'
-            assert not flight.done
+        def ask(flight, replica, purpose, step):
+            assert replica.name not in flight.tried_servers, 'asked twice'
+            assert not flight.is_done
             if purpose is RequestPurpose.HEDGE:
                 assert replica.is_stateless, 'a second try of what has state'
                 self.hedges[flight.slot] += 1
             elif purpose is RequestPurpose.LIVE:
                 assert replica.slot == flight.slot
                 self.book.on_live(flight, replica)
-            return original(flight, replica, purpose, acts, now_ns)
+            return original(flight, replica, purpose, step)
 
         asking._send_copy = ask
 
@@ -171,11 +171,13 @@ class World:
     def check_decision(
         self, robot: ClientSession, flight: InFlightRequest, placement: Placement
     ) -> None:
-        """An episode leaves only a slot that cannot answer it."""
+        """An episode leaves only a slot that cannot answer it, or that was drained long ago."""
         if not placement.moved or placement.sticky:
             return
         other = self.rig.slots['b' if placement.slot == 'a' else 'a']
         assert flight.episode_id
+        if other.conditions(self.rig.now_ns).leaving:
+            return
         assert self.in_time or not (ready_replicas(robot, other) and other.health.is_healthy)
 
     def ask(self, name: str, episode: str) -> None:
@@ -194,7 +196,7 @@ class World:
         slot = self.rig.replicas[server].slot
         policy = policy or self.rig.slots[slot].policy
         answer = answer_bytes(raw, status, policy, slot)
-        self.rig.dispatcher.on_answer(server, answer, self.rig.now_ns)
+        self.rig.dispatcher.on_reply(server, answer, self.rig.now_ns)
 
     def deliver(self) -> None:
         """Let every server do with what it has as it feels."""

@@ -12,17 +12,18 @@ import threading
 import numpy as np
 
 from lerobot_serve.router.data_path.in_flight import InFlightRequest
-from lerobot_serve.router.data_path.rules import ShadowRules
 from lerobot_serve.router.sessions.client_sessions import ClientSession
 from lerobot_serve.router.shadow.comparator import ShadowComparator, ShadowComparison
 from lerobot_serve.router.shadow.feed import ShadowFeed
 from lerobot_serve.router.shadow.qualification import Qualification
+from lerobot_serve.router.shadow.sampling import ShadowRules
 from lerobot_serve.wire import chunk as wire_chunk
 from lerobot_serve.wire.chunk import Chunk, read_reply_summary
 from lerobot_serve.wire.execution_report import ExecutedRun, ExecutionReport
 from lerobot_serve.wire.header import read_envelope
 from lerobot_serve.wire.schema import Status
 from lerobot_serve.wire.session import SessionRequest
+from support.router.contexts import make_context
 from support.router.dispatch_rig import ask_of, request_bytes
 
 MS, SECOND = 1_000_000, 1_000_000_000
@@ -86,8 +87,7 @@ class FeedRig:
             lambda robot: self.again if self.has_room else None,
             lambda found, names: self.published.append((found, names)),
             rules,
-            clock=lambda: self.now_ns,
-            warn=self.told.append,
+            make_context(self, self.told),
         )
         self.raised: list[BaseException] = []
         self._stop = threading.Event()
@@ -125,14 +125,14 @@ class FeedRig:
     ) -> bytes:
         """A robot has asked."""
         raw = request_bytes(robot.ask.client_id, seq, 'e-1', epoch=robot.ask.session_epoch)
-        self.feed.on_request(robot, raw, read_envelope(raw).header, executed)
+        self.feed.on_requested(robot, raw, read_envelope(raw).header, executed)
         return raw
 
     def serve(self, robot: ClientSession, request: bytes, seed: int = 0) -> None:
         """A robot was answered."""
         raw = chunk_bytes(request, LIVE, seed=seed)
         flight = InFlightRequest(robot, read_envelope(request).header, 'e-1', request, self.now_ns)
-        self.feed.on_reply_sent(flight, '/a1', raw, read_reply_summary(raw))
+        self.feed.on_replied(flight, '/a1', raw, read_reply_summary(raw))
 
     def rounds(self, robot: ClientSession, *seqs: int, shadow: bool = True, seed: int = 0) -> None:
         """Let a robot ask, be answered by both, and execute all of it."""

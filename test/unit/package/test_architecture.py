@@ -8,6 +8,7 @@ from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
+import pytest
 from support.paths import REPOSITORY
 
 # room -> the rooms it may import; node.py and files in a folder `ros` may also import ros
@@ -35,6 +36,8 @@ ALLOWED['cli'] = {*ALLOWED} - {'cli'}
 # beside node.py and folders named ros; what starts nodes or talks to them in a process of its own
 MAY_IMPORT_RCLPY = {'ros', 'demo', 'cli'}
 TOOLS_WITH_ROS = {'tools/processes', 'tools/reference'}
+# room -> modules on its longest chain of imports
+MOST_FLOORS = {'router': 10}
 PACKAGE = REPOSITORY / 'lerobot_serve'
 FILES = sorted(PACKAGE.rglob('*.py'))
 
@@ -89,19 +92,40 @@ def forbidden(file: Path) -> set[str]:
     return ours - {'__version__'} - allowed
 
 
-def test_no_two_modules_need_each_other():
+@cache
+def needs() -> dict[str, frozenset[str]]:
+    """Return the modules of the package, each with those that it imports."""
     names = {
         file: '.'.join(file.relative_to(PACKAGE.parent).with_suffix('').parts) for file in FILES
     }
-    needs = {}
+    found = {}
     for file, name in names.items():
         wanted = imported(file)
         # `from a.b import c` means the module a.b.c or the name c of a.b
         known = {
             whole for whole in names.values() for w in wanted if f'{w}.'.startswith(f'{whole}.')
         }
-        needs[name] = known - {name, 'lerobot_serve'}
-    TopologicalSorter(needs).prepare()
+        found[name] = frozenset(known - {name, 'lerobot_serve'})
+    return found
+
+
+def test_no_two_modules_need_each_other():
+    TopologicalSorter(needs()).prepare()
+
+
+@pytest.mark.parametrize(('room', 'most'), MOST_FLOORS.items())
+def test_a_room_has_few_floors(room, most):
+    """A module stands one floor above the highest one of its room that it imports."""
+    inside = {
+        name: {each for each in wanted if each.startswith(f'lerobot_serve.{room}.')}
+        for name, wanted in needs().items()
+        if name.startswith(f'lerobot_serve.{room}.')
+    }
+    floors: dict[str, int] = {}
+    for name in TopologicalSorter(inside).static_order():
+        floors[name] = 1 + max((floors[each] for each in inside[name]), default=0)
+    highest = max(floors, key=floors.get)
+    assert floors[highest] <= most, highest
 
 
 def importing(*packages: str) -> list[Path]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from builtin_interfaces.msg import Time
 import pytest
 from support.router.canary_rig import NEW, OLD, World
+from support.router.contexts import make_context
 
 from lerobot_serve.parameters import ParameterError
 from lerobot_serve.router.canary.canary import CanaryCommandRejected
@@ -51,9 +52,8 @@ class Rig:
         if self.intent:
             self.intent.writer.close()
         writer = StoreWriter(Store(self.folder, 10, 'now'), self.told.append, self.informed.append)
-        self.intent = DurableDecisions(
-            writer, clock=lambda: self.world.now_ns, now=lambda: 'now', warn=self.told.append
-        )
+        context = make_context(self.world, self.told, self.informed)
+        self.intent = DurableDecisions(writer, context)
         self.slot = Slot('b', ('/b',), HealthRules(5), HealthRules(2), self.intent.bars)
         self.slot.policy = NEW
         self.intent.restore({'b': self.slot})
@@ -61,11 +61,10 @@ class Rig:
             parameters,
             self.slot,
             self.intent,
+            context,
             set_split=self.splits.append,
-            warn=self.told.append,
-            inform=self.informed.append,
+            on_event=lambda what, share: self.happened.append((what.what, share)),
         )
-        self.watch.on_event = lambda what, share: self.happened.append((what.what, share))
         return self.watch
 
     def poll(self, *, after_s: float = 1.0) -> bool:
@@ -242,12 +241,12 @@ def test_a_rollback_before_the_policy_is_known_bars_whatever_comes(rig):
 def test_what_is_seen_of_a_slot():
     slot = Slot('b', ('/b',), HealthRules(5), HealthRules(2))
     slot.policy = NEW
-    stats = SlotCounters(answers=90, commands=300, fallbacks=4, trips=5, oldest_age_s=0.5)
+    stats = SlotCounters(chunks=90, commands=300, fallbacks=4, trips=5, oldest_age_s=0.5)
     stats.failed.update(timeout=6, not_finite=4)
     for _ in range(32):
         stats.latency.add(20.0)
     facts = slot_facts(slot, stats)
-    assert (facts.answers, facts.failed_replies) == (100, 10)
+    assert (facts.replies, facts.failed_replies) == (100, 10)
     assert (facts.commands, facts.fallbacks, facts.trips) == (300, 4, 5)
     assert (facts.latency_ms_p95, facts.oldest_age_s, facts.policy) == (20.0, 0.5, NEW)
     assert (facts.healthy, '/b: no status received' in facts.health_text) == (False, True)

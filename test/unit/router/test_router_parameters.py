@@ -30,19 +30,19 @@ def lacks(core: RouterCore) -> str:
 
 # field -> another value, and what is to be seen of it where it acts
 TABLE: dict[str, tuple[object, Callable[[RouterCore], object], object]] = {
-    'split_percent': (20, lambda s: s.dispatcher.forwarder.rules.split_percent, 20),
+    'split_percent': (20, lambda s: s.table.rules.split_percent, 20),
     'failover_slots': (
         'both',
         lambda s: s.slots['b'].takes_failover and s.slots['a'].takes_failover,
         True,
     ),
     'move_episodes_on_rollback': (True, lambda s: s.canary._rollback_now, True),
-    'episode_drain_timeout_s': (5.0, lambda s: s.intent.leave_within_ns, 5_000_000_000),
-    'reply_timeout_s': (0.25, lambda s: s.dispatcher.forwarder.rules.timeout_ns, 250_000_000),
-    'hedge_factor': (3.5, lambda s: s.dispatcher.forwarder.rules.hedge_factor, 3.5),
+    'episode_drain_timeout_s': (5.0, lambda s: s.decisions.leave_within_ns, 5_000_000_000),
+    'reply_timeout_s': (0.25, lambda s: s.table.rules.timeout_ns, 250_000_000),
+    'hedge_factor': (3.5, lambda s: s.table.rules.hedge_factor, 3.5),
     'hedge_budget_percent': (
         50.0,
-        lambda s: s.dispatcher.forwarder.rules.hedge_budget_percent,
+        lambda s: s.table.rules.hedge_budget_percent,
         50.0,
     ),
     'shadow_sample_percent': (12.5, lambda s: shadow_rules(s.parameters).percent, 12.5),
@@ -58,7 +58,7 @@ TABLE: dict[str, tuple[object, Callable[[RouterCore], object], object]] = {
     'canary_false_promotion': (0.125, lambda s: s.canary.canary.terms.false_promotion, 0.125),
     'canary_false_rollback': (0.125, lambda s: s.canary.canary.terms.false_rollback, 0.125),
     'canary_block_episodes': (7, lambda s: s.canary.canary.terms.block_episodes, 7),
-    'canary_outcome_timeout_hours': (2.0, lambda s: s.stats.verdict_within_ns, 7200 * 10**9),
+    'canary_outcome_timeout_hours': (2.0, lambda s: s.table.stats.verdict_within_ns, 7200 * 10**9),
     'canary_max_failed_percent': (
         9.0,
         lambda s: s.canary.canary.limits.failed_replies_percent,
@@ -113,7 +113,7 @@ def test_the_split_is_the_canarys_while_it_goes_on(rig):
     split(rig, 100)
     with pytest.raises(ParameterError, match=r'slot b would get 60 %.*rolled back.*a test'):
         split(rig, 40)
-    rig.core.intent.lift(rig.slots['b'])
+    rig.core.decisions.lift(rig.slots['b'])
     split(rig, 40)
 
 

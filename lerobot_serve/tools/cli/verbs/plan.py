@@ -10,7 +10,7 @@ import math
 
 from lerobot_serve.edge.parameters import EdgeParameters
 from lerobot_serve.parameters import ParameterError
-from lerobot_serve.router.routing_parameters import RoutingParameters
+from lerobot_serve.router.parameters import RouterParameters
 from lerobot_serve.server.parameters import ServerParameters
 from lerobot_serve.server.sessions.admission import MAX_UTILIZATION
 from lerobot_serve.tools.cli.progress import show_spinner
@@ -24,7 +24,7 @@ EXAMPLE = (
     'when a number of servers meets all goals, 1 when none does or a value is refused, 2 for a '
     'wrong command line'
 )
-EDGE, ROUTER, SERVER = EdgeParameters(), RoutingParameters(), ServerParameters()
+EDGE, ROUTER, SERVER = EdgeParameters(), RouterParameters(), ServerParameters()
 # 2,000,000 requests take minutes
 REQUESTS_LIMIT = 2_000_000
 # a shorter run does not show the loss of a server

@@ -13,8 +13,8 @@ from support.nodes.router_manager import assert_well_ended, Manager
 from support.processes.log_lines import ours
 
 from lerobot_serve.router.placement.split import bucket
-from lerobot_serve.router.placement.stored_placement import stored_placement
 from lerobot_serve.router.storage.batch import Batch
+from lerobot_serve.router.storage.content import stored_placement
 from lerobot_serve.router.storage.store import FILE, Store
 from lerobot_serve_interfaces.srv import ControlSlot
 

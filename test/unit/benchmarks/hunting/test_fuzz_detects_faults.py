@@ -22,10 +22,10 @@ from lerobot_serve.edge.queue.action_queue import ActionQueue
 from lerobot_serve.edge.session.connection import ConnectionState
 from lerobot_serve.edge.session.tracker import RequestTracker
 from lerobot_serve.router.data_path import dispatcher
-from lerobot_serve.router.data_path.dispatcher import Dispatcher
 from lerobot_serve.router.placement import eligibility
 from lerobot_serve.router.placement.eligibility import ObstacleKind, SlotUse
 from lerobot_serve.router.placement.placement_table import PlacementTable
+from lerobot_serve.router.sessions import manager
 from lerobot_serve.router.storage.decisions import DurableDecisions
 
 EDGE, ROUTER = hunt.TARGETS['edge'], hunt.TARGETS['router']
@@ -167,7 +167,8 @@ def test_a_verdict_that_is_gone_after_a_restart(monkeypatch):
 
 
 def test_a_request_without_an_end(monkeypatch):
-    monkeypatch.setattr(Dispatcher, 'record_unanswered', lambda *_: None)
+    for module in (dispatcher, manager):
+        monkeypatch.setattr(module, 'report_dropped', lambda *_: None)
     found(ROUTER, 'lost')
 
 

@@ -12,13 +12,9 @@ from hypothesis import strategies as st
 import pytest
 from support.router.shadow_rig import key, World
 
-from lerobot_serve.router.api.messages import (
-    merge_replies,
-    routing_decision,
-    shadow_divergence,
-    shadow_summary,
-)
+from lerobot_serve.router.api.messages import routing_decision, shadow_divergence, shadow_summary
 from lerobot_serve.router.placement.placement_table import Placement
+from lerobot_serve.router.sessions.merge_replies import merge_replies
 from lerobot_serve.router.sessions.opening import SlotOpening
 from lerobot_serve.wire import action_range
 from lerobot_serve.wire.action_range import ActionRange

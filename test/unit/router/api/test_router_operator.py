@@ -7,6 +7,7 @@ import pytest
 from support.router.router_core_rig import RoutingRig, SECOND, TWO_SLOTS
 
 from lerobot_serve.router.api.slot_commands import run_slot_command, SlotCommandRejected
+from lerobot_serve.router.replicas.slot import overall_health
 from lerobot_serve_interfaces.srv import ControlSlot
 
 R = ControlSlot.Request
@@ -118,7 +119,7 @@ def test_probe_has_nothing_to_try_where_all_is_well_or_an_operator_has_drained(r
 def test_a_slot_that_is_not_there_is_refused_with_those_that_are(rig, command, name):
     with pytest.raises(SlotCommandRejected, match=rf"unknown slot '{name}'; allowed: a, b"):
         run_slot_command(rig.core, command, name, '')
-    assert rig.core.health == 'healthy'
+    assert overall_health(rig.slots) == 'healthy'
 
 
 @pytest.mark.parametrize('command', [0, 9, 255])

@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 import asyncio
-from types import SimpleNamespace
 
 import pytest
 from support.router.router_core_rig import RoutingRig
 
 from lerobot_serve.router.api.services import RouterServices
+from lerobot_serve.router.core import RouterCore
 from lerobot_serve.wire.schema import Refusal
 from lerobot_serve.wire.session import SessionRefused, SessionRequest
 from lerobot_serve_interfaces.msg import EpisodeOutcome, ServerStatus
@@ -45,20 +45,16 @@ class Host:
 
     def __init__(self, rig: RoutingRig) -> None:
         self.rig = rig
-        self.routing = SimpleNamespace(
-            core=rig.core,
-            is_open=True,
-            is_drained=False,
-            close_session=rig.core.control.close,
-        )
+        self.core: RouterCore | None = rig.core
+        rig.core.is_open = True
         self.standing = ServerStatus.ACTIVE, ''
         self.is_over = False
         self.before_work = lambda: None
         self.warned: list[str] = []
         self.looks = 0
 
-    async def later(self, routing, work):
-        assert routing is not None
+    async def later(self, core, work):
+        assert core is not None
         if self.is_over:
             raise SessionRefused(Refusal.DRAINING, 'it is over')
         await asyncio.sleep(0)
@@ -170,21 +166,21 @@ def test_slots_with_different_histories_take_nobody(rig):
     assert (reply.accepted, reply.code) == (False, Refusal.NOT_READY)
     assert 'different observation histories' in reply.reason
     assert not any(client.sessions for client in rig.rig.clients.values())
-    assert len(rig.rig.core.dispatcher.robots) == 0
+    assert len(rig.rig.core.table.sessions) == 0
 
 
 def test_before_and_after_its_time_it_says_what_to_do(rig):
-    rig.host.routing.is_open = False
+    rig.host.core.is_open = False
     rig.host.standing = ServerStatus.INACTIVE, 'configured; activate it to route'
     reply = rig.do(rig.open())
     assert (reply.code, reply.reason) == (
         Refusal.NOT_READY,
         'not ready: configured; activate it to route',
     )
-    rig.host.routing.is_drained = True
+    rig.host.core.is_drained = True
     reply = rig.do(rig.open())
     assert (reply.code, 'draining' in reply.reason) == (Refusal.DRAINING, True)
-    rig.host.routing = None
+    rig.host.core = None
     assert rig.do(rig.open()).code == Refusal.NOT_READY
     assert not rig.close().closed
     assert 'configure and activate it' in rig.reset().text
@@ -193,7 +189,7 @@ def test_before_and_after_its_time_it_says_what_to_do(rig):
 
 def test_who_waits_while_the_router_goes_is_refused(rig):
     def go() -> None:
-        rig.host.routing.is_open, rig.host.routing.is_drained = False, True
+        rig.host.core.is_open, rig.host.core.is_drained = False, True
 
     rig.host.before_work = go
     assert rig.do(rig.open()).code == Refusal.DRAINING
@@ -239,7 +235,7 @@ def test_an_operators_word_is_done_said_and_looked_at(rig):
     assert rig.host.looks == 1
     answer = control(rig, 77, 'b')
     assert (answer.success, 'unknown command 77' in answer.text) == (False, True)
-    rig.host.routing = None
+    rig.host.core = None
     answer = control(rig, ControlSlot.Request.RESTORE, 'b')
     assert (answer.success, 'configure' in answer.text) == (False, True)
     assert rig.host.looks == 1
@@ -255,13 +251,13 @@ def test_an_outcome_that_does_not_count_says_why(rig):
     answer = outcome(rig, 'nobody', EpisodeOutcome.SUCCESS)
     assert (answer.accepted, "no episode 'nobody'" in answer.text) == (False, True)
     assert rig.drops == {'outcome_unknown': 1}
-    rig.host.routing = None
+    rig.host.core = None
     assert 'configure' in outcome(rig, 'nobody', EpisodeOutcome.SUCCESS).text
 
 
 def test_its_status_is_told_configured_or_not(rig):
-    for routing in (rig.host.routing, None):
-        rig.host.routing = routing
+    for core in (rig.host.core, None):
+        rig.host.core = core
         told = rig.services.get_status(GetStatus.Request(), GetStatus.Response())
         assert told.status.state == ServerStatus.ACTIVE
         assert told.schema_version_max >= 1

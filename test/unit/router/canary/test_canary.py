@@ -10,9 +10,8 @@ import pytest
 from support.router.canary_rig import NEW, OLD, plan, started, whats, World
 
 from lerobot_serve.router.canary.canary import Canary, CanaryCommandRejected
-from lerobot_serve.router.canary.comparison import StepComparison
-from lerobot_serve.router.canary.guards import GuardLimits
-from lerobot_serve.router.canary.plan import Terms
+from lerobot_serve.router.canary.plan import GuardLimits, Terms
+from lerobot_serve.router.canary.record import StepComparison
 from lerobot_serve.router.canary.states import CanaryPhase
 
 

@@ -7,19 +7,15 @@ import numpy as np
 import pytest
 
 from lerobot_serve.router.canary.facts import COUNTERS, Facts, SlotFacts
-from lerobot_serve.router.canary.guards import (
-    GuardLimits,
-    new_alarms,
-    rollback_reason,
-    update_alarms,
-)
+from lerobot_serve.router.canary.guards import new_alarms, rollback_reason, update_alarms
+from lerobot_serve.router.canary.plan import GuardLimits
 
 LIMITS = GuardLimits()
 FACTS = Facts(SlotFacts(), SlotFacts())
 
 
 class Guarded:
-    """Both slots' answers and commands, and what the guards say of them."""
+    """Both slots' replies and commands, and what the guards say of them."""
 
     def __init__(self) -> None:
         self.alarms = new_alarms()
@@ -48,9 +44,9 @@ def delay(good: int, share: float, kind: str, total: str, step: int) -> int:
 @pytest.mark.parametrize(
     ('share', 'kind', 'total', 'step', 'most'),
     [
-        (1.0, 'failed_replies', 'answers', 1, 10),
-        (0.3, 'failed_replies', 'answers', 1, 60),
-        (0.05, 'failed_replies', 'answers', 1, 3000),
+        (1.0, 'failed_replies', 'replies', 1, 10),
+        (0.3, 'failed_replies', 'replies', 1, 60),
+        (0.05, 'failed_replies', 'replies', 1, 3000),
         (1.0, 'trips', 'commands', 300, 3000),
         (0.05, 'trips', 'commands', 300, 6000),
         (0.3, 'fallbacks', 'commands', 300, 9000),
@@ -70,7 +66,7 @@ def test_failures_are_held_against_the_champions(champion, candidate, trips):
         guarded = Guarded()
         for _ in range(300):
             both = [
-                {'answers': 20, 'failed_replies': int(rng.binomial(20, share))}
+                {'replies': 20, 'failed_replies': int(rng.binomial(20, share))}
                 for share in (candidate, champion)
             ]
             if guarded.see(*both):
@@ -82,20 +78,20 @@ def test_failures_are_held_against_the_champions(champion, candidate, trips):
 def test_an_outage_of_both_blames_neither():
     rng, guarded = np.random.default_rng(1), Guarded()
     for share in (0.001,) * 300 + (0.3,) * 50:
-        both = [{'answers': 20, 'failed_replies': int(rng.binomial(20, share))} for _ in range(2)]
+        both = [{'replies': 20, 'failed_replies': int(rng.binomial(20, share))} for _ in range(2)]
         assert guarded.see(*both) == ''
 
 
 @pytest.mark.parametrize(
     ('kind', 'total', 'share', 'step', 'looks'),
     [
-        ('failed_replies', 'answers', 0.02, 10, 5000),
+        ('failed_replies', 'replies', 0.02, 10, 5000),
         ('trips', 'commands', 0.01, 600, 1000),
         ('fallbacks', 'commands', 0.05, 600, 1000),
     ],
 )
 def test_false_alarms_at_the_limit_are_as_rare_as_stated(kind, total, share, step, looks):
-    # docs/canary.md: at most 1 % over a million answers, or a thousand chunks of commands
+    # docs/canary.md: at most 1 % over a million replies, or a thousand chunks of commands
     rng, sounded = np.random.default_rng(2), 0
     for _ in range(20):
         guarded = Guarded()
@@ -126,5 +122,5 @@ def test_it_goes_on_from_what_it_remembers():
     assert again.usual == first.usual
     memory = first.memory()
     for broken in ([0.0] * 5, [*memory['trips'][:-1], -1.0], [*memory['trips'][:-1], 1]):
-        with pytest.raises(ValueError, match=r'an alarm is|is no evidence'):
+        with pytest.raises(ValueError, match=r'an alarm is|evidence is'):
             new_alarms().restore({**memory, 'trips': broken})

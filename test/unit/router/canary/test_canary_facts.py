@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 import pytest
 
 from lerobot_serve.router.canary.facts import (
+    ArmCounts,
     counter_growth,
     CounterGrowth,
     COUNTERS,
@@ -15,7 +16,6 @@ from lerobot_serve.router.canary.facts import (
     Facts,
     SlotFacts,
 )
-from lerobot_serve.router.canary.trial import ArmCounts
 
 SLOT = st.builds(SlotFacts, **{name: st.integers(0, 1000) for name in COUNTERS})
 ARMS = {'candidate': ArmCounts(7, 3), 'champion': ArmCounts()}
@@ -41,12 +41,12 @@ def test_what_was_counted_before_the_first_look_does_not_count(slot, steps):
 
 @given(SLOT, MORE, SLOT)
 def test_counters_that_fell_began_anew_at_zero(slot, more, small):
-    before = grown(grown(small, more), {'answers': 1})
+    before = grown(grown(small, more), {'replies': 1})
     assert counter_growth(before, small) == counters(small)
     growth = CounterGrowth()
     growth.add(Facts(slot, slot))
     growth.add(Facts(grown(slot, more), slot))
-    assert growth.since_begin(Facts(slot, slot), ARMS).candidate.answers == more.get('answers', 0)
+    assert growth.since_begin(Facts(slot, slot), ARMS).candidate.replies == more.get('replies', 0)
 
 
 @given(SLOT, MORE, MORE)
@@ -83,6 +83,6 @@ def test_after_a_restart_it_goes_on_from_what_it_remembers(slot, more, later):
 def test_a_count_that_is_none_is_refused(value):
     growth = CounterGrowth()
     memory = growth.memory()
-    memory['champion']['answers'] = value
-    with pytest.raises(ValueError, match='answers'):
+    memory['champion']['replies'] = value
+    with pytest.raises(ValueError, match='replies'):
         growth.restore(memory)

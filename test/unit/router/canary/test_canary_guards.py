@@ -11,20 +11,19 @@ from hypothesis import strategies as st
 import pytest
 
 from lerobot_serve.parameters import ParameterError
-from lerobot_serve.router.canary.facts import counters, Facts, SlotFacts
+from lerobot_serve.router.canary.facts import ArmCounts, counters, Facts, SlotFacts
 from lerobot_serve.router.canary.guards import (
-    GuardLimits,
     missing_data,
     new_alarms,
     not_ready_reason,
     rollback_reason,
     update_alarms,
 )
-from lerobot_serve.router.canary.trial import ArmCounts
+from lerobot_serve.router.canary.plan import GuardLimits
 
 SLOT = SlotFacts(
     arm=ArmCounts(begun=50, success=40, failure=10),
-    answers=1000,
+    replies=1000,
     commands=20_000,
     latency_ms_p95=50.0,
     healthy=True,
@@ -62,7 +61,7 @@ def test_nothing_trips_and_nothing_is_unseen():
             '0.0 %)',
         ),
         (
-            {'failed_replies': 8, 'answers': 8},
+            {'failed_replies': 8, 'replies': 8},
             {},
             {},
             '8 of the last 8 requests of the candidate failed: 100 %',
@@ -105,13 +104,13 @@ def test_a_guard_trips_and_says_why(candidate, champion, others, told):
         # at the limit
         ({'failed_replies': 20}, {}, {}),
         # one robot that is switched off
-        ({'failed_replies': 5, 'answers': 5}, {}, {}),
+        ({'failed_replies': 5, 'replies': 5}, {}, {}),
         # both fail alike, or the candidate less
         ({'failed_replies': 30}, {'failed_replies': 40}, {}),
         ({'failed_replies': 70}, {'failed_replies': 70}, {}),
         ({'latency_ms_p95': 100.0}, {}, {}),
-        ({'latency_ms_p95': 9000.0, 'answers': 99}, {}, {}),
-        ({'latency_ms_p95': 9000.0}, {'answers': 0}, {}),
+        ({'latency_ms_p95': 9000.0, 'replies': 99}, {}, {}),
+        ({'latency_ms_p95': 9000.0}, {'replies': 0}, {}),
         ({'latency_ms_p95': 9000.0}, {'latency_ms_p95': math.nan}, {}),
         ({'latency_ms_p95': math.nan}, {}, {}),
         # both far below what matters
@@ -133,7 +132,7 @@ def test_no_guard_trips_at_its_limit_or_on_few(candidate, champion, others):
 @pytest.mark.parametrize(
     ('candidate', 'champion', 'others', 'told'),
     [
-        ({'answers': 99}, {}, {}, 'too few replies of the candidate in this step: 99 of 100'),
+        ({'replies': 99}, {}, {}, 'too few replies of the candidate in this step: 99 of 100'),
         ({'latency_ms_p95': math.nan}, {}, {}, 'too few replies of the candidate to measure'),
         ({}, {'latency_ms_p95': math.nan}, {}, 'too few replies of the champion to measure'),
         ({'commands': 2999}, {}, {}, '2999 of 3000. Robots report executed actions'),
@@ -160,8 +159,8 @@ def test_what_was_not_seen_holds(candidate, champion, others, told):
 
 
 def test_how_much_has_to_be_seen_is_a_matter_of_the_fleet():
-    few = {'answers': 20, 'commands': 150, 'latency_ms_p95': 150.0, 'trips': 120}
-    seen = facts(few, {'answers': 20})
+    few = {'replies': 20, 'commands': 150, 'latency_ms_p95': 150.0, 'trips': 120}
+    seen = facts(few, {'replies': 20})
     small = GuardLimits(minimum_replies=20, minimum_commands=150)
     assert 'in this step: 20 of 100' in missing_data(seen, GuardLimits())
     assert judged(seen, GuardLimits()) == ''
@@ -177,7 +176,7 @@ def test_a_limit_of_zero_switches_a_guard_off_and_what_it_needs():
     off = GuardLimits(0, 0, 0, 0, 0)
     bad = {'failed_replies': 900, 'latency_ms_p95': 1e6, 'trips': 20_000, 'fallbacks': 20_000}
     assert judged(facts(bad, divergence=100.0), off) == ''
-    blind = {'answers': 0, 'commands': 0, 'latency_ms_p95': math.nan}
+    blind = {'replies': 0, 'commands': 0, 'latency_ms_p95': math.nan}
     assert missing_data(facts(blind, blind, divergence=math.nan, divergence_samples=0), off) == ''
 
 
@@ -209,7 +208,7 @@ NUMBER = st.integers(0, 10**6)
 ANY_SLOT = st.builds(
     SlotFacts,
     arm=st.builds(ArmCounts, NUMBER, NUMBER, NUMBER),
-    **dict.fromkeys(('answers', 'failed_replies', 'commands', 'fallbacks', 'trips'), NUMBER),
+    **dict.fromkeys(('replies', 'failed_replies', 'commands', 'fallbacks', 'trips'), NUMBER),
     latency_ms_p95=st.floats(0, 1e12) | st.just(math.nan),
 )
 

@@ -44,7 +44,7 @@ MEMORY = half_way().canary.memory()
 PLACES = [
     *((name,) for name in MEMORY),
     *(('counts', slot) for slot in MEMORY['counts']),
-    ('counts', 'candidate', 'answers'),
+    ('counts', 'candidate', 'replies'),
     *(('trial', name) for name in MEMORY['trial']),
     ('trial', 'totals', 'candidate'),
     ('trial', 'totals', 'candidate', 0),

@@ -7,10 +7,8 @@ import pytest
 from support.router.canary_rig import NEW, plan, QUICK, started, whats, World
 
 from lerobot_serve.router.canary.canary import CanaryCommandRejected
-from lerobot_serve.router.canary.comparison import StepComparison
-from lerobot_serve.router.canary.guards import GuardLimits
-from lerobot_serve.router.canary.plan import Terms
-from lerobot_serve.router.canary.record import HISTORY_LIMIT
+from lerobot_serve.router.canary.plan import GuardLimits, Terms
+from lerobot_serve.router.canary.record import HISTORY_LIMIT, StepComparison
 from lerobot_serve.router.canary.states import CanaryPhase, CanaryTrigger, TRANSITIONS
 
 # an operator's word

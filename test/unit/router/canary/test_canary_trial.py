@@ -11,14 +11,10 @@ from hypothesis import strategies as st
 import pytest
 
 from lerobot_serve.router.canary import trial as module
+from lerobot_serve.router.canary.facts import ArmCounts, ARMS, BEGUN, ENDS, EpisodeEvent
 from lerobot_serve.router.canary.trial import (
     abort_gain,
-    ArmCounts,
-    ARMS,
-    BEGUN,
-    ENDS,
     EpisodeBlock,
-    EpisodeEvent,
     promotion_gain,
     rollback_gain,
     StepTrial,

@@ -14,8 +14,8 @@ from support.router.dispatch_rig import (
     SLOTS,
     TIMEOUT_NS,
 )
+from support.router.recording_transport import RecordingTransport
 
-from lerobot_serve.router.data_path.fake_transport import FakeTransport
 from lerobot_serve.router.data_path.transport import Transport
 from lerobot_serve.wire.execution_report import ExecutionReport
 
@@ -43,7 +43,7 @@ def test_a_request_goes_on_unread_and_its_answer_comes_back_unread(rig):
     assert server in SLOTS['a']
     rig.now_ns += 30 * MS
     answer = answer_bytes(raw, policy='a@1')
-    rig.dispatcher.on_answer(server, answer, rig.now_ns)
+    rig.dispatcher.on_reply(server, answer, rig.now_ns)
     ((robot, told),) = rig.outside.replies
     assert told is answer
     assert robot is rig.robots.current('robot')
@@ -51,7 +51,7 @@ def test_a_request_goes_on_unread_and_its_answer_comes_back_unread(rig):
     assert (flight.seq, by, peeked.policy, flight.raw) == (1, server, 'a@1', b'')
     assert rig.drops.counts() == {}
     stats = rig.stats.slot('a')
-    assert (stats.requests, stats.answers, stats.episodes) == (1, 1, 1)
+    assert (stats.requests, stats.chunks, stats.episodes) == (1, 1, 1)
 
 
 def test_each_slot_gets_its_episodes(rig):
@@ -66,7 +66,7 @@ def test_a_stranger_and_an_older_session_are_counted_and_go_nowhere(rig):
     rig.request('robot', epoch=7)
     assert rig.drop('no_session') == 2
     assert rig.servers == []
-    assert len(rig.dispatcher.in_flight) == 0
+    assert len(rig.table.in_flight) == 0
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_bytes_that_are_no_request_are_counted(rig, raw):
 @pytest.mark.parametrize('raw', [b'', b'\xff' * 64, request_bytes('robot', 1, 'e')])
 def test_bytes_that_are_no_answer_are_counted_and_the_answer_is_still_waited_for(rig, raw):
     request = rig.request(episode=episode_in('a'))
-    rig.dispatcher.on_answer('/a1', raw, rig.now_ns)
+    rig.dispatcher.on_reply('/a1', raw, rig.now_ns)
     assert sum(rig.drops.counts().values()) == 1
     rig.answer('/a1', request)
     assert len(rig.replies) == 1
@@ -126,7 +126,7 @@ def test_where_nobody_can_answer_the_robot_is_told_at_once():
     (text,) = rig.texts
     assert 'no eligible slot (slot prod: /p1: server unavailable' in text
     assert rig.drop('unanswered') == 1
-    assert len(rig.dispatcher.in_flight) == 0
+    assert len(rig.table.in_flight) == 0
 
 
 def test_a_policy_of_nobody_and_no_other_slot_is_no_answer():
@@ -247,7 +247,7 @@ def test_one_suspect_is_asked_where_there_is_nobody_else():
 
 
 def test_the_outside_of_tests_is_one():
-    outside: Transport = FakeTransport(capacity=2)
+    outside: Transport = RecordingTransport(capacity=2)
     for seq in range(3):
         outside.send('/a1', bytes([seq]))
     assert list(outside.sent) == [('/a1', b'\x01'), ('/a1', b'\x02')]

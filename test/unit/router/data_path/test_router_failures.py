@@ -88,7 +88,7 @@ def test_a_chunk_of_another_policy_never_reaches_a_robot(rig):
 def test_a_replica_is_blamed_for_what_another_one_can_answer():
     rig = prod()
     for number in range(2):
-        rig.replicas['/p2'].robots += 10
+        rig.replicas['/p2'].preferring_sessions += 10
         raw = rig.request(episode=f'episode-{number}')
         rig.answer('/p1', raw, Status.POLICY_ERROR)
         rig.answer('/p2', raw)

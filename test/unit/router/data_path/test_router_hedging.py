@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import pytest
 from support.router.dispatch_rig import episode_in, MS, Rig, ROUTING, SECOND, SLOTS, TIMEOUT_NS
 
-from lerobot_serve.router.data_path.rules import HEDGE_BURST, HEDGE_FLOOR_NS, HedgeBudget
+from lerobot_serve.router.data_path.hedging import HEDGE_BURST, HEDGE_FLOOR_NS, HedgeBudget
 from lerobot_serve.wire.schema import Flag, StateClass, Status
 
 PROD = {'prod': ('/p1', '/p2')}
@@ -41,10 +41,10 @@ def test_a_second_replica_is_asked_when_the_first_is_late_and_the_first_answer_c
     assert {first, second} == set(PROD['prod'])
     rig.answer(second, raw)
     assert len(rig.replies) == 1
-    assert rig.dispatcher.hedges_won == 1
+    assert rig.dispatcher.hedging.won == 1
     rig.answer(first, raw)
     assert (rig.replies, rig.drop('late_answer')) == ([], 1)
-    assert rig.dispatcher.forwarder.hedges == 1
+    assert rig.dispatcher.hedging.hedges == 1
     assert rig.replicas[second].counts['hedges'] == 1
 
 
@@ -57,7 +57,7 @@ def test_the_first_may_still_win():
     rig.answer(first, raw)
     rig.answer(second, raw)
     assert len(rig.replies) == 1
-    assert (rig.dispatcher.hedges_won, rig.drop('late_answer')) == (0, 1)
+    assert (rig.dispatcher.hedging.won, rig.drop('late_answer')) == (0, 1)
     # the robot stays with whom it had
     rig.request()
     assert rig.servers == [first]
@@ -117,7 +117,7 @@ def test_no_hedges_with_a_factor_of_zero_or_one_replica():
         rig.request()
         rig.advance(TIMEOUT_NS - 1)
         assert len(rig.servers) == 1
-        assert rig.dispatcher.forwarder.hedges == 0
+        assert rig.dispatcher.hedging.hedges == 0
 
 
 @pytest.mark.parametrize('state_class', [StateClass.RECURRENT, StateClass.EXCLUSIVE])
@@ -134,7 +134,7 @@ def test_what_keeps_state_is_never_hedged_and_a_move_says_that_it_was_lost(state
     rig.forget()
     assert rig.round_trip() == second
     assert [flags for _, flags, _ in rig.replies] == [0]
-    assert rig.dispatcher.forwarder.hedges == 0
+    assert rig.dispatcher.hedging.hedges == 0
 
 
 def test_state_is_lost_between_two_requests_too():
@@ -209,7 +209,7 @@ def test_hedges_keep_to_the_budget_however_slow_all_are(percent, count):
         rig.advance(10 * LATE_NS)
         # slow and alive
         rig.answer(first, raw)
-    hedges = rig.dispatcher.forwarder.hedges
+    hedges = rig.dispatcher.hedging.hedges
     assert hedges <= HEDGE_BURST + (32 + count) * percent / 100 + 1
     assert (hedges > 0) == (percent > 0)
 
@@ -222,4 +222,4 @@ def test_all_would_be_asked_twice_and_the_budget_says_no():
         for server in rig.servers:
             rig.answer(server, raw)
     allowed = HEDGE_BURST + (32 + 500) * ROUTING.hedge_budget_percent / 100
-    assert allowed - 5 <= rig.dispatcher.forwarder.hedges <= allowed
+    assert allowed - 5 <= rig.dispatcher.hedging.hedges <= allowed

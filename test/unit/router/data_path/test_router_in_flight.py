@@ -17,9 +17,9 @@ from support.router.dispatch_rig import (
     SECOND,
     TIMEOUT_NS,
 )
+from support.router.recording_transport import RecordingTransport
 from support.router.replica_rig import ControlRig
 
-from lerobot_serve.router.data_path.fake_transport import FakeTransport
 from lerobot_serve.router.data_path.in_flight import (
     InFlightRequest,
     InFlightRequests,
@@ -62,7 +62,7 @@ def test_a_newer_one_ends_the_one_before(flights, robot):
     first, second = flight_of(robot, 1), flight_of(robot, 2)
     assert not flights.begin(first)
     assert flights.begin(second)
-    assert (first.done, first.raw, second.done, len(flights)) == (True, b'', False, 1)
+    assert (first.is_done, first.raw, second.is_done, len(flights)) == (True, b'', False, 1)
     second.end()
     assert not flights.begin(flight_of(robot, 3))
 
@@ -115,9 +115,9 @@ def test_who_may_still_answer_is_no_trial_and_no_earlier_request(flights, robot)
     second = begun(flights, robot, 2)
     flights.add_pending(second, '/b', RequestPurpose.LIVE, 0, TIMEOUT_NS)
     flights.add_pending(second, '/c', RequestPurpose.HEDGE, 0, TIMEOUT_NS)
-    flights.add_pending(second, '/d', RequestPurpose.TRIAL, 0, TIMEOUT_NS)
+    flights.add_pending(second, '/d', RequestPurpose.PROBE, 0, TIMEOUT_NS)
     assert sorted(flights.pending_servers(second)) == ['/b', '/c']
-    assert [asked.flight for asked in flights.pending_at('/a')] == [first]
+    assert [asked.request for asked in flights.pending_at('/a')] == [first]
 
 
 def test_a_robot_that_is_gone_is_owed_nothing(flights, robot):
@@ -125,7 +125,7 @@ def test_a_robot_that_is_gone_is_owed_nothing(flights, robot):
     flights.add_pending(flight, '/a', RequestPurpose.LIVE, 0, TIMEOUT_NS)
     assert flights.forget('robot')
     assert not flights.forget('robot')
-    assert (flight.done, flight.raw, len(flights)) == (True, b'', 0)
+    assert (flight.is_done, flight.raw, len(flights)) == (True, b'', 0)
     assert list(flights.due(10 * SECOND)) == []
 
 
@@ -134,12 +134,12 @@ def test_an_episode_that_is_over_is_owed_nothing_and_the_new_one_is(flights, rob
     flights.add_pending(old, '/a', RequestPurpose.LIVE, 0, TIMEOUT_NS)
     assert not flights.forget_episodes_before('robot', 1)
     assert flights.forget_episodes_before('robot', 2)
-    assert (old.done, flights.next_due_ns) == (True, None)
+    assert (old.is_done, flights.next_due_ns) == (True, None)
     new = begun(flights, robot, 2, episode=2)
     asked = flights.add_pending(new, '/a', RequestPurpose.LIVE, 900 * MS, TIMEOUT_NS)
     assert asked.since_ns == 900 * MS
     assert not flights.forget_episodes_before('robot', 2)
-    assert not new.done
+    assert not new.is_done
     assert not flights.forget_episodes_before('nobody', 2)
 
 
@@ -165,7 +165,7 @@ def test_every_question_is_answered_or_due_exactly_once(script):
         for asked, overdue in flights.due(now_ns):
             assert overdue
             assert asked.due_ns <= now_ns
-            assert owed.pop(asked.key) == asked.flight.seq
+            assert owed.pop(asked.key) == asked.request.seq
         if answers and (server, name) in owed:
             assert flights.take_pending(server, name, 1, owed.pop((server, name)))
             assert flights.take_pending(server, name, 1, seq) is None
@@ -178,7 +178,7 @@ def test_every_question_is_answered_or_due_exactly_once(script):
 
 
 def forgetful_rig(**more: object) -> Rig:
-    return Rig(outside=FakeTransport(capacity=4), **more)
+    return Rig(outside=RecordingTransport(capacity=4), **more)
 
 
 def test_nothing_grows_with_the_number_of_requests():
@@ -195,7 +195,7 @@ def test_nothing_grows_with_the_number_of_requests():
             rig.answer(rig.outside.sent[-1][0], raw)
         if number % 400 == 0:
             rig.advance(20 * MS)
-        largest = max(largest, rig.dispatcher.in_flight.size)
+        largest = max(largest, rig.table.in_flight.size)
     assert largest <= MIN_HEAP_TO_COMPACT + 8 * clients * len(rig.replicas)
     assert len(rig.stats._episodes) <= 50
     assert len(rig.stats._awaiting_outcome) <= 50
@@ -218,7 +218,7 @@ def test_nothing_grows_with_a_hundred_thousand_dues():
 
 
 def test_nothing_grows_with_the_number_of_robots_that_came_and_went():
-    rig = ControlRig(outside=FakeTransport(capacity=4))
+    rig = ControlRig(outside=RecordingTransport(capacity=4))
     try:
         for number in range(300):
             name = f'robot-{number}'
@@ -226,7 +226,7 @@ def test_nothing_grows_with_the_number_of_robots_that_came_and_went():
             rig.request(name, f'{name}-1')
             rig.control.close(name, 1)
         assert len(rig.robots) == 0
-        assert rig.dispatcher.in_flight.size <= MIN_HEAP_TO_COMPACT
+        assert rig.table.in_flight.size <= MIN_HEAP_TO_COMPACT
         assert rig.drop('session_over') == 300
         assert not rig.stats._current_episodes
         assert not any(client.sessions for client in rig.clients.values())
@@ -242,9 +242,9 @@ def test_the_bytes_of_a_request_are_let_go(how):
     raw = rig.request(episode=episode_in('a'))
     rig.forget()
     rig.outside.heard.clear()
-    flight = rig.dispatcher.in_flight.newest('robot')
+    flight = rig.table.in_flight.newest('robot')
     assert flight.raw is raw
-    servers = flight.tried
+    servers = flight.tried_servers
     if how == 'answered':
         rig.answer(*servers, raw)
     elif how == 'failed':
@@ -258,8 +258,8 @@ def test_the_bytes_of_a_request_are_let_go(how):
         for server in rig.replicas:
             rig.set_available(server, False)
         rig.request(episode=episode_in('a'))
-        flight = rig.dispatcher.in_flight.newest('robot')
-    assert flight.done
+        flight = rig.table.in_flight.newest('robot')
+    assert flight.is_done
     assert flight.raw == b''
 
 
@@ -272,5 +272,5 @@ def test_flights_that_ended_are_kept_by_nobody():
     gc.collect()
     flights = [each for each in gc.get_objects() if type(each) is InFlightRequest]
     mine = list(rig.robots)
-    kept = sum(any(flight.robot is robot for robot in mine) for flight in flights)
+    kept = sum(any(flight.session is robot for robot in mine) for flight in flights)
     assert kept <= MIN_HEAP_TO_COMPACT + 10

@@ -80,7 +80,7 @@ def answer_all(rig: Rig, trouble: object, *, loses: bool = False) -> list[tuple[
 
 def make_trouble(rig: Rig, server: str, raw: bytes, trouble: object) -> None:
     if isinstance(trouble, bytes):
-        rig.dispatcher.on_answer(server, trouble, rig.now_ns)
+        rig.dispatcher.on_reply(server, trouble, rig.now_ns)
     elif trouble == 'thrice':
         for _ in range(3):
             rig.answer(server, raw)

@@ -11,7 +11,9 @@ from support.router.dispatch_rig import episode_in, MS, Rig, SECOND, SLOTS, TIME
 from lerobot_serve.router.replicas.health import HealthRules
 from lerobot_serve.wire.schema import Status
 
-RULES = HealthRules(5, trials=3, first_probe_ns=2 * SECOND, max_probe_interval_ns=16 * SECOND)
+RULES = HealthRules(
+    5, successes_to_recover=3, first_probe_ns=2 * SECOND, max_probe_interval_ns=16 * SECOND
+)
 IN_A, IN_B = episode_in('a'), episode_in('b')
 SINGLE = {'a': ('/a1',), 'b': ('/b1',)}
 
@@ -59,7 +61,7 @@ def test_a_trial_reaches_no_robot_whatever_is_answered(rig):
 
 def test_clean_trials_one_after_the_other_bring_it_back(rig):
     rig.advance(RULES.first_probe_ns)
-    for _ in range(RULES.trials):
+    for _ in range(RULES.successes_to_recover):
         assert not rig.slots['b'].is_healthy
         raw, servers = asked_in_b(rig)
         assert servers == ['/b1']
@@ -108,11 +110,11 @@ def test_a_forgotten_session_is_opened_again_and_says_nothing_of_the_slot(rig):
 
 def test_a_robot_that_asks_there_anyway_is_its_trial(rig):
     rig.set_available('/a1', False)
-    for _ in range(RULES.trials):
+    for _ in range(RULES.successes_to_recover):
         raw = rig.request(episode=IN_B)
         assert rig.servers == ['/b1']
         rig.answer('/b1', raw)
-    assert len(rig.replies) == RULES.trials
+    assert len(rig.replies) == RULES.successes_to_recover
     assert rig.slots['b'].is_healthy
 
 
@@ -208,11 +210,11 @@ def test_requests_that_nobody_answers_are_trials_of_the_other_slot():
     rig.replicas['/b1'].health.mark_unhealthy('x', rig.now_ns)
     rig.advance(RULES.first_probe_ns)
     rig.forget()
-    for _ in range(RULES.trials):
+    for _ in range(RULES.successes_to_recover):
         raw = rig.request(episode=IN_A)
         assert rig.servers == ['/b1']
         rig.answer('/b1', raw)
-    assert len(rig.texts) == RULES.trials
+    assert len(rig.texts) == RULES.successes_to_recover
     assert rig.replies == []
     raw = rig.request(episode=IN_A)
     rig.answer('/b1', raw)

@@ -22,7 +22,7 @@ from support.router.script_rig import (
     World,
 )
 
-from lerobot_serve.router.data_path.rules import HEDGE_BURST
+from lerobot_serve.router.data_path.hedging import HEDGE_BURST
 from lerobot_serve.router.replicas.slot import SlotDrain
 from lerobot_serve.wire.schema import Refusal, StateClass, Status
 from lerobot_serve.wire.session import SessionRefused
@@ -106,7 +106,7 @@ class Router(RuleBasedStateMachine):
 
     @rule(server=st.sampled_from(SERVERS), raw=st.binary(max_size=64))
     def answers_nonsense(self, server, raw):
-        self.world.rig.dispatcher.on_answer(server, raw, self.world.rig.now_ns)
+        self.world.rig.dispatcher.on_reply(server, raw, self.world.rig.now_ns)
 
     # the servers' lives
 
@@ -184,7 +184,7 @@ class Router(RuleBasedStateMachine):
     def no_request_is_lost(self):
         rig, book = self.world.rig, self.world.book
         ended = sum(rig.drop(reason) for reason in ENDS)
-        open_ones = len(rig.dispatcher.in_flight)
+        open_ones = len(rig.table.in_flight)
         assert len(book.accepted) == sum(book.concluded.values()) + ended + open_ones
         assert rig.drop('unanswered') + rig.drop('no_slot') == book.failed
         told = Counter(reason for _, reason in rig.outside.ended)
@@ -193,11 +193,11 @@ class Router(RuleBasedStateMachine):
 
     @invariant()
     def who_is_waited_for_was_asked(self):
-        flights = self.world.rig.dispatcher.in_flight
+        flights = self.world.rig.table.in_flight
         for name in ROBOTS:
             newest = flights.newest(name)
-            if newest and not newest.done:
-                assert newest.robot is self.world.rig.robots.current(name)
+            if newest and not newest.is_done:
+                assert newest.session is self.world.rig.robots.current(name)
                 assert flights.pending_servers(newest)
                 assert flights.next_due_ns is not None
             elif newest:
@@ -217,7 +217,7 @@ class Router(RuleBasedStateMachine):
 
     @invariant()
     def little_is_kept(self):
-        assert self.world.rig.dispatcher.in_flight.size < 64 + 30 * len(ROBOTS) * len(SERVERS)
+        assert self.world.rig.table.in_flight.size < 64 + 30 * len(ROBOTS) * len(SERVERS)
 
     def teardown(self):
         self.world.rig.callers.close()

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from support.router.dispatch_rig import MS, Rig, ROUTING, SECOND, TIMEOUT_NS
 
-from lerobot_serve.router.data_path.rules import HEDGE_BURST
+from lerobot_serve.router.data_path.hedging import HEDGE_BURST
 
 PROD = {'prod': ('/p1', '/p2')}
 ALONE = {'prod': ('/p1',)}
@@ -58,7 +58,7 @@ def test_all_that_a_silent_one_owes_is_asked_of_others_at_once():
         rig.answer('/p2', rig.outside.sent[-1][1])
     rig.forget()
     # nothing is left of the budget, and all begin at /p1
-    rig.replicas['/p2'].robots += 1000
+    rig.replicas['/p2'].preferring_sessions += 1000
     for number in range(100):
         rig.robot(f'robot-{number}', {'prod': ('/p1', '/p2')})
         rig.request(f'robot-{number}', '')
@@ -70,7 +70,7 @@ def test_all_that_a_silent_one_owes_is_asked_of_others_at_once():
     owed = asked.count('/p1')
     assert owed > 10
     assert asked.count('/p2') == owed
-    assert len(rig.dispatcher.in_flight) == owed
+    assert len(rig.table.in_flight) == owed
 
 
 def test_one_that_is_only_slow_is_not_silent():
@@ -96,7 +96,7 @@ def test_one_that_is_back_is_used_again():
     assert rig.replicas[dead].counts['probes'] == 3
     # a new episode begins where it is less busy
     other = next(server for server in PROD['prod'] if server != dead)
-    rig.replicas[other].robots += 3
+    rig.replicas[other].preferring_sessions += 3
     assert rig.round_trip(episode='another') == dead
 
 

@@ -22,7 +22,7 @@ from support.router.dispatch_rig import (
 )
 from support.router.replica_rig import ControlRig
 
-from lerobot_serve.router.sessions.opening import ReplicaCallPool
+from lerobot_serve.router.sessions.call_pool import ReplicaCallPool
 from lerobot_serve.wire.header import read_envelope
 from lerobot_serve.wire.schema import Status
 from lerobot_serve.wire.session import ServerUnreachable
@@ -92,7 +92,7 @@ class Stress:
                 if number % 10 != 7:
                     slot = self.rig.replicas[server].slot
                     answer = answer_bytes(raw, status, f'{slot}@1', slot)
-                    self.rig.dispatcher.on_answer(server, answer, time.monotonic_ns())
+                    self.rig.dispatcher.on_reply(server, answer, time.monotonic_ns())
         finally:
             self.done.set()
             self.outside.due.set()
@@ -119,11 +119,11 @@ class Stress:
         while not self.done.is_set():
             for server in self.rig.replicas:
                 self.rig.learn(server)
-            with self.rig.dispatcher.lock:
+            with self.rig.table.lock:
                 self.rig.drain('b')
-            with self.rig.dispatcher.lock:
+            with self.rig.table.lock:
                 self.rig.slots['b'].health.mark_healthy()
-                len(self.rig.dispatcher.in_flight)
+                len(self.rig.table.in_flight)
 
     def run(self) -> None:
         parts = (self.intake, self.answers, self.alarm, self.sessions, self.operators)
@@ -142,7 +142,7 @@ def test_threads_lose_no_request_and_answer_none_twice():
         failures = Counter(flight.seq for flight, _, _ in outside.failures)
         assert max((replies + failures).values()) == 1
         ended = sum(rig.drop(reason) for reason in ENDS)
-        assert len(replies) + len(failures) + ended + len(rig.dispatcher.in_flight) == REQUESTS
+        assert len(replies) + len(failures) + ended + len(rig.table.in_flight) == REQUESTS
         assert len(replies) > REQUESTS // 4
         assert len(outside.heard) == REQUESTS
         check_counts(rig.slots, rig.robots)
@@ -160,7 +160,7 @@ def test_the_next_due_is_never_later_than_what_is_due():
         wakes = rig.outside.wakes
         known_ns = rig.dispatcher._timer_ns
         rig.request(f'robot-{number}')
-        due_ns = rig.dispatcher.in_flight.next_due_ns
+        due_ns = rig.table.in_flight.next_due_ns
         woken = rig.outside.wakes > wakes
         assert woken == (known_ns is None or due_ns < known_ns)
         assert rig.dispatcher._timer_ns <= due_ns

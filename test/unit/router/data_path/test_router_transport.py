@@ -3,16 +3,29 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+import threading
 from types import SimpleNamespace
 
 from builtin_interfaces.msg import Time
 import pytest
-from support.router.dispatch_rig import ask_of, request_bytes
+from support.router.contexts import make_context
+from support.router.dispatch_rig import ask_of, episode_in, request_bytes, ROUTING
+from support.router.dispatch_rig import Rig as DispatchRig
 
+from lerobot_serve.router.data_path.dispatcher import Dispatcher
 from lerobot_serve.router.data_path.in_flight import InFlightRequest
 from lerobot_serve.router.data_path.replica_transport import RosTransport
+from lerobot_serve.router.data_path.request_observer import RequestObserver, RequestObservers
+from lerobot_serve.router.data_path.request_timer import RequestTimer
+from lerobot_serve.router.data_path.routing_table import RoutingTable
+from lerobot_serve.router.monitoring.decision_publisher import DecisionPublisher
 from lerobot_serve.router.monitoring.drop_counters import DropCounters
-from lerobot_serve.router.placement.placement_table import Placement
+from lerobot_serve.router.placement.episode_placement import EpisodePlacement
+from lerobot_serve.router.placement.placement_table import Placement, PlacementTable
+from lerobot_serve.router.replicas.health import HealthRules
+from lerobot_serve.router.replicas.slot import Slot
+from lerobot_serve.router.replicas.slot_stats import SlotStats
 from lerobot_serve.router.sessions.client_sessions import ClientSession, ClientSessions
 from lerobot_serve.router.sessions.job_queue import JobQueue
 from lerobot_serve.wire import chunk as wire_chunk
@@ -40,22 +53,30 @@ class Rig:
     """See the module."""
 
     def __init__(self) -> None:
+        self.now_ns = 0
         self.to_server: list[bytes] = []
         self.replies, self.drops = Replies(), DropCounters()
         self.told: list[RoutingDecision] = []
         self.warned: list[str] = []
-        self.wiring = RosTransport(
-            {'/a': SimpleNamespace(send=self.to_server.append)},
-            self.replies,
-            self.drops,
-            publish=self.told.append,
-            stamp=lambda: Time(sec=7),
-            warn=self.warned.append,
-        )
-        self.wiring.policy_of = {'a': 'act@a'}.__getitem__
+        clients = {'/a': SimpleNamespace(send=self.to_server.append)}
+        self.wiring = RosTransport(clients, self.replies, self.drops)
+        context = replace(make_context(self, self.warned), stamp=lambda: Time(sec=7))
+        self.publisher = DecisionPublisher(self.told.append, self.drops, context)
         self.robots = ClientSessions(grace_ns=0, idle_ns=0)
         self.robot = ClientSession(ask_of(), {'a': ('/a',)}, 0)
         self.robots.add(self.robot)
+
+    def dispatcher(self) -> Dispatcher:
+        """Return a dispatcher that sends with this transport."""
+        health = HealthRules(5)
+        slots = {'a': Slot('a', ('/a',), health, health)}
+        table = RoutingTable(
+            slots, self.robots, PlacementTable(10), SlotStats(('a',), 10), ROUTING
+        )
+        placement = EpisodePlacement(table.slots, table.placements, table.stats)
+        return Dispatcher(
+            table, placement, self.wiring, RequestObserver(), self.drops, pytest.fail
+        )
 
     def flight(self, seq: int = 5) -> InFlightRequest:
         raw = request_bytes('robot', seq, 'episode-1', number=3)
@@ -103,66 +124,87 @@ def test_a_text_that_does_not_fit_is_no_end(rig, text):
 
 
 def test_a_router_that_goes_away_tells_its_robots_and_nobody_else(rig):
-    rig.wiring.refuse(request_bytes('robot', 9, 'e'), rig.robots, 77)
+    dispatcher = rig.dispatcher()
+    dispatcher.refuse(request_bytes('robot', 9, 'e'), 77)
     chunk = rig.chunk()
     assert (chunk.header.seq, chunk.status, chunk.episode_id) == (9, Status.DRAINING, 'e')
     assert 'open a session with another server' in chunk.status_text
     assert rig.robot.heard_ns == 77
-    rig.wiring.refuse(request_bytes('robot', 9, 'e', epoch=2), rig.robots, 78)
-    rig.wiring.refuse(request_bytes('stranger', 9, 'e'), rig.robots, 78)
-    rig.wiring.refuse(b'\x00\x01\x00\x00', rig.robots, 78)
+    dispatcher.refuse(request_bytes('robot', 9, 'e', epoch=2), 78)
+    dispatcher.refuse(request_bytes('stranger', 9, 'e'), 78)
+    dispatcher.refuse(b'\x00\x01\x00\x00', 78)
     assert len(rig.replies.sent) == 1
     assert rig.drops.counts() == {'draining': 1, 'no_session': 2, 'truncated': 1}
 
 
 def test_a_decision_names_policy_and_replica(rig):
-    rig.wiring.on_placed(rig.robot, rig.flight(), PLACED)
+    rig.publisher.on_placed(rig.flight(), PLACED, '/a', 'act@a')
     (told,) = rig.told
     assert (told.slot, told.policy, told.server) == ('a', 'act@a', '/a')
     assert (told.client_id, told.episode_id, told.stamp.sec) == ('robot', 'episode-1', 7)
     assert not rig.warned
-    rig.robot.places = {}
-    rig.wiring.on_placed(rig.robot, rig.flight(), PLACED)
-    assert rig.told[-1].server == ''
+
+
+def test_a_placement_is_reported_with_the_replica_that_serves_it():
+    rig, placed = DispatchRig(), []
+    rig.robot()
+    rig.outside.on_placed = lambda *what: placed.append(what)
+    rig.request(episode=episode_in('a'))
+    ((_, placement, server, policy),) = placed
+    assert (placement.slot, server, policy) == ('a', rig.outside.sent[0][0], 'a@1')
 
 
 def test_without_an_episode_it_is_said_once_and_counted_each_time(rig):
     degraded = Placement('robot:1:5', 12, 'a', 50, missing_episode_id=True)
     for _ in range(3):
-        rig.wiring.on_placed(rig.robot, rig.flight(), degraded)
+        rig.publisher.on_placed(rig.flight(), degraded, '/a', 'act@a')
     assert rig.drops.counts() == {'no_episode_id': 3}
     (text,) = rig.warned
     assert 'set episode_id' in text
 
 
-def test_a_lost_session_becomes_work_of_the_control_thread(rig):
-    reopened = []
-    rig.wiring.reopen_job = lambda *what: reopened.append(what)
-    rig.wiring.reopen_session(rig.robot, '/a')
-    assert not reopened
-    rig.wiring.jobs.end()
-    rig.wiring.jobs.run()
-    assert reopened == [(rig.robot, '/a')]
+def test_every_observer_sees_everything_in_order(rig):
+    flight, seen = rig.flight(), []
+
+    class Observer(RequestObserver):
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def __getattribute__(self, name: str):
+            if not name.startswith('on_'):
+                return super().__getattribute__(name)
+            return lambda *what: seen.append((self.name, name, *what))
+
+    observers = RequestObservers([Observer('one'), Observer('two')])
+    calls = {
+        'on_requested': (rig.robot, flight.raw, flight.header, None),
+        'on_placed': (flight, PLACED, '/a', 'act@a'),
+        'on_replied': (flight, '/a', b'chunk', 'reply'),
+        'on_failed': (flight, Status.NO_SLOT, 'why'),
+        'on_dropped': (flight, 'timeout'),
+    }
+    for name, what in calls.items():
+        getattr(observers, name)(*what)
+    assert seen == [(who, name, *calls[name]) for name in calls for who in ('one', 'two')]
 
 
-def test_what_is_asked_and_served_goes_to_the_shadow_if_there_is_one(rig):
-    flight = rig.flight()
-    rig.wiring.on_requested(rig.robot, flight.raw, flight.header, None)
-    seen = []
-    rig.wiring.shadow = SimpleNamespace(
-        on_request=lambda *what: seen.append(('asked', *what)),
-        on_reply_sent=lambda *what: seen.append(('served', *what)),
-    )
-    rig.wiring.on_requested(rig.robot, flight.raw, flight.header, None)
-    rig.wiring.on_replied(flight, '/a', b'chunk', 'answer')
-    assert [what[0] for what in seen] == ['asked', 'served']
-    assert seen[1][1:] == (flight, '/a', b'chunk', 'answer')
+# the timer
 
 
-def test_it_wakes_the_alarm(rig):
-    assert not rig.wiring.alarm.is_set()
-    rig.wiring.wake()
-    assert rig.wiring.alarm.is_set()
+def test_the_timer_asks_again_when_it_is_woken_and_when_something_is_due():
+    timer, stop, asked = RequestTimer(), threading.Event(), []
+
+    def on_timer(now_ns: int) -> int | None:
+        asked.append(now_ns)
+        if len(asked) == 1:
+            # due at once
+            return now_ns
+        stop.set()
+        timer.wake()
+        return None
+
+    timer.run(stop, lambda: 5, on_timer)
+    assert asked == [5, 5]
 
 
 # jobs

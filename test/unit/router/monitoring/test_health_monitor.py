@@ -6,7 +6,6 @@ from __future__ import annotations
 import threading
 from types import SimpleNamespace
 
-from builtin_interfaces.msg import Time
 from diagnostic_msgs.msg import DiagnosticArray
 import pytest
 from support.router.dispatch_rig import request_bytes
@@ -14,8 +13,10 @@ from support.router.router_core_rig import RoutingRig, SECOND
 
 from lerobot_serve.router.core import RouterCore
 from lerobot_serve.router.data_path.replica_transport import RosTransport
-from lerobot_serve.router.monitoring.health_monitor import HealthMonitor, NodeContext
-from lerobot_serve.router.runtime import RouterRuntime
+from lerobot_serve.router.data_path.transport import Transport
+from lerobot_serve.router.monitoring.health_monitor import HealthMonitor
+from lerobot_serve.router.runtime import RouterConnections, RouterRuntime
+from lerobot_serve.router.thread_group import ThreadGroup
 from lerobot_serve.wire import chunk as wire_chunk
 from lerobot_serve.wire.schema import Status
 from lerobot_serve_interfaces.msg import CanaryState, RouterState
@@ -29,10 +30,10 @@ class Replicas:
     def __init__(self) -> None:
         self.awake = threading.Event()
         self.there, self.closed = True, False
-        self.on_answer = self.on_status = None
+        self.on_reply = self.on_status = None
 
-    def listen(self, on_answer, on_status) -> None:
-        self.on_answer, self.on_status = on_answer, on_status
+    def listen(self, on_reply, on_status) -> None:
+        self.on_reply, self.on_status = on_reply, on_status
 
     def run(self, stop: threading.Event) -> None:
         while not stop.is_set():
@@ -50,38 +51,28 @@ class Replicas:
 
 
 class Rig(RoutingRig):
-    """A router with its threads; what it tells and warns of is kept."""
+    """A router with its threads; what it publishes and warns of is kept."""
 
     def __init__(self, folder) -> None:
-        super().__init__(folder)
-        self.topics: list[object] = []
-        self.warned: list[str] = []
         self.sent: list[bytes] = []
+        super().__init__(folder)
+        self.topics: list[object] = self.published
+        self.warned: list[str] = self.told
         self.threads: list[threading.Thread] = []
-        self.behind, self.stop = Replicas(), threading.Event()
-        self.wiring = RosTransport(
-            {},
-            SimpleNamespace(send=lambda topic, raw: self.sent.append(raw) or True),
-            self.drops,
-            publish=self.topics.append,
-            stamp=Time,
-            warn=self.warned.append,
-        )
-        self.here = NodeContext(
-            '/policy_router', lambda: self.now_ns, Time, self.warned.append, self.informed.append
-        )
+        self.behind, self.group = Replicas(), ThreadGroup(self.start)
+        self.warned.clear()
+
+    def make_transport(self) -> Transport:
+        replies = SimpleNamespace(send=lambda topic, raw: self.sent.append(raw) or True)
+        clients = {
+            name: SimpleNamespace(send=lambda raw, name=name: self.outside.send(name, raw))
+            for name in self.clients
+        }
+        return RosTransport(clients, replies, self.drops)
 
     def routing(self) -> RouterRuntime:
-        return RouterRuntime(
-            self.core,
-            self.wiring,
-            self.behind,
-            None,
-            SimpleNamespace(publish=self.topics.append),
-            self.start,
-            self.here,
-            stop=self.stop,
-        )
+        connections = RouterConnections(self.behind, None, self.topics.append)
+        return RouterRuntime(self.core, connections, self.group, self.context)
 
     def start(self, name: str, target, wake) -> threading.Thread:
         thread = threading.Thread(target=target, name=name, daemon=True)
@@ -89,19 +80,10 @@ class Rig(RoutingRig):
         thread.start()
         return thread
 
-    def lookout(self, close_session) -> HealthMonitor:
-        return HealthMonitor(
-            self.core,
-            self.behind,
-            SimpleNamespace(publish=self.topics.append),
-            self.wiring.jobs,
-            close_session,
-            self.here,
-            feed=None,
-            recorder=None,
-        )
+    def monitor(self) -> HealthMonitor:
+        return HealthMonitor(self.core, self.behind, self.topics.append, self.context)
 
-    def published(self, kind: type) -> list:
+    def of_kind(self, kind: type) -> list:
         return [each for each in self.topics if isinstance(each, kind)]
 
 
@@ -116,61 +98,62 @@ def nobody(topic: str) -> bool:
 
 def test_a_robot_that_is_gone_is_counted_once_however_long_closing_takes(rig):
     robot = rig.robot()
-    lookout = rig.lookout(rig.core.control.close)
-    lookout.poll_slowly(nobody, rig.parameters)
+    monitor = rig.monitor()
+    monitor.poll_slowly(nobody)
     rig.now_ns += 10 * SECOND
     # the control thread is busy, and time goes on
     for _ in range(3):
-        lookout.poll_slowly(nobody, rig.parameters)
+        monitor.poll_slowly(nobody)
         rig.now_ns += SECOND
     assert rig.drops.counts() == {}
-    rig.wiring.jobs.end()
-    rig.wiring.jobs.run()
+    rig.core.jobs.end()
+    rig.core.jobs.run()
     assert rig.drops.counts()['client_gone'] == 1
-    assert rig.core.dispatcher.robots.find('robot', robot.ask.session_epoch) is None
+    assert rig.core.table.sessions.find('robot', robot.ask.session_epoch) is None
     said = [text for text in rig.warned if 'closed the session' in text]
     assert said == ["closed the session of 'robot': client_gone"]
     rig.close()
 
 
 def test_who_is_missing_is_looked_for_by_one_job_at_a_time(rig):
-    lookout = rig.lookout(rig.core.control.close)
+    monitor = rig.monitor()
     for _ in range(5):
-        lookout.poll_slowly(nobody, rig.parameters)
+        monitor.poll_slowly(nobody)
     done = []
-    rig.core.control.maintain_sessions = lambda: done.append('looked')
-    rig.wiring.jobs.put(lambda: lookout.poll_slowly(nobody, rig.parameters))
-    rig.wiring.jobs.put(rig.wiring.jobs.end)
-    rig.wiring.jobs.end()
-    rig.wiring.jobs.run()
+    rig.core.session_manager.maintain_sessions = lambda: done.append('looked')
+    rig.core.jobs.put(lambda: monitor.poll_slowly(nobody))
+    rig.core.jobs.put(rig.core.jobs.end)
+    rig.core.jobs.end()
+    rig.core.jobs.run()
     assert done == ['looked']
     rig.close()
 
 
 def test_a_verdict_is_said_when_it_changes(rig):
-    lookout = rig.lookout(rig.core.control.close)
+    monitor = rig.monitor()
     for _ in range(3):
-        lookout.poll(rig.parameters, is_open=False)
+        monitor.poll()
     assert not rig.topics
+    rig.core.is_open = True
     for _ in range(3):
-        lookout.poll(rig.parameters, is_open=True)
+        monitor.poll()
     assert (rig.warned, rig.informed) == ([], ['healthy'])
     rig.slots['b'].health.mark_unhealthy('timeout', rig.now_ns)
     for _ in range(3):
-        lookout.poll(rig.parameters, is_open=True)
+        monitor.poll()
     assert rig.warned == ['slot_b_drained: slot b: unhealthy: timeout']
-    assert [state.health for state in rig.published(RouterState)] == ['healthy', 'slot_b_drained']
+    assert [state.health for state in rig.of_kind(RouterState)] == ['healthy', 'slot_b_drained']
     rig.behind.there = False
-    lookout.poll(rig.parameters, is_open=True)
+    monitor.poll()
     assert rig.warned[-1].startswith('unavailable: slot a: /a1: server unavailable')
     assert rig.informed == ['healthy']
     rig.close()
 
 
 def test_once_a_second_everything_is_told(rig):
-    rig.lookout(rig.core.control.close).poll_slowly(nobody, rig.parameters)
+    rig.monitor().poll_slowly(nobody)
     for kind in (RouterState, DiagnosticArray, CanaryState):
-        assert len(rig.published(kind)) == 1
+        assert len(rig.of_kind(kind)) == 1
     rig.close()
 
 
@@ -202,19 +185,19 @@ def test_what_a_server_says_of_itself_is_learned_and_a_change_is_said(rig):
 
 def test_a_policy_that_is_learned_late_is_written_down(rig):
     written = []
-    lookout = rig.lookout(rig.core.control.close)
-    lookout._recorder = SimpleNamespace(
+    monitor = rig.monitor()
+    rig.core.recorder = SimpleNamespace(
         policies=lambda slots: written.append({n: s.policy for n, s in slots.items()})
     )
     first, second = ({'a': rig.slots['a'].policy, 'b': policy} for policy in ('act@b', 'act@c'))
     rig.slots['b'].policy = ''
-    lookout.on_status('/b1', status('/b1', 'act@b', 'b'))
+    monitor.on_status('/b1', status('/b1', 'act@b', 'b'))
     # not before the router begins: until then the slots find together
     assert written == []
     rig.slots['b'].policy = ''
-    lookout.record_policies()
+    monitor.record_policies()
     for policy in ('act@b', 'act@b', 'act@c'):
-        lookout.on_status('/b1', status('/b1', policy, 'b'))
+        monitor.on_status('/b1', status('/b1', policy, 'b'))
     assert written[1:] == [first, second]
     rig.close()
 
@@ -226,7 +209,7 @@ def test_its_threads_end_and_everything_is_let_go(rig):
     routing = rig.routing()
     routing.begin()
     robot = rig.robot()
-    assert routing.is_open
+    assert rig.core.is_open
     routing.close()
     assert not any(thread.is_alive() for thread in rig.threads)
     assert sorted(thread.name for thread in rig.threads) == [
@@ -236,34 +219,34 @@ def test_its_threads_end_and_everything_is_let_go(rig):
         'store',
     ]
     assert rig.behind.closed
-    assert rig.core.dispatcher.robots.current('robot') is None
+    assert rig.core.table.sessions.current('robot') is None
     for name in robot.places['a'] + robot.places['b']:
         assert 'close' in rig.clients[name].calls
     # once more hurts nobody, and work comes too late
     routing.close()
-    assert not routing.later(int)
+    assert not rig.core.jobs.put(int)
 
 
 def test_a_router_that_goes_away_refuses_and_says_so(rig):
     routing = rig.routing()
     raw = request_bytes('robot', 1, 'e')
-    routing.on_request(raw)
+    rig.core.on_request(raw)
     assert rig.drops.counts() == {'no_session': 1}
     routing.begin()
     rig.robot()
-    routing.on_request(raw)
+    rig.core.on_request(raw)
     (sent,) = rig.outside.sent
     assert sent[1] == raw
-    flight = rig.core.dispatcher.in_flight.newest('robot')
+    flight = rig.core.table.in_flight.newest('robot')
     flight.end()
     routing.drain()
-    assert (routing.is_open, routing.is_drained) == (False, True)
-    routing.on_request(raw)
+    assert (rig.core.is_open, rig.core.is_drained) == (False, True)
+    rig.core.on_request(raw)
     chunk = wire_chunk.decode(rig.sent[-1])
     assert (chunk.status, chunk.header.seq) == (Status.DRAINING, 1)
     assert len(rig.outside.sent) == 1
     routing.begin()
-    routing.on_request(raw)
+    rig.core.on_request(raw)
     assert len(rig.outside.sent) == 2
     routing.close()
 
@@ -272,7 +255,7 @@ def test_a_late_answer_to_a_router_that_is_closed_hurts_nobody(rig):
     routing = rig.routing()
     routing.begin()
     routing.close()
-    rig.behind.on_answer('/a1', b'')
+    rig.behind.on_reply('/a1', b'')
     rig.behind.on_status('/a1', status('/a1'))
     assert rig.drops.counts()['encapsulation'] == 1
 

@@ -41,11 +41,11 @@ def rig(make):
 def state(rig: RoutingRig, split_percent: int = 50, drops: dict[str, int] | None = None):
     rig.core.change(replace(rig.core.parameters, split_percent=split_percent))
     return reports.router_state(
-        rig.core,
-        stamp=STAMP,
-        server='/policy_router',
-        split_percent=split_percent,
-        drops=drops or {},
+        rig.core.table,
+        rig.core.dispatcher.hedging,
+        drops or {},
+        context=replace(rig.context, stamp=lambda: STAMP),
+        storage_problem=rig.core.writer.text,
     )
 
 
@@ -131,7 +131,7 @@ def test_replicas_tell_their_state_and_counts(rig):
     replica = rig.replicas['/a1']
     for _ in range(40):
         replica.latency.add(12.0)
-    replica.counts.update(requests=40, answers=38, failures=2, hedges=1, probes=3)
+    replica.counts.update(requests=40, chunks=38, failures=2, hedges=1, probes=3)
     replica.sessions = 2
     first, second = state(rig).slots[0].replicas
     assert (first.state, first.text, first.slot) == (ReplicaState.READY, '', 'a')
@@ -166,19 +166,18 @@ def test_no_text_is_too_long_for_its_message(make):
 
 def status(rig: RoutingRig | None, standing: int, text: str = '', **drops: int) -> ServerStatus:
     return reports.server_status(
-        rig.core if rig else None,
-        standing,
-        text,
+        rig.core.table if rig else None,
+        drops,
+        standing=(standing, text),
         stamp=STAMP,
         server='/policy_router',
-        drops=drops,
     )
 
 
 def test_its_status_is_a_policy_servers(rig):
     rig.robot()
-    stats = rig.core.stats.slot('b')
-    stats.requests, stats.answers = 5, 4
+    stats = rig.core.table.stats.slot('b')
+    stats.requests, stats.chunks = 5, 4
     told = status(rig, ServerStatus.ACTIVE, superseded=2)
     assert (told.state, told.policy_type, told.policy) == (
         ServerStatus.ACTIVE,
@@ -213,10 +212,8 @@ def contract(**fields: object) -> SimpleNamespace:
 
 
 def test_what_is_described_holds_in_every_slot(rig):
-    contracts = rig.core.control.contracts
-    contracts['a'] = 'act@a', contract()
-    contracts['b'] = 'act@b', contract(chunk_size=30, supports_rtc=False)
-    told = reports.fill_status_reply(GetStatus.Response(), rig.core)
+    replies = contract(), contract(chunk_size=30, supports_rtc=False)
+    told = reports.fill_status_reply(GetStatus.Response(), replies)
     assert (told.chunk_size, told.supports_rtc) == (30, False)
     assert (list(told.action_names), told.trained_fps, told.default_task) == (['x'], 30.0, 'fold')
     assert (told.observation_steps, told.observation_stride_steps) == (2, 3)
@@ -224,8 +221,8 @@ def test_what_is_described_holds_in_every_slot(rig):
 
 
 def test_before_anything_is_known_the_versions_are_told(rig):
-    for core in (None, rig.core):
-        told = reports.fill_status_reply(GetStatus.Response(), core)
+    for replies in ((), rig.core.session_manager.status_replies):
+        told = reports.fill_status_reply(GetStatus.Response(), replies)
         assert told.schema_version_max >= told.schema_version_min >= 1
         assert (list(told.action_names), told.chunk_size) == ([], 0)
 
@@ -263,7 +260,7 @@ def test_diagnostics_have_a_status_for_the_router_and_one_a_slot(rig, bad, level
 def test_the_log_says_what_goes_where(make):
     rig = make(heard=False, **TWO_SLOTS)
     rig.hear('/b1')
-    lines = reports.describe_slots(rig.core)
+    lines = reports.describe_slots(rig.core.table, rig.now_ns)
     assert lines[0].startswith(
         'slot a (/a1, /a2): no policy yet, 0 % of the episodes; /a1: no status'
     )

@@ -9,8 +9,7 @@ import pytest
 from support.router.dispatch_rig import episode_in, Rig
 
 from lerobot_serve.router.placement.eligibility import PolicyVerdict
-from lerobot_serve.router.placement.episode_placement import NoSlotAvailable
-from lerobot_serve.router.placement.goal_placement import GoalPlacement
+from lerobot_serve.router.placement.episode_placement import EpisodePlacement, NoSlotAvailable
 from lerobot_serve.router.placement.split import bucket
 from lerobot_serve.router.replicas.slot import VerdictRecord
 
@@ -27,8 +26,8 @@ HAPPENINGS = st.lists(
 )
 
 
-def goal_places(rig: Rig) -> GoalPlacement:
-    return GoalPlacement(rig.slots, rig.sticky, rig.stats)
+def goal_places(rig: Rig) -> EpisodePlacement:
+    return EpisodePlacement(rig.slots, rig.sticky, rig.stats)
 
 
 def down(rig: Rig, *servers: str) -> None:
@@ -52,12 +51,12 @@ def test_whoever_is_chosen_is_ready_and_an_episode_stays_while_it_can(happenings
             check_one(rig, places, homes, name, value)
 
 
-def check_one(rig: Rig, places: GoalPlacement, homes: dict, name: str, percent: int) -> None:
+def check_one(rig: Rig, places: EpisodePlacement, homes: dict, name: str, percent: int) -> None:
     home, wanted = homes.get(name), 'a' if bucket(name or 'request') < percent else 'b'
     able = {slot.name for slot in rig.slots.values() if slot.has_ready_replica}
     healthy = {slot.name for slot in rig.slots.values() if slot.is_healthy}
     try:
-        placement, replica = places.place(name, 'request', percent, rig.now_ns)
+        placement, replica = places.place_goal(name, 'request', percent, rig.now_ns)
     except NoSlotAvailable:
         assert not healthy
         assert home not in able
@@ -80,23 +79,23 @@ def check_one(rig: Rig, places: GoalPlacement, homes: dict, name: str, percent: 
 
 def test_the_least_loaded_replica_is_asked():
     rig = Rig()
-    rig.replicas['/a1'].robots = 3
-    _, replica = goal_places(rig).place(episode_in('a'), '', 50, rig.now_ns)
+    rig.replicas['/a1'].preferring_sessions = 3
+    _, replica = goal_places(rig).place_goal(episode_in('a'), '', 50, rig.now_ns)
     assert replica.name == '/a2'
 
 
 def test_an_episode_that_has_to_leave_says_why_and_counts_as_moved():
     rig, episode = Rig(), episode_in('b')
     places = goal_places(rig)
-    assert places.place(episode, '', 50, rig.now_ns)[0].slot == 'b'
+    assert places.place_goal(episode, '', 50, rig.now_ns)[0].slot == 'b'
     down(rig, '/b1', '/b2')
-    placement, replica = places.place(episode, '', 50, rig.now_ns)
+    placement, replica = places.place_goal(episode, '', 50, rig.now_ns)
     assert (placement.slot, placement.moved, placement.sticky) == ('a', True, False)
     assert 'slot b cannot reply: /b1: server unavailable' in placement.reason
     assert replica.slot == 'a'
     # and stays
     rig.set_available('/b1', True)
-    again, _ = places.place(episode, '', 50, rig.now_ns)
+    again, _ = places.place_goal(episode, '', 50, rig.now_ns)
     assert (again.slot, again.sticky) == ('a', True)
 
 
@@ -106,25 +105,25 @@ def test_nobody_ready_says_whom_to_start_and_remembers_nothing():
     with pytest.raises(
         NoSlotAvailable, match=r'slot b: /b1: server unavailable.*slot a: /a1: server unavailable'
     ):
-        goal_places(rig).place('episode', '', 50, rig.now_ns)
+        goal_places(rig).place_goal('episode', '', 50, rig.now_ns)
     assert rig.sticky.find('episode') is None
 
 
 def test_one_slot_needs_no_split():
     rig = Rig({'prod': ('/one',)})
-    placement, replica = goal_places(rig).place('episode', '', 50, rig.now_ns)
+    placement, replica = goal_places(rig).place_goal('episode', '', 50, rig.now_ns)
     assert (placement.slot, placement.split_percent, replica.name) == ('prod', None, '/one')
 
 
 def test_an_answer_is_looked_at_once_more_before_a_robot_gets_it():
     rig = Rig()
     places, slot = goal_places(rig), rig.slots['b']
-    assert places.refusal('b', slot.policy, rig.now_ns) == ''
-    assert 'the reply is of other@1, and slot b' in places.refusal('b', 'other@1', rig.now_ns)
-    assert 'no slot' in places.refusal('c', slot.policy, rig.now_ns)
+    assert places.goal_refusal('b', slot.policy, rig.now_ns) == ''
+    assert 'the reply is of other@1, and slot b' in places.goal_refusal('b', 'other@1', rig.now_ns)
+    assert 'no slot' in places.goal_refusal('c', slot.policy, rig.now_ns)
     slot.bars[slot.policy] = VerdictRecord(
         PolicyVerdict.ROLLED_BACK, 'it hit the table', rig.now_ns + 1
     )
     # running episodes leave at that time, no sooner
-    assert places.refusal('b', slot.policy, rig.now_ns) == ''
-    assert 'it hit the table' in places.refusal('b', slot.policy, rig.now_ns + 1)
+    assert places.goal_refusal('b', slot.policy, rig.now_ns) == ''
+    assert 'it hit the table' in places.goal_refusal('b', slot.policy, rig.now_ns + 1)

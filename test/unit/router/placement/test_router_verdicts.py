@@ -139,7 +139,7 @@ def test_an_answer_that_may_reach_no_robot_and_no_other_slot_is_refused(rig):
     assert rig.replies == []
     ((status, text),) = refusals(rig)
     assert (status, 'arm hit the table' in text) == (Status.NO_SLOT, True)
-    assert len(rig.dispatcher.in_flight) == 0
+    assert len(rig.table.in_flight) == 0
 
 
 def test_no_second_try_and_no_fail_over_within_a_slot_that_is_left():

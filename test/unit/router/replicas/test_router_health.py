@@ -27,7 +27,9 @@ from lerobot_serve.router.replicas.replica import (
 from lerobot_serve.wire.schema import StateClass
 
 SECOND = 1_000_000_000
-RULES = HealthRules(3, trials=2, first_probe_ns=2 * SECOND, max_probe_interval_ns=10 * SECOND)
+RULES = HealthRules(
+    3, successes_to_recover=2, first_probe_ns=2 * SECOND, max_probe_interval_ns=10 * SECOND
+)
 SEEN = ReplicaReport('a@1', 'a', StateClass.CHUNK_STATELESS, True)
 
 
@@ -123,7 +125,7 @@ class Script(RuleBasedStateMachine):
         self.clean += 1
         self.failures = 0
         returned = self.health.record_success()
-        assert returned == (was_drained and self.clean >= RULES.trials)
+        assert returned == (was_drained and self.clean >= RULES.successes_to_recover)
         if returned:
             self.clean = 0
 
@@ -256,7 +258,7 @@ def test_who_was_idle_is_not_silent():
 
 def test_pressure_is_how_full_and_how_busy():
     there = replica(load=0.5, max_sessions=4)
-    there.robots = 2
+    there.preferring_sessions = 2
     assert there.placement_load == 1.0
     assert replica(load=0.25, max_sessions=0).placement_load == 0.25
     assert replica().placement_load == 0.0

@@ -51,7 +51,7 @@ def test_robots_spread_over_the_replicas(make):
     rig = make({'prod': ('/p1', '/p2', '/p3', '/p4')}, standby=0)
     for number in range(16):
         rig.control.open(ask_of(f'robot-{number}'))
-    assert [replica.robots for replica in rig.slots['prod']] == [4, 4, 4, 4]
+    assert [replica.preferring_sessions for replica in rig.slots['prod']] == [4, 4, 4, 4]
 
 
 def test_a_second_robot_of_that_name_is_refused_while_the_first_is_heard(rig):

@@ -54,7 +54,7 @@ def test_a_new_session_takes_the_place_of_the_old_one(make):
     assert rig.drop('session_over') == 1
     assert places_of(rig)['prod'] != (old,)
     assert rig.sessions() == rig.places()
-    assert len(rig.dispatcher.in_flight) == 0
+    assert len(rig.table.in_flight) == 0
     rig.request(epoch=1)
     assert rig.drop('no_session') == 1
 
@@ -112,7 +112,7 @@ def test_an_episode_that_ended_is_waited_for_by_nobody(rig):
     # the first request of the new one may come before the word that it has begun
     rig.request(episode=episode_in('a', 1), number=2)
     assert rig.control.reset(SimpleNamespace(**{**vars(reset), 'episode': 2})) == []
-    assert len(rig.dispatcher.in_flight) == 1
+    assert len(rig.table.in_flight) == 1
 
 
 def test_a_reset_of_nobody_and_one_that_does_not_arrive_are_said(rig):
@@ -212,7 +212,7 @@ def test_a_slot_that_cannot_be_had_keeps_no_robot_from_another(make, trouble):
         rig.clients['/b1'].hangs = True
     elif trouble == 'is for other robots':
         rig.slots['b'].misfit = 'incompatible with slot a'
-        rig.control.contracts.clear()
+        rig.control._compatibility.known.clear()
         rig.clients['/b1'].action_names = ('grip',)
     else:
         for robot in rig.robots:
@@ -234,11 +234,11 @@ def test_a_place_that_is_filled_leaves_first_who_was_put_first_meanwhile(make):
 
     def reorder(timeout_s: float) -> bool:
         # what the dispatcher may do while a session is being opened
-        with rig.dispatcher.lock:
+        with rig.table.lock:
             first, second = robot.places['prod']
             robot.places = {'prod': (second, first)}
-            rig.replicas[first].robots -= 1
-            rig.replicas[second].robots += 1
+            rig.replicas[first].preferring_sessions -= 1
+            rig.replicas[second].preferring_sessions += 1
         return True
 
     before = robot.places['prod']

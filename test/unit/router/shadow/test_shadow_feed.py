@@ -10,8 +10,8 @@ import pytest
 from support.router.shadow_feed_rig import chunk_bytes, feed_rig, LIMIT_S, LIVE, MS, SECOND, SHADOW
 
 from lerobot_serve.cage import limits_encoding
-from lerobot_serve.router.data_path.rules import ShadowRules
 from lerobot_serve.router.shadow.feed import DEPOSITS_LIMIT, REQUESTS_LIMIT
+from lerobot_serve.router.shadow.sampling import ShadowRules
 from lerobot_serve.router.shadow.sessions import RETRY_NS
 from lerobot_serve.wire.schema import ID_LIMIT, Refusal, Status
 from lerobot_serve.wire.session import ServerUnreachable, SessionRefused
@@ -161,7 +161,7 @@ def test_second_draws_come_from_the_live_policy_under_another_name(rig):
     assert [ask.client_id for ask in rig.again.opened] == ['robot~again']
     assert rig.again.asked == [('robot~again', 1, 2), ('robot~again', 1, 3)]
     second = rig.again.sent[0]
-    rig.feed.on_again(chunk_bytes(second, LIVE, seed=77))
+    rig.feed.on_second_draw(chunk_bytes(second, LIVE, seed=77))
     rig.settle()
     assert 'second_draw_late' not in rig.drops()
     # the shadow is asked under the robot's own name
@@ -190,7 +190,7 @@ def test_a_second_session_that_was_lost_is_opened_again(rig):
     robot = rig.robot()
     rig.rounds(robot, 1, 2, seed=10)
     lost = chunk_bytes(rig.again.sent[-1], '', status=Status.NO_SESSION)
-    rig.feed.on_again(lost)
+    rig.feed.on_second_draw(lost)
     rig.rounds(robot, 3, seed=10)
     assert len(rig.again.opened) == 2
     assert rig.drops()['second_draw_failed'] == 1
@@ -248,7 +248,7 @@ def test_malformed_answers_are_counted_and_end_nothing(rig):
     robot = rig.robot()
     request = rig.request(robot, 1)
     whole = chunk_bytes(request, SHADOW)
-    for deposit in (rig.feed.on_shadow_chunk, rig.feed.on_again):
+    for deposit in (rig.feed.on_shadow_chunk, rig.feed.on_second_draw):
         for raw in (b'', b'\x00\x01\x00\x00', b'\xff' * 64, request, whole[:-5]):
             deposit(raw)
     rig.settle()

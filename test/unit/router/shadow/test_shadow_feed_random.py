@@ -44,10 +44,10 @@ def test_nothing_raises_in_the_thread_in_whatever_order_it_comes(shared, events)
         elif what == 'shadow':
             shared.feed.on_shadow_chunk(raw)
         elif what == 'again':
-            shared.feed.on_again(chunk_bytes(request, LIVE, name=f'{name}~again'))
+            shared.feed.on_second_draw(chunk_bytes(request, LIVE, name=f'{name}~again'))
         elif what == 'cut':
             shared.feed.on_shadow_chunk(raw[:number])
-            shared.feed.on_again(raw[:number])
+            shared.feed.on_second_draw(raw[:number])
         elif what == 'status':
             shared.feed.on_shadow_chunk(chunk_bytes(request, '', status=1 + number % 6))
         elif what == 'close':

@@ -15,6 +15,7 @@ from support.router.router_core_rig import RoutingRig, SECOND, TWO_SLOTS
 from lerobot_serve.router.api.slot_commands import run_slot_command, SlotCommandRejected
 from lerobot_serve.router.placement.episode_placement import NoSlotAvailable
 from lerobot_serve.router.storage.store import FILE
+from lerobot_serve.trace.format.record_ids import RecordIds
 from lerobot_serve_interfaces.srv import ControlSlot
 
 R = ControlSlot.Request
@@ -65,7 +66,9 @@ def slot_of(rig: RoutingRig) -> set[str]:
     found = set()
     for _ in range(60):
         try:
-            found.add(rig.core.place_goal(f'episode-{next(NUMBERS)}', 'r')[0].slot)
+            found.add(
+                rig.core.place_goal(RecordIds('r', 1, 1, f'episode-{next(NUMBERS)}'))[0].slot
+            )
         except NoSlotAvailable:
             found.add('none')
     return found
@@ -169,7 +172,7 @@ def test_after_a_promotion_the_new_champion_stays(routers):
     run_slot_command(rig.core, R.CANARY_PROMOTE, '', 'seen enough')
     assert rig.splits[-1] == 0
     # as the node does it, within the canary's decision
-    with rig.core.intent.canary_transaction():
+    with rig.core.decisions.canary_transaction():
         rig.core.change(replace(rig.core.parameters, split_percent=0))
     rig = routers.start(split_percent=100)
     routers.poll()

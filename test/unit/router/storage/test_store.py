@@ -9,10 +9,14 @@ import pytest
 from support.router.store_rig import bars, copied, drained, drains, opened, rolled_back, written
 
 from lerobot_serve.router.placement.split import bucket
-from lerobot_serve.router.placement.stored_placement import stored_placement
 from lerobot_serve.router.storage import schema
 from lerobot_serve.router.storage.batch import Batch
-from lerobot_serve.router.storage.content import default_decisions, DRAIN, VERDICT
+from lerobot_serve.router.storage.content import (
+    default_decisions,
+    DRAIN,
+    stored_placement,
+    VERDICT,
+)
 from lerobot_serve.router.storage.store import FILE, Store, StoreRefused
 from lerobot_serve.router.storage.writer import StoreWriter
 

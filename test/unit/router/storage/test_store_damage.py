@@ -24,13 +24,13 @@ from support.router.store_rig import (
 )
 
 from lerobot_serve.router.placement.split import bucket
-from lerobot_serve.router.placement.stored_placement import stored_placement
 from lerobot_serve.router.storage.batch import Batch
 from lerobot_serve.router.storage.content import (
     default_decisions,
     DRAIN,
     NO_DRAIN,
     StoreContent,
+    stored_placement,
     VERDICT,
 )
 from lerobot_serve.router.storage.store import FILE, Store, StoreRefused

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-A Transport without ROS that records its calls, for tests and benchmarks.
+A Transport and RequestObserver without ROS that records its calls.
 
 Called by the threads of the dispatcher; read after they have ended.
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 
 from lerobot_serve.router.data_path.in_flight import InFlightRequest
+from lerobot_serve.router.data_path.request_observer import RequestObserver
 from lerobot_serve.router.placement.placement_table import Placement
 from lerobot_serve.router.sessions.client_sessions import ClientSession
 from lerobot_serve.wire.chunk import ReplySummary
@@ -20,10 +21,10 @@ from lerobot_serve.wire.schema import Status
 FailedRequest = tuple[InFlightRequest, Status, str]
 
 
-class FakeTransport:
+class RecordingTransport(RequestObserver):
     """
-    A Transport whose deques hold the last `capacity` calls of each kind, oldest first. Every call
-    runs `called`, which a subclass may override.
+    See the module. Its deques hold the last `capacity` calls of each kind, oldest first. Every
+    call runs `called`, which a subclass may override.
     """
 
     def __init__(self, capacity: int | None = None) -> None:
@@ -50,40 +51,40 @@ class FakeTransport:
         self.called()
         self.sent.append((server, raw))
 
-    def reply(self, robot: ClientSession, raw: bytes) -> None:
+    def reply(self, session: ClientSession, raw: bytes) -> None:
         self.called()
-        self.replies.append((robot, raw))
+        self.replies.append((session, raw))
 
-    def fail(self, flight: InFlightRequest, status: Status, text: str) -> None:
+    def fail(self, request: InFlightRequest, status: Status, text: str) -> None:
         self.called()
-        self.failures.append((flight, status, text))
+        self.failures.append((request, status, text))
 
     def on_placed(
-        self, robot: ClientSession, flight: InFlightRequest, placement: Placement
+        self, request: InFlightRequest, placement: Placement, server: str, policy: str
     ) -> None:
         self.called()
-        self.decisions.append((robot, flight, placement))
+        self.decisions.append((request.session, request, placement))
 
-    def reopen_session(self, robot: ClientSession, server: str) -> None:
+    def reopen_session(self, session: ClientSession, server: str) -> None:
         self.called()
-        self.reopened.append((robot, server))
+        self.reopened.append((session, server))
 
     def wake(self) -> None:
         self.called()
         self.wakes += 1
 
     def on_replied(
-        self, flight: InFlightRequest, server: str, raw: bytes, answer: ReplySummary
+        self, request: InFlightRequest, server: str, raw: bytes, reply: ReplySummary
     ) -> None:
         self.called()
-        self.served_by.append((flight, server, answer))
+        self.served_by.append((request, server, reply))
 
-    def on_dropped(self, flight: InFlightRequest, reason: str) -> None:
+    def on_dropped(self, request: InFlightRequest, reason: str) -> None:
         self.called()
-        self.ended.append((flight, reason))
+        self.ended.append((request, reason))
 
     def on_requested(
-        self, robot: ClientSession, raw: bytes, header: Header, executed: ExecutionReport | None
+        self, session: ClientSession, raw: bytes, header: Header, executed: ExecutionReport | None
     ) -> None:
         self.called()
-        self.heard.append((robot, header, executed))
+        self.heard.append((session, header, executed))

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the data path reports of each request: for the trace, the shadow and operators."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from lerobot_serve.router.data_path.in_flight import InFlightRequest
+from lerobot_serve.router.monitoring.drop_counters import DropCounters
+from lerobot_serve.router.placement.placement_table import Placement
+from lerobot_serve.router.sessions.client_sessions import ClientSession
+from lerobot_serve.wire.chunk import ReplySummary
+from lerobot_serve.wire.execution_report import ExecutionReport
+from lerobot_serve.wire.header import Header
+from lerobot_serve.wire.schema import Status
+
+
+class RequestObserver:
+    """
+    Ignores everything; a subclass overrides what it needs. Any thread of the data path calls,
+    without the lock of the routing table and behind what was sent. It never waits.
+    """
+
+    def on_requested(
+        self, session: ClientSession, raw: bytes, header: Header, executed: ExecutionReport | None
+    ) -> None:
+        """Observe a request that arrived, with its report of executed actions."""
+
+    def on_placed(
+        self, request: InFlightRequest, placement: Placement, server: str, policy: str
+    ) -> None:
+        """Observe an episode that was placed, or moved, and the server that serves it."""
+
+    def on_replied(
+        self, request: InFlightRequest, server: str, raw: bytes, reply: ReplySummary
+    ) -> None:
+        """Observe a reply of a server that was sent to its client, with actions or without."""
+
+    def on_failed(self, request: InFlightRequest, status: Status, text: str) -> None:
+        """Observe a reply of the router itself, without actions."""
+
+    def on_dropped(self, request: InFlightRequest, reason: str) -> None:
+        """Observe a request that ended without a reply."""
+
+
+class RequestObservers(RequestObserver):
+    """Passes everything on to several observers, in order."""
+
+    def __init__(self, observers: Iterable[RequestObserver]) -> None:
+        self._observers = tuple(observers)
+
+    def on_requested(
+        self, session: ClientSession, raw: bytes, header: Header, executed: ExecutionReport | None
+    ) -> None:
+        for each in self._observers:
+            each.on_requested(session, raw, header, executed)
+
+    def on_placed(
+        self, request: InFlightRequest, placement: Placement, server: str, policy: str
+    ) -> None:
+        for each in self._observers:
+            each.on_placed(request, placement, server, policy)
+
+    def on_replied(
+        self, request: InFlightRequest, server: str, raw: bytes, reply: ReplySummary
+    ) -> None:
+        for each in self._observers:
+            each.on_replied(request, server, raw, reply)
+
+    def on_failed(self, request: InFlightRequest, status: Status, text: str) -> None:
+        for each in self._observers:
+            each.on_failed(request, status, text)
+
+    def on_dropped(self, request: InFlightRequest, reason: str) -> None:
+        for each in self._observers:
+            each.on_dropped(request, reason)
+
+
+def report_dropped(
+    request: InFlightRequest, reason: str, drops: DropCounters, observer: RequestObserver
+) -> None:
+    """Count and report a request that ended without a reply."""
+    drops.add(reason)
+    observer.on_dropped(request, reason)

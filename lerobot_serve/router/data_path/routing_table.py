@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The state that routing decisions depend on, and the lock that guards it.
+
+The threads `intake`, `replies` and `alarm` decide, `control` opens and closes sessions, the
+executor records reports and reads for messages. Each holds `lock` for microseconds and calls
+nothing that may wait while it holds it.
+"""
+
+from __future__ import annotations
+
+import threading
+
+from lerobot_serve.router.data_path.in_flight import InFlightRequests
+from lerobot_serve.router.data_path.rules import DispatchRules
+from lerobot_serve.router.placement.eligibility import effective_shares
+from lerobot_serve.router.placement.placement_table import PlacementTable
+from lerobot_serve.router.replicas.replica import Replica
+from lerobot_serve.router.replicas.slot import Slot
+from lerobot_serve.router.replicas.slot_stats import SlotStats
+from lerobot_serve.router.sessions.client_sessions import ClientSessions
+
+
+class RoutingTable:
+    """
+    Slots, sessions of clients, placements, counters, requests in flight and the rules in force.
+    `lock` guards all of it; `sessions` may be read without it.
+    """
+
+    def __init__(
+        self,
+        slots: dict[str, Slot],
+        sessions: ClientSessions,
+        placements: PlacementTable,
+        stats: SlotStats,
+        rules: DispatchRules,
+    ) -> None:
+        self.lock = threading.Lock()
+        self.slots, self.sessions = slots, sessions
+        self.placements, self.stats = placements, stats
+        self.in_flight = InFlightRequests()
+        self.replicas: dict[str, Replica] = {
+            replica.name: replica for slot in slots.values() for replica in slot
+        }
+        self.change_rules(rules)
+
+    @property
+    def rules(self) -> DispatchRules:
+        return self._rules
+
+    def change_rules(self, rules: DispatchRules) -> None:
+        """Replace the rules, and with them the slots that get a share. Under the lock."""
+        self._rules = rules
+        for slot in self.slots.values():
+            slot.has_share = rules.share_percent(slot.name) > 0
+            slot.takes_failover = slot.name in rules.failover_slots
+
+    def slot_of(self, replica: Replica) -> Slot:
+        """Return the slot of a replica."""
+        return self.slots[replica.slot]
+
+    def shares(self, now_ns: int) -> dict[str, int]:
+        """Return the share of new episodes [%] that each slot really gets. Under the lock."""
+        meant = {name: self.rules.share_percent(name) for name in self.slots}
+        conditions = {name: slot.conditions(now_ns) for name, slot in self.slots.items()}
+        return effective_shares(meant, conditions)

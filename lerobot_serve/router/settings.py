@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Settings of the parts of a router, derived from its parameters. Pure functions."""
+
+from __future__ import annotations
+
+from lerobot_serve.router.data_path.rules import DispatchRules
+from lerobot_serve.router.parameters import RouterParameters
+from lerobot_serve.router.replicas.health import HealthRules
+from lerobot_serve.router.replicas.slot import Slot, VerdictRecords
+from lerobot_serve.router.sessions.client_sessions import ClientSessions
+from lerobot_serve.router.shadow.sampling import ShadowRules
+
+
+def make_slots(
+    parameters: RouterParameters, bars: VerdictRecords | None = None
+) -> dict[str, Slot]:
+    """Return the slots by name."""
+    of_slot, of_replica = (
+        HealthRules(
+            failures_to_unhealthy,
+            successes_to_recover=parameters.healthy_threshold,
+            first_probe_ns=to_ns(parameters.probe_initial_interval_s),
+            max_probe_interval_ns=to_ns(parameters.probe_max_interval_s),
+        )
+        for failures_to_unhealthy in (
+            parameters.slot_unhealthy_threshold,
+            parameters.replica_unhealthy_threshold,
+        )
+    )
+    return {
+        name: Slot(name, servers, of_slot, of_replica, bars)
+        for name, servers in parameters.slots.items()
+    }
+
+
+def make_sessions(parameters: RouterParameters) -> ClientSessions:
+    """Return a table without sessions."""
+    return ClientSessions(
+        grace_ns=to_ns(parameters.session_grace_s), idle_ns=to_ns(parameters.session_idle_s)
+    )
+
+
+def dispatch_rules(parameters: RouterParameters) -> DispatchRules:
+    return DispatchRules(
+        parameters.split_percent,
+        to_ns(parameters.reply_timeout_s),
+        hedge_factor=parameters.hedge_factor,
+        hedge_budget_percent=parameters.hedge_budget_percent,
+        failover_slots=parameters.spare_slots,
+    )
+
+
+def shadow_rules(parameters: RouterParameters) -> ShadowRules:
+    return ShadowRules(parameters.shadow_sample_percent, parameters.shadow_spread_percent)
+
+
+def to_ns(seconds: float) -> int:
+    return int(seconds * 1e9)

@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Threads that are started and ended together. The thread of a transition owns the group."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+import threading
+
+JOIN_LIMIT_S = 5.0
+# starts a thread, given its name, its body and how to wake it at the end of the process
+StartThread = Callable[[str, Callable[[], None], Callable[[], None]], threading.Thread]
+
+
+class ThreadGroup:
+    """Each thread runs until `stop` is set and it was woken."""
+
+    def __init__(self, start: StartThread) -> None:
+        self.stop = threading.Event()
+        self._start = start
+        self._threads: list[threading.Thread] = []
+        self._wakes: list[Callable[[], None]] = []
+
+    def start(
+        self, name: str, run: Callable[[threading.Event], None], wake: Callable[[], None]
+    ) -> None:
+        """Start a thread that runs `run(stop)`; `wake` ends what it waits for."""
+        self._wakes.append(wake)
+        thread = self._start(name, partial(run, self.stop), partial(self._end_one, wake))
+        self._threads.append(thread)
+
+    def _end_one(self, wake: Callable[[], None]) -> None:
+        self.stop.set()
+        wake()
+
+    def end(self) -> None:
+        """Set `stop`, wake all threads and wait for them, with a bound."""
+        self.stop.set()
+        for wake in self._wakes:
+            wake()
+        for thread in self._threads:
+            thread.join(JOIN_LIMIT_S)
