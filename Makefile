@@ -18,7 +18,7 @@ help:
 	@echo "make demo    three simulated robots, two policies, a broken third: what becomes of them"
 	@echo "make test    lint and all tests"
 	@echo "make unit    the tests that need no ROS (seconds)"
-	@echo "make lint    ruff"
+	@echo "make lint    ruff and mypy"
 	@echo "make bench   measure, into out/bench/"
 	@echo "make docs    write docs/parameters.md and docs/messages.md anew"
 	@echo "make shell   a shell in which ROS 2 and both packages are found"
@@ -38,7 +38,7 @@ unit:
 	$(WORKSPACE) python -m pytest test/unit $(ON_ALL_CORES)
 
 lint:
-	$(WORKSPACE) sh -c "ruff check . && ruff format --check ."
+	$(WORKSPACE) sh -c "ruff check . && ruff format --check . && mypy"
 
 bench:
 	$(WORKSPACE) python -m benchmarks $(BENCH)

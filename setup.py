@@ -19,6 +19,7 @@ setup(
     name=NAME,
     version='0.1.0',
     packages=find_packages(include=['lerobot_serve', 'lerobot_serve.*']),
+    package_data={NAME: ['py.typed']},
     data_files=[
         ('share/ament_index/resource_index/packages', [f'resource/{NAME}']),
         ('bin', ['resource/lerobot-serve']),

@@ -16,7 +16,7 @@ TOP_LEVEL = {
     *('benchmarks', '.pre-commit-config.yaml', 'SECURITY.md'),
     *('.ci', '.gitignore', 'CHANGELOG.md', 'CONTRIBUTING.md', 'LICENSE', 'Makefile', 'README.md'),
     *('config', 'docs', 'launch', 'lerobot_serve', 'lerobot_serve_interfaces', 'package.xml'),
-    *('requirements.txt', 'resource', 'ruff.toml', 'setup.cfg', 'setup.py', 'test'),
+    *('requirements.txt', 'resource', 'ruff.toml', 'setup.cfg', 'setup.py', 'test', 'typings'),
 }
 # imported name -> rosdep key, where they differ; None for what rosdep does not know
 KEYS = {

@@ -1,0 +1,9 @@
+from enum import Enum
+
+from rclpy.lifecycle.node import LifecycleNodeMixin as LifecycleNodeMixin
+from rclpy.lifecycle.node import LifecycleState as LifecycleState
+
+class TransitionCallbackReturn(Enum):
+    SUCCESS = ...
+    FAILURE = ...
+    ERROR = ...

@@ -1,0 +1,3 @@
+class QoSOverridingOptions:
+    @classmethod
+    def with_default_policies(cls) -> QoSOverridingOptions: ...

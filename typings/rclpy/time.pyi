@@ -1,0 +1,6 @@
+from typing import Any
+
+class Time:
+    @property
+    def nanoseconds(self) -> int: ...
+    def to_msg(self) -> Any: ...
