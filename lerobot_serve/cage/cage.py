@@ -34,7 +34,7 @@ import numpy as np
 from lerobot_serve.cage.description import ActionLimit, Interlock
 from lerobot_serve.cage.interlocks import InterlockRule, Interlocks
 from lerobot_serve.cage.limits import MotionLimits
-from lerobot_serve.cage.result import CageResult, LastCommand, Verdict
+from lerobot_serve.cage.result import CageResult, JointValues, LastCommand, Verdict
 
 NOT_AN_ACTION = 'not_an_action', 'command has a wrong shape or type'
 # causes unrelated to the policy
@@ -64,11 +64,11 @@ class Cage:
     def latched(self) -> bool:
         return bool(self._latched_by)
 
-    def force(self, state: np.ndarray | None) -> bool:
+    def force(self, state: JointValues | None) -> bool:
         """Return whether an interlock is active."""
         return self._interlocks.force(state)
 
-    def rest(self, last: LastCommand | None) -> np.ndarray | None:
+    def rest(self, last: LastCommand | None) -> JointValues | None:
         """
         Return the final command: velocities at rest, positions unchanged. None where no command
         has the same effect: without velocities, or before the first command.
@@ -93,11 +93,11 @@ class Cage:
 
     def judge(
         self,
-        wanted: np.ndarray,
+        wanted: JointValues,
         last: LastCommand | None,
         *,
-        measured: np.ndarray | None,
-        state: np.ndarray | None,
+        measured: JointValues | None,
+        state: JointValues | None,
         allow_return: bool = True,
         blind: str = '',
     ) -> CageResult:
@@ -124,10 +124,10 @@ class Cage:
 
     def _judge(
         self,
-        wanted: np.ndarray,
+        wanted: JointValues,
         last: LastCommand | None,
-        measured: np.ndarray | None,
-        state: np.ndarray | None,
+        measured: JointValues | None,
+        state: JointValues | None,
         allow_return: bool,
         blind: str,
     ) -> CageResult:
@@ -163,7 +163,7 @@ class Cage:
         return CageResult(Verdict.CLAMPED, command, f'{limits.names[joint]}: {cause}', cause)
 
     def _hold_reason(
-        self, wanted: np.ndarray, blind: str, unmeasured: str, unknown: str
+        self, wanted: JointValues, blind: str, unmeasured: str, unknown: str
     ) -> tuple[str, str]:
         """Return cause and reason to hold; both empty if motion may continue."""
         finite = np.isfinite(wanted)
@@ -178,7 +178,7 @@ class Cage:
         return '', ''
 
     def _come_to_rest(
-        self, last: LastCommand | None, measured: np.ndarray | None, state: np.ndarray | None
+        self, last: LastCommand | None, measured: JointValues | None, state: JointValues | None
     ) -> CageResult:
         """Return the result of a latched cage."""
         limits = self.limits
@@ -194,13 +194,13 @@ class Cage:
 
     def _command(
         self,
-        target: np.ndarray,
+        target: JointValues,
         last: LastCommand,
-        measured: np.ndarray | None,
+        measured: JointValues | None,
         rules: list[InterlockRule],
         *,
         allow_return: bool,
-    ) -> np.ndarray:
+    ) -> JointValues:
         """Return the command nearest to a target that includes the interlock values."""
         command = self._nearest(target, last, measured, allow_return=allow_return)
         for rule in rules:
@@ -222,17 +222,17 @@ class Cage:
             command = limits.rest.copy()
         return CageResult(Verdict.STOPPED, command, reason, cause)
 
-    def _slowed(self, last: LastCommand) -> np.ndarray:
+    def _slowed(self, last: LastCommand) -> JointValues:
         return self._nearest(self.limits.held(last), last, None, allow_return=False)
 
     def _nearest(
         self,
-        target: np.ndarray,
+        target: JointValues,
         last: LastCommand,
-        measured: np.ndarray | None,
+        measured: JointValues | None,
         *,
         allow_return: bool,
-    ) -> np.ndarray:
+    ) -> JointValues:
         command = self.limits.nearest(target, last, measured, allow_return=allow_return)
         if not np.isfinite(command).all():
             raise ArithmeticError('command not finite')
@@ -253,7 +253,7 @@ class Cage:
             )
 
 
-def _forced(target: np.ndarray, rules: list[InterlockRule]) -> np.ndarray:
+def _forced(target: JointValues, rules: list[InterlockRule]) -> JointValues:
     """Return a copy of the target with the interlock values applied in order."""
     if rules:
         target = target.copy()

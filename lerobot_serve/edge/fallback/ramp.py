@@ -19,6 +19,7 @@ import numpy as np
 
 from lerobot_serve.cage.description import ActionLimit, Motion
 from lerobot_serve.cage.result import LastCommand
+from lerobot_serve.wire.arrays import Float64Array
 
 STOP_LIMIT_S = 60.0
 TRAVEL_LIMIT_S = 60.0
@@ -77,7 +78,7 @@ def travel_time_s(limit: ActionLimit, goal: float, stop_s: float, step_s: float)
     return min(way_s, TRAVEL_LIMIT_S)
 
 
-def max_stoppable_speed(left: np.ndarray, rate: np.ndarray, step_s: float) -> np.ndarray:
+def max_stoppable_speed(left: Float64Array, rate: Float64Array, step_s: float) -> Float64Array:
     """
     Return the greatest value whose sum over the steps until zero is `left`, when it falls by
     `rate` each second.
@@ -87,7 +88,8 @@ def max_stoppable_speed(left: np.ndarray, rate: np.ndarray, step_s: float) -> np
     """
     whole = left / (rate * step_s**2)
     steps = np.maximum(1.0, np.ceil((np.sqrt(8.0 * whole + 1.0) - 1.0) / 2.0))
-    return (whole / steps + (steps - 1.0) / 2.0) * rate * step_s
+    speed: Float64Array = (whole / steps + (steps - 1.0) / 2.0) * rate * step_s
+    return speed
 
 
 class Ramp:
@@ -103,13 +105,13 @@ class Ramp:
         self._step_s = step_s
         self._is_velocity = np.array([limit.motion is Motion.VELOCITY for limit in limits])
         self._slow = np.array([SLOW_SHARE * top_speed(limit, step_s) for limit in limits])
-        self._braking = np.zeros(len(limits))
+        self._braking: Float64Array = np.zeros(len(limits))
 
     def reset(self) -> None:
         """Begin the next ramp without deceleration."""
         self._braking = np.zeros(len(self._braking))
 
-    def stop(self, last: LastCommand) -> np.ndarray:
+    def stop(self, last: LastCommand) -> Float64Array:
         """Return the next command on the way to rest."""
         moving = np.where(self._is_velocity, last.position, last.velocity)
         speed = np.abs(moving)
@@ -121,11 +123,11 @@ class Ramp:
         slower = np.copysign(left, moving) + 0.0
         return np.where(self._is_velocity, slower, last.position + slower * self._step_s)
 
-    def hold(self, last: LastCommand) -> np.ndarray:
+    def hold(self, last: LastCommand) -> Float64Array:
         """Return the positions commanded last, and the next step of velocities on the way to 0."""
         return self._stop_velocities(last, last.position)
 
-    def approach(self, last: LastCommand, pose: np.ndarray) -> np.ndarray:
+    def approach(self, last: LastCommand, pose: Float64Array) -> Float64Array:
         """Return the next command on the way to a pose, at slow speed and without overshoot."""
         way = pose - last.position
         distance = np.abs(way)
@@ -143,8 +145,8 @@ class Ramp:
         towards = np.where(there, pose, last.position + onward * step)
         return self._stop_velocities(last, towards)
 
-    def _stop_velocities(self, last: LastCommand, positions: np.ndarray) -> np.ndarray:
-        command = np.where(self._is_velocity, self.stop(last), positions)
+    def _stop_velocities(self, last: LastCommand, positions: Float64Array) -> Float64Array:
+        command: Float64Array = np.where(self._is_velocity, self.stop(last), positions)
         # positions are not on a ramp; one that begins later begins without deceleration
         self._braking = np.where(self._is_velocity, self._braking, 0.0)
         return command

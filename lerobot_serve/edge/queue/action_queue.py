@@ -19,6 +19,7 @@ import threading
 import numpy as np
 
 from lerobot_serve.edge.queue.delay_rules import DelayRule, moving_time
+from lerobot_serve.wire.arrays import FloatArray
 from lerobot_serve.wire.message_parts import NO_ACTIONS
 
 
@@ -39,7 +40,7 @@ class ChunkSource:
 class QueuedAction:
     """One action to execute; read-only."""
 
-    action: np.ndarray
+    action: FloatArray
     source: ChunkSource
     row: int
 
@@ -60,8 +61,8 @@ class Leftover:
     """
 
     mark: QueueMark
-    model: np.ndarray = field(default_factory=lambda: NO_ACTIONS)
-    robot: np.ndarray = field(default_factory=lambda: NO_ACTIONS)
+    model: FloatArray = field(default_factory=lambda: NO_ACTIONS)
+    robot: FloatArray = field(default_factory=lambda: NO_ACTIONS)
     policy: str = ''
     source: ChunkSource | None = None
 
@@ -71,7 +72,7 @@ class _Stretch:
 
     __slots__ = ('model', 'next', 'robot', 'source')
 
-    def __init__(self, robot: np.ndarray, model: np.ndarray, source: ChunkSource) -> None:
+    def __init__(self, robot: FloatArray, model: FloatArray, source: ChunkSource) -> None:
         if len(model) not in (0, len(robot)):
             raise ValueError(
                 f'a chunk of {len(robot)} actions has {len(model)} rows in the units of the '
@@ -193,12 +194,12 @@ class ActionQueue:
 
     def replace(
         self,
-        robot: np.ndarray,
+        robot: FloatArray,
         source: ChunkSource,
         *,
         mark: QueueMark,
         delay_rows: int,
-        model: np.ndarray = NO_ACTIONS,
+        model: FloatArray = NO_ACTIONS,
     ) -> int | None:
         """
         Replace the queue with the chunk; return the rows that the rule skipped, None if the chunk
@@ -218,11 +219,11 @@ class ActionQueue:
 
     def append(
         self,
-        robot: np.ndarray,
+        robot: FloatArray,
         source: ChunkSource,
         *,
         mark: QueueMark,
-        model: np.ndarray = NO_ACTIONS,
+        model: FloatArray = NO_ACTIONS,
     ) -> bool:
         """
         Append the chunk; return False if it is refused because the queue was cleared after
@@ -254,7 +255,7 @@ class ActionQueue:
         return refused
 
 
-def read_only_copy(rows: np.ndarray) -> np.ndarray:
+def read_only_copy(rows: FloatArray) -> FloatArray:
     """Return a read-only copy."""
     copy = np.array(rows)
     copy.flags.writeable = False

@@ -1,4 +1,4 @@
-"""A recorder whose records a test reads, and the exchange that tells it of requests."""
+"""A recorder whose records a test reads, and the pipeline that tells it of requests."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def recorder_of(bench_clock: Any, notes: Notes, **redaction: str) -> EdgeTraceRe
 
 
 class Asking:
-    """An exchange with an open session, and what its recorder wrote."""
+    """An pipeline with an open session, and what its recorder wrote."""
 
     def __init__(self, **redaction: str) -> None:
         self.notes = Notes()

@@ -13,20 +13,15 @@ from lerobot_serve.cage.limits_encoding import decode_limits
 from lerobot_serve.cage.result import Verdict
 from lerobot_serve.edge import wiring
 from lerobot_serve.edge.control.authority import OperatingConditions
-from lerobot_serve.edge.control.step import RobotState
 from lerobot_serve.edge.fallback.rungs import RungKind
+from lerobot_serve.edge.inputs.state_reader import RobotState
 from lerobot_serve.edge.parameters import EdgeParameters
 from lerobot_serve.edge.queue.action_queue import ActionQueue, ChunkSource
 from lerobot_serve.edge.robot.description import RobotDescription, StateSource
 from lerobot_serve.edge.robot.file import load
 from lerobot_serve.edge.session.connection import ConnectionState
-from lerobot_serve.edge.wiring import (
-    chunk_rate_warnings,
-    command_period_s,
-    make_session_request,
-    request_settings,
-    resolve_client_id,
-)
+from lerobot_serve.edge.session_request import chunk_rate_warnings, make_session_request
+from lerobot_serve.edge.wiring import request_settings, resolve_client_id
 from lerobot_serve.parameters import ParameterError
 from lerobot_serve.wire.schema import Codec
 from lerobot_serve.wire.session import CameraSpec, SessionRequest
@@ -119,7 +114,7 @@ def test_the_pace_is_that_of_the_parameters_and_the_robot(robot):
     assert (made.append, made.rtc, made.execution_horizon) == (True, True, 8)
     assert made.max_consecutive_timeouts == 3
     assert made.max_action_age_s == 2.25
-    assert command_period_s(given, robot) == pytest.approx(1 / 120)
+    assert given.command_period_s(robot.fps) == pytest.approx(1 / 120)
     assert request_settings(EdgeParameters(merge_mode='append'), robot).append
 
 
@@ -142,7 +137,7 @@ class Made:
         self.controller = wiring.make_controller(
             self.parameters, robot, self.queue, lambda: self.dries.append(1)
         )
-        self.step_ns = int(1e9 * command_period_s(self.parameters, robot))
+        self.step_ns = int(1e9 * self.parameters.command_period_s(robot.fps))
         self.columns, self.now_ns = len(robot.actions), 0
         self.orders = OperatingConditions()
         # until enough samples agree where it stands

@@ -20,7 +20,7 @@ from lerobot_serve.wire.execution_report import decode, encode, ExecutionReport,
 
 def told(bench: Bench) -> ExecutionReport:
     """Return the next report as it arrives."""
-    return decode(encode(bench.controller.report()))
+    return decode(encode(bench.controller.take_executed()))
 
 
 def rows(executed: ExecutionReport) -> list[tuple[int, int, list[float]]]:

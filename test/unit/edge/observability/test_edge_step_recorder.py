@@ -29,7 +29,9 @@ class Driven:
         for _ in range(steps):
             self.tick += 1
             now_ns, executed = self.bench.now_ns, self.bench.step()
-            self.recorder.ticked(now_ns, self.tick, executed, self.bench.controller, self.say)
+            self.recorder.step_finished(
+                now_ns, self.tick, executed, self.bench.controller, self.say
+            )
         return self.commands[before:]
 
     @property
