@@ -23,9 +23,9 @@ LINE_EVERY_S, DRAW_EVERY_S = 5.0, 0.25
 EVENTS_SHOWN, PICTURE_COLUMNS = 8, 110
 FONTS = re.compile(r'@font-face \{.*?\}\s*', re.DOTALL)
 COLOURS = {'STREAMING': 'green', 'HEALTHY': 'green', 'READY': 'green', 'promoted': 'green'}
-COLOURS |= dict.fromkeys(('DEGRADED', 'RECONNECTING', 'SUSPECT', 'DRAINED', 'PROBING'), 'yellow')
+COLOURS |= dict.fromkeys(('DEGRADED', 'RECONNECTING', 'UNHEALTHY', 'DRAINED', 'PROBING'), 'yellow')
 COLOURS |= dict.fromkeys(
-    ('STALLED', 'DEAD', 'DOWN', 'AWAY', 'POLICY_MISMATCH', 'rolled back'), 'red'
+    ('STALLED', 'DEAD', 'UNAVAILABLE', 'POLICY_MISMATCH', 'BARRED', 'rolled back'), 'red'
 )
 
 

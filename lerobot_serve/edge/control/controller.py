@@ -251,7 +251,7 @@ class Controller:
         self._was_playing = playing
 
     def _is_interrupted(self) -> bool:
-        return self.grant.cause not in ('play', 'nothing_to_play', 'nothing_played_yet')
+        return self.grant.cause not in ('policy', 'nothing_to_play', 'nothing_played_yet')
 
     def _check(
         self,
