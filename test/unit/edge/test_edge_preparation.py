@@ -19,6 +19,11 @@ from lerobot_serve.edge.parameters import EdgeParameters
 from lerobot_serve.edge.queue.action_queue import ActionQueue, ChunkSource
 from lerobot_serve.edge.robot.description import RobotDescription, StateSource
 from lerobot_serve.edge.robot.file import load
+from lerobot_serve.edge.robot.input_topics import (
+    input_max_ages_ns,
+    input_topics,
+    state_input_names,
+)
 from lerobot_serve.edge.session.connection import ConnectionState
 from lerobot_serve.edge.session_request import chunk_rate_warnings, make_session_request
 from lerobot_serve.edge.wiring import request_settings, resolve_client_id
@@ -298,14 +303,14 @@ def test_interlocks_look_at_the_names_of_the_robot_not_of_the_policy(robot):
 def test_every_input_has_its_topic_type_and_age(robot):
     odometry = StateSource('odom', 'nav_msgs/Odometry', ('linear.x',), '', ('x',), 0.75)
     both = replace(robot, state=(*robot.state, odometry))
-    assert wiring.state_input_names(both) == ('state from joint_states', 'state from odom')
-    assert wiring.input_topics(both) == {
+    assert state_input_names(both) == ('state from joint_states', 'state from odom')
+    assert {name: one[:3] for name, one in input_topics(both).items()} == {
         'state from joint_states': ('joint_states', 'sensor_msgs/JointState', 0.25),
         'state from odom': ('odom', 'nav_msgs/Odometry', 0.75),
         CAMERAS[0]: ('camera/front/image_raw', 'sensor_msgs/Image', 0.5),
         CAMERAS[1]: ('camera/wrist/image_raw', 'sensor_msgs/Image', 0.5),
     }
-    assert wiring.input_max_ages_ns(both)['state from odom'] == 750_000_000
+    assert input_max_ages_ns(both)['state from odom'] == 750_000_000
 
 
 # names

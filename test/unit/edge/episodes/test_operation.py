@@ -25,11 +25,11 @@ class Robot:
         self.tick, self.requests = Tick(**tick), Requests()
         self.rests: list[bool] = []
         controller, requester = self.tick.controller, self.requests.requester
-        rest = requester.rest
-        requester.rest = lambda *, resting: (self.rests.append(resting), rest(resting=resting))
-        begin = requester.begin
+        set_idle = requester.set_idle
+        requester.set_idle = lambda *, idle: (self.rests.append(idle), set_idle(idle=idle))
+        begin = requester.begin_episode
         # of a robot the two have one queue
-        requester.begin = lambda episode: (self.tick.queue.clear(), begin(episode))
+        requester.begin_episode = lambda episode: (self.tick.queue.clear(), begin(episode))
         self.operation = OperatorControl(controller, requester, run_on_start=run_on_start)
 
     def live(self, steps: int = 1) -> list[float | None]:
@@ -258,7 +258,7 @@ def test_who_has_the_say(dead, paused, runs, say):
     if dead:
         robot.lives_through(*DEAD)
     assert robot.operation.authority is say
-    assert robot.requests.requester._resting.is_set() == (say is not ControlAuthority.POLICY)
+    assert robot.requests.requester._idle.is_set() == (say is not ControlAuthority.POLICY)
 
 
 def test_what_begins_while_paused_waits_for_the_resume():
@@ -274,7 +274,7 @@ def test_between_two_episodes_nothing_is_asked():
     bench = Simulation(servers=('/a',))
     operation = OperatorControl(Tick().controller, bench.requester, run_on_start=False)
     bench.at(2.0, lambda: operation.begin_episode(EpisodeRequest('', 'one')))
-    bench.at(4.0, operation.end)
+    bench.at(4.0, operation.end_episode)
     bench.at(8.0, lambda: operation.begin_episode(EpisodeRequest('', 'two')))
     bench.run(9.0)
     times = [at_s for at_s, _, _ in bench.requests]

@@ -32,7 +32,7 @@ class Robot:
     def begin(self, **goal: object) -> None:
         self.runs.begin(RunEpisode.Goal(**goal))
         requester = self.requests.requester
-        requester._begin_episode(requester._next_episode.pop())
+        requester._start_episode(requester._next_episode.pop())
 
     def live(self, steps: int = 1) -> None:
         for _ in range(steps):
@@ -228,7 +228,7 @@ def test_the_feedback_is_that_of_the_present_run(robot):
     bench = robot.requests
     bench.inbox.put_reply(reply_bytes(bench.send_request(), CHUNK))
     for _ in range(5):
-        bench.requester._take(0.0)
+        bench.requester._receive(0.0)
     told = robot.runs.feedback()
     assert (told.state, told.rung) == (ConnectionState.STREAMING, RungKind.RAMP)
     assert told.elapsed_s == pytest.approx(0.1)

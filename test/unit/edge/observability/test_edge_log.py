@@ -19,11 +19,11 @@ class Logged:
             error=lambda text: self.lines.append(f'E {text}'),
             clock=lambda: self.now_ns,
         )
-        self.connection = Connection(lambda: self.now_ns, tell=self.log.changed)
+        self.connection = Connection(lambda: self.now_ns, on_change=self.log.changed)
 
-    def look(self, **troubles: int) -> list[str]:
+    def poll(self, **problems: int) -> list[str]:
         before = len(self.lines)
-        self.log.poll(self.connection.status, Counter(troubles))
+        self.log.poll(self.connection.status, Counter(problems))
         return self.lines[before:]
 
 

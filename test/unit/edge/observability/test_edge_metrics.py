@@ -130,7 +130,7 @@ def tick_late(robot: Robot) -> None:
 
 def drop(robot: Robot) -> None:
     robot.requests.inbox.put_reply(b'malformed')
-    robot.requests.requester._take(1.0)
+    robot.requests.requester._receive(1.0)
     robot.tick.controller.dropped['stale_action'] += 4
     robot.losses = {'trace_overflow': 5}
     series = robot.series()

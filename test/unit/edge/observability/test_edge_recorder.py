@@ -233,9 +233,9 @@ def test_what_the_connection_goes_through_is_told_with_its_reasons(asking):
         asking.bench.connection.handle(event, f'since {event.name}')
     told = [(r['component'], r['from'], r['to'], r['reason']) for r in asking.notes.of('state')]
     assert told == [
-        ('connection', 'connecting', 'streaming', 'since MERGED'),
-        ('connection', 'streaming', 'degraded', 'since LATE'),
-        ('connection', 'degraded', 'reconnecting', 'since LOST'),
+        ('connection', 'connecting', 'streaming', 'since CHUNK_MERGED'),
+        ('connection', 'streaming', 'degraded', 'since REQUEST_FAILED'),
+        ('connection', 'degraded', 'reconnecting', 'since SESSION_LOST'),
         ('connection', 'reconnecting', 'dead', 'since INCOMPATIBLE'),
     ]
     (incident,) = asking.notes.of('incident')
@@ -281,7 +281,7 @@ def make(folder: str, **given: object) -> EdgeTraceRecorder | None:
         node='/arm/edge_controller',
         client_id='arm',
         clock=lambda: 5,
-        tell=print,
+        log_warning=print,
     )
 
 

@@ -149,7 +149,7 @@ def test_what_is_spoilt_is_found():
     """Were an end left out, the audit would say so."""
     world = World()
     for _ in range(3):
-        world.send_request('')
+        world.ask('')
         world.hear(0, 'played')
     records = world.asking.notes.records
     second = next(r for r in records if r.get('seq') == 2)

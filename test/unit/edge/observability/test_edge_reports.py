@@ -129,11 +129,19 @@ def test_the_rungs_are_those_of_the_message(robot, kind):
 WORDS = [
     (ConnectionState.CONNECTING, {}, 'not connected yet'),
     (ConnectionState.STREAMING, {}, ''),
-    (ConnectionState.STREAMING, {'waiting_for': 'front is old', 'failed': 'bad'}, 'front is old'),
-    (ConnectionState.DEGRADED, {'failed': 'bad'}, 'for a reason; bad'),
+    (
+        ConnectionState.STREAMING,
+        {'waiting_for': 'front is old', 'last_failure': 'bad'},
+        'front is old',
+    ),
+    (ConnectionState.DEGRADED, {'last_failure': 'bad'}, 'for a reason; bad'),
     (ConnectionState.STALLED, {'waiting_for': 'front is old'}, 'for a reason; front is old'),
     (ConnectionState.RECONNECTING, {}, 'for a reason'),
-    (ConnectionState.DEAD, {'failed': 'bad'}, 'for a reason. Fix the cause, then call ~/reset'),
+    (
+        ConnectionState.DEAD,
+        {'last_failure': 'bad'},
+        'for a reason. Fix the cause, then call ~/reset',
+    ),
 ]
 
 

@@ -29,9 +29,7 @@ class Driven:
         for _ in range(steps):
             self.tick += 1
             now_ns, executed = self.bench.now_ns, self.bench.step()
-            self.recorder.step_finished(
-                now_ns, self.tick, executed, self.bench.controller, self.say
-            )
+            self.recorder.record(now_ns, self.tick, executed, self.bench.controller, self.say)
         return self.commands[before:]
 
     @property

@@ -96,12 +96,12 @@ class Stress:
         return mark, robot, ChunkSource(seq, 7, mark.epoch, 'episode', 0, 'prod', 'fake@0')
 
     def append(self, seq: int) -> None:
-        mark, robot, source = self.send_request(seq)
+        mark, robot, source = self.ask(seq)
         if self.queue.append(robot, source, mark=mark, model=-robot):
             self.rows_merged += ROWS
 
     def replace(self, seq: int) -> None:
-        mark, robot, source = self.send_request(seq)
+        mark, robot, source = self.ask(seq)
         skipped = self.queue.replace(robot, source, mark=mark, delay_rows=2, model=-robot)
         assert skipped in (None, 0, 1, 2)
 
