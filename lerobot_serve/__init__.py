@@ -5,6 +5,7 @@ Rooms, and which ones each may import (held by test/unit/package/test_architectu
 
     wire          messages <-> arrays, envelope, image codec, names     imports only numpy
     parameters    what a parameter of a node is                         imports nothing
+    errors        the error that a user can correct                     imports nothing
     cage          the last check before a command leaves                imports only numpy
     policies      loads and runs policies; alone imports torch          -> wire
     trace         record format, and writing it                         -> wire, parameters
@@ -13,8 +14,8 @@ Rooms, and which ones each may import (held by test/unit/package/test_architectu
     edge          sessions, control, fallback, action queue, robot file -> cage, wire, trace, ...
     router        data path, placement, canary, shadow, storage         -> cage, wire, trace, ...
     sim           a simulated robot arm and its cameras                 -> wire, parameters
-    ros           what every node needs of rclpy: QoS, process, node    -> wire, parameters
-    entry_points  blocks signals while an executable loads              imports nothing
+    ros           what every node needs of rclpy: QoS, process, node    -> wire, parameters, errors
+    entry_points  blocks signals while an executable loads              -> errors
     tools         audit, stats, diagnosis, replay, bags, plan, doctor   -> everything above
     demo          a simulated rollout with three policies               -> everything above
     tools/cli     one module for each verb                              -> everything above

@@ -15,6 +15,9 @@ import signal
 import sys
 import threading
 
+# for the modules that have it from here
+from lerobot_serve.errors import UserError as UserError
+
 SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM})
 # exceeds the shutdown time of middleware and interpreter with many topics on a busy machine
 EXIT_TIMEOUT_S = 15.0
@@ -54,15 +57,11 @@ FROM_ROS = (
 )
 
 
-class UserError(Exception):
-    """An error that the user can correct; printed as one line, without a traceback."""
-
-
 def run_main(module: str) -> int:
     """Block the signals in this and all later threads, then run the module's main."""
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:
-        status = import_module(module).main()
+        status: int = import_module(module).main()
     except ModuleNotFoundError as error:
         print(f'error: {missing_package_text(error)}', file=sys.stderr)
         status = 1
@@ -101,8 +100,8 @@ def defer_signals() -> Iterator[None]:
     finally:
         for number, handler in held.items():
             signal.signal(number, handler)
-    for number in received:
-        signal.raise_signal(number)
+    for each in received:
+        signal.raise_signal(each)
 
 
 def missing_package_text(error: ModuleNotFoundError) -> str:

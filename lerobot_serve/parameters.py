@@ -32,7 +32,7 @@ class ParameterSpec:
 
     name: str
     field: str
-    kind: type
+    kind: type[Any]
     default: Any
     text: str
     unit: str = ''
@@ -72,7 +72,8 @@ class ParameterSpec:
             value = float(value)
         if self.kind is tuple and isinstance(value, list):
             value = tuple(value)
-        if type(value) is not self.kind or (
+        is_of_kind = type(value) is self.kind
+        if not is_of_kind or (
             self.kind is tuple and not all(isinstance(item, str) for item in value)
         ):
             raise ParameterError(f'{self.name} must be {self._a_kind}, got {value!r}')
@@ -90,7 +91,7 @@ class ParameterSpec:
 
 
 def parameter(
-    default: Any,
+    default: T,
     text: str,
     *,
     unit: str = '',
@@ -100,7 +101,7 @@ def parameter(
     live: bool = False,
     on_configure: bool = False,
     name: str = '',
-) -> Any:
+) -> T:
     """
     Describe one field. `live` parameters may change while the node runs, `on_configure` parameters
     while a managed node is unconfigured; all others are read-only. `name` is needed where it
@@ -119,13 +120,13 @@ def parameter(
     return field(default=default, metadata=details)
 
 
-def parameter_specs(parameters: type) -> tuple[ParameterSpec, ...]:
+def parameter_specs(parameters: type[Any]) -> tuple[ParameterSpec, ...]:
     """Return the specifications of a dataclass of parameters, in order."""
     kinds = get_type_hints(parameters)
     return tuple(_spec(entry, kinds[entry.name]) for entry in fields(parameters))
 
 
-def _spec(entry: Field, kind: Any) -> ParameterSpec:
+def _spec(entry: Field[Any], kind: Any) -> ParameterSpec:
     if entry.default is MISSING:
         raise TypeError(f'{entry.name}: every parameter needs a default')
     details = {**entry.metadata, 'name': entry.metadata['name'] or entry.name}
@@ -189,7 +190,7 @@ def _fixed(spec: ParameterSpec, value: Any) -> str:
     return f'fixed at start ({value!r}); restart the node with the new value'
 
 
-def markdown_table(parameters: type) -> str:
+def markdown_table(parameters: type[Any]) -> str:
     """Return the reference table of one node in Markdown."""
     rows = [
         '| parameter | type | default | unit | allowed | changes | what it does |',

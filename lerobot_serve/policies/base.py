@@ -10,15 +10,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Protocol
 
-import numpy as np
-
 from lerobot_serve.wire.action_range import ActionRange
+from lerobot_serve.wire.arrays import Float32Array, FrameArray
 from lerobot_serve.wire.message_parts import NO_ACTIONS
 from lerobot_serve.wire.schema import StateClass
 
 
 class PolicyError(Exception):
-    """A policy cannot be loaded or used; the text says what was given and what to do."""
+    """A policy cannot be loaded or used; the text names what was given and the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,14 +101,14 @@ class PolicyRequest:
     """
 
     session_id: str
-    state: np.ndarray
-    images: dict[str, tuple[np.ndarray, ...]] = field(default_factory=dict)
+    state: Float32Array
+    images: dict[str, tuple[FrameArray, ...]] = field(default_factory=dict)
     task: str = ''
     robot_type: str = ''
     episode: int = 0
     episode_start: bool = False
-    prefix_model: np.ndarray = field(default_factory=lambda: NO_ACTIONS)
-    prefix_robot: np.ndarray = field(default_factory=lambda: NO_ACTIONS)
+    prefix_model: Float32Array = field(default_factory=lambda: NO_ACTIONS)
+    prefix_robot: Float32Array = field(default_factory=lambda: NO_ACTIONS)
     inference_delay_steps: int = 0
     execution_horizon: int = 0
     seed: int = 0
@@ -124,8 +123,8 @@ class Prediction:
     was present. `forward_ms` is the forward pass alone, when the policy knows it.
     """
 
-    model: np.ndarray
-    robot: np.ndarray
+    model: Float32Array
+    robot: Float32Array
     state_lost: bool = False
     forward_ms: float | None = None
     state_found: bool = False

@@ -7,5 +7,17 @@ SHOWN_CHARACTERS = 400
 
 def one_line(error: BaseException) -> str:
     """Return type and message of an error as one line of bounded length."""
-    text = f'{type(error).__name__}: {" ".join(str(error).split())}'.removesuffix(': ')
+    return _shortened(f'{type(error).__name__}: {_line(error)}'.removesuffix(': '))
+
+
+def message_line(error: BaseException) -> str:
+    """Return the message of an error, or its type without one, as one line of bounded length."""
+    return _shortened(_line(error) or type(error).__name__)
+
+
+def _line(error: BaseException) -> str:
+    return ' '.join(str(error).split())
+
+
+def _shortened(text: str) -> str:
     return text if len(text) <= SHOWN_CHARACTERS else f'{text[:SHOWN_CHARACTERS]}...'

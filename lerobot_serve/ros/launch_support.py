@@ -221,7 +221,7 @@ def node_action(
     )
 
 
-class Logger(Substitution):
+class Logger(Substitution):  # type: ignore[misc]  # launch has no types
     """The logger name of a node, also where an including launch file pushes a namespace."""
 
     def __init__(self, namespace: str, executable: str) -> None:

@@ -11,6 +11,8 @@ OVERRIDABLE.
 
 from __future__ import annotations
 
+from typing import Any
+
 from rclpy.duration import Duration
 from rclpy.qos import (
     DurabilityPolicy,
@@ -27,7 +29,7 @@ FLEET_DEPTH = 1024
 OVERRIDABLE = QoSOverridingOptions.with_default_policies()
 
 
-def _profile(reliability: ReliabilityPolicy, depth: int, **more: object) -> QoSProfile:
+def _profile(reliability: ReliabilityPolicy, depth: int, **more: Any) -> QoSProfile:
     return QoSProfile(
         history=HistoryPolicy.KEEP_LAST, depth=depth, reliability=reliability, **more
     )

@@ -1,6 +1,7 @@
 """
 The policy server: one policy on one device, for many clients.
-`node` wires ROS to `core`; `assembly` builds it from `parameters`; `messages` fills ROS messages.
+`node` wires ROS to `core`; `assembly` builds it from `parameters`; `messages` fills ROS messages,
+`error_replies` builds what refuses.
 Threads: executor (services, status), `intake` (observations), `inference` (owns the policy),
 `trace` and `capture` (write files), and one for each lifecycle transition.
 """

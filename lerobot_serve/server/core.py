@@ -10,9 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 import time
 
+from lerobot_serve.server.error_replies import error_chunk
 from lerobot_serve.server.inference.request_queue import QueuedRequest, RequestQueue
 from lerobot_serve.server.inference.schedulers import Scheduler
-from lerobot_serve.server.inference.worker import error_chunk, InferenceWorker
+from lerobot_serve.server.inference.worker import InferenceWorker
 from lerobot_serve.server.observability.request_observer import RequestObserver
 from lerobot_serve.server.observability.server_statistics import LOAD_WINDOW_NS, ServerStatistics
 from lerobot_serve.server.sessions import admission
@@ -60,16 +61,19 @@ class ServerCore:
         rules: SessionRules,
         admission_settings: AdmissionSettings,
         observer: RequestObserver = NO_OBSERVER,
+        send_no_session: Callable[[Chunk], None] = lambda _: None,
     ) -> None:
-        """`observer` receives sessions and the requests that are dropped before the policy."""
+        """
+        `observer` receives sessions and the requests that are dropped before the policy;
+        `send_no_session` publishes the replies to clients without a session, which have no reply
+        topic.
+        """
         self.worker, self.description = worker, worker.description
         self.sessions = SessionTable(self.description, rules)
         self.admission_settings = admission_settings
         self._request_queue, self._statistics, self._observer = request_queue, statistics, observer
         self._no_session_limiter = NoSessionLimiter()
-        # publishes the replies to clients without a session, which have no reply topic; the node
-        # replaces it before the first request
-        self.send_no_session: Callable[[Chunk], None] = lambda _: None
+        self._publish_no_session = send_no_session
         self._refusal: SessionRefused | None = SessionRefused(
             Refusal.NOT_READY, 'configured, not active; activate the node'
         )
@@ -109,7 +113,7 @@ class ServerCore:
         epoch = header.session_epoch
         if is_request and self._no_session_limiter.allows_reply(client_id, epoch, now_ns):
             text = f'no session of epoch {epoch} is open for {client_id!r}; open a session'
-            self.send_no_session(self._error_chunk(raw, Status.NO_SESSION, text))
+            self._publish_no_session(self._error_chunk(raw, Status.NO_SESSION, text))
 
     def enqueue_one_shot(
         self, key: str, raw: bytes, now_ns: int, on_reply: Callable[[Chunk], None]
@@ -163,13 +167,7 @@ class ServerCore:
         self, rules: SessionRules, admission_settings: AdmissionSettings, scheduler: Scheduler
     ) -> None:
         """Apply the live settings: limits, times, admission and the scheduler."""
-        self.sessions.change_rules(
-            max_sessions=rules.max_sessions,
-            grace_ns=rules.grace_ns,
-            idle_ns=rules.idle_ns,
-            process_sessions=rules.process_sessions,
-            one_shots=rules.one_shots,
-        )
+        self.sessions.apply_live_rules(rules)
         self.admission_settings = admission_settings
         self._request_queue.set_scheduler(scheduler, self.sessions.__len__)
 
@@ -207,10 +205,9 @@ class ServerCore:
 
     def _chunk_duration_s(self, request: SessionRequest | None) -> float:
         """Return how long a client executes a chunk; without a client, at the trained rate."""
-        guided = request and request.wants_rtc and self.description.supports_rtc
         rows = self.description.chunk_size
-        if guided and request.rtc_execution_horizon:
-            rows = min(rows, request.rtc_execution_horizon)
+        if request and request.wants_rtc and self.description.supports_rtc:
+            rows = min(rows, request.rtc_execution_horizon or rows)
         fps = request.fps if request else self.description.trained_fps
         return rows / fps if fps > 0 else 0.0
 
@@ -274,7 +271,9 @@ class ServerCore:
     def abort_waiting(self) -> list[tuple[QueuedRequest, Chunk]]:
         """Remove the queued requests and return each with its error reply; for the shutdown."""
         refusal = self._refusal
-        waiting = self._request_queue.drop_all() if refusal else []
+        if refusal is None:
+            return []
+        waiting = self._request_queue.drop_all()
         return [(queued, self._refusal_chunk(queued.raw, refusal)) for queued in waiting]
 
     # any thread
@@ -299,7 +298,16 @@ class ServerCore:
 
 def one_shot_session(key: str, rules: SessionRules) -> Session:
     """Return the session of a request without a session."""
-    request = SessionRequest(key, 0, 0, '', (), (), (), 0.0)
+    request = SessionRequest(
+        client_id=key,
+        instance=0,
+        session_epoch=0,
+        reply_topic='',
+        state_names=(),
+        action_names=(),
+        cameras=(),
+        fps=0.0,
+    )
     return Session(request, key, SCHEMA_VERSION, rules.default_task, (), rules.pin_task)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from lerobot_serve.policies.base import PolicyDescription
 from lerobot_serve.server.core import ServerCore
-from lerobot_serve.server.inference.worker import encodable_text
+from lerobot_serve.server.error_replies import encodable_text
 from lerobot_serve.server.observability.server_statistics import ServerStatistics
 from lerobot_serve.server.sessions.session_table import Session
 from lerobot_serve.wire import action_range

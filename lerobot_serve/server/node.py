@@ -13,12 +13,12 @@ import time
 from lifecycle_msgs.msg import State
 from rclpy.lifecycle import LifecycleState, TransitionCallbackReturn
 
+from lerobot_serve.errors import UserError
 from lerobot_serve.policies.resources import memory, memory_reservation
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.contract.predict_chunk_action import PredictChunkAction
-from lerobot_serve.ros.contract.reply_publishers import ReplyPublishers
+from lerobot_serve.ros.contract.reply_publishers import NO_EVENTS, ReplyPublishers
 from lerobot_serve.ros.contract.session_messages import (
-    NO_EVENTS,
     NO_SESSION_TOPIC,
     session_request_from_message,
 )
@@ -26,12 +26,15 @@ from lerobot_serve.ros.node.lifecycle import LifecycleNode
 from lerobot_serve.ros.node.node_parameters import NodeParameters
 from lerobot_serve.ros.node.service_events import enable_service_events
 from lerobot_serve.ros.process.command_line import NodeCommand
-from lerobot_serve.ros.process.node_runtime import NodeRuntime, run, UserError
+from lerobot_serve.ros.process.node_runtime import NodeRuntime, run
 from lerobot_serve.ros.topics.dedicated_subscription import DedicatedSubscription
 from lerobot_serve.server import assembly
 from lerobot_serve.server.core import ServerCore
+from lerobot_serve.server.inference import policy_loading
+from lerobot_serve.server.inference.inference_loop import InferenceLoop
 from lerobot_serve.server.inference.one_shot_requests import OneShotRequests
-from lerobot_serve.server.inference.request_queue import QueuedRequest, RequestQueue
+from lerobot_serve.server.inference.reply_sender import ReplySender
+from lerobot_serve.server.inference.request_queue import RequestQueue
 from lerobot_serve.server.messages import server_status_message, ServerState
 from lerobot_serve.server.observability import metrics
 from lerobot_serve.server.observability.request_observer import make_request_observer, NodeContext
@@ -40,8 +43,7 @@ from lerobot_serve.server.parameters import ServerParameters
 from lerobot_serve.server.sessions.session_service import SessionService
 from lerobot_serve.wire import chunk as wire_chunk
 from lerobot_serve.wire.chunk import Chunk
-from lerobot_serve.wire.errors import Unencodable
-from lerobot_serve.wire.schema import Refusal, Status
+from lerobot_serve.wire.schema import Refusal
 from lerobot_serve.wire.session import SessionRefused
 from lerobot_serve_interfaces.msg import ActionChunk, Observation, ServerStatus
 from lerobot_serve_interfaces.srv import OpenSession
@@ -70,14 +72,23 @@ class PolicyServer(LifecycleNode):
         self.core: ServerCore | None = None
         self.server_state = ServerState(ServerStatus.UNCONFIGURED, assembly.UNCONFIGURED_TEXT)
         self._reply_publishers = ReplyPublishers(self)
+        self._sender = ReplySender(self._reply_publishers.send, self._statistics, self._observer)
         self._create_endpoints()
         endpoint = metrics.start_endpoint(
             self.parameters, self._statistics, self._snapshot, self._observer.trace_losses
         )
         if endpoint:
             runtime.on_close(endpoint.close)
+        inference = InferenceLoop(
+            self._request_queue,
+            self._sender,
+            self._statistics,
+            self._observer,
+            core=lambda: self.core,
+            server_state=lambda: self.server_state,
+        )
         producers = [
-            runtime.thread('inference', self._run_inference, self._request_queue.close),
+            runtime.thread('inference', inference.run, self._request_queue.close),
             runtime.thread('intake', partial(self._inbox.run, runtime.stop), self._inbox.wake),
         ]
         self._observer.start_threads(runtime.thread, runtime.stop, producers)
@@ -130,9 +141,11 @@ class PolicyServer(LifecycleNode):
         """Drain, then send an error reply to each request that is still queued."""
         self.deactivate_at_exit()
         core = self.core
-        given_up = core.abort_waiting() if core else []
+        if core is None:
+            return
+        given_up = core.abort_waiting()
         for queued, chunk in given_up:
-            self._send(core, queued, chunk)
+            self._sender.send(core, queued, chunk)
         if given_up:
             self._reply_publishers.wait_until_delivered(DELIVERY_TIMEOUT_S)
 
@@ -145,16 +158,20 @@ class PolicyServer(LifecycleNode):
             log_warning=self.log_warning,
             wait_for_stop=self._runtime.stop.wait,
         )
-        make = partial(assembly.load_worker, parameters, '', self._statistics, reserve)
+        make = partial(policy_loading.load_worker, parameters, '', self._statistics, reserve)
         try:
             worker = self._request_queue.run_job(make)
         except Exception as error:
             self._set_state(ServerStatus.FAILED, f'{error}; correct it and configure again')
             raise
         self.core = assembly.make_core(
-            worker, self._request_queue, self._statistics, parameters, self._observer
+            worker,
+            self._request_queue,
+            self._statistics,
+            parameters,
+            observer=self._observer,
+            send_no_session=self._publish_no_session,
         )
-        self.core.send_no_session = self._publish_no_session
         self._observer.on_policy_changed(self.core.description)
         # live parameters may have changed while the policy was loading
         self._apply_parameters(self.parameters)
@@ -164,22 +181,23 @@ class PolicyServer(LifecycleNode):
 
     def activate(self) -> None:
         """Accept sessions."""
-        self.core.accept_requests()
+        core = self._configured_core()
+        core.accept_requests()
         self._set_state(ServerStatus.ACTIVE)
-        for note in self.core.description.notes:
+        for note in core.description.notes:
             self.log_warning(note)
-        what = assembly.policy_summary(self.core.description)
+        what = assembly.policy_summary(core.description)
         self.log_info(f'serving {what} as {self.get_fully_qualified_name()}')
 
     def deactivate(self) -> None:
         """Drain: reply to the outstanding requests and refuse new sessions."""
-        limit_s = self.parameters.drain_timeout_s
+        core, limit_s = self._configured_core(), self.parameters.drain_timeout_s
         deadline = time.monotonic() + limit_s
         text = 'the server is draining; open a session on another server'
-        self.core.stop_accepting(SessionRefused(Refusal.DRAINING, text))
+        core.stop_accepting(SessionRefused(Refusal.DRAINING, text))
         self._set_state(ServerStatus.DRAINING, text)
         drain_steps = {
-            'replies were outstanding': self.core.drain,
+            'replies were outstanding': core.drain,
             'action goals had no result': self._action.wait_until_replied,
             REPLIES_UNACKNOWLEDGED: self._reply_publishers.wait_until_delivered,
         }
@@ -194,12 +212,18 @@ class PolicyServer(LifecycleNode):
 
     def cleanup(self) -> None:
         """Close all sessions and unload the policy."""
-        self.core.close(CLEANUP_TIMEOUT_S)
+        self._configured_core().close(CLEANUP_TIMEOUT_S)
         self.core = None
         self._observer.on_policy_changed(None)
         self._reply_publishers.retain(set())
         self._request_queue.run_job(memory.release_unused, CLEANUP_TIMEOUT_S)
         self._set_state(ServerStatus.UNCONFIGURED, assembly.UNCONFIGURED_TEXT)
+
+    def _configured_core(self) -> ServerCore:
+        """Return the core; the lifecycle allows no other transition without one."""
+        if self.core is None:
+            raise RuntimeError(assembly.UNCONFIGURED_TEXT)
+        return self.core
 
     def on_shutdown(self, state: LifecycleState) -> TransitionCallbackReturn:
         outcome = super().on_shutdown(state)
@@ -225,9 +249,10 @@ class PolicyServer(LifecycleNode):
         return metrics.ServerSnapshot(self.core, self.server_state)
 
     def _is_unconfigured(self) -> bool:
-        return self.lifecycle_state == State.PRIMARY_STATE_UNCONFIGURED
+        unconfigured: int = State.PRIMARY_STATE_UNCONFIGURED
+        return self.lifecycle_state == unconfigured
 
-    # data path: intake, then inference
+    # data path, intake thread
 
     def _on_observation(self, raw: bytes) -> None:
         core = self.core
@@ -236,51 +261,10 @@ class PolicyServer(LifecycleNode):
             return
         refused = core.enqueue(raw, time.monotonic_ns())
         if refused:
-            self._send(core, *refused)
+            self._sender.send(core, *refused)
 
     def _publish_no_session(self, chunk: Chunk) -> None:
         self._no_session.publish(wire_chunk.encode(chunk))
-
-    def _run_inference(self) -> None:
-        while batch := self._request_queue.take_batch():
-            self._process(batch)
-            # free the requests before the next wait
-            del batch
-        if self.core:
-            self.core.worker.close()
-
-    def _process(self, batch: list[QueuedRequest]) -> None:
-        core = self.core
-        if core is None:
-            # they arrived while the policy was unloaded
-            for queued in batch:
-                self._statistics.record_drop('session_ended', has_request_record=True)
-                self._observer.on_dropped(queued, 'session_ended')
-                if queued.on_reply:
-                    queued.on_reply(assembly.not_ready_chunk(queued.raw, self.server_state.text))
-            return
-        for queued, chunk in core.worker.process(batch):
-            self._send(core, queued, chunk)
-
-    def _send(self, core: ServerCore, queued: QueuedRequest, chunk: Chunk) -> None:
-        raw, lost = b'', ''
-        try:
-            raw = wire_chunk.encode(chunk)
-        except Unencodable:
-            # an unencodable reply of one client must not stop the others
-            lost = 'unanswerable'
-        if queued.on_reply:
-            queued.on_reply(chunk)
-            lost = ''
-        elif not lost:
-            is_open = partial(core.is_open, queued)
-            if not self._reply_publishers.send(queued.session.request.reply_topic, raw, is_open):
-                lost = 'session_closed'
-        if lost:
-            self._statistics.record_drop(lost, has_request_record=True)
-        elif chunk.status == Status.OK:
-            self._statistics.record_latency((time.monotonic_ns() - queued.arrived_ns) / 1e9)
-        self._observer.on_reply(queued, chunk, raw, lost)
 
     # housekeeping, executor thread
 

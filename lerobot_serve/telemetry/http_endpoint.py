@@ -13,6 +13,7 @@ from typing import Protocol
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from prometheus_client.registry import Collector
 
 from lerobot_serve.parameters import ParameterError
 
@@ -24,8 +25,11 @@ Collect = Callable[[], Iterable[Metric]]
 class MetricsParameters(Protocol):
     """The endpoint parameters of a node."""
 
-    metrics_port: int
-    metrics_address: str
+    @property
+    def metrics_port(self) -> int: ...
+
+    @property
+    def metrics_address(self) -> str: ...
 
 
 def start_endpoint(
@@ -39,11 +43,14 @@ def start_endpoint(
     )
 
 
-class Collector:
+class FunctionCollector(Collector):
     """Adapts a function to the registry."""
 
     def __init__(self, collect: Collect) -> None:
-        self.collect = collect
+        self._collect = collect
+
+    def collect(self) -> Iterable[Metric]:
+        return self._collect()
 
 
 class HttpEndpoint:
@@ -56,7 +63,7 @@ class HttpEndpoint:
         self, address: str, port: int, collect: Collect, why_not_ready: Callable[[], str]
     ) -> None:
         registry = CollectorRegistry()
-        registry.register(Collector(collect))
+        registry.register(FunctionCollector(collect))
         self._pages: dict[str, Callable[[], tuple[int, str, bytes]]] = {
             '/metrics': lambda: (200, CONTENT_TYPE_LATEST, generate_latest(registry)),
             '/healthz': lambda: (200, PLAIN, b'alive\n'),

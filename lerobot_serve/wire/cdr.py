@@ -9,9 +9,12 @@ copies nothing. Neither is shared between threads.
 from __future__ import annotations
 
 import struct
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from lerobot_serve.wire.arrays import Float32Array, Uint8Array
 from lerobot_serve.wire.errors import Malformed, Unencodable
 
 ENCAPSULATION = b'\x00\x01\x00\x00'
@@ -27,10 +30,10 @@ class CdrWriter:
     __slots__ = ('_parts', '_size')
 
     def __init__(self) -> None:
-        self._parts: list[bytes | memoryview | np.ndarray] = [ENCAPSULATION]
+        self._parts: list[bytes | memoryview] = [ENCAPSULATION]
         self._size = 0
 
-    def _append(self, part: bytes | np.ndarray, size: int) -> None:
+    def _append(self, part: bytes | memoryview, size: int) -> None:
         self._parts.append(part)
         self._size += size
 
@@ -66,19 +69,19 @@ class CdrWriter:
             raise Unencodable(f'{what}: {number} entries, at most {limit} are allowed')
         self.pack(UINT32, number, align=4)
 
-    def block(self, data: bytes | memoryview | np.ndarray, limit: int, what: str) -> None:
+    def block(self, data: bytes | memoryview | Uint8Array, limit: int, what: str) -> None:
         """Append a uint8 sequence. The buffer must not change until `finish`."""
-        view = memoryview(data)
+        view = data.data if isinstance(data, np.ndarray) else memoryview(data)
         if not view.c_contiguous:
             raise Unencodable(f'{what}: the buffer must be contiguous')
         self.count(view.nbytes, limit, what)
-        self._append(data, view.nbytes)
+        self._append(view, view.nbytes)
 
-    def floats(self, values: np.ndarray, limit: int, what: str) -> None:
+    def floats(self, values: NDArray[np.floating], limit: int, what: str) -> None:
         """Append a float32 sequence from an array of any shape, row after row."""
         flat = np.ascontiguousarray(values, FLOAT32).reshape(-1)
         self.count(flat.size, limit, what)
-        self._append(flat, flat.nbytes)
+        self._append(flat.data, flat.nbytes)
 
     def finish(self) -> bytes:
         return b''.join(self._parts)
@@ -110,11 +113,11 @@ class CdrReader:
             )
         return begin
 
-    def unpack(self, layout: struct.Struct, *, align: int) -> tuple:
+    def unpack(self, layout: struct.Struct, *, align: int) -> tuple[Any, ...]:
         return layout.unpack_from(self._raw, self._take(layout.size, align))
 
     def count(self, limit: int, what: str) -> int:
-        (number,) = UINT32.unpack_from(self._raw, self._take(4, 4))
+        number: int = UINT32.unpack_from(self._raw, self._take(4, 4))[0]
         if number > limit:
             raise Malformed('oversized', f'{what}: {number} entries, at most {limit} are allowed')
         return number
@@ -132,7 +135,7 @@ class CdrReader:
         except UnicodeDecodeError:
             raise Malformed('not_utf8', f'{what} is not UTF-8') from None
 
-    def block(self, limit: int, what: str) -> np.ndarray:
+    def block(self, limit: int, what: str) -> Uint8Array:
         """Return a uint8 view."""
         size = self.count(limit, what)
         return np.frombuffer(self._raw, np.uint8, size, self._take(size, 1))
@@ -144,7 +147,7 @@ class CdrReader:
     def skip_string(self, limit: int, what: str) -> None:
         self.skip(limit + 1, what)
 
-    def floats(self, limit: int, what: str) -> np.ndarray:
+    def floats(self, limit: int, what: str) -> Float32Array:
         """Return a float32 view."""
         size = self.count(limit, what)
         return np.frombuffer(self._raw, FLOAT32, size, self._take(4 * size, 4))

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 import struct
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-import numpy as np
-
+from lerobot_serve.wire.arrays import Float32Array
 from lerobot_serve.wire.cdr import CdrReader, CdrWriter
 from lerobot_serve.wire.errors import Malformed
 from lerobot_serve.wire.header import Envelope, Header, read_envelope_fields, write_envelope_fields
@@ -32,8 +31,8 @@ class Chunk:
     header: Header
     client_id: str
     episode_id: str
-    robot: np.ndarray = field(default_factory=lambda: NO_ACTIONS)
-    model: np.ndarray = field(default_factory=lambda: NO_ACTIONS)
+    robot: Float32Array = field(default_factory=lambda: NO_ACTIONS)
+    model: Float32Array = field(default_factory=lambda: NO_ACTIONS)
     status: int = Status.OK
     status_text: str = ''
     slot: str = 'prod'
@@ -93,19 +92,19 @@ def decode(raw: bytes) -> Chunk:
     robot = read_actions(reader, 'chunk_robot')
     return Chunk(
         *start,
-        robot,
-        model,
-        status,
-        status_text,
-        slot,
-        policy,
-        seed,
-        queue_wait_ms,
-        processing_ms,
-        inference_ms,
-        load,
-        superseded,
-        read_extensions(reader),
+        robot=robot,
+        model=model,
+        status=status,
+        status_text=status_text,
+        slot=slot,
+        policy=policy,
+        seed=seed,
+        queue_wait_ms=queue_wait_ms,
+        processing_ms=processing_ms,
+        inference_ms=inference_ms,
+        server_load=load,
+        superseded=superseded,
+        extensions=read_extensions(reader),
     )
 
 
@@ -115,7 +114,9 @@ def read_reply_summary(raw: bytes) -> ReplySummary:
     return ReplySummary(start, seed, times[-1], slot, policy, *times[:3])
 
 
-def _read_before_actions(reader: CdrReader) -> tuple[Envelope, int, tuple, str, str, str]:
+def _read_before_actions(
+    reader: CdrReader,
+) -> tuple[Envelope, int, tuple[Any, ...], str, str, str]:
     """Return envelope, seed, the fields of TIMES, status text, slot and policy."""
     start = read_envelope_fields(reader)
     if start.header.msg_type != MsgType.CHUNK:

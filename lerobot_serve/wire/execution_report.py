@@ -15,6 +15,7 @@ import struct
 
 import numpy as np
 
+from lerobot_serve.wire.arrays import Float32Array
 from lerobot_serve.wire.cdr import FLOAT32
 from lerobot_serve.wire.errors import Malformed, Unencodable
 from lerobot_serve.wire.message_parts import Extension, EXTENSION_BYTES_LIMIT
@@ -44,7 +45,7 @@ class ExecutedRun:
     seq: int
     session_epoch: int
     first_row: int
-    rows: np.ndarray
+    rows: Float32Array
     after_pause: bool = False
 
 
@@ -144,7 +145,16 @@ def _read(data: bytes) -> ExecutionReport:
             f'{KEY}: {run_count} runs of {columns} actions, at most {ROWS_LIMIT} runs and '
             f'{VALUES_LIMIT} actions are allowed',
         )
-    return ExecutionReport(*counts, age_s, _runs(data, run_count, columns) if run_count else ())
+    actions, fallbacks, trips, stalls, dropped_rows = counts
+    return ExecutionReport(
+        actions=actions,
+        fallbacks=fallbacks,
+        trips=trips,
+        stalls=stalls,
+        dropped_rows=dropped_rows,
+        oldest_age_s=age_s,
+        runs=_runs(data, run_count, columns) if run_count else (),
+    )
 
 
 def _runs(data: bytes, run_count: int, columns: int) -> tuple[ExecutedRun, ...]:

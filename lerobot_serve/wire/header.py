@@ -29,13 +29,13 @@ class Header:
     def answer(self, flags: int) -> Header:
         """Return the header of the reply: all fields echoed, with the flags of the server."""
         return Header(
-            self.seq,
-            self.client_mono_ns,
-            self.session_epoch,
-            self.episode,
-            self.schema_version,
-            MsgType.CHUNK,
-            flags,
+            seq=self.seq,
+            client_mono_ns=self.client_mono_ns,
+            session_epoch=self.session_epoch,
+            episode=self.episode,
+            schema_version=self.schema_version,
+            msg_type=MsgType.CHUNK,
+            flags=flags,
         )
 
 

@@ -8,22 +8,30 @@ on the cameras in parallel.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 import numpy as np
 import simplejpeg
 
+from lerobot_serve.wire.arrays import FrameArray, Uint8Array
 from lerobot_serve.wire.errors import Malformed, Unencodable
 from lerobot_serve.wire.message_parts import Image
 from lerobot_serve.wire.schema import Codec
 
+T = TypeVar('T')
+R = TypeVar('R')
 PIXELS_LIMIT = 64_000_000
 COLORSPACE = {1: 'GRAY', 3: 'RGB'}
-CHANNEL_TYPES = {1: np.dtype('u1'), 2: np.dtype('<u2')}
+CHANNEL_TYPES: dict[int, np.dtype[np.uint8 | np.uint16]] = {
+    1: np.dtype('u1'),
+    2: np.dtype('<u2'),
+}
 
 
 def encode(
-    name: str, frame: np.ndarray, codec: Codec, *, quality: int = 90, steps_back: int = 0
+    name: str, frame: FrameArray, codec: Codec, *, quality: int = 90, steps_back: int = 0
 ) -> Image:
     """Return one frame in wire form. Raw frames are not copied here. Raises Unencodable."""
     if frame.ndim == 2:
@@ -34,6 +42,7 @@ def encode(
             f'{PIXELS_LIMIT} pixels, got {frame.shape} of {frame.dtype}'
         )
     height, width, channels = frame.shape
+    data: Uint8Array | bytes
     if codec == Codec.RAW:
         data = (
             np.ascontiguousarray(frame, CHANNEL_TYPES[frame.itemsize]).reshape(-1).view(np.uint8)
@@ -42,10 +51,19 @@ def encode(
         data = encode_jpeg(name, frame, quality)
     else:
         raise Unencodable(f'camera {name}: codec must be 1 (JPEG) or 2 (raw), got {codec}')
-    return Image(name, height, width, data, codec, channels, frame.itemsize, steps_back)
+    return Image(
+        name,
+        height,
+        width,
+        data,
+        codec=codec,
+        channels=channels,
+        channel_bytes=frame.itemsize,
+        steps_back=steps_back,
+    )
 
 
-def is_frame(frame: np.ndarray) -> bool:
+def is_frame(frame: FrameArray) -> bool:
     return (
         frame.ndim == 3
         and frame.shape[2] in COLORSPACE
@@ -55,14 +73,14 @@ def is_frame(frame: np.ndarray) -> bool:
     )
 
 
-def encode_jpeg(name: str, frame: np.ndarray, quality: int) -> bytes:
+def encode_jpeg(name: str, frame: FrameArray, quality: int) -> bytes:
     if frame.dtype != np.uint8:
         raise Unencodable(
             f'camera {name}: JPEG has 8 bits a channel, got {frame.dtype}; send it raw'
         )
     channels = frame.shape[2]
     try:
-        return simplejpeg.encode_jpeg(
+        jpeg: bytes = simplejpeg.encode_jpeg(
             np.ascontiguousarray(frame),
             quality,
             COLORSPACE[channels],
@@ -70,13 +88,14 @@ def encode_jpeg(name: str, frame: np.ndarray, quality: int) -> bytes:
             colorsubsampling='420' if channels == 3 else 'Gray',
             fastdct=False,
         )
+        return jpeg
     except ValueError as error:
         raise Unencodable(
             f'camera {name}: cannot encode {frame.shape} as JPEG at quality {quality} ({error})'
         ) from None
 
 
-def decode(image: Image) -> np.ndarray:
+def decode(image: Image) -> FrameArray:
     """Return height x width x channels. A raw frame is a read-only view. Raises Malformed."""
     pixels = image.height * image.width
     if not 0 < pixels <= PIXELS_LIMIT or image.channels not in COLORSPACE:
@@ -95,7 +114,7 @@ def decode(image: Image) -> np.ndarray:
     )
 
 
-def decode_raw(image: Image) -> np.ndarray:
+def decode_raw(image: Image) -> FrameArray:
     if image.channel_bytes not in CHANNEL_TYPES:
         raise Malformed(
             'wrong_shape',
@@ -112,7 +131,7 @@ def decode_raw(image: Image) -> np.ndarray:
     return np.frombuffer(image.data, CHANNEL_TYPES[image.channel_bytes]).reshape(shape)
 
 
-def decode_jpeg(image: Image) -> np.ndarray:
+def decode_jpeg(image: Image) -> FrameArray:
     """Check the size before decoding: a small file may declare gigabytes of pixels."""
     try:
         height, width, _, _ = simplejpeg.decode_jpeg_header(image.data)
@@ -122,7 +141,10 @@ def decode_jpeg(image: Image) -> np.ndarray:
                 f'camera {image.name}: the JPEG is {height}x{width}, '
                 f'{image.height}x{image.width} was announced',
             )
-        return simplejpeg.decode_jpeg(image.data, COLORSPACE[image.channels], strict=True)
+        frame: Uint8Array = simplejpeg.decode_jpeg(
+            image.data, COLORSPACE[image.channels], strict=True
+        )
+        return frame
     except (ValueError, RuntimeError) as error:
         if isinstance(error, Malformed):
             raise
@@ -138,14 +160,14 @@ class ImageCodecPool:
         self._pool = ThreadPoolExecutor(threads - 1, 'image') if threads > 1 else None
 
     def encode_all(
-        self, frames: dict[str, np.ndarray], codec: Codec, quality: int
+        self, frames: dict[str, FrameArray], codec: Codec, quality: int
     ) -> tuple[Image, ...]:
-        def one(item: tuple[str, np.ndarray]) -> Image:
+        def one(item: tuple[str, FrameArray]) -> Image:
             return encode(item[0], item[1], codec, quality=quality)
 
         return self._map(one, list(frames.items()), parallel=codec == Codec.JPEG)
 
-    def decode_all(self, images: tuple[Image, ...]) -> tuple[np.ndarray, ...]:
+    def decode_all(self, images: tuple[Image, ...]) -> tuple[FrameArray, ...]:
         return self._map(
             decode, list(images), parallel=any(image.codec == Codec.JPEG for image in images)
         )
@@ -154,7 +176,7 @@ class ImageCodecPool:
         if self._pool:
             self._pool.shutdown()
 
-    def _map(self, function, items: list, *, parallel: bool) -> tuple:
+    def _map(self, function: Callable[[T], R], items: list[T], *, parallel: bool) -> tuple[R, ...]:
         if self._pool and parallel and len(items) > 1:
             others = [self._pool.submit(function, item) for item in items[1:]]
             # the caller processes one image itself: a hand-over costs as much as a small image

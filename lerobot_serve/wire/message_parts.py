@@ -7,6 +7,7 @@ import struct
 
 import numpy as np
 
+from lerobot_serve.wire.arrays import Float32Array, Uint8Array
 from lerobot_serve.wire.cdr import CdrReader, CdrWriter
 from lerobot_serve.wire.errors import Malformed, Unencodable
 from lerobot_serve.wire.schema import Codec, ID_LIMIT, KEY_LIMIT
@@ -30,7 +31,7 @@ class Image:
     name: str
     height: int
     width: int
-    data: np.ndarray | bytes
+    data: Uint8Array | bytes
     codec: int = Codec.RAW
     channels: int = 3
     channel_bytes: int = 1
@@ -42,17 +43,17 @@ class Extension:
     """Extension.msg: optional content of a later version or another vendor."""
 
     key: str
-    value: np.ndarray | bytes
+    value: Uint8Array | bytes
 
 
-def write_actions(writer: CdrWriter, actions: np.ndarray, what: str) -> None:
+def write_actions(writer: CdrWriter, actions: Float32Array, what: str) -> None:
     if actions.ndim != 2:
         raise Unencodable(f'{what} must be rows x columns, got the shape {actions.shape}')
     writer.pack(ACTIONS_SHAPE, *actions.shape, align=4)
     writer.floats(actions, ACTION_VALUES_LIMIT, what)
 
 
-def read_actions(reader: CdrReader, what: str) -> np.ndarray:
+def read_actions(reader: CdrReader, what: str) -> Float32Array:
     rows, columns = reader.unpack(ACTIONS_SHAPE, align=4)
     values = reader.floats(ACTION_VALUES_LIMIT, what)
     if values.size != rows * columns:
@@ -94,7 +95,16 @@ def read_image(reader: CdrReader) -> Image:
         IMAGE_LAYOUT, align=4
     )
     data = reader.block(IMAGE_BYTES_LIMIT, f'camera {name}')
-    return Image(name, height, width, data, codec, channels, channel_bytes, steps_back)
+    return Image(
+        name,
+        height,
+        width,
+        data,
+        codec=codec,
+        channels=channels,
+        channel_bytes=channel_bytes,
+        steps_back=steps_back,
+    )
 
 
 def skip_images(reader: CdrReader) -> None:
@@ -121,7 +131,7 @@ def read_extensions(reader: CdrReader) -> tuple[Extension, ...]:
     )
 
 
-def find_extension(reader: CdrReader, key: str) -> np.ndarray | None:
+def find_extension(reader: CdrReader, key: str) -> Uint8Array | None:
     """Return the bytes of the first extension with this key, None without one."""
     for _ in range(reader.count(EXTENSIONS_LIMIT, 'extensions')):
         if reader.string(KEY_LIMIT, 'extension key') == key:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 import struct
 
-import numpy as np
-
+from lerobot_serve.wire.arrays import Float32Array, Uint8Array
 from lerobot_serve.wire.cdr import CdrReader, CdrWriter
 from lerobot_serve.wire.errors import Malformed, Unencodable
 from lerobot_serve.wire.header import (
@@ -43,14 +42,14 @@ class Observation:
     header: Header
     client_id: str
     episode_id: str
-    state: np.ndarray
+    state: Float32Array
     images: tuple[Image, ...] = ()
     task: str = ''
     inference_delay_steps: int = 0
     queue_remaining_s: float = 0.0
     prefix_policy: str = ''
-    prefix_model: np.ndarray = field(default_factory=lambda: NO_ACTIONS)
-    prefix_robot: np.ndarray = field(default_factory=lambda: NO_ACTIONS)
+    prefix_model: Float32Array = field(default_factory=lambda: NO_ACTIONS)
+    prefix_robot: Float32Array = field(default_factory=lambda: NO_ACTIONS)
     extensions: tuple[Extension, ...] = ()
 
 
@@ -92,7 +91,7 @@ def read_queue_remaining(raw: bytes) -> tuple[Envelope, float]:
     return start, queue_remaining_s
 
 
-def read_extension(raw: bytes, key: str) -> np.ndarray | None:
+def read_extension(raw: bytes, key: str) -> Uint8Array | None:
     """
     Return the bytes of the extension with this key, None without one, without decoding the rest.
     Raises Malformed.
@@ -138,13 +137,13 @@ def decode(raw: bytes) -> Observation:
         header,
         client_id,
         episode_id,
-        state.reshape(steps, -1),
-        read_images(reader),
-        task,
-        delay_steps,
-        queue_remaining_s,
-        prefix_policy,
-        prefix_model,
-        prefix_robot,
-        read_extensions(reader),
+        state=state.reshape(steps, -1),
+        images=read_images(reader),
+        task=task,
+        inference_delay_steps=delay_steps,
+        queue_remaining_s=queue_remaining_s,
+        prefix_policy=prefix_policy,
+        prefix_model=prefix_model,
+        prefix_robot=prefix_robot,
+        extensions=read_extensions(reader),
     )

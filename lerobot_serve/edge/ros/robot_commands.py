@@ -26,7 +26,7 @@ from lerobot_serve.edge.robot.command_messages import command_message, COMMAND_M
 from lerobot_serve.edge.robot.description import RobotDescription
 from lerobot_serve.edge.ros.command_publishers import CommandTopicPublishers
 from lerobot_serve.edge.ros.stop_service import StopService
-from lerobot_serve.entry_points import UserError
+from lerobot_serve.errors import UserError
 from lerobot_serve.ros import qos
 from lerobot_serve.wire.arrays import Float64Array
 from lerobot_serve_interfaces.msg import ExecutedAction

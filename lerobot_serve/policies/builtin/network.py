@@ -46,13 +46,18 @@ class CameraEncoder(nn.Module):
         weights = (maps * self.sharpness[:, None, None]).flatten(2).softmax(2).view_as(maps)
         column = (weights.sum(2) * along).sum(2)
         row = (weights.sum(3) * along).sum(2)
-        # a camera that does not see the disc has its peak anywhere; the height tells
+        # a camera without the disc in view has its peak anywhere, but a low one
         peak = torch.tanh(maps.flatten(2).amax(2))
         return torch.cat((column, row, peak), 1)
 
 
 class ReachNetwork(nn.Module):
     """Both cameras and the state to one normalised chunk, N x rows x joints. Any thread."""
+
+    state_mean: Tensor
+    state_std: Tensor
+    offset_mean: Tensor
+    offset_std: Tensor
 
     def __init__(self, sizes: ReachSizes) -> None:
         super().__init__()
@@ -79,7 +84,8 @@ class ReachNetwork(nn.Module):
             ),
             1,
         )
-        return self.perceptron(seen).view(-1, self.sizes.rows, self.sizes.joints)
+        chunk: Tensor = self.perceptron(seen)
+        return chunk.view(-1, self.sizes.rows, self.sizes.joints)
 
     def to_robot(self, chunk: Tensor, state: Tensor) -> Tensor:
         """Return a normalised chunk as absolute joint positions in radians."""

@@ -30,6 +30,7 @@ from lerobot_serve.policies.option_checks import check_no_lerobot_options, check
 from lerobot_serve.policies.resources.device import set_cpu_threads, torch_device
 from lerobot_serve.policies.resources.memory import check_memory
 from lerobot_serve.policies.runtime.request_inputs import newest_image, newest_state
+from lerobot_serve.wire.arrays import Float32Array, FrameArray
 
 WEIGHTS_FILE = 'model.safetensors'
 
@@ -73,11 +74,11 @@ class ReachPolicy:
         images = [square_crop(newest_image(request, name), pixels) for request in requests]
         return self._on_device(np.stack(images))
 
-    def _on_device(self, values: np.ndarray) -> torch.Tensor:
+    def _on_device(self, values: Float32Array | FrameArray) -> torch.Tensor:
         return torch.from_numpy(values).to(self._device)
 
 
-def square_crop(image: np.ndarray, pixels: int) -> np.ndarray:
+def square_crop(image: FrameArray, pixels: int) -> FrameArray:
     """
     Return the square in the middle of an image, scaled to `pixels` x `pixels`. Any thread.
 
@@ -86,7 +87,8 @@ def square_crop(image: np.ndarray, pixels: int) -> np.ndarray:
     side = min(image.shape[:2])
     top, left = (image.shape[0] - side) // 2, (image.shape[1] - side) // 2
     square = image[top : top + side, left : left + side]
-    return cv2.resize(square, (pixels, pixels), interpolation=cv2.INTER_AREA)
+    scaled = cv2.resize(square, (pixels, pixels), interpolation=cv2.INTER_AREA)
+    return np.asarray(scaled, image.dtype)
 
 
 def load(options: LoadOptions) -> ReachPolicy:
@@ -123,13 +125,13 @@ def _description(
     except OSError as error:
         raise PolicyError(f'cannot read the policy: {error}') from error
     return PolicyDescription(
-        KIND,
-        identity,
-        settings.state_names,
-        settings.action_names,
-        settings.cameras,
-        settings.chunk_size,
-        settings.trained_fps,
+        policy_type=KIND,
+        fingerprint=identity,
+        state_names=settings.state_names,
+        action_names=settings.action_names,
+        cameras=settings.cameras,
+        chunk_size=settings.chunk_size,
+        trained_fps=settings.trained_fps,
         device=str(device),
     )
 
@@ -156,14 +158,15 @@ def _network(settings: ReachSettings, file: Path) -> ReachNetwork:
     for name, weight in weights.items():
         _check(f'{file}: {name}', weight, expected[name])
     network.load_state_dict(weights, assign=True)
-    return network.requires_grad_(False)
+    network.requires_grad_(False)
+    return network
 
 
 def _check(where: str, weight: torch.Tensor, expected: torch.Tensor) -> None:
     if weight.shape != expected.shape or weight.dtype != expected.dtype:
         raise PolicyError(
             f'{where} is {tuple(weight.shape)} of {weight.dtype}, but {SETTINGS_FILE} '
-            f'asks for {tuple(expected.shape)} of {expected.dtype}; copy both again'
+            f'requires {tuple(expected.shape)} of {expected.dtype}; copy both again'
         )
     if not weight.isfinite().all():
         raise PolicyError(

@@ -38,7 +38,7 @@ class ReachSettings:
 
 
 def read_settings(file: Path) -> ReachSettings:
-    """Return what policy.json says. Raises PolicyError; it names file, field and rule."""
+    """Return the content of policy.json. Raises PolicyError; it names file, field and rule."""
     values = read_fields(file, REACH_FIELDS)
     check_fields(values['network'], NETWORK_FIELDS, f'{file}: network')
     if values['action_names'] != values['state_names']:
@@ -47,15 +47,15 @@ def read_settings(file: Path) -> ReachSettings:
             f'to the state, got {values["action_names"]} and {values["state_names"]}'
         )
     return ReachSettings(
-        values['id'],
-        tuple(values['state_names']),
-        tuple(values['action_names']),
-        cameras(values),
-        values['chunk_size'],
-        float(values['trained_fps']),
-        values['network']['image_pixels'],
-        tuple(values['network']['channels']),
-        values['network']['hidden'],
+        id=values['id'],
+        state_names=tuple(values['state_names']),
+        action_names=tuple(values['action_names']),
+        cameras=cameras(values),
+        chunk_size=values['chunk_size'],
+        trained_fps=float(values['trained_fps']),
+        image_pixels=values['network']['image_pixels'],
+        channels=tuple(values['network']['channels']),
+        hidden=values['network']['hidden'],
     )
 
 

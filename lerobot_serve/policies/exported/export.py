@@ -18,6 +18,7 @@ from typing import Any
 from safetensors.torch import save_file
 import torch
 
+from lerobot_serve.policies.base import PolicyError
 from lerobot_serve.policies.exported.loader import EXPORT_FILE, ONNX_FILE, STATISTICS_FILE
 from lerobot_serve.policies.files.output_folder import make_empty_folder
 from lerobot_serve.policies.files.policy_json import SETTINGS_FILE
@@ -48,5 +49,8 @@ def write(
 
 
 def write_onnx(program: torch.export.ExportedProgram, file: Path) -> None:
-    """Write a program as ONNX, in one file."""
-    torch.onnx.export(program, verbose=False).save(file, external_data=False)
+    """Write a program as ONNX, in one file. Raises PolicyError."""
+    exported = torch.onnx.export(program, verbose=False)
+    if exported is None:
+        raise PolicyError('torch.onnx.export returned no program')
+    exported.save(file, external_data=False)

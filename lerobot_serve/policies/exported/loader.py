@@ -18,6 +18,7 @@ from pathlib import Path
 
 import cv2
 import numpy as np
+from numpy.typing import NDArray
 import torch
 
 from lerobot_serve.policies.base import (
@@ -46,6 +47,7 @@ from lerobot_serve.policies.resources.device import set_cpu_threads, torch_devic
 from lerobot_serve.policies.resources.memory import check_memory
 from lerobot_serve.policies.runtime.request_inputs import newest_image, newest_state
 from lerobot_serve.policies.runtime.session_states import SessionStates
+from lerobot_serve.wire.arrays import FrameArray
 from lerobot_serve.wire.schema import StateClass
 
 EXPORT_FILE, ONNX_FILE = 'program.pt2', 'program.onnx'
@@ -53,6 +55,8 @@ STATISTICS_FILE = 'statistics.safetensors'
 # the archive that was checked, and the tensors read from it
 HOST_COPY_COUNT = 2
 Hidden = list[torch.Tensor]
+# a state, or the image of a camera
+InputArray = NDArray[np.float32 | np.uint8 | np.uint16]
 
 
 class ExportedPolicy:
@@ -126,13 +130,13 @@ class ExportedPolicy:
         got = [_tensor_summary(each) for each in outputs]
         if got != [f'{shape} of torch.float32' for shape in wanted]:
             raise PolicyError(
-                f'the program gives {", ".join(got)}, but {SETTINGS_FILE} asks for '
+                f'the program gives {", ".join(got)}, but {SETTINGS_FILE} requires '
                 f'{", ".join(map(str, wanted))} of torch.float32 (requests x chunk_size x '
                 'actions, then the states); export it again, or correct the sizes'
             )
 
     def _run(
-        self, inputs: dict[str, np.ndarray], hidden: list[Hidden], seed: int
+        self, inputs: dict[str, InputArray], hidden: list[Hidden], seed: int
     ) -> list[torch.Tensor]:
         """Return the program's chunks and new states for the raw inputs of a batch."""
         values = [self._prepared(name, inputs[name]) for name in self._sidecar.inputs]
@@ -169,24 +173,27 @@ class ExportedPolicy:
     def _initial_states(self) -> Hidden:
         return [torch.zeros(shape, device=self._device) for shape in self._sidecar.states]
 
-    def _input(self, name: str, request: PolicyRequest) -> np.ndarray:
+    def _input(self, name: str, request: PolicyRequest) -> InputArray:
         if name == STATE:
             return newest_state(request, len(self._sidecar.state_names))
         return resized(newest_image(request, name), self._cameras[name])
 
-    def _prepared(self, name: str, batch: np.ndarray) -> torch.Tensor:
+    def _prepared(self, name: str, batch: InputArray) -> torch.Tensor:
         values = torch.from_numpy(batch).to(self._device)
         if name != STATE:
             values = values.permute(0, 3, 1, 2).contiguous() / (255 / self._sidecar.white)
         scale = self._scales.get(name)
         return scale.normalized(values) if scale else values
 
-    def _zeros(self, count: int) -> dict[str, np.ndarray]:
+    def _zeros(self, count: int) -> dict[str, InputArray]:
         shapes = {
             camera.name: (camera.height, camera.width, 3) for camera in self._sidecar.cameras
         }
-        zeros = {name: np.zeros((count, *shape), np.uint8) for name, shape in shapes.items()}
-        return {STATE: np.zeros((count, len(self._sidecar.state_names)), np.float32), **zeros}
+        zeros: dict[str, InputArray] = {
+            name: np.zeros((count, *shape), np.uint8) for name, shape in shapes.items()
+        }
+        zeros[STATE] = np.zeros((count, len(self._sidecar.state_names)), np.float32)
+        return zeros
 
 
 def _tensor_summary(value: object) -> str:
@@ -195,11 +202,12 @@ def _tensor_summary(value: object) -> str:
     return type(value).__name__
 
 
-def resized(image: np.ndarray, camera: PolicyCamera) -> np.ndarray:
+def resized(image: FrameArray, camera: PolicyCamera) -> FrameArray:
     """Return an image in the size of the camera; each pixel is the mean of what it covers."""
     if image.shape[:2] == (camera.height, camera.width):
         return image
-    return cv2.resize(image, (camera.width, camera.height), interpolation=cv2.INTER_AREA)
+    size = (camera.width, camera.height)
+    return np.asarray(cv2.resize(image, size, interpolation=cv2.INTER_AREA), image.dtype)
 
 
 def load(options: LoadOptions) -> ExportedPolicy:
@@ -282,14 +290,14 @@ def _description(
         raise PolicyError(f'cannot read the policy: {error}') from error
     note = f'no statistics for {", ".join(without)}: served without normalising them'
     return PolicyDescription(
-        KIND,
-        identity,
-        sidecar.state_names,
-        sidecar.action_names,
-        sidecar.cameras,
-        sidecar.chunk_size,
-        sidecar.trained_fps,
-        StateClass.RECURRENT if sidecar.states else StateClass.CHUNK_STATELESS,
+        policy_type=KIND,
+        fingerprint=identity,
+        state_names=sidecar.state_names,
+        action_names=sidecar.action_names,
+        cameras=sidecar.cameras,
+        chunk_size=sidecar.chunk_size,
+        trained_fps=sidecar.trained_fps,
+        state_class=StateClass.RECURRENT if sidecar.states else StateClass.CHUNK_STATELESS,
         device=options.device,
         stochastic=sidecar.stochastic,
         # a seed belongs to one request

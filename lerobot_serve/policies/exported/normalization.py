@@ -65,7 +65,7 @@ def read_scales(
         if missing and not missing_allowed:
             raise PolicyError(
                 f'{file} lacks {", ".join(missing)}, which the mode {mode!r} of {feature} needs; '
-                "add them, or say 'none' in normalization if the program takes raw values, or "
+                "add them, or set 'none' in normalization if the program takes raw values, or "
                 'set allow_missing_statistics to serve it without normalising'
             )
         if missing:

@@ -36,6 +36,7 @@ from lerobot_serve.policies.exported.onnx_schema import (
 )
 from lerobot_serve.policies.exported.program_archive import UnsafeProgram
 
+MessageFields = dict[int, list[FieldValue]]
 FILE_LIMIT_BYTES, NODE_LIMIT, DEPTH_LIMIT, RANK_LIMIT = 2 << 30, 100_000, 4, 8
 NAME_LIMIT_BYTES = 4096
 # as torch names it; files of this name count as part of a policy
@@ -70,11 +71,12 @@ def check_model(data: memoryview) -> OnnxContents:
     contents = OnnxContents()
     try:
         model = _fields(data, MODEL)
-        for opset in model.get(8, []):
+        for opset in _blocks(model, 8):
             _opset(opset)
-        if len(model.get(7, [])) != 1:
+        graphs = _blocks(model, 7)
+        if len(graphs) != 1:
             raise UnsafeProgram('has no graph')
-        _graph(model[7][0], contents, 0)
+        _graph(graphs[0], contents, 0)
     except (IndexError, ValueError) as error:
         raise UnsafeProgram(f'is not a readable ONNX file ({error})') from error
     return contents
@@ -91,9 +93,9 @@ def external_bytes(folder: Path, external: list[ExternalTensor]) -> int:
     return sum(each.size_bytes for each in external)
 
 
-def _fields(data: memoryview, shape: MessageSchema) -> dict[int, list[FieldValue]]:
+def _fields(data: memoryview, shape: MessageSchema) -> MessageFields:
     """Return the fields of a message by number. Raises UnsafeProgram, IndexError, ValueError."""
-    found: dict[int, list[FieldValue]] = {}
+    found: MessageFields = {}
     position = 0
     while position < len(data):
         key, position = _varint(data, position)
@@ -144,12 +146,29 @@ def _numbers(values: list[FieldValue], name: str) -> Iterator[int]:
             yield number
 
 
-def _short_bytes(fields: dict[int, list[FieldValue]], number: int) -> bytes:
+def _blocks(fields: MessageFields, number: int) -> list[memoryview]:
+    """Return the values of a field of bytes. Raises UnsafeProgram for a number."""
+    values = fields.get(number, [])
+    blocks = [value for value in values if not isinstance(value, int)]
+    if len(blocks) < len(values):
+        raise UnsafeProgram(f'has a number in the field {number}, which holds bytes')
+    return blocks
+
+
+def _number(fields: MessageFields, number: int) -> int:
+    """Return the value of a field of one number, 0 where there is none. Raises UnsafeProgram."""
+    value = fields.get(number, [0])[0]
+    if not isinstance(value, int):
+        raise UnsafeProgram(f'has bytes in the field {number}, which holds a number')
+    return value
+
+
+def _short_bytes(fields: MessageFields, number: int) -> bytes:
     """Return a short text, empty where there is none."""
-    values = fields.get(number, [b''])
-    if len(values[0]) > NAME_LIMIT_BYTES:
+    values = _blocks(fields, number)
+    if values and len(values[0]) > NAME_LIMIT_BYTES:
         raise UnsafeProgram('has a name without bound')
-    return bytes(values[0])
+    return bytes(values[0]) if values else b''
 
 
 def _opset(data: memoryview) -> None:
@@ -164,12 +183,12 @@ def _graph(data: memoryview, contents: OnnxContents, depth: int) -> None:
     if depth > DEPTH_LIMIT:
         raise UnsafeProgram(f'has graphs nested deeper than {DEPTH_LIMIT}')
     fields = _fields(data, GRAPH_FIELDS)
-    for initializer in fields.get(5, []):
+    for initializer in _blocks(fields, 5):
         _tensor(initializer, contents, may_be_external=depth == 0)
     for number in (11, 12, 13):
-        for value in fields.get(number, []):
+        for value in _blocks(fields, number):
             _type(value)
-    for node in fields.get(1, []):
+    for node in _blocks(fields, 1):
         _node(node, contents, depth)
 
 
@@ -183,18 +202,18 @@ def _node(data: memoryview, contents: OnnxContents, depth: int) -> None:
         raise UnsafeProgram(
             f'uses the operator {(domain + b"." + operator).decode("ascii", "replace")!r:.80}'
         )
-    for attribute in fields.get(5, []):
+    for attribute in _blocks(fields, 5):
         held = _fields(attribute, ATTRIBUTE)
-        for tensor in held.get(5, []):
+        for tensor in _blocks(held, 5):
             _tensor(tensor, contents, may_be_external=False)
-        for graph in held.get(6, []):
+        for graph in _blocks(held, 6):
             _graph(graph, contents, depth + 1)
 
 
 def _type(data: memoryview) -> None:
-    for described in _fields(data, VALUE).get(2, []):
-        for tensor in _fields(described, TYPE_FIELDS).get(1, []):
-            element = _fields(tensor, TENSOR_TYPE).get(1, [0])[0]
+    for described in _blocks(_fields(data, VALUE), 2):
+        for tensor in _blocks(_fields(described, TYPE_FIELDS), 1):
+            element = _number(_fields(tensor, TENSOR_TYPE), 1)
             if element not in ITEM_BYTES:
                 raise UnsafeProgram(f'has values of the type {element}, which is no plain number')
 
@@ -202,25 +221,24 @@ def _type(data: memoryview) -> None:
 def _tensor(data: memoryview, contents: OnnxContents, *, may_be_external: bool) -> None:
     fields = _fields(data, TENSOR_FIELDS)
     dims = tuple(_numbers(fields.get(1, []), 'dims'))
-    element = fields.get(2, [0])[0]
+    element = _number(fields, 2)
     if element not in ITEM_BYTES:
         raise UnsafeProgram(f'has a tensor of the type {element}, which is no plain number')
     if len(dims) > RANK_LIMIT or any(not 0 <= size < 1 << 40 for size in dims):
         raise UnsafeProgram(f'has a tensor of the shape {dims!r:.60}')
     size_bytes = math.prod(dims) * ITEM_BYTES[element]
-    if fields.get(14, [0])[0]:
-        if not may_be_external or 9 in fields:
+    raw = _blocks(fields, 9)
+    if _number(fields, 14):
+        if not may_be_external or raw:
             raise UnsafeProgram('has a tensor in another file where it must be in this one')
         contents.external.append(_external(fields, size_bytes, element, dims))
-    elif 9 in fields and len(fields[9][0]) != size_bytes:
-        raise UnsafeProgram(
-            f'has a tensor of {len(fields[9][0])} bytes that should have {size_bytes}'
-        )
-    elif 9 not in fields and _value_bytes(fields) < math.prod(dims):
+    elif raw and len(raw[0]) != size_bytes:
+        raise UnsafeProgram(f'has a tensor of {len(raw[0])} bytes that should have {size_bytes}')
+    elif not raw and _value_bytes(fields) < math.prod(dims):
         raise UnsafeProgram('has a tensor with fewer values than its shape needs')
 
 
-def _value_bytes(fields: dict[int, list[FieldValue]]) -> int:
+def _value_bytes(fields: MessageFields) -> int:
     """Return how many bytes of values there are at most, each of which is a value or less."""
     return sum(
         1 if isinstance(value, int) else len(value)
@@ -230,10 +248,10 @@ def _value_bytes(fields: dict[int, list[FieldValue]]) -> int:
 
 
 def _external(
-    fields: dict[int, list[FieldValue]], size_bytes: int, element: int, dims: tuple[int, ...]
+    fields: MessageFields, size_bytes: int, element: int, dims: tuple[int, ...]
 ) -> ExternalTensor:
     entries = {}
-    for entry in fields.get(13, []):
+    for entry in _blocks(fields, 13):
         held = _fields(entry, KEY_VALUE)
         entries[_short_bytes(held, 1)] = _short_bytes(held, 2)
     location = entries.get(b'location', b'').decode('ascii', 'replace')

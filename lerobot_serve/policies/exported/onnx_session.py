@@ -18,6 +18,7 @@ import sys
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lerobot_serve.policies.base import PolicyError
 from lerobot_serve.policies.error_text import one_line
@@ -26,7 +27,7 @@ from lerobot_serve.policies.exported.program_archive import UnsafeProgram
 
 TRIAL_TIMEOUT_S, TRIAL_SPARE_BYTES, MODEL_COPY_COUNT = 120.0, 4 << 30, 6
 BFLOAT16 = 16
-DTYPES = {
+DTYPES: dict[int, type[np.generic]] = {
     1: np.float32,
     2: np.uint8,
     3: np.int8,
@@ -102,8 +103,8 @@ def _read_external(onnxruntime: Any, folder: Path, each: ExternalTensor) -> Any:
     """Return the values of a tensor in another file, in memory of their own."""
     with open(folder / each.location, 'rb') as handle:
         handle.seek(each.offset)
-        values = np.frombuffer(handle.read(each.size_bytes), DTYPES[each.element_type])
-    values = values.reshape(each.dims)
+        data = handle.read(each.size_bytes)
+    values: NDArray[Any] = np.frombuffer(data, DTYPES[each.element_type]).reshape(each.dims)
     if each.element_type == BFLOAT16:
         return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(values, BFLOAT16)
     return onnxruntime.OrtValue.ortvalue_from_numpy(values)
@@ -128,7 +129,7 @@ def run_in_child_process(model: OnnxModel, shapes: Sequence[tuple[int, ...]]) ->
     The child may take so much memory and time, and it ends with its work or with this process.
     """
     limit_bytes = TRIAL_SPARE_BYTES + MODEL_COPY_COUNT * model.size_bytes
-    said = {
+    task = {
         'folder': str(model.folder),
         'external': [asdict(each) for each in model.external],
         'size_bytes': model.size_bytes,
@@ -138,20 +139,20 @@ def run_in_child_process(model: OnnxModel, shapes: Sequence[tuple[int, ...]]) ->
     try:
         done = subprocess.run(
             [sys.executable, '-m', __spec__.name],
-            input=json.dumps(said).encode() + b'\n' + model.data,
+            input=json.dumps(task).encode() + b'\n' + model.data,
             capture_output=True,
             timeout=TRIAL_TIMEOUT_S,
         )
-        answer = json.loads(done.stdout.splitlines()[-1]) if done.stdout else {}
+        result = json.loads(done.stdout.splitlines()[-1]) if done.stdout else {}
     except subprocess.TimeoutExpired as error:
         raise PolicyError(
             f'the program in {model.folder} did not answer within {TRIAL_TIMEOUT_S:g} s; it is '
             'too slow to serve a robot'
         ) from error
     except ValueError:
-        answer = {}
-    if answer.get('error') != '':
-        reason = answer.get('error') or f'the trial ended with status {done.returncode}'
+        result = {}
+    if result.get('error') != '':
+        reason = result.get('error') or f'the trial ended with status {done.returncode}'
         raise PolicyError(
             f'the program in {model.folder} cannot be run within {limit_bytes >> 20} MB by '
             f'onnxruntime: {reason}; export it again'
@@ -159,20 +160,20 @@ def run_in_child_process(model: OnnxModel, shapes: Sequence[tuple[int, ...]]) ->
 
 
 def child_main() -> None:
-    """Do what `try_model` asks for on stdin, and answer on stdout."""
-    said = json.loads(sys.stdin.buffer.readline())
-    resource.setrlimit(resource.RLIMIT_AS, (said['limit_bytes'],) * 2)
+    """Run the task that `run_in_child_process` writes on stdin; write the result on stdout."""
+    task = json.loads(sys.stdin.buffer.readline())
+    resource.setrlimit(resource.RLIMIT_AS, (task['limit_bytes'],) * 2)
     resource.setrlimit(resource.RLIMIT_CPU, (int(TRIAL_TIMEOUT_S),) * 2)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     external = tuple(
-        ExternalTensor(**{**each, 'dims': tuple(each['dims'])}) for each in said['external']
+        ExternalTensor(**{**each, 'dims': tuple(each['dims'])}) for each in task['external']
     )
     data = sys.stdin.buffer.read()
-    model = OnnxModel(Path(said['folder']), data, external, said['size_bytes'])
+    model = OnnxModel(Path(task['folder']), data, external, task['size_bytes'])
     try:
         session = open_session(model, threads=1)
-        names = model_input_names(session, len(said['shapes']))
-        zeros = [np.zeros(shape, np.float32) for shape in said['shapes']]
+        names = model_input_names(session, len(task['shapes']))
+        zeros = [np.zeros(shape, np.float32) for shape in task['shapes']]
         session.run(None, dict(zip(names, zeros, strict=True)))
         error = ''
     except Exception as raised:

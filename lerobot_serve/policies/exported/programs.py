@@ -80,11 +80,19 @@ class TensorSizeLimiter(TorchDispatchMode):
     """
     Refuses an operator whose result would be over STEP_LIMIT_BYTES, before it is computed.
 
-    Each is asked for its shape on torch's device meta first; one that cannot tell is let through.
+    Each runs on torch's device meta first, for its shape; one that cannot run there is allowed.
     """
 
+    def __init__(self) -> None:
+        # through the class: torch leaves this function without types
+        TorchDispatchMode.__init__(self)
+
     def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
         try:

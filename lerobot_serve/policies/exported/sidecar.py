@@ -63,7 +63,7 @@ class Sidecar:
 
 
 def read_sidecar(file: Path) -> Sidecar:
-    """Return what policy.json says. Raises PolicyError; it names file, field and rule."""
+    """Return the content of policy.json. Raises PolicyError; it names file, field and rule."""
     values = read_fields(file, SIDECAR_FIELDS, {'states': STATES_RULE})
     seen = cameras(values)
     names = [STATE, *(camera.name for camera in seen)]
@@ -75,18 +75,18 @@ def read_sidecar(file: Path) -> Sidecar:
     features = {name: one_of(*MODES) for name in (*names, ACTION)}
     check_fields(values['normalization'], features, f'{file}: normalization')
     return Sidecar(
-        values['id'],
-        tuple(values['state_names']),
-        tuple(values['action_names']),
-        seen,
-        values['chunk_size'],
-        float(values['trained_fps']),
-        tuple(values['inputs']),
-        WHITE_LEVELS[values['image_scale']],
-        values['batch'] == 'dynamic',
-        values['stochastic'],
-        values['normalization'],
-        tuple(map(tuple, values.get('states', []))),
+        id=values['id'],
+        state_names=tuple(values['state_names']),
+        action_names=tuple(values['action_names']),
+        cameras=seen,
+        chunk_size=values['chunk_size'],
+        trained_fps=float(values['trained_fps']),
+        inputs=tuple(values['inputs']),
+        white=WHITE_LEVELS[values['image_scale']],
+        batched=values['batch'] == 'dynamic',
+        stochastic=values['stochastic'],
+        normalization=values['normalization'],
+        states=tuple(map(tuple, values.get('states', []))),
     )
 
 

@@ -175,9 +175,7 @@ def _call_name(node: ast.AST) -> str:
 
 
 def _is_small(node: ast.AST, limit: int) -> bool:
-    return (
-        isinstance(node, ast.Constant) and type(node.value) in (int, bool) and node.value <= limit
-    )
+    return isinstance(node, ast.Constant) and isinstance(node.value, int) and node.value <= limit
 
 
 def _check_tree(text: str) -> None:

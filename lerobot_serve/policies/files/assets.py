@@ -7,7 +7,7 @@ hub itself is never contacted. No torch, any thread.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 import os
 from pathlib import Path
@@ -44,7 +44,7 @@ class Asset:
         return [file for file in asset_files(self.folder) if file.suffix in suffixes]
 
 
-def find_assets(config: Mapping[str, Any], steps: list[Mapping[str, Any]]) -> list[Asset]:
+def find_assets(config: Mapping[str, Any], steps: Sequence[Mapping[str, Any]]) -> list[Asset]:
     """
     Return what a configuration and the settings of processor steps name, each once.
 

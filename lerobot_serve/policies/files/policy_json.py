@@ -101,7 +101,8 @@ def read_fields(
     names = [camera['name'] for camera in values['cameras']]
     if len(set(names)) < len(names):
         raise PolicyError(f'{file}: the cameras must have different names, got {names}')
-    return values
+    fields: dict[str, Any] = values
+    return fields
 
 
 def cameras(values: dict[str, Any]) -> tuple[PolicyCamera, ...]:

@@ -24,6 +24,7 @@ import warnings
 import torch
 
 from lerobot_serve.policies.base import PolicyError
+from lerobot_serve.policies.error_text import message_line
 from lerobot_serve.policies.lerobot import hardening
 
 # what torchvision's Python part declares for its compiled part; no policy calls these two
@@ -38,19 +39,20 @@ class LeRobot:
     """The parts of LeRobot that are used; `rtc_config` is None in a version without RTC."""
 
     version: str
-    config_class: type
-    policy_class: type
-    get_policy_class: Callable[[str], type]
+    config_class: Any
+    policy_class: Any
+    get_policy_class: Callable[[str], Any]
     make_processors: Callable[..., tuple[Any, Any]]
     populate_queues: Callable[..., Any]
     create_transition: Callable[..., dict[Any, Any]]
-    transition_key: type
-    rtc_config: type | None
+    transition_key: Any
+    rtc_config: Any
     step_registry: Any
 
     def registered_step(self, name: str) -> type | None:
-        """Return the class of a processor step, None for a name that nobody registered."""
-        return self.step_registry._registry.get(name)
+        """Return the class of a processor step, None for an unregistered name."""
+        registered: type | None = self.step_registry._registry.get(name)
+        return registered
 
 
 @cache
@@ -67,7 +69,7 @@ def lerobot() -> LeRobot:
     except ImportError as error:
         raise PolicyError(
             'this policy needs LeRobot, which cannot be imported here '
-            f'({in_one_line(error)}); install it: python3 -m pip install lerobot'
+            f'({message_line(error)}); install it: python3 -m pip install lerobot'
         ) from error
 
 
@@ -82,12 +84,6 @@ def quiet() -> Iterator[None]:
             yield
     finally:
         logging.disable(disabled)
-
-
-def in_one_line(error: BaseException, limit: int = 400) -> str:
-    """Return what an error says, in one line of bounded length."""
-    text = ' '.join(str(error).split()) or type(error).__name__
-    return text if len(text) <= limit else f'{text[:limit]}...'
 
 
 def import_trusted(packages: tuple[str, ...]) -> None:
@@ -106,7 +102,7 @@ def import_trusted(packages: tuple[str, ...]) -> None:
             # code of another package may raise anything
             raise PolicyError(
                 f'trusted_packages names {package!r:.80}, which cannot be imported here '
-                f'({in_one_line(error)}); install it where the policy server runs'
+                f'({message_line(error)}); install it where the policy server runs'
             ) from error
 
 
@@ -137,16 +133,16 @@ def _import_parts() -> LeRobot:
     except ImportError:
         RTCConfig = None
     return LeRobot(
-        version('lerobot'),
-        PreTrainedConfig,
-        PreTrainedPolicy,
-        get_policy_class,
-        make_pre_post_processors,
-        populate_queues,
-        create_transition,
-        TransitionKey,
-        RTCConfig,
-        ProcessorStepRegistry,
+        version=version('lerobot'),
+        config_class=PreTrainedConfig,
+        policy_class=PreTrainedPolicy,
+        get_policy_class=get_policy_class,
+        make_processors=make_pre_post_processors,
+        populate_queues=populate_queues,
+        create_transition=create_transition,
+        transition_key=TransitionKey,
+        rtc_config=RTCConfig,
+        step_registry=ProcessorStepRegistry,
     )
 
 

@@ -25,11 +25,13 @@ def go_offline() -> None:
     """Make the hub's libraries use local files alone; before or after they are imported."""
     for name in OFFLINE_VARIABLES:
         os.environ[name] = '1'
-    if constants := sys.modules.get('huggingface_hub.constants'):
+    constants: Any = sys.modules.get('huggingface_hub.constants')
+    if constants:
         constants.HF_HUB_OFFLINE = True
         # connections that exist may have been made to reach the network
         sys.modules['huggingface_hub.utils'].reset_sessions()
-    if hub := sys.modules.get('transformers.utils.hub'):
+    hub: Any = sys.modules.get('transformers.utils.hub')
+    if hub:
         hub._is_offline_mode = True
 
 

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import torch
 
 from lerobot_serve.policies.base import LoadOptions, PolicyError
+from lerobot_serve.policies.error_text import message_line
 from lerobot_serve.policies.files.file_headers import tensor_headers
 from lerobot_serve.policies.lerobot.checkpoint.checkpoint import (
     Checkpoint,
@@ -22,7 +23,6 @@ from lerobot_serve.policies.lerobot.checkpoint.normalization_statistics import (
 )
 from lerobot_serve.policies.lerobot.compat import (
     import_trusted,
-    in_one_line,
     is_trusted,
     lerobot,
     quiet,
@@ -115,7 +115,7 @@ def _load_part(folder: Checkpoint, what: str, work: Callable[[], T]) -> T:
     except Exception as error:
         raise PolicyError(
             f'the {folder.policy_type} policy in {folder.path} cannot be used: {what} failed with '
-            f'{type(error).__name__}: {in_one_line(error)}; the installed LeRobot is '
+            f'{type(error).__name__}: {message_line(error)}; the installed LeRobot is '
             f'{lerobot().version}'
         ) from error
 
@@ -139,7 +139,7 @@ def _network_class(folder: Checkpoint, options: LoadOptions) -> Any:
         network_class = parts.get_policy_class(name)
     except ImportError as error:
         raise PolicyError(
-            f'the type {name!r} needs more than is installed ({in_one_line(error)}); install it: '
+            f'the type {name!r} needs more than is installed ({message_line(error)}); install it: '
             f"python3 -m pip install 'lerobot[{name}]'"
         ) from error
     if network_class.predict_action_chunk is parts.policy_class.predict_action_chunk:
@@ -157,7 +157,7 @@ def _load_config(
     except Exception as error:
         raise PolicyError(
             f'{folder.path / CONFIG_FILE} cannot be read by LeRobot {parts.version}: '
-            f'{in_one_line(error)}; install the LeRobot that wrote it'
+            f'{message_line(error)}; install the LeRobot that wrote it'
         ) from error
     # LeRobot silently takes another device when the file's is not there
     config.device = str(device)

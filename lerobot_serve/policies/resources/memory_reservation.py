@@ -63,11 +63,16 @@ class MemoryReservation:
             held.release()
 
 
+def _sleep(seconds: float) -> bool:
+    time.sleep(seconds)
+    return False
+
+
 def reserve(
     options: LoadOptions,
     *,
     log_warning: Callable[[str], None] = lambda _: None,
-    wait_for_stop: Callable[[float], bool] = lambda seconds: bool(time.sleep(seconds)),
+    wait_for_stop: Callable[[float], bool] = _sleep,
 ) -> MemoryReservation:
     """
     Reserve memory for the policy in `options.path`; wait while other processes load.

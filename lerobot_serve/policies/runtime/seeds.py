@@ -76,17 +76,21 @@ class _PerRequestGenerators(TorchFunctionMode):
             raise self._error(func.__name__)
         return func(*args, **kwargs)
 
-    def _sized(self, func: Callable[..., Any], size: list[int], kwargs: dict) -> torch.Tensor:
+    def _sized(
+        self, func: Callable[..., Any], size: list[int], kwargs: dict[str, Any]
+    ) -> torch.Tensor:
         part = [self._part(func.__name__, size), *size[1:]]
         rest = {name: value for name, value in kwargs.items() if name not in ('size', 'generator')}
         return torch.cat([func(part, generator=each, **rest) for each in self._generators])
 
-    def _like(self, func: Callable[..., Any], like: torch.Tensor, kwargs: dict) -> torch.Tensor:
+    def _like(
+        self, func: Callable[..., Any], like: torch.Tensor, kwargs: dict[str, Any]
+    ) -> torch.Tensor:
         options = {'dtype': like.dtype, 'device': like.device} | kwargs
         options.pop('memory_format', None)
         return self._sized(func, list(like.shape), options)
 
-    def _normal(self, args: tuple, kwargs: dict) -> torch.Tensor:
+    def _normal(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
         names = dict(zip(('mean', 'std', 'size'), args, strict=False)) | kwargs
         mean, std, size = names.pop('mean', 0.0), names.pop('std', 1.0), names.pop('size', None)
         if size is None:
@@ -94,7 +98,9 @@ class _PerRequestGenerators(TorchFunctionMode):
         drawn = self._sized(torch.randn, list(size), names)
         return drawn if (mean, std) == (0.0, 1.0) else drawn * std + mean
 
-    def _rows(self, func: Callable[..., Any], args: tuple, kwargs: dict) -> torch.Tensor:
+    def _rows(
+        self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> torch.Tensor:
         names = dict(zip(('input', 'num_samples', 'replacement'), args, strict=False)) | kwargs
         names.pop('generator', None)
         weights = names.pop('input')
@@ -117,12 +123,12 @@ class _PerRequestGenerators(TorchFunctionMode):
     def _error(self, name: str) -> PolicyError:
         return PolicyError(
             f'the policy draws random numbers with {name} in a way that cannot be divided among '
-            f'{len(self._generators)} requests; ask for each alone'
+            f'{len(self._generators)} requests; send each request alone'
         )
 
 
-def _size(args: tuple, kwargs: dict) -> list[int]:
-    """Return the size that randn or rand was asked for, in any of its forms."""
+def _size(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[int]:
+    """Return the size argument of randn or rand, in any of its forms."""
     size = kwargs.get('size', args)
     if len(size) == 1 and not isinstance(size[0], int):
         size = size[0]

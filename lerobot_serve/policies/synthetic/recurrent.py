@@ -16,6 +16,7 @@ from lerobot_serve.policies.base import LoadOptions, PolicyDescription, PolicyRe
 from lerobot_serve.policies.runtime.request_inputs import newest_state
 from lerobot_serve.policies.runtime.session_states import SessionStates
 from lerobot_serve.policies.synthetic.shape import describe_shape
+from lerobot_serve.wire.arrays import Float32Array
 from lerobot_serve.wire.schema import StateClass
 
 NEWEST_WEIGHT = np.float32(0.25)
@@ -25,10 +26,10 @@ NEWEST_WEIGHT = np.float32(0.25)
 class RecurrentState:
     """What is remembered of an episode: the average of its states, and how many they were."""
 
-    average: np.ndarray
+    average: Float32Array
     seen: int
 
-    def after(self, state: np.ndarray) -> RecurrentState:
+    def after(self, state: Float32Array) -> RecurrentState:
         """Return what is remembered once this state was seen as well."""
         return RecurrentState(self.average + NEWEST_WEIGHT * (state - self.average), self.seen + 1)
 

@@ -15,14 +15,13 @@ CAMERA = re.compile(r'(\w+):(\d+)x(\d+)')
 
 
 def describe_shape(kind: str, options: LoadOptions, state_class: StateClass) -> PolicyDescription:
-    """Return what a policy of the shape `options.path` says of itself. Raises PolicyError."""
+    """Return the description of a policy of the shape `options.path`. Raises PolicyError."""
     check_no_torch_options(options, kind)
     text = options.path or DEFAULT
     shape = SHAPE.fullmatch(text)
-    cameras = (
-        [CAMERA.fullmatch(part) for part in filter(None, shape[3].split('+'))] if shape else [None]
-    )
-    if not shape or not all(cameras):
+    parts = list(filter(None, shape[3].split('+'))) if shape else []
+    cameras = [camera for part in parts if (camera := CAMERA.fullmatch(part))]
+    if not shape or len(cameras) < len(parts):
         raise PolicyError(
             f'the path of a {kind} policy is its shape, for example {DEFAULT!r}, got {text!r}'
         )
@@ -31,14 +30,16 @@ def describe_shape(kind: str, options: LoadOptions, state_class: StateClass) -> 
     names = tuple(f'joint_{i}.pos' for i in range(int(shape[1])))
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
     description = PolicyDescription(
-        kind,
-        f'{options.name or kind}@{digest}',
-        names,
-        names,
-        tuple(PolicyCamera(f'observation.images.{c[1]}', int(c[2]), int(c[3])) for c in cameras),
-        int(shape[2]),
-        float(shape[4]),
-        state_class,
+        policy_type=kind,
+        fingerprint=f'{options.name or kind}@{digest}',
+        state_names=names,
+        action_names=names,
+        cameras=tuple(
+            PolicyCamera(f'observation.images.{c[1]}', int(c[2]), int(c[3])) for c in cameras
+        ),
+        chunk_size=int(shape[2]),
+        trained_fps=float(shape[4]),
+        state_class=state_class,
     )
     check_options_match(options, description)
     return description

@@ -6,7 +6,7 @@ The executor accepts goals; a coroutine awaits each reply, so that no thread blo
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Generator
 from itertools import count
 import math
 import threading
@@ -18,9 +18,12 @@ from rclpy.callback_groups import ReentrantCallbackGroup
 from rclpy.node import Node
 
 from lerobot_serve.ros import qos
+from lerobot_serve.ros.contract.typed_messages import (
+    message_from_chunk,
+    observation_from_message,
+)
 from lerobot_serve.ros.node.executor_future import ExecutorFuture
 from lerobot_serve.ros.node.steady_clock import SteadyClockActionServer
-from lerobot_serve.ros.topics.image_messages import message_from_chunk, observation_from_message
 from lerobot_serve.wire import observation as wire_observation
 from lerobot_serve.wire.chunk import Chunk
 from lerobot_serve.wire.errors import Malformed, Unencodable
@@ -96,8 +99,11 @@ class PredictChunkAction:
 
     async def _on_cancel(self, goal: ServerGoalHandle) -> CancelResponse:
         """Reject the cancel request when the policy has begun; the goal gets its chunk."""
-        key, reply = self._in_flight.get(bytes(goal.goal_id.uuid), ('', None))
-        is_cancelled = self._cancel(key) if reply else False
+        in_flight = self._in_flight.get(bytes(goal.goal_id.uuid))
+        if in_flight is None:
+            return CancelResponse.REJECT
+        key, reply = in_flight
+        is_cancelled = self._cancel(key)
         if not isinstance(is_cancelled, bool):
             is_cancelled = await is_cancelled
         if not is_cancelled:
@@ -137,7 +143,7 @@ def rejected_result(text: str) -> PredictChunk.Result:
 class ExecutorYield:
     """Awaiting it yields to the executor once."""
 
-    def __await__(self):
+    def __await__(self) -> Generator[None, None, None]:
         yield
 
 

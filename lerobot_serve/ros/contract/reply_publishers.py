@@ -7,10 +7,18 @@ import threading
 import time
 
 from rclpy.duration import Duration
+from rclpy.event_handler import PublisherEventCallbacks
 from rclpy.node import Node
 from rclpy.publisher import Publisher
 
-from lerobot_serve.ros.contract.session_messages import create_reply_publisher
+from lerobot_serve.ros import qos
+from lerobot_serve.wire.names import is_reply_topic, REPLY_TOPIC_FORMS
+from lerobot_serve.wire.schema import Refusal
+from lerobot_serve.wire.session import SessionRefused
+from lerobot_serve_interfaces.msg import ActionChunk
+
+CHUNK_TYPE = 'lerobot_serve_interfaces/msg/ActionChunk'
+NO_EVENTS = PublisherEventCallbacks(use_default_callbacks=False)
 
 
 class ReplyPublishers:
@@ -64,3 +72,42 @@ class ReplyPublishers:
             left_s = max(0.0, deadline - time.monotonic())
             delivered &= publisher.wait_for_all_acked(Duration(seconds=left_s))
         return delivered
+
+
+def create_reply_publisher(node: Node, topic: str) -> Publisher:
+    """
+    Return a publisher of chunks on the reply topic of a client. Raises SessionRefused.
+
+    It has no incompatible-QoS event: an executor checks every such event each time it wakes, and a
+    fleet has hundreds of these topics. An incompatible client shows as a topic without subscriber.
+    """
+    if not is_reply_topic(topic):
+        raise SessionRefused(
+            Refusal.BAD_NAME,
+            f'reply_topic must be the full name of a ROS topic, {REPLY_TOPIC_FORMS}; got '
+            f'{topic[:80]!r}',
+        )
+    check_topic_type(node, topic)
+    try:
+        return node.create_publisher(
+            ActionChunk, topic, qos.ACTION_CHUNK, event_callbacks=NO_EVENTS
+        )
+    except Exception as error:
+        # any error of rcl, for example a topic that has another type in this process
+        raise SessionRefused(
+            Refusal.BAD_NAME, f'reply_topic {topic!r} cannot carry chunks: {error}'
+        ) from error
+
+
+def check_topic_type(node: Node, topic: str) -> None:
+    """Raise SessionRefused for a topic that another process uses with another type."""
+    ends = (
+        *node.get_publishers_info_by_topic(topic),
+        *node.get_subscriptions_info_by_topic(topic),
+    )
+    others = sorted({end.topic_type for end in ends} - {CHUNK_TYPE})
+    if others:
+        raise SessionRefused(
+            Refusal.BAD_NAME,
+            f'reply_topic {topic!r} has the type {", ".join(others)}; use a topic of your own',
+        )

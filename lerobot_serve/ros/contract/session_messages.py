@@ -6,12 +6,8 @@ from array import array
 from collections.abc import Iterable
 
 from diagnostic_msgs.msg import KeyValue
-from rclpy.event_handler import PublisherEventCallbacks
-from rclpy.node import Node
-from rclpy.publisher import Publisher
 
-from lerobot_serve.ros import qos
-from lerobot_serve.wire.names import is_printable, is_reply_topic, REPLY_TOPIC_FORMS
+from lerobot_serve.wire.names import is_printable
 from lerobot_serve.wire.schema import ID_LIMIT, KEY_LIMIT, Refusal, TASK_LIMIT
 from lerobot_serve.wire.session import (
     CameraSpec,
@@ -23,8 +19,8 @@ from lerobot_serve.wire.session import (
     TAG_VALUE_LIMIT,
     TAGS_LIMIT,
 )
-from lerobot_serve_interfaces.msg import ActionChunk, DropCount, Extension
 from lerobot_serve_interfaces.msg import CameraSpec as CameraMessage
+from lerobot_serve_interfaces.msg import DropCount, Extension
 from lerobot_serve_interfaces.srv import OpenSession
 
 # number of state, action or camera names; each name has at most ID_LIMIT bytes
@@ -36,10 +32,8 @@ TEXT_LIMITS = {
     'policy': 256,
     'task': TASK_LIMIT,
 }
-CHUNK_TYPE = 'lerobot_serve_interfaces/msg/ActionChunk'
 # reply topic for robots with an unknown session, which have no reply topic
 NO_SESSION_TOPIC = 'no_session'
-NO_EVENTS = PublisherEventCallbacks(use_default_callbacks=False)
 
 
 def session_request_from_message(message: OpenSession.Request) -> SessionRequest:
@@ -65,24 +59,24 @@ def session_request_from_message(message: OpenSession.Request) -> SessionRequest
         for text in texts:
             check_text(field, text, ID_LIMIT)
     return SessionRequest(
-        message.client_id,
-        message.instance,
-        message.session_epoch,
-        message.reply_topic,
-        tuple(message.state_names),
-        tuple(message.action_names),
-        tuple(CameraSpec(c.name, c.height, c.width, c.channels) for c in message.cameras),
-        message.fps,
-        message.schema_version,
-        message.robot_type,
-        message.policy,
-        message.task,
-        message.wants_rtc,
-        message.rtc_execution_horizon,
-        message.codec,
-        message.reply_deadline_s,
-        read_tags(message.tags),
-        read_extensions(message.extensions),
+        client_id=message.client_id,
+        instance=message.instance,
+        session_epoch=message.session_epoch,
+        reply_topic=message.reply_topic,
+        state_names=tuple(message.state_names),
+        action_names=tuple(message.action_names),
+        cameras=tuple(CameraSpec(c.name, c.height, c.width, c.channels) for c in message.cameras),
+        fps=message.fps,
+        schema_version=message.schema_version,
+        robot_type=message.robot_type,
+        policy=message.policy,
+        task=message.task,
+        wants_rtc=message.wants_rtc,
+        rtc_execution_horizon=message.rtc_execution_horizon,
+        codec=message.codec,
+        reply_deadline_s=message.reply_deadline_s,
+        tags=read_tags(message.tags),
+        extensions=read_extensions(message.extensions),
     )
 
 
@@ -164,21 +158,7 @@ def message_from_session_request(session_request: SessionRequest) -> OpenSession
     )
 
 
-def check_topic_type(node: Node, topic: str) -> None:
-    """Raise SessionRefused for a topic that another process uses with another type."""
-    ends = (
-        *node.get_publishers_info_by_topic(topic),
-        *node.get_subscriptions_info_by_topic(topic),
-    )
-    others = sorted({end.topic_type for end in ends} - {CHUNK_TYPE})
-    if others:
-        raise SessionRefused(
-            Refusal.BAD_NAME,
-            f'reply_topic {topic!r} has the type {", ".join(others)}; use a topic of your own',
-        )
-
-
-def camera_messages(cameras: Iterable) -> list[CameraMessage]:
+def camera_messages(cameras: Iterable[CameraSpec]) -> list[CameraMessage]:
     """Return a message for each object with name, height, width and channels."""
     return [
         CameraMessage(name=c.name, height=c.height, width=c.width, channels=c.channels)
@@ -188,28 +168,3 @@ def camera_messages(cameras: Iterable) -> list[CameraMessage]:
 
 def drop_count_messages(drops: dict[str, int]) -> list[DropCount]:
     return [DropCount(reason=reason, count=count) for reason, count in sorted(drops.items())]
-
-
-def create_reply_publisher(node: Node, topic: str) -> Publisher:
-    """
-    Return a publisher of chunks on the reply topic of a client. Raises SessionRefused.
-
-    It has no incompatible-QoS event: an executor checks every such event each time it wakes, and a
-    fleet has hundreds of these topics. An incompatible client shows as a topic without subscriber.
-    """
-    if not is_reply_topic(topic):
-        raise SessionRefused(
-            Refusal.BAD_NAME,
-            f'reply_topic must be the full name of a ROS topic, {REPLY_TOPIC_FORMS}; got '
-            f'{topic[:80]!r}',
-        )
-    check_topic_type(node, topic)
-    try:
-        return node.create_publisher(
-            ActionChunk, topic, qos.ACTION_CHUNK, event_callbacks=NO_EVENTS
-        )
-    except Exception as error:
-        # any error of rcl, for example a topic that has another type in this process
-        raise SessionRefused(
-            Refusal.BAD_NAME, f'reply_topic {topic!r} cannot carry chunks: {error}'
-        ) from error

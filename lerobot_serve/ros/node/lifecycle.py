@@ -67,7 +67,8 @@ class LifecycleNode(LifecycleNodeMixin, SteadyClockNode):
     @property
     def lifecycle_state(self) -> int:
         """State.PRIMARY_STATE_*, or a transition state; any thread."""
-        return self._state_machine.current_state[0]
+        state: int = self._state_machine.current_state[0]
+        return state
 
     def run_transition(self, name: str) -> bool:
         """
@@ -103,6 +104,24 @@ class LifecycleNode(LifecycleNodeMixin, SteadyClockNode):
             if self._transition_lock.acquire(timeout=POLL_PERIOD_S):
                 self._transition_lock.release()
                 return
+
+    # of the subclass
+
+    def configure(self) -> None:
+        """Acquire what the node needs to be activated."""
+        raise NotImplementedError
+
+    def activate(self) -> None:
+        """Begin to serve."""
+        raise NotImplementedError
+
+    def deactivate(self) -> None:
+        """Stop serving."""
+        raise NotImplementedError
+
+    def cleanup(self) -> None:
+        """Release what `configure` acquired."""
+        raise NotImplementedError
 
     # called by rclpy
 

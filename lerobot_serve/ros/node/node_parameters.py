@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 import threading
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from rcl_interfaces.msg import (
     FloatingPointRange,
@@ -83,13 +83,13 @@ class NodeParameters(Generic[T]):
         node.add_on_set_parameters_callback(self._validate)
         node.add_post_set_parameters_callback(self._apply)
 
-    def _given(self, name: str, given: Parameter) -> object:
+    def _given(self, name: str, given: Parameter) -> Any:
         """Return a value of the command line or a file; an empty list arrives there as NOT_SET."""
         spec = self._specs.get(name)
         unset = given.type_ == Parameter.Type.NOT_SET
         return () if unset and spec and spec.kind is tuple else given.value
 
-    def _declare(self, spec: ParameterSpec, value: object) -> None:
+    def _declare(self, spec: ParameterSpec, value: Any) -> None:
         if value != ():
             value = list(value) if spec.kind is tuple else value
             self._node.declare_parameter(
@@ -105,7 +105,7 @@ class NodeParameters(Generic[T]):
         """Call `listener` with the new value after each accepted change."""
         self._listeners.append(listener)
 
-    def set_own(self, **values: object) -> None:
+    def set_own(self, **values: Any) -> None:
         """
         Change parameters by field on behalf of the node: all or none, published as parameter
         events, without calling `check`. Raises ParameterError.
@@ -120,7 +120,7 @@ class NodeParameters(Generic[T]):
         if not result.successful:
             raise ParameterError(result.reason)
 
-    def _own_values(self, wanted: list[Parameter]) -> dict[str, object]:
+    def _own_values(self, wanted: list[Parameter]) -> dict[str, Any]:
         return {p.name: p.value for p in wanted if p.name in self._specs}
 
     def _convert_types(self, wanted: list[Parameter]) -> list[Parameter]:
@@ -167,7 +167,7 @@ class NodeParameters(Generic[T]):
                 listener(new)
 
 
-def _as_parameter(spec: ParameterSpec, value: object) -> Parameter:
+def _as_parameter(spec: ParameterSpec, value: Any) -> Parameter:
     """Return the checked value as a ROS parameter. Raises ParameterError."""
     value = spec.check(value)
     # rclpy cannot infer the element type of an empty list

@@ -14,7 +14,7 @@ from rclpy.node import Node
 from rclpy.parameter import Parameter
 from rclpy.timer import Timer
 
-from lerobot_serve.entry_points import UserError
+from lerobot_serve.errors import UserError
 
 SIM_TIME = 'use_sim_time'
 COMPARE_S = 2.0

@@ -9,7 +9,7 @@ rclpy runs both on the node's ROS clock, where they stop when the system clock s
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from rclpy.action import ActionServer
 from rclpy.callback_groups import CallbackGroup
@@ -18,7 +18,7 @@ from rclpy.exceptions import InvalidParameterTypeException
 from rclpy.node import Node
 from rclpy.timer import Timer
 
-from lerobot_serve.entry_points import UserError
+from lerobot_serve.errors import UserError
 from lerobot_serve.ros.node.sim_time import SIM_TIME, SimTimeMonitor
 
 
@@ -48,14 +48,15 @@ class SteadyClockNode(Node):
     def create_timer(
         self,
         timer_period_sec: float,
-        callback: Callable,
+        callback: Callable[[], Any],
         callback_group: CallbackGroup | None = None,
         clock: Clock | None = None,
-        **options: Any,
+        autostart: bool = True,
     ) -> Timer:
         """Return a timer, on the steady clock unless another is given."""
-        clock = clock or steady_clock()
-        return super().create_timer(timer_period_sec, callback, callback_group, clock, **options)
+        return super().create_timer(
+            timer_period_sec, callback, callback_group, clock or steady_clock(), autostart
+        )
 
 
 class _SteadyClockOf:
@@ -78,5 +79,5 @@ class SteadyClockActionServer(ActionServer):
         """`arguments` and `options` are those of rclpy's ActionServer."""
         # rcl reads this clock for the lifetime of the server
         self._steady = _SteadyClockOf(node)
-        super().__init__(self._steady, *arguments, **options)
+        super().__init__(cast(Node, self._steady), *arguments, **options)
         self._node = node

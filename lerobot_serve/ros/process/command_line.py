@@ -17,7 +17,7 @@ from typing import Any
 
 import yaml
 
-from lerobot_serve.entry_points import UserError
+from lerobot_serve.errors import UserError
 from lerobot_serve.parameters import closest_name, parameter_specs, ParameterSpec, TYPE_NAMES
 
 HELP = ('-h', '--help')
@@ -41,7 +41,7 @@ class NodeCommand:
     """One executable: its name, which is also the node name, and its parameters."""
 
     name: str
-    parameters: type
+    parameters: type[Any]
 
 
 def is_help_requested(arguments: Sequence[str]) -> bool:
@@ -88,7 +88,9 @@ def check_arguments(command: NodeCommand, arguments: Sequence[str]) -> None:
 
 def split_arguments(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     """Return the arguments outside and inside of `--ros-args ... --`."""
-    foreign, ros, inside = [], [], False
+    foreign: list[str] = []
+    ros: list[str] = []
+    inside = False
     for word in arguments:
         if word == BEGIN:
             inside = True

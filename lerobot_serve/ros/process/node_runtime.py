@@ -11,55 +11,31 @@ status 1; a UserError is printed as one line.
 from __future__ import annotations
 
 from collections.abc import Callable
-import contextlib
 import faulthandler
 import os
 import signal
 import sys
 import threading
 import traceback
-from typing import Any
 import warnings
 
 import rclpy
-from rclpy.exceptions import InvalidHandle
-from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
+from rclpy.executors import ExternalShutdownException
 from rclpy.node import Node
 from rclpy.signals import SignalHandlerOptions
 
-from lerobot_serve.entry_points import EXIT_TIMEOUT_S, exit_within, SIGNALS, UserError
+from lerobot_serve.entry_points import EXIT_TIMEOUT_S, exit_within, SIGNALS
+from lerobot_serve.errors import UserError
 from lerobot_serve.parameters import ParameterError
 from lerobot_serve.ros.process import command_line, fastdds_profile
 from lerobot_serve.ros.process.allocator import keep_freed_memory
 from lerobot_serve.ros.process.command_line import NodeCommand
+from lerobot_serve.ros.process.executor import RobustExecutor
 from lerobot_serve.ros.process.rcl_errors import readable_rcl_error
 
 JOIN_TIMEOUT_S = 5.0
 LOADING_GRACE_S = 3.0
 SPIN_S = 1.0
-
-
-class RobustExecutor(SingleThreadedExecutor):
-    """
-    Continues when another thread destroys an entity of the wait set; rclpy's own executor raises
-    an error.
-    """
-
-    def __del__(self) -> None:
-        """An executor without shutdown may outlive the context and its handles."""
-        with contextlib.suppress(InvalidHandle):
-            super().__del__()
-
-    def wait_for_ready_callbacks(self, *arguments: Any, **named: Any) -> Any:
-        """Return the next ready callback; called by rclpy."""
-        while True:
-            with contextlib.suppress(InvalidHandle):
-                return super().wait_for_ready_callbacks(*arguments, **named)
-
-    def _take_waitable(self, waitable: Any) -> Any:
-        """Return the callback of a waitable; None when it is destroyed by now."""
-        with contextlib.suppress(InvalidHandle):
-            return super()._take_waitable(waitable)
 
 
 class NodeRuntime:
@@ -94,7 +70,7 @@ class NodeRuntime:
         self._closers: list[Callable[[], None]] = []
         self._adding = threading.Lock()
         self._threads: list[threading.Thread] = []
-        self._wakes: list[tuple[threading.Thread, Callable[[], None]]] = []
+        self._wakes: list[tuple[threading.Thread, Callable[[], object]]] = []
 
     def add(self, node: Node) -> None:
         """Add the node to the executor, and warn when images may be lost."""
@@ -104,7 +80,7 @@ class NodeRuntime:
             node.get_logger().warning(text)
 
     def thread(
-        self, name: str, target: Callable[[], None], wake: Callable[[], None] | None = None
+        self, name: str, target: Callable[[], None], wake: Callable[[], object] | None = None
     ) -> threading.Thread:
         """
         Start and return a thread that runs `target` until `stop` is set. Any thread.

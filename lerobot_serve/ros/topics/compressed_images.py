@@ -13,6 +13,7 @@ import numpy as np
 from sensor_msgs.msg import CompressedImage
 import simplejpeg
 
+from lerobot_serve.wire.arrays import FrameArray
 from lerobot_serve.wire.errors import Malformed
 from lerobot_serve.wire.image_codec import decode, PIXELS_LIMIT
 from lerobot_serve.wire.message_parts import Image
@@ -40,7 +41,7 @@ class JpegHeader:
     channels: int
 
 
-def frame_from_compressed(message: CompressedImage) -> np.ndarray:
+def frame_from_compressed(message: CompressedImage) -> FrameArray:
     """Return height x width x 1 or 3, RGB. Raises Malformed."""
     data = message.data.tobytes()
     if data.startswith(JPEG):
@@ -89,7 +90,7 @@ def jpeg_header(data: bytes) -> JpegHeader | None:
     return None
 
 
-def _frame_from_jpeg(data: bytes) -> np.ndarray:
+def _frame_from_jpeg(data: bytes) -> FrameArray:
     header = jpeg_header(data)
     if header is None:
         raise Malformed('bad_jpeg', 'compressed image: a JPEG without a frame')
@@ -97,7 +98,7 @@ def _frame_from_jpeg(data: bytes) -> np.ndarray:
     return decode(Image(ERROR_CONTEXT, header.height, header.width, data, Codec.JPEG, channels))
 
 
-def _frame_from_png(data: bytes) -> np.ndarray:
+def _frame_from_png(data: bytes) -> FrameArray:
     """Check the size before decoding: a small file may declare gigabytes of pixels."""
     # IHDR is always the first chunk
     width, height = (int.from_bytes(data[i : i + 4], 'big') for i in (16, 20))

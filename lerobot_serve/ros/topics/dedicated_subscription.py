@@ -146,7 +146,8 @@ class DedicatedSubscriptions:
             wait_set.add_event(event)
         wait_set.add_guard_condition(self._wake.handle)
         wait_set.wait(WAIT_FOREVER)
-        return wait_set.get_ready_entities('subscription')
+        ready: list[int] = wait_set.get_ready_entities('subscription')
+        return ready
 
     def _report_liveliness(self, wait_set: Any) -> None:
         """Report liveliness changes, after the messages that arrived before them."""

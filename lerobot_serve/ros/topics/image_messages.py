@@ -1,20 +1,14 @@
-"""Convert image, observation and chunk messages to and from plain objects. Pure; any thread."""
+"""Convert image messages to and from arrays. Pure; any thread."""
 
 from __future__ import annotations
 
 import array
 
 import numpy as np
-from rclpy.serialization import deserialize_message, serialize_message
 from sensor_msgs.msg import Image as RosImage
 
-from lerobot_serve.wire import chunk as wire_chunk
-from lerobot_serve.wire import observation as wire_observation
-from lerobot_serve.wire.chunk import Chunk
+from lerobot_serve.wire.arrays import FrameArray
 from lerobot_serve.wire.errors import Malformed
-from lerobot_serve.wire.observation import Observation
-from lerobot_serve_interfaces.msg import ActionChunk
-from lerobot_serve_interfaces.msg import Observation as ObservationMessage
 
 # encoding -> (channel type, channels, channel order for RGB)
 ENCODINGS = {
@@ -25,7 +19,7 @@ ENCODINGS = {
 }
 
 
-def frame_from_image(image: RosImage) -> np.ndarray:
+def frame_from_image(image: RosImage) -> FrameArray:
     """
     Return height x width x channels, RGB; a view where possible. Raises Malformed.
     """
@@ -50,30 +44,10 @@ def frame_from_image(image: RosImage) -> np.ndarray:
     return frame if order is None else np.ascontiguousarray(frame[:, :, order])
 
 
-def image_from_frame(frame: np.ndarray, frame_id: str) -> RosImage:
+def image_from_frame(frame: FrameArray, frame_id: str) -> RosImage:
     """Return an rgb8 image of height x width x 3 bytes, with an empty stamp."""
     height, width, _ = frame.shape
     image = RosImage(height=height, width=width, encoding='rgb8', step=3 * width)
     image.header.frame_id = frame_id
     image.data = array.array('B', np.ascontiguousarray(frame).tobytes())
     return image
-
-
-def observation_from_message(message: ObservationMessage) -> Observation:
-    """Convert a typed message, with all checks of the data path. Raises Malformed."""
-    return wire_observation.decode(serialize_message(message))
-
-
-def message_from_observation(observation: Observation) -> ObservationMessage:
-    """Return the typed message, for clients that do not stream. Raises Unencodable."""
-    return deserialize_message(wire_observation.encode(observation), ObservationMessage)
-
-
-def chunk_from_message(message: ActionChunk) -> Chunk:
-    """Convert a typed message, with all checks of the data path. Raises Malformed."""
-    return wire_chunk.decode(serialize_message(message))
-
-
-def message_from_chunk(chunk: Chunk) -> ActionChunk:
-    """Return the typed message. Raises Unencodable."""
-    return deserialize_message(wire_chunk.encode(chunk), ActionChunk)

@@ -24,7 +24,8 @@ from rclpy.task import Future
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.node.executor_future import ExecutorFuture
 from lerobot_serve.ros.node.steady_clock import SteadyClockNode
-from lerobot_serve.ros.process.node_runtime import NodeRuntime, RobustExecutor
+from lerobot_serve.ros.process.executor import RobustExecutor
+from lerobot_serve.ros.process.node_runtime import NodeRuntime
 from lerobot_serve.wire.schema import Status
 from lerobot_serve_interfaces.action import PredictChunk
 from lerobot_serve_interfaces.msg import ActionChunk

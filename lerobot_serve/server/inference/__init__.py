@@ -1,5 +1,6 @@
 """
-From a received request to its reply: queue, scheduler, validation, policy.
+From a received request to its reply: queue, scheduler, validation, policy, sender.
 `core` enqueues on the `intake` thread (one-shot requests: executor thread).
-The `inference` thread takes batches, validates them and runs the policy.
+The `inference` thread runs inference_loop: it takes batches, validates them, runs the policy and
+sends the replies; it loads the policy, too.
 """

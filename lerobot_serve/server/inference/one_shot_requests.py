@@ -6,8 +6,8 @@ from collections.abc import Callable
 from itertools import count
 import time
 
-from lerobot_serve.server.assembly import not_ready_chunk
 from lerobot_serve.server.core import ServerCore
+from lerobot_serve.server.error_replies import not_ready_chunk
 from lerobot_serve.server.messages import ServerState
 from lerobot_serve.wire.chunk import Chunk
 

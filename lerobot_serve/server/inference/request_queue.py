@@ -12,10 +12,11 @@ from concurrent.futures import Future, wait
 from dataclasses import dataclass, field, replace
 import threading
 import time
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from lerobot_serve.server.inference.schedulers import RoundRobin, Scheduler
 from lerobot_serve.server.sessions.session_table import Session
+from lerobot_serve.wire.chunk import Chunk
 from lerobot_serve.wire.header import Header
 from lerobot_serve.wire.observation import Observation
 
@@ -45,7 +46,7 @@ class QueuedRequest:
     runs_dry_ns: int = 0
     queued_ns: int = 0
     superseded: int = 0
-    on_reply: Callable | None = None
+    on_reply: Callable[[Chunk], None] | None = None
     decoded: DecodedRequest = field(default_factory=DecodedRequest, compare=False)
 
 
@@ -70,7 +71,7 @@ class RequestQueue:
         # behind the one in `_newest`
         self._one_shots: deque[QueuedRequest] = deque()
         self._superseded: dict[str, int] = {}
-        self._jobs: deque[tuple[Callable[[], object], Future]] = deque()
+        self._jobs: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
         self._scheduler: Scheduler = RoundRobin()
         self._count_clients: Callable[[], int] = lambda: 0
         self._busy = False
@@ -249,7 +250,7 @@ class RequestQueue:
         return len(self._newest) + len(self._one_shots)
 
 
-def execute_job(job: Callable[[], object], future: Future) -> None:
+def execute_job(job: Callable[[], T], future: Future[T]) -> None:
     """Run a job; its error goes to its future, not to the thread."""
     if not future.set_running_or_notify_cancel():
         return

@@ -10,6 +10,7 @@ import numpy as np
 
 from lerobot_serve.policies.base import PolicyCamera, PolicyDescription, PolicyRequest
 from lerobot_serve.server.sessions.session_table import Session
+from lerobot_serve.wire.arrays import Float32Array, FrameArray
 from lerobot_serve.wire.errors import Malformed
 from lerobot_serve.wire.image_codec import ImageCodecPool
 from lerobot_serve.wire.message_parts import Image, NO_ACTIONS
@@ -45,16 +46,18 @@ def make_policy_request(
         session.session_id,
         observation.state,
         decode_images(observation, description, images),
-        observation.task or session.task,
-        session.request.robot_type,
-        header.episode,
-        bool(header.flags & Flag.EPISODE_START),
-        observation.prefix_model if ours else NO_ACTIONS,
-        observation.prefix_robot if ours else NO_ACTIONS,
-        # no more steps than the prefix has rows
-        min(observation.inference_delay_steps, prefix_rows(observation)) if ours else 0,
-        min(session.request.rtc_execution_horizon, description.chunk_size),
-        request_seed(observation, session) if description.stochastic else 0,
+        task=observation.task or session.task,
+        robot_type=session.request.robot_type,
+        episode=header.episode,
+        episode_start=bool(header.flags & Flag.EPISODE_START),
+        prefix_model=observation.prefix_model if ours else NO_ACTIONS,
+        prefix_robot=observation.prefix_robot if ours else NO_ACTIONS,
+        inference_delay_steps=(
+            # no more steps than the prefix has rows
+            min(observation.inference_delay_steps, prefix_rows(observation)) if ours else 0
+        ),
+        execution_horizon=min(session.request.rtc_execution_horizon, description.chunk_size),
+        seed=request_seed(observation, session) if description.stochastic else 0,
     )
     return request, prefixed and not ours
 
@@ -74,7 +77,7 @@ def check_version(version: int, session: Session) -> None:
         )
 
 
-def check_state(state: np.ndarray, description: PolicyDescription) -> None:
+def check_state(state: Float32Array, description: PolicyDescription) -> None:
     expected = (description.observation_steps, len(description.state_names))
     if state.shape != expected:
         raise Malformed(
@@ -93,11 +96,12 @@ def check_state(state: np.ndarray, description: PolicyDescription) -> None:
 def check_task(task: str, session: Session) -> None:
     if session.is_task_pinned and task not in ('', session.task):
         raise Malformed(
-            'task_pinned', f'asked for task {task[:80]!r}, only {session.task[:80]!r} is served'
+            'task_pinned',
+            f'task {task[:80]!r} is not served, only {session.task[:80]!r}',
         )
 
 
-def check_prefix(prefix: np.ndarray, description: PolicyDescription) -> None:
+def check_prefix(prefix: Float32Array, description: PolicyDescription) -> None:
     """Raise Malformed for a prefix of the wrong shape or with NaN; an empty one is valid."""
     columns = len(description.action_names)
     if prefix.size and prefix.shape[1] != columns:
@@ -119,7 +123,7 @@ def prefix_rows(observation: Observation) -> int:
 
 def decode_images(
     observation: Observation, description: PolicyDescription, images: ImageCodecPool
-) -> dict[str, tuple[np.ndarray, ...]]:
+) -> dict[str, tuple[FrameArray, ...]]:
     """
     Return the frames of each camera of the policy, oldest first; ignore other cameras.
     """
@@ -177,7 +181,7 @@ def by_camera_and_step(images: tuple[Image, ...]) -> dict[tuple[str, int], Image
     return given
 
 
-def check_frame(frame: np.ndarray, camera: PolicyCamera) -> np.ndarray:
+def check_frame(frame: FrameArray, camera: PolicyCamera) -> FrameArray:
     if frame.shape[2] != camera.channels or frame.dtype != np.uint8:
         raise Malformed(
             'wrong_shape',

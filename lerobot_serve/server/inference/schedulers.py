@@ -16,10 +16,13 @@ from typing import Protocol
 class WaitingRequest(Protocol):
     """The fields of a request that a scheduler reads."""
 
-    queued_ns: int
-    """When its client joined the queue, by this server's clock."""
-    runs_dry_ns: int
-    """When its client runs out of actions, by this server's clock."""
+    @property
+    def queued_ns(self) -> int:
+        """When its client joined the queue, by this server's clock."""
+
+    @property
+    def runs_dry_ns(self) -> int:
+        """When its client runs out of actions, by this server's clock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,4 +80,8 @@ def make_scheduler(name: str, *, size: int, window_ns: int, batch_limit: int) ->
     """Return a scheduler by name; `batch_limit` is that of the policy, 0 for none."""
     if name == 'dynamic_batching':
         return MicroBatch(min(size, batch_limit or size), window_ns)
-    return {'round_robin': RoundRobin, 'lowest_queue_first': EarliestDry}[name]()
+    simple: dict[str, Scheduler] = {
+        'round_robin': RoundRobin(),
+        'lowest_queue_first': EarliestDry(),
+    }
+    return simple[name]

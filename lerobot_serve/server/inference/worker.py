@@ -13,16 +13,18 @@ import time
 import numpy as np
 
 from lerobot_serve.policies.base import Policy, PolicyDescription, PolicyRequest, Prediction
+from lerobot_serve.policies.runtime.request_inputs import blank_request
+from lerobot_serve.server.error_replies import error_chunk
 from lerobot_serve.server.inference.request_queue import QueuedRequest
 from lerobot_serve.server.inference.request_validation import make_policy_request
 from lerobot_serve.server.observability.server_statistics import ServerStatistics
 from lerobot_serve.wire import observation as wire_observation
+from lerobot_serve.wire.arrays import Float32Array
 from lerobot_serve.wire.chunk import Chunk
 from lerobot_serve.wire.errors import Malformed
-from lerobot_serve.wire.header import read_envelope
 from lerobot_serve.wire.image_codec import ImageCodecPool
 from lerobot_serve.wire.observation import Observation
-from lerobot_serve.wire.schema import Flag, StateClass, Status, TEXT_LIMIT
+from lerobot_serve.wire.schema import Flag, StateClass, Status
 
 Clock = Callable[[], int]
 # older estimates of the inference time are not used to refuse a request
@@ -82,7 +84,7 @@ class InferenceWorker:
 
         Raises InferenceFailed.
         """
-        request = warm_up_request(self.description)
+        request = blank_request('warm-up', self.description, seed=1)
         duration_ns = 0
         try:
             for _ in range(times):
@@ -240,30 +242,6 @@ class InferenceWorker:
         )
 
 
-def error_chunk(raw: bytes, status: Status, text: str, **more: object) -> Chunk:
-    """Return an error reply. Raises Malformed if `raw` is no request."""
-    header, client_id, episode_id = read_envelope(raw)
-    return Chunk(
-        header.answer(Flag.NONE),
-        client_id,
-        episode_id,
-        status=status,
-        status_text=encodable_text(text),
-        **more,
-    )
-
-
-def warm_up_request(description: PolicyDescription) -> PolicyRequest:
-    """Return a request of zeros in the shape the policy expects."""
-    steps = description.observation_steps
-    images = {
-        c.name: (np.zeros((c.height, c.width, c.channels), np.uint8),) * steps
-        for c in description.cameras
-    }
-    state = np.zeros((steps, len(description.state_names)), np.float32)
-    return PolicyRequest('warm-up', state, images, episode_start=True, seed=1)
-
-
 def checked_prediction(
     prediction: Prediction, description: PolicyDescription
 ) -> Prediction | InferenceFailed:
@@ -295,13 +273,7 @@ def checked_prediction(
     return sent
 
 
-def as_float32(values: object) -> np.ndarray:
+def as_float32(values: object) -> Float32Array:
     """Return float32 values; values out of range become infinite."""
     with np.errstate(over='ignore'):
         return np.asarray(values, np.float32)
-
-
-def encodable_text(text: str) -> str:
-    """Return the text without NUL bytes, cut to TEXT_LIMIT bytes."""
-    data = text.replace('\0', ' ').encode('utf-8', 'replace')
-    return data[:TEXT_LIMIT].decode(errors='ignore')

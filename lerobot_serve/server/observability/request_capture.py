@@ -20,7 +20,7 @@ from lerobot_serve.server.observability.request_ring import CapturedRequest, Req
 from lerobot_serve.wire.chunk import Chunk
 from lerobot_serve.wire.schema import Status
 
-REASON_OF_STATUS = {
+REASON_OF_STATUS: dict[int, str] = {
     Status.POLICY_ERROR: 'policy_error',
     Status.NOT_FINITE: 'not_finite',
     Status.TOO_LATE: 'too_late',

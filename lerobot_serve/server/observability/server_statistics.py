@@ -35,7 +35,7 @@ class ServerStatistics:
     denoise_steps: int = 0
     # requests that the worker executes
     executing_requests: int = 0
-    drops: Counter = field(default_factory=Counter)
+    drops: Counter[str] = field(default_factory=Counter)
     # of chunks with actions: arrival to reply, arrival to begin, policy alone
     latency: Histogram = field(default_factory=Histogram, compare=False)
     wait: Histogram = field(default_factory=Histogram, compare=False)
@@ -43,16 +43,16 @@ class ServerStatistics:
     batches: Histogram = field(default_factory=lambda: Histogram(BATCH_SIZES), compare=False)
     lock: threading.Lock = field(default_factory=threading.Lock, compare=False)
     # those of `drops` that have a request record
-    _drops_with_record: Counter = field(default_factory=Counter)
-    _inference_ms: deque = field(default_factory=lambda: deque(maxlen=RECENT_LIMIT))
-    _wait_ms: deque = field(default_factory=lambda: deque(maxlen=RECENT_LIMIT))
-    _service_s: deque = field(default_factory=lambda: deque(maxlen=RECENT_LIMIT))
+    _drops_with_record: Counter[str] = field(default_factory=Counter)
+    _inference_ms: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT_LIMIT))
+    _wait_ms: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT_LIMIT))
+    _service_s: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT_LIMIT))
     _service_median_s: float = 0.0
     _since_median: int = 0
-    _busy: deque = field(default_factory=deque)
+    _busy: deque[tuple[int, int]] = field(default_factory=deque)
     _busy_ns: int = 0
     _busy_since_ns: int | None = None
-    _arrivals_ns: deque = field(default_factory=deque)
+    _arrivals_ns: deque[int] = field(default_factory=deque)
 
     def reset_for_policy(self, service_s: float) -> None:
         """Clear the durations of the previous policy; `service_s` is that of the warm-up."""
@@ -83,7 +83,8 @@ class ServerStatistics:
     def record_batch_end(self, now_ns: int, predicted: int) -> None:
         """Record the end of a batch; `predicted` requests reached the policy."""
         with self.lock:
-            begin_ns, self._busy_since_ns = self._busy_since_ns, None
+            begin_ns = now_ns if self._busy_since_ns is None else self._busy_since_ns
+            self._busy_since_ns = None
             self.executing_requests = 0
             self._busy.append((begin_ns, now_ns))
             self._busy_ns += now_ns - begin_ns

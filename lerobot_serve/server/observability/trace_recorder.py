@@ -21,7 +21,8 @@ from lerobot_serve.server.sessions.session_table import Session
 from lerobot_serve.trace.format import records, replay_field
 from lerobot_serve.trace.format.chunk_range import chunk_range, repeated_rows
 from lerobot_serve.trace.format.deferred_fields import DEFERRED, DeferredFields
-from lerobot_serve.trace.format.records import Record, RecordIds
+from lerobot_serve.trace.format.record_ids import RecordIds
+from lerobot_serve.trace.format.records import Record
 from lerobot_serve.trace.format.redaction import Redaction
 from lerobot_serve.trace.writing.open_trace import open_trace
 from lerobot_serve.trace.writing.writer import TraceWriter
@@ -38,10 +39,10 @@ INCIDENT_STATUSES = (Status.POLICY_ERROR, Status.NOT_FINITE)
 JOIN_S = 2.0
 
 
-class ReplayContent(NamedTuple):
-    """Arguments of replay_field.encode_field; `asked` is None if decoding failed."""
+class ReplaySource(NamedTuple):
+    """Arguments of replay_field.encode_field; `observation` is None if decoding failed."""
 
-    asked: Observation | None
+    observation: Observation | None
     reply: bytes
     info: dict[str, Any]
 
@@ -60,12 +61,12 @@ class ReplyRecord(NamedTuple):
     chunk_range: list[int] | None
     images: tuple[Image, ...]
     # None unless the trace keeps everything
-    replay_content: ReplayContent | None
+    replay_source: ReplaySource | None
 
     @property
     def held_bytes(self) -> int:
         """Return the memory it holds: its arrays are views of the raw request."""
-        if self.replay_content:
+        if self.replay_source:
             return self.request_bytes + self.chunk_bytes
         return self.request_bytes if self.images else 0
 
@@ -109,18 +110,18 @@ class ServerTraceRecorder:
         self, queued: QueuedRequest, chunk: Chunk, raw: bytes, status: str
     ) -> ReplyRecord:
         read = queued.decoded.observation
-        is_prefixed = read and (read.prefix_model.size or read.prefix_robot.size)
+        has_prefix = read is not None and (read.prefix_model.size or read.prefix_robot.size)
         return ReplyRecord(
             chunk,
-            status or STATUSES[chunk.status],
-            len(queued.raw),
-            len(raw),
-            queued.superseded,
-            (read.task or queued.session.task) if read else '',
-            read.prefix_policy if is_prefixed else '',
-            chunk_range(chunk, repeated_rows(read)) if read else None,
-            read.images if read and self._redaction.images != 'none' else (),
-            ReplayContent(read, raw, session_fields(queued.session))
+            status=status or STATUSES[chunk.status],
+            request_bytes=len(queued.raw),
+            chunk_bytes=len(raw),
+            superseded=queued.superseded,
+            task=(read.task or queued.session.task) if read else '',
+            prefix_policy=read.prefix_policy if read and has_prefix else '',
+            chunk_range=chunk_range(chunk, repeated_rows(read)) if read else None,
+            images=read.images if read and self._redaction.images != 'none' else (),
+            replay_source=ReplaySource(read, raw, session_fields(queued.session))
             if raw and self._redaction.keeps_everything
             else None,
         )
@@ -151,8 +152,8 @@ class ServerTraceRecorder:
             record['prefix_ignored'] = bool(chunk.header.flags & Flag.PREFIX_IGNORED)
         if reply.images:
             record['images'] = self._redaction.image_records(reply.images)
-        if reply.replay_content:
-            record[replay_field.REPLAY_FIELD] = replay_field.encode_field(*reply.replay_content)
+        if reply.replay_source:
+            record[replay_field.REPLAY_FIELD] = replay_field.encode_field(*reply.replay_source)
         return record
 
     def on_dropped(self, queued: QueuedRequest, reason: str) -> None:

@@ -8,8 +8,8 @@ from typing import Any, Protocol
 
 from std_srvs.srv import Trigger
 
-from lerobot_serve.server import assembly
 from lerobot_serve.server.core import ServerCore
+from lerobot_serve.server.error_replies import no_session_text
 from lerobot_serve.server.messages import (
     fill_accepted,
     fill_load,
@@ -35,7 +35,9 @@ class SessionServiceNode(Protocol):
     # None unless configured
     core: ServerCore | None
     server_state: ServerState
-    parameters: ServerParameters
+
+    @property
+    def parameters(self) -> ServerParameters: ...
 
     def status(self) -> ServerStatus: ...
 
@@ -124,10 +126,10 @@ class SessionService:
         name = request.client_id, request.session_epoch
         session = core.sessions.close(*name) if core else None
         response.closed = session is not None
-        if session:
+        if core and session:
             self.end_sessions(core, [session], 'closed by the client')
         else:
-            response.text = assembly.no_session_text(*name)
+            response.text = no_session_text(*name)
         return response
 
     def reset(
@@ -137,10 +139,10 @@ class SessionService:
         name = request.client_id, request.session_epoch
         session = core.sessions.find(*name) if core else None
         response.acknowledged = session is not None
-        if session:
+        if core and session:
             core.start_episode(session, request.episode)
         else:
-            response.text = assembly.no_session_text(*name)
+            response.text = no_session_text(*name)
         return response
 
     def get_status(self, _: GetStatus.Request, response: GetStatus.Response) -> GetStatus.Response:

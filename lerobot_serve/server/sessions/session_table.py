@@ -159,9 +159,16 @@ class SessionTable:
                 ended.append((session, reason))
         return ended
 
-    def change_rules(self, **changes: int) -> None:
-        """Change the live rules; open sessions stay open."""
-        self.rules = replace(self.rules, **changes)
+    def apply_live_rules(self, rules: SessionRules) -> None:
+        """Take over the rules that may change live; open sessions stay open."""
+        self.rules = replace(
+            self.rules,
+            max_sessions=rules.max_sessions,
+            grace_ns=rules.grace_ns,
+            idle_ns=rules.idle_ns,
+            process_sessions=rules.process_sessions,
+            one_shots=rules.one_shots,
+        )
 
     def _expiry_reason(self, activity: ClientActivity, now_ns: int) -> str:
         silent_ns = now_ns - activity.last_request_ns

@@ -122,16 +122,18 @@ def check_chunking(request: SessionRequest, description: PolicyDescription) -> l
     return []
 
 
-def check_equal_names(code: Refusal, what: str, asked: tuple, served: tuple) -> None:
+def check_equal_names(
+    code: Refusal, what: str, requested: tuple[str, ...], served: tuple[str, ...]
+) -> None:
     """Raise SessionRefused unless names and order are equal: they map values to motors."""
-    if asked == served:
+    if requested == served:
         return
-    same_set = sorted(asked) == sorted(served)
+    same_set = sorted(requested) == sorted(served)
     hint = 'the order differs' if same_set else 'the names differ'
     raise SessionRefused(
         code,
-        f'{what}: {hint}; requested {shortened(asked)}, served {shortened(served)}; correct the '
-        'robot file, or serve a policy that was trained for this robot',
+        f'{what}: {hint}; requested {shortened(requested)}, served {shortened(served)}; correct '
+        'the robot file, or serve a policy that was trained for this robot',
     )
 
 

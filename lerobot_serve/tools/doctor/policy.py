@@ -18,7 +18,7 @@ from lerobot_serve.policies.lerobot.checkpoint.checkpoint import read_checkpoint
 from lerobot_serve.policies.lerobot.checkpoint.dataset_info import read_dataset_info
 from lerobot_serve.policies.lerobot.checkpoint.features import unspecified_options
 from lerobot_serve.policies.resources.memory import host_memory
-from lerobot_serve.server import assembly
+from lerobot_serve.server.inference import policy_loading
 from lerobot_serve.server.inference.worker import InferenceFailed, InferenceWorker
 from lerobot_serve.server.observability.server_statistics import ServerStatistics
 from lerobot_serve.server.parameters import ServerParameters
@@ -74,7 +74,7 @@ def with_robot_names(
     try:
         folder = read_checkpoint(parameters.policy_path)
         missing = unspecified_options(
-            folder, assembly.load_options(parameters, parameters.policy_path)
+            folder, policy_loading.load_options(parameters, parameters.policy_path)
         )
     except PolicyError:
         # reported when the policy is loaded
@@ -141,13 +141,13 @@ def _load(
     A policy that loads only with allow_missing_statistics lacks statistics, whatever its loader.
     """
     try:
-        return assembly.load_worker(parameters, default_path, statistics), ''
+        return policy_loading.load_worker(parameters, default_path, statistics), ''
     except PolicyError as error:
         if parameters.allow_missing_statistics:
             raise
         lenient = replace(parameters, allow_missing_statistics=True)
         try:
-            return assembly.load_worker(lenient, default_path, statistics), str(error)
+            return policy_loading.load_worker(lenient, default_path, statistics), str(error)
         except PolicyError:
             raise error from None
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from lerobot_serve.server import assembly
+from lerobot_serve.server.inference import policy_loading
 from lerobot_serve.server.inference.request_queue import RequestQueue
 from lerobot_serve.server.observability.server_statistics import ServerStatistics
 from lerobot_serve.server.parameters import ServerParameters
@@ -41,7 +42,7 @@ class InProcessServer:
         when they opened their sessions, which no request repeats. Raises PolicyError.
         """
         self._statistics, self._request_queue = ServerStatistics(), RequestQueue()
-        worker = assembly.load_worker(parameters, default_path, self._statistics)
+        worker = policy_loading.load_worker(parameters, default_path, self._statistics)
         self._core = assembly.make_core(worker, self._request_queue, self._statistics, parameters)
         self._core.accept_requests()
         self.served = worker.description

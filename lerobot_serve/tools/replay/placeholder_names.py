@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from lerobot_serve.policies.lerobot.checkpoint.checkpoint import read_checkpoint
 from lerobot_serve.policies.lerobot.checkpoint.features import feature_sizes, unspecified_options
-from lerobot_serve.server import assembly
+from lerobot_serve.server.inference import policy_loading
 from lerobot_serve.server.parameters import ServerParameters
 
 PLACEHOLDER_RATE_HZ = 1.0
@@ -29,6 +29,6 @@ def with_placeholder_names(parameters: ServerParameters) -> ServerParameters:
         'trained_fps': PLACEHOLDER_RATE_HZ,
     }
     missing = unspecified_options(
-        folder, assembly.load_options(parameters, parameters.policy_path)
+        folder, policy_loading.load_options(parameters, parameters.policy_path)
     )
     return replace(parameters, **{name: stand_in[name] for name in missing})

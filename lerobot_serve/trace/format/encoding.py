@@ -78,7 +78,7 @@ def _finite(value: Any, name: str | None, fields: set[str]) -> Any:
     if isinstance(value, (np.ndarray, np.generic)) and not isinstance(value, float):
         return _finite(_plain(value), name, fields)
     if isinstance(value, float) and not math.isfinite(value):
-        fields.add(name)
+        fields.add(str(name))
         return None
     return value
 

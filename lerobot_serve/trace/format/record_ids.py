@@ -17,8 +17,8 @@ class RecordIds(NamedTuple):
 
     def fields(self) -> dict[str, Any]:
         """Return the fields of a record, including the session name of client and epoch."""
-        is_of_session = self.client_id and self.session_epoch is not None
-        name = session_name(self.client_id, self.session_epoch) if is_of_session else ''
+        epoch = self.session_epoch
+        name = session_name(self.client_id, epoch) if self.client_id and epoch is not None else ''
         return {'client_id': self.client_id, 'session_id': name} | self._asdict()
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, Field
 from pathlib import Path
 import time
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from lerobot_serve import __version__
 from lerobot_serve.trace.format import records
@@ -16,11 +16,18 @@ from lerobot_serve.trace.writing.writer import TraceWriter
 
 
 class TraceParameters(Protocol):
-    """The trace parameters of a node."""
+    """The dataclass of a node's parameters, with those of the trace."""
 
-    trace_folder: str
-    trace_file_limit_mb: int
-    trace_max_files: int
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+    @property
+    def trace_folder(self) -> str: ...
+
+    @property
+    def trace_file_limit_mb(self) -> int: ...
+
+    @property
+    def trace_max_files(self) -> int: ...
 
 
 def open_trace(

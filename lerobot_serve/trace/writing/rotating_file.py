@@ -71,13 +71,13 @@ class RotatingTraceFile:
 
     def write(self, line: bytes) -> None:
         """Append a line. Raises OSError."""
-        write_line(self._file, line)
+        write_line(self._open_file(), line)
         self._size += len(line)
         self.records += 1
 
     def is_gone(self) -> bool:
         """Return whether the open file was deleted."""
-        return os.fstat(self._file).st_nlink == 0
+        return os.fstat(self._open_file()).st_nlink == 0
 
     def close(self) -> None:
         """Close the file, if one is open."""
@@ -85,6 +85,11 @@ class RotatingTraceFile:
             with contextlib.suppress(OSError):
                 os.close(self._file)
             self._file = None
+
+    def _open_file(self) -> int:
+        if self._file is None:
+            raise OSError(errno.EBADF, 'no part is open')
+        return self._file
 
     def _create(self) -> tuple[int, Path, int]:
         """Return the first free number from the next one on, with its path and file."""

@@ -10,7 +10,7 @@ from std_msgs.msg import Float64MultiArray
 from support.nodes.small_client import SmallClient
 
 from lerobot_serve.ros import qos
-from lerobot_serve.ros.topics.image_messages import message_from_observation
+from lerobot_serve.ros.contract.typed_messages import message_from_observation
 from lerobot_serve.wire.image_codec import encode
 from lerobot_serve.wire.schema import Codec, Refusal, Status
 from lerobot_serve.wire.session import SessionRefused

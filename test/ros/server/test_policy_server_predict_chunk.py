@@ -6,8 +6,8 @@ from action_msgs.msg import GoalStatus
 import numpy as np
 import pytest
 
+from lerobot_serve.ros.contract.typed_messages import message_from_observation
 from lerobot_serve.ros.package_share import shared_file
-from lerobot_serve.ros.topics.image_messages import message_from_observation
 from lerobot_serve.wire.image_codec import encode as encode_image
 from lerobot_serve.wire.message_parts import Image
 from lerobot_serve.wire.schema import Codec, Refusal, Status

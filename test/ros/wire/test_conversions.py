@@ -20,14 +20,13 @@ from support.wire.wire_examples import (
     patient,
 )
 
-from lerobot_serve.ros.topics.image_messages import (
+from lerobot_serve.ros.contract.typed_messages import (
     chunk_from_message,
-    frame_from_image,
-    image_from_frame,
     message_from_chunk,
     message_from_observation,
     observation_from_message,
 )
+from lerobot_serve.ros.topics.image_messages import frame_from_image, image_from_frame
 from lerobot_serve.wire.chunk import Chunk
 from lerobot_serve.wire.errors import Malformed, Unencodable
 from lerobot_serve.wire.schema import ID_LIMIT

@@ -54,8 +54,15 @@ class Rig:
         self.request_queue = RequestQueue()
         rules = replace(RULES, max_sessions=100)
         self.observer = observer(self.statistics)
+        self.no_session_replies: list[Chunk] = []
         self.core = ServerCore(
-            self.worker, self.request_queue, self.statistics, rules, admitted, self.observer
+            self.worker,
+            self.request_queue,
+            self.statistics,
+            rules,
+            admitted,
+            self.observer,
+            self.no_session_replies.append,
         )
         if begun:
             self.core.accept_requests()

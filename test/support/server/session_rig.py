@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from lerobot_serve.policies.base import PolicyCamera
-from lerobot_serve.policies.synthetic.fake import FAKE_DESCRIPTION, JOINTS
 from lerobot_serve.server.sessions.session_table import SessionTable
 from lerobot_serve.server.sessions.session_validation import SessionRules
 from lerobot_serve.wire.names import ros_token
 from lerobot_serve.wire.session import CameraSpec, SessionRequest
+from support.server.fake_policy import FAKE_DESCRIPTION, JOINTS
 
 FRONT = 'observation.images.front'
 SERVED = replace(FAKE_DESCRIPTION, cameras=(PolicyCamera(FRONT, 480, 640),))

@@ -10,6 +10,7 @@ import pytest
 
 from lerobot_serve.parameters import build_parameters
 from lerobot_serve.server import assembly
+from lerobot_serve.server.inference import policy_loading
 from lerobot_serve.server.inference.request_queue import RequestQueue
 from lerobot_serve.server.observability.request_observer import RequestObserver
 from lerobot_serve.server.observability.server_statistics import ServerStatistics
@@ -49,7 +50,7 @@ class TracedServer:
             log_warning=pytest.fail,
         )
         self.observer = RequestObserver(self.recorder)
-        self.worker = assembly.load_worker(built, '', self.statistics)
+        self.worker = policy_loading.load_worker(built, '', self.statistics)
         self.core = assembly.make_core(
             self.worker, self.request_queue, self.statistics, built, self.observer
         )

@@ -9,7 +9,6 @@ from itertools import count
 import numpy as np
 
 from lerobot_serve.policies.base import PolicyRequest, Prediction
-from lerobot_serve.policies.synthetic.fake import FakePolicy, JOINTS
 from lerobot_serve.server.inference.request_queue import QueuedRequest
 from lerobot_serve.server.inference.worker import InferenceWorker
 from lerobot_serve.server.observability.server_statistics import ServerStatistics
@@ -22,6 +21,7 @@ from lerobot_serve.wire.header import Header, read_envelope
 from lerobot_serve.wire.observation import Observation
 from lerobot_serve.wire.schema import Codec, Flag, MsgType
 from lerobot_serve.wire.session import SessionRequest
+from support.server.fake_policy import FakePolicy, JOINTS
 
 FRONT = 'observation.images.front'
 FRAME = np.arange(8 * 16 * 3, dtype=np.uint8).reshape(8, 16, 3)

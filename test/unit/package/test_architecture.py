@@ -10,11 +10,12 @@ from pathlib import Path
 from support.paths import REPOSITORY
 
 # room -> the rooms it may import; node.py and files in a folder `ros` may also import ros
-GROUND = {'wire', 'parameters', 'trace', 'telemetry'}
+GROUND = {'wire', 'parameters', 'errors', 'trace', 'telemetry'}
 ALLOWED = {
     'wire': set(),
     'parameters': set(),
-    'entry_points': set(),
+    'errors': set(),
+    'entry_points': {'errors'},
     'cage': set(),
     'policies': {'wire'},
     'trace': {'wire', 'parameters'},
@@ -22,8 +23,8 @@ ALLOWED = {
     'server': {*GROUND, 'policies'},
     'edge': {*GROUND, 'cage'},
     'router': {*GROUND, 'cage'},
-    'sim': {'wire', 'parameters'},
-    'ros': {'wire', 'parameters', 'entry_points'},
+    'sim': {'wire', 'parameters', 'errors'},
+    'ros': {'wire', 'parameters', 'errors', 'entry_points'},
     # reads what the nodes wrote, and tries their parts before they run; no node imports it
     'tools': {*GROUND, 'entry_points', 'cage', 'policies', 'server', 'edge', 'router', 'ros'},
     'demo': {*GROUND, 'entry_points', 'policies', 'edge', 'router', 'ros', 'sim', 'tools'},

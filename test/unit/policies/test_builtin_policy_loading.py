@@ -100,10 +100,10 @@ BROKEN = {
     ),
     'other actions': (change_settings(action_names=['a']), 'action_names must equal state_names'),
     'no rate': (change_settings(trained_fps=0), 'trained_fps must be a number above 0 .* got 0'),
-    'other rows': (change_settings(chunk_size=31), r'\(180,\) .* asks for \(186,\)'),
+    'other rows': (change_settings(chunk_size=31), r'\(180,\) .* requires \(186,\)'),
     'huge': (
         change_settings(network={'image_pixels': 64, 'channels': [8, 16], 'hidden': 4096}),
-        'asks for .*4096',
+        'requires .*4096',
     ),
     'not safetensors': (replace_file('model.safetensors', b'version https://git-lfs'), 'git lfs'),
     'empty weights': (replace_file('model.safetensors', b''), 'not a readable safetensors'),

@@ -12,7 +12,7 @@ from support.paths import REPOSITORY
 from lerobot_serve.policies.base import PolicyError
 from lerobot_serve.policies.files.output_folder import make_empty_folder
 from lerobot_serve.policies.kind_detection import detect_kind
-from lerobot_serve.server import assembly
+from lerobot_serve.server.inference import policy_loading
 from lerobot_serve.server.observability.server_statistics import ServerStatistics
 from lerobot_serve.server.parameters import ServerParameters
 
@@ -29,7 +29,7 @@ FILES = {
     [
         ([], r'holds neither .* it is empty; give the directory that holds one'),
         (['README.md'], r'holds neither .* but README.md; '),
-        (['policy.json', 'config.json'], r'holds both policy.json \(of the kind exported\) and '),
+        (['policy.json', 'config.json'], r'holds both policy.json \(kind exported\) and '),
         (['policy.json', 'adapter_config.json'], r'holds both '),
     ],
 )
@@ -50,7 +50,7 @@ def test_a_sidecar_of_no_kind_is_said(tmp_path, content):
 def test_a_server_finds_the_kind_out():
     pytest.importorskip('torch', reason='torch is not installed (TORCH=none)')
     parameters = ServerParameters(policy_path=str(REACH))
-    made = assembly.load_worker(parameters, '', ServerStatistics())
+    made = policy_loading.load_worker(parameters, '', ServerStatistics())
     try:
         assert made.description.policy_type == 'builtin.reach'
     finally:
@@ -59,7 +59,7 @@ def test_a_server_finds_the_kind_out():
 
 def test_a_server_without_a_policy_says_so():
     with pytest.raises(PolicyError, match='policy_path is empty'):
-        assembly.load_worker(ServerParameters(), '', ServerStatistics())
+        policy_loading.load_worker(ServerParameters(), '', ServerStatistics())
 
 
 def test_a_folder_in_use_is_not_written_to(tmp_path):
@@ -93,7 +93,7 @@ def test_no_remedy_writes_to_the_folder_that_was_given(tmp_path, kind):
     (tmp_path / 'config.json').write_text('{"type": "act"}')
     parameters = ServerParameters(policy_kind=kind, policy_path=str(tmp_path))
     with pytest.raises(PolicyError) as refusal:
-        assembly.load_worker(parameters, '', ServerStatistics())
+        policy_loading.load_worker(parameters, '', ServerStatistics())
     text = str(refusal.value)
     for word in ('demo.train', '--local-dir', 'export '):
         assert word not in text

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import fields, replace
 
 import pytest
+from support.server.fake_policy import FakePolicy
 from support.server.request_queue_rig import name_of, queued
 from support.server.server_core_rig import ask, request
 from support.server.worker_rig import raises, ROWS
@@ -12,8 +13,8 @@ from support.server.worker_rig import raises, ROWS
 from lerobot_serve.parameters import ParameterError
 from lerobot_serve.policies import registry
 from lerobot_serve.policies.base import LoadOptions, PolicyError, Prediction
-from lerobot_serve.policies.synthetic.fake import FakePolicy
-from lerobot_serve.server import assembly
+from lerobot_serve.server import assembly, error_replies
+from lerobot_serve.server.inference import policy_loading
 from lerobot_serve.server.inference.request_queue import RequestQueue
 from lerobot_serve.server.observability.server_statistics import ServerStatistics
 from lerobot_serve.server.parameters import ServerParameters
@@ -58,7 +59,7 @@ def loaded(monkeypatch):
     def prepare(made: FakePolicy, parameters: ServerParameters = GIVEN):
         nonlocal policy
         policy = made
-        return assembly.load_worker(parameters, 'the default', statistics)
+        return policy_loading.load_worker(parameters, 'the default', statistics)
 
     policy, statistics = None, ServerStatistics()
     prepare.statistics = statistics
@@ -106,7 +107,7 @@ def test_a_path_that_is_given_wins_over_the_default(loaded, kind, path, expected
 @pytest.mark.parametrize('kind', ['builtin', 'exported', 'lerobot'])
 def test_without_a_policy_nothing_is_served(kind):
     with pytest.raises(PolicyError, match='policy_path is empty: no policy to serve'):
-        assembly.load_worker(ServerParameters(policy_kind=kind), '', ServerStatistics())
+        policy_loading.load_worker(ServerParameters(policy_kind=kind), '', ServerStatistics())
 
 
 def test_a_policy_is_warm_before_it_serves_and_nothing_of_that_is_counted(loaded):
@@ -137,7 +138,7 @@ def test_a_policy_that_cannot_answer_is_not_served(loaded, predict, words):
 
 def test_a_failed_warm_up_leaves_no_thread_behind(loaded, monkeypatch):
     closed = []
-    monkeypatch.setattr(assembly.InferenceWorker, 'close', lambda self: closed.append(self))
+    monkeypatch.setattr(policy_loading.InferenceWorker, 'close', lambda self: closed.append(self))
     with pytest.raises(PolicyError):
         loaded(FakePolicy(raises(RuntimeError())))
     assert len(closed) == 1
@@ -253,10 +254,10 @@ def test_sessions_stay_open_while_rules_change(loaded):
 
 
 def test_a_server_without_a_policy_says_so():
-    chunk = assembly.not_ready_chunk(request(), assembly.UNCONFIGURED_TEXT)
+    chunk = error_replies.not_ready_chunk(request(), assembly.UNCONFIGURED_TEXT)
     assert chunk.status == Status.DRAINING
     assert chunk.status_text == 'not ready: no policy is loaded; configure the node'
-    assert assembly.no_session_text('arm', 7) == "'arm' has no session of epoch 7"
+    assert error_replies.no_session_text('arm', 7) == "'arm' has no session of epoch 7"
 
 
 def changed_to(path: str, root: str) -> ServerParameters:

@@ -81,8 +81,7 @@ def test_what_is_no_request_of_a_session_is_dropped_and_counted(raw, reason):
 def test_a_robot_whose_session_is_not_known_is_told_so_at_once():
     rig = Rig()
     rig.open()
-    answers = []
-    rig.core.send_no_session = answers.append
+    answers = rig.no_session_replies
     for now_ns in (0, 1, 10**9):
         rig.core.enqueue(request(2), now_ns)
     rig.core.enqueue(request(2, **CHUNK), 2 * 10**9)

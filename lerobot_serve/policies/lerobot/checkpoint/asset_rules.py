@@ -118,7 +118,7 @@ def _check_value(file: Path, key: str, value: Any, depth: int) -> None:
             _check_value(file, key, each, depth + 1)
 
 
-class _TextChoices(frozenset):
+class _TextChoices(frozenset[str]):
     """A set in which a value that cannot be hashed is not, instead of an error."""
 
     def __contains__(self, value: object) -> bool:

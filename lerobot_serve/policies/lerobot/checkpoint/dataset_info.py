@@ -25,7 +25,7 @@ STATE, ACTION = 'observation.state', 'action'
 
 @dataclass(frozen=True, slots=True)
 class DatasetInfo:
-    """What the data set says, empty or 0 where it says nothing; `file` is where that stands."""
+    """Names and rate of the data set, empty or 0 where it has none; `file` is their source."""
 
     state_names: tuple[str, ...] = ()
     action_names: tuple[str, ...] = ()

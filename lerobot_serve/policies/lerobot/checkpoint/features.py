@@ -63,12 +63,13 @@ def feature_sizes(folder: Checkpoint) -> tuple[int, int]:
     where = str(folder.path / CONFIG_FILE)
     inputs = _features(where, folder.config, 'input_features')
     outputs = _features(where, folder.config, 'output_features')
-    sizes = [(inputs, STATE), (outputs, ACTION)]
-    return tuple(_count(where, each, key) if key in each else 0 for each, key in sizes)
+    state_count = _count(where, inputs, STATE) if STATE in inputs else 0
+    action_count = _count(where, outputs, ACTION) if ACTION in outputs else 0
+    return state_count, action_count
 
 
 def with_dataset_defaults(folder: Checkpoint, options: LoadOptions) -> LoadOptions:
-    """Return what the operator says, with what the data set says where that is nothing."""
+    """Return the options, with names and rate of the data set where the operator gives none."""
     training, (states, actions) = read_dataset_info(folder.path), feature_sizes(folder)
     fits = {
         # names of another number are of another data set
@@ -87,7 +88,7 @@ def config_action_names(folder: Checkpoint) -> Any:
 
 def unspecified_options(folder: Checkpoint, options: LoadOptions) -> tuple[str, ...]:
     """
-    Return what neither the operator nor a file says of names and rate. Raises PolicyError.
+    Return which of names and rate neither the operator nor a file gives. Raises PolicyError.
     """
     whole = with_dataset_defaults(folder, options)
     known = {
@@ -127,7 +128,7 @@ def _features(where: str, config: dict[str, Any], name: str) -> dict[str, Featur
     entries = config.get(name)
     if not isinstance(entries, dict) or not entries:
         raise PolicyError(
-            f'{where} has no {name}, so it does not say what the policy takes and gives; give the '
+            f'{where} has no {name}, so its inputs and outputs are unknown; give the '
             "directory that LeRobot's training wrote"
         )
     if len(entries) > FEATURE_LIMIT:
@@ -138,8 +139,11 @@ def _features(where: str, config: dict[str, Any], name: str) -> dict[str, Featur
 def _feature(where: str, entry: object) -> Feature:
     if isinstance(entry, dict):
         kind, shape = entry.get('type'), entry.get('shape')
-        sizes = isinstance(shape, list) and all(type(size) is int and size > 0 for size in shape)
-        if isinstance(kind, str) and sizes:
+        if (
+            isinstance(kind, str)
+            and isinstance(shape, list)
+            and all(type(size) is int and size > 0 for size in shape)
+        ):
             return Feature(kind, tuple(shape))
     raise PolicyError(
         f"{where} must have a 'type' and a 'shape' of sizes above 0, got {entry!r:.80}"

@@ -35,7 +35,7 @@ GROOT_STEPS = {'groot_pack_inputs_v3': STATE, 'groot_action_unpack_unnormalize_v
 
 def check_statistics(folder: Checkpoint, allow_missing: bool) -> tuple[str, ...]:
     """Return what an operator should know of the statistics. Raises PolicyError."""
-    notes = []
+    notes: list[str] = []
     for step in folder.preprocessor:
         # actions pass the preprocessor only in training
         wanted = [each for each in _normalized_features(step) if each[0] != ACTION]

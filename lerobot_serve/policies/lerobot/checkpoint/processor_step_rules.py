@@ -8,7 +8,7 @@ data, any thread.
 from __future__ import annotations
 
 from lerobot_serve.policies.base import PolicyError
-from lerobot_serve.policies.files.policy_json import one_of
+from lerobot_serve.policies.files.policy_json import one_of, SIZE
 from lerobot_serve.policies.lerobot.checkpoint.value_rules import (
     check_keys,
     DEVICE,
@@ -22,7 +22,6 @@ from lerobot_serve.policies.lerobot.checkpoint.value_rules import (
     object_of,
     optional,
     Rules,
-    SIZE,
     TEXT,
 )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from lerobot_serve.policies.lerobot.policy_types import PolicyTypeSpec
 from lerobot_serve.policies.lerobot.prediction.batches import ObservationBuilder
 from lerobot_serve.policies.lerobot.prediction.policy import LeRobotPolicy
 from lerobot_serve.policies.lerobot.prediction.processors import ProcessorPairFactory
+from lerobot_serve.policies.runtime.request_inputs import blank_request
 
 TRIAL_SESSION = 'trial'
 
@@ -34,9 +36,16 @@ def try_policy(
     own_size = (
         kind.resizes and getattr(network.config, 'resize_imgs_with_padding', True) is not None
     )
-    request = _blank_request(description)
-    options = {'resizes': own_size, 'state_limit': state_limit, 'precision': precision}
-    trial = LeRobotPolicy(network, processors, description, **options)
+    request = blank_request(TRIAL_SESSION, description, task='nothing')
+    make_policy = partial(
+        LeRobotPolicy,
+        network,
+        processors,
+        resizes=own_size,
+        state_limit=state_limit,
+        precision=precision,
+    )
+    trial = make_policy(description)
     chunk = trial.predict([request])[0].model
     if not np.isfinite(chunk).all():
         raise PolicyError(
@@ -55,10 +64,12 @@ def try_policy(
     if anchored and not _can_reanchor(processors, observations, request, predicted):
         notes = (*described.notes, RTC_OFF_NOTE)
         described = replace(described, supports_rtc=False, notes=notes)
-    policy = LeRobotPolicy(network, processors, described, **options)
+    policy = make_policy(described)
     if described.supports_rtc:
-        prefix = {'prefix_model': chunk, 'prefix_robot': chunk, 'inference_delay_steps': 1}
-        policy.predict([replace(request, **prefix)])
+        with_prefix = replace(
+            request, prefix_model=chunk, prefix_robot=chunk, inference_delay_steps=1
+        )
+        policy.predict([with_prefix])
         policy.reset(TRIAL_SESSION)
     return policy
 
@@ -73,19 +84,3 @@ def _can_reanchor(
     state = np.linspace(0.1, 1.0, request.state.shape[1], dtype=np.float32)
     moved = replace(request, state=np.broadcast_to(state, request.state.shape))
     return processors.check_reanchoring(observations.build(moved)[-1], predicted)
-
-
-def _blank_request(description: PolicyDescription) -> PolicyRequest:
-    """Return a request of zeros and black frames."""
-    steps = description.observation_steps
-    return PolicyRequest(
-        TRIAL_SESSION,
-        np.zeros((steps, len(description.state_names)), np.float32),
-        {
-            camera.name: (np.zeros((camera.height, camera.width, camera.channels), np.uint8),)
-            * steps
-            for camera in description.cameras
-        },
-        task='nothing',
-        episode_start=True,
-    )

@@ -14,8 +14,9 @@ from safetensors.torch import load_file
 import torch
 
 from lerobot_serve.policies.base import PolicyError
+from lerobot_serve.policies.error_text import message_line
 from lerobot_serve.policies.lerobot.checkpoint.checkpoint import Checkpoint, WEIGHTS_FILE
-from lerobot_serve.policies.lerobot.compat import in_one_line, lerobot
+from lerobot_serve.policies.lerobot.compat import lerobot
 from lerobot_serve.policies.lerobot.loading.network_sizes import RENAME_METHOD, WEIGHT_PREFIX
 
 SHOWN_NAMES = 4
@@ -34,7 +35,7 @@ def load_network(folder: Checkpoint, network_class: Any, config: Any, dtype: str
     except RuntimeError as error:
         if 'loading state_dict' not in str(error):
             raise
-        raise _mismatch(folder, in_one_line(error)) from error
+        raise _mismatch(folder, message_line(error)) from error
     if _has_own_loader(network_class):
         check_weights(folder, network)
     if dtype == 'float32':
@@ -71,9 +72,10 @@ def _equal(stored: torch.Tensor, loaded: torch.Tensor) -> bool:
     if stored.shape != loaded.shape:
         return False
     expected = stored.to(loaded.device, loaded.dtype)
-    return torch.equal(expected, loaded) or torch.allclose(
+    same: bool = torch.equal(expected, loaded) or torch.allclose(
         expected, loaded, rtol=0, atol=0, equal_nan=True
     )
+    return same
 
 
 def _shortened(names: list[str]) -> str:

@@ -13,6 +13,7 @@ import torch
 from lerobot_serve.policies.base import PolicyCamera, PolicyDescription, PolicyError, PolicyRequest
 from lerobot_serve.policies.lerobot.checkpoint.features import ACTION, STATE
 from lerobot_serve.policies.lerobot.prediction.relative_actions import PrefixReanchorer
+from lerobot_serve.wire.arrays import FrameArray
 
 Row = dict[str, Any]
 
@@ -57,7 +58,7 @@ class ObservationBuilder:
         frames = {camera.name: self._frames(request, camera) for camera in wanted.cameras}
         return [self._observation(request, frames, step) for step in range(steps)]
 
-    def _frames(self, request: PolicyRequest, camera: PolicyCamera) -> list[np.ndarray]:
+    def _frames(self, request: PolicyRequest, camera: PolicyCamera) -> list[FrameArray]:
         frames = request.images.get(camera.name, ())
         steps = self._description.observation_steps
         if len(frames) != steps:
@@ -67,7 +68,7 @@ class ObservationBuilder:
             )
         return [self._fitted(frame, camera) for frame in frames]
 
-    def _fitted(self, frame: np.ndarray, camera: PolicyCamera) -> np.ndarray:
+    def _fitted(self, frame: FrameArray, camera: PolicyCamera) -> FrameArray:
         """Return a frame of the size that the network takes."""
         good = frame.ndim == 3 and frame.shape[2] == camera.channels and frame.size > 0
         if not good or frame.dtype != np.uint8:
@@ -78,10 +79,11 @@ class ObservationBuilder:
         if self._resizes or frame.shape[:2] == (camera.height, camera.width):
             return frame
         size = (camera.width, camera.height)
-        return cv2.resize(frame, size, interpolation=cv2.INTER_AREA).reshape(*size[::-1], -1)
+        resized = cv2.resize(frame, size, interpolation=cv2.INTER_AREA)
+        return np.asarray(resized, frame.dtype).reshape(*size[::-1], -1)
 
     def _observation(
-        self, request: PolicyRequest, frames: dict[str, list[np.ndarray]], step: int
+        self, request: PolicyRequest, frames: dict[str, list[FrameArray]], step: int
     ) -> Row:
         row: Row = {name: self._image(each[step]) for name, each in frames.items()}
         if self._description.state_names:
@@ -89,7 +91,7 @@ class ObservationBuilder:
             row[STATE] = state.unsqueeze(0).to(self._device)
         return row | {'task': request.task, 'robot_type': request.robot_type}
 
-    def _image(self, frame: np.ndarray) -> torch.Tensor:
+    def _image(self, frame: FrameArray) -> torch.Tensor:
         """Return 1 x channels x height x width in 0..1; bytes travel to the device, not floats."""
         writable = frame if frame.flags.writeable else frame.copy()
         pixels = torch.from_numpy(np.ascontiguousarray(writable)).to(self._device)

@@ -29,7 +29,10 @@ class StatelessInference:
     def predict(self, histories: list[list[Row]], guidance: list[RtcGuidance]) -> torch.Tensor:
         """Return batch x rows x actions; all `guidance` has the same key."""
         batch = merge_rows([steps[-1] for steps in histories])
-        return self._network.predict_action_chunk(batch, **self._rtc_arguments(guidance))
+        chunks: torch.Tensor = self._network.predict_action_chunk(
+            batch, **self._rtc_arguments(guidance)
+        )
+        return chunks
 
     def _rtc_arguments(self, guidance: list[RtcGuidance]) -> dict[str, Any]:
         if not self._rtc or guidance[0].prefix is None:
@@ -37,7 +40,9 @@ class StatelessInference:
         return {
             'inference_delay': guidance[0].delay_steps,
             'execution_horizon': guidance[0].horizon,
-            'prev_chunk_left_over': torch.stack([each.prefix for each in guidance]),
+            'prev_chunk_left_over': torch.stack(
+                [each.prefix for each in guidance if each.prefix is not None]
+            ),
         }
 
 
@@ -54,7 +59,8 @@ class HistoryInference:
             for rows in zip(*histories, strict=True):
                 batch = self._stacked(merge_rows(list(rows)))
                 lerobot().populate_queues(queues, batch)
-            return self._network.predict_action_chunk(batch)
+            chunks: torch.Tensor = self._network.predict_action_chunk(batch)
+            return chunks
         finally:
             _clear(queues)
 
@@ -79,7 +85,7 @@ class TdmpcInference:
         network._prev_mean = self.plan
         try:
             lerobot().populate_queues(network._queues, batch)
-            planned = network.predict_action_chunk(batch)
+            planned: torch.Tensor = network.predict_action_chunk(batch)
             self.plan = network._prev_mean
         finally:
             network._prev_mean = None
@@ -95,7 +101,9 @@ class ExternalInference:
 
     def predict(self, histories: list[list[Row]], guidance: list[RtcGuidance]) -> torch.Tensor:
         """Return batch x rows x actions."""
-        return self._network.predict_action_chunk(merge_rows([steps[-1] for steps in histories]))
+        batch = merge_rows([steps[-1] for steps in histories])
+        chunks: torch.Tensor = self._network.predict_action_chunk(batch)
+        return chunks
 
     def start_episode(self) -> None:
         """Forget everything: an episode begins."""

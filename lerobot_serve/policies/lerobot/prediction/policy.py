@@ -34,6 +34,7 @@ from lerobot_serve.policies.lerobot.prediction.processors import (
 )
 from lerobot_serve.policies.runtime.seeds import seeded_random
 from lerobot_serve.policies.runtime.session_states import SessionStates
+from lerobot_serve.wire.arrays import Float32Array
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,9 +157,11 @@ class LeRobotPolicy:
         return chunks.float(), forward_ms
 
     def _contexts(self, seeds: list[int]) -> list[AbstractContextManager[Any]]:
-        # RTC's guidance asks for gradients, which inference mode forbids for good
+        # RTC's guidance needs gradients, which inference mode forbids for good
         rtc = self._description.supports_rtc
-        contexts = [torch.no_grad() if rtc else torch.inference_mode()]
+        contexts: list[AbstractContextManager[Any]] = [
+            torch.no_grad() if rtc else torch.inference_mode()
+        ]
         if self._precision is not None:
             contexts.append(torch.autocast(self._device.type, dtype=self._precision))
         if self._description.stochastic:
@@ -195,6 +198,7 @@ class LeRobotPolicy:
         )
 
 
-def _array(chunk: torch.Tensor) -> Any:
+def _array(chunk: torch.Tensor) -> Float32Array:
     """Return rows x actions of float32, memory of its own."""
-    return chunk[0].to('cpu', torch.float32, copy=True).numpy()
+    rows: Float32Array = chunk[0].to('cpu', torch.float32, copy=True).numpy()
+    return rows

@@ -44,7 +44,7 @@ class ProcessorPair:
     def preprocess(self, observation: dict[str, Any]) -> dict[str, Any]:
         """Return what the network takes, for one observation of batch size 1."""
         with torch.no_grad():
-            row = self.pre(observation)
+            row: dict[str, Any] = self.pre(observation)
         for step in self.pre.steps:
             # steps hold on to the last observation, images and all
             if hasattr(step, '_current_transition'):
@@ -60,7 +60,8 @@ class ProcessorPair:
         """Return a chunk of 1 x rows x actions in the robot's units, on the CPU."""
         with torch.no_grad():
             if whole:
-                return self.post(chunk).cpu()
+                robot: torch.Tensor = self.post(chunk).cpu()
+                return robot
             return torch.stack([self.post(row).cpu() for row in chunk.unbind(1)], dim=1)
 
 
@@ -100,7 +101,8 @@ class ProcessorPairFactory:
             together = pair.postprocess(chunk, whole=True)
         except (RuntimeError, ValueError, IndexError):
             return False
-        return rows.shape == together.shape and torch.equal(rows, together)
+        is_same: bool = rows.shape == together.shape and torch.equal(rows, together)
+        return is_same
 
     def check_reanchoring(self, observation: dict[str, Any], chunk: torch.Tensor) -> bool:
         """Return whether a prefix of relative actions comes out right at another state."""
@@ -125,7 +127,7 @@ def load_processors(
         config,
         pretrained_path=str(folder.path),
         preprocessor_overrides=_overrides(folder, folder.preprocessor, str(device)),
-        # the chunk leaves as numpy, so the CPU is where it goes, whatever the file says
+        # the chunk leaves as numpy, so it goes to the CPU, whatever the file has
         postprocessor_overrides=_overrides(folder, folder.postprocessor, 'cpu', normalizes=False),
     )
     pair = ProcessorPair(pre, post)
@@ -138,7 +140,7 @@ def load_processors(
 def _check_owner(step: ProcessorStepSpec, trusted_packages: tuple[str, ...]) -> None:
     owner = lerobot().registered_step(step.registry_name)
     if step.registry_name in STEP_RULES and (owner is None or _is_of_lerobot(owner)):
-        return  # LeRobot says itself when it has none of that name
+        return  # LeRobot reports a name that it does not have
     if owner is None or not is_trusted(owner, trusted_packages):
         raise PolicyError(
             f'the processor step {step.registry_name!r:.80} is neither known here nor of '

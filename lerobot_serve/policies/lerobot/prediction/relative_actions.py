@@ -20,7 +20,7 @@ from lerobot_serve.policies.lerobot.compat import lerobot
 # LeRobot's names of the step that makes actions relative in training, and of the normalizer
 RELATIVE_STEP, NORMALIZER_STEP = 'relative_actions_processor', 'normalizer_processor'
 # of values as large as they are here; float32 has seven digits
-TOLERANCE = {'rtol': 1e-3, 'atol': 1e-3}
+TOLERANCE = 1e-3
 
 
 class PrefixReanchorer:
@@ -39,7 +39,7 @@ class PrefixReanchorer:
         # the normalizer moves its statistics to the device of what it gets, and leaves them there
         robot = robot.to(state.device)
         transition = parts.create_transition(observation={STATE: state}, action=robot)
-        action = self._relative(transition)[parts.transition_key.ACTION]
+        action: torch.Tensor = self._relative(transition)[parts.transition_key.ACTION]
         if self._normalizer is not None:
             action = action.to(statistics_device(self._normalizer, action.device))
             normalized = self._normalizer(parts.create_transition(action=action))
@@ -60,7 +60,8 @@ def statistics_device(normalizer: Any, default: torch.device) -> torch.device:
     """Return where a normalizer computes."""
     for values in normalizer._tensor_stats.values():
         for value in values.values():
-            return value.device
+            device: torch.device = value.device
+            return device
     return default
 
 
@@ -71,4 +72,7 @@ def can_reanchor(reanchorer: PrefixReanchorer, model: torch.Tensor, robot: torch
     If it does not, a step in between does something to actions that is not undone here.
     """
     again = reanchorer.reanchor_prefix(robot).to(model.device)
-    return again.shape == model.shape and torch.allclose(again, model, **TOLERANCE)
+    if again.shape != model.shape:
+        return False
+    is_close: bool = torch.allclose(again, model, rtol=TOLERANCE, atol=TOLERANCE)
+    return is_close

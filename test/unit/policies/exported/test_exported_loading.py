@@ -95,13 +95,13 @@ BROKEN = {
     'negative': (change_statistics(state_std=-torch.ones(2)), 'state: std must be at least 0'),
     'reversed': (change_statistics(action_min=torch.full((2,), 9.0)), 'action: .* max at least'),
     'no archive': (data('program.pt2', b'version https://git-lfs'), 'not a readable program arch'),
-    'rows': (change_sidecar(chunk_size=5), r'gives \(1, 4, 2\) of .*asks for \(1, 5, 2\)'),
+    'rows': (change_sidecar(chunk_size=5), r'gives \(1, 4, 2\) of .*requires \(1, 5, 2\)'),
     'actions': (
         lambda f: (
             change_sidecar(action_names=['a', 'b', 'c'])(f),
             change_statistics(action_min=torch.zeros(3), action_max=torch.ones(3))(f),
         ),
-        r'gives \(1, 4, 2\) of .*asks for \(1, 4, 3\)',
+        r'gives \(1, 4, 2\) of .*requires \(1, 4, 3\)',
     ),
     'order': (change_sidecar(inputs=['state', rig.CAMERA]), 'the program fails on 1 x state, obs'),
 }

@@ -89,6 +89,6 @@ def test_the_gate_notices_another_seed(loops, monkeypatch):
 
 
 def test_the_gate_notices_a_prefix_that_stays_at_the_old_state(relative_loops, monkeypatch):
-    monkeypatch.setattr(PrefixReanchorer, 'reanchored', lambda _, robot: robot)
+    monkeypatch.setattr(PrefixReanchorer, 'reanchor_prefix', lambda _, robot: robot)
     with pytest.raises(Different, match='merged'):
         run(relative_loops, FEW)

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from support.server.fake_policy import FakePolicy
 from support.server.worker_rig import (
     ASK,
     bench,
@@ -23,7 +24,6 @@ from support.server.worker_rig import (
 )
 
 from lerobot_serve.policies.base import Prediction
-from lerobot_serve.policies.synthetic.fake import FakePolicy
 from lerobot_serve.server.inference.worker import (
     InferenceFailed,
     InferenceWorker,

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from support.server.fake_policy import FakePolicy
 from support.server.worker_rig import bench, HEADER, queued, robot, ROWS
 
 from lerobot_serve.policies.base import PolicyRequest, Prediction
-from lerobot_serve.policies.synthetic.fake import FakePolicy
 from lerobot_serve.wire.schema import StateClass, Status
 
 BROKEN, RAISES, NAN = 2, 3, 4

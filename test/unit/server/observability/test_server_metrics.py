@@ -23,7 +23,7 @@ from lerobot_serve.server.observability.metrics import (
 )
 from lerobot_serve.server.observability.server_statistics import ServerStatistics
 from lerobot_serve.server.parameters import ServerParameters
-from lerobot_serve.telemetry.http_endpoint import Collector
+from lerobot_serve.telemetry.http_endpoint import FunctionCollector
 from lerobot_serve.wire.schema import StateClass
 from lerobot_serve_interfaces.msg import ServerStatus
 
@@ -189,7 +189,7 @@ def test_robots_and_episodes_make_no_series():
 
 def test_prometheus_can_read_it():
     rig, registry = Rig(), CollectorRegistry()
-    registry.register(Collector(lambda: collect(rig.core, rig.statistics, 'prod')))
+    registry.register(FunctionCollector(lambda: collect(rig.core, rig.statistics, 'prod')))
     page = generate_latest(registry).decode()
     assert 'lerobot_serve_server_requests_total{slot="prod"} 0.0' in page
 

@@ -172,7 +172,7 @@ def test_hearing_a_stranger_keeps_nothing():
 def test_changed_rules_leave_open_sessions_open():
     sessions = table()
     before = sessions.open(ask(), 0, MANY)
-    sessions.change_rules(max_sessions=1, grace_ns=0)
+    sessions.apply_live_rules(replace(RULES, max_sessions=1, grace_ns=0))
     assert list(sessions) == [before]
     assert sessions.rules == replace(RULES, max_sessions=1, grace_ns=0)
     assert sessions.open(ask(instance=2), 0, MANY).request.instance == 2

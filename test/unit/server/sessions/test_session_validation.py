@@ -6,10 +6,10 @@ from dataclasses import replace
 import math
 
 import pytest
+from support.server.fake_policy import JOINTS
 from support.server.session_rig import ask, FRONT, RULES, SERVED
 
 from lerobot_serve.policies.base import PolicyCamera, PolicyDescription
-from lerobot_serve.policies.synthetic.fake import JOINTS
 from lerobot_serve.server.sessions.session_validation import (
     check_names,
     check_session_request,

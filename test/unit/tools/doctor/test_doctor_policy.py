@@ -108,7 +108,7 @@ def test_code_of_another_package_may_raise_anything(monkeypatch):
     def broken(*_: object) -> None:
         raise RuntimeError('on fire')
 
-    monkeypatch.setattr('lerobot_serve.server.assembly.load_worker', broken)
+    monkeypatch.setattr('lerobot_serve.server.inference.policy_loading.load_worker', broken)
     (finding,) = examine_policy(NULL).findings
     assert finding.verdict is FindingLevel.FAILURE
     assert finding.found == 'RuntimeError: on fire'

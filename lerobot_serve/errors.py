@@ -1,0 +1,5 @@
+"""The error that the user of a program can correct. Any room raises it; executables print it."""
+
+
+class UserError(Exception):
+    """An error that the user can correct; printed as one line, without a traceback."""

@@ -1,0 +1,51 @@
+"""The texts and the chunks with which the server refuses. Pure; any thread."""
+
+from __future__ import annotations
+
+from lerobot_serve.wire.chunk import Chunk
+from lerobot_serve.wire.header import read_envelope
+from lerobot_serve.wire.schema import Flag, Status, TEXT_LIMIT
+
+
+def error_chunk(
+    raw: bytes,
+    status: Status,
+    text: str,
+    *,
+    slot: str = 'prod',
+    policy: str = '',
+    seed: int = 0,
+    queue_wait_ms: float = 0.0,
+    server_load: float = 0.0,
+    superseded: int = 0,
+) -> Chunk:
+    """Return an error reply. Raises Malformed if `raw` is no request."""
+    header, client_id, episode_id = read_envelope(raw)
+    return Chunk(
+        header.answer(Flag.NONE),
+        client_id,
+        episode_id,
+        status=status,
+        status_text=encodable_text(text),
+        slot=slot,
+        policy=policy,
+        seed=seed,
+        queue_wait_ms=queue_wait_ms,
+        server_load=server_load,
+        superseded=superseded,
+    )
+
+
+def not_ready_chunk(raw: bytes, text: str) -> Chunk:
+    """Return the reply of a server without an active policy."""
+    return error_chunk(raw, Status.DRAINING, f'not ready: {text}')
+
+
+def no_session_text(client_id: str, session_epoch: int) -> str:
+    return f'{client_id!r} has no session of epoch {session_epoch}'
+
+
+def encodable_text(text: str) -> str:
+    """Return the text without NUL bytes, cut to TEXT_LIMIT bytes."""
+    data = text.replace('\0', ' ').encode('utf-8', 'replace')
+    return data[:TEXT_LIMIT].decode(errors='ignore')

@@ -1,0 +1,111 @@
+"""Load the policy that the parameters name, and warm it up. Inference thread. No ROS."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from lerobot_serve.policies import registry
+from lerobot_serve.policies.base import LoadOptions, PolicyDescription, PolicyError
+from lerobot_serve.policies.kind_detection import detect_kind
+from lerobot_serve.policies.resources import memory_reservation
+from lerobot_serve.policies.resources.memory_reservation import MemoryReservation
+from lerobot_serve.server.inference.worker import InferenceFailed, InferenceWorker
+from lerobot_serve.server.observability.server_statistics import ServerStatistics
+from lerobot_serve.server.parameters import ServerParameters
+from lerobot_serve.wire.schema import FINGERPRINT_LIMIT
+
+# as in ServerStatus.msg
+TYPE_LIMIT, DEVICE_LIMIT = 64, 32
+# kinds whose policies are files; the others may need no path
+KINDS_WITH_FILES = ('', 'builtin', 'exported', 'lerobot')
+NO_POLICY_TEXT = (
+    'policy_path is empty: no policy to serve; set -p policy_path:=DIR, the directory of a policy '
+    "(the demo's is config/policies/reach of this package)"
+)
+
+
+def load_worker(
+    parameters: ServerParameters,
+    default_path: str,
+    statistics: ServerStatistics,
+    reserve: Callable[[LoadOptions], MemoryReservation] = memory_reservation.reserve,
+) -> InferenceWorker:
+    """
+    Load, check and warm up the policy once `reserve` has reserved memory; inference thread.
+
+    Raises PolicyError.
+    """
+    path = parameters.policy_path
+    if parameters.policy_kind in ('', 'builtin') and not path:
+        path = default_path
+    if parameters.policy_kind in KINDS_WITH_FILES and not path:
+        raise PolicyError(NO_POLICY_TEXT)
+    kind = parameters.policy_kind or detect_kind(path)
+    options = load_options(parameters, path)
+    reserved = reserve(options)
+    try:
+        worker = _load_worker(kind, parameters, options, statistics, reserved)
+    except BaseException:
+        reserved.release()
+        raise
+    reserved.on_loaded()
+    return worker
+
+
+def _load_worker(
+    kind: str,
+    parameters: ServerParameters,
+    options: LoadOptions,
+    statistics: ServerStatistics,
+    reserved: MemoryReservation,
+) -> InferenceWorker:
+    policy = registry.load(kind, options)
+    check_text_lengths(policy.describe())
+    worker = InferenceWorker(
+        policy,
+        slot=parameters.slot,
+        statistics=statistics,
+        image_threads=parameters.image_threads,
+        on_close=reserved.release,
+    )
+    try:
+        service_s = worker.warm_up(parameters.warmup_inferences)
+    except InferenceFailed as error:
+        worker.close()
+        raise PolicyError(f'The policy fails on an empty observation: {error}') from error
+    statistics.reset_for_policy(service_s)
+    return worker
+
+
+def check_text_lengths(description: PolicyDescription) -> None:
+    """Raise PolicyError for a text that exceeds the limit of its message field."""
+    texts = (
+        (
+            'fingerprint',
+            description.fingerprint,
+            FINGERPRINT_LIMIT,
+            '; give it a shorter policy_name',
+        ),
+        ('policy_type', description.policy_type, TYPE_LIMIT, ''),
+        ('device', description.device, DEVICE_LIMIT, ''),
+    )
+    for name, text, limit, remedy in texts:
+        if len(text.encode()) > limit:
+            raise PolicyError(f'the {name} {text[:40]!r}... is over {limit} bytes{remedy}')
+
+
+def load_options(parameters: ServerParameters, path: str) -> LoadOptions:
+    return LoadOptions(
+        path,
+        device=parameters.device,
+        name=parameters.policy_name,
+        state_names=parameters.state_names,
+        action_names=parameters.action_names,
+        trained_fps=parameters.trained_fps,
+        allow_missing_statistics=parameters.allow_missing_statistics,
+        cpu_threads=parameters.cpu_threads,
+        memory_margin_bytes=parameters.memory_margin_mb << 20,
+        state_limit=parameters.max_recurrent_states,
+        dtype=parameters.dtype,
+        trusted_packages=parameters.trusted_packages,
+    )

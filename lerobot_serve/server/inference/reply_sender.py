@@ -1,0 +1,52 @@
+"""
+Send the reply of a request, count its latency or its loss, and report it to the observer. Intake,
+inference and main thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+import time
+
+from lerobot_serve.server.core import ServerCore
+from lerobot_serve.server.inference.request_queue import QueuedRequest
+from lerobot_serve.server.observability.request_observer import RequestObserver
+from lerobot_serve.server.observability.server_statistics import ServerStatistics
+from lerobot_serve.wire import chunk as wire_chunk
+from lerobot_serve.wire.chunk import Chunk
+from lerobot_serve.wire.errors import Unencodable
+from lerobot_serve.wire.schema import Status
+
+# topic, bytes, whether the session is still open -> whether the chunk was published
+Publish = Callable[[str, bytes, Callable[[], bool]], bool]
+
+
+class ReplySender:
+    """`publish` sends bytes on the reply topic of a client."""
+
+    def __init__(
+        self, publish: Publish, statistics: ServerStatistics, observer: RequestObserver
+    ) -> None:
+        self._publish, self._statistics, self._observer = publish, statistics, observer
+
+    def send(self, core: ServerCore, queued: QueuedRequest, chunk: Chunk) -> None:
+        """Send a reply to the topic of its session, or to the caller of a one-shot request."""
+        raw, lost = b'', ''
+        try:
+            raw = wire_chunk.encode(chunk)
+        except Unencodable:
+            # an unencodable reply of one client must not stop the others
+            lost = 'unanswerable'
+        if queued.on_reply:
+            queued.on_reply(chunk)
+            lost = ''
+        elif not lost:
+            is_open = partial(core.is_open, queued)
+            if not self._publish(queued.session.request.reply_topic, raw, is_open):
+                lost = 'session_closed'
+        if lost:
+            self._statistics.record_drop(lost, has_request_record=True)
+        elif chunk.status == Status.OK:
+            self._statistics.record_latency((time.monotonic_ns() - queued.arrived_ns) / 1e9)
+        self._observer.on_reply(queued, chunk, raw, lost)
