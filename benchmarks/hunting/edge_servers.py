@@ -54,9 +54,11 @@ class EdgeModelServer:
 
 class EdgeModelServers:
     """
-    The transport and the observations of a requester. `deliver` puts bytes into the future: after
-    so long, to the edge. `sleep` lets time pass for a call that blocks, `later` has something done after so long. Its
-    methods are the requester's thread's.
+    The transport and the observations of a requester, whose thread calls the methods.
+
+    deliver  puts bytes into the future: after so long, to the edge
+    sleep    lets time pass for a call that blocks
+    later    has something done after so long
     """
 
     def __init__(

@@ -13,6 +13,8 @@ import json
 import threading
 from typing import Any
 
+import numpy as np
+
 from lerobot_serve.edge.control.authority import ControlAuthority
 from lerobot_serve.edge.control.controller import Controller
 from lerobot_serve.edge.control.step import ExecutedStep
@@ -32,6 +34,7 @@ from lerobot_serve.trace.format.records import Record
 from lerobot_serve.trace.format.redaction import Redaction
 from lerobot_serve.trace.writing.open_trace import open_trace
 from lerobot_serve.trace.writing.writer import TraceWriter
+from lerobot_serve.wire.arrays import Uint8Array
 from lerobot_serve.wire.chunk import Chunk
 from lerobot_serve.wire.message_parts import Image
 from lerobot_serve.wire.observation import Observation
@@ -144,7 +147,7 @@ class EdgeTraceRecorder(EdgeListener):
 
     def _pictures(self, images: tuple[Image, ...]) -> DeferredFields:
         """Return the images as fields that the writer thread encodes."""
-        size = sum(memoryview(image.data).nbytes for image in images)
+        size = sum(_byte_count(image.data) for image in images)
         return DeferredFields(lambda: {'images': self._redaction.image_records(images)}, size)
 
     def _record_reply(self, now_ns: int, episode_id: str, chunk: Chunk) -> None:
@@ -207,6 +210,10 @@ class EdgeTraceRecorder(EdgeListener):
 
     def _incident(self, now_ns: int, name: str, why: str, ids: RecordIds) -> None:
         self.writer.write(records.incident(now_ns, name, reason=why, ids=ids))
+
+
+def _byte_count(data: Uint8Array | bytes) -> int:
+    return data.nbytes if isinstance(data, np.ndarray) else len(data)
 
 
 def reply_fields(chunk: Chunk, *, has_prefix: bool) -> Record:

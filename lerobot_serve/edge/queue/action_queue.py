@@ -15,12 +15,16 @@ from collections import deque
 from dataclasses import dataclass, field
 from itertools import takewhile
 import threading
+from typing import TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lerobot_serve.edge.queue.delay_rules import DelayRule, moving_time
-from lerobot_serve.wire.arrays import FloatArray
+from lerobot_serve.wire.arrays import Float32Array, FloatArray
 from lerobot_serve.wire.message_parts import NO_ACTIONS
+
+Element = TypeVar('Element', bound=np.float32 | np.float64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,7 +65,7 @@ class Leftover:
     """
 
     mark: QueueMark
-    model: FloatArray = field(default_factory=lambda: NO_ACTIONS)
+    model: Float32Array = field(default_factory=lambda: NO_ACTIONS)
     robot: FloatArray = field(default_factory=lambda: NO_ACTIONS)
     policy: str = ''
     source: ChunkSource | None = None
@@ -72,7 +76,7 @@ class _Stretch:
 
     __slots__ = ('model', 'next', 'robot', 'source')
 
-    def __init__(self, robot: FloatArray, model: FloatArray, source: ChunkSource) -> None:
+    def __init__(self, robot: FloatArray, model: Float32Array, source: ChunkSource) -> None:
         if len(model) not in (0, len(robot)):
             raise ValueError(
                 f'a chunk of {len(robot)} actions has {len(model)} rows in the units of the '
@@ -199,7 +203,7 @@ class ActionQueue:
         *,
         mark: QueueMark,
         delay_rows: int,
-        model: FloatArray = NO_ACTIONS,
+        model: Float32Array = NO_ACTIONS,
     ) -> int | None:
         """
         Replace the queue with the chunk; return the rows that the rule skipped, None if the chunk
@@ -223,7 +227,7 @@ class ActionQueue:
         source: ChunkSource,
         *,
         mark: QueueMark,
-        model: FloatArray = NO_ACTIONS,
+        model: Float32Array = NO_ACTIONS,
     ) -> bool:
         """
         Append the chunk; return False if it is refused because the queue was cleared after
@@ -255,7 +259,7 @@ class ActionQueue:
         return refused
 
 
-def read_only_copy(rows: FloatArray) -> FloatArray:
+def read_only_copy(rows: NDArray[Element]) -> NDArray[Element]:
     """Return a read-only copy."""
     copy = np.array(rows)
     copy.flags.writeable = False

@@ -20,7 +20,7 @@ from lerobot_serve.edge.session.observation_encoder import RobotInputs
 from lerobot_serve.edge.session.transport import SessionAgreement
 from lerobot_serve.wire import chunk as wire_chunk
 from lerobot_serve.wire import observation as wire_observation
-from lerobot_serve.wire.arrays import FloatArray
+from lerobot_serve.wire.arrays import Float32Array
 from lerobot_serve.wire.chunk import Chunk
 from lerobot_serve.wire.header import Header
 from lerobot_serve.wire.message_parts import Image
@@ -117,7 +117,7 @@ class FakeObservations:
 
 
 def reply_bytes(
-    request: Observation, robot: FloatArray, *, header: Header | None = None, **changes: Any
+    request: Observation, robot: Float32Array, *, header: Header | None = None, **changes: Any
 ) -> bytes:
     """Return the encoded reply to `request`, with `changes` to fields of Chunk."""
     content = {'client_id': request.client_id, 'episode_id': request.episode_id, **changes}

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+import numpy as np
+
 from lerobot_serve.edge.inputs.history import HistoryStep, ObservationHistory
 from lerobot_serve.edge.queue.action_queue import Leftover
 from lerobot_serve.edge.robot.units import executed_for_policy, SAME_UNITS, UnitConversions
@@ -107,7 +109,7 @@ class ObservationEncoder:
             queue_remaining_s=playable_s,
             prefix_policy=prefix.policy,
             prefix_model=prefix.model,
-            prefix_robot=self._units.to_policy(prefix.robot),
+            prefix_robot=self._units.to_policy(prefix.robot).astype(np.float32, copy=False),
             # lost with the request; it is not sent again
             extensions=(wire_executed.encode(report),),
         )

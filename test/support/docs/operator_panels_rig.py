@@ -17,7 +17,7 @@ TOPICS = {
     f'{EDGE}/executed_action': (
         'ExecutedAction',
         'edge/ros/robot_commands.py',
-        "ExecutedAction,",
+        'ExecutedAction,',
     ),
     f'{ROUTER}/state': (
         'RouterState',
