@@ -64,9 +64,9 @@ class Cage:
     def latched(self) -> bool:
         return bool(self._latched_by)
 
-    def force(self, state: JointValues | None) -> bool:
+    def is_interlock_active(self, state: JointValues | None) -> bool:
         """Return whether an interlock is active."""
-        return self._interlocks.force(state)
+        return self._interlocks.is_active(state)
 
     def rest(self, last: LastCommand | None) -> JointValues | None:
         """
@@ -113,14 +113,14 @@ class Cage:
             with np.errstate(all='ignore'):
                 last = self.limits.start(None) if last is None else last
                 if self.latched:
-                    judgement = self._come_to_rest(last, measured, state)
+                    result = self._come_to_rest(last, measured, state)
                 else:
-                    judgement = self._judge(wanted, last, measured, state, allow_return, blind)
+                    result = self._judge(wanted, last, measured, state, allow_return, blind)
         except Exception as error:
             # fails closed
-            judgement = self._stop(last, 'failed', f'cage failed: {error}')
-        self._count(judgement)
-        return judgement
+            result = self._stop(last, 'failed', f'cage failed: {error}')
+        self._count(result)
+        return result
 
     def _judge(
         self,
@@ -143,7 +143,7 @@ class Cage:
         cause, reason = self._hold_reason(wanted, blind, unmeasured, unknown)
         cause, reason = (cause, reason) if is_action else NOT_AN_ACTION
         known = None if unmeasured else measured
-        target = _forced(limits.held(last) if cause else wanted, rules)
+        target = _with_interlocks(limits.held(last) if cause else wanted, rules)
         command = self._command(
             target, last, known, rules, allow_return=allow_return and not cause
         )
@@ -185,7 +185,7 @@ class Cage:
         if limits.is_known(last):
             rules, _ = self._interlocks.check(state)
             known = None if limits.unmeasured(measured) else measured
-            target = _forced(limits.held(last), rules)
+            target = _with_interlocks(limits.held(last), rules)
             command = self._command(target, last, known, rules, allow_return=False)
             if rules or (command != last.position).any():
                 forcing = ''.join(f'{rule.name} overrides its actions; ' for rule in rules)
@@ -238,22 +238,22 @@ class Cage:
             raise ArithmeticError('command not finite')
         return command
 
-    def _count(self, judgement: CageResult) -> None:
-        if judgement.verdict == Verdict.PASS:
+    def _count(self, result: CageResult) -> None:
+        if result.verdict == Verdict.PASS:
             self._consecutive_trips = 0
             return
-        self.trips[judgement.cause] += 1
-        if judgement.cause in UNCOUNTED_CAUSES:
+        self.trips[result.cause] += 1
+        if result.cause in UNCOUNTED_CAUSES:
             return
         self._consecutive_trips += 1
         if self._consecutive_trips == self._latch_after and not self.latched:
             self._latched_by = (
                 f'latched after {self._consecutive_trips} consecutive trips, the last: '
-                f'{judgement.reason}; call ~/reset_cage'
+                f'{result.reason}; call ~/reset_cage'
             )
 
 
-def _forced(target: JointValues, rules: list[InterlockRule]) -> JointValues:
+def _with_interlocks(target: JointValues, rules: list[InterlockRule]) -> JointValues:
     """Return a copy of the target with the interlock values applied in order."""
     if rules:
         target = target.copy()

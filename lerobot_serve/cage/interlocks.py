@@ -45,7 +45,7 @@ class Interlocks:
         self._rules = [_rule(one, state_names, action_names) for one in interlocks]
         self._shape = (len(state_names),)
 
-    def force(self, state: JointValues | None) -> bool:
+    def is_active(self, state: JointValues | None) -> bool:
         """Return whether any rule is active."""
         return bool(self._rules) and bool(self.check(state)[0])
 

@@ -178,7 +178,7 @@ class Controller:
             conditions,
             latched=self._cage.latched,
             stopped=self._ladder.stopped,
-            interlock=self._cage.force(sensed.state),
+            interlock=self._cage.is_interlock_active(sensed.state),
             is_silent_while_paused=self._settings.is_silent_while_paused,
             teardown=self._ladder.teardown,
             joints=joints,

@@ -74,8 +74,8 @@ def travel_time_s(limit: ActionLimit, goal: float, stop_s: float, step_s: float)
         return stop_s
     distance = max(abs(limit.low - goal), abs(limit.high - goal))
     # the distance at full speed, and the time to accelerate and brake
-    way_s = distance / (SLOW_SHARE * top_speed(limit, step_s)) + 2 * stop_s
-    return min(way_s, TRAVEL_LIMIT_S)
+    travel_s = distance / (SLOW_SHARE * top_speed(limit, step_s)) + 2 * stop_s
+    return min(travel_s, TRAVEL_LIMIT_S)
 
 
 def max_stoppable_speed(left: Float64Array, rate: Float64Array, step_s: float) -> Float64Array:
@@ -101,7 +101,7 @@ class Ramp:
         both = np.array([stop_profile(limit, steps, step_s) for limit in limits])
         self.deceleration, self.jerk = both.T
         self._no_speed = ROUNDING * self.jerk * step_s**2
-        self._no_way = ROUNDING * self.deceleration * step_s**2
+        self._no_distance = ROUNDING * self.deceleration * step_s**2
         self._step_s = step_s
         self._is_velocity = np.array([limit.motion is Motion.VELOCITY for limit in limits])
         self._slow = np.array([SLOW_SHARE * top_speed(limit, step_s) for limit in limits])
@@ -112,7 +112,7 @@ class Ramp:
         self._braking = np.zeros(len(self._braking))
 
     def stop(self, last: LastCommand) -> Float64Array:
-        """Return the next command on the way to rest."""
+        """Return the next command that slows down to rest."""
         moving = np.where(self._is_velocity, last.position, last.velocity)
         speed = np.abs(moving)
         grown = np.minimum(self._braking + self.jerk * self._step_s, self.deceleration)
@@ -124,15 +124,15 @@ class Ramp:
         return np.where(self._is_velocity, slower, last.position + slower * self._step_s)
 
     def hold(self, last: LastCommand) -> Float64Array:
-        """Return the positions commanded last, and the next step of velocities on the way to 0."""
+        """Return the positions commanded last, and the next step of velocities towards 0."""
         return self._stop_velocities(last, last.position)
 
     def approach(self, last: LastCommand, pose: Float64Array) -> Float64Array:
-        """Return the next command on the way to a pose, at slow speed and without overshoot."""
-        way = pose - last.position
-        distance = np.abs(way)
+        """Return the next command towards a pose, at slow speed and without overshoot."""
+        offset = pose - last.position
+        distance = np.abs(offset)
         # at the pose itself, but not at rest: onward is where it goes
-        onward = np.sign(np.where(way == 0, last.velocity, way))
+        onward = np.sign(np.where(offset == 0, last.velocity, offset))
         speed = last.velocity * onward
         change = self.deceleration * self._step_s
         bound = np.minimum(
@@ -141,7 +141,7 @@ class Ramp:
         # neither gained nor lost faster than the brakes allow
         speed = np.clip(bound, speed - change, speed + change)
         step = speed * self._step_s
-        there = np.abs(distance - step) <= self._no_way
+        there = np.abs(distance - step) <= self._no_distance
         towards = np.where(there, pose, last.position + onward * step)
         return self._stop_velocities(last, towards)
 

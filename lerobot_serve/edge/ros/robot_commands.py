@@ -49,7 +49,7 @@ class RobotCommands:
         stop_service: str,
     ) -> None:
         self._robot, self._step_s, self._client_id = robot, step_s, client_id
-        self._node, self._clock = node, node.get_clock()
+        self._node = node
         topic = node.resolve_topic_name(robot.command.topic)
         self._publishers = CommandTopicPublishers(node, topic)
         # before this node has a publisher: a running edge does not react
@@ -89,7 +89,7 @@ class RobotCommands:
             self.send_rest(executed.judgement.command)
         record = reports.executed_action(
             executed,
-            stamp=self._clock.now().to_msg(),
+            stamp=self._node.get_clock().now().to_msg(),
             control_step=control_step,
             client_id=self._client_id,
         )
@@ -97,7 +97,7 @@ class RobotCommands:
 
     def send_rest(self, command: Float64Array) -> None:
         """Send a command without a record."""
-        stamp = self._clock.now().to_msg()
+        stamp = self._node.get_clock().now().to_msg()
         message = command_message(command, self._robot, stamp, self._step_s)
         with self._sending:
             if self._conflict.is_silent:
