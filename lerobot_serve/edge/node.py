@@ -185,7 +185,7 @@ class EdgeController(SteadyClockNode):
         )
 
     def _subscribe_inputs(self) -> None:
-        for name, (topic, kind, *_) in input_topics(self.robot).items():
+        for name, (topic, kind, _) in input_topics(self.robot).items():
             self.create_subscription(
                 sensor_messages.MESSAGE_TYPES[kind],
                 topic,

@@ -118,7 +118,7 @@ def _cage(parameters: EdgeParameters, robot: RobotDescription, step_s: float) ->
 
 def make_latest_inputs(robot: RobotDescription, resolve: Callable[[str], str]) -> LatestInputs:
     """Build the store of the latest inputs; `resolve` returns the full name of a topic."""
-    topics = {name: resolve(topic) for name, (topic, *_) in input_topics(robot).items()}
+    topics = {name: resolve(topic) for name, (topic, _, _) in input_topics(robot).items()}
     return LatestInputs(input_max_ages_ns(robot), topics)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from lerobot_serve.edge.inputs.frozen_cameras import FrozenCameraDetector
 from lerobot_serve.edge.robot.description import RobotDescription
-from lerobot_serve.edge.robot.input_topics import input_topics
+from lerobot_serve.edge.robot.input_topics import input_sources
 from lerobot_serve.wire.arrays import Float64Array
 from lerobot_serve.wire.errors import Malformed
 
@@ -40,7 +40,7 @@ class InputMonitor:
         self._cameras = {camera.name: camera.topic for camera in robot.cameras}
         self._bounds = [
             (name, one.topic, one.max_stamp_age_s)
-            for name, one in input_topics(robot).items()
+            for name, one in input_sources(robot)
             if one.max_stamp_age_s
         ]
         # current alarm for operators

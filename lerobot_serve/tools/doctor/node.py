@@ -79,7 +79,7 @@ class DoctorNode(SteadyClockNode):
         """Sample the inputs until each has sent enough messages or the time is up."""
         inputs = input_topics(robot)
         subscriptions = []
-        for name, (topic, kind, *_) in inputs.items():
+        for name, (topic, kind, _) in inputs.items():
             self._arrivals_ns[name] = []
             subscriptions.append(
                 self.create_subscription(
@@ -99,8 +99,7 @@ class DoctorNode(SteadyClockNode):
             self.destroy_subscription(subscription)
         decoders = self._decoders(robot)
         return [
-            self._input_traffic(name, *inputs[name][:3], sampled_s, decoders[name])
-            for name in inputs
+            self._input_traffic(name, *inputs[name], sampled_s, decoders[name]) for name in inputs
         ]
 
     def command_topic(self, robot: RobotDescription) -> CommandTopic:
@@ -123,7 +122,7 @@ class DoctorNode(SteadyClockNode):
     def _other_command_topics(self, robot: RobotDescription) -> tuple[tuple[str, str], ...]:
         """Return command topics in this namespace that have a subscriber, with their types."""
         prefix = self.get_namespace().rstrip('/') + '/'
-        inputs = {self._expanded_topic(topic) for topic, *_ in input_topics(robot).values()}
+        inputs = {self._expanded_topic(topic) for topic, _, _ in input_topics(robot).values()}
         found = []
         for topic, kinds in self.get_topic_names_and_types():
             types = [kind.replace('/msg/', '/') for kind in kinds]
