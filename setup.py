@@ -17,7 +17,7 @@ def shared(folder):
 
 setup(
     name=NAME,
-    version='0.1.0',
+    version='0.2.0',
     packages=find_packages(include=['lerobot_serve', 'lerobot_serve.*']),
     package_data={NAME: ['py.typed']},
     data_files=[

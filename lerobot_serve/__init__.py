@@ -24,4 +24,4 @@ No node imports tools, demo or cli. Plain modules never import rclpy, never read
 not given, and raise typed errors; node.py and the folder `ros` of a room connect it to ROS.
 """
 
-__version__ = '0.1.0'
+__version__ = '0.2.0'

@@ -38,7 +38,8 @@ GRAPH_LIMIT_BYTES = 64 << 20
 FILE_OPERATORS = {'save', 'from_file'}
 # they make tensors of indices, offsets or sizes that nothing compares with their memory
 RAW_OPERATOR = re.compile(
-    r'\w*(sparse|nested|jagged|storage)\w*|\w*_(coo|cs[rc]|bs[rc])(_\w*)?|_?resize_\w*|set_(data)?',
+    r'\w*(sparse|nested|jagged|storage)\w*|\w*_(coo|cs[rc]|bs[rc])(_\w*)?'
+    r'|_?resize_\w*|set_(data)?',
     re.ASCII,
 )
 # others, as str or t[], are of TorchScript's texts and lists, which grow without bound

@@ -1,8 +1,8 @@
 """
 The interface files (.msg, .srv, .action) as a page of the reference. Plain; one thread.
 
-A comment above a line belongs to it, the first block of a file to the whole. A comment `values of
-NAME` or `bits of NAME` begins the constants of that field.
+A comment above a line belongs to it, the first block of a file, below its licence, to the whole. A
+comment `values of NAME` or `bits of NAME` begins the constants of that field.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from lerobot_serve.tools.reference.node_endpoints import (
     NODE_ENDPOINTS,
 )
 
+LICENCE = re.compile(r'\A# SPDX-License-Identifier: .*\n+')
 LINE = re.compile(r'([\w/]+)(?:<=(\d+))?(\[(?:<=)?\d*\])?\s+(\w+)(?:\s*=\s*(\S+))?')
 VALUES = re.compile(r'(?:values|bits) of (\w+):? ?(.*)')
 # folder -> heading, and what the parts of a file between its lines --- are
@@ -73,7 +74,7 @@ def read(folder: Path) -> dict[str, list[Interface]]:
 
 def parse(name: str, content: str) -> Interface:
     """Return what a file says. Raises ValueError for a line that is none of ours."""
-    about, _, rest = content.partition('\n\n')
+    about, _, rest = LICENCE.sub('', content).partition('\n\n')
     found = Interface(name, _words(about.splitlines()), [Part()])
     comment: list[str] = []
     of = ''

@@ -36,7 +36,8 @@ def html_report(stats: TraceStats) -> str:
         line_chart('Divergence of the shadow, median', divergence(stats)),
     ]
     tables = [
-        f'<h2>{escape(group_title(key))}</h2><table>{_rows(figures_of(stats.tallies[key]))}</table>'
+        f'<h2>{escape(group_title(key))}</h2>'
+        f'<table>{_rows(figures_of(stats.tallies[key]))}</table>'
         for key in sorted_keys(stats)
     ]
     head = f'{stats.runs} runs, {stats.lines} lines, {stats.damaged} of them damaged'

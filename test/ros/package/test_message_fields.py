@@ -13,7 +13,7 @@ INTERFACES = ('lerobot_serve_interfaces.msg', 'lerobot_serve_interfaces.srv')
 
 
 def imported_types(tree: ast.Module) -> dict[str, type]:
-    """Return the messages and services of this package that a module imports, by their name there."""
+    """Return the messages and services of this package that a module imports, by name."""
     return {
         alias.asname or alias.name: getattr(importlib.import_module(node.module), alias.name)
         for node in ast.walk(tree)

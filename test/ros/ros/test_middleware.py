@@ -19,9 +19,9 @@ PROFILES = {name: value for name, value in vars(qos).items() if isinstance(value
 }
 REPORT = """
 from lerobot_serve.ros.process.fastdds_profile import own_shared_memory_warning
-from lerobot_serve.ros.process.node_runtime import Runtime
+from lerobot_serve.ros.process.node_runtime import NodeRuntime
 import rclpy
-runtime = Runtime([])
+runtime = NodeRuntime([])
 runtime.add(rclpy.create_node('looks', context=runtime.context))
 print(own_shared_memory_warning(rclpy.get_rmw_implementation_identifier()))
 runtime.close()
@@ -57,7 +57,7 @@ def test_each_topic_has_the_reliability_it_needs():
     assert best_effort == {
         *('SENSOR', 'SHADOW_OBSERVATION', 'SHADOW_OBSERVATION_READER', 'SHADOW_REPLIES')
     }
-    assert latched == {'STATE', 'DECISIONS', 'TOLD_CALLS'}
+    assert latched == {'STATE', 'DECISIONS', 'SERVICE_EVENTS'}
     assert PROFILES['OBSERVATION_OUT'].lifespan.nanoseconds == 3_000_000_000
 
 
@@ -106,7 +106,7 @@ def test_a_smaller_segment_is_warned_about_with_the_remedy(tmp_path):
     file.write_text(SMALL)
     complaint, log = report(**{fastdds_profile.profile_variable(): str(file)})
     assert 'KiB' in complaint
-    assert 'segment_size of 8388608' in complaint
+    assert 'segment_size to 8388608' in complaint
     assert complaint in log
 
 

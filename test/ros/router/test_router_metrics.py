@@ -65,11 +65,11 @@ def test_every_figure_of_a_slot_has_its_name_and_moves(router_rig, port):
             2,
             1,
         )
-        assert grown('requests_failed_total', slot, 'not_finite') == 1
+        assert grown('requests_failed_total', 'not_finite', slot) == 1
         assert grown('episodes_ended_total', 'success', slot) == 1
         assert grown('commands_total', slot) == 10
         assert (grown('fallback_commands_total', slot), grown('cage_trips_total', slot)) == (1, 1)
-        replica = (slot, f'/{slot}/policy_server')
+        replica = (f'/{slot}/policy_server', slot)
         assert grown('replica_requests_total', *replica) == 3
         assert now[('lerobot_serve_router_replica_ready', *replica)] == 1
         assert now[('lerobot_serve_router_replica_sessions', *replica)] == 1

@@ -54,7 +54,7 @@ def test_the_trace_tells_of_every_request_where_it_went(router_rig, tmp_path):
     assert {policy['policy_id'] for policy in told['policies']} == {'steered'}
     requests = of_kind(folder, 'request')
     assert [r['routing']['slot'] for r in requests] == ['a', 'b', 'a', 'b', 'a', 'a']
-    assert [r['routing']['cached'] for r in requests] == [False, False, *[True] * 4]
+    assert [r['routing']['sticky'] for r in requests] == [False, False, *[True] * 4]
     assert [r['routing']['routing_key'] for r in requests] == [*names, *names, names[0], names[0]]
     assert [r['status'] for r in requests] == [
         *['ok'] * 3,

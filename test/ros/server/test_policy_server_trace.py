@@ -146,8 +146,8 @@ def expect_metrics(now) -> None:
     for name in ('reply_latency', 'queue_wait', 'inference'):
         assert now[f'{name}_seconds_count', 'a'] == 3
     assert now['batch_size_count', 'a'] == 5
-    assert now['dropped_total', 'a', 'not_finite'] == 1
-    assert now['dropped_total', 'a', 'no_session'] == 1
+    assert now['dropped_total', 'not_finite', 'a'] == 1
+    assert now['dropped_total', 'no_session', 'a'] == 1
     assert (now['sessions', 'a'], now['max_sessions', 'a']) == (1, 7)
     assert now['in_flight_requests', 'a'] == 0
 

@@ -15,6 +15,7 @@ LARGEST_BYTES = 1_000_000
 TOP_LEVEL = {
     *('benchmarks', '.pre-commit-config.yaml', 'SECURITY.md'),
     *('.ci', '.gitignore', 'CHANGELOG.md', 'CONTRIBUTING.md', 'LICENSE', 'Makefile', 'README.md'),
+    *('.github', 'QUALITY_DECLARATION.md'),
     *('config', 'docs', 'launch', 'lerobot_serve', 'lerobot_serve_interfaces', 'package.xml'),
     *('requirements.txt', 'resource', 'ruff.toml', 'setup.cfg', 'setup.py', 'test', 'typings'),
 }

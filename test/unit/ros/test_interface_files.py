@@ -19,6 +19,12 @@ def test_the_first_block_is_about_the_whole():
     assert parse('Thing', ABOUT).about == 'One thing.\n\nAnd more of it.'
 
 
+@pytest.mark.parametrize('gap', ['', '\n'])
+def test_the_licence_is_not_about_the_whole(gap):
+    licence = '# SPDX-License-Identifier: Apache-2.0\n'
+    assert parse('Thing', licence + gap + ABOUT) == parse('Thing', ABOUT)
+
+
 def test_a_comment_belongs_to_the_line_below_it():
     first, second = entries('# how long\n# it took [s]\nfloat32 took_s\nuint8 other\n')
     assert (first.name, first.text) == ('took_s', 'how long it took [s]')
