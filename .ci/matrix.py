@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Run `make test` for each supported combination, one after the other, and print a table.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The error that the user of a program can correct. Any room raises it; executables print it."""
 
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The plain parts of one edge controller, built in the order in which data passes them. The thread
 that builds the node builds them.

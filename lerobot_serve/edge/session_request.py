@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Builds the session request of a robot, and its limits as others see them. Any thread."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The texts and the chunks with which the server refuses. Pure; any thread."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The linters of a ROS 2 installation, on what is installed; `make lint` asks for the same."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What lerobot_serve uses of rclpy, the same in Jazzy and Kilted; read by mypy only."""
 
 from rclpy.context import Context as Context

@@ -1,3 +1,5 @@
+# SPDX-License-Identifier: Apache-2.0
+
 class Duration:
     def __init__(self, *, seconds: float = ..., nanoseconds: int = ...) -> None: ...
     @property

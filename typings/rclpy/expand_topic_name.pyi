@@ -1,1 +1,3 @@
+# SPDX-License-Identifier: Apache-2.0
+
 def expand_topic_name(topic_name: str, node_name: str, node_namespace: str) -> str: ...

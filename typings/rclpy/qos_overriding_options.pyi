@@ -1,3 +1,5 @@
+# SPDX-License-Identifier: Apache-2.0
+
 class QoSOverridingOptions:
     @classmethod
     def with_default_policies(cls) -> QoSOverridingOptions: ...

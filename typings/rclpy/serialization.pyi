@@ -1,3 +1,5 @@
+# SPDX-License-Identifier: Apache-2.0
+
 from typing import Any
 
 def serialize_message(message: Any) -> bytes: ...

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Outcomes of episodes: their words, and those of the recent ones, of which the first report counts.
 Any thread.

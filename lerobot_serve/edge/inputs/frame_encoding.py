@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Scale and encode the frames of an observation. Pure functions; the request thread."""
 
 from __future__ import annotations

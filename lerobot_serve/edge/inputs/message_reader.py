@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The decoder of input messages as the plain modules see it."""
 
 from __future__ import annotations

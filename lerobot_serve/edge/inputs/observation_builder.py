@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Builds the observation of a request from deposited messages: checks, opens and encodes them, in the
 units and the camera names of the policy. The request thread.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads the state of the robot from the latest inputs. The tick thread."""
 
 from __future__ import annotations

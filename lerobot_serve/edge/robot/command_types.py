@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The message types of commands: their keys in a robot file, and which actions they take. Plain.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The input topics of a robot, by the name of the input. Pure functions; any thread."""
 
 from __future__ import annotations

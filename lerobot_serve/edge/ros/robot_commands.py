@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The output to the robot: commands, their records and the stop service; and the guard against a
 second edge controller on the command topic.

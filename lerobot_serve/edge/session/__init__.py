@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The session with a policy server or router: connection state, one request in flight, deadlines,
 failover. Down: requester -> pipeline -> encoder (reads inputs/) -> transport; back: inbox ->

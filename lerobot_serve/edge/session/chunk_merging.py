@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Joins chunks to the action queue: the prefix that a request carries, and the merge of its reply.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Scripted servers and inputs without ROS, for tests of the requester.
 

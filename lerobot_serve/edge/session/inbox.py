@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The inbox of the request thread: what other threads deposit for it, and its waiting.
 

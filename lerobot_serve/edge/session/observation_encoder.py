@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Encodes requests: observations from the inputs, with the prefix and the execution report, in the
 names and units of the policy. The request thread.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Sends one request at a time within a session and processes its reply. The request thread.
 

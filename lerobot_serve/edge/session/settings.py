@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the node and operators set for requests: timing and merging, task and id of an episode."""
 
 from __future__ import annotations

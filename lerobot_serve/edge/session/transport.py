@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The transport of requests: bytes down to a server; replies arrive in the inbox."""
 
 from __future__ import annotations

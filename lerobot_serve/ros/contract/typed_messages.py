@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Convert observations and chunks to and from typed messages, for clients that do not stream. Pure;
 any thread.

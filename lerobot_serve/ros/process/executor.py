@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The executor of all nodes. Its owner spins it in one thread."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Convert image messages to and from arrays. Pure; any thread."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The loop of the thread `inference`: take a batch, run the policy, send the replies."""
 
 from __future__ import annotations

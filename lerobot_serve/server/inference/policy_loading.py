@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Load the policy that the parameters name, and warm it up. Inference thread. No ROS."""
 
 from __future__ import annotations

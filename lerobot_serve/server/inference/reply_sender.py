@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Send the reply of a request, count its latency or its loss, and report it to the observer. Intake,
 inference and main thread.

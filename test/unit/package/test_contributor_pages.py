@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The pages for contributors: what they name exists, and can be found where they say."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every source file names its licence in its first line, below a shebang if it has one."""
 
 from __future__ import annotations

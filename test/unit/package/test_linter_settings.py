@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """ruff and the linters of a ROS 2 installation ask for the same; package.xml files are valid."""
 
 from __future__ import annotations

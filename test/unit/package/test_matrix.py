@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The matrix of `.ci/matrix`: which runs there are, and what becomes of their results."""
 
 from __future__ import annotations

@@ -1,3 +1,5 @@
+# SPDX-License-Identifier: Apache-2.0
+
 from enum import Enum
 
 from rclpy.lifecycle.node import LifecycleNodeMixin as LifecycleNodeMixin
