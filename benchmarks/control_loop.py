@@ -27,11 +27,11 @@ from benchmarks.results.report import Case
 from lerobot_serve.cage.description import ActionLimit, Motion
 from lerobot_serve.edge import wiring
 from lerobot_serve.edge.control.controller import Controller
-from lerobot_serve.edge.control.step import RobotState
+from lerobot_serve.edge.inputs.state_reader import RobotState
 from lerobot_serve.edge.observability.reports import executed_action
 from lerobot_serve.edge.parameters import EdgeParameters
 from lerobot_serve.edge.queue.action_queue import ActionQueue, ChunkSource
-from lerobot_serve.edge.robot.command_messages import command_message, COMMAND_TYPES
+from lerobot_serve.edge.robot.command_messages import command_message, COMMAND_MESSAGES
 from lerobot_serve.edge.robot.description import CommandOutput, RobotDescription
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.node.fixed_rate_loop import FixedRateLoop
@@ -85,8 +85,9 @@ class MeasuredControlLoop(SteadyClockNode):
         self._controller: Controller = wiring.make_controller(
             EdgeParameters(), self._robot, self._actions, lambda: None
         )
+        message_class = COMMAND_MESSAGES[self._robot.command.type].message_class
         self._commands = self.create_publisher(
-            COMMAND_TYPES[self._robot.command.type], 'bench/command', qos.command(1 / rate_hz)
+            message_class, 'bench/command', qos.command(1 / rate_hz)
         )
         self._records = self.create_publisher(
             ExecutedAction, 'bench/executed', qos.EXECUTED_ACTION
@@ -116,7 +117,7 @@ class MeasuredControlLoop(SteadyClockNode):
                 )
             )
             self._records.publish(
-                executed_action(executed, stamp=stamp, tick=number, client_id='bench')
+                executed_action(executed, stamp=stamp, control_step=number, client_id='bench')
             )
 
 

@@ -23,7 +23,7 @@ from benchmarks.results.report import Case
 from lerobot_serve.cage.description import ActionLimit, Motion
 from lerobot_serve.edge import wiring
 from lerobot_serve.edge.control.authority import ControlAuthority
-from lerobot_serve.edge.control.step import RobotState
+from lerobot_serve.edge.inputs.state_reader import RobotState
 from lerobot_serve.edge.observability.step_recorder import StepRecorder
 from lerobot_serve.edge.parameters import EdgeParameters
 from lerobot_serve.edge.queue.action_queue import ActionQueue, ChunkSource
@@ -153,7 +153,7 @@ def measure_steps(rounds: int, folder: Path) -> Case:
                 now_ns += STEP_NS
                 executed, _ = controller.step(now_ns, lambda: sensed)
                 begin_ns = time.perf_counter_ns()
-                recorder.ticked(now_ns, number, executed, controller, ControlAuthority.POLICY)
+                recorder.record(now_ns, number, executed, controller, ControlAuthority.POLICY)
                 if done >= WARM_UP_ROUNDS:
                     told_ms.append((time.perf_counter_ns() - begin_ns) / 1e6)
             writer.drain()

@@ -17,12 +17,10 @@ from dataclasses import dataclass
 import heapq
 from itertools import count
 from pathlib import Path
-import queue
 from random import Random
 import tempfile
 from types import SimpleNamespace
 from typing import Any
-from unittest import mock
 
 import numpy as np
 
@@ -30,18 +28,18 @@ from benchmarks.hunting.edge_invariants import EdgeBounds, EdgeInvariants, S
 from benchmarks.hunting.edge_servers import EdgeModelServers, SILENT
 from benchmarks.hunting.stepped_thread import SteppedThread
 from lerobot_serve.edge import wiring
-from lerobot_serve.edge.control.loop import ControlLoop, StateReader
-from lerobot_serve.edge.control.operator_control import OperatorControl
+from lerobot_serve.edge.control.loop import ControlLoop
+from lerobot_serve.edge.core import EdgeCore
 from lerobot_serve.edge.episodes.runner import EpisodeRunner
 from lerobot_serve.edge.fallback.rungs import RungKind
-from lerobot_serve.edge.inputs.history import ObservationHistory
+from lerobot_serve.edge.inputs.state_reader import StateReader, StepInputs
 from lerobot_serve.edge.observability.listener import EdgeListener
 from lerobot_serve.edge.parameters import EdgeParameters
-from lerobot_serve.edge.queue.action_queue import ActionQueue
 from lerobot_serve.edge.queue.delay_rules import DELAY_RULES
 from lerobot_serve.edge.robot.description import RobotDescription
-from lerobot_serve.edge.session.connection import Connection, ConnectionEvent, ConnectionState
-from lerobot_serve.edge.session.transport import EpisodeRequest
+from lerobot_serve.edge.session.connection import ConnectionState
+from lerobot_serve.edge.session.inbox import Inbox
+from lerobot_serve.edge.session.settings import EpisodeRequest
 from lerobot_serve.parameters import build_parameters, ParameterError
 from lerobot_serve.wire import chunk as wire_chunk
 from lerobot_serve.wire.errors import Malformed
@@ -100,28 +98,29 @@ FIXED = {
 
 @dataclass(slots=True)
 class StepCounter:
-    """As ros.beat has it; the model counts."""
+    """As ros.node.fixed_rate_loop has it; the model counts."""
 
     beats: int = 0
     missed: int = 0
     due_ns: int = 0
 
 
-class VirtualTimeInbox:
-    """What a requester waits at: `get` and `put` of a queue, in virtual time."""
+class VirtualTimeInbox(Inbox):
+    """An inbox whose waits pass in virtual time."""
 
     def __init__(self, model: EdgeModel) -> None:
-        self._model, self._items = model, deque()
+        super().__init__(CLIENT, model.clock)
+        self._model, self._arrived = model, deque()
 
-    def put(self, item: object) -> None:
-        self._items.append(item)
-        self._model.wake()
+    def take(self, wait_s: float) -> tuple[bytes, int] | None:
+        self._model.sleep(int(wait_s * S), until=lambda: self._arrived)
+        return self._arrived.popleft() if self._arrived else None
 
-    def get(self, timeout: float) -> object:
-        self._model.sleep(int(timeout * S), until=lambda: self._items)
-        if not self._items:
-            raise queue.Empty
-        return self._items.popleft()
+    def sleep(self, seconds: float) -> None:
+        self._model.sleep(int(seconds * S), until=lambda: False)
+
+    def _put(self, item: tuple[bytes, int] | None) -> None:
+        self._arrived.append(item)
 
 
 class ArrayMessages:
@@ -150,7 +149,7 @@ class EdgeModel:
         self.robot = fuzzed_robot()
         self.choices, self.parameters = self._draw(choices)
         self.now_ns = 1000 * S
-        self.period_ns = int(S * wiring.command_period_s(self.parameters, self.robot))
+        self.period_ns = int(S * self.parameters.command_period_s(self.robot.fps))
         self.where = np.array([0.3, -0.2, 0.0])
         self.sensing, self._misread = True, np.zeros(3)
         self._sensed_ns = self.now_ns
@@ -201,23 +200,25 @@ class EdgeModel:
         self._has_woken = lambda: False
         self.checker.restarted(self.now_ns)
         parameters, robot = self.parameters, self.robot
-        actions = ActionQueue(DELAY_RULES[parameters.skip_rule])
-        self.connection = Connection(self.clock)
-        self.controller = wiring.make_controller(
+        self.inbox = VirtualTimeInbox(self)
+        core = self._core = EdgeCore(
             parameters,
             robot,
-            actions,
-            lambda: self.connection.on(ConnectionEvent.DRY, 'action queue empty'),
+            self.inbox,
+            listener=EdgeListener(),
+            on_change=lambda change: None,
+            liveliness_lease_s=PRESENCE_LEASE_S,
+            resolve_topic=str,
         )
-        self.inputs = wiring.make_latest_inputs(robot, str)
-        self.requester = self._make_requester(actions, ObservationHistory(self.inputs))
-        self.operation = OperatorControl(
-            self.controller,
-            self.requester,
-            run_on_start=parameters.run_on_start,
+        self.connection, self.controller, self.inputs = (
+            core.connection,
+            core.controller,
+            core.inputs,
         )
-        self.beat = StepCounter()
-        self.ticker = self._make_ticker()
+        self.requester = core.make_requester(self.servers, self.servers, random=self.random.random)
+        self.operation = core.make_operator_control(self.requester)
+        self.rate = StepCounter()
+        self.loop = self._make_loop()
         self.runs = EpisodeRunner(self.controller, self.operation, self.requester, self.clock)
         self._executed: Any = None
         self._stop_called = False
@@ -225,40 +226,15 @@ class EdgeModel:
         self._turns = SteppedThread(self.requester.run)
         # what it does first, it does in the first step
 
-    def _make_requester(self, actions: ActionQueue, history: ObservationHistory) -> Any:
-        self._history = history
-        with (
-            mock.patch.object(wiring.time, 'monotonic_ns', self.clock),
-            mock.patch.object(wiring.random, 'random', self.random.random),
-        ):
-            requester = wiring.make_requester(
-                self.parameters,
-                self.robot,
-                self.servers,
-                history,
-                actions,
-                self.connection,
-                self.controller.report,
-                client_id=CLIENT,
-                listener=EdgeListener(),
-                presence_lease_s=PRESENCE_LEASE_S,
-            )
-        requester._arrived = VirtualTimeInbox(self)
-        requester._stop.wait = lambda s: self.sleep(int(s * S), until=lambda: False)
-        return requester
-
-    def _make_ticker(self) -> ControlLoop:
+    def _make_loop(self) -> ControlLoop:
+        state = StateReader(self.inputs, ArrayMessages(), self.robot)
         return ControlLoop(
-            self.beat,
+            self.rate,
             self.controller,
             self.operation,
-            self._history,
-            StateReader(self.inputs, ArrayMessages(), self.robot),
-            EdgeListener(),
-            command=self._on_command,
-            rest=lambda command: None,
-            stop=self._on_stop,
-            commands_per_action=self.parameters.interpolation_multiplier,
+            StepInputs(self._core.history, state, self.parameters.interpolation_multiplier),
+            self,
+            listener=EdgeListener(),
             clock=self.clock,
         )
 
@@ -273,9 +249,6 @@ class EdgeModel:
         while self.now_ns < self._wake_ns and not until():
             self._turns.wait()
         self._wake_ns = None
-
-    def wake(self) -> None:
-        """Something has come in; the requester looks when the driver lets it."""
 
     def _deliver(self, delay_ns: int, raw: bytes) -> None:
         self._at(delay_ns, lambda: self._arrive(raw))
@@ -312,14 +285,17 @@ class EdgeModel:
             pass
         else:
             self.checker.arrived((header.session_epoch, header.episode, header.seq))
-        self.requester.on_chunk(raw)
+        self.inbox.put_reply(raw)
 
     # what crosses the boundary
 
-    def _on_command(self, executed: Any, tick: int) -> None:
+    def send_command(self, executed: Any, control_step: int) -> None:
         self._executed = executed
 
-    def _on_stop(self) -> None:
+    def send_rest(self, command: np.ndarray) -> None:
+        pass
+
+    def call_stop_service(self, reason: str) -> None:
         self._stop_called = True
 
     def _sense(self) -> None:
@@ -336,9 +312,9 @@ class EdgeModel:
         """One control step, perhaps a late one."""
         self._pass(self.now_ns + self.period_ns + late_ns)
         self._sense()
-        self.beat.beats += 1
+        self.rate.beats += 1
         self._executed, where = None, tuple(map(float, self.where))
-        self.ticker._tick()
+        self.loop.run_step()
         executed = self._executed
         command = executed.judgement.command if executed else None
         if command is not None:
@@ -351,13 +327,13 @@ class EdgeModel:
             self._stop_called = False
             self.checker.stop_called(self.now_ns)
         self._look()
-        if self.beat.beats % 100 == 0:
+        if self.rate.beats % 100 == 0:
             self.checker.forget(self.now_ns - 60 * S)
 
     def _look(self) -> None:
         """As the node's timer does."""
-        before = self.runs.present
-        result = self.runs.look()
+        before = self.runs.current
+        result = self.runs.poll()
         if before and result and result.outcome != RunEpisode.Result.DEAD:
             self.checker.operator('end', self.now_ns)
 
@@ -382,17 +358,17 @@ class EdgeModel:
             self.runs.begin(goal)
 
     def cancel(self) -> None:
-        if self.runs.present:
+        if self.runs.current:
             self.runs.cancel()
             self.checker.operator('end', self.now_ns)
             self._look()
 
     def judge(self, outcome: int) -> None:
         """Somebody says how the run has ended."""
-        if self.runs.present:
+        if self.runs.current:
             self.runs.on_outcome(
                 SimpleNamespace(
-                    episode_id=self.runs.present.episode_id, outcome=outcome, text='hunted'
+                    episode_id=self.runs.current.episode_id, outcome=outcome, text='hunted'
                 )
             )
 
@@ -409,11 +385,11 @@ class EdgeModel:
 
     def _note_writer(self, server: str, *, is_alive: bool) -> None:
         """The middleware says whether a server's writer to this robot is alive."""
-        self.requester.on_liveliness(
+        self._core.liveliness.update(
             server,
             alive=int(is_alive),
             change=1 if is_alive else -1,
-            is_silent=self.servers.all[server].mood == SILENT,
+            has_expired=self.servers.all[server].mood == SILENT,
         )
 
     def swap_policy(self, server: str, policy: str) -> None:

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import count
 from random import Random
-from typing import Any
 
 import numpy as np
 
 from benchmarks.hunting.edge_invariants import ChunkRow, EdgeInvariants, MARK
+from lerobot_serve.edge.inputs.history import HistoryStep
 from lerobot_serve.edge.session.transport import SessionAgreement
 from lerobot_serve.wire import chunk as wire_chunk
 from lerobot_serve.wire import observation as wire_observation
@@ -20,7 +20,7 @@ from lerobot_serve.wire.errors import Unencodable
 from lerobot_serve.wire.message_parts import Image
 from lerobot_serve.wire.observation import Observation
 from lerobot_serve.wire.schema import Flag, Refusal, SCHEMA_VERSION, Status
-from lerobot_serve.wire.session import ServerUnreachable, SessionRefused
+from lerobot_serve.wire.session import CameraSpec, ServerUnreachable, SessionRefused
 
 HEALTHY, SLOW, SILENT, LOSSY, HOSTILE, FAILING, ABSENT, REFUSING, INCOMPATIBLE = BEHAVIORS = (
     'well',
@@ -55,9 +55,11 @@ class EdgeModelServer:
 
 class EdgeModelServers:
     """
-    The Link of a requester. `deliver` puts bytes into the future: after so long, to the edge.
-    `sleep` lets time pass for a call that blocks, `later` has something done after so long. Its
-    methods are the requester's thread's.
+    The transport and the observations of a requester, whose thread calls the methods.
+
+    deliver  puts bytes into the future: after so long, to the edge
+    sleep    lets time pass for a call that blocks
+    later    has something done after so long
     """
 
     def __init__(
@@ -80,9 +82,9 @@ class EdgeModelServers:
         self._present = self.all[names[0]]
         self._earlier: list[tuple[Chunk, bytes]] = []
 
-    # as edge.link has it
+    # as edge.session.transport has it
 
-    def is_there(self, server: str) -> bool:
+    def is_available(self, server: str) -> bool:
         return self.all[server].mood != ABSENT
 
     def open_session(self, server: str, epoch: int) -> SessionAgreement:
@@ -96,9 +98,9 @@ class EdgeModelServers:
             raise SessionRefused(code, 'hunted')
         return SessionAgreement(SCHEMA_VERSION, chunk_size=CHUNK_ROWS, supports_rtc=True)
 
-    def probe(self, on_answer: Callable[[], None]) -> None:
+    def probe(self, on_reply: Callable[[], None]) -> None:
         if self._present.is_alive:
-            self._later(self._random.choice((5, 40)) * MS, on_answer)
+            self._later(self._random.choice((5, 40)) * MS, on_reply)
 
     def close_session(self) -> None:
         pass
@@ -106,8 +108,11 @@ class EdgeModelServers:
     def reset_episode(self, epoch: int, episode: int, episode_id: str) -> None:
         pass
 
-    def observe(self, moments: tuple[Any, ...]) -> tuple[np.ndarray, tuple[Image, ...]]:
-        rows = [next(iter(m.snapshot.values.values())) for m in moments]
+    def begin_session(self, cameras: tuple[CameraSpec, ...]) -> None:
+        pass
+
+    def read(self, steps: tuple[HistoryStep, ...]) -> tuple[np.ndarray, tuple[Image, ...]]:
+        rows = [next(iter(step.snapshot.values.values())) for step in steps]
         return np.stack(rows).astype(np.float32), ()
 
     def send(self, raw: bytes) -> None:

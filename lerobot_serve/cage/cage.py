@@ -35,7 +35,7 @@ import numpy as np
 from lerobot_serve.cage.description import ActionLimit, Interlock
 from lerobot_serve.cage.interlocks import InterlockRule, Interlocks
 from lerobot_serve.cage.limits import MotionLimits
-from lerobot_serve.cage.result import CageResult, LastCommand, Verdict
+from lerobot_serve.cage.result import CageResult, JointValues, LastCommand, Verdict
 
 NOT_AN_ACTION = 'not_an_action', 'command has a wrong shape or type'
 # causes unrelated to the policy
@@ -65,11 +65,11 @@ class Cage:
     def latched(self) -> bool:
         return bool(self._latched_by)
 
-    def force(self, state: np.ndarray | None) -> bool:
+    def is_interlock_active(self, state: JointValues | None) -> bool:
         """Return whether an interlock is active."""
-        return self._interlocks.force(state)
+        return self._interlocks.is_active(state)
 
-    def rest(self, last: LastCommand | None) -> np.ndarray | None:
+    def rest(self, last: LastCommand | None) -> JointValues | None:
         """
         Return the final command: velocities at rest, positions unchanged. None where no command
         has the same effect: without velocities, or before the first command.
@@ -94,11 +94,11 @@ class Cage:
 
     def judge(
         self,
-        wanted: np.ndarray,
+        wanted: JointValues,
         last: LastCommand | None,
         *,
-        measured: np.ndarray | None,
-        state: np.ndarray | None,
+        measured: JointValues | None,
+        state: JointValues | None,
         allow_return: bool = True,
         blind: str = '',
     ) -> CageResult:
@@ -114,21 +114,21 @@ class Cage:
             with np.errstate(all='ignore'):
                 last = self.limits.start(None) if last is None else last
                 if self.latched:
-                    judgement = self._come_to_rest(last, measured, state)
+                    result = self._come_to_rest(last, measured, state)
                 else:
-                    judgement = self._judge(wanted, last, measured, state, allow_return, blind)
+                    result = self._judge(wanted, last, measured, state, allow_return, blind)
         except Exception as error:
             # fails closed
-            judgement = self._stop(last, 'failed', f'cage failed: {error}')
-        self._count(judgement)
-        return judgement
+            result = self._stop(last, 'failed', f'cage failed: {error}')
+        self._count(result)
+        return result
 
     def _judge(
         self,
-        wanted: np.ndarray,
+        wanted: JointValues,
         last: LastCommand | None,
-        measured: np.ndarray | None,
-        state: np.ndarray | None,
+        measured: JointValues | None,
+        state: JointValues | None,
         allow_return: bool,
         blind: str,
     ) -> CageResult:
@@ -144,7 +144,7 @@ class Cage:
         cause, reason = self._hold_reason(wanted, blind, unmeasured, unknown)
         cause, reason = (cause, reason) if is_action else NOT_AN_ACTION
         known = None if unmeasured else measured
-        target = _forced(limits.held(last) if cause else wanted, rules)
+        target = _with_interlocks(limits.held(last) if cause else wanted, rules)
         command = self._command(
             target, last, known, rules, allow_return=allow_return and not cause
         )
@@ -164,7 +164,7 @@ class Cage:
         return CageResult(Verdict.CLAMPED, command, f'{limits.names[joint]}: {cause}', cause)
 
     def _hold_reason(
-        self, wanted: np.ndarray, blind: str, unmeasured: str, unknown: str
+        self, wanted: JointValues, blind: str, unmeasured: str, unknown: str
     ) -> tuple[str, str]:
         """Return cause and reason to hold; both empty if motion may continue."""
         finite = np.isfinite(wanted)
@@ -179,14 +179,14 @@ class Cage:
         return '', ''
 
     def _come_to_rest(
-        self, last: LastCommand | None, measured: np.ndarray | None, state: np.ndarray | None
+        self, last: LastCommand | None, measured: JointValues | None, state: JointValues | None
     ) -> CageResult:
         """Return the result of a latched cage."""
         limits = self.limits
         if limits.is_known(last):
             rules, _ = self._interlocks.check(state)
             known = None if limits.unmeasured(measured) else measured
-            target = _forced(limits.held(last), rules)
+            target = _with_interlocks(limits.held(last), rules)
             command = self._command(target, last, known, rules, allow_return=False)
             if rules or (command != last.position).any():
                 forcing = ''.join(f'{rule.name} overrides its actions; ' for rule in rules)
@@ -195,13 +195,13 @@ class Cage:
 
     def _command(
         self,
-        target: np.ndarray,
+        target: JointValues,
         last: LastCommand,
-        measured: np.ndarray | None,
+        measured: JointValues | None,
         rules: list[InterlockRule],
         *,
         allow_return: bool,
-    ) -> np.ndarray:
+    ) -> JointValues:
         """Return the command nearest to a target that includes the interlock values."""
         command = self._nearest(target, last, measured, allow_return=allow_return)
         for rule in rules:
@@ -223,38 +223,38 @@ class Cage:
             command = limits.rest.copy()
         return CageResult(Verdict.STOPPED, command, reason, cause)
 
-    def _slowed(self, last: LastCommand) -> np.ndarray:
+    def _slowed(self, last: LastCommand) -> JointValues:
         return self._nearest(self.limits.held(last), last, None, allow_return=False)
 
     def _nearest(
         self,
-        target: np.ndarray,
+        target: JointValues,
         last: LastCommand,
-        measured: np.ndarray | None,
+        measured: JointValues | None,
         *,
         allow_return: bool,
-    ) -> np.ndarray:
+    ) -> JointValues:
         command = self.limits.nearest(target, last, measured, allow_return=allow_return)
         if not np.isfinite(command).all():
             raise ArithmeticError('command not finite')
         return command
 
-    def _count(self, judgement: CageResult) -> None:
-        if judgement.verdict == Verdict.PASS:
+    def _count(self, result: CageResult) -> None:
+        if result.verdict == Verdict.PASS:
             self._consecutive_trips = 0
             return
-        self.trips[judgement.cause] += 1
-        if judgement.cause in UNCOUNTED_CAUSES:
+        self.trips[result.cause] += 1
+        if result.cause in UNCOUNTED_CAUSES:
             return
         self._consecutive_trips += 1
         if self._consecutive_trips == self._latch_after and not self.latched:
             self._latched_by = (
                 f'latched after {self._consecutive_trips} consecutive trips, the last: '
-                f'{judgement.reason}; call ~/reset_cage'
+                f'{result.reason}; call ~/reset_cage'
             )
 
 
-def _forced(target: np.ndarray, rules: list[InterlockRule]) -> np.ndarray:
+def _with_interlocks(target: JointValues, rules: list[InterlockRule]) -> JointValues:
     """Return a copy of the target with the interlock values applied in order."""
     if rules:
         target = target.copy()

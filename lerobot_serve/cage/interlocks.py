@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from math import inf, isfinite
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lerobot_serve.cage.description import Interlock
-from lerobot_serve.cage.result import is_numeric_array
+from lerobot_serve.cage.result import is_numeric_array, JointValues
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -28,8 +29,8 @@ class InterlockRule:
     state: int
     low: float
     high: float
-    actions: np.ndarray
-    values: np.ndarray
+    actions: NDArray[np.int_]
+    values: JointValues
     immediate: bool
 
 
@@ -45,20 +46,20 @@ class Interlocks:
         self._rules = [_rule(one, state_names, action_names) for one in interlocks]
         self._shape = (len(state_names),)
 
-    def force(self, state: np.ndarray | None) -> bool:
+    def is_active(self, state: JointValues | None) -> bool:
         """Return whether any rule is active."""
         return bool(self._rules) and bool(self.check(state)[0])
 
-    def check(self, state: np.ndarray | None) -> tuple[list[InterlockRule], str]:
+    def check(self, state: JointValues | None) -> tuple[list[InterlockRule], str]:
         """
         Return the active rules, and the first unknown state value that a rule needs.
 
         An unknown value disables only the rules that need it.
         """
         active, unknown = [], ''
-        known = is_numeric_array(state, self._shape)
+        known = state if is_numeric_array(state, self._shape) else None
         for rule in self._rules:
-            value = float(state[rule.state]) if known else inf
+            value = inf if known is None else float(known[rule.state])
             if not isfinite(value):
                 unknown = unknown or f'{rule.name}: {rule.state_name} unknown'
             elif not rule.low <= value <= rule.high:
@@ -88,11 +89,11 @@ def _rule(
         raise ValueError(f'interlock {name}: forced values must be finite')
     return InterlockRule(
         name,
-        interlock.state,
-        state_names.index(interlock.state),
-        -inf if low is None else low,
-        inf if high is None else high,
-        np.array([action_names.index(action) for action in interlock.then]),
-        np.array(list(interlock.then.values()), float),
-        interlock.immediate,
+        state_name=interlock.state,
+        state=state_names.index(interlock.state),
+        low=-inf if low is None else low,
+        high=inf if high is None else high,
+        actions=np.array([action_names.index(action) for action in interlock.then]),
+        values=np.array(list(interlock.then.values()), float),
+        immediate=interlock.immediate,
     )

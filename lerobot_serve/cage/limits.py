@@ -25,11 +25,13 @@ A control step lasts `step_s`. Plain, without a clock; any thread.
 from __future__ import annotations
 
 from math import inf, isfinite
+from typing import TypeGuard
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lerobot_serve.cage.description import ActionLimit, Motion
-from lerobot_serve.cage.result import is_numeric_array, LastCommand
+from lerobot_serve.cage.result import is_numeric_array, JointValues, LastCommand
 
 # tolerance: a target at a limit is not clamped for rounding
 ROUNDING = 1 + 1e-9
@@ -57,10 +59,10 @@ class MotionLimits:
         self.names = tuple(action.name for action in actions)
         self.is_velocity = np.array([action.motion is Motion.VELOCITY for action in actions], bool)
 
-        def column(name: str) -> np.ndarray:
+        def column(name: str) -> JointValues:
             return np.array([getattr(action, name) for action in actions], float)
 
-        def of_positions(values: np.ndarray) -> np.ndarray:
+        def of_positions(values: JointValues) -> JointValues:
             return np.where(self.is_velocity, inf, values)
 
         fastest = np.where(self.is_velocity, column('max_velocity'), inf)
@@ -84,11 +86,11 @@ class MotionLimits:
         self._leads = np.isfinite(self._lead[1])
         self._any_leads = bool(self._leads.any())
 
-    def is_action(self, value: object) -> bool:
+    def is_action(self, value: object) -> TypeGuard[JointValues]:
         """Return whether this is one number per joint, finite or not. Never raises."""
         return is_numeric_array(value, self.rest.shape)
 
-    def is_known(self, last: object) -> bool:
+    def is_known(self, last: object) -> TypeGuard[LastCommand]:
         """Return whether the last command is valid and finite. Never raises."""
         return (
             isinstance(last, LastCommand)
@@ -97,7 +99,7 @@ class MotionLimits:
             and bool(np.isfinite(last.position).all() and np.isfinite(last.velocity).all())
         )
 
-    def start(self, measured: np.ndarray | None) -> LastCommand | None:
+    def start(self, measured: JointValues | None) -> LastCommand | None:
         """
         Return the start of a first command: positions as measured, velocities at rest.
 
@@ -111,7 +113,7 @@ class MotionLimits:
         known = np.isfinite(position).all()
         return LastCommand(position, np.zeros(self.rest.shape)) if known else None
 
-    def unmeasured(self, measured: np.ndarray | None) -> str:
+    def unmeasured(self, measured: JointValues | None) -> str:
         """Return the first joint with a lead limit and no measurement; empty if none."""
         if not self._any_leads:
             return ''
@@ -119,7 +121,7 @@ class MotionLimits:
         missing = self._leads & ~known
         return self.names[int(missing.argmax())] if missing.any() else ''
 
-    def held(self, last: LastCommand) -> np.ndarray:
+    def held(self, last: LastCommand) -> JointValues:
         """
         Return the target that holds all joints: the last position, or velocity zero.
 
@@ -134,7 +136,9 @@ class MotionLimits:
             still = np.where(self.is_velocity, last.position - self.rest, still)
         return bool((abs(still) > self._at_rest).any())
 
-    def at_once(self, values: np.ndarray, joints: np.ndarray, last: LastCommand) -> np.ndarray:
+    def at_once(
+        self, values: JointValues, joints: NDArray[np.int_], last: LastCommand
+    ) -> JointValues:
         """
         Return the commands of some joints that are nearest to `values`, bounded in position and
         velocity alone.
@@ -143,16 +147,17 @@ class MotionLimits:
         low = np.minimum(-self._bounds[0, joints], np.where(self.is_velocity[joints], inf, here))
         high = np.maximum(self._bounds[1, joints], np.where(self.is_velocity[joints], -inf, here))
         low, high = np.maximum(low, here - fastest), np.minimum(high, here + fastest)
-        return np.clip(values, low, high)
+        command: JointValues = np.clip(values, low, high)
+        return command
 
     def nearest(
         self,
-        wanted: np.ndarray,
+        wanted: JointValues,
         last: LastCommand,
-        measured: np.ndarray | None,
+        measured: JointValues | None,
         *,
         allow_return: bool,
-    ) -> np.ndarray:
+    ) -> JointValues:
         """
         Return the command nearest to `wanted`; `last` is valid. Several commands are rows, each
         with its own `last`.
@@ -174,15 +179,18 @@ class MotionLimits:
             window = _narrow(window, self._bounds)
             if lead is not None:
                 window = _narrow(window, lead)
-        return np.minimum(np.maximum(wanted, -window[..., 0, :]), window[..., 1, :])
+        command: JointValues = np.minimum(
+            np.maximum(wanted, -window[..., 0, :]), window[..., 1, :]
+        )
+        return command
 
-    def _lead_window(self, here: np.ndarray, measured: np.ndarray | None) -> np.ndarray | None:
+    def _lead_window(self, here: JointValues, measured: JointValues | None) -> JointValues | None:
         """Return the window of the lead limits, None without any."""
         if measured is None or not self._any_leads:
             return None
         return _outward(np.where(self._leads, measured, here)) + self._lead
 
-    def _stoppable(self, room: np.ndarray) -> np.ndarray:
+    def _stoppable(self, room: JointValues) -> JointValues:
         """
         Return the largest step after which a joint can still stop within `room`.
 
@@ -191,10 +199,11 @@ class MotionLimits:
         """
         steps = np.ceil(np.sqrt(room * self._two_over_brake + 0.25) - 0.5)
         steps = np.maximum(steps, 1)
-        return room / steps + self._half_brake * (steps - 1)
+        step: JointValues = room / steps + self._half_brake * (steps - 1)
+        return step
 
     def cause(
-        self, joint: int, wanted: float, last: LastCommand, measured: np.ndarray | None
+        self, joint: int, wanted: float, last: LastCommand, measured: JointValues | None
     ) -> str:
         """Return the first limit, as a word, that keeps a joint from its target."""
         here = float(last.position[joint])
@@ -203,7 +212,8 @@ class MotionLimits:
             return 'limit'
         if abs(step) > self._pace[1, joint]:
             return self._cause_of_pace(joint)
-        if self._leads[joint] and abs(wanted - measured[joint]) > self._lead[1, joint]:
+        lead = 0.0 if measured is None else abs(wanted - measured[joint])
+        if self._leads[joint] and lead > self._lead[1, joint]:
             return 'max_lead'
         if abs(step - last.velocity[joint] * self.step_s) > self._change[1, joint]:
             return 'max_acceleration'
@@ -215,18 +225,20 @@ class MotionLimits:
         return 'max_acceleration' if self.is_velocity[joint] else 'max_velocity'
 
 
-def _both(values: np.ndarray) -> np.ndarray:
+def _both(values: JointValues) -> JointValues:
     return np.array((values, values))
 
 
-def _outward(values: np.ndarray) -> np.ndarray:
+def _outward(values: JointValues) -> JointValues:
     """Return values, or rows of them, as seen downwards and upwards, see MotionLimits."""
-    return values[..., None, :] * DIRECTIONS
+    rows: JointValues = values[..., None, :] * DIRECTIONS
+    return rows
 
 
-def _narrow(window: np.ndarray, to: np.ndarray) -> np.ndarray:
+def _narrow(window: JointValues, to: JointValues) -> JointValues:
     """Return the intersection of two windows; if empty, the nearest end of the first."""
-    return np.minimum(np.maximum(to, -window[..., ::-1, :]), window)
+    narrowed: JointValues = np.minimum(np.maximum(to, -window[..., ::-1, :]), window)
+    return narrowed
 
 
 def _check_limits(action: ActionLimit) -> None:

@@ -5,8 +5,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import TypeAlias, TypeGuard
 
 import numpy as np
+from numpy.typing import NDArray
+
+# one value per joint
+JointValues: TypeAlias = NDArray[np.float64]
 
 
 class Verdict(IntEnum):
@@ -26,10 +31,10 @@ class LastCommand:
     The change of a velocity is not used: its limits bound the step alone.
     """
 
-    position: np.ndarray
-    velocity: np.ndarray
+    position: JointValues
+    velocity: JointValues
 
-    def after(self, command: np.ndarray | None, step_s: float) -> LastCommand:
+    def after(self, command: JointValues | None, step_s: float) -> LastCommand:
         """Return the state after `command`; a step without a command is one without motion."""
         if command is None:
             return LastCommand(self.position, np.zeros(len(self.position)))
@@ -46,11 +51,11 @@ class CageResult:
     """
 
     verdict: Verdict
-    command: np.ndarray | None
+    command: JointValues | None
     reason: str = ''
     cause: str = ''
 
 
-def is_numeric_array(value: object, shape: tuple[int, ...]) -> bool:
+def is_numeric_array(value: object, shape: tuple[int, ...]) -> TypeGuard[JointValues]:
     """Return whether this is an array of that shape and of real numbers. Never raises."""
     return isinstance(value, np.ndarray) and value.dtype.kind in 'fiu' and value.shape == shape

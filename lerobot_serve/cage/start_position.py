@@ -16,7 +16,7 @@ from __future__ import annotations
 import numpy as np
 
 from lerobot_serve.cage.limits import MotionLimits
-from lerobot_serve.cage.result import LastCommand
+from lerobot_serve.cage.result import JointValues, LastCommand
 
 AGREE_SHARE, AGREE_STEPS = 0.02, 10
 
@@ -35,13 +35,13 @@ class StartPosition:
         self._apart = np.maximum(steps, np.minimum(AGREE_SHARE * self._range, AGREE_STEPS * steps))
         with np.errstate(invalid='ignore'):
             self._outside = np.nan_to_num(tolerance_share * self._range, nan=0.0)
-        self._newest: np.ndarray | None = None
+        self._newest: JointValues | None = None
         self._arrived_ns: tuple[int, ...] = ()
         self._agreed = 0
         # the joint that differed last since the count started, for the text
         self._differed = ''
 
-    def see(self, measured: np.ndarray | None, arrived_ns: tuple[int, ...] = ()) -> None:
+    def add_sample(self, measured: JointValues | None, arrived_ns: tuple[int, ...] = ()) -> None:
         """
         Process a measurement; `arrived_ns` is the arrival time of each message: unchanged messages
         are no new sample.
@@ -58,12 +58,13 @@ class StartPosition:
         ):
             return
         else:
-            self._agreed = 1 if self._differ(known.position) else self._agreed + 1
+            is_other = self._differ(known.position, self._newest)
+            self._agreed = 1 if is_other else self._agreed + 1
         self._newest, self._arrived_ns = known.position, arrived_ns
 
-    def _differ(self, position: np.ndarray) -> bool:
+    def _differ(self, position: JointValues, previous: JointValues) -> bool:
         """Return whether a joint is too far from its previous sample."""
-        too_far = abs(position - self._newest) - self._apart
+        too_far = abs(position - previous) - self._apart
         joint = int(too_far.argmax())
         differs = bool(too_far[joint] > 0)
         if differs:
@@ -71,25 +72,25 @@ class StartPosition:
             self._differed = f'; {self._limits.names[joint]} changed by more than {bound:g}'
         return differs
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Restart the count of samples."""
         self._newest, self._agreed, self._differed = None, 0, ''
 
     @property
-    def agreed(self) -> np.ndarray | None:
+    def agreed(self) -> JointValues | None:
         """The measured position, None until enough samples agree."""
         return self._newest if self._agreed >= self._samples else None
 
-    def last(self) -> LastCommand | None:
+    def start_command(self) -> LastCommand | None:
         """Return the start of a first command, None while unknown."""
         if self._limits.is_velocity.all():
             return self._limits.start(None)
         here = self.agreed
         return None if here is None else LastCommand(here, np.zeros(here.shape))
 
-    def why_not(self) -> str:
+    def blocked_reason(self) -> str:
         """Return why motion may not start; empty if it may."""
-        last = self.last()
+        last = self.start_command()
         if last is None:
             if self._newest is None:
                 return 'position unknown: no measured state'

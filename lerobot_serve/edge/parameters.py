@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from lerobot_serve.edge.network_profiles import DEFAULT_PROFILE, PROFILES, with_profile
-from lerobot_serve.edge.parameter_checks import check_stop
 from lerobot_serve.parameters import parameter, ParameterError
 from lerobot_serve.telemetry import metrics_parameters as endpoint_settings
 from lerobot_serve.trace.writing import trace_parameters as trace_settings
@@ -259,22 +258,28 @@ class EdgeParameters:
         _check_servers(self.servers)
         _check_times(self)
         _check_chunks(self)
-        check_stop(self.stop_service, self.fallback_ladder, self.teardown)
+        _check_stop(self.stop_service, self.fallback_ladder, self.teardown)
+
+    def command_period_s(self, fps: float) -> float:
+        """Return the time between two commands of a robot with `fps` actions per second [s]."""
+        return 1 / (fps * self.interpolation_multiplier)
 
 
 def read_tags(texts: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
     """Return key and value of each tag. Raises ParameterError."""
-    tags = tuple(tuple(text.split('=', 1)) for text in texts)
-    for text, tag in zip(texts, tags, strict=True):
-        fits = len(tag) == 2 and tag[0] and is_printable(tag[0], TAG_KEY_LIMIT)
-        if not (fits and is_printable(tag[1], TAG_VALUE_LIMIT)):
+    tags = []
+    for text in texts:
+        key, separator, value = text.partition('=')
+        fits = separator and key and is_printable(key, TAG_KEY_LIMIT)
+        if not (fits and is_printable(value, TAG_VALUE_LIMIT)):
             raise ParameterError(
                 f'tags must be KEY=VALUE in printable text, a key of at most {TAG_KEY_LIMIT} and '
                 f'a value of at most {TAG_VALUE_LIMIT} bytes, got {text!r}'
             )
+        tags.append((key, value))
     if len(tags) > TAGS_LIMIT:
         raise ParameterError(f'tags may have {TAGS_LIMIT} entries, got {len(tags)}')
-    return tags
+    return tuple(tags)
 
 
 def _check_servers(servers: tuple[str, ...]) -> None:
@@ -327,4 +332,23 @@ def _check_chunks(given: EdgeParameters) -> None:
     if given.execution_horizon and not given.rtc:
         raise ParameterError(
             f'execution_horizon must be 0 without rtc, got {given.execution_horizon}'
+        )
+
+
+def _check_stop(stop_service: str, ladder: tuple[str, ...], teardown: str) -> None:
+    """Raise ParameterError for a stop service that is never called, or called without a name."""
+    in_ladder = any(rung.split(' ')[0] == 'stop_service' for rung in ladder)
+    if stop_service and not is_topic(stop_service):
+        raise ParameterError(
+            f'stop_service must be the full name of a service like /arm/stop, got {stop_service!r}'
+        )
+    if stop_service and not in_ladder and teardown == 'hold':
+        raise ParameterError(
+            f'stop_service {stop_service!r} would never be called: add the rung stop_service to '
+            "the ladder, or set a teardown other than 'hold'"
+        )
+    if not stop_service and (in_ladder or teardown == 'stop_service'):
+        where = 'the ladder' if in_ladder else 'teardown'
+        raise ParameterError(
+            f'stop_service is empty, and {where} calls it; set the name of a service'
         )

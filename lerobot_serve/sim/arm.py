@@ -10,8 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 import math
+from typing import TypeAlias
 
 import numpy as np
+
+from lerobot_serve.wire.arrays import Float64Array
 
 JOINT_NAMES = (
     'shoulder_pan',
@@ -30,19 +33,22 @@ UPPER_LINK_M, FORE_LINK_M = 0.20, 0.18
 MAX_SPEED_RAD_S = 2.0
 RESPONSE_S = 0.05
 
+# one angle per joint [rad]
+JointPositions: TypeAlias = Sequence[float] | Float64Array
 
-def elbow_xy(positions: Sequence[float]) -> tuple[float, float]:
+
+def elbow_xy(positions: JointPositions) -> tuple[float, float]:
     """Return where the first link ends, in metres from the base. Any thread."""
     pan = positions[SHOULDER]
     return UPPER_LINK_M * math.cos(pan), UPPER_LINK_M * math.sin(pan)
 
 
-def forearm_heading_rad(positions: Sequence[float]) -> float:
+def forearm_heading_rad(positions: JointPositions) -> float:
     """Return the direction of the second link, from the x axis towards the y axis. Any thread."""
     return float(positions[SHOULDER] + positions[ELBOW])
 
 
-def hand_xy(positions: Sequence[float]) -> tuple[float, float]:
+def hand_xy(positions: JointPositions) -> tuple[float, float]:
     """Return where the second link ends, in metres from the base. Any thread."""
     x_m, y_m = elbow_xy(positions)
     heading_rad = forearm_heading_rad(positions)
@@ -62,7 +68,7 @@ class Arm:
         self.refused_commands = 0
 
     @property
-    def positions(self) -> np.ndarray:
+    def positions(self) -> Float64Array:
         """The joint positions in radians, a copy."""
         return self._positions.copy()
 
@@ -70,7 +76,7 @@ class Arm:
         """Return where the hand is: x, y in metres from the base."""
         return hand_xy(self._positions)
 
-    def step(self, command: Sequence[float] | np.ndarray | None, dt_s: float) -> None:
+    def step(self, command: JointPositions | None, dt_s: float) -> None:
         """
         Move for `dt_s` towards `command` (radians); None keeps the last one.
 
@@ -86,7 +92,7 @@ class Arm:
         moved = self._positions + np.clip(wanted, -reach_rad, reach_rad)
         self._positions = np.clip(moved, LOW_RAD, HIGH_RAD)
 
-    def _take(self, command: np.ndarray) -> None:
+    def _take(self, command: Float64Array) -> None:
         if command.shape != self._target.shape or not np.isfinite(command).all():
             self.refused_commands += 1
             return

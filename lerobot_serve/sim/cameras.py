@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What the two cameras of the simulated robot see, RGB throughout.
+Renders the two cameras of the simulated robot, RGB throughout.
 
-`front` looks down on the whole table and never moves; `wrist` looks down on the hand from nearer
+`front` camera down on the whole table and never moves; `wrist` camera down on the hand from nearer
 and turns with the forearm. Neither stretches: a wide image shows more at its sides.
 """
 
@@ -15,7 +15,8 @@ import math
 import cv2
 import numpy as np
 
-from lerobot_serve.sim.arm import elbow_xy, forearm_heading_rad, hand_xy
+from lerobot_serve.sim.arm import elbow_xy, forearm_heading_rad, hand_xy, JointPositions
+from lerobot_serve.wire.arrays import Float64Array, Uint8Array
 
 NAMES = ('front', 'wrist')
 FRONT_CENTRE_XY = (0.08, 0.0)
@@ -43,7 +44,7 @@ class CameraView:
     height: int
     width: int
 
-    def matrix(self) -> np.ndarray:
+    def matrix(self) -> Float64Array:
         """Return the 2 x 3 matrix from (x, y, 1) to (column, row)."""
         ahead = self.pixels_per_m * math.cos(self.up_rad)
         aside = self.pixels_per_m * math.sin(self.up_rad)
@@ -60,8 +61,8 @@ class CameraView:
         return float(column), float(row)
 
 
-def view(name: str, height: int, width: int, positions: np.ndarray) -> CameraView:
-    """Return how a camera looks with the arm at `positions`. Any thread. Raises ValueError."""
+def view(name: str, height: int, width: int, positions: JointPositions) -> CameraView:
+    """Return how a camera camera with the arm at `positions`. Any thread. Raises ValueError."""
     if name not in NAMES:
         raise ValueError(f'there is no camera {name!r}; there are {", ".join(NAMES)}')
     if height < 1 or width < 1:
@@ -73,43 +74,44 @@ def view(name: str, height: int, width: int, positions: np.ndarray) -> CameraVie
 
 
 def render(
-    name: str, height: int, width: int, positions: np.ndarray, target_xy: tuple[float, float]
-) -> np.ndarray:
-    """Return what a camera sees, height x width x 3. Any thread. Raises ValueError."""
-    looks = view(name, height, width, positions)
-    image = _front_floor(looks).copy() if name == 'front' else _floor(looks)
+    name: str, height: int, width: int, positions: JointPositions, target_xy: tuple[float, float]
+) -> Uint8Array:
+    """Return the image of a camera, height x width x 3. Any thread. Raises ValueError."""
+    camera = view(name, height, width, positions)
+    image = _front_floor(camera).copy() if name == 'front' else _floor(camera)
     elbow, hand = elbow_xy(positions), hand_xy(positions)
-    _line(image, looks, (0.0, 0.0), elbow, UPPER_RGB)
-    _disc(image, looks, (0.0, 0.0), BASE_RADIUS_M, BASE_RGB)
-    _line(image, looks, elbow, hand, FORE_RGB)
-    _disc(image, looks, elbow, JOINT_RADIUS_M, BASE_RGB)
-    _disc(image, looks, hand, HAND_RADIUS_M, HAND_RGB)
+    _line(image, camera, (0.0, 0.0), elbow, UPPER_RGB)
+    _disc(image, camera, (0.0, 0.0), BASE_RADIUS_M, BASE_RGB)
+    _line(image, camera, elbow, hand, FORE_RGB)
+    _disc(image, camera, elbow, JOINT_RADIUS_M, BASE_RGB)
+    _disc(image, camera, hand, HAND_RADIUS_M, HAND_RGB)
     # above the arm, like a spot of light: the hand must not hide what it is to reach
-    _disc(image, looks, target_xy, TARGET_RADIUS_M, TARGET_RGB)
+    _disc(image, camera, target_xy, TARGET_RADIUS_M, TARGET_RGB)
     return image
 
 
 def _line(
-    image: np.ndarray,
-    looks: CameraView,
+    image: Uint8Array,
+    camera: CameraView,
     start_xy: tuple[float, float],
     end_xy: tuple[float, float],
     colour: tuple[int, int, int],
 ) -> None:
-    width = max(1, round(LINK_WIDTH_M * looks.pixels_per_m))
-    start, end = _fixed(looks.pixel(start_xy)), _fixed(looks.pixel(end_xy))
-    cv2.line(image, start, end, colour, width, cv2.LINE_AA, SHIFT)
+    width = max(1, round(LINK_WIDTH_M * camera.pixels_per_m))
+    start, end = _fixed(camera.pixel(start_xy)), _fixed(camera.pixel(end_xy))
+    cv2.line(image, start, end, colour, width, lineType=cv2.LINE_AA, shift=SHIFT)
 
 
 def _disc(
-    image: np.ndarray,
-    looks: CameraView,
+    image: Uint8Array,
+    camera: CameraView,
     centre_xy: tuple[float, float],
     radius_m: float,
     colour: tuple[int, int, int],
 ) -> None:
-    radius = max(1, round(radius_m * looks.pixels_per_m * (1 << SHIFT)))
-    cv2.circle(image, _fixed(looks.pixel(centre_xy)), radius, colour, -1, cv2.LINE_AA, SHIFT)
+    radius = max(1, round(radius_m * camera.pixels_per_m * (1 << SHIFT)))
+    centre = _fixed(camera.pixel(centre_xy))
+    cv2.circle(image, centre, radius, colour, -1, lineType=cv2.LINE_AA, shift=SHIFT)
 
 
 def _fixed(pixel: tuple[float, float]) -> tuple[int, int]:
@@ -117,26 +119,27 @@ def _fixed(pixel: tuple[float, float]) -> tuple[int, int]:
 
 
 @lru_cache(maxsize=8)
-def _front_floor(looks: CameraView) -> np.ndarray:
-    return _floor(looks)
+def _front_floor(camera: CameraView) -> Uint8Array:
+    return _floor(camera)
 
 
-def _floor(looks: CameraView) -> np.ndarray:
-    matrix = looks.matrix()
+def _floor(camera: CameraView) -> Uint8Array:
+    matrix = camera.matrix()
     scale, middle_m = 1 / FLOOR_PIXELS_PER_M, FLOOR_PIXELS / FLOOR_PIXELS_PER_M / 2
     # from the texture's pixels to metres (its middle is the base), then to the image
     to_metres = np.array(((scale, 0, -middle_m), (0, scale, -middle_m), (0, 0, 1)))
-    return cv2.warpAffine(
+    image = cv2.warpAffine(
         _texture(),
         matrix @ to_metres,
-        (looks.width, looks.height),
+        (camera.width, camera.height),
         flags=cv2.INTER_LINEAR,
         borderMode=cv2.BORDER_REFLECT,
     )
+    return image.astype(np.uint8, copy=False)
 
 
 @lru_cache(maxsize=1)
-def _texture() -> np.ndarray:
+def _texture() -> Uint8Array:
     """A plain table with soft stains, fine grain and faint tiles; the same in every process."""
     generator = np.random.default_rng(7)
     coarse = cv2.resize(generator.normal(0, 4, (24, 24)), (FLOOR_PIXELS, FLOOR_PIXELS))

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 import math
 
 import numpy as np
@@ -13,11 +12,13 @@ from lerobot_serve.sim.arm import (
     FORE_LINK_M,
     HIGH_RAD,
     JOINT_NAMES,
+    JointPositions,
     LOW_RAD,
     MAX_SPEED_RAD_S,
     SHOULDER,
     UPPER_LINK_M,
 )
+from lerobot_serve.wire.arrays import Float32Array, Float64Array
 
 SPEED_RAD_S = 0.6 * MAX_SPEED_RAD_S
 SETTLE_S = 0.15
@@ -25,7 +26,7 @@ SETTLE_S = 0.15
 STRAIGHT_RAD = 0.3
 
 
-def inverse_kinematics(positions: Sequence[float], target_xy: tuple[float, float]) -> np.ndarray:
+def inverse_kinematics(positions: JointPositions, target_xy: tuple[float, float]) -> Float64Array:
     """
     Return the joint positions with the hand at `target_xy` (metres), the others at rest.
 
@@ -42,7 +43,7 @@ def inverse_kinematics(positions: Sequence[float], target_xy: tuple[float, float
     return (inside or [np.clip(poses[0], LOW_RAD, HIGH_RAD)])[0]
 
 
-def _pose(x_m: float, y_m: float, elbow_rad: float) -> np.ndarray:
+def _pose(x_m: float, y_m: float, elbow_rad: float) -> Float64Array:
     along_m = UPPER_LINK_M + FORE_LINK_M * math.cos(elbow_rad)
     pan_rad = math.atan2(y_m, x_m) - math.atan2(FORE_LINK_M * math.sin(elbow_rad), along_m)
     pose = np.zeros(len(JOINT_NAMES))
@@ -52,8 +53,8 @@ def _pose(x_m: float, y_m: float, elbow_rad: float) -> np.ndarray:
 
 
 def expert_chunk(
-    positions: Sequence[float], target_xy: tuple[float, float], rows: int, dt_s: float
-) -> np.ndarray:
+    positions: JointPositions, target_xy: tuple[float, float], rows: int, dt_s: float
+) -> Float32Array:
     """
     Return joint targets that bring the hand to a place: rows x 6, float32, radians, `dt_s` apart.
 

@@ -27,13 +27,14 @@ from lerobot_serve.ros.topics.image_messages import image_from_frame
 from lerobot_serve.sim.arm import Arm, JOINT_NAMES
 from lerobot_serve.sim.parameters import SimParameters
 from lerobot_serve.sim.scene import AttemptResult, ReachScene
+from lerobot_serve.wire.arrays import Float64Array
 from lerobot_serve_interfaces.msg import EdgeState, EpisodeOutcome
 
 CAMERAS = ('front', 'wrist')
 
 
 class SimRobot(SteadyClockNode):
-    """See the module."""
+    """Wires the simulated arm to ROS; sections name the calling thread."""
 
     def __init__(self, runtime: NodeRuntime) -> None:
         super().__init__('sim_robot', context=runtime.context)
@@ -44,9 +45,9 @@ class SimRobot(SteadyClockNode):
             np.random.default_rng(parameters.seed),
             attempt_timeout_s=parameters.attempt_timeout_s,
         )
-        self._command: np.ndarray | None = None
+        self._command: Float64Array | None = None
         self._episode = EdgeState()
-        self._beat = FixedRateLoop(int(1e9 / parameters.rate_hz))
+        self._rate = FixedRateLoop(int(1e9 / parameters.rate_hz))
         publish = partial(self.create_publisher, qos_overriding_options=qos.OVERRIDABLE)
         self._joints = publish(JointState, 'joint_states', qos.SENSOR)
         self._target = publish(PointStamped, 'target', qos.STATE)
@@ -93,7 +94,7 @@ class SimRobot(SteadyClockNode):
 
     def _simulate(self, runtime: NodeRuntime) -> None:
         step_s = 1 / self._settings.current.rate_hz
-        while self._beat.wait(runtime.stop):
+        while self._rate.wait(runtime.stop):
             self._scene.arm.step(self._command, step_s)
             outcome = self._scene.step(step_s)
             if outcome:

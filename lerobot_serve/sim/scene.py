@@ -14,6 +14,7 @@ import numpy as np
 
 from lerobot_serve.sim import cameras
 from lerobot_serve.sim.arm import Arm
+from lerobot_serve.wire.arrays import Uint8Array
 
 REACH_M = 0.02
 HOLD_S = 0.3
@@ -27,7 +28,7 @@ ROUNDING_S = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class AttemptResult:
-    """How one attempt ended."""
+    """The result of one attempt."""
 
     success: bool
     duration_s: float
@@ -53,11 +54,12 @@ class ReachScene:
         self.arm = arm
         self.attempt_timeout_s, self.reach_m = attempt_timeout_s, reach_m
         self._generator = generator
-        self._next()
+        self._elapsed_s = self._held_s = 0.0
+        self._begin_attempt()
 
     @property
     def distance_m(self) -> float:
-        """How far the hand is from the target."""
+        """The distance of the hand to the target."""
         return math.dist(self.arm.hand(), self.target_xy)
 
     def step(self, dt_s: float) -> AttemptResult | None:
@@ -69,14 +71,14 @@ class ReachScene:
         if not success and self._elapsed_s < self.attempt_timeout_s - ROUNDING_S:
             return None
         outcome = AttemptResult(success, self._elapsed_s, distance_m)
-        self._next()
+        self._begin_attempt()
         return outcome
 
-    def render(self, name: str, height: int, width: int) -> np.ndarray:
-        """Return what a camera sees, height x width x 3, RGB. Raises ValueError."""
+    def render(self, name: str, height: int, width: int) -> Uint8Array:
+        """Return the image of a camera, height x width x 3, RGB. Raises ValueError."""
         return cameras.render(name, height, width, self.arm.positions, self.target_xy)
 
-    def _next(self) -> None:
+    def _begin_attempt(self) -> None:
         self._elapsed_s = self._held_s = 0.0
         self.target_xy = draw_target(self._generator)
         while self.distance_m < TARGET_APART_M:

@@ -2,6 +2,6 @@
 """
 The control step: control authority, the next action, and the safety cage.
 Called by `ControlLoop.run`, the body of the thread `tick`; operators and episodes set
-OperatorControl from the executor. Plain: no clock, no ROS; state, commands and the stop service
-come in as callables.
+OperatorControl from the executor. Plain: no clock, no ROS; StepInputs come in, RobotOutput takes
+commands and calls of the stop service.
 """

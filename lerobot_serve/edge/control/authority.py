@@ -6,18 +6,18 @@ Pure: no clock, no lock, no state. Everything that affects it (operator, episode
 latch, stop by service, teardown, interlock, intervention) is an input; each control step evaluates
 the table and makes no motion beyond the grant. The first rule that applies decides, in this order:
 
-    rule            commander  what it may do
-    latched         nobody     slow down to rest, then nothing: only ~/reset_cage clears the latch
-    stopped         nobody     slow down to rest, then nothing: only ~/reset clears a stop
+    rule            authority  what it may do
+    latched         none       slow down to rest, then nothing: only ~/reset_cage clears the latch
+    stopped         none       slow down to rest, then nothing: only ~/reset clears a stop
     person          person     move the robot: an intervention outranks all but cage, interlocks
-    paused          operator   slow down to rest, then hold, or nothing where `releases`
-    no_episode      nobody     slow down to rest, then hold
+    paused          operator   slow down to rest, then hold, or nothing if silent while paused
+    no_episode      none       slow down to rest, then hold
     given_up, and nothing was ever played
                     teardown   slow down to rest, then nothing: it stands where it was placed
     nothing played  ladder     slow down to rest, then nothing: as above
     given_up        teardown   the teardown's motion, if any; nothing after it
     fresh           policy     play
-    dry             ladder     the current rung
+    empty           ladder     the current rung
 
 From silence (no command since the position was last known) only a policy, an intervention or an
 interlock starts: a hold, a ladder or a teardown without a last command stays silent.
@@ -80,7 +80,7 @@ class ActionSupply(Enum):
     """Whether a fresh action is available in this step."""
 
     FRESH = auto()
-    DRY = auto()
+    EMPTY = auto()
     # none now, and none executed since the robot was silent
     NEVER = auto()
 
@@ -107,17 +107,17 @@ class OperatingConditions(NamedTuple):
     # an episode runs, or the teardown of one that ended with DEAD
     running: bool = True
     state: ConnectionState = ConnectionState.STREAMING
-    person: Intervention = Intervention.NONE
+    intervention: Intervention = Intervention.NONE
 
 
 class AuthorityInputs(NamedTuple):
-    """Inputs of the table. `releases`: a paused robot sends no commands."""
+    """Inputs of the table. `is_silent_while_paused`: a paused robot sends no commands."""
 
-    orders: OperatingConditions = OperatingConditions()
+    conditions: OperatingConditions = OperatingConditions()
     latched: bool = False
     stopped: bool = False
     interlock: bool = False
-    releases: bool = False
+    is_silent_while_paused: bool = False
     teardown: TeardownState = TeardownState.HOLD
     joints: JointMotion = JointMotion.SILENT
     supply: ActionSupply = ActionSupply.NEVER
@@ -126,7 +126,7 @@ class AuthorityInputs(NamedTuple):
 class MotionGrant(NamedTuple):
     """Result of the table: authority, allowed motion, and the cause as one word."""
 
-    commander: ControlAuthority
+    authority: ControlAuthority
     allowed: AllowedMotion
     cause: str
 
@@ -140,7 +140,7 @@ def _hold(given: AuthorityInputs) -> AllowedMotion:
 
 
 def _pause(given: AuthorityInputs) -> AllowedMotion:
-    return _come_to_rest(given) if given.releases else _hold(given)
+    return _come_to_rest(given) if given.is_silent_while_paused else _hold(given)
 
 
 def _tear_down(given: AuthorityInputs) -> AllowedMotion:
@@ -162,14 +162,14 @@ def _fall_back(given: AuthorityInputs) -> AllowedMotion:
 class AuthorityRule(NamedTuple):
     """One row of the table."""
 
-    holds: Callable[[AuthorityInputs], bool]
-    commander: ControlAuthority
+    applies: Callable[[AuthorityInputs], bool]
+    authority: ControlAuthority
     allows: Callable[[AuthorityInputs], AllowedMotion]
     cause: str
 
 
 def _is_dead(given: AuthorityInputs) -> bool:
-    return given.orders.state is ConnectionState.DEAD
+    return given.conditions.state is ConnectionState.DEAD
 
 
 def _is_new(given: AuthorityInputs) -> bool:
@@ -180,13 +180,13 @@ AUTHORITY_RULES = (
     AuthorityRule(lambda g: g.latched, ControlAuthority.NONE, _come_to_rest, 'latched'),
     AuthorityRule(lambda g: g.stopped, ControlAuthority.NONE, _come_to_rest, 'stopped'),
     AuthorityRule(
-        lambda g: g.orders.person is Intervention.COMMANDING,
+        lambda g: g.conditions.intervention is Intervention.COMMANDING,
         ControlAuthority.PERSON,
         _play,
         'person_commands',
     ),
-    AuthorityRule(lambda g: g.orders.paused, ControlAuthority.OPERATOR, _pause, 'paused'),
-    AuthorityRule(lambda g: not g.orders.running, ControlAuthority.NONE, _hold, 'no_episode'),
+    AuthorityRule(lambda g: g.conditions.paused, ControlAuthority.OPERATOR, _pause, 'paused'),
+    AuthorityRule(lambda g: not g.conditions.running, ControlAuthority.NONE, _hold, 'no_episode'),
     AuthorityRule(
         lambda g: _is_dead(g) and _is_new(g), ControlAuthority.TEARDOWN, _come_to_rest, 'given_up'
     ),
@@ -203,9 +203,9 @@ def grant_motion(given: AuthorityInputs) -> MotionGrant:
     """Evaluate the table."""
     # the last rule always applies
     for rule in AUTHORITY_RULES:
-        if rule.holds(given):
+        if rule.applies(given):
             break
     allowed = rule.allows(given)
     if given.interlock and allowed is AllowedMotion.NONE:
         return MotionGrant(ControlAuthority.INTERLOCK, AllowedMotion.INTERLOCK, rule.cause)
-    return MotionGrant(rule.commander, allowed, rule.cause)
+    return MotionGrant(rule.authority, allowed, rule.cause)

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from lerobot_serve.cage.description import ActionLimit, Motion
+from lerobot_serve.wire.arrays import Float64Array
 
 ALARM_SHARE = 0.5
 # share of the range between the limits; a target at a limit is not outside
@@ -33,7 +34,7 @@ class ClampFinding:
 
 class ClampAlarm:
     """
-    Evaluates each executed step. `present` is the current alarm or None; any thread may read it.
+    Evaluates each executed step. `current` is the alarm or None; any thread may read it.
     """
 
     def __init__(
@@ -51,10 +52,10 @@ class ClampAlarm:
         # of each step: changed joints, joints with a target outside the limits
         self._steps: deque[tuple[int, int]] = deque(maxlen=window_steps)
         self._changed = self._outside = 0
-        self.present: ClampFinding | None = None
-        self._unread: ClampFinding | None = None
+        self.current: ClampFinding | None = None
+        self._unreported: ClampFinding | None = None
 
-    def note(self, wanted: np.ndarray, command: np.ndarray) -> ClampFinding | None:
+    def record(self, wanted: Float64Array, command: Float64Array) -> ClampFinding | None:
         """Record an executed step; return an alarm when it starts, or starts to latch."""
         if not self._steps.maxlen:
             return None
@@ -67,29 +68,29 @@ class ClampAlarm:
         self._steps.append((changed, outside))
         self._changed += changed
         self._outside += outside
-        return self._sound()
+        return self._update_current()
 
     def reset(self) -> None:
         """Clear the window: a new episode, or an operator has reset the cage."""
         self._steps.clear()
         self._changed = self._outside = 0
-        self.present = None
+        self.current = None
 
-    def take(self) -> ClampFinding | None:
+    def take_unreported(self) -> ClampFinding | None:
         """Return the newest alarm once, for the log; one reader thread."""
-        alarm, self._unread = self._unread, None
+        alarm, self._unreported = self._unreported, None
         return alarm
 
-    def _sound(self) -> ClampFinding | None:
-        before, self.present = self.present, self._judged()
-        is_new = self.present and (before is None or self.present.latches > before.latches)
+    def _update_current(self) -> ClampFinding | None:
+        before, self.current = self.current, self._evaluate()
+        is_new = self.current and (before is None or self.current.latches > before.latches)
         if not is_new:
             return None
-        self._unread = self.present
-        return self.present
+        self._unreported = self.current
+        return self.current
 
-    def _judged(self) -> ClampFinding | None:
-        if len(self._steps) < self._steps.maxlen:
+    def _evaluate(self) -> ClampFinding | None:
+        if len(self._steps) != self._steps.maxlen:
             return None
         all_of_them = self._joints * len(self._steps)
         over = f'of {all_of_them} joint-steps of the last {self._window_s:g} s'

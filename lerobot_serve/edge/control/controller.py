@@ -16,7 +16,6 @@ import numpy as np
 
 from lerobot_serve.cage.cage import Cage
 from lerobot_serve.cage.result import CageResult, LastCommand, Verdict
-from lerobot_serve.cage.start_position import StartPosition
 from lerobot_serve.edge.control.authority import (
     ActionSupply,
     AllowedMotion,
@@ -30,17 +29,16 @@ from lerobot_serve.edge.control.authority import (
 )
 from lerobot_serve.edge.control.clamp_alarm import ClampAlarm
 from lerobot_serve.edge.control.executed_log import ExecutedActionLog
-from lerobot_serve.edge.control.manual_move import ManualMoveDetector
 from lerobot_serve.edge.control.playback import ActionPlayback
 from lerobot_serve.edge.control.pose_tracker import PoseTracker
 from lerobot_serve.edge.control.rate_limiter import CommandRateLimiter
-from lerobot_serve.edge.control.step import ExecutedStep, RobotState, StepTiming
+from lerobot_serve.edge.control.step import ExecutedStep, StepSettings
 from lerobot_serve.edge.fallback.ladder import Ladder, LadderDecision
 from lerobot_serve.edge.fallback.rungs import RungKind
-from lerobot_serve.edge.queue.action_queue import ActionQueue
-from lerobot_serve.edge.queue.interpolation import Interpolator
+from lerobot_serve.edge.inputs.state_reader import RobotState
 from lerobot_serve.edge.session.connection import ConnectionState
-from lerobot_serve.wire import execution_report as wire_executed
+from lerobot_serve.wire.arrays import Float64Array
+from lerobot_serve.wire.execution_report import ExecutionReport
 
 DEFAULT_CONDITIONS = OperatingConditions()
 # these return joints that are outside their limits or too far ahead; in any other state that
@@ -51,32 +49,25 @@ STARTING_MOTIONS = (AllowedMotion.PLAY, AllowedMotion.INTERLOCK)
 
 
 class Controller:
-    """
-    Owns the last command. `dry` is called when the queue runs empty. `releases`: a paused robot
-    sends no commands.
-    """
+    """Owns the last command; `on_queue_empty` is called when the queue runs empty."""
 
     def __init__(
         self,
-        queue: ActionQueue,
+        playback: ActionPlayback,
         ladder: Ladder,
         cage: Cage,
-        interpolator: Interpolator,
-        journey: ExecutedActionLog,
-        start: StartPosition,
-        timing: StepTiming,
+        pose: PoseTracker,
+        settings: StepSettings,
         *,
-        dry: Callable[[], None],
-        releases: bool = False,
-        alarm: ClampAlarm | None = None,
+        alarm: ClampAlarm,
+        on_queue_empty: Callable[[], object],
     ) -> None:
-        self._ladder, self._cage, self._journey = ladder, cage, journey
-        self.alarm = alarm or ClampAlarm((), window_steps=0, window_s=0.0)
-        self._playing = ActionPlayback(queue, ladder, interpolator, timing.max_action_age_ns)
-        self._where = PoseTracker(start, ManualMoveDetector(cage.limits), timing.max_blind_ns)
-        self._pacing, self._timing = CommandRateLimiter(timing.step_ns), timing
-        self._dry, self._is_silent_while_paused = dry, releases
-        self._orders: list[Callable[[], None]] = []
+        self._playback, self._ladder, self._cage = playback, ladder, cage
+        self._pose, self._settings, self.alarm = pose, settings, alarm
+        self._executed = ExecutedActionLog(len(cage.limits.names))
+        self._rate_limiter = CommandRateLimiter(settings.step_ns)
+        self._on_queue_empty = on_queue_empty
+        self._operator_calls: list[Callable[[], None]] = []
         self._last: LastCommand | None = None
         self._is_first_step = self._queue_empty_reported = True
         self._was_playing = False
@@ -85,21 +76,21 @@ class Controller:
         self.rung_reason = ''
         # why motion does not start although it is granted; empty if it does
         self.start_blocked_by = ''
-        self.drops: Counter[str] = self._playing.drops
+        self.dropped: Counter[str] = self._playback.dropped
         self.actions_executed = self.fallbacks = self.cage_trips = self.stalls = 0
         # by number: commands sent, and cage results
         self.commands, self.verdicts = [0] * len(RungKind), [0] * len(Verdict)
-        self.ticks_skipped = self.age_ns = self.oldest_age_ns = 0
+        self.steps_skipped = self.age_ns = self.oldest_age_ns = 0
 
     # any thread; applied at the next step
 
     def clear_stop(self) -> None:
         """Clear a stop by service."""
-        self._orders.append(self._ladder.clear_stop)
+        self._operator_calls.append(self._ladder.clear_stop)
 
     def reset_cage(self) -> None:
         """Clear the latch of the cage."""
-        self._orders += [self._cage.reset, self.alarm.reset]
+        self._operator_calls += [self._cage.reset, self.alarm.reset]
 
     @property
     def latched(self) -> bool:
@@ -125,17 +116,17 @@ class Controller:
 
     # request thread
 
-    def report(self) -> wire_executed.ExecutionReport:
+    def take_executed(self) -> ExecutionReport:
         """Return the execution report: counts since start, rows since the last report."""
-        runs, oldest_age_ns = self._journey.take()
-        return wire_executed.ExecutionReport(
-            self.actions_executed,
-            self.fallbacks,
-            self.cage_trips,
-            self.stalls,
-            self._journey.dropped_rows,
-            oldest_age_ns / 1e9,
-            runs,
+        runs, oldest_age_ns = self._executed.take_runs()
+        return ExecutionReport(
+            actions=self.actions_executed,
+            fallbacks=self.fallbacks,
+            trips=self.cage_trips,
+            stalls=self.stalls,
+            dropped_rows=self._executed.dropped_rows,
+            oldest_age_s=oldest_age_ns / 1e9,
+            runs=runs,
         )
 
     # tick thread
@@ -143,82 +134,85 @@ class Controller:
     def step(
         self,
         now_ns: int,
-        sense: Callable[[], RobotState],
-        orders: OperatingConditions = DEFAULT_CONDITIONS,
+        read_state: Callable[[], RobotState],
+        conditions: OperatingConditions = DEFAULT_CONDITIONS,
     ) -> tuple[ExecutedStep | None, bool]:
         """
         Return the command of this step, None for no command, and whether to call the stop
         service.
         """
-        while self._orders:
-            self._orders.pop(0)()
-        if not self._pacing.is_due(now_ns):
-            self.ticks_skipped += 1
+        while self._operator_calls:
+            self._operator_calls.pop(0)()
+        if not self._rate_limiter.is_due(now_ns):
+            self.steps_skipped += 1
             return None, False
-        sensed = sense()
-        moves = self._joints() is JointMotion.MOVING
-        self._where.see(sensed, now_ns, self._last, plays=self._was_playing, moves=moves)
-        if orders.state is not ConnectionState.DEAD:
+        sensed = read_state()
+        moves = self._joint_motion() is JointMotion.MOVING
+        self._pose.update(sensed, now_ns, self._last, plays=self._was_playing, moves=moves)
+        if conditions.state is not ConnectionState.DEAD:
             self._ladder.revive()
         if self._check_manual_move():
             # silent for one step; the next one holds at the measured position
             return None, False
-        decision = self._decide(now_ns, sensed, orders)
+        decision = self._decide(now_ns, sensed, conditions)
         self.rung, self.rung_reason = decision.kind, decision.reason
         self._record_playback(decision)
-        if decision.wanted is None:
+        wanted, last = decision.wanted, self._last
+        if wanted is None or last is None:
             self._stop_commanding()
             return None, decision.call_stop_service
-        return self._judge(decision, now_ns, sensed), decision.call_stop_service
+        return self._check(decision, wanted, last, now_ns, sensed), decision.call_stop_service
 
-    def rest(self) -> np.ndarray | None:
+    def rest(self) -> Float64Array | None:
         """Return the final command, None for no command; called as the tick thread ends."""
         return self._cage.rest(self._last)
 
     def _decide(
-        self, now_ns: int, sensed: RobotState, orders: OperatingConditions
+        self, now_ns: int, sensed: RobotState, conditions: OperatingConditions
     ) -> LadderDecision:
-        self._playing.follow_queue()
-        if self._playing.cleared:
+        self._playback.follow_queue()
+        if self._playback.cleared:
             # a teardown returns to the start of the current episode only
             self._is_first_step, self._ladder.initial_pose = True, None
-        joints = self._joints()
+        joints = self._joint_motion()
         given = AuthorityInputs(
-            orders,
-            self._cage.latched,
-            self._ladder.stopped,
-            self._cage.force(sensed.state),
-            self._is_silent_while_paused,
-            self._ladder.teardown,
-            joints,
-            ActionSupply.FRESH,
+            conditions,
+            latched=self._cage.latched,
+            stopped=self._ladder.stopped,
+            interlock=self._cage.is_interlock_active(sensed.state),
+            is_silent_while_paused=self._settings.is_silent_while_paused,
+            teardown=self._ladder.teardown,
+            joints=joints,
+            supply=ActionSupply.FRESH,
         )
-        grant, wanted, self.start_blocked_by = grant_motion(given), None, ''
-        if grant.commander is ControlAuthority.POLICY:
-            wanted = self._next(now_ns)
-        if wanted is None and grant.commander is not ControlAuthority.PERSON:
+        grant, self.start_blocked_by = grant_motion(given), ''
+        wanted: Float64Array | None = None
+        if grant.authority is ControlAuthority.POLICY:
+            wanted = self._next_action(now_ns)
+        if wanted is None and grant.authority is not ControlAuthority.PERSON:
             grant = grant_motion(given._replace(supply=self._ladder.supply))
         self.grant = grant
         if self._last is None and grant.allowed in STARTING_MOTIONS:
-            self.start_blocked_by, self._last = self._where.start_blocked_by(), self._where.begin()
+            self.start_blocked_by = self._pose.start_blocked_by()
+            self._last = self._pose.start_command()
         return self._ladder.step(
             grant,
             wanted,
-            self._playing.rows_left(),
+            self._playback.rows_left(),
             now_ns,
             self._last,
-            cleared=self._playing.cleared,
+            cleared=self._playback.cleared,
         )
 
-    def _next(self, now_ns: int) -> np.ndarray | None:
+    def _next_action(self, now_ns: int) -> Float64Array | None:
         """Return the next target, None if there is none or no start position is known."""
-        why_not = '' if self._last else self._where.start_blocked_by()
+        why_not = '' if self._last else self._pose.start_blocked_by()
         if not why_not:
-            return self._playing.next(now_ns)
-        self.start_blocked_by = why_not if self._playing.waits(now_ns) else ''
+            return self._playback.next(now_ns)
+        self.start_blocked_by = why_not if self._playback.has_playable(now_ns) else ''
         return None
 
-    def _joints(self) -> JointMotion:
+    def _joint_motion(self) -> JointMotion:
         if self._last is None:
             return JointMotion.SILENT
         return JointMotion.MOVING if self._cage.limits.moves(self._last) else JointMotion.AT_REST
@@ -227,10 +221,10 @@ class Controller:
         """
         Return whether a robot that held or was not measured has been moved; restart from there.
         """
-        holds = self.rung is RungKind.HOLD and self._joints() is JointMotion.AT_REST
-        if not self._where.was_moved(self._last, holds=holds):
+        holds = self.rung is RungKind.HOLD and self._joint_motion() is JointMotion.AT_REST
+        if not self._pose.was_moved(self._last, holds=holds):
             return False
-        self._last = self._where.begin()
+        self._last = self._pose.start_command()
         if self._last is None:
             self._stop_commanding()
         return True
@@ -238,55 +232,62 @@ class Controller:
     def _stop_commanding(self) -> None:
         """Send no commands; the next command is bounded from the position measured by then."""
         self._last = None
-        self._ladder.forget()
+        self._ladder.reset()
 
     def _record_playback(self, decision: LadderDecision) -> None:
         playing = decision.kind is RungKind.POLICY and decision.wanted is not None
         if not playing:
             # an action that was taken but not executed is no start for interpolation
-            self._playing.forget()
-            self._journey.pause()
-        diverted = self._is_interrupted()
+            self._playback.reset()
+            self._executed.end_row()
+        interrupted = self._is_interrupted()
         if self._was_playing and not playing:
             # a cleared queue or a stop by an operator is no stall
-            self.stalls += not (self._playing.cleared or diverted)
+            self.stalls += not (self._playback.cleared or interrupted)
         if playing:
             self._queue_empty_reported = False
-        elif not (self._queue_empty_reported or diverted or self.start_blocked_by):
+        elif not (self._queue_empty_reported or interrupted or self.start_blocked_by):
             self._queue_empty_reported = True
-            self._dry()
+            self._on_queue_empty()
         self._was_playing = playing
 
     def _is_interrupted(self) -> bool:
         return self.grant.cause not in ('policy', 'nothing_to_play', 'nothing_played_yet')
 
-    def _judge(self, decision: LadderDecision, now_ns: int, sensed: RobotState) -> ExecutedStep:
-        last = self._last
+    def _check(
+        self,
+        decision: LadderDecision,
+        wanted: Float64Array,
+        last: LastCommand,
+        now_ns: int,
+        sensed: RobotState,
+    ) -> ExecutedStep:
+        """Pass the target through the cage and record its result."""
         judgement = self._cage.judge(
-            decision.wanted,
+            wanted,
             last,
             measured=sensed.measured,
             state=sensed.state,
             allow_return=self.grant.allowed in RETURNING_MOTIONS,
-            blind=self._where.blind(now_ns),
+            blind=self._pose.unmeasured_reason(now_ns),
         )
         self.verdicts[judgement.verdict] += 1
         self.cage_trips += judgement.verdict != Verdict.PASS
-        planned = self._playing.planned if decision.kind is RungKind.POLICY else None
-        age_ns = self._playing.age_ns(now_ns) if planned else 0
+        planned = self._playback.current if decision.kind is RungKind.POLICY else None
+        age_ns = self._playback.age_ns(now_ns) if planned else 0
         if judgement.command is None:
             self._stop_commanding()
         else:
-            self._last = last.after(judgement.command, self._timing.step_ns / 1e9)
+            self._last = last.after(judgement.command, self._settings.step_ns / 1e9)
             self.actions_executed += 1
             self.commands[decision.kind] += 1
             # a stop by an operator is no missing action of the policy
             self.fallbacks += planned is None and not self._is_interrupted()
         if planned:
             self._record_age(age_ns)
-            self._journey.note(planned, judgement.command, age_ns)
+            self._executed.record(planned, judgement.command, age_ns)
             self._record_start_pose(last)
-            self._watch_clamping(decision, judgement)
+            self._watch_clamping(wanted, judgement)
         return ExecutedStep(planned, decision, judgement, age_ns)
 
     def _record_age(self, age_ns: int) -> None:
@@ -297,12 +298,13 @@ class Controller:
         """Record the pose at the start of the episode, for a teardown to initial_pose."""
         if self._is_first_step:
             self._is_first_step = False
-            pose, limits = self._where.pose(before.position), self._cage.limits
+            pose, limits = self._pose.measured_pose(before.position), self._cage.limits
             self._ladder.initial_pose = np.clip(pose, limits.low, limits.high)
 
-    def _watch_clamping(self, decision: LadderDecision, judgement: CageResult) -> None:
+    def _watch_clamping(self, wanted: Float64Array, judgement: CageResult) -> None:
         """Latch the cage if most targets of the policy are outside the position limits."""
-        if judgement.verdict in (Verdict.PASS, Verdict.CLAMPED):
-            alarm = self.alarm.note(decision.wanted, judgement.command)
+        command = judgement.command
+        if command is not None and judgement.verdict in (Verdict.PASS, Verdict.CLAMPED):
+            alarm = self.alarm.record(wanted, command)
             if alarm and alarm.latches:
                 self._cage.latch(alarm.text)

@@ -17,6 +17,7 @@ import threading
 import numpy as np
 
 from lerobot_serve.edge.queue.action_queue import QueuedAction
+from lerobot_serve.wire.arrays import Float64Array
 from lerobot_serve.wire.execution_report import ExecutedRun, rows_limit
 
 
@@ -25,7 +26,7 @@ class ExecutedRow:
     """An executed row, its command, and whether it follows a step without a row."""
 
     planned: QueuedAction
-    command: np.ndarray
+    command: Float64Array
     after_pause: bool
 
 
@@ -34,8 +35,8 @@ class ExecutedActionLog:
 
     def __init__(self, columns: int) -> None:
         self._limit = rows_limit(columns)
-        self._over: deque[ExecutedRow] = deque()
-        self._playing: ExecutedRow | None = None
+        self._finished: deque[ExecutedRow] = deque()
+        self._current: ExecutedRow | None = None
         self._was_paused = False
         self._oldest_age_ns = 0
         self._lock = threading.Lock()
@@ -43,61 +44,61 @@ class ExecutedActionLog:
 
     # tick thread
 
-    def note(self, planned: QueuedAction, command: np.ndarray | None, age_ns: int) -> None:
+    def record(self, planned: QueuedAction, command: Float64Array | None, age_ns: int) -> None:
         """Record an executed row; `command` is what was sent, None for nothing."""
         with self._lock:
             self._oldest_age_ns = max(self._oldest_age_ns, age_ns)
             if command is None:
                 return
-            playing = self._playing
-            if playing and playing.planned is planned:
-                self._playing = ExecutedRow(planned, command, playing.after_pause)
+            current = self._current
+            if current and current.planned is planned:
+                self._current = ExecutedRow(planned, command, current.after_pause)
                 return
-            if playing:
-                self._end()
-            self._playing = ExecutedRow(planned, command, self._was_paused)
+            if current:
+                self._finish(current)
+            self._current = ExecutedRow(planned, command, self._was_paused)
             self._was_paused = False
 
-    def pause(self) -> None:
+    def end_row(self) -> None:
         """Record a step without a row."""
-        if self._playing:
+        if current := self._current:
             with self._lock:
-                self._end()
+                self._finish(current)
         self._was_paused = True
 
-    def _end(self) -> None:
-        self._over.append(self._playing)
-        self._playing = None
-        if len(self._over) > self._limit:
-            self._over.popleft()
+    def _finish(self, current: ExecutedRow) -> None:
+        self._finished.append(current)
+        self._current = None
+        if len(self._finished) > self._limit:
+            self._finished.popleft()
             self.dropped_rows += 1
 
     # request thread
 
-    def take(self) -> tuple[tuple[ExecutedRun, ...], int]:
+    def take_runs(self) -> tuple[tuple[ExecutedRun, ...], int]:
         """Return the rows finished since the last call, and the age of the oldest [ns]."""
         with self._lock:
-            over, self._over = self._over, deque()
+            finished, self._finished = self._finished, deque()
             oldest_age_ns, self._oldest_age_ns = self._oldest_age_ns, 0
-        return group_runs(over), oldest_age_ns
+        return group_runs(finished), oldest_age_ns
 
 
 def group_runs(rows: deque[ExecutedRow]) -> tuple[ExecutedRun, ...]:
     """Group consecutive rows of one chunk into runs."""
-    stretches: list[list[ExecutedRow]] = []
+    groups: list[list[ExecutedRow]] = []
     for row in rows:
-        if stretches and _follows(row, stretches[-1][-1]):
-            stretches[-1].append(row)
+        if groups and _follows(row, groups[-1][-1]):
+            groups[-1].append(row)
         else:
-            stretches.append([row])
-    return tuple(map(_run, stretches))
+            groups.append([row])
+    return tuple(map(_run, groups))
 
 
-def _run(stretch: list[ExecutedRow]) -> ExecutedRun:
-    first = stretch[0].planned
-    rows = np.array([row.command for row in stretch], np.float32)
+def _run(group: list[ExecutedRow]) -> ExecutedRun:
+    first = group[0].planned
+    rows = np.array([row.command for row in group], np.float32)
     source = first.source
-    return ExecutedRun(source.seq, source.session_epoch, first.row, rows, stretch[0].after_pause)
+    return ExecutedRun(source.seq, source.session_epoch, first.row, rows, group[0].after_pause)
 
 
 def _follows(row: ExecutedRow, before: ExecutedRow) -> bool:

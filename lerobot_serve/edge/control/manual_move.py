@@ -12,6 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from lerobot_serve.cage.limits import MotionLimits
+from lerobot_serve.wire.arrays import Float64Array
 
 MOVED_SHARE, MOVED_STEPS = 0.1, 10
 
@@ -23,23 +24,25 @@ class ManualMoveDetector:
         spans = np.minimum(MOVED_SHARE * (limits.high - limits.low), MOVED_STEPS * limits.max_step)
         allowed = np.minimum(spans, limits.max_lead)
         self._allowed = np.where(limits.is_velocity, np.inf, allowed)
-        self._least: np.ndarray | None = None
+        self._smallest_offset: Float64Array | None = None
 
-    def end(self) -> None:
+    def reset(self) -> None:
         """End the hold."""
-        self._least = None
+        self._smallest_offset = None
 
-    def was_moved(self, commanded: np.ndarray, agreed: np.ndarray | None) -> bool:
+    def was_moved(self, commanded: Float64Array, agreed: Float64Array | None) -> bool:
         """
         Return whether it was moved; `agreed` is the position that several samples agree on, or
         None.
         """
         if agreed is None:
             return False
-        away = abs(agreed - commanded)
-        self._least = away if self._least is None else np.minimum(self._least, away)
-        return self.is_further(away, self._least)
+        offset = abs(agreed - commanded)
+        self._smallest_offset = (
+            offset if self._smallest_offset is None else np.minimum(self._smallest_offset, offset)
+        )
+        return self.is_further(offset, self._smallest_offset)
 
-    def is_further(self, away: np.ndarray, before: np.ndarray) -> bool:
+    def is_further(self, offset: Float64Array, before: Float64Array) -> bool:
         """Return whether the offset of a joint from its command increased too much."""
-        return bool((away - before > self._allowed).any())
+        return bool((offset - before > self._allowed).any())

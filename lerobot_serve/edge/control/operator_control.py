@@ -24,10 +24,12 @@ from lerobot_serve.edge.control.authority import (
 from lerobot_serve.edge.control.controller import Controller
 from lerobot_serve.edge.session.connection import ConnectionState
 from lerobot_serve.edge.session.requester import Requester
-from lerobot_serve.edge.session.transport import EpisodeRequest
+from lerobot_serve.edge.session.settings import EpisodeRequest
 
 STOPPED_TEXT = 'Stop service called'
 LATCHED_TEXT = 'Safety cage latched'
+STOPPED_REMEDY = f'{STOPPED_TEXT}. Fix the cause, then call ~/reset'
+LATCHED_REMEDY = f'{LATCHED_TEXT}. Fix the cause, then call ~/reset_cage'
 # success, and the resulting state as text
 ServiceReply = tuple[bool, str]
 
@@ -41,46 +43,46 @@ class OperatorControl:
         self._controller, self._requester = controller, requester
         self._lock = threading.Lock()
         self._running = run_on_start
-        self._resting = False
+        self._is_idle = False
         self.paused = False
-        self.look()
+        self.update()
 
-    def look(self) -> OperatingConditions:
+    def update(self) -> OperatingConditions:
         """Return the conditions of this step; request chunks only where the policy may command."""
         with self._lock:
-            orders = self._orders()
-            resting = self._who(orders) is not ControlAuthority.POLICY
-            if resting is not self._resting:
-                self._resting = resting
-                self._requester.rest(resting=resting)
-            return orders
+            conditions = self._conditions()
+            idle = self._authority(conditions) is not ControlAuthority.POLICY
+            if idle is not self._is_idle:
+                self._is_idle = idle
+                self._requester.set_idle(idle=idle)
+            return conditions
 
     @property
-    def say(self) -> ControlAuthority:
+    def authority(self) -> ControlAuthority:
         """The control authority, assuming that fresh actions are available."""
-        return self._who(self._orders())
+        return self._authority(self._conditions())
 
-    def _orders(self) -> OperatingConditions:
+    def _conditions(self) -> OperatingConditions:
         return OperatingConditions(self.paused, self._running, self._requester.connection.state)
 
-    def _who(self, orders: OperatingConditions) -> ControlAuthority:
+    def _authority(self, conditions: OperatingConditions) -> ControlAuthority:
         controller = self._controller
         return grant_motion(
             AuthorityInputs(
-                orders,
+                conditions,
                 controller.latched,
                 controller.stopped,
                 joints=JointMotion.AT_REST,
                 supply=ActionSupply.FRESH,
             )
-        ).commander
+        ).authority
 
     # services and actions
 
     def pause(self) -> ServiceReply:
         """Slow down to rest; the queue stays, and its actions age."""
         was_paused, self.paused = self.paused, True
-        self.look()
+        self.update()
         return True, 'Already paused' if was_paused else 'Paused. The robot slows down to rest'
 
     def resume(self) -> ServiceReply:
@@ -88,9 +90,9 @@ class OperatorControl:
         if not self.paused:
             return False, f'Not paused. {self._describe_state()}'
         self.paused = False
-        self.look()
-        goes_on = self.say is ControlAuthority.POLICY or self._has_pending_teardown()
-        return goes_on, f'Resumed. {self._describe_state()}'
+        self.update()
+        continues = self.authority is ControlAuthority.POLICY or self._has_pending_teardown()
+        return continues, f'Resumed. {self._describe_state()}'
 
     def reset(self, episode: EpisodeRequest) -> ServiceReply:
         """Start an episode; also clears a stop by service."""
@@ -114,35 +116,35 @@ class OperatorControl:
         self._controller.reset_cage()
         return True, 'Cage latch cleared'
 
-    def refusal(self) -> str:
+    def start_refusal(self) -> str:
         """Return why no episode may start; empty if one may."""
         if self._controller.stopped:
-            return f'{STOPPED_TEXT}. Fix the cause, then call ~/reset'
+            return STOPPED_REMEDY
         if self._controller.latched:
-            return f'{LATCHED_TEXT}. Fix the cause, then call ~/reset_cage'
+            return LATCHED_REMEDY
         return ''
 
-    def begin(self, episode: EpisodeRequest) -> None:
+    def begin_episode(self, episode: EpisodeRequest) -> None:
         """
         End the current episode and start this one; leaves DEAD. A stop by service stays, see
-        `refusal`.
+        `start_refusal`.
         """
         self._begin(episode)
 
-    def end(self) -> None:
+    def end_episode(self) -> None:
         """End the current episode; no other one starts automatically."""
         self._running = False
-        self.look()
+        self.update()
 
     def _begin(self, episode: EpisodeRequest) -> None:
-        self._requester.begin(episode)
+        self._requester.begin_episode(episode)
         self._running = True
-        self.look()
+        self.update()
 
     def _has_pending_teardown(self) -> bool:
         controller = self._controller
         given = AuthorityInputs(
-            self._orders(),
+            self._conditions(),
             controller.latched,
             controller.stopped,
             teardown=controller.teardown,
@@ -158,9 +160,9 @@ class OperatorControl:
         """Return what the robot does now, and how to continue."""
         connection = self._requester.connection
         if self._controller.latched:
-            return f'{LATCHED_TEXT}. Fix the cause, then call ~/reset_cage'
+            return LATCHED_REMEDY
         if self._controller.stopped:
-            return f'{STOPPED_TEXT}. Fix the cause, then call ~/reset'
+            return STOPPED_REMEDY
         if not self._running:
             return 'No episode runs. Send a goal to ~/run_episode or call ~/reset'
         if connection.state is ConnectionState.DEAD:

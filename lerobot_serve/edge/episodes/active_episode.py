@@ -6,26 +6,10 @@ One run of the action RunEpisode: counters at its start, and its outcome. Plain;
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import IntEnum
 
 from lerobot_serve.edge.control.controller import Controller
+from lerobot_serve.edge.episodes.outcomes import RunOutcome
 from lerobot_serve.edge.session.connection import ConnectionState
-
-
-class RunOutcome(IntEnum):
-    """RunEpisode's outcome."""
-
-    TIMEOUT = 1
-    CANCELLED = 2
-    DEAD = 3
-    STOPPED = 4
-    SUCCESS = 5
-    FAILURE = 6
-    REFUSED = 7
-
-
-# EpisodeOutcome.outcome -> outcome of the run; an aborted one counts as a failure
-REPORTED_OUTCOMES = {1: RunOutcome.SUCCESS, 2: RunOutcome.FAILURE, 3: RunOutcome.FAILURE}
 
 
 @dataclass(slots=True)
@@ -38,12 +22,12 @@ class ActiveEpisode:
     actions_executed: int
     stalls: int
     cage_trips: int
-    verdict: tuple[RunOutcome, str] | None = None
+    result: tuple[RunOutcome, str] | None = None
 
     def end(self, outcome: RunOutcome, text: str) -> None:
         """Set the outcome; the first one counts. Any thread."""
-        if self.verdict is None:
-            self.verdict = outcome, text
+        if self.result is None:
+            self.result = outcome, text
 
     def elapsed_s(self, now_ns: int) -> float:
         return (now_ns - self.started_ns) / 1e9
@@ -60,7 +44,7 @@ class ActiveEpisode:
             self.end(RunOutcome.STOPPED, 'Stop service called')
         if self.max_duration_s and self.elapsed_s(now_ns) >= self.max_duration_s:
             self.end(RunOutcome.TIMEOUT, f'{self.max_duration_s:g} s elapsed')
-        return self.verdict
+        return self.result
 
 
 def begin_run(

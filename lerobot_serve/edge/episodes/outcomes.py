@@ -1,22 +1,51 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Outcomes of the robot's recent episodes; the first report of an episode counts. Any thread.
+Outcomes of episodes: their words, and those of the recent ones, of which the first report counts.
+Any thread.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass
+from enum import IntEnum
 import threading
-
-from lerobot_serve.edge.episodes.active_episode import RunOutcome
+from typing import NamedTuple
 
 EPISODES_KEPT = 64
-ABORTED = 'aborted'
-# EpisodeOutcome.outcome -> its word
-OUTCOME_NAMES = {1: 'success', 2: 'failure', 3: ABORTED}
-# any other end of a run counts as aborted
-RUN_OUTCOME_NAMES = {RunOutcome.SUCCESS: 'success', RunOutcome.FAILURE: 'failure'}
+
+
+class RunOutcome(IntEnum):
+    """RunEpisode's outcome."""
+
+    TIMEOUT = 1
+    CANCELLED = 2
+    DEAD = 3
+    STOPPED = 4
+    SUCCESS = 5
+    FAILURE = 6
+    REFUSED = 7
+
+
+class ReportedOutcome(NamedTuple):
+    """The word of an outcome in traces, and the outcome of the run that it ends."""
+
+    word: str
+    run: RunOutcome
+
+
+# EpisodeOutcome.outcome -> its meaning; an aborted one is a failure of the run
+REPORTED_OUTCOMES = {
+    1: ReportedOutcome('success', RunOutcome.SUCCESS),
+    2: ReportedOutcome('failure', RunOutcome.FAILURE),
+    3: ReportedOutcome('aborted', RunOutcome.FAILURE),
+}
+
+
+def run_outcome_word(outcome: RunOutcome) -> str:
+    """Return the word of a run's outcome; all but success and failure are aborted."""
+    has_word = outcome in (RunOutcome.SUCCESS, RunOutcome.FAILURE)
+    return outcome.name.lower() if has_word else 'aborted'
 
 
 @dataclass(slots=True)
@@ -35,28 +64,29 @@ class OutcomeRegistry:
         self._episodes: OrderedDict[str, EpisodeRecord] = OrderedDict()
         self._lock = threading.Lock()
 
-    def began(self, episode_id: str) -> None:
+    def record_request(self, episode_id: str) -> None:
         """Record that an episode of this robot sent a request."""
         with self._lock:
             self._episode(episode_id)
 
-    def answered(self, episode_id: str, slot: str, policy: str) -> None:
+    def record_reply(self, episode_id: str, slot: str, policy: str) -> None:
         """Record the slot and policy of a reply."""
         with self._lock:
             episode = self._episode(episode_id)
             episode.slot, episode.policy = slot, policy
 
-    def judged(self, episode_id: str, outcome: int) -> EpisodeRecord | None:
+    def record_outcome(self, episode_id: str, outcome: int) -> EpisodeRecord | None:
         """Record a reported outcome; None for another robot's episode, or if already known."""
         with self._lock:
             if episode_id not in self._episodes:
                 return None
-            return self._end(self._episodes[episode_id], OUTCOME_NAMES.get(outcome, ''))
+            known = REPORTED_OUTCOMES.get(outcome)
+            return self._end(self._episodes[episode_id], known.word if known else '')
 
-    def finished(self, episode_id: str, outcome: RunOutcome) -> EpisodeRecord | None:
+    def record_run_end(self, episode_id: str, outcome: RunOutcome) -> EpisodeRecord | None:
         """Record the end of a run; None if the outcome was already known."""
         with self._lock:
-            return self._end(self._episode(episode_id), RUN_OUTCOME_NAMES.get(outcome, ABORTED))
+            return self._end(self._episode(episode_id), run_outcome_word(outcome))
 
     def _episode(self, episode_id: str) -> EpisodeRecord:
         episode = self._episodes.setdefault(episode_id, EpisodeRecord())

@@ -10,14 +10,10 @@ import secrets
 
 from lerobot_serve.edge.control.controller import Controller
 from lerobot_serve.edge.control.operator_control import OperatorControl
-from lerobot_serve.edge.episodes.active_episode import (
-    ActiveEpisode,
-    begin_run,
-    REPORTED_OUTCOMES,
-    RunOutcome,
-)
+from lerobot_serve.edge.episodes.active_episode import ActiveEpisode, begin_run
+from lerobot_serve.edge.episodes.outcomes import REPORTED_OUTCOMES, RunOutcome
 from lerobot_serve.edge.session.requester import Requester
-from lerobot_serve.edge.session.transport import EpisodeRequest
+from lerobot_serve.edge.session.settings import EpisodeRequest
 from lerobot_serve.wire.schema import ID_LIMIT, TASK_LIMIT
 from lerobot_serve_interfaces.action import RunEpisode
 from lerobot_serve_interfaces.msg import EpisodeOutcome
@@ -29,25 +25,25 @@ class EpisodeRunner:
     def __init__(
         self,
         controller: Controller,
-        operation: OperatorControl,
+        operator: OperatorControl,
         requester: Requester,
         clock: Callable[[], int],
         task: Callable[[], str] = str,
-        tell: Callable[[str, RunOutcome, str], None] = lambda *_: None,
+        on_finished: Callable[[str, RunOutcome, str], None] = lambda *_: None,
     ) -> None:
         """
-        `task` returns the task of a goal without one; `tell` receives id, outcome and text of each
-        finished episode.
+        `task` returns the task of a goal without one; `on_finished` receives id, outcome and text
+        of each finished episode.
         """
-        self._controller, self._operation, self._requester = controller, operation, requester
-        self._clock, self._task, self._tell = clock, task, tell
-        self.present: ActiveEpisode | None = None
+        self._controller, self._operator, self._requester = controller, operator, requester
+        self._clock, self._task, self._on_finished = clock, task, on_finished
+        self.current: ActiveEpisode | None = None
 
     def refusal(self, goal: RunEpisode.Goal) -> str:
         """Return why the goal is rejected; empty if it is accepted."""
-        if self.present:
+        if self.current:
             return 'another episode runs; cancel it first'
-        if why_not := self._operation.refusal():
+        if why_not := self._operator.start_refusal():
             return why_not
         if len(goal.task.encode()) > TASK_LIMIT or len(goal.episode_id.encode()) > ID_LIMIT:
             return f'task must have at most {TASK_LIMIT} bytes and episode_id {ID_LIMIT}'
@@ -59,25 +55,25 @@ class EpisodeRunner:
         """Start an episode."""
         # a fresh id, so that an outcome of the previous episode cannot apply to this one
         name = goal.episode_id or f'run-{secrets.token_hex(8)}'
-        self._operation.begin(EpisodeRequest(goal.task or self._task(), name))
-        self.present = begin_run(self._controller, self._clock(), goal.max_duration_s, name)
-        return self.present
+        self._operator.begin_episode(EpisodeRequest(goal.task or self._task(), name))
+        self.current = begin_run(self._controller, self._clock(), goal.max_duration_s, name)
+        return self.current
 
     def cancel(self) -> None:
         """Cancel the current run; the next control step applies it."""
-        if self.present:
-            self.present.end(RunOutcome.CANCELLED, 'cancelled')
-            self._operation.end()
+        if self.current:
+            self.current.end(RunOutcome.CANCELLED, 'cancelled')
+            self._operator.end_episode()
 
     def on_outcome(self, message: EpisodeOutcome) -> None:
         """Apply an EpisodeOutcome to the current run if it matches."""
-        run = self.present
+        run = self.current
         if run and message.episode_id == run.episode_id and message.outcome in REPORTED_OUTCOMES:
-            run.end(REPORTED_OUTCOMES[message.outcome], message.text)
+            run.end(REPORTED_OUTCOMES[message.outcome].run, message.text)
 
-    def look(self) -> RunEpisode.Result | None:
+    def poll(self) -> RunEpisode.Result | None:
         """Return the result of the current run once it has ended."""
-        run, connection = self.present, self._requester.connection
+        run, connection = self.current, self._requester.connection
         if run is None:
             return None
         ended = run.check(
@@ -89,21 +85,21 @@ class EpisodeRunner:
         )
         if ended is None:
             return None
-        self.present = None
+        self.current = None
         if ended[0] is not RunOutcome.DEAD:
             # the teardown after DEAD belongs to the episode
-            self._operation.end()
-        self._tell(run.episode_id, *ended)
+            self._operator.end_episode()
+        self._on_finished(run.episode_id, *ended)
         return self._result(run, *ended)
 
     def _result(self, run: ActiveEpisode, outcome: RunOutcome, text: str) -> RunEpisode.Result:
-        progress, controller = self._requester.exchange.progress, self._controller
+        status, controller = self._requester.pipeline.status, self._controller
         return RunEpisode.Result(
             outcome=int(outcome),
             text=text[:256],
             episode_id=run.episode_id,
-            slot=progress.slot,
-            policy=progress.policy,
+            slot=status.slot,
+            policy=status.policy,
             duration_s=run.elapsed_s(self._clock()),
             actions_executed=controller.actions_executed - run.actions_executed,
             stalls=controller.stalls - run.stalls,
@@ -113,12 +109,12 @@ class EpisodeRunner:
 
     def feedback(self) -> RunEpisode.Feedback:
         """Return the progress of the current run."""
-        controller, run = self._controller, self.present
+        controller, run = self._controller, self.current
         return RunEpisode.Feedback(
             state=int(self._requester.connection.state),
             rung=int(controller.rung),
             elapsed_s=run.elapsed_s(self._clock()) if run else 0.0,
-            queue_remaining_s=self._requester.left_s,
+            queue_remaining_s=self._requester.playable_s,
             action_age_s=controller.age_ns / 1e9,
             actions_executed=controller.actions_executed - run.actions_executed if run else 0,
         )

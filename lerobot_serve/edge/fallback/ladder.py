@@ -28,6 +28,7 @@ from lerobot_serve.edge.control.authority import (
 from lerobot_serve.edge.fallback.ramp import Ramp
 from lerobot_serve.edge.fallback.rungs import check_order, ramp_s, Rung, RungKind
 from lerobot_serve.edge.robot.description import RobotDescription
+from lerobot_serve.wire.arrays import Float64Array
 
 # the queue was cleared: the episode is over
 CAUSE_CLEARED = 'cleared'
@@ -45,7 +46,7 @@ class LadderDecision:
     """
 
     kind: RungKind
-    wanted: np.ndarray | None
+    wanted: Float64Array | None
     reason: str
     call_stop_service: bool = False
 
@@ -74,12 +75,12 @@ class Ladder:
         self._ramp = Ramp(robot.actions, step_s=step_s, stop_s=self.ramp_s)
         self._pose = None if robot.safe_pose is None else np.array(robot.safe_pose)
         # pose at the start of the episode; None while unknown
-        self.initial_pose: np.ndarray | None = None
+        self.initial_pose: Float64Array | None = None
         self._resume_rows, self._calls_stop = resume_rows, has_stop_service
-        self._commander = ControlAuthority.LADDER
+        self._authority = ControlAuthority.LADDER
         self._played = self._falling = self.stopped = self._is_teardown_finished = False
         self._index = 0
-        self._dry = CAUSE_QUEUE_EMPTY
+        self._empty_cause = CAUSE_QUEUE_EMPTY
         self._entered_ns: int | None = None
         self._steps_with_rows = 0
 
@@ -93,7 +94,7 @@ class Ladder:
     @property
     def supply(self) -> ActionSupply:
         """The supply of a step without an action."""
-        return ActionSupply.DRY if self._played else ActionSupply.NEVER
+        return ActionSupply.EMPTY if self._played else ActionSupply.NEVER
 
     def plays(self, rows_left: int) -> bool:
         """
@@ -106,7 +107,7 @@ class Ladder:
     def step(
         self,
         grant: MotionGrant,
-        planned: np.ndarray | None,
+        planned: Float64Array | None,
         rows_left: int,
         now_ns: int,
         last: LastCommand | None,
@@ -117,16 +118,16 @@ class Ladder:
         Return the target. `rows_left` counts the fresh queued rows including `planned`, the first;
         `cleared`: the queue was cleared since the previous step.
         """
-        commander, allowed, cause = grant
+        authority, allowed, cause = grant
         if allowed is AllowedMotion.PLAY and planned is not None:
             return self._play(planned)
-        self._follow(commander)
+        self._follow(authority)
         if cleared and not self._falling:
-            self._dry = CAUSE_CLEARED
+            self._empty_cause = CAUSE_CLEARED
         self._steps_with_rows = self._steps_with_rows + 1 if rows_left > 0 else 0
         self._falling |= self._played
-        if commander is ControlAuthority.LADDER and self._played:
-            cause = CAUSE_TOO_FEW_ROWS if rows_left > 0 else self._dry
+        if authority is ControlAuthority.LADDER and self._played:
+            cause = CAUSE_TOO_FEW_ROWS if rows_left > 0 else self._empty_cause
         if allowed is AllowedMotion.NONE or last is None:
             return _decision(self._silence(grant), None, cause)
         if allowed in (AllowedMotion.FALL_BACK, AllowedMotion.TEARDOWN):
@@ -146,7 +147,7 @@ class Ladder:
         """Clear the stop by service."""
         self.stopped = False
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """
         Reset after silence: nothing is commanded until an action is executed, which starts at
         once.
@@ -155,14 +156,14 @@ class Ladder:
         self._entered_ns, self._steps_with_rows = None, 0
         self._ramp.reset()
 
-    def _follow(self, commander: ControlAuthority) -> None:
+    def _follow(self, authority: ControlAuthority) -> None:
         """Restart at the first rung if the authority changed."""
-        if commander is not self._commander:
-            self._commander, self._entered_ns = commander, None
+        if authority is not self._authority:
+            self._authority, self._entered_ns = authority, None
 
-    def _play(self, planned: np.ndarray) -> LadderDecision:
-        self._commander = ControlAuthority.POLICY
-        self._played, self._falling, self._dry = True, False, CAUSE_QUEUE_EMPTY
+    def _play(self, planned: Float64Array) -> LadderDecision:
+        self._authority = ControlAuthority.POLICY
+        self._played, self._falling, self._empty_cause = True, False, CAUSE_QUEUE_EMPTY
         self._entered_ns, self._steps_with_rows = None, 0
         self._ramp.reset()
         return LadderDecision(RungKind.POLICY, planned, 'policy')
@@ -172,14 +173,14 @@ class Ladder:
         if self.stopped:
             return RungKind.STOP_SERVICE
         return (
-            RungKind.POLICY if grant.commander is ControlAuthority.LADDER else RungKind.NO_COMMAND
+            RungKind.POLICY if grant.authority is ControlAuthority.LADDER else RungKind.NO_COMMAND
         )
 
     def _go_down(self, now_ns: int, last: LastCommand, cause: str) -> LadderDecision:
-        kind = self._rung(self._rungs[self._commander], now_ns)
+        kind = self._rung(self._rungs[self._authority], now_ns)
         if kind is not RungKind.STOP_SERVICE:
             return _decision(kind, self._wanted(kind, last), cause)
-        self._is_teardown_finished = self._commander is ControlAuthority.TEARDOWN
+        self._is_teardown_finished = self._authority is ControlAuthority.TEARDOWN
         self.stopped = self._calls_stop
         # moving joints slow down to rest; without a command velocities would continue
         kind = kind if self._calls_stop else RungKind.NO_COMMAND
@@ -196,10 +197,10 @@ class Ladder:
             self._entered_ns += int(rung.for_s * 1e9)
             self._index += 1
 
-    def _wanted(self, kind: RungKind, last: LastCommand) -> np.ndarray:
+    def _wanted(self, kind: RungKind, last: LastCommand) -> Float64Array:
         if kind is RungKind.RAMP:
             return self._ramp.stop(last)
-        if kind is RungKind.SAFE_POSE:
+        if kind is RungKind.SAFE_POSE and self._pose is not None:
             return self._ramp.approach(last, self._pose)
         if kind is RungKind.INITIAL_POSE and self.initial_pose is not None:
             return self._ramp.approach(last, self.initial_pose)
@@ -211,6 +212,6 @@ class Ladder:
 
 
 def _decision(
-    kind: RungKind, wanted: np.ndarray | None, cause: str, *, call_stop_service: bool = False
+    kind: RungKind, wanted: Float64Array | None, cause: str, *, call_stop_service: bool = False
 ) -> LadderDecision:
     return LadderDecision(kind, wanted, f'{kind.name.lower()}: {cause}', call_stop_service)

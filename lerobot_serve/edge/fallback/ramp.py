@@ -20,6 +20,7 @@ import numpy as np
 
 from lerobot_serve.cage.description import ActionLimit, Motion
 from lerobot_serve.cage.result import LastCommand
+from lerobot_serve.wire.arrays import Float64Array
 
 STOP_LIMIT_S = 60.0
 TRAVEL_LIMIT_S = 60.0
@@ -74,11 +75,11 @@ def travel_time_s(limit: ActionLimit, goal: float, stop_s: float, step_s: float)
         return stop_s
     distance = max(abs(limit.low - goal), abs(limit.high - goal))
     # the distance at full speed, and the time to accelerate and brake
-    way_s = distance / (SLOW_SHARE * top_speed(limit, step_s)) + 2 * stop_s
-    return min(way_s, TRAVEL_LIMIT_S)
+    travel_s = distance / (SLOW_SHARE * top_speed(limit, step_s)) + 2 * stop_s
+    return min(travel_s, TRAVEL_LIMIT_S)
 
 
-def max_stoppable_speed(left: np.ndarray, rate: np.ndarray, step_s: float) -> np.ndarray:
+def max_stoppable_speed(left: Float64Array, rate: Float64Array, step_s: float) -> Float64Array:
     """
     Return the greatest value whose sum over the steps until zero is `left`, when it falls by
     `rate` each second.
@@ -88,7 +89,8 @@ def max_stoppable_speed(left: np.ndarray, rate: np.ndarray, step_s: float) -> np
     """
     whole = left / (rate * step_s**2)
     steps = np.maximum(1.0, np.ceil((np.sqrt(8.0 * whole + 1.0) - 1.0) / 2.0))
-    return (whole / steps + (steps - 1.0) / 2.0) * rate * step_s
+    speed: Float64Array = (whole / steps + (steps - 1.0) / 2.0) * rate * step_s
+    return speed
 
 
 class Ramp:
@@ -100,18 +102,18 @@ class Ramp:
         both = np.array([stop_profile(limit, steps, step_s) for limit in limits])
         self.deceleration, self.jerk = both.T
         self._no_speed = ROUNDING * self.jerk * step_s**2
-        self._no_way = ROUNDING * self.deceleration * step_s**2
+        self._no_distance = ROUNDING * self.deceleration * step_s**2
         self._step_s = step_s
         self._is_velocity = np.array([limit.motion is Motion.VELOCITY for limit in limits])
         self._slow = np.array([SLOW_SHARE * top_speed(limit, step_s) for limit in limits])
-        self._braking = np.zeros(len(limits))
+        self._braking: Float64Array = np.zeros(len(limits))
 
     def reset(self) -> None:
         """Begin the next ramp without deceleration."""
         self._braking = np.zeros(len(self._braking))
 
-    def stop(self, last: LastCommand) -> np.ndarray:
-        """Return the next command on the way to rest."""
+    def stop(self, last: LastCommand) -> Float64Array:
+        """Return the next command that slows down to rest."""
         moving = np.where(self._is_velocity, last.position, last.velocity)
         speed = np.abs(moving)
         grown = np.minimum(self._braking + self.jerk * self._step_s, self.deceleration)
@@ -122,16 +124,16 @@ class Ramp:
         slower = np.copysign(left, moving) + 0.0
         return np.where(self._is_velocity, slower, last.position + slower * self._step_s)
 
-    def hold(self, last: LastCommand) -> np.ndarray:
-        """Return the positions commanded last, and the next step of velocities on the way to 0."""
+    def hold(self, last: LastCommand) -> Float64Array:
+        """Return the positions commanded last, and the next step of velocities towards 0."""
         return self._stop_velocities(last, last.position)
 
-    def approach(self, last: LastCommand, pose: np.ndarray) -> np.ndarray:
-        """Return the next command on the way to a pose, at slow speed and without overshoot."""
-        way = pose - last.position
-        distance = np.abs(way)
+    def approach(self, last: LastCommand, pose: Float64Array) -> Float64Array:
+        """Return the next command towards a pose, at slow speed and without overshoot."""
+        offset = pose - last.position
+        distance = np.abs(offset)
         # at the pose itself, but not at rest: onward is where it goes
-        onward = np.sign(np.where(way == 0, last.velocity, way))
+        onward = np.sign(np.where(offset == 0, last.velocity, offset))
         speed = last.velocity * onward
         change = self.deceleration * self._step_s
         bound = np.minimum(
@@ -140,12 +142,12 @@ class Ramp:
         # neither gained nor lost faster than the brakes allow
         speed = np.clip(bound, speed - change, speed + change)
         step = speed * self._step_s
-        there = np.abs(distance - step) <= self._no_way
+        there = np.abs(distance - step) <= self._no_distance
         towards = np.where(there, pose, last.position + onward * step)
         return self._stop_velocities(last, towards)
 
-    def _stop_velocities(self, last: LastCommand, positions: np.ndarray) -> np.ndarray:
-        command = np.where(self._is_velocity, self.stop(last), positions)
+    def _stop_velocities(self, last: LastCommand, positions: Float64Array) -> Float64Array:
+        command: Float64Array = np.where(self._is_velocity, self.stop(last), positions)
         # positions are not on a ramp; one that begins later begins without deceleration
         self._braking = np.where(self._is_velocity, self._braking, 0.0)
         return command

@@ -88,13 +88,17 @@ def default_ladder(robot: RobotDescription, step_s: float) -> tuple[Rung, ...]:
     """Return a ramp, then hold, or zero for a robot with velocities only."""
     only_velocities = all(action.motion is Motion.VELOCITY for action in robot.actions)
     end = RungKind.ZERO if only_velocities else RungKind.HOLD
-    return Rung(RungKind.RAMP, max(DEFAULT_RAMP_S, _stop_time_s(robot, step_s)[0])), Rung(end)
+    return Rung(RungKind.RAMP, _default_ramp_s(robot, step_s)), Rung(end)
+
+
+def _default_ramp_s(robot: RobotDescription, step_s: float) -> float:
+    return max(DEFAULT_RAMP_S, _stop_time_s(robot, step_s)[0])
 
 
 def ramp_s(rungs: tuple[Rung, ...], robot: RobotDescription, step_s: float) -> float:
     """Return the duration of the first ramp, or the default."""
     ramps = [rung.for_s for rung in rungs if rung.kind is RungKind.RAMP and rung.for_s]
-    return ramps[0] if ramps else default_ladder(robot, step_s)[0].for_s
+    return ramps[0] if ramps else _default_ramp_s(robot, step_s)
 
 
 def teardown_rungs(

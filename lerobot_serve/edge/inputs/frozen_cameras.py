@@ -13,6 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from lerobot_serve.wire.arrays import Float64Array
+
 # of sensor_msgs/Image and CompressedImage: the encapsulation and the stamp come first
 STAMP_END_BYTE = 12
 # a slow camera repeats nothing: this many messages must hold the same frame
@@ -29,7 +31,7 @@ class _Frame:
 
     raw: bytes
     since_ns: int
-    state: np.ndarray
+    state: Float64Array
     repeats: int = 0
     has_moved: bool = False
 
@@ -41,13 +43,13 @@ class FrozenCameraDetector:
         self.after_s = after_s
         self._frames: dict[str, _Frame] = {}
 
-    def look(self, now_ns: int, state: np.ndarray, raws: dict[str, bytes]) -> list[str]:
+    def poll(self, now_ns: int, state: Float64Array, raws: dict[str, bytes]) -> list[str]:
         """Process the newest message of each camera; return the frozen ones."""
         if not self.after_s:
             return []
         return [name for name, raw in raws.items() if self._is_frozen(name, raw, now_ns, state)]
 
-    def _is_frozen(self, name: str, raw: bytes, now_ns: int, state: np.ndarray) -> bool:
+    def _is_frozen(self, name: str, raw: bytes, now_ns: int, state: Float64Array) -> bool:
         known = self._frames.get(name)
         if known is None or not (raw is known.raw or is_same_frame(raw, known.raw)):
             self._frames[name] = _Frame(raw, now_ns, state)
@@ -66,5 +68,5 @@ def is_same_frame(one: bytes, other: bytes) -> bool:
         return False
     if len(one) <= STAMP_END_BYTE:
         return one == other
-    arrays = (np.frombuffer(raw, np.uint8, offset=STAMP_END_BYTE) for raw in (one, other))
-    return np.array_equal(*arrays)
+    first, second = (np.frombuffer(raw, np.uint8, offset=STAMP_END_BYTE) for raw in (one, other))
+    return np.array_equal(first, second)

@@ -26,7 +26,7 @@ class HistoryStep:
 
 class ObservationHistory:
     """
-    Snapshots of consecutive control steps of one episode. The tick thread calls `tick`, the
+    Snapshots of consecutive control steps of one episode. The tick thread calls `record`, the
     request thread everything else.
     """
 
@@ -50,7 +50,7 @@ class ObservationHistory:
         with self._lock:
             self._known.clear()
 
-    def tick(self, step: int, now_ns: int) -> None:
+    def record(self, step: int, now_ns: int) -> None:
         """
         Record the newest inputs for control step number `step`.
 
@@ -80,8 +80,8 @@ class ObservationHistory:
         With a history, the newest row is the newest control step, so that all rows are equally
         spaced. If the history is too short, its oldest snapshot is repeated.
         """
-        present = self._inputs.snapshot(now_ns)
+        current = self._inputs.snapshot(now_ns)
         with self._lock:
-            known = list(self._known) or [present]
+            known = list(self._known) or [current]
         newest = len(known) - 1
         return tuple(HistoryStep(known[max(0, newest - back)], back) for back in self._steps_back)

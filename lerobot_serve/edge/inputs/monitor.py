@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import numpy as np
-
 from lerobot_serve.edge.inputs.frozen_cameras import FrozenCameraDetector
 from lerobot_serve.edge.robot.description import RobotDescription
-from lerobot_serve.edge.wiring import state_input_names
+from lerobot_serve.edge.robot.input_topics import input_sources
+from lerobot_serve.wire.arrays import Float64Array
 from lerobot_serve.wire.errors import Malformed
 
 FROZEN = 'frozen_camera'
@@ -22,7 +21,7 @@ FROZEN = 'frozen_camera'
 class InputMonitor:
     """
     `stamp_ns` reads the stamp of a message, `now_ns` is the clock to compare stamps with,
-    `mono_ns` the monotonic clock. `drop` counts drops by reason.
+    `mono_ns` the monotonic clock. `count_dropped` counts drops by reason.
     """
 
     def __init__(
@@ -34,16 +33,16 @@ class InputMonitor:
         stamp_ns: Callable[[bytes, str], int],
         now_ns: Callable[[], int],
         mono_ns: Callable[[], int],
-        drop: Callable[[str], None],
+        count_dropped: Callable[[str], None],
     ) -> None:
         self._frozen, self._stop_on_frozen = frozen, stop_on_frozen
         self._stamp_ns, self._now_ns, self._mono_ns = stamp_ns, now_ns, mono_ns
-        self._drop = drop
+        self._count_dropped = count_dropped
         self._cameras = {camera.name: camera.topic for camera in robot.cameras}
-        named = [*zip(state_input_names(robot), robot.state, strict=True)]
-        named += [(camera.name, camera) for camera in robot.cameras]
         self._bounds = [
-            (name, one.topic, one.max_stamp_age_s) for name, one in named if one.max_stamp_age_s
+            (name, one.topic, one.max_stamp_age_s)
+            for name, one in input_sources(robot)
+            if one.max_stamp_age_s
         ]
         # current alarm for operators
         self.text = ''
@@ -60,10 +59,10 @@ class InputMonitor:
                     f'{bound_s:g}. Check its driver and the clock of its machine',
                 )
 
-    def check_frames(self, raws: dict[str, bytes], state: np.ndarray) -> None:
+    def check_frames(self, raws: dict[str, bytes], state: Float64Array) -> None:
         """Update the frozen camera alarm. Raises Malformed if it must stop observations."""
         frames = {name: raws[name] for name in self._cameras}
-        frozen = self._frozen.look(self._mono_ns(), state, frames)
+        frozen = self._frozen.poll(self._mono_ns(), state, frames)
         if not frozen:
             self.text = ''
             return
@@ -74,4 +73,4 @@ class InputMonitor:
         )
         if self._stop_on_frozen:
             raise Malformed(FROZEN, self.text)
-        self._drop(FROZEN)
+        self._count_dropped(FROZEN)

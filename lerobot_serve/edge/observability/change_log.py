@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Logs state changes with their reason, and counts of drops and stalls.
+Logs state changes with their reason, counts of drops and stalls, and why nothing is commanded.
 
 Any thread deposits changes, the tick thread too; the executor thread writes. Repeats are
 throttled, see telemetry.log_throttle.
@@ -24,10 +24,10 @@ EXPECTED_REASONS = {'cleared_action', 'policy_changed'}
 
 
 class ChangeLog:
-    """Any thread calls `changed`, one at a time; the executor thread calls `look`."""
+    """Any thread calls `changed`, one at a time; the executor thread calls `poll`."""
 
-    def __init__(self, *, inform: Log, warn: Log, complain: Log, clock: Callable[[], int]) -> None:
-        self._inform, self._warn, self._complain = inform, warn, complain
+    def __init__(self, *, info: Log, warning: Log, error: Log, clock: Callable[[], int]) -> None:
+        self._log_info, self._log_warning, self._log_error = info, warning, error
         self._clock, self._throttle = clock, LogThrottle(clock)
         self._changes: deque[ConnectionChange] = deque(maxlen=CHANGES_LIMIT)
         self._reason = ''
@@ -38,45 +38,45 @@ class ChangeLog:
         """Deposit a change; does not block."""
         self._changes.append(change)
 
-    def look(self, standing: ConnectionStatus, troubles: Counter[str]) -> None:
-        """Log what is new. `troubles` are counts since start, by name."""
+    def poll(self, status: ConnectionStatus, problems: Counter[str]) -> None:
+        """Log what is new. `problems` are counts since start, by name."""
         is_changed = bool(self._changes)
         while self._changes:
-            self._tell(self._changes.popleft())
+            self._log_change(self._changes.popleft())
         if not is_changed:
-            self._log_reason(standing)
-        self._reason = standing.reason
-        self._log_problems(troubles)
+            self._log_reason(status)
+        self._reason = status.reason
+        self._log_problems(problems)
         self._throttle.flush()
 
-    def _tell(self, change: ConnectionChange) -> None:
+    def _log_change(self, change: ConnectionChange) -> None:
         words = f'{change.before.name} -> {change.after.name}'
         text = f'{words}: {change.reason}' if change.reason else words
         self._throttle.emit(self._level(change.after), words, text)
 
     def _level(self, state: ConnectionState) -> Log:
         if state == ConnectionState.DEAD:
-            return self._complain
+            return self._log_error
         return (
-            self._inform
+            self._log_info
             if state in (ConnectionState.STREAMING, ConnectionState.CONNECTING)
-            else self._warn
+            else self._log_warning
         )
 
-    def _log_reason(self, standing: ConnectionStatus) -> None:
+    def _log_reason(self, status: ConnectionStatus) -> None:
         """Log a changed reason while there is no session and the state stays."""
-        waits = standing.state in (ConnectionState.CONNECTING, ConnectionState.RECONNECTING)
-        if waits and self._reason and standing.reason != self._reason:
-            text = f'{standing.state.name}: {standing.reason}'
-            self._throttle.emit(self._warn, standing.reason, text)
+        waits = status.state in (ConnectionState.CONNECTING, ConnectionState.RECONNECTING)
+        if waits and self._reason and status.reason != self._reason:
+            text = f'{status.state.name}: {status.reason}'
+            self._throttle.emit(self._log_warning, status.reason, text)
 
-    def _log_problems(self, troubles: Counter[str]) -> None:
+    def _log_problems(self, problems: Counter[str]) -> None:
         """Log new kinds of problems at once, the others once per period."""
         now_ns = self._clock()
         is_early = self._counted_ns is not None and now_ns - self._counted_ns < 1e9 * PERIOD_S
         new = {
             name: count - self._counted[name]
-            for name, count in sorted(troubles.items())
+            for name, count in sorted(problems.items())
             if count > self._counted[name] and name not in EXPECTED_REASONS
         }
         if is_early:
@@ -84,10 +84,31 @@ class ChangeLog:
         if not new:
             return
         for name in new:
-            self._counted[name] = troubles[name]
+            self._counted[name] = problems[name]
         if not is_early:
             self._counted_ns = now_ns
-        self._warn(
+        self._log_warning(
             'dropped or failed since the previous report: '
             + ', '.join(f'{n} {c}' for n, c in new.items())
         )
+
+
+class NotCommandedWarning:
+    """One thread calls `poll` periodically; a reason seen twice in a row is logged."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._before = self._logged = ''
+        self._commands = 0
+
+    def poll(self, why: str, commands: int) -> None:
+        """
+        Process the current reason (empty: none) and the count of commands: after a new command the
+        same reason is logged again.
+        """
+        if commands != self._commands:
+            self._commands, self._logged = commands, ''
+        if why and why == self._before and why != self._logged:
+            self._logged = why
+            self._log(f'no commands sent: {why}')
+        self._before = why

@@ -9,11 +9,11 @@ thread. None may raise or block.
 from __future__ import annotations
 
 from collections import Counter
-from enum import Enum
 
+from lerobot_serve.edge.control.authority import ControlAuthority
 from lerobot_serve.edge.control.controller import Controller
 from lerobot_serve.edge.control.step import ExecutedStep
-from lerobot_serve.edge.episodes.active_episode import RunOutcome
+from lerobot_serve.edge.episodes.outcomes import RunOutcome
 from lerobot_serve.edge.parameters import EdgeParameters
 from lerobot_serve.edge.session.connection import ConnectionChange
 from lerobot_serve.edge.session.tracker import RequestEnd
@@ -23,7 +23,7 @@ from lerobot_serve.wire.observation import Observation
 class EdgeListener:
     """Ignores every notification."""
 
-    def asked(self, request: Observation, *, server: str, request_bytes: int) -> None:
+    def sent(self, request: Observation, *, server: str, request_bytes: int) -> None:
         """A request was sent. The request thread."""
 
     def ended(self, end: RequestEnd) -> None:
@@ -34,27 +34,27 @@ class EdgeListener:
     def changed(self, change: ConnectionChange) -> None:
         """The connection state changed. Any thread, one at a time."""
 
-    def ticked(
+    def step_finished(
         self,
         now_ns: int,
-        tick: int,
+        control_step: int,
         executed: ExecutedStep | None,
         controller: Controller,
-        say: Enum,
+        authority: ControlAuthority,
     ) -> None:
         """
-        A control step is over; `executed` is None without a command, `say` is the control
-        authority. The tick thread; must return within microseconds.
+        A control step is over; `executed` is None without a command, `authority` is the
+        part that may command. The tick thread; must return within microseconds.
         """
 
     def dropped(self, totals: Counter[str]) -> None:
         """Totals of drops since start, by reason. Periodic, any thread."""
 
-    def tuned(self, parameters: EdgeParameters) -> None:
+    def parameters_changed(self, parameters: EdgeParameters) -> None:
         """Parameters were changed. The executor thread."""
 
-    def judged(self, episode_id: str, outcome: int, text: str) -> None:
+    def outcome_received(self, episode_id: str, outcome: int, text: str) -> None:
         """An EpisodeOutcome of any robot arrived. The executor thread."""
 
-    def finished(self, episode_id: str, outcome: RunOutcome, text: str) -> None:
+    def run_finished(self, episode_id: str, outcome: RunOutcome, text: str) -> None:
         """A run of RunEpisode is over. The executor thread."""

@@ -49,12 +49,12 @@ def why_not_ready(view: EdgeView) -> str:
 
     Queued actions count: a late server does not affect the robot yet.
     """
-    state, say = view.requester.connection.state, view.operation.say
+    state, authority = view.requester.connection.state, view.operator.authority
     controller = view.controller
     stopped = state is ConnectionState.DEAD or controller.latched or controller.stopped
-    if stopped or controller.start_blocked_by or say is ControlAuthority.OPERATOR:
+    if stopped or controller.start_blocked_by or authority is ControlAuthority.OPERATOR:
         return explain(view)
-    if say is ControlAuthority.NONE or state in CONTROLLED_STATES:
+    if authority is ControlAuthority.NONE or state in CONTROLLED_STATES:
         return ''
     return ': '.join(filter(None, (state.name, explain(view))))
 
@@ -62,7 +62,7 @@ def why_not_ready(view: EdgeView) -> str:
 def collect(view: EdgeView, losses: dict[str, int]) -> Iterable[Metric]:
     """Return all metrics."""
     yield from request_metrics(view)
-    yield from reply_metrics(view.requester.exchange.tally)
+    yield from reply_metrics(view.requester.pipeline.reply_stats)
     yield from command_metrics(view.controller)
     yield from control_step_metrics(view)
     yield dropped(dict(count_drops(view)) | losses)
@@ -70,27 +70,29 @@ def collect(view: EdgeView, losses: dict[str, int]) -> Iterable[Metric]:
 
 
 def request_metrics(view: EdgeView) -> list[Metric]:
-    exchange = view.requester.exchange
-    progress = exchange.progress
+    pipeline = view.requester.pipeline
+    status = pipeline.status
     return [
-        counter('edge_requests', 'requests sent', value=progress.requests_sent),
+        counter('edge_requests', 'requests sent', value=status.requests_sent),
         counter(
-            'edge_chunks_accepted', 'chunks merged into the queue', value=progress.chunks_accepted
+            'edge_chunks_accepted', 'chunks merged into the queue', value=status.chunks_accepted
         ),
-        gauge('edge_in_flight_requests', 'requests in flight', value=exchange.pending is not None),
+        gauge(
+            'edge_in_flight_requests', 'requests in flight', value=pipeline.in_flight is not None
+        ),
     ]
 
 
-def reply_metrics(tally: ReplyStats) -> list[Metric]:
+def reply_metrics(stats: ReplyStats) -> list[Metric]:
     latency = histogram('edge_round_trip', 'time from a request to its reply', ['slot'])
     network = histogram('edge_network', 'round trip less the time in the server', ['slot'])
-    for family, durations in ((latency, tally.round_trips), (network, tally.network)):
+    for family, durations in ((latency, stats.round_trips), (network, stats.network)):
         for slot, buckets in durations.items():
             family.add_metric([slot], buckets.cumulative(), buckets.sum_s)
     superseded = counter(
         'edge_requests_superseded',
         'requests superseded in the server by a newer one',
-        value=tally.superseded,
+        value=stats.superseded,
     )
     return [latency, network, superseded]
 
@@ -131,7 +133,7 @@ def control_step_metrics(view: EdgeView) -> list[Metric]:
         counter(
             'edge_control_steps',
             'control steps',
-            value=view.beat.beats - view.controller.ticks_skipped,
+            value=view.rate.beats - view.controller.steps_skipped,
         ),
         counter(
             'edge_control_steps_missed',
@@ -141,7 +143,7 @@ def control_step_metrics(view: EdgeView) -> list[Metric]:
         gauge(
             'edge_queue_remaining_seconds',
             'time that the queue lasts without stale actions',
-            value=view.requester.left_s,
+            value=view.requester.playable_s,
         ),
     ]
 
@@ -153,8 +155,8 @@ def dropped(drops: dict[str, int]) -> Metric:
     return family
 
 
-def connection_state(present: ConnectionState) -> Metric:
+def connection_state(current: ConnectionState) -> Metric:
     family = gauge('edge_connection_state', '1 for the current state', ['state'])
     for state in ConnectionState:
-        family.add_metric([state.name.lower()], state is present)
+        family.add_metric([state.name.lower()], state is current)
     return family

@@ -7,14 +7,20 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import Any
 
+from builtin_interfaces.msg import Time
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
 
 from lerobot_serve.edge.control.authority import ControlAuthority
 from lerobot_serve.edge.control.controller import Controller
-from lerobot_serve.edge.control.operator_control import LATCHED_TEXT, OperatorControl, STOPPED_TEXT
+from lerobot_serve.edge.control.loop import LoopRate
+from lerobot_serve.edge.control.operator_control import (
+    LATCHED_TEXT,
+    OperatorControl,
+    STOPPED_REMEDY,
+)
 from lerobot_serve.edge.control.step import ExecutedStep
+from lerobot_serve.edge.inputs.history import ObservationHistory
 from lerobot_serve.edge.queue.action_queue import ActionQueue
 from lerobot_serve.edge.session.connection import ConnectionState
 from lerobot_serve.edge.session.requester import Requester
@@ -38,13 +44,14 @@ class EdgeView:
 
     requester: Requester
     controller: Controller
-    operation: OperatorControl
-    actions: ActionQueue
-    beat: Any
+    operator: OperatorControl
+    queue: ActionQueue
+    history: ObservationHistory
+    rate: LoopRate
 
 
 def executed_action(
-    executed: ExecutedStep, *, stamp: Any, control_step: int, client_id: str
+    executed: ExecutedStep, *, stamp: Time, control_step: int, client_id: str
 ) -> ExecutedAction:
     """Return the record of one command."""
     judgement, decision = executed.judgement, executed.decision
@@ -58,7 +65,7 @@ def executed_action(
         reason=truncate(
             judgement.reason or ('' if executed.planned else decision.reason), REASON_LIMIT
         ),
-        raw=decision.wanted.tolist(),
+        raw=[] if decision.wanted is None else decision.wanted.tolist(),
         commanded=[] if judgement.command is None else judgement.command.tolist(),
     )
     if executed.planned:
@@ -70,32 +77,32 @@ def executed_action(
     return message
 
 
-def edge_state(view: EdgeView, *, stamp: Any, client_id: str, alarm: str = '') -> EdgeState:
+def edge_state(view: EdgeView, *, stamp: Time, client_id: str, alarm: str = '') -> EdgeState:
     """Return the state of the controller; `alarm` precedes its reason."""
-    progress, controller = view.requester.exchange.progress, view.controller
-    standing = view.requester.connection.standing
+    status, controller = view.requester.pipeline.status, view.controller
+    connection = view.requester.connection.status
     drops = count_drops(view)
     return EdgeState(
         stamp=stamp,
         client_id=client_id,
-        server=progress.server,
-        episode_id=progress.episode_id,
-        task=truncate(progress.task, TASK_LIMIT),
-        slot=progress.slot,
-        policy=progress.policy,
-        state=int(standing.state),
+        server=status.server,
+        episode_id=status.episode_id,
+        task=truncate(status.task, TASK_LIMIT),
+        slot=status.slot,
+        policy=status.policy,
+        state=int(connection.state),
         rung=int(controller.rung),
-        paused=view.operation.paused,
+        paused=view.operator.paused,
         reason=truncate('; '.join(text for text in (alarm, explain(view)) if text), TEXT_LIMIT),
-        queue_remaining_s=view.requester.left_s,
+        queue_remaining_s=view.requester.playable_s,
         action_age_s=controller.age_ns / 1e9,
-        round_trip_ms=progress.round_trip_ms,
-        network_ms=progress.network_ms,
-        control_steps=view.beat.beats - controller.ticks_skipped,
+        round_trip_ms=status.round_trip_ms,
+        network_ms=status.network_ms,
+        control_steps=view.rate.beats - controller.steps_skipped,
         control_steps_missed=control_steps_missed(view),
         actions_executed=controller.actions_executed,
-        requests_sent=progress.requests_sent,
-        chunks_accepted=progress.chunks_accepted,
+        requests_sent=status.requests_sent,
+        chunks_accepted=status.chunks_accepted,
         stalls=controller.stalls,
         cage_trips=controller.cage_trips,
         dropped=[DropCount(reason=name, count=n) for name, n in sorted(drops.items()) if n],
@@ -104,49 +111,49 @@ def edge_state(view: EdgeView, *, stamp: Any, client_id: str, alarm: str = '') -
 
 def control_steps_missed(view: EdgeView) -> int:
     """Return the number of missed control steps: too late, or skipped as too close."""
-    return view.beat.missed + view.controller.ticks_skipped
+    return view.rate.missed + view.controller.steps_skipped
 
 
 def count_drops(view: EdgeView) -> Counter[str]:
     """Return everything that was dropped, by reason."""
     # copied first: the owning thread may add a reason meanwhile
-    drops = Counter(view.requester.exchange.drops) + Counter(view.controller.drops)
-    drops['cleared_action'] = view.actions.rows_cleared
-    drops['rejected_chunk'] = view.actions.chunks_refused
-    drops['history_gap'] = view.requester.exchange.history.gaps
+    drops = Counter(view.requester.pipeline.status.dropped) + Counter(view.controller.dropped)
+    drops['cleared_action'] = view.queue.rows_cleared
+    drops['rejected_chunk'] = view.queue.chunks_refused
+    drops['history_gap'] = view.history.gaps
     return drops
 
 
 def count_problems(view: EdgeView) -> Counter[str]:
     """Return the counts for the log: drops, stalls, cage trips."""
-    troubles = count_drops(view)
-    troubles['stalls'] = view.controller.stalls
-    troubles['cage_trips'] = view.controller.cage_trips
-    return troubles
+    problems = count_drops(view)
+    problems['stalls'] = view.controller.stalls
+    problems['cage_trips'] = view.controller.cage_trips
+    return problems
 
 
 def explain(view: EdgeView) -> str:
     """Return the reason of the current state as text."""
-    standing, progress = view.requester.connection.standing, view.requester.exchange.progress
-    if standing.state == ConnectionState.DEAD:
-        held = ' Paused, teardown withheld.' if view.operation.paused else ''
-        return f'{standing.reason}.{held} Fix the cause, then call ~/reset'
+    connection, status = view.requester.connection.status, view.requester.pipeline.status
+    if connection.state == ConnectionState.DEAD:
+        held = ' Paused, teardown withheld.' if view.operator.paused else ''
+        return f'{connection.reason}.{held} Fix the cause, then call ~/reset'
     if view.controller.latched:
         why = view.controller.latch_reason
         return f'{LATCHED_TEXT} ({why}). Fix the cause, then call ~/reset_cage'
     if view.controller.stopped:
-        return f'{STOPPED_TEXT}. Fix the cause, then call ~/reset'
-    if view.operation.say is ControlAuthority.OPERATOR:
+        return STOPPED_REMEDY
+    if view.operator.authority is ControlAuthority.OPERATOR:
         return 'paused'
-    if view.operation.say is ControlAuthority.NONE:
+    if view.operator.authority is ControlAuthority.NONE:
         return 'no episode runs'
     if view.controller.start_blocked_by:
         return f'motion not started: {view.controller.start_blocked_by}'
-    alarm = view.controller.alarm.present
+    alarm = view.controller.alarm.current
     clamped = alarm.text if alarm else ''
-    if standing.state == ConnectionState.STREAMING:
-        return '; '.join(filter(None, (clamped, progress.waiting_for)))
-    parts = (clamped, standing.reason, progress.waiting_for, progress.failed)
+    if connection.state == ConnectionState.STREAMING:
+        return '; '.join(filter(None, (clamped, status.waiting_for)))
+    parts = (clamped, connection.reason, status.waiting_for, status.last_failure)
     return '; '.join(part for part in parts if part)
 
 
@@ -156,16 +163,16 @@ def diagnostics(
     name: str,
     latched: bool = False,
     clamped: bool = False,
-    rival: bool = False,
+    has_conflict: bool = False,
     frozen: bool = False,
 ) -> DiagnosticArray:
     """
-    Return the state as rqt_runtime_monitor shows it: an error when the cage is `latched` or a
-    `rival` commands the robot, at least a warning when most actions are `clamped` or a camera is
-    `frozen`.
+    Return the state as rqt_runtime_monitor shows it: an error when the cage is `latched` or
+    another edge commands the robot, at least a warning when most actions are `clamped` or a camera
+    is `frozen`.
     """
     level = LEVELS[ConnectionState(state.state)]
-    if latched or rival:
+    if latched or has_conflict:
         level = DiagnosticStatus.ERROR
     elif clamped or frozen:
         level = max(level, DiagnosticStatus.WARN)

@@ -12,12 +12,14 @@ from dataclasses import dataclass
 from enum import Enum
 
 from lerobot_serve.cage.result import Verdict
+from lerobot_serve.edge.control.authority import ControlAuthority
 from lerobot_serve.edge.control.controller import Controller
 from lerobot_serve.edge.control.step import ExecutedStep
 from lerobot_serve.edge.fallback.rungs import RungKind
 from lerobot_serve.edge.queue.action_queue import ChunkSource
 from lerobot_serve.trace.format import records
-from lerobot_serve.trace.format.records import Record, RecordIds
+from lerobot_serve.trace.format.record_ids import RecordIds
+from lerobot_serve.trace.format.records import Record
 from lerobot_serve.trace.writing.writer import TraceWriter
 
 VERDICTS = tuple(verdict.name.lower() for verdict in Verdict)
@@ -30,7 +32,7 @@ class PreviousStep:
     """The previous step; `cause` is why the cage changed the target."""
 
     rung: RungKind = RungKind.POLICY
-    say: Enum | None = None
+    authority: ControlAuthority | None = None
     latched: bool = False
     stalls: int = 0
     cause: str = ''
@@ -46,26 +48,27 @@ class StepRecorder:
         self._source: ChunkSource | None = None
         self._request = self._robot
 
-    def ticked(
+    def record(
         self,
         now_ns: int,
-        tick: int,
+        control_step: int,
         executed: ExecutedStep | None,
         controller: Controller,
-        say: Enum,
+        authority: ControlAuthority,
     ) -> None:
-        """Record a step; see EdgeListener.ticked."""
+        """Record a step; see EdgeListener.step_finished."""
         seen = self._seen
         if executed:
-            self._writer.write(self._command(now_ns, tick, executed))
+            self._writer.write(self._command(now_ns, control_step, executed))
             if executed.judgement.cause != seen.cause:
                 self._trip(now_ns, executed)
         if controller.rung is not seen.rung:
             self._state(now_ns, 'rung', seen.rung, controller.rung, controller.rung_reason)
             seen.rung = controller.rung
-        if say is not seen.say:
-            self._state(now_ns, 'control_authority', seen.say or 'none', say)
-            seen.say = say
+        if authority is not seen.authority:
+            before = seen.authority or 'none'
+            self._state(now_ns, 'control_authority', before, authority)
+            seen.authority = authority
         if controller.latched is not seen.latched:
             seen.latched = controller.latched
             self._latch(now_ns, executed)
@@ -73,21 +76,21 @@ class StepRecorder:
             seen.stalls = controller.stalls
             self._incident(now_ns, 'stalled', controller.rung_reason)
 
-    def _command(self, now_ns: int, tick: int, executed: ExecutedStep) -> Record:
+    def _command(self, now_ns: int, control_step: int, executed: ExecutedStep) -> Record:
         planned, decision, judgement = executed.planned, executed.decision, executed.judgement
-        source = planned and planned.source
+        source = planned.source if planned else None
         return records.executed(
             now_ns,
             self._ids(executed),
-            control_step=tick,
+            control_step=control_step,
             cage_result=VERDICTS[judgement.verdict],
             rung=RUNGS[decision.kind],
             raw=decision.wanted,
             commanded=judgement.command,
             chunk_row=planned.row if planned else None,
             age_s=executed.age_ns / 1e9 if planned else None,
-            slot=source.slot if planned else '',
-            policy=source.policy if planned else '',
+            slot=source.slot if source else '',
+            policy=source.policy if source else '',
             reason=reason(executed),
         )
 
@@ -118,9 +121,9 @@ class StepRecorder:
         self._incident(now_ns, 'cage_latched', why)
 
     def _state(
-        self, now_ns: int, of: str, before: str | Enum, after: str | Enum, why: str = ''
+        self, now_ns: int, part: str, before: str | Enum, after: str | Enum, why: str = ''
     ) -> None:
-        self._writer.write(records.state(now_ns, of, before, after, reason=why, ids=self._robot))
+        self._writer.write(records.state(now_ns, part, before, after, reason=why, ids=self._robot))
 
     def _incident(self, now_ns: int, name: str, why: str, ids: RecordIds | None = None) -> None:
         self._writer.write(records.incident(now_ns, name, reason=why, ids=ids or self._robot))

@@ -10,29 +10,32 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
-from enum import Enum
 import json
 import threading
 from typing import Any
 
-from lerobot_serve.edge import wiring
+import numpy as np
+
+from lerobot_serve.edge.control.authority import ControlAuthority
 from lerobot_serve.edge.control.controller import Controller
 from lerobot_serve.edge.control.step import ExecutedStep
-from lerobot_serve.edge.episodes.active_episode import RunOutcome
-from lerobot_serve.edge.episodes.outcomes import EpisodeRecord, OutcomeRegistry
+from lerobot_serve.edge.episodes.outcomes import EpisodeRecord, OutcomeRegistry, RunOutcome
 from lerobot_serve.edge.observability.listener import EdgeListener
 from lerobot_serve.edge.observability.step_recorder import NOT_FINITE, StepRecorder
 from lerobot_serve.edge.parameters import EdgeParameters
 from lerobot_serve.edge.robot.description import RobotDescription
 from lerobot_serve.edge.session.connection import ConnectionChange, ConnectionState
 from lerobot_serve.edge.session.tracker import OK, RequestEnd
+from lerobot_serve.edge.session_request import encode_robot_limits
 from lerobot_serve.trace.format import records
 from lerobot_serve.trace.format.chunk_range import chunk_range, repeated_rows
 from lerobot_serve.trace.format.deferred_fields import DEFERRED, DeferredFields
-from lerobot_serve.trace.format.records import Record, RecordIds
+from lerobot_serve.trace.format.record_ids import RecordIds
+from lerobot_serve.trace.format.records import Record
 from lerobot_serve.trace.format.redaction import Redaction
 from lerobot_serve.trace.writing.open_trace import open_trace
 from lerobot_serve.trace.writing.writer import TraceWriter
+from lerobot_serve.wire.arrays import Uint8Array
 from lerobot_serve.wire.chunk import Chunk
 from lerobot_serve.wire.message_parts import Image
 from lerobot_serve.wire.observation import Observation
@@ -69,9 +72,9 @@ class EdgeTraceRecorder(EdgeListener):
         self._robot, self._redaction = RecordIds(client_id), redaction
         self._parameters = parameters
         self._steps = StepRecorder(writer, client_id)
-        self._asked: SentRequest | None = None
+        self._sent: SentRequest | None = None
         # slot and policy of the last reply
-        self._answering = '', ''
+        self._replying = '', ''
         self._outcomes = OutcomeRegistry()
         self._totals: Counter[str] = Counter()
         self._dropping = threading.Lock()
@@ -95,8 +98,8 @@ class EdgeTraceRecorder(EdgeListener):
 
     # requests
 
-    def asked(self, request: Observation, *, server: str, request_bytes: int) -> None:
-        self._outcomes.began(request.episode_id)
+    def sent(self, request: Observation, *, server: str, request_bytes: int) -> None:
+        self._outcomes.record_request(request.episode_id)
         fields = {
             'server': server,
             'request_bytes': request_bytes,
@@ -105,7 +108,7 @@ class EdgeTraceRecorder(EdgeListener):
         }
         header = request.header
         repeated = repeated_rows(request)
-        self._asked = SentRequest(
+        self._sent = SentRequest(
             header.seq, header.session_epoch, fields, repeated, request.images
         )
 
@@ -114,13 +117,13 @@ class EdgeTraceRecorder(EdgeListener):
         ids = RecordIds(
             self._robot.client_id, request.session_epoch, request.seq, request.episode_id
         )
-        asked = self._take(ids)
-        fields = asked.fields if asked else {}
+        sent = self._take(ids)
+        fields = sent.fields if sent else {}
         if chunk:
             fields |= reply_fields(chunk, has_prefix=bool(fields.get('prefix_policy')))
             fields['round_trip_ms'] = (end.at_ns - request.sent_ns) / 1e6
             fields['chunk_bytes'] = end.chunk_bytes
-            fields['chunk_range'] = chunk_range(chunk, asked.repeated_rows if asked else 0)
+            fields['chunk_range'] = chunk_range(chunk, sent.repeated_rows if sent else 0)
         made = records.request(
             end.at_ns,
             ids,
@@ -129,43 +132,43 @@ class EdgeTraceRecorder(EdgeListener):
             episode=request.episode,
             **fields,
         )
-        if asked and asked.images:
-            made[DEFERRED] = self._pictures(asked.images)
+        if sent and sent.images:
+            made[DEFERRED] = self._pictures(sent.images)
         self.writer.write(made)
         if end.status == NOT_FINITE:
             self._incident(end.at_ns, 'chunk_not_finite', end.reason, ids)
         if chunk and end.status == OK:
-            self._answered(end.at_ns, request.episode_id, chunk)
+            self._record_reply(end.at_ns, request.episode_id, chunk)
 
     def _take(self, ids: RecordIds) -> SentRequest | None:
         """Return the sent request with these ids; None if it was not sent."""
-        asked, self._asked = self._asked, None
-        is_this = asked and (asked.seq, asked.session_epoch) == (ids.seq, ids.session_epoch)
-        return asked if is_this else None
+        sent, self._sent = self._sent, None
+        is_this = sent and (sent.seq, sent.session_epoch) == (ids.seq, ids.session_epoch)
+        return sent if is_this else None
 
     def _pictures(self, images: tuple[Image, ...]) -> DeferredFields:
         """Return the images as fields that the writer thread encodes."""
-        size = sum(memoryview(image.data).nbytes for image in images)
+        size = sum(_byte_count(image.data) for image in images)
         return DeferredFields(lambda: {'images': self._redaction.image_records(images)}, size)
 
-    def _answered(self, now_ns: int, episode_id: str, chunk: Chunk) -> None:
-        self._outcomes.answered(episode_id, chunk.slot, chunk.policy)
-        if (chunk.slot, chunk.policy) != self._answering:
-            self._answering = chunk.slot, chunk.policy
+    def _record_reply(self, now_ns: int, episode_id: str, chunk: Chunk) -> None:
+        self._outcomes.record_reply(episode_id, chunk.slot, chunk.policy)
+        if (chunk.slot, chunk.policy) != self._replying:
+            self._replying = chunk.slot, chunk.policy
             known = [records.policy(chunk.slot, chunk.policy)] if chunk.policy else []
             self.writer.write(records.policies(now_ns, known))
 
     # commands
 
-    def ticked(
+    def step_finished(
         self,
         now_ns: int,
-        tick: int,
+        control_step: int,
         executed: ExecutedStep | None,
         controller: Controller,
-        say: Enum,
+        authority: ControlAuthority,
     ) -> None:
-        self._steps.ticked(now_ns, tick, executed, controller, say)
+        self._steps.record(now_ns, control_step, executed, controller, authority)
 
     # all else
 
@@ -184,7 +187,7 @@ class EdgeTraceRecorder(EdgeListener):
         for reason, count in sorted(new.items()):
             self.writer.write(records.drop(self._clock(), reason, count=count, ids=self._robot))
 
-    def tuned(self, parameters: EdgeParameters) -> None:
+    def parameters_changed(self, parameters: EdgeParameters) -> None:
         before, after = asdict(self._parameters), asdict(parameters)
         self._parameters = parameters
         for name in after:
@@ -192,11 +195,11 @@ class EdgeTraceRecorder(EdgeListener):
                 old, new = (self._redaction.value(name, each[name]) for each in (before, after))
                 self.writer.write(records.parameter(self._clock(), name, old, new))
 
-    def judged(self, episode_id: str, outcome: int, text: str) -> None:
-        self._outcome(episode_id, self._outcomes.judged(episode_id, outcome), text)
+    def outcome_received(self, episode_id: str, outcome: int, text: str) -> None:
+        self._outcome(episode_id, self._outcomes.record_outcome(episode_id, outcome), text)
 
-    def finished(self, episode_id: str, outcome: RunOutcome, text: str) -> None:
-        self._outcome(episode_id, self._outcomes.finished(episode_id, outcome), text)
+    def run_finished(self, episode_id: str, outcome: RunOutcome, text: str) -> None:
+        self._outcome(episode_id, self._outcomes.record_run_end(episode_id, outcome), text)
 
     def _outcome(self, episode_id: str, news: EpisodeRecord | None, why: str) -> None:
         if news:
@@ -208,6 +211,10 @@ class EdgeTraceRecorder(EdgeListener):
 
     def _incident(self, now_ns: int, name: str, why: str, ids: RecordIds) -> None:
         self.writer.write(records.incident(now_ns, name, reason=why, ids=ids))
+
+
+def _byte_count(data: Uint8Array | bytes) -> int:
+    return data.nbytes if isinstance(data, np.ndarray) else len(data)
 
 
 def reply_fields(chunk: Chunk, *, has_prefix: bool) -> Record:
@@ -231,17 +238,17 @@ def make_edge_recorder(
     node: str,
     client_id: str,
     clock: Callable[[], int],
-    tell: Callable[[str], None],
+    log_warning: Callable[[str], None],
 ) -> EdgeTraceRecorder | None:
     """Build the trace recorder, None if tracing is disabled."""
     redaction = Redaction(parameters.trace_images, parameters.trace_instructions)
-    limits = json.loads(wiring.encode_robot_limits(parameters, robot))
+    limits = json.loads(encode_robot_limits(parameters, robot))
     writer = open_trace(
         parameters,
         node=node,
         role='edge',
         clock=clock,
-        log_warning=tell,
+        log_warning=log_warning,
         redaction=redaction,
         extra_parameters={'client_id': client_id, 'fps': robot.fps, 'limits': limits},
     )

@@ -16,11 +16,16 @@ from collections import deque
 from dataclasses import dataclass, field
 from itertools import takewhile
 import threading
+from typing import TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lerobot_serve.edge.queue.delay_rules import DelayRule, moving_time
+from lerobot_serve.wire.arrays import Float32Array, FloatArray
 from lerobot_serve.wire.message_parts import NO_ACTIONS
+
+Element = TypeVar('Element', bound=np.float32 | np.float64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,7 +45,7 @@ class ChunkSource:
 class QueuedAction:
     """One action to execute; read-only."""
 
-    action: np.ndarray
+    action: FloatArray
     source: ChunkSource
     row: int
 
@@ -61,8 +66,8 @@ class Leftover:
     """
 
     mark: QueueMark
-    model: np.ndarray = field(default_factory=lambda: NO_ACTIONS)
-    robot: np.ndarray = field(default_factory=lambda: NO_ACTIONS)
+    model: Float32Array = field(default_factory=lambda: NO_ACTIONS)
+    robot: FloatArray = field(default_factory=lambda: NO_ACTIONS)
     policy: str = ''
     source: ChunkSource | None = None
 
@@ -72,7 +77,7 @@ class _Stretch:
 
     __slots__ = ('model', 'next', 'robot', 'source')
 
-    def __init__(self, robot: np.ndarray, model: np.ndarray, source: ChunkSource) -> None:
+    def __init__(self, robot: FloatArray, model: Float32Array, source: ChunkSource) -> None:
         if len(model) not in (0, len(robot)):
             raise ValueError(
                 f'a chunk of {len(robot)} actions has {len(model)} rows in the units of the '
@@ -194,12 +199,12 @@ class ActionQueue:
 
     def replace(
         self,
-        robot: np.ndarray,
+        robot: FloatArray,
         source: ChunkSource,
         *,
         mark: QueueMark,
         delay_rows: int,
-        model: np.ndarray = NO_ACTIONS,
+        model: Float32Array = NO_ACTIONS,
     ) -> int | None:
         """
         Replace the queue with the chunk; return the rows that the rule skipped, None if the chunk
@@ -219,11 +224,11 @@ class ActionQueue:
 
     def append(
         self,
-        robot: np.ndarray,
+        robot: FloatArray,
         source: ChunkSource,
         *,
         mark: QueueMark,
-        model: np.ndarray = NO_ACTIONS,
+        model: Float32Array = NO_ACTIONS,
     ) -> bool:
         """
         Append the chunk; return False if it is refused because the queue was cleared after
@@ -255,7 +260,7 @@ class ActionQueue:
         return refused
 
 
-def read_only_copy(rows: np.ndarray) -> np.ndarray:
+def read_only_copy(rows: NDArray[Element]) -> NDArray[Element]:
     """Return a read-only copy."""
     copy = np.array(rows)
     copy.flags.writeable = False

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from lerobot_serve.wire.arrays import Float64Array
+
 
 class Interpolator:
     """Feed an action when `needs_action`, then take a step each tick."""
@@ -23,15 +25,15 @@ class Interpolator:
 
     def reset(self) -> None:
         """Reset: the next action is emitted alone."""
-        self._start: np.ndarray | None = None
-        self._end: np.ndarray | None = None
+        self._start: Float64Array | None = None
+        self._end: Float64Array | None = None
         self._steps_left = 0
 
     @property
     def needs_action(self) -> bool:
         return self._steps_left == 0
 
-    def feed(self, action: np.ndarray) -> None:
+    def feed(self, action: Float64Array) -> None:
         """Start the steps from the previous action to this one."""
         self._start, self._end = self._end, action
         self._steps_left = 1 if self._start is None else self._multiplier
@@ -45,7 +47,7 @@ class Interpolator:
         """Make each remaining step the action itself."""
         self._start = self._end
 
-    def take(self) -> np.ndarray | None:
+    def take(self) -> Float64Array | None:
         """
         Return the next step, None if an action is needed.
 
@@ -56,7 +58,9 @@ class Interpolator:
             return None
         self._steps_left -= 1
         start, end = self._start, self._end
-        if not self._steps_left or not (np.isfinite(start).all() and np.isfinite(end).all()):
+        if start is None or end is None or not self._steps_left:
+            return end
+        if not (np.isfinite(start).all() and np.isfinite(end).all()):
             return end
         # weighted rather than start + part * (end - start), which can overflow
         left, total = self._steps_left, self._multiplier

@@ -13,11 +13,9 @@ from collections import deque
 from dataclasses import dataclass, field
 import math
 
-from lerobot_serve.telemetry.percentiles import percentile
-
 
 @dataclass(slots=True)
-class _Peer:
+class _RoundTrips:
     """End time and duration of each round trip, oldest first; replies still to exclude."""
 
     round_trips: deque[tuple[int, float]] = field(default_factory=deque)
@@ -25,65 +23,66 @@ class _Peer:
 
 
 class LatencyTracker:
-    """Round trips of at most `peers` servers; evicts the least recently used."""
+    """Round trips of at most `max_servers` servers; evicts the least recently used."""
 
     def __init__(
-        self, *, samples: int = 100, window_s: float = 60.0, warm_up: int = 2, peers: int = 16
+        self,
+        *,
+        samples: int = 100,
+        window_s: float = 60.0,
+        warm_up: int = 2,
+        max_servers: int = 16,
     ) -> None:
         """
         Keep at most `samples` of the last `window_s` seconds, excluding the first `warm_up` of
         each session: the first request, and the first that carries a prefix.
         """
         self._samples, self._window_ns = samples, round(1e9 * window_s)
-        self._warm_up, self._peers_limit = warm_up, peers
-        self._peers: dict[str, _Peer] = {}
+        self._warm_up, self._max_servers = warm_up, max_servers
+        self._servers: dict[str, _RoundTrips] = {}
 
-    def begin_session(self, peer: str) -> None:
+    def begin_session(self, server: str) -> None:
         """Exclude the next replies of this server; known round trips stay."""
-        self._heard(peer).warming_up = self._warm_up
+        self._touch(server).warming_up = self._warm_up
 
-    def add(self, peer: str, latency_s: float, now_ns: int) -> None:
+    def add(self, server: str, latency_s: float, now_ns: int) -> None:
         """Record a round trip that ends now; ignores a negative or non-finite one."""
         if not 0 <= latency_s < math.inf:
             return
-        known = self._heard(peer)
+        known = self._touch(server)
         if known.warming_up:
             known.warming_up -= 1
         else:
             known.round_trips.append((now_ns, latency_s))
 
-    def maximum(self, peer: str, now_ns: int) -> float | None:
+    def maximum(self, server: str, now_ns: int) -> float | None:
         """Return the longest round trip of the window in seconds, None if empty."""
-        return max(self._window(peer, now_ns), default=None)
+        return max(self._window(server, now_ns), default=None)
 
-    def p95(self, peer: str, now_ns: int) -> float | None:
-        """Return the 95th percentile of the window in seconds, None if empty."""
-        return percentile(self._window(peer, now_ns), 95)
-
-    def delay_steps(self, peer: str, now_ns: int, *, step_s: float) -> int:
+    def delay_steps(self, server: str, now_ns: int, *, step_s: float) -> int:
         """
         Return the expected delay of the next reply in steps, 0 if unknown.
 
         It is the longest round trip: an overestimate only lengthens the prefix, an underestimate
         causes a jump.
         """
-        return math.ceil((self.maximum(peer, now_ns) or 0.0) / step_s)
+        return math.ceil((self.maximum(server, now_ns) or 0.0) / step_s)
 
-    def _window(self, peer: str, now_ns: int) -> list[float]:
-        known = self._peers.get(peer)
+    def _window(self, server: str, now_ns: int) -> list[float]:
+        known = self._servers.get(server)
         if known is None:
             return []
         while known.round_trips and known.round_trips[0][0] < now_ns - self._window_ns:
             known.round_trips.popleft()
         return [latency_s for _, latency_s in known.round_trips]
 
-    def _heard(self, peer: str) -> _Peer:
+    def _touch(self, server: str) -> _RoundTrips:
         """Return the data of a server, now the most recently used."""
-        known = self._peers.pop(peer, None) or self._new()
-        self._peers[peer] = known
-        if len(self._peers) > self._peers_limit:
-            del self._peers[next(iter(self._peers))]
+        known = self._servers.pop(server, None) or self._new()
+        self._servers[server] = known
+        if len(self._servers) > self._max_servers:
+            del self._servers[next(iter(self._servers))]
         return known
 
-    def _new(self) -> _Peer:
-        return _Peer(deque(maxlen=self._samples), self._warm_up)
+    def _new(self) -> _RoundTrips:
+        return _RoundTrips(deque(maxlen=self._samples), self._warm_up)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The description of a robot: its YAML file, limits, units, which state value measures which joint,
-commands as messages. Read once at start-up by wiring.py, doctor and the audit; pure functions
-afterwards, any thread.
+The description of a robot: its YAML file, limits, units, input topics, which state value measures
+which joint, command types and their messages. Read once at start-up by wiring.py, doctor and the
+audit; pure functions afterwards, any thread.
 """

@@ -6,15 +6,14 @@ from __future__ import annotations
 from math import inf
 
 from lerobot_serve.cage.description import ActionLimit, Interlock, Motion
-from lerobot_serve.edge.robot.description import RobotDescription
+from lerobot_serve.edge.robot.command_types import COMMAND_TYPES
+from lerobot_serve.edge.robot.description import CameraInput, RobotDescription, StateSource
 from lerobot_serve.edge.robot.measurement import measuring_indices
 from lerobot_serve.edge.robot.units import KINDS, RATES
 from lerobot_serve.edge.robot.yaml_mapping import refuse_duplicates, RobotFileError
 from lerobot_serve.parameters import closest_name
 
-TWIST_FIELDS = tuple(f'{part}.{axis}' for part in ('linear', 'angular') for axis in 'xyz')
 JOINT_STATE = 'sensor_msgs/JointState'
-TWISTS = ('geometry_msgs/Twist', 'geometry_msgs/TwistStamped')
 
 
 def check_robot(robot: RobotDescription, place: str) -> None:
@@ -34,7 +33,8 @@ def check_robot(robot: RobotDescription, place: str) -> None:
 
 def _check_topics(robot: RobotDescription, place: str) -> None:
     types: dict[str, str] = {}
-    for source in (*robot.state, *robot.cameras):
+    sources: list[StateSource | CameraInput] = [*robot.state, *robot.cameras]
+    for source in sources:
         known = types.setdefault(source.topic, source.type)
         if known != source.type:
             raise RobotFileError(
@@ -84,25 +84,9 @@ def _check_joints(robot: RobotDescription, place: str) -> None:
 
 
 def _check_command(robot: RobotDescription, place: str) -> None:
-    kind, motions = robot.command.type, {action.motion for action in robot.actions}
-    if kind == 'trajectory_msgs/JointTrajectory' and motions != {Motion.POSITION}:
-        raise RobotFileError(
-            f'{place}: {kind} takes positions only; all actions must be positions'
-        )
-    if kind == 'sensor_msgs/JointState' and len(motions) > 1:
-        raise RobotFileError(f'{place}: {kind} takes positions or velocities, not both')
-    if kind not in TWISTS:
-        return
-    if motions != {Motion.VELOCITY}:
-        raise RobotFileError(
-            f'{place}: {kind} takes velocities only; give every action `motion: velocity`'
-        )
-    for action in robot.actions:
-        if action.joint not in TWIST_FIELDS:
-            raise RobotFileError(
-                f'{place}: {kind} has no {action.joint!r}; the joint of every action must be one '
-                f'of {", ".join(TWIST_FIELDS)}'
-            )
+    kind = robot.command.type
+    if refusal := COMMAND_TYPES[kind].refusal(robot.actions):
+        raise RobotFileError(f'{place}: {kind} {refusal}')
 
 
 def _check_interlock(interlock: Interlock, robot: RobotDescription, place: str) -> None:

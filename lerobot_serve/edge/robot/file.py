@@ -15,6 +15,7 @@ from typing import Any
 
 from lerobot_serve.cage.description import ActionLimit, Interlock, Motion
 from lerobot_serve.edge.robot import checks, urdf
+from lerobot_serve.edge.robot.command_types import COMMAND_TYPES
 from lerobot_serve.edge.robot.description import (
     CameraInput,
     CommandOutput,
@@ -55,13 +56,6 @@ ACTION_KEYS = {
     ),
     Motion.VELOCITY: 'joint motion limits min max max_step max_acceleration',
 }
-COMMAND_KEYS = {
-    'trajectory_msgs/JointTrajectory': 'topic type time_from_start_s',
-    'std_msgs/Float64MultiArray': 'topic type',
-    JOINT_STATE: 'topic type',
-    'geometry_msgs/Twist': 'topic type',
-    'geometry_msgs/TwistStamped': 'topic type frame_id',
-}
 # above any value of a real robot
 FAR = 1e6
 
@@ -76,17 +70,18 @@ def parse(content: Any, place: str, folder: Path = Path()) -> RobotDescription:
     Parse the content of a robot file; URDF paths are relative to `folder`. Raises RobotFileError.
     """
     top = YamlMapping(content, place, KEYS)
+    in_cameras = f'{place}: cameras'
     robot = RobotDescription(
-        top.text('name'),
-        top.number('fps', 0.1, 1000),
-        _state(top.need('state'), f'{place}: state'),
-        tuple(_camera(*item) for item in named_entries(top.need('cameras'), f'{place}: cameras')),
-        _actions(top, folder),
-        _command(top.need('command'), f'{place}: command'),
-        tuple(_interlock(*item) for item in _optional(top, 'interlocks')),
-        _safe_pose(top),
-        _rename_map(top),
-        {name: _unit(content, where) for name, content, where in _optional(top, 'units')},
+        name=top.text('name'),
+        fps=top.number('fps', 0.1, 1000),
+        state=_state(top.need('state'), f'{place}: state'),
+        cameras=tuple(_camera(*item) for item in named_entries(top.need('cameras'), in_cameras)),
+        actions=_actions(top, folder),
+        command=_command(top.need('command'), f'{place}: command'),
+        interlocks=tuple(_interlock(*item) for item in _optional(top, 'interlocks')),
+        safe_pose=_safe_pose(top),
+        rename_map=_rename_map(top),
+        units={name: _unit(content, where) for name, content, where in _optional(top, 'units')},
     )
     checks.check_robot(robot, place)
     return robot
@@ -167,7 +162,17 @@ def _action(name: str, content: Any, place: str, shared: _Shared) -> ActionLimit
         low, high = _range(table, limit.low, limit.high)
         max_step, velocity = _rates(table, 'max_velocity', limit.velocity, shared.fps)
     lead = table.number('max_lead', 1e-6, FAR, default=math.inf)
-    return ActionLimit(name, joint, motion, low, high, max_step, velocity, acceleration, lead)
+    return ActionLimit(
+        name,
+        joint,
+        motion,
+        low=low,
+        high=high,
+        max_step=max_step,
+        max_velocity=velocity,
+        max_acceleration=acceleration,
+        max_lead=lead,
+    )
 
 
 def _joint_limit(table: YamlMapping, joint: str, shared: _Shared) -> JointLimit:
@@ -207,10 +212,9 @@ def _rates(table: YamlMapping, key: str, limit: float | None, fps: float) -> tup
 
 def _command(content: Any, place: str) -> CommandOutput:
     every_key = 'topic type time_from_start_s frame_id'
-    kind = YamlMapping(content, place, every_key).message_type(
-        list(COMMAND_KEYS), next(iter(COMMAND_KEYS))
-    )
-    table = YamlMapping(content, place, COMMAND_KEYS[kind])
+    kinds = list(COMMAND_TYPES)
+    kind = YamlMapping(content, place, every_key).message_type(kinds, kinds[0])
+    table = YamlMapping(content, place, COMMAND_TYPES[kind].keys)
     frame_id = table.text('frame_id') if 'frame_id' in table else ''
     seconds = table.number('time_from_start_s', 0, 60, default=0.0)
     return CommandOutput(kind, table.topic('topic'), frame_id, seconds)

@@ -7,6 +7,7 @@ import numpy as np
 
 from lerobot_serve.cage.description import ActionLimit, Motion
 from lerobot_serve.edge.robot.description import RobotDescription, StateSource
+from lerobot_serve.wire.arrays import Float64Array
 
 POSES = ('pose.x', 'pose.y', 'pose.z', 'pose.yaw')
 
@@ -37,7 +38,7 @@ def _fits(action: ActionLimit, source: StateSource, field: str) -> bool:
     return source.field in ('', action.motion.value)
 
 
-def measured_values(state: np.ndarray, indices: tuple[int | None, ...]) -> np.ndarray:
+def measured_values(state: Float64Array, indices: tuple[int | None, ...]) -> Float64Array:
     """
     Return the measured value of each action, in order.
 

@@ -94,10 +94,17 @@ def check_units(robot: RobotDescription, policy: ActionRange | None) -> UnitChec
 def _compare(robot: RobotDescription, policy: ActionRange) -> list[_Compared]:
     """Compare the positions; velocity limits are often far below the training data."""
     units = robot.action_units
-    ends = np.array((policy.low, policy.high))
+    ends = np.array((policy.low, policy.high), np.float64)
     in_robot = np.sort(units.to_robot(ends), axis=0)
     return [
-        _Compared(action, *ends[:, i].tolist(), *in_robot[:, i].tolist(), unit is not None)
+        _Compared(
+            action,
+            low=float(ends[0, i]),
+            high=float(ends[1, i]),
+            robot_low=float(in_robot[0, i]),
+            robot_high=float(in_robot[1, i]),
+            is_declared=unit is not None,
+        )
         for i, (action, unit) in enumerate(zip(robot.actions, units.declared, strict=True))
         if action.motion is Motion.POSITION
     ]

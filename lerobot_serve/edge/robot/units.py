@@ -17,6 +17,7 @@ from math import pi
 import numpy as np
 
 from lerobot_serve.cage.description import ActionLimit
+from lerobot_serve.wire.arrays import Float64Array, FloatArray
 from lerobot_serve.wire.execution_report import ExecutionReport
 
 # unit -> the kind of quantity, and how much of the kind's first unit one of it is
@@ -90,8 +91,8 @@ class UnitConversions:
     """The units of several values in order; None: undeclared, no conversion."""
 
     declared: tuple[UnitConversion | None, ...] = ()
-    _scale: np.ndarray | None = field(init=False, default=None)
-    _offset: np.ndarray | None = field(init=False, default=None)
+    _scale: Float64Array | None = field(init=False, default=None)
+    _offset: Float64Array | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         pairs = [(unit.scale, unit.offset) if unit else (1.0, 0.0) for unit in self.declared]
@@ -105,20 +106,23 @@ class UnitConversions:
     def converts(self) -> bool:
         return self._scale is not None
 
-    def to_robot(self, values: np.ndarray) -> np.ndarray:
+    def to_robot(self, values: FloatArray) -> FloatArray:
         """
         Convert values, or rows of them, to the robot's units: the same array if no unit is
         declared, otherwise float64, so that the conversion back is lossless.
         """
-        if self._scale is None or not values.size:
+        if self._scale is None or self._offset is None or not values.size:
             return values
         return values * self._scale + self._offset
 
-    def to_policy(self, values: np.ndarray) -> np.ndarray:
+    def to_policy(self, values: FloatArray) -> FloatArray:
         """Convert values, or rows of them, to the policy's units; see `to_robot`."""
-        if self._scale is None or not values.size:
+        if self._scale is None or self._offset is None or not values.size:
             return values
         return (values - self._offset) / self._scale
+
+
+SAME_UNITS = UnitConversions()
 
 
 def limits_for_policy(limits: Iterable[ActionLimit], units: UnitConversions) -> list[ActionLimit]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from pathlib import Path
 import re
-from typing import Any
+from typing import Any, TypeGuard
 
 import yaml
 
@@ -69,7 +69,7 @@ class YamlMapping:
         return number(self.need(key), low, high, f'{self.place}: {key}', why)
 
     def choice(self, key: str, allowed: list[str], default: str) -> str:
-        value = self._content.get(key, default)
+        value: str = self._content.get(key, default)
         if value not in allowed:
             raise RobotFileError(
                 f'{self.place}: {key} must be one of {", ".join(allowed)}, got {shortened(value)}'
@@ -111,7 +111,7 @@ class YamlMapping:
         return tuple(value)
 
 
-def shortened(value: Any) -> str:
+def shortened(value: object) -> str:
     """Return the repr of a value for an error text, truncated if long."""
     whole = repr(value)
     return (
@@ -121,7 +121,7 @@ def shortened(value: Any) -> str:
     )
 
 
-def text(value: Any, what: str) -> str:
+def text(value: object, what: str) -> str:
     """Return a name. Raises RobotFileError, which calls the value `what`."""
     if not is_name(value):
         raise RobotFileError(
@@ -139,7 +139,7 @@ def number(value: Any, low: float, high: float, what: str, why: str = '') -> flo
     return float(value)
 
 
-def is_name(value: Any) -> bool:
+def is_name(value: object) -> TypeGuard[str]:
     return (
         isinstance(value, str)
         and bool(value.strip())
@@ -192,7 +192,7 @@ def read_yaml(path: Path) -> Any:
         raise RobotFileError(f'{path}: not YAML ({_in_one_line(error)})') from None
 
 
-class _Loader(yaml.SafeLoader):
+class _Loader(yaml.SafeLoader):  # type: ignore[misc]  # PyYAML has no types
     """
     YAML loader that rejects duplicate keys, of which one would be ignored, and numbers that are
     not plain decimals: YAML 1.1 reads 030 as 24 and 1:30 as 90.
@@ -207,7 +207,7 @@ class _Loader(yaml.SafeLoader):
             raise yaml.constructor.ConstructorError(problem=text, problem_mark=node.start_mark)
         return super().construct_object(node, deep)
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[object, Any]:
         seen = set()
         for key, _ in node.value:
             if not isinstance(key, yaml.ScalarNode):
@@ -216,7 +216,8 @@ class _Loader(yaml.SafeLoader):
                 text = f'duplicate {shortened(key.value)}'
                 raise yaml.constructor.ConstructorError(problem=text, problem_mark=key.start_mark)
             seen.add(key.value)
-        return super().construct_mapping(node, deep)
+        mapping: dict[object, Any] = super().construct_mapping(node, deep)
+        return mapping
 
 
 # YAML 1.1 reads 1e-3 as text, unlike YAML 1.2

@@ -33,16 +33,16 @@ class EpisodeRunner(Protocol):
 
     def cancel(self) -> None: ...
 
-    def look(self) -> RunEpisode.Result | None: ...
+    def poll(self) -> RunEpisode.Result | None: ...
 
     def feedback(self) -> RunEpisode.Feedback: ...
 
 
 class RunEpisodeAction:
-    """`look` is called by a timer of the node."""
+    """`poll` is called by a timer of the node."""
 
-    def __init__(self, node: Node, episodes: EpisodeRunner) -> None:
-        self._node, self._episodes = node, episodes
+    def __init__(self, node: Node, runner: EpisodeRunner) -> None:
+        self._node, self._runner = node, runner
         self._running: tuple[ServerGoalHandle, ExecutorFuture] | None = None
         self._server = SteadyClockActionServer(
             node,
@@ -60,12 +60,12 @@ class RunEpisodeAction:
             # cancelled before the start: the robot must not move
             goal.canceled()
             return RunEpisode.Result(outcome=CANCELLED, text='cancelled before the start')
-        why_not = self._episodes.refusal(goal.request)
+        why_not = self._runner.refusal(goal.request)
         if why_not:
             goal.abort()
             return RunEpisode.Result(outcome=REFUSED, text=why_not)
         end = ExecutorFuture(self._node.executor)
-        self._episodes.begin(goal.request)
+        self._runner.begin(goal.request)
         self._running = goal, end
         result = await end
         if result.outcome == CANCELLED:
@@ -80,18 +80,18 @@ class RunEpisodeAction:
     def _cancel(self, goal: ServerGoalHandle) -> CancelResponse:
         # cancelling a goal that has not started must not end the running one
         if self._running and self._running[0] is goal:
-            self._episodes.cancel()
-            self.look()
+            self._runner.cancel()
+            self.poll()
         return CancelResponse.ACCEPT
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Publish feedback, and set the result once the run has ended."""
         if self._running is None:
             return
         goal, end = self._running
-        result = self._episodes.look()
+        result = self._runner.poll()
         if result is None:
-            goal.publish_feedback(self._episodes.feedback())
+            goal.publish_feedback(self._runner.feedback())
             return
         self._running = None
         end.set_result(result)

@@ -2,8 +2,8 @@
 """
 Decode raw input messages: state values by name, and frames as RGB.
 
-Pure functions; any thread. They raise Malformed for unusable messages. Topics and fields come from
-the robot description, of which only the attributes named here are read.
+Pure functions; any thread. They raise Malformed for unusable messages. The module is a
+MessageReader.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 import math
 import struct
-from typing import Protocol
+from typing import Any
 
 from geometry_msgs.msg import Quaternion
 from nav_msgs.msg import Odometry
@@ -19,9 +19,11 @@ import numpy as np
 from sensor_msgs.msg import CompressedImage, Image, JointState
 from std_msgs.msg import Float64MultiArray
 
+from lerobot_serve.edge.robot.description import CameraInput, StateSource
 from lerobot_serve.ros.topics.checked_subscription import decode_message, UNDECODABLE
 from lerobot_serve.ros.topics.compressed_images import frame_from_compressed, passthrough_jpeg
 from lerobot_serve.ros.topics.image_messages import frame_from_image
+from lerobot_serve.wire.arrays import Float64Array, FrameArray
 from lerobot_serve.wire.errors import Malformed
 from lerobot_serve.wire.message_parts import Image as WireImage
 
@@ -38,23 +40,7 @@ MESSAGE_TYPES: dict[str, type] = {
 STAMP_OFFSET, STAMP, STAMP_BIG_ENDIAN = 4, struct.Struct('<iI'), struct.Struct('>iI')
 
 
-class StateSource(Protocol):
-    """A state topic; `field` is that of a JointState."""
-
-    topic: str
-    type: str
-    fields: tuple[str, ...]
-    field: str
-
-
-class CameraSource(Protocol):
-    """A camera topic."""
-
-    topic: str
-    type: str
-
-
-def state_vector(raws: Sequence[bytes], sources: Sequence[StateSource]) -> np.ndarray:
+def state_vector(raws: Sequence[bytes], sources: Sequence[StateSource]) -> Float64Array:
     """Return the concatenated values of all sources, from one message of each."""
     return np.concatenate(
         [source_values(raw, source) for raw, source in zip(raws, sources, strict=True)],
@@ -62,7 +48,7 @@ def state_vector(raws: Sequence[bytes], sources: Sequence[StateSource]) -> np.nd
     )
 
 
-def source_values(raw: bytes, source: StateSource) -> np.ndarray:
+def source_values(raw: bytes, source: StateSource) -> Float64Array:
     """Return the values of one source in the order of its fields; all are finite."""
     found = READERS[source.type](
         decode_message(raw, MESSAGE_TYPES[source.type], source.topic), source
@@ -81,11 +67,13 @@ def stamp_ns(raw: bytes, topic: str) -> int:
     if len(raw) < STAMP.size + STAMP_OFFSET:
         raise Malformed(UNDECODABLE, f'{topic}: {len(raw)} bytes hold no stamp')
     layout = STAMP if raw[1] & 1 else STAMP_BIG_ENDIAN
+    seconds: int
+    nanoseconds: int
     seconds, nanoseconds = layout.unpack_from(raw, STAMP_OFFSET)
     return seconds * 1_000_000_000 + nanoseconds
 
 
-def rgb_frame(raw: bytes, camera: CameraSource) -> np.ndarray:
+def rgb_frame(raw: bytes, camera: CameraInput) -> FrameArray:
     """Return height x width x channels, RGB."""
     message = decode_message(raw, MESSAGE_TYPES[camera.type], camera.topic)
     try:
@@ -96,7 +84,7 @@ def rgb_frame(raw: bytes, camera: CameraSource) -> np.ndarray:
         raise Malformed(error.reason, f'{camera.topic}: {error}') from None
 
 
-def camera_jpeg(raw: bytes, camera: CameraSource) -> WireImage | None:
+def camera_jpeg(raw: bytes, camera: CameraInput) -> WireImage | None:
     """
     Return a camera's own JPEG in wire form, with an empty name; None if it must be encoded.
 
@@ -107,7 +95,7 @@ def camera_jpeg(raw: bytes, camera: CameraSource) -> WireImage | None:
     return passthrough_jpeg(decode_message(raw, CompressedImage, camera.topic))
 
 
-def _joint_values(message: JointState, source: StateSource) -> np.ndarray:
+def _joint_values(message: JointState, source: StateSource) -> Float64Array:
     given = np.array(getattr(message, source.field), np.float64)
     if len(given) != len(message.name):
         raise Malformed(
@@ -123,7 +111,7 @@ def _joint_values(message: JointState, source: StateSource) -> np.ndarray:
     return given[[index[joint] for joint in source.fields]]
 
 
-def _odometry_values(message: Odometry, source: StateSource) -> np.ndarray:
+def _odometry_values(message: Odometry, source: StateSource) -> Float64Array:
     return np.array([_odometry_value(message, field) for field in source.fields], np.float64)
 
 
@@ -132,8 +120,8 @@ def _odometry_value(message: Odometry, field: str) -> float:
     if field == 'pose.yaw':
         return yaw(message.pose.pose.orientation)
     if part == 'pose':
-        return getattr(message.pose.pose.position, axis)
-    return getattr(getattr(message.twist.twist, part), axis)
+        return float(getattr(message.pose.pose.position, axis))
+    return float(getattr(getattr(message.twist.twist, part), axis))
 
 
 def yaw(rotation: Quaternion) -> float:
@@ -145,7 +133,7 @@ def yaw(rotation: Quaternion) -> float:
     return math.atan2(2 * (w * z + x * y), w * w + x * x - y * y - z * z)
 
 
-def _array_values(message: Float64MultiArray, source: StateSource) -> np.ndarray:
+def _array_values(message: Float64MultiArray, source: StateSource) -> Float64Array:
     given = np.array(message.data, np.float64)
     if len(given) != len(source.fields):
         raise Malformed(
@@ -154,7 +142,7 @@ def _array_values(message: Float64MultiArray, source: StateSource) -> np.ndarray
     return given
 
 
-READERS: dict[str, Callable[..., np.ndarray]] = {
+READERS: dict[str, Callable[[Any, StateSource], Float64Array]] = {
     'sensor_msgs/JointState': _joint_values,
     'nav_msgs/Odometry': _odometry_values,
     'std_msgs/Float64MultiArray': _array_values,

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
 The session with a policy server or router: connection state, one request in flight, deadlines,
-failover. Called by node.py, which deposits replies and liveliness changes; `Requester.run` is the
-body of the thread `request`. Reads inputs/, merges chunks into queue/. Any thread
-may read and feed the connection state machine.
+failover. Down: requester -> pipeline -> encoder (reads inputs/) -> transport; back: inbox ->
+requester -> pipeline -> merger (into queue/). `Requester.run` is the body of the thread `request`;
+other threads deposit in the inbox and may feed the connection state machine.
 """

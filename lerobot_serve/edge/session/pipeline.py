@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Send one request at a time within a session and process its reply. The request thread.
+Sends one request at a time within a session and processes its reply. The request thread.
 
-It builds requests, matches replies to them and merges chunks into the queue. The requester decides
+Down: the encoder takes inputs and encodes a request, the transport sends it. Back: the tracker
+matches a reply to the request, the merger joins its chunk to the queue. The requester decides
 which server to use and when to request.
 """
 
@@ -10,19 +11,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from enum import auto, Enum
+from typing import NamedTuple
 
-import numpy as np
-
-from lerobot_serve.edge.inputs.history import ObservationHistory
+from lerobot_serve.edge.inputs.history import HistoryStep
 from lerobot_serve.edge.inputs.latest import InputsNotReady
 from lerobot_serve.edge.observability.listener import EdgeListener
 from lerobot_serve.edge.observability.reply_stats import ReplyStats
-from lerobot_serve.edge.queue.action_queue import ActionQueue, Leftover
-from lerobot_serve.edge.queue.chunk_merging import merge_chunk
-from lerobot_serve.edge.queue.latency import LatencyTracker
-from lerobot_serve.edge.robot.units import executed_for_policy, UnitConversions
-from lerobot_serve.edge.session.agreement import check_reply, default_episode_id
+from lerobot_serve.edge.queue.action_queue import Leftover
+from lerobot_serve.edge.session.agreement import default_episode_id
+from lerobot_serve.edge.session.chunk_merging import ChunkMerger
+from lerobot_serve.edge.session.observation_encoder import ObservationEncoder
+from lerobot_serve.edge.session.settings import EpisodeRequest, RequestSettings
 from lerobot_serve.edge.session.tracker import (
     ABANDONED,
     OK,
@@ -32,23 +33,17 @@ from lerobot_serve.edge.session.tracker import (
     RequestTracker,
     TIMED_OUT,
 )
-from lerobot_serve.edge.session.transport import (
-    EpisodeRequest,
-    RequestSettings,
-    SessionAgreement,
-    SessionStatus,
-    Transport,
-)
+from lerobot_serve.edge.session.transport import SessionAgreement, Transport
 from lerobot_serve.wire import chunk as wire_chunk
-from lerobot_serve.wire import execution_report as wire_executed
 from lerobot_serve.wire import observation as wire_observation
 from lerobot_serve.wire.chunk import Chunk
 from lerobot_serve.wire.errors import Malformed, Unencodable
-from lerobot_serve.wire.execution_report import ExecutionReport
-from lerobot_serve.wire.header import Header
-from lerobot_serve.wire.message_parts import Image
-from lerobot_serve.wire.observation import Observation
-from lerobot_serve.wire.schema import Flag, MsgType, Status
+from lerobot_serve.wire.schema import Flag, Status
+
+# the session is over, even if the queue holds actions
+SESSION_ENDING_STATUSES = (Status.NO_SESSION, Status.DRAINING)
+# another policy than agreed: a new session is required
+FOREIGN_POLICY = 'foreign_policy'
 
 
 class ReplyResult(Enum):
@@ -57,264 +52,245 @@ class ReplyResult(Enum):
     # the chunk is in the queue
     MERGED = auto()
     # the reply holds no actions
-    FAILED = auto()
+    NO_ACTIONS = auto()
     # the server ended the session
-    SESSION_OVER = auto()
+    SESSION_ENDED = auto()
     # not the reply to the request in flight
     DROPPED = auto()
 
 
-SAME_UNITS = UnitConversions()
-# the session is over, even if the queue holds actions
-SESSION_ENDING_STATUSES = (Status.NO_SESSION, Status.DRAINING)
-# another policy than agreed: a new session is required
-FOREIGN_POLICY = 'foreign_policy'
+class ProcessedReply(NamedTuple):
+    """The result, and why the reply holds no actions; empty if it does."""
+
+    result: ReplyResult
+    failure: str = ''
+
+
+@dataclass
+class SessionStatus:
+    """
+    Status of requests. The request thread writes field by field, any thread reads; any thread
+    counts drops.
+    """
+
+    waiting_for: str = ''
+    last_failure: str = ''
+    server: str = ''
+    task: str = ''
+    episode_id: str = ''
+    slot: str = ''
+    policy: str = ''
+    round_trip_ms: float = 0.0
+    network_ms: float = 0.0
+    requests_sent: int = 0
+    chunks_accepted: int = 0
+    dropped: Counter[str] = field(default_factory=Counter)
+
+    def count_dropped(self, reason: str) -> None:
+        """Count a dropped message; any thread."""
+        self.dropped[reason] += 1
+
+    def on_chunk_merged(self, chunk: Chunk, *, round_trip_ms: float) -> None:
+        """Record a merged chunk."""
+        self.last_failure = ''
+        self.slot, self.policy = chunk.slot, chunk.policy
+        self.round_trip_ms = round_trip_ms
+        server_ms = chunk.queue_wait_ms + chunk.processing_ms + chunk.inference_ms
+        self.network_ms = max(0.0, round_trip_ms - server_ms)
+        self.chunks_accepted += 1
+        self.dropped['state_lost'] += bool(chunk.header.flags & Flag.STATE_LOST)
+        self.dropped['policy_changed'] += bool(chunk.header.flags & Flag.POLICY_CHANGED)
 
 
 class RequestPipeline:
     """
-    Encodes requests and processes replies. Other threads read `progress`, `drops` and `tally`;
-    `listener` is notified of each request and its end.
+    Sends requests and processes replies. Other threads read `status` and `reply_stats`; `listener`
+    is notified of each request and its end.
     """
 
     def __init__(
         self,
-        link: Transport,
-        history: ObservationHistory,
-        actions: ActionQueue,
-        latency: LatencyTracker,
-        executed: Callable[[], ExecutionReport],
+        transport: Transport,
+        encoder: ObservationEncoder,
+        merger: ChunkMerger,
+        tracker: RequestTracker,
         *,
-        client_id: str,
-        action_count: int,
-        first_epoch: int,
+        status: SessionStatus,
         clock: Callable[[], int],
-        listener: EdgeListener | None = None,
-        units: UnitConversions = SAME_UNITS,
+        listener: EdgeListener,
     ) -> None:
-        self._link, self.history, self._actions = link, history, actions
-        self._latency, self._clock = latency, clock
-        self._executed = executed
-        self._client_id, self._columns = client_id, action_count
-        self._units = units
-        self._listener = listener or EdgeListener()
-        self.progress, self.drops, self.tally = SessionStatus(), Counter(), ReplyStats()
-        self._ledger = RequestTracker(first_epoch)
-        # the epoch requested last; the ledger has that of the open session
-        self._requested_epoch = first_epoch
-        self._agreement = SessionAgreement(0)
-        self._server = ''
+        self._transport, self._encoder, self._merger = transport, encoder, merger
+        self._tracker, self.status = tracker, status
+        self._clock, self._listener = clock, listener
+        self.reply_stats = ReplyStats()
         self._episodes = 0
-        self._starting = True
+        # the server has not received the start of the episode yet
+        self._is_episode_start = True
 
     @property
-    def pending(self) -> PendingRequest | None:
+    def in_flight(self) -> PendingRequest | None:
         """The request in flight."""
-        return self._ledger.pending
+        return self._tracker.in_flight
 
-    def is_for_this_client(self, client_id: str) -> bool:
-        """Return whether a reply is for this robot; any thread."""
-        return client_id == self._client_id
+    def playable_s(self, settings: RequestSettings) -> float:
+        """Return how long the queue lasts without stale actions [s]; any thread."""
+        return self._merger.playable_s(self._clock(), settings)
 
-    def drop(self, reason: str) -> None:
-        """Count a dropped message; any thread."""
-        self.drops[reason] += 1
-
-    def left_s(self, pace: RequestSettings) -> float:
-        """Return how long the queue lasts [s]."""
-        max_age_ns = int(pace.max_action_age_s * 1e9)
-        return self._actions.playable_s(self._clock(), pace.step_s, max_age_ns)
+    def clear_queue(self) -> None:
+        """Clear the queue; chunks requested before are refused. Any thread."""
+        self._merger.clear()
 
     def next_session_epoch(self) -> int:
-        """
-        Return the epoch of the next session to request.
-
-        Until it is open, the reply to the request in flight still counts.
-        """
-        self._requested_epoch = (self._requested_epoch + 1) % 2**32
-        return self._requested_epoch
+        """Return the epoch of the next session to request."""
+        return self._tracker.next_session_epoch()
 
     def begin_session(self, server: str, agreement: SessionAgreement) -> None:
         """Start the session requested last; replies of earlier sessions are discarded."""
-        self._abandon('session_lost')
-        self._ledger = RequestTracker(self._requested_epoch)
-        self._server, self._agreement = server, agreement
-        self._latency.begin_session(server)
-        self.tally.begin_session()
-        self.history.require(agreement.observation_steps, agreement.observation_stride_steps)
+        self.status.server = server
+        self._end_request('session_lost')
+        self._tracker.begin_session()
+        self._encoder.begin_session(agreement)
+        self._merger.begin_session(server, agreement)
+        self.reply_stats.begin_session()
 
-    def begin_episode(self, episode: EpisodeRequest, *, tell: bool) -> None:
-        """Clear the queue and start an episode; with `tell`, notify the server."""
-        self._abandon('episode_started')
-        self._actions.clear()
-        self.history.restart()
-        self._ledger.new_episode()
-        self._starting = True
-        self.name_episode(episode)
-        if tell:
-            epoch, number = self._ledger.session_epoch, self._ledger.episode
-            self._link.reset_episode(epoch, number, self.progress.episode_id)
+    def end_session(self) -> None:
+        """Record that there is no session; a reply to the request in flight still counts."""
+        self.status.server = ''
 
-    def name_episode(self, episode: EpisodeRequest) -> None:
+    def begin_episode(self, episode: EpisodeRequest, *, notify_server: bool) -> None:
+        """Clear the queue and start an episode."""
+        self._end_request('episode_started')
+        self._merger.clear()
+        self._encoder.begin_episode()
+        self._tracker.new_episode()
+        self._is_episode_start = True
+        self.set_episode(episode)
+        if notify_server:
+            epoch, number = self._tracker.session_epoch, self._tracker.episode
+            self._transport.reset_episode(epoch, number, self.status.episode_id)
+
+    def set_episode(self, episode: EpisodeRequest) -> None:
+        """Set task and id of the episode."""
         self._episodes += 1
-        self.progress.task = episode.task
-        self.progress.episode_id = episode.episode_id or default_episode_id(
-            self._client_id, self._ledger.session_epoch, self._episodes
+        self.status.task = episode.task
+        self.status.episode_id = episode.episode_id or default_episode_id(
+            self._encoder.client_id, self._tracker.session_epoch, self._episodes
         )
 
-    def time_out(self) -> None:
+    def mark_overdue(self) -> None:
         """Mark the request overdue; a reply before the next request still counts."""
-        self.drops['request_timeout'] += 1
-        self._ledger.time_out()
+        self.status.count_dropped('request_timeout')
+        self._tracker.mark_overdue()
 
-    def leave(self) -> None:
+    def close(self) -> None:
         """End the request in flight at shutdown."""
-        self._abandon('stopped')
+        self._end_request('stopped')
 
-    def _abandon(self, reason: str, status: str = ABANDONED) -> None:
+    def _end_request(self, reason: str, status: str = ABANDONED) -> None:
         """End the request in flight, if any, without a reply."""
-        if self._ledger.overdue:
+        if self._tracker.is_overdue:
             reason, status = 'request_timeout', TIMED_OUT
-        pending = self._ledger.give_up()
-        if pending:
-            self._listener.ended(RequestEnd(pending, self._clock(), status, reason))
+        request = self._tracker.release()
+        if request:
+            self._listener.ended(RequestEnd(request, self._clock(), status, reason))
 
-    def ask(self, pace: RequestSettings) -> PendingRequest | None:
+    # a request
+
+    def send_request(self, settings: RequestSettings) -> PendingRequest | None:
         """Send an observation; return None if no inputs are ready."""
         try:
-            moments = self.history.take(self._clock())
+            steps = self._encoder.take_steps(self._clock())
             # before the frames are encoded, which takes time
-            prefix = self._prefix(pace)
-            # actions are as old as the current observation; the history is older on purpose
-            captured_ns = moments[-1].snapshot.captured_ns
-            pending = self._send(pace, captured_ns, prefix, *self._link.observe(moments))
+            prefix = self._merger.prefix(settings)
+            pending = self._send(settings, steps, prefix)
         except InputsNotReady as error:
-            self.progress.waiting_for = str(error)
+            self.status.waiting_for = str(error)
             return None
         except (Malformed, Unencodable) as error:
-            reason = getattr(error, 'reason', 'unencodable')
-            self.drops[reason] += 1
+            reason = error.reason if isinstance(error, Malformed) else 'unencodable'
+            self.status.count_dropped(reason)
             # it may already have a seq; an overdue one may still be replied to
-            if not self._ledger.overdue:
-                self._abandon(reason)
-            self.progress.waiting_for = str(error)
+            if not self._tracker.is_overdue:
+                self._end_request(reason)
+            self.status.waiting_for = str(error)
             return None
-        self.progress.waiting_for = ''
+        self.status.waiting_for = ''
         return pending
 
     def _send(
-        self,
-        pace: RequestSettings,
-        captured_ns: int,
-        prefix: Leftover,
-        state: np.ndarray,
-        images: tuple[Image, ...],
+        self, settings: RequestSettings, steps: tuple[HistoryStep, ...], prefix: Leftover
     ) -> PendingRequest:
-        if self._ledger.overdue:
-            self._abandon('request_timeout', TIMED_OUT)
+        inputs = self._encoder.read(steps)
+        if self._tracker.is_overdue:
+            self._end_request('request_timeout', TIMED_OUT)
         now_ns = self._clock()
-        left_s = self.left_s(pace)
-        pending = self._ledger.begin(
+        pending = self._tracker.track(
             sent_ns=now_ns,
-            captured_ns=captured_ns,
+            # actions are as old as the current observation; the history is older on purpose
+            captured_ns=steps[-1].snapshot.captured_ns,
             mark=prefix.mark,
-            episode_id=self.progress.episode_id,
-            guided=self._is_guided(pace, prefix),
+            episode_id=self.status.episode_id,
+            continues_prefix=self._merger.continues_prefix(settings, prefix),
         )
-        header = Header(
-            pending.seq,
-            now_ns,
-            self._ledger.session_epoch,
-            self._ledger.episode,
-            self._agreement.schema_version,
-            MsgType.OBSERVATION,
-            Flag.EPISODE_START if self._starting else Flag.NONE,
-        )
-        delay_steps = self._latency.delay_steps(self._server, now_ns, step_s=pace.step_s)
-        observation = Observation(
-            header,
-            self._client_id,
-            self.progress.episode_id,
-            state,
-            images,
-            self.progress.task,
-            min(delay_steps, len(prefix.robot)),
-            left_s,
-            prefix.policy,
-            prefix.model,
-            self._units.to_policy(prefix.robot),
-            # lost with the request; it is not sent again
-            (wire_executed.encode(executed_for_policy(self._executed(), self._units)),),
+        observation = self._encoder.observation(
+            pending,
+            inputs,
+            prefix,
+            task=self.status.task,
+            flags=Flag.EPISODE_START if self._is_episode_start else Flag.NONE,
+            delay_steps=self._merger.delay_steps(now_ns, settings),
+            playable_s=self._merger.playable_s(now_ns, settings),
         )
         raw = wire_observation.encode(observation)
-        self._link.send(raw)
-        self.progress.requests_sent += 1
+        self._transport.send(raw)
+        self.status.requests_sent += 1
         # while the server works
-        self._listener.asked(observation, server=self._server, request_bytes=len(raw))
+        self._listener.sent(observation, server=self.status.server, request_bytes=len(raw))
         return pending
 
-    def _prefix(self, pace: RequestSettings) -> Leftover:
-        """Return the prefix for the next chunk, empty without RTC."""
-        if not (pace.rtc and self._agreement.supports_rtc):
-            return Leftover(self._actions.mark())
-        most = self._agreement.chunk_size
-        return self._actions.leftover(min(pace.execution_horizon or most, most))
+    # its reply
 
-    def _is_guided(self, pace: RequestSettings, prefix: Leftover) -> bool:
-        """Return whether the chunk will continue the queue; an empty queue counts as continued."""
-        has_rtc = pace.rtc and self._agreement.supports_rtc
-        return has_rtc and bool(len(prefix.robot) or not self._actions.rows_left)
-
-    def on_answer(self, raw: bytes, arrived_ns: int, pace: RequestSettings) -> ReplyResult:
+    def on_reply(self, raw: bytes, arrived_ns: int, settings: RequestSettings) -> ProcessedReply:
         """Process an arrived reply, or drop it with a reason."""
         try:
             chunk = wire_chunk.decode(raw)
-            if not self.is_for_this_client(chunk.client_id):
+            if chunk.client_id != self._encoder.client_id:
                 raise ReplyDropped('other_client')
-            pending = self._ledger.accept(chunk.header)
-        except Malformed as error:
-            self.drops[error.reason] += 1
-            return ReplyResult.DROPPED
-        except ReplyDropped as dropped:
-            self.drops[dropped.reason] += 1
-            return ReplyResult.DROPPED
-        outcome, status, reason = self._conclude(chunk, pending, arrived_ns, pace)
+            pending = self._tracker.match_reply(chunk.header)
+        except (Malformed, ReplyDropped) as error:
+            self.status.count_dropped(error.reason)
+            return ProcessedReply(ReplyResult.DROPPED)
+        processed, status, reason = self._merge(chunk, pending, arrived_ns, settings)
         self._listener.ended(RequestEnd(pending, arrived_ns, status, reason, chunk, len(raw)))
-        return outcome
+        return processed
 
-    def _conclude(
-        self, chunk: Chunk, pending: PendingRequest, arrived_ns: int, pace: RequestSettings
-    ) -> tuple[ReplyResult, str, str]:
+    def _merge(
+        self, chunk: Chunk, pending: PendingRequest, arrived_ns: int, settings: RequestSettings
+    ) -> tuple[ProcessedReply, str, str]:
         """
         Merge the matched reply, or count why it cannot be merged. Return the result for the
         requester, and the status and reason of the request's end.
         """
         try:
-            check_reply(chunk, self._columns, self._agreement)
+            is_merged = self._merger.merge(chunk, pending, arrived_ns, settings)
         except (Malformed, ReplyDropped) as error:
-            self.drops[error.reason] += 1
+            self.status.count_dropped(error.reason)
             text = chunk.status_text or str(error)
-            self.progress.failed = f'server error: {text}' if chunk.status else text
+            failure = f'server error: {text}' if chunk.status else text
+            self.status.last_failure = failure
             is_over = chunk.status in SESSION_ENDING_STATUSES or error.reason == FOREIGN_POLICY
-            return ReplyResult.SESSION_OVER if is_over else ReplyResult.FAILED, error.reason, text
-        robot = self._units.to_robot(chunk.robot)
-        if not merge_chunk(self._actions, robot, chunk, pending, arrived_ns, pace):
-            return ReplyResult.DROPPED, ABANDONED, 'rejected_chunk'
-        self._accept(chunk, pending, arrived_ns)
-        return ReplyResult.MERGED, OK, ''
-
-    def _accept(self, chunk: Chunk, pending: PendingRequest, arrived_ns: int) -> None:
-        """Record the flags and timing of a merged chunk."""
-        self.drops['state_lost'] += bool(chunk.header.flags & Flag.STATE_LOST)
-        self.drops['policy_changed'] += bool(chunk.header.flags & Flag.POLICY_CHANGED)
+            result = ReplyResult.SESSION_ENDED if is_over else ReplyResult.NO_ACTIONS
+            return ProcessedReply(result, failure), error.reason, text
+        if not is_merged:
+            return ProcessedReply(ReplyResult.DROPPED), ABANDONED, 'rejected_chunk'
         # the server has received the start of the episode
-        self._starting = False
+        self._is_episode_start = False
         round_trip_s = (arrived_ns - pending.sent_ns) / 1e9
-        self._latency.add(self._server, round_trip_s, arrived_ns)
-        self.progress.accepted(chunk, round_trip_ms=1e3 * round_trip_s)
-        self.tally.add(
+        self.status.on_chunk_merged(chunk, round_trip_ms=1e3 * round_trip_s)
+        self.reply_stats.add(
             chunk.slot,
             chunk.superseded,
             round_trip_s=round_trip_s,
-            network_s=self.progress.network_ms / 1e3,
+            network_s=self.status.network_ms / 1e3,
         )
+        return ProcessedReply(ReplyResult.MERGED), OK, ''

@@ -39,7 +39,7 @@ class PendingRequest:
     episode: int
     episode_id: str
     # whether the chunk continues the queue, so that it may replace it
-    guided: bool = False
+    continues_prefix: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,35 +61,59 @@ class RequestEnd:
 
 
 class RequestTracker:
-    """Numbers requests and matches replies."""
+    """Numbers sessions, episodes and requests, and matches replies."""
 
     def __init__(self, session_epoch: int) -> None:
         self.session_epoch = session_epoch
+        # requested last; `session_epoch` is that of the open session
+        self._requested_epoch = session_epoch
         self.episode = 0
-        self.pending: PendingRequest | None = None
-        # whether the pending request is past its deadline
-        self.overdue = False
+        self.in_flight: PendingRequest | None = None
+        # whether the request in flight is past its deadline
+        self.is_overdue = False
         self._seq = 0
 
-    def begin(
+    def next_session_epoch(self) -> int:
+        """
+        Return the epoch of the next session to request.
+
+        Until it is open, the reply to the request in flight still matches.
+        """
+        self._requested_epoch = (self._requested_epoch + 1) % 2**32
+        return self._requested_epoch
+
+    def begin_session(self) -> None:
+        """Start the session requested last; replies of earlier sessions no longer match."""
+        self.release()
+        self.session_epoch, self.episode, self._seq = self._requested_epoch, 0, 0
+
+    def track(
         self,
         *,
         sent_ns: int,
         captured_ns: int,
         mark: QueueMark,
         episode_id: str,
-        guided: bool = False,
+        continues_prefix: bool = False,
     ) -> PendingRequest:
         """Track a new request. Raises RuntimeError while another one is in flight."""
-        if self.pending:
-            raise RuntimeError(f'request {self.pending.seq} is still in flight')
+        if self.in_flight:
+            raise RuntimeError(f'request {self.in_flight.seq} is still in flight')
         self._seq += 1
-        where = self.session_epoch, self.episode, episode_id
-        self.pending = PendingRequest(self._seq, sent_ns, captured_ns, mark, *where, guided)
-        self.overdue = False
-        return self.pending
+        self.in_flight = PendingRequest(
+            self._seq,
+            sent_ns,
+            captured_ns,
+            mark,
+            session_epoch=self.session_epoch,
+            episode=self.episode,
+            episode_id=episode_id,
+            continues_prefix=continues_prefix,
+        )
+        self.is_overdue = False
+        return self.in_flight
 
-    def accept(self, header: Header) -> PendingRequest:
+    def match_reply(self, header: Header) -> PendingRequest:
         """
         Return the request that this reply matches and release it. Raises ReplyDropped.
         """
@@ -97,21 +121,23 @@ class RequestTracker:
             raise ReplyDropped('stale_epoch')
         if header.episode != self.episode:
             raise ReplyDropped('stale_episode')
-        if self.pending is None or header.seq != self.pending.seq:
+        request = self.in_flight
+        if request is None or header.seq != request.seq:
             raise ReplyDropped('late_chunk')
-        return self.give_up()
+        self.release()
+        return request
 
-    def give_up(self) -> PendingRequest | None:
-        """Release the pending request and return it; a later reply is dropped."""
-        pending, self.pending, self.overdue = self.pending, None, False
-        return pending
+    def release(self) -> PendingRequest | None:
+        """Release the request in flight and return it; a later reply is dropped."""
+        released, self.in_flight, self.is_overdue = self.in_flight, None, False
+        return released
 
-    def time_out(self) -> None:
-        """Mark the pending request overdue; a late reply still counts."""
-        self.overdue = self.pending is not None
+    def mark_overdue(self) -> None:
+        """Mark the request in flight overdue; a late reply still matches."""
+        self.is_overdue = self.in_flight is not None
 
     def new_episode(self) -> int:
         """Begin the next episode and return its number."""
-        self.give_up()
+        self.release()
         self.episode += 1
         return self.episode

@@ -24,9 +24,9 @@ from rclpy.parameter import parameter_value_to_python
 from rclpy.qos import HistoryPolicy, qos_check_compatible, QoSCompatibility, QoSProfile
 from rclpy.topic_endpoint_info import TopicEndpointInfo
 
-from lerobot_serve.edge import wiring
+from lerobot_serve.edge.robot.command_types import COMMAND_TYPES
 from lerobot_serve.edge.robot.description import RobotDescription
-from lerobot_serve.edge.robot.file import COMMAND_KEYS
+from lerobot_serve.edge.robot.input_topics import input_topics, state_input_names
 from lerobot_serve.edge.ros import sensor_messages as ros_inputs
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.contract.service_call import call_service, ServiceCallFailed
@@ -78,7 +78,7 @@ class DoctorNode(SteadyClockNode):
 
     def sample_inputs(self, robot: RobotDescription) -> list[InputTraffic]:
         """Sample the inputs until each has sent enough messages or the time is up."""
-        inputs = wiring.input_topics(robot)
+        inputs = input_topics(robot)
         subscriptions = []
         for name, (topic, kind, _) in inputs.items():
             self._arrivals_ns[name] = []
@@ -123,13 +123,11 @@ class DoctorNode(SteadyClockNode):
     def _other_command_topics(self, robot: RobotDescription) -> tuple[tuple[str, str], ...]:
         """Return command topics in this namespace that have a subscriber, with their types."""
         prefix = self.get_namespace().rstrip('/') + '/'
-        inputs = {
-            self._expanded_topic(topic) for topic, _, _ in wiring.input_topics(robot).values()
-        }
+        inputs = {self._expanded_topic(topic) for topic, _, _ in input_topics(robot).values()}
         found = []
         for topic, kinds in self.get_topic_names_and_types():
             types = [kind.replace('/msg/', '/') for kind in kinds]
-            commands = [kind for kind in types if kind in COMMAND_KEYS]
+            commands = [kind for kind in types if kind in COMMAND_TYPES]
             mine = topic.startswith(prefix) and topic not in inputs
             if mine and commands and self.count_subscribers(topic):
                 found.append((topic, commands[0]))
@@ -187,7 +185,7 @@ class DoctorNode(SteadyClockNode):
     @staticmethod
     def _decoders(robot: RobotDescription) -> dict[str, Callable[[bytes], object]]:
         """Return the decoder of an edge for each input."""
-        names = wiring.state_input_names(robot)
+        names = state_input_names(robot)
         states = dict(zip(names, robot.state, strict=True))
         return {
             **{

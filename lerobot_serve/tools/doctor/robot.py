@@ -13,6 +13,7 @@ from lerobot_serve.edge.queue.action_queue import ActionQueue
 from lerobot_serve.edge.queue.delay_rules import DELAY_RULES
 from lerobot_serve.edge.robot.description import RobotDescription
 from lerobot_serve.edge.robot.unit_check import check_units, UnitFit
+from lerobot_serve.edge.session_request import make_session_request
 from lerobot_serve.parameters import ParameterError
 from lerobot_serve.policies.base import PolicyDescription
 from lerobot_serve.server.sessions.session_validation import (
@@ -119,7 +120,7 @@ def check_agreement(
     Return what a server of this policy would say to this robot. What was `taken` from the robot
     file, by the names of parameters, cannot be compared with it.
     """
-    ask = wiring.make_session_request(
+    ask = make_session_request(
         EdgeParameters(),
         robot,
         client_id='doctor',

@@ -17,10 +17,10 @@ import numpy as np
 
 from lerobot_serve.trace.format.record_ids import NO_IDS, RecordIds
 from lerobot_serve.trace.format.schema import ROLES, SCHEMA_VERSION
-from lerobot_serve.wire.arrays import Float32Array
+from lerobot_serve.wire.arrays import FloatArray
 
 Record = dict[str, Any]
-Actions = Sequence[float] | Float32Array
+Actions = Sequence[float] | FloatArray
 
 
 def header(

@@ -39,7 +39,7 @@ class Episodes:
     def cancel(self) -> None:
         self.cancelled += 1
 
-    def look(self) -> RunEpisode.Result | None:
+    def poll(self) -> RunEpisode.Result | None:
         return self.result
 
     def feedback(self) -> RunEpisode.Feedback:

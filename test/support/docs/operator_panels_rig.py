@@ -17,8 +17,8 @@ TOPICS = {
     f'{EDGE}/state': ('EdgeState', 'edge/node.py', "EdgeState, '~/state'"),
     f'{EDGE}/executed_action': (
         'ExecutedAction',
-        'edge/node.py',
-        "ExecutedAction, '~/executed_action'",
+        'edge/ros/robot_commands.py',
+        'ExecutedAction,',
     ),
     f'{ROUTER}/state': (
         'RouterState',
@@ -43,8 +43,8 @@ TOPICS = {
     ),
 }
 SERVICES = {
-    f'{EDGE}/pause': ('std_srvs/Trigger', 'edge/node.py', "'pause': self._operation.pause,"),
-    f'{EDGE}/resume': ('std_srvs/Trigger', 'edge/node.py', "'resume': self._operation.resume,"),
+    f'{EDGE}/pause': ('std_srvs/Trigger', 'edge/node.py', "'pause': self._operator.pause,"),
+    f'{EDGE}/resume': ('std_srvs/Trigger', 'edge/node.py', "'resume': self._operator.resume,"),
     f'{ROUTER}/control_slot': (
         'ControlSlot',
         'router/api/services.py',

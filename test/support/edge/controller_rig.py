@@ -12,11 +12,15 @@ from lerobot_serve.cage.description import ActionLimit, Interlock, Motion
 from lerobot_serve.cage.result import CageResult, LastCommand
 from lerobot_serve.cage.start_position import StartPosition
 from lerobot_serve.edge.control.authority import OperatingConditions
+from lerobot_serve.edge.control.clamp_alarm import ClampAlarm
 from lerobot_serve.edge.control.controller import Controller
-from lerobot_serve.edge.control.executed_log import ExecutedActionLog
-from lerobot_serve.edge.control.step import ExecutedStep, RobotState, StepTiming
+from lerobot_serve.edge.control.manual_move import ManualMoveDetector
+from lerobot_serve.edge.control.playback import ActionPlayback
+from lerobot_serve.edge.control.pose_tracker import PoseTracker
+from lerobot_serve.edge.control.step import ExecutedStep, StepSettings
 from lerobot_serve.edge.fallback.ladder import Ladder
 from lerobot_serve.edge.fallback.rungs import Rung, RungKind
+from lerobot_serve.edge.inputs.state_reader import RobotState
 from lerobot_serve.edge.queue.action_queue import ActionQueue, ChunkSource
 from lerobot_serve.edge.queue.interpolation import Interpolator
 from lerobot_serve.edge.robot.description import CommandOutput, RobotDescription
@@ -31,14 +35,14 @@ GIVING_UP = (Rung(RungKind.RAMP, RAMP_S), Rung(RungKind.STOP_SERVICE))
 # what leads to each state
 WAYS = {
     ConnectionState.CONNECTING: (),
-    ConnectionState.STREAMING: (ConnectionEvent.MERGED,),
-    ConnectionState.DEGRADED: (ConnectionEvent.MERGED, ConnectionEvent.LATE),
-    ConnectionState.STALLED: (ConnectionEvent.MERGED, ConnectionEvent.DRY),
-    ConnectionState.RECONNECTING: (ConnectionEvent.MERGED, ConnectionEvent.LOST),
+    ConnectionState.STREAMING: (ConnectionEvent.CHUNK_MERGED,),
+    ConnectionState.DEGRADED: (ConnectionEvent.CHUNK_MERGED, ConnectionEvent.REQUEST_FAILED),
+    ConnectionState.STALLED: (ConnectionEvent.CHUNK_MERGED, ConnectionEvent.QUEUE_EMPTY),
+    ConnectionState.RECONNECTING: (ConnectionEvent.CHUNK_MERGED, ConnectionEvent.SESSION_LOST),
     ConnectionState.DEAD: (
-        ConnectionEvent.MERGED,
-        ConnectionEvent.LOST,
-        ConnectionEvent.VIOLATION,
+        ConnectionEvent.CHUNK_MERGED,
+        ConnectionEvent.SESSION_LOST,
+        ConnectionEvent.INCOMPATIBLE,
     ),
 }
 
@@ -77,7 +81,7 @@ class Bench:
         ladder: tuple[Rung, ...] = LADDER,
         teardown: tuple[Rung, ...] = GIVING_UP,
         has_stop_service: bool = True,
-        releases: bool = False,
+        is_silent_while_paused: bool = False,
         start_samples: int = 1,
         tolerance_share: float = inf,
         state_timeout_s: float = inf,
@@ -99,18 +103,21 @@ class Bench:
             step_s=STEP_S,
             latch_after_trips=latch_after_trips,
         )
+        start = StartPosition(
+            self.cage.limits, samples=start_samples, tolerance_share=tolerance_share
+        )
         self.controller = Controller(
-            self.queue,
+            ActionPlayback(self.queue, self.ladder, Interpolator(interpolation), MAX_AGE_NS),
             self.ladder,
             self.cage,
-            Interpolator(interpolation),
-            ExecutedActionLog(len(self.robot.actions)),
-            StartPosition(
-                self.cage.limits, samples=start_samples, tolerance_share=tolerance_share
+            PoseTracker(
+                start,
+                ManualMoveDetector(self.cage.limits),
+                int(min(1e9 * state_timeout_s, 1e18)),
             ),
-            StepTiming(STEP_NS, MAX_AGE_NS, int(min(1e9 * state_timeout_s, 1e18))),
-            dry=self._on_dry,
-            releases=releases,
+            StepSettings(STEP_NS, is_silent_while_paused),
+            alarm=ClampAlarm((), window_steps=0, window_s=0.0),
+            on_queue_empty=self._on_queue_empty,
         )
         self.orders = OperatingConditions()
         self.measured: np.ndarray | None = np.zeros(len(self.robot.actions))
@@ -118,7 +125,7 @@ class Bench:
         self.now_ns, self.asked = 1_000_000_000, 0
         self.stops = 0
 
-    def _on_dry(self) -> None:
+    def _on_queue_empty(self) -> None:
         self.dries += 1
 
     def sense(self) -> RobotState:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A recorder whose records a test reads, and the exchange that tells it of requests."""
+"""A recorder whose records a test reads, and the pipeline that tells it of requests."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def recorder_of(bench_clock: Any, notes: Notes, **redaction: str) -> EdgeTraceRe
 
 
 class Asking:
-    """An exchange with an open session, and what its recorder wrote."""
+    """An pipeline with an open session, and what its recorder wrote."""
 
     def __init__(self, **redaction: str) -> None:
         self.notes = Notes()

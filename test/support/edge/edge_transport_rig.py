@@ -15,6 +15,7 @@ from lerobot_serve.edge.inputs.frozen_cameras import FrozenCameraDetector
 from lerobot_serve.edge.inputs.history import HistoryStep
 from lerobot_serve.edge.inputs.latest import InputSnapshot
 from lerobot_serve.edge.inputs.monitor import InputMonitor
+from lerobot_serve.edge.inputs.observation_builder import ObservationBuilder
 from lerobot_serve.edge.parameters import EdgeParameters
 from lerobot_serve.edge.robot.description import (
     CameraInput,
@@ -23,7 +24,8 @@ from lerobot_serve.edge.robot.description import (
     StateSource,
 )
 from lerobot_serve.edge.session.policy_server_transport import PolicyServerTransport
-from lerobot_serve.edge.wiring import make_session_request
+from lerobot_serve.edge.session.transport import SessionAgreement
+from lerobot_serve.edge.session_request import chunk_rate_warnings, SessionRequestFactory
 from lerobot_serve.wire.errors import Malformed
 from lerobot_serve.wire.message_parts import Image as WireImage
 from lerobot_serve.wire.schema import Codec
@@ -87,9 +89,9 @@ class FakeClient:
         if self.refusal:
             on_refusal(self.refusal)
 
-    def probe(self, on_answer: Callable[[], None]) -> None:
+    def probe(self, on_reply: Callable[[], None]) -> None:
         self._note('probe')
-        on_answer()
+        on_reply()
 
     def send(self, raw: bytes) -> None:
         self._note('send', raw)
@@ -123,37 +125,46 @@ class World:
     def __init__(self, robot: RobotDescription = ROBOT, **parameters: object) -> None:
         self.a, self.b, self.told, self.warned = FakeClient(), FakeClient(), [], []
         self.settings = EdgeParameters(**parameters)
-        self.outside = PolicyServerTransport(
-            {'/a': self.a, '/b': self.b},
+        monitor = InputMonitor(
+            robot,
+            FrozenCameraDetector(0.0),
+            stop_on_frozen=False,
+            stamp_ns=lambda raw, topic: 0,
+            now_ns=lambda: 0,
+            mono_ns=lambda: 0,
+            count_dropped=self.told.append,
+        )
+        self.observations = ObservationBuilder(
             robot,
             OpenMessages(),
-            asking=self.ask,
+            monitor,
             settings=lambda: self.settings,
-            reply_topic=lambda server: f'/reply{server}',
-            publisher_count=lambda server: 1,
-            watched=InputMonitor(
-                robot,
-                FrozenCameraDetector(0.0),
-                stop_on_frozen=False,
-                stamp_ns=lambda raw, topic: 0,
-                now_ns=lambda: 0,
-                mono_ns=lambda: 0,
-                drop=self.told.append,
+            log=self.told.append,
+        )
+        self.session_request = SessionRequestFactory(
+            'robot_1',
+            robot,
+            settings=lambda: self.settings,
+            task=lambda: 'fold',
+            cameras=lambda: self.observations.cameras,
+            instance=7,
+        )
+        self.transport = PolicyServerTransport(
+            {'/a': self.a, '/b': self.b},
+            SimpleNamespace(
+                topic=lambda server: f'/reply{server}', publisher_count=lambda server: 1
             ),
-            tell=self.told.append,
-            warn=self.warned.append,
+            robot,
+            session_request=self.session_request,
+            rate_warnings=lambda size: chunk_rate_warnings(self.settings, robot, size),
+            log=SimpleNamespace(info=self.told.append, warning=self.warned.append),
         )
 
-    def ask(self, epoch: int, reply_topic: str) -> SessionRequest:
-        return make_session_request(
-            self.settings,
-            ROBOT,
-            client_id='robot_1',
-            instance=7,
-            epoch=epoch,
-            reply_topic=reply_topic,
-            task='fold',
-        )
+    def open_session(self, server: str, epoch: int) -> SessionAgreement:
+        """Open a session, as a requester does."""
+        agreement = self.transport.open_session(server, epoch)
+        self.observations.begin_session(agreement.cameras)
+        return agreement
 
     def observe(self, *moments: dict[str, bytes]) -> tuple[np.ndarray, dict[str, WireImage]]:
         """Return states, and the frames of the newest moment by name."""
@@ -161,7 +172,7 @@ class World:
         rows = [
             HistoryStep(InputSnapshot(values, 0), last - i) for i, values in enumerate(moments)
         ]
-        states, frames = self.outside.observe(tuple(rows))
+        states, frames = self.observations.read(tuple(rows))
         return states, {frame.name: frame for frame in frames if frame.steps_back == 0}
 
 
@@ -193,4 +204,4 @@ def worlds() -> Iterator[Callable[..., World]]:
 
     yield make
     for one in made:
-        one.outside.close()
+        one.observations.close()

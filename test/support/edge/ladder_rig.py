@@ -63,7 +63,7 @@ class World:
     last: LastCommand | None = None
     seen: list[LadderDecision] = field(default_factory=list)
     orders: OperatingConditions = field(default_factory=OperatingConditions)
-    releases: bool = False
+    is_silent_while_paused: bool = False
     is_velocity: np.ndarray | None = None
 
     def step(
@@ -77,7 +77,7 @@ class World:
         decision = self.ladder.step(grant, planned, rows, self.now_ns, self.last)
         if decision.wanted is None:
             self.last = None
-            self.ladder.forget()
+            self.ladder.reset()
         else:
             before = self.last or LastCommand(decision.wanted, np.zeros(self.columns))
             self.last = before.after(decision.wanted, STEP_S)
@@ -91,7 +91,7 @@ class World:
         given = AuthorityInputs(
             self.orders,
             stopped=ladder.stopped,
-            releases=self.releases,
+            is_silent_while_paused=self.is_silent_while_paused,
             teardown=ladder.teardown,
             joints=joints_of(self.last, self.is_velocity),
             supply=ActionSupply.FRESH if fresh else ladder.supply,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An exchange with a session that is open, in steps of 10 ms; for the tests of the exchange."""
+"""A pipeline with a session that is open, in steps of 10 ms; for the tests of the pipeline."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ def source(policy: str = 'act@0') -> ChunkSource:
     return ChunkSource(1, 0, 0, 'episode', 0, 'prod', policy)
 
 
-def guided(agreement: SessionAgreement = RTC, **pace: object) -> Bench:
+def guided(agreement: SessionAgreement = RTC, **settings: object) -> Bench:
     """Return a bench with a session that is open, and steps of 10 ms."""
-    bench = Bench(**{'step_s': 0.01, 'append': False, 'rtc': True, **pace})
+    bench = Bench(**{'step_s': 0.01, 'append': False, 'rtc': True, **settings})
     begin_session(bench, agreement)
     return bench
 
 
 def begin_session(bench: Bench, agreement: SessionAgreement = RTC, server: str = SERVER) -> None:
-    bench.exchange.next_session_epoch()
-    bench.exchange.begin_session(server, agreement)
+    bench.pipeline.next_session_epoch()
+    bench.pipeline.begin_session(server, agreement)
 
 
 def fill(bench: Bench, rows: np.ndarray = ROWS, policy: str = 'act@0') -> None:
@@ -41,6 +41,5 @@ def fill(bench: Bench, rows: np.ndarray = ROWS, policy: str = 'act@0') -> None:
 
 def hear(bench: Bench, request: Observation, robot: np.ndarray = CHUNK, **changes) -> ReplyResult:
     """Let the answer to a request arrive now."""
-    return bench.exchange.on_answer(
-        reply_bytes(request, robot, **changes), bench.now_ns, bench.pace
-    )
+    raw = reply_bytes(request, robot, **changes)
+    return bench.pipeline.on_reply(raw, bench.now_ns, bench.settings).result

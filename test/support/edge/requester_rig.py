@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-A requester around a fake link and a clock that a test moves, or that runs with its waiting.
+A requester around a fake transport and a clock that a test moves, or that runs with its waiting.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 import heapq
 from itertools import count
-import queue
 import threading
 
 import numpy as np
@@ -21,13 +20,21 @@ from lerobot_serve.edge.inputs.latest import LatestInputs
 from lerobot_serve.edge.observability.listener import EdgeListener
 from lerobot_serve.edge.queue.action_queue import ActionQueue
 from lerobot_serve.edge.queue.latency import LatencyTracker
+from lerobot_serve.edge.session.chunk_merging import ChunkMerger
 from lerobot_serve.edge.session.connection import Connection
-from lerobot_serve.edge.session.fake_transport import FakeTransport, reply_bytes
-from lerobot_serve.edge.session.pipeline import RequestPipeline
+from lerobot_serve.edge.session.fake_transport import (
+    FakeObservations,
+    FakeTransport,
+    reply_bytes,
+)
+from lerobot_serve.edge.session.inbox import Inbox
+from lerobot_serve.edge.session.observation_encoder import ObservationEncoder
+from lerobot_serve.edge.session.pipeline import RequestPipeline, SessionStatus
 from lerobot_serve.edge.session.requester import Requester
-from lerobot_serve.edge.session.server_liveliness import ServerLiveliness
-from lerobot_serve.edge.session.servers import ServerSelection
-from lerobot_serve.edge.session.transport import EpisodeRequest, RequestSettings
+from lerobot_serve.edge.session.servers.liveliness import ServerLiveliness
+from lerobot_serve.edge.session.servers.selection import ServerSelection
+from lerobot_serve.edge.session.settings import EpisodeRequest, RequestSettings
+from lerobot_serve.edge.session.tracker import RequestTracker
 from lerobot_serve.wire.execution_report import ExecutionReport
 from lerobot_serve.wire.observation import Observation
 
@@ -37,7 +44,7 @@ S = 1000 * MS
 CHUNK = np.array([[1, 2, 3], [4, 5, 6]], np.float32)
 # so much buffer that it asks again as soon as it was answered
 # and one timeout ends a session: what several mean is in test_requester_timeouts
-PACE = RequestSettings(
+SETTINGS = RequestSettings(
     step_s=0.001,
     request_threshold_s=60.0,
     request_timeout_s=60.0,
@@ -50,7 +57,7 @@ WAITS_LIMIT = 20_000
 
 
 class Bench:
-    """A requester, its fake link, and a clock that stands still unless it is moved."""
+    """A requester, its fake transport, and a clock that stands still unless it is moved."""
 
     def __init__(
         self,
@@ -58,53 +65,57 @@ class Bench:
         client_id: str = 'robot_1',
         servers: tuple[str, ...] = ('/policy_server',),
         listener: EdgeListener | None = None,
-        **pace: object,
+        **settings: object,
     ):
         self.now_ns = 0
         listener = listener or EdgeListener()
-        self.link = FakeTransport(*open_errors)
+        self.transport, self.observations = FakeTransport(*open_errors), FakeObservations()
         self.inputs, self.actions = LatestInputs({'state': 10**18}), ActionQueue()
         self.history = ObservationHistory(self.inputs)
         self.inputs.deposit('state', np.zeros(3, np.float32), 0)
         self.latency = LatencyTracker()
         self.executed = ExecutionReport()
-        self.connection = Connection(self.clock, tell=listener.changed)
-        self.exchange = RequestPipeline(
-            self.link,
-            self.history,
-            self.actions,
-            self.latency,
-            lambda: self.executed,
-            client_id=client_id,
-            action_count=3,
-            first_epoch=2**32 - 1,
+        self.connection = Connection(self.clock, on_change=listener.changed)
+        self.encoder = ObservationEncoder(
+            client_id, self.history, self.observations, lambda: self.executed
+        )
+        self.merger = ChunkMerger(self.actions, 3, latency=self.latency)
+        self.pipeline = RequestPipeline(
+            self.transport,
+            self.encoder,
+            self.merger,
+            RequestTracker(2**32 - 1),
+            status=SessionStatus(),
             clock=self.clock,
             listener=listener,
         )
-        self.exchange.name_episode(EpisodeRequest('fold the towel'))
+        self.pipeline.set_episode(EpisodeRequest('fold the towel'))
         self.servers = ServerSelection(
             servers, first_backoff_s=1.0, max_backoff_s=4.0, random=lambda: 0.5
         )
-        self.pace = replace(PACE, **pace)
-        self.presence = ServerLiveliness(2.0)
+        self.settings = replace(SETTINGS, **settings)
+        self.inbox = self.make_inbox(client_id)
+        self.liveliness = ServerLiveliness(2.0, self.inbox.wake)
         self.requester = Requester(
-            self.link,
-            self.exchange,
-            self.actions,
+            self.transport,
+            self.pipeline,
             self.connection,
             self.servers,
-            self.presence,
-            pace=self.pace,
-            clock=self.clock,
+            self.liveliness,
+            self.inbox,
+            settings=self.settings,
         )
         self.thread = threading.Thread(target=self.requester.run)
+
+    def make_inbox(self, client_id: str) -> Inbox:
+        return Inbox(client_id, self.clock)
 
     def clock(self) -> int:
         return self.now_ns
 
     @property
     def drops(self) -> dict[str, int]:
-        return {reason: n for reason, n in self.exchange.drops.items() if n}
+        return {reason: n for reason, n in self.pipeline.status.dropped.items() if n}
 
     @property
     def states(self) -> list[str]:
@@ -112,16 +123,16 @@ class Bench:
         changes = self.connection.changes
         return [change.after.name for change in changes]
 
-    def ask(self) -> Observation:
-        """Let the exchange send a request, and return it."""
-        assert self.exchange.ask(self.pace)
+    def send_request(self) -> Observation:
+        """Let the pipeline send a request, and return it."""
+        assert self.pipeline.send_request(self.settings)
         return self.request()
 
     def request(self) -> Observation:
-        return self.link.request()
+        return self.transport.request()
 
     def answer(self, request: Observation, robot: np.ndarray = CHUNK, **changes: object) -> None:
-        self.requester.on_chunk(reply_bytes(request, robot, **changes))
+        self.inbox.put_reply(reply_bytes(request, robot, **changes))
 
     def close(self) -> None:
         self.requester.close()
@@ -138,20 +149,21 @@ class Simulation(Bench):
     """
 
     def __init__(
-        self, *open_errors: Exception, servers: tuple[str, ...] = ABC, **pace: object
+        self, *open_errors: Exception, servers: tuple[str, ...] = ABC, **settings: object
     ) -> None:
-        pace = {'step_s': 0.1, 'request_threshold_s': 0.5, 'request_timeout_s': 1.0, **pace}
+        times = {'step_s': 0.1, 'request_threshold_s': 0.5, 'request_timeout_s': 1.0}
         self._looks = 0
-        super().__init__(*open_errors, servers=servers, **pace)
+        super().__init__(*open_errors, servers=servers, **{**times, **settings})
         self.round_trip_s = 0.05
         self.answers: dict[str, dict | None] = {}
         self.requests: list[tuple[float, str, Observation]] = []
         self.waits: list[float] = []
-        self.link.heard = self._on_request
+        self.transport.on_request = self._on_request
         self._due: list[tuple[int, int, Callable[[], object]]] = []
-        self._number, self._arrived = count(), deque()
-        self.requester._arrived = self
-        self.requester._stop.wait = self._wait
+        self._number = count()
+
+    def make_inbox(self, client_id: str) -> Inbox:
+        return VirtualTimeInbox(client_id, self)
 
     def clock(self) -> int:
         self._looks += 1
@@ -167,9 +179,9 @@ class Simulation(Bench):
 
     def play(self, until_s: float) -> None:
         """Let the robot sense and take an action each control step."""
-        steps = round(until_s / self.pace.step_s)
+        steps = round(until_s / self.settings.step_s)
         for step in range(1, steps):
-            self.at(step * self.pace.step_s, self._live)
+            self.at(step * self.settings.step_s, self._live)
 
     def _live(self) -> None:
         self.inputs.deposit('state', np.zeros(3, np.float32), self.now_ns)
@@ -180,32 +192,43 @@ class Simulation(Bench):
         self.at(seconds, self.requester.close)
         self.requester.run()
 
-    def put(self, item: object) -> None:
-        self._arrived.append(item)
-
-    def get(self, timeout: float) -> object:
-        self.waits.append(timeout)
+    def wait(self, timeout_s: float, until: Callable[[], object]) -> None:
+        """Let time pass, at most so much of it, with what is due in it."""
+        self.waits.append(timeout_s)
         assert len(self.waits) < WAITS_LIMIT, 'it waits without waiting'
-        end_ns = self.now_ns + int(timeout * S)
-        while not self._arrived:
+        end_ns = self.now_ns + int(timeout_s * S)
+        while not until():
             if not self._due or self._due[0][0] > end_ns:
                 self.now_ns = end_ns
-                raise queue.Empty
+                return
             at_ns, _, act = heapq.heappop(self._due)
             self.now_ns = max(self.now_ns, at_ns)
             act()
-        return self._arrived.popleft()
-
-    def _wait(self, timeout: float) -> bool:
-        self.now_ns += int(timeout * S)
-        return self.requester._stop.is_set()
 
     def _on_request(self, request: Observation) -> None:
-        server = self.link.servers[-1]
+        server = self.transport.servers[-1]
         self.requests.append((self.now_s, server, request))
         changes = self.answers.get(server, {})
         if changes is not None:
             self.at(self.now_s + self.round_trip_s, lambda: self.answer(request, **changes))
+
+
+class VirtualTimeInbox(Inbox):
+    """Waits in the time of a simulation."""
+
+    def __init__(self, client_id: str, simulation: Simulation) -> None:
+        super().__init__(client_id, simulation.clock)
+        self._simulation, self._arrived = simulation, deque()
+
+    def take(self, wait_s: float) -> tuple[bytes, int] | None:
+        self._simulation.wait(wait_s, until=lambda: self._arrived)
+        return self._arrived.popleft() if self._arrived else None
+
+    def sleep(self, seconds: float) -> None:
+        self._simulation.now_ns += int(seconds * S)
+
+    def _put(self, item: tuple[bytes, int] | None) -> None:
+        self._arrived.append(item)
 
 
 @contextmanager
@@ -213,8 +236,8 @@ def starting() -> Iterator[Callable[..., Bench]]:
     """Give a function that starts a bench, given or made; each is closed at the end."""
     started = []
 
-    def begin(bench: Bench | None = None, **pace: object) -> Bench:
-        started.append(bench or Bench(**pace))
+    def begin(bench: Bench | None = None, **settings: object) -> Bench:
+        started.append(bench or Bench(**settings))
         started[-1].thread.start()
         return started[-1]
 

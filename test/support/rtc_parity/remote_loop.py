@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The remote loop: the edge's exchange and queue, the bytes of the wire, a policy as it is served.
+The remote loop: the edge's pipeline and queue, the bytes of the wire, a policy as it is served.
 
 Between them is what the topics carry, encoded and decoded; time is the script's. Main thread.
 """
@@ -13,11 +13,16 @@ import numpy as np
 
 from lerobot_serve.edge.inputs.history import HistoryStep, ObservationHistory
 from lerobot_serve.edge.inputs.latest import LatestInputs
+from lerobot_serve.edge.observability.listener import EdgeListener
 from lerobot_serve.edge.queue.action_queue import ActionQueue
 from lerobot_serve.edge.queue.delay_rules import DELAY_RULES
 from lerobot_serve.edge.queue.latency import LatencyTracker
-from lerobot_serve.edge.session.pipeline import ReplyResult, RequestPipeline
-from lerobot_serve.edge.session.transport import EpisodeRequest, RequestSettings, SessionAgreement
+from lerobot_serve.edge.session.chunk_merging import ChunkMerger
+from lerobot_serve.edge.session.observation_encoder import ObservationEncoder
+from lerobot_serve.edge.session.pipeline import ReplyResult, RequestPipeline, SessionStatus
+from lerobot_serve.edge.session.settings import EpisodeRequest, RequestSettings
+from lerobot_serve.edge.session.tracker import RequestTracker
+from lerobot_serve.edge.session.transport import SessionAgreement
 from lerobot_serve.server import assembly
 from lerobot_serve.server.inference import policy_loading
 from lerobot_serve.server.inference.request_queue import RequestQueue
@@ -48,14 +53,17 @@ LONG_S = 1e6
 
 
 class Wire:
-    """The link of the exchange: what it sends is kept for whoever carries it."""
+    """Transport and observations of the pipeline: what it sends is kept."""
 
     def __init__(self) -> None:
         self.sent: list[bytes] = []
 
-    def observe(self, moments: tuple[HistoryStep, ...]) -> tuple[np.ndarray, tuple[Image, ...]]:
+    def begin_session(self, cameras: tuple[CameraSpec, ...]) -> None:
+        pass
+
+    def read(self, steps: tuple[HistoryStep, ...]) -> tuple[np.ndarray, tuple[Image, ...]]:
         """Return what the robot sees, as it was deposited."""
-        seen: list[ScriptedObservation] = [moment.snapshot.values[INPUT] for moment in moments]
+        seen: list[ScriptedObservation] = [step.snapshot.values[INPUT] for step in steps]
         frames = tuple(image_codec.encode(CAMERA, each.frame, Codec.RAW) for each in seen)
         return np.stack([each.state for each in seen]), frames
 
@@ -90,24 +98,27 @@ class RemoteLoop:
         self._queue = ActionQueue(DELAY_RULES[rule])
         # as LeRobot's tracker counts: every answer, for ever
         latency = LatencyTracker(window_s=LONG_S, warm_up=0)
-        self._exchange = RequestPipeline(
+        encoder = ObservationEncoder(
+            CLIENT, ObservationHistory(self._inputs), self._wire, ExecutionReport
+        )
+        self._pipeline = RequestPipeline(
             self._wire,
-            ObservationHistory(self._inputs),
-            self._queue,
-            latency,
-            ExecutionReport,
-            client_id=CLIENT,
-            action_count=len(JOINTS),
-            first_epoch=number,
+            encoder,
+            ChunkMerger(self._queue, len(JOINTS), latency=latency),
+            RequestTracker(number),
+            status=SessionStatus(),
             clock=lambda: self._now_ns,
+            listener=EdgeListener(),
         )
         served = self.core.description
         agreement = SessionAgreement(
             SCHEMA_VERSION, chunk_size=served.chunk_size, supports_rtc=served.supports_rtc
         )
-        self._exchange.begin_session(SERVER, agreement)
-        self._exchange.name_episode(EpisodeRequest(TASK))
-        self._pace = RequestSettings(STEP_S, LONG_S, LONG_S, rtc=True, execution_horizon=horizon)
+        self._pipeline.begin_session(SERVER, agreement)
+        self._pipeline.set_episode(EpisodeRequest(TASK))
+        self._settings = RequestSettings(
+            STEP_S, LONG_S, LONG_S, rtc=True, execution_horizon=horizon
+        )
 
     def _open(self, horizon: int, number: int) -> None:
         ask = SessionRequest(
@@ -137,8 +148,8 @@ class RemoteLoop:
         """Return the request as it goes over the wire."""
         self._now_ns += 1_000_000_000
         self._inputs.deposit(INPUT, seen, self._now_ns)
-        if not self._exchange.ask(self._pace):
-            raise RuntimeError(self._exchange.progress.waiting_for)
+        if not self._pipeline.send_request(self._settings):
+            raise RuntimeError(self._pipeline.status.waiting_for)
         return self._wire.sent.pop()
 
     def answer(self, raw: bytes, latency_s: float) -> tuple[int, float]:
@@ -152,9 +163,9 @@ class RemoteLoop:
         ((_, chunk),) = self._worker.process(self._request_queue.take_batch())
         latency_ns = round(latency_s * 1e9)
         self._now_ns += latency_ns
-        outcome = self._exchange.on_answer(wire_chunk.encode(chunk), self._now_ns, self._pace)
-        if outcome is not ReplyResult.MERGED:
-            raise RuntimeError(f'{outcome}: {chunk.status_text}')
+        reply = self._pipeline.on_reply(wire_chunk.encode(chunk), self._now_ns, self._settings)
+        if reply.result is not ReplyResult.MERGED:
+            raise RuntimeError(f'{reply.result}: {chunk.status_text}')
         return chunk.seed, latency_ns / 1e9
 
     def left(self) -> tuple[bytes, bytes]:

@@ -29,7 +29,7 @@ def start(*actions: ActionLimit, samples: int = 3, tolerance_share: float = 0.05
 def after(*places: list[float] | None, **more: float) -> StartPosition:
     made = start(**more)
     for place in places:
-        made.see(None if place is None else np.array(place))
+        made.add_sample(None if place is None else np.array(place))
     return made
 
 
@@ -58,11 +58,11 @@ HERE, AWAY = [0.5, 9.0], [6.28, 9.0]
 def test_several_samples_have_to_agree(places, missing):
     made = after(*places)
     needed = 0
-    while made.why_not():
-        assert made.last() is None
-        made.see(np.array(HERE))
+    while made.blocked_reason():
+        assert made.start_command() is None
+        made.add_sample(np.array(HERE))
         needed += 1
-    assert made.last().position.tolist() == HERE
+    assert made.start_command().position.tolist() == HERE
     assert needed == missing
 
 
@@ -82,11 +82,11 @@ NOT_YET = 'waiting for 3 consistent samples'
     ],
 )
 def test_it_says_what_keeps_it_from_a_start(places, why):
-    assert after(*places).why_not() == why
+    assert after(*places).blocked_reason() == why
 
 
 def test_it_begins_at_the_newest_sample_and_at_rest():
-    last = after([0.5, 9.0], [0.51, 9.0], [0.52, 9.01]).last()
+    last = after([0.5, 9.0], [0.51, 9.0], [0.52, 9.01]).start_command()
     assert last.position.tolist() == [0.52, 9.01]
     assert not last.velocity.any()
 
@@ -94,32 +94,32 @@ def test_it_begins_at_the_newest_sample_and_at_rest():
 def test_the_same_message_again_is_no_new_sample():
     made = start()
     for arrived_ns in ((5, 5), (5, 5), (6, 5), (6, 6), (7, 7)):
-        made.see(np.array(HERE), arrived_ns)
-        counted = made.why_not()
+        made.add_sample(np.array(HERE), arrived_ns)
+        counted = made.blocked_reason()
     assert counted == ''
     made = start()
     for _ in range(9):
-        made.see(np.array(HERE), (5, 5))
-    assert made.why_not() == NOT_YET
+        made.add_sample(np.array(HERE), (5, 5))
+    assert made.blocked_reason() == NOT_YET
 
 
 @pytest.mark.parametrize(('place', 'begins'), [(1.97, True), (1.99, False), (-1.97, True)])
 def test_a_little_outside_its_limits_it_may_stand(place, begins):
     made = after(*[[place, 0.0]] * 3)
-    assert (made.why_not() == '') == begins
+    assert (made.blocked_reason() == '') == begins
 
 
 def test_a_sensor_that_misreads_all_the_time_says_what_to_do():
-    why = after(*[AWAY] * 9).why_not()
+    why = after(*[AWAY] * 9).blocked_reason()
     assert why.startswith('pan.pos is measured at 6.28, its limits are -1.8 to 1.8')
     assert 'start_tolerance' in why
-    assert after(*[AWAY] * 9, tolerance_share=10.0).why_not() == ''
+    assert after(*[AWAY] * 9, tolerance_share=10.0).blocked_reason() == ''
 
 
 def test_velocities_begin_at_rest_whatever_is_measured():
     made = start(WHEEL)
-    assert made.why_not() == ''
-    assert made.last().position.tolist() == [0.0]
+    assert made.blocked_reason() == ''
+    assert made.start_command().position.tolist() == [0.0]
 
 
 @pytest.mark.parametrize(('samples', 'share'), [(0, 0.1), (3, -0.1), (3, np.nan)])

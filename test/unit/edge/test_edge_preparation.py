@@ -14,20 +14,20 @@ from lerobot_serve.cage.limits_encoding import decode_limits
 from lerobot_serve.cage.result import Verdict
 from lerobot_serve.edge import wiring
 from lerobot_serve.edge.control.authority import OperatingConditions
-from lerobot_serve.edge.control.step import RobotState
 from lerobot_serve.edge.fallback.rungs import RungKind
+from lerobot_serve.edge.inputs.state_reader import RobotState
 from lerobot_serve.edge.parameters import EdgeParameters
 from lerobot_serve.edge.queue.action_queue import ActionQueue, ChunkSource
 from lerobot_serve.edge.robot.description import RobotDescription, StateSource
 from lerobot_serve.edge.robot.file import load
-from lerobot_serve.edge.session.connection import ConnectionState
-from lerobot_serve.edge.wiring import (
-    chunk_rate_warnings,
-    command_period_s,
-    make_session_request,
-    request_settings,
-    resolve_client_id,
+from lerobot_serve.edge.robot.input_topics import (
+    input_max_ages_ns,
+    input_topics,
+    state_input_names,
 )
+from lerobot_serve.edge.session.connection import ConnectionState
+from lerobot_serve.edge.session_request import chunk_rate_warnings, make_session_request
+from lerobot_serve.edge.wiring import request_settings, resolve_client_id
 from lerobot_serve.parameters import ParameterError
 from lerobot_serve.wire.schema import Codec
 from lerobot_serve.wire.session import CameraSpec, SessionRequest
@@ -120,7 +120,7 @@ def test_the_pace_is_that_of_the_parameters_and_the_robot(robot):
     assert (made.append, made.rtc, made.execution_horizon) == (True, True, 8)
     assert made.max_consecutive_timeouts == 3
     assert made.max_action_age_s == 2.25
-    assert command_period_s(given, robot) == pytest.approx(1 / 120)
+    assert given.command_period_s(robot.fps) == pytest.approx(1 / 120)
     assert request_settings(EdgeParameters(merge_mode='append'), robot).append
 
 
@@ -143,7 +143,7 @@ class Made:
         self.controller = wiring.make_controller(
             self.parameters, robot, self.queue, lambda: self.dries.append(1)
         )
-        self.step_ns = int(1e9 * command_period_s(self.parameters, robot))
+        self.step_ns = int(1e9 * self.parameters.command_period_s(robot.fps))
         self.columns, self.now_ns = len(robot.actions), 0
         self.orders = OperatingConditions()
         # until enough samples agree where it stands
@@ -304,14 +304,14 @@ def test_interlocks_look_at_the_names_of_the_robot_not_of_the_policy(robot):
 def test_every_input_has_its_topic_type_and_age(robot):
     odometry = StateSource('odom', 'nav_msgs/Odometry', ('linear.x',), '', ('x',), 0.75)
     both = replace(robot, state=(*robot.state, odometry))
-    assert wiring.state_input_names(both) == ('state from joint_states', 'state from odom')
-    assert wiring.input_topics(both) == {
+    assert state_input_names(both) == ('state from joint_states', 'state from odom')
+    assert input_topics(both) == {
         'state from joint_states': ('joint_states', 'sensor_msgs/JointState', 0.25),
         'state from odom': ('odom', 'nav_msgs/Odometry', 0.75),
         CAMERAS[0]: ('camera/front/image_raw', 'sensor_msgs/Image', 0.5),
         CAMERAS[1]: ('camera/wrist/image_raw', 'sensor_msgs/Image', 0.5),
     }
-    assert wiring.input_max_ages_ns(both)['state from odom'] == 750_000_000
+    assert input_max_ages_ns(both)['state from odom'] == 750_000_000
 
 
 # names

@@ -9,7 +9,8 @@ from math import isfinite
 from pathlib import Path
 
 from lerobot_serve.edge.parameters import EdgeParameters
-from lerobot_serve.edge.wiring import encode_robot_limits, load_robot
+from lerobot_serve.edge.session_request import encode_robot_limits
+from lerobot_serve.edge.wiring import load_robot
 from lerobot_serve.parameters import ParameterError
 from lerobot_serve.tools.audit.command_bounds import CommandBounds, read_bounds
 from lerobot_serve.tools.audit.engine import AuditResult, CheckStatus, run_audit, SHOWN_DEFAULT

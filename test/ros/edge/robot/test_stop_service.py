@@ -47,7 +47,7 @@ def called(robot: Robot) -> StopService:
     stop.call('no session for 1 s')
     # the tick thread writes no log
     assert robot.said == []
-    stop.look()
+    stop.poll()
     assert robot.said[0].startswith('called /arm/stop: no session for 1 s; no commands are sent')
     return stop
 
@@ -56,16 +56,16 @@ def test_a_stop_that_is_done_is_said_once(robot):
     stop = called(robot)
     robot.answers[0].set_result(Trigger.Response(success=True))
     robot.now_s += 2 * REPLY_TIMEOUT_S
-    stop.look()
-    stop.look()
+    stop.poll()
+    stop.poll()
     assert len(robot.said) == 1
 
 
 def test_a_stop_that_is_refused_is_said(robot):
     stop = called(robot)
     robot.answers[0].set_result(Trigger.Response(success=False, message='no power'))
-    stop.look()
-    stop.look()
+    stop.poll()
+    stop.poll()
     assert robot.said[1:] == [
         "/arm/stop did not stop the robot: 'no power'; stop the robot by hand"
     ]
@@ -74,11 +74,11 @@ def test_a_stop_that_is_refused_is_said(robot):
 def test_a_stop_that_is_not_answered_is_said(robot):
     stop = called(robot)
     robot.now_s += 0.9 * REPLY_TIMEOUT_S
-    stop.look()
+    stop.poll()
     assert len(robot.said) == 1
     robot.now_s += 0.2 * REPLY_TIMEOUT_S
-    stop.look()
-    stop.look()
+    stop.poll()
+    stop.poll()
     assert robot.said[1:] == ['no response of /arm/stop within 2 s; stop the robot by hand']
     assert robot.answers == []
 
@@ -86,5 +86,5 @@ def test_a_stop_that_is_not_answered_is_said(robot):
 def test_where_no_service_is_named_nothing_is_called(robot):
     stop = StopService(robot, '')
     stop.call('why')
-    stop.look()
+    stop.poll()
     assert (robot.answers, robot.said) == ([], [])

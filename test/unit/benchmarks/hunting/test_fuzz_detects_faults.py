@@ -58,10 +58,10 @@ def rules_without(cause: str) -> tuple[authority.AuthorityRule, ...]:
 def teardown_first() -> tuple[authority.AuthorityRule, ...]:
     """E1: a robot that is given up is torn down, whoever has paused it."""
     teardown = next(
-        r for r in reversed(authority.AUTHORITY_RULES) if r.commander.name == 'TEARDOWN'
+        r for r in reversed(authority.AUTHORITY_RULES) if r.authority.name == 'TEARDOWN'
     )
     dead = teardown._replace(
-        holds=lambda g: g.orders.state is ConnectionState.DEAD
+        applies=lambda g: g.conditions.state is ConnectionState.DEAD
         and g.supply is not authority.ActionSupply.NEVER
     )
     return (dead, *authority.AUTHORITY_RULES)
@@ -111,14 +111,14 @@ def test_a_prefix_of_another_policy(monkeypatch):
 
 
 def test_a_second_request_in_flight(monkeypatch):
-    begin = RequestTracker.begin
+    track = RequestTracker.track
 
-    def forgetful(ledger, **what):
-        pending = begin(ledger, **what)
-        ledger.pending = None
+    def forgetful(tracker, **what):
+        pending = track(tracker, **what)
+        tracker.in_flight = None
         return pending
 
-    monkeypatch.setattr(RequestTracker, 'begin', forgetful)
+    monkeypatch.setattr(RequestTracker, 'track', forgetful)
     found(EDGE, 'one in flight')
 
 

@@ -27,7 +27,7 @@ def arm_alarm(joints: int = 4, steps: int = STEPS) -> ClampAlarm:
 
 def feed(alarm: ClampAlarm, wanted: list[float], command: list[float], steps: int) -> list:
     """Return what each step answered."""
-    return [alarm.note(np.array(wanted), np.array(command)) for _ in range(steps)]
+    return [alarm.record(np.array(wanted), np.array(command)) for _ in range(steps)]
 
 
 def test_half_of_the_joints_outside_for_the_whole_window_latch_once():
@@ -37,14 +37,14 @@ def test_half_of_the_joints_outside_for_the_whole_window_latch_once():
     assert said[STEPS - 1].latches
     assert said[STEPS:] == [None] * (2 * STEPS)
     assert '20 of 40 joint-steps of the last 1 s' in said[STEPS - 1].text
-    assert alarm.take() is said[STEPS - 1]
-    assert alarm.take() is None
+    assert alarm.take_unreported() is said[STEPS - 1]
+    assert alarm.take_unreported() is None
 
 
 def test_fewer_than_half_are_no_alarm():
     alarm = arm_alarm()
     assert feed(alarm, [45.0, 0.5, 0.5, 0.5], [1.0, 0.5, 0.5, 0.5], 5 * STEPS) == [None] * 50
-    assert alarm.present is None
+    assert alarm.current is None
 
 
 def test_joints_that_are_only_slowed_sound_and_do_not_latch():
@@ -59,9 +59,9 @@ def test_joints_that_are_only_slowed_sound_and_do_not_latch():
 def test_it_falls_silent_when_actions_pass_again():
     alarm = arm_alarm()
     feed(alarm, [9.0] * 4, [1.0] * 4, STEPS)
-    assert alarm.present
+    assert alarm.current
     feed(alarm, [0.5] * 4, [0.5] * 4, STEPS)
-    assert alarm.present is None
+    assert alarm.current is None
 
 
 def test_a_plan_up_to_a_limit_is_not_outside():
@@ -81,7 +81,7 @@ def test_reset_forgets_what_was_seen():
     alarm = arm_alarm()
     feed(alarm, [9.0] * 4, [1.0] * 4, STEPS)
     alarm.reset()
-    assert alarm.present is None
+    assert alarm.current is None
     assert feed(alarm, [9.0] * 4, [1.0] * 4, STEPS - 1) == [None] * (STEPS - 1)
 
 

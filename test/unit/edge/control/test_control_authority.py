@@ -33,15 +33,15 @@ MOTION = AllowedMotion.PLAY, AllowedMotion.FALL_BACK, AllowedMotion.TEARDOWN
 
 
 def every() -> list[AuthorityInputs]:
-    orders = [
+    conditions = [
         OperatingConditions(*one)
         for one in product(BOOLEANS, BOOLEANS, ConnectionState, Intervention)
     ]
     switches = product(BOOLEANS, BOOLEANS, BOOLEANS, BOOLEANS)
     rest = list(product(switches, TeardownState, JointMotion, ActionSupply))
     return [
-        AuthorityInputs(order, *switched, teardown, joints, supply)
-        for order in orders
+        AuthorityInputs(one, *switched, teardown, joints, supply)
+        for one in conditions
         for switched, teardown, joints, supply in rest
     ]
 
@@ -72,14 +72,14 @@ def a_stop_by_service_allows_braking_and_interlocks(
 
 def a_pause_begins_no_motion(given: AuthorityInputs, grant: MotionGrant) -> bool:
     """A person may stand in the robot's reach; also a teardown waits, and the stop service."""
-    by_hand = given.orders.person is Intervention.COMMANDING
-    return not given.orders.paused or by_hand or grant.allowed in QUIET
+    by_hand = given.conditions.intervention is Intervention.COMMANDING
+    return not given.conditions.paused or by_hand or grant.allowed in QUIET
 
 
 def between_episodes_no_motion_begins(given: AuthorityInputs, grant: MotionGrant) -> bool:
     """A person changes the scene: the same as a pause."""
-    by_hand = given.orders.person is Intervention.COMMANDING
-    return given.orders.running or by_hand or grant.allowed in QUIET
+    by_hand = given.conditions.intervention is Intervention.COMMANDING
+    return given.conditions.running or by_hand or grant.allowed in QUIET
 
 
 def silence_is_left_by_a_policy_a_person_or_an_interlock(
@@ -92,7 +92,7 @@ def silence_is_left_by_a_policy_a_person_or_an_interlock(
 
 def before_the_first_action_nothing_moves(given: AuthorityInputs, grant: MotionGrant) -> bool:
     """The robot stands where a person put it; only what an interlock moved is slowed down."""
-    by_hand = given.orders.person is Intervention.COMMANDING
+    by_hand = given.conditions.intervention is Intervention.COMMANDING
     return given.supply is not ActionSupply.NEVER or by_hand or grant.allowed in QUIET
 
 
@@ -117,20 +117,20 @@ def only_what_moves_is_slowed_down(given: AuthorityInputs, grant: MotionGrant) -
 
 def a_policy_plays_in_a_living_episode_alone(given: AuthorityInputs, grant: MotionGrant) -> bool:
     """And what was given up is not driven by what is still buffered."""
-    orders = given.orders
-    may = orders.running and not orders.paused and orders.state is not ConnectionState.DEAD
+    now = given.conditions
+    may = now.running and not now.paused and now.state is not ConnectionState.DEAD
     may = may and given.supply is ActionSupply.FRESH and not (given.latched or given.stopped)
-    may = may and orders.person is Intervention.NONE
-    plays = grant.allowed is AllowedMotion.PLAY and grant.commander is not ControlAuthority.PERSON
+    may = may and now.intervention is Intervention.NONE
+    plays = grant.allowed is AllowedMotion.PLAY and grant.authority is not ControlAuthority.PERSON
     return plays == may
 
 
 def a_person_in_command_is_stopped_by_cage_and_stop_alone(
     given: AuthorityInputs, grant: MotionGrant
 ) -> bool:
-    commands = given.orders.person is Intervention.COMMANDING
+    commands = given.conditions.intervention is Intervention.COMMANDING
     may = commands and not (given.latched or given.stopped)
-    plays = grant.allowed is AllowedMotion.PLAY and grant.commander is ControlAuthority.PERSON
+    plays = grant.allowed is AllowedMotion.PLAY and grant.authority is ControlAuthority.PERSON
     return plays == may
 
 
@@ -138,9 +138,9 @@ def a_teardown_moves_a_robot_given_up_in_its_episode(
     given: AuthorityInputs, grant: MotionGrant
 ) -> bool:
     """Once, where it is to move at all, and only from where it was driven."""
-    orders = given.orders
-    may = orders.state is ConnectionState.DEAD and orders.running and not orders.paused
-    may = may and orders.person is Intervention.NONE and not (given.latched or given.stopped)
+    now = given.conditions
+    may = now.state is ConnectionState.DEAD and now.running and not now.paused
+    may = may and now.intervention is Intervention.NONE and not (given.latched or given.stopped)
     may = (
         may and given.teardown is TeardownState.PENDING and given.joints is not JointMotion.SILENT
     )
@@ -152,21 +152,21 @@ def the_ladder_falls_back_where_a_policy_would_play(
     given: AuthorityInputs, grant: MotionGrant
 ) -> bool:
     """It is what the policy's silence means: where the policy must not play, nor must it."""
-    orders = given.orders
-    may = orders.running and not orders.paused and orders.state is not ConnectionState.DEAD
-    may = may and given.supply is ActionSupply.DRY and not (given.latched or given.stopped)
-    may = may and orders.person is Intervention.NONE and given.joints is not JointMotion.SILENT
+    now = given.conditions
+    may = now.running and not now.paused and now.state is not ConnectionState.DEAD
+    may = may and given.supply is ActionSupply.EMPTY and not (given.latched or given.stopped)
+    may = may and now.intervention is Intervention.NONE and given.joints is not JointMotion.SILENT
     return (grant.allowed is AllowedMotion.FALL_BACK) == may
 
 
 def who_is_at_rest_and_may_hold_does(given: AuthorityInputs, grant: MotionGrant) -> bool:
     """Where the torque stays on, the pose stays: in a pause, between episodes, in a teardown."""
-    orders = given.orders
+    now = given.conditions
     may = given.joints is JointMotion.AT_REST and not (given.latched or given.stopped)
-    may = may and orders.person is Intervention.NONE
-    paused = orders.paused and not given.releases
-    idle = not orders.paused and not orders.running
-    dead = not orders.paused and orders.running and orders.state is ConnectionState.DEAD
+    may = may and now.intervention is Intervention.NONE
+    paused = now.paused and not given.is_silent_while_paused
+    idle = not now.paused and not now.running
+    dead = not now.paused and now.running and now.state is ConnectionState.DEAD
     dead = dead and given.teardown is TeardownState.HOLD and given.supply is not ActionSupply.NEVER
     return (grant.allowed is AllowedMotion.HOLD) == (may and (paused or idle or dead))
 
@@ -235,14 +235,14 @@ NAMED = [
     (AuthorityInputs(interlock=True), ControlAuthority.INTERLOCK, 'nothing_played_yet'),
     (AuthorityInputs(stopped=True, interlock=True), ControlAuthority.INTERLOCK, 'stopped'),
     (
-        AuthorityInputs(OperatingConditions(paused=True, person=Intervention.COMMANDING)),
+        AuthorityInputs(OperatingConditions(paused=True, intervention=Intervention.COMMANDING)),
         ControlAuthority.PERSON,
         'person_commands',
     ),
 ]
 
 
-@pytest.mark.parametrize(('given', 'commander', 'cause'), NAMED)
-def test_the_answer_names_who_commands_and_why(given, commander, cause):
+@pytest.mark.parametrize(('given', 'who', 'cause'), NAMED)
+def test_the_answer_names_who_commands_and_why(given, who, cause):
     grant = grant_motion(given)
-    assert (grant.commander, grant.cause) == (commander, cause)
+    assert (grant.authority, grant.cause) == (who, cause)

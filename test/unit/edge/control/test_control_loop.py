@@ -15,9 +15,10 @@ from support.edge.edge_transport_rig import ROBOT, STATE
 from lerobot_serve.cage.description import Motion
 from lerobot_serve.edge.control.authority import ControlAuthority, OperatingConditions
 from lerobot_serve.edge.control.controller import Controller
-from lerobot_serve.edge.control.loop import ControlLoop, StateReader
+from lerobot_serve.edge.control.loop import ControlLoop
 from lerobot_serve.edge.control.step import ExecutedStep
 from lerobot_serve.edge.inputs.latest import LatestInputs
+from lerobot_serve.edge.inputs.state_reader import StateReader, StepInputs
 from lerobot_serve.edge.observability.listener import EdgeListener
 from lerobot_serve.edge.session.connection import ConnectionState
 from lerobot_serve.wire.errors import Malformed
@@ -37,46 +38,51 @@ class Beat:
 
 
 class Arm(EdgeListener):
-    """Everything that a ticker calls, in the order of the calls."""
+    """Everything that a control loop calls, in the order of the calls."""
 
     def __init__(self, bench: Bench, beats: int, *, commands_per_action: int = 1) -> None:
         self.calls: list[tuple] = []
-        self.bench, self.beat = bench, Beat(beats)
-        self.operation = SimpleNamespace(look=self._look, say=ControlAuthority.POLICY)
-        history = SimpleNamespace(tick=lambda step, now_ns: self._note('history', step))
-        self.ticker = ControlLoop(
-            self.beat,
+        self.bench, self.rate = bench, Beat(beats)
+        operator = SimpleNamespace(update=self._update, authority=ControlAuthority.POLICY)
+        history = SimpleNamespace(record=lambda step, now_ns: self._note('history', step))
+        self.loop = ControlLoop(
+            self.rate,
             bench.controller,
-            self.operation,
-            history,
-            lambda now_ns: bench.sense(),
+            operator,
+            StepInputs(history, lambda now_ns: bench.sense(), commands_per_action),
             self,
-            command=lambda executed, tick: self._note('command', tick),
-            rest=lambda values: self._note('rest', *values),
-            stop=lambda: self._note('stop'),
-            commands_per_action=commands_per_action,
+            listener=self,
             clock=lambda: bench.now_ns,
         )
 
-    def _look(self) -> OperatingConditions:
-        self._note('look')
+    def send_command(self, executed: ExecutedStep, control_step: int) -> None:
+        self._note('command', control_step)
+
+    def send_rest(self, command: np.ndarray) -> None:
+        self._note('rest', *command)
+
+    def call_stop_service(self, reason: str) -> None:
+        self._note('stop', reason)
+
+    def _update(self) -> OperatingConditions:
+        self._note('update')
         return self.bench.orders
 
     def _note(self, *call: object) -> None:
         self.calls.append(call)
 
-    def ticked(
+    def step_finished(
         self,
         now_ns: int,
-        tick: int,
+        control_step: int,
         executed: ExecutedStep | None,
         controller: Controller,
-        say: ControlAuthority,
+        authority: ControlAuthority,
     ) -> None:
-        self._note('told', tick, executed is not None)
+        self._note('told', control_step, executed is not None)
 
     def run(self) -> list[tuple]:
-        self.ticker.run(threading.Event())
+        self.loop.run(threading.Event())
         return self.calls
 
 
@@ -85,7 +91,7 @@ def test_a_step_notes_looks_commands_and_tells_in_this_order():
     bench.plan(0.5)
     assert Arm(bench, 1).run() == [
         ('history', 1),
-        ('look',),
+        ('update',),
         ('command', 1),
         ('told', 1, True),
     ]
@@ -108,10 +114,11 @@ def test_the_stop_service_is_called_before_anybody_is_told():
     bench.plan(0.5)
     robot = Arm(bench, 1)
     robot.run()
-    robot.beat._left, bench.now_ns = 1, bench.now_ns + 10**9
+    robot.rate._left, bench.now_ns = 1, bench.now_ns + 10**9
     bench.be(state=ConnectionState.DEAD)
     robot.calls.clear()
-    assert [call[0] for call in robot.run()][-2:] == ['stop', 'told']
+    *_, stop, told = robot.run()
+    assert (stop, told[0]) == (('stop', 'stop_service: given_up'), 'told')
 
 
 def test_velocities_are_brought_to_rest_however_it_ends():
@@ -120,7 +127,7 @@ def test_velocities_are_brought_to_rest_however_it_ends():
     bench = Bench(replace(robot, actions=(wheel,)))
     bench.plan(0.5)
     driven = Arm(bench, 1)
-    driven.ticked = lambda *_: 1 / 0
+    driven.step_finished = lambda *_: 1 / 0
     with pytest.raises(ZeroDivisionError):
         driven.run()
     assert driven.calls[-1] == ('rest', 0.0)

@@ -48,7 +48,7 @@ def test_the_bound_of_age_is_the_last_moment(age_ns, plays):
     bench = Bench()
     bench.plan(0.5, age_ns=age_ns)
     assert (bench.step() is not None) == plays
-    assert bench.controller.drops['stale_action'] == (not plays)
+    assert bench.controller.dropped['stale_action'] == (not plays)
 
 
 def test_stale_actions_are_dropped_counted_and_skipped():
@@ -56,7 +56,7 @@ def test_stale_actions_are_dropped_counted_and_skipped():
     bench.plan(1.0, 2.0, 3.0, age_ns=MAX_AGE_NS + 1, seq=1)
     bench.plan(4.0, seq=2)
     assert bench.step().planned.source.seq == 2
-    assert bench.controller.drops == {'stale_action': 3}
+    assert bench.controller.dropped == {'stale_action': 3}
 
 
 def test_a_clock_that_jumps_forward_ends_what_is_played():
@@ -66,7 +66,7 @@ def test_a_clock_that_jumps_forward_ends_what_is_played():
     bench.now_ns += 10**12
     executed = bench.step()
     assert (executed.planned, executed.decision.kind) == (None, RungKind.RAMP)
-    assert bench.controller.drops == {'stale_action': 2}
+    assert bench.controller.dropped == {'stale_action': 2}
     assert bench.controller.stalls == 1
 
 
@@ -77,7 +77,7 @@ def test_an_action_grows_too_old_between_its_own_steps():
     assert bench.commands(3) == [0.0, 1.0, 2.0]
     executed = bench.step()
     assert (executed.planned, executed.decision.kind) == (None, RungKind.RAMP)
-    assert bench.controller.drops == {'stale_action': 1}
+    assert bench.controller.dropped == {'stale_action': 1}
 
 
 def test_after_its_last_step_an_action_is_no_drop():
@@ -86,7 +86,7 @@ def test_after_its_last_step_an_action_is_no_drop():
     assert bench.commands(4) == [0.0, 1.0, 2.0, 3.0]
     bench.now_ns += MAX_AGE_NS
     bench.commands(3)
-    assert bench.controller.drops == {}
+    assert bench.controller.dropped == {}
 
 
 # between two actions

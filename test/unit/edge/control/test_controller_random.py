@@ -127,4 +127,4 @@ def test_no_script_plays_what_is_stale_or_cleared_or_did_not_pass_the_cage(
         run.happen(*event)
     counted = run.bench.controller
     assert counted.stalls <= run.bench.dries <= 12 * len(script)
-    assert counted.drops.keys() <= {'stale_action'}
+    assert counted.dropped.keys() <= {'stale_action'}

@@ -149,7 +149,7 @@ def test_rows_that_arrive_while_it_may_not_begin_do_not_pile_up():
         bench.commands(5)
         most = max(most, bench.queue.rows_left)
     assert most <= 20
-    assert bench.controller.drops['stale_action'] == 250 - bench.queue.rows_left
+    assert bench.controller.dropped['stale_action'] == 250 - bench.queue.rows_left
     assert 'j0.pos is measured at 500' in bench.controller.start_blocked_by
 
 

@@ -47,7 +47,7 @@ def test_what_stands_far_outside_its_limits_is_not_commanded():
 
 
 def test_after_a_pause_that_commands_nothing_samples_have_to_agree_again():
-    bench = Bench(arm(STEP), start_samples=3, releases=True)
+    bench = Bench(arm(STEP), start_samples=3, is_silent_while_paused=True)
     bench.plan(*[0.0] * 9)
     bench.commands(5)
     bench.be(paused=True)
@@ -124,9 +124,9 @@ SITUATIONS = {
 
 
 @pytest.mark.parametrize('orders', SITUATIONS.values(), ids=SITUATIONS)
-@pytest.mark.parametrize('releases', [False, True])
-def test_an_interlock_acts_from_silence_and_leaves_silence_behind(orders, releases):
-    bench = Bench(arm(STEP, joints=2), interlocks=(FULL,), releases=releases)
+@pytest.mark.parametrize('is_silent', [False, True])
+def test_an_interlock_acts_from_silence_and_leaves_silence_behind(orders, is_silent):
+    bench = Bench(arm(STEP, joints=2), interlocks=(FULL,), is_silent_while_paused=is_silent)
     place(bench, 0.0, 7.0)
     bench.be(**orders)
     bench.level = 0.0
@@ -139,7 +139,7 @@ def test_an_interlock_acts_from_silence_and_leaves_silence_behind(orders, releas
     bench.level = 0.0
     left = bench.commands(9)
     holds = orders in ({'paused': True}, {'running': False}) and not (
-        releases and orders == {'paused': True}
+        is_silent and orders == {'paused': True}
     )
     assert left[-1] == (-1.0 if holds else None)
     assert {command for command in left if command is not None} <= {-1.0}

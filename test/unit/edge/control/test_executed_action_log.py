@@ -21,7 +21,7 @@ from lerobot_serve.wire.execution_report import decode, encode, ExecutionReport,
 
 def told(bench: Bench) -> ExecutionReport:
     """Return the next report as it arrives."""
-    return decode(encode(bench.controller.report()))
+    return decode(encode(bench.controller.take_executed()))
 
 
 def rows(executed: ExecutionReport) -> list[tuple[int, int, list[float]]]:
@@ -182,49 +182,47 @@ def test_what_is_told_is_what_was_commanded(script, interpolation, reports_at):
     assert dict(found) == commanded
 
 
-def noted(journey: ExecutedActionLog, count: int) -> None:
+def noted(log: ExecutedActionLog, count: int) -> None:
     source = ChunkSource(1, 1, 1, 'e', 0, 'prod', 'fake@0')
     for row in range(count):
-        journey.note(QueuedAction(np.zeros(1), source, row), np.full(1, float(row)), 0)
-    journey.pause()
+        log.record(QueuedAction(np.zeros(1), source, row), np.full(1, float(row)), 0)
+    log.end_row()
 
 
 def test_of_too_many_rows_the_older_are_dropped_and_counted():
-    journey = ExecutedActionLog(1)
-    noted(journey, ROWS_LIMIT + 5)
-    ((run,), _) = journey.take()
+    log = ExecutedActionLog(1)
+    noted(log, ROWS_LIMIT + 5)
+    ((run,), _) = log.take_runs()
     assert (run.first_row, len(run.rows)) == (5, ROWS_LIMIT)
-    assert journey.dropped_rows == 5
-    noted(journey, ROWS_LIMIT)
-    assert len(journey.take()[0][0].rows) == ROWS_LIMIT
-    assert journey.dropped_rows == 5
+    assert log.dropped_rows == 5
+    noted(log, ROWS_LIMIT)
+    assert len(log.take_runs()[0][0].rows) == ROWS_LIMIT
+    assert log.dropped_rows == 5
 
 
 def test_a_robot_of_very_many_actions_is_told_of_in_part():
     actions = tuple(
         ActionLimit(f'j{i}', f'j{i}', Motion.POSITION, -1.0, 1.0, 1.0) for i in range(3000)
     )
-    journey = ExecutedActionLog(len(actions))
+    log = ExecutedActionLog(len(actions))
     source = ChunkSource(1, 1, 1, 'e', 0, 'prod', 'fake@0')
     for row in range(100):
-        journey.note(QueuedAction(np.zeros(3000), source, row), np.zeros(3000), 0)
-    journey.pause()
-    runs, _ = journey.take()
-    assert (
-        len(decode(encode(ExecutionReport(runs=runs))).runs[0].rows) == 100 - journey.dropped_rows
-    )
+        log.record(QueuedAction(np.zeros(3000), source, row), np.zeros(3000), 0)
+    log.end_row()
+    runs, _ = log.take_runs()
+    assert len(decode(encode(ExecutionReport(runs=runs))).runs[0].rows) == 100 - log.dropped_rows
 
 
 def test_between_two_threads_no_row_is_lost_and_none_told_twice():
-    journey, done, count = ExecutedActionLog(1), threading.Event(), 20_000
+    log, done, count = ExecutedActionLog(1), threading.Event(), 20_000
     interval_s = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
 
     def play() -> None:
         source = ChunkSource(1, 1, 1, 'e', 0, 'prod', 'fake@0')
         for row in range(count):
-            journey.note(QueuedAction(np.zeros(1), source, row), np.full(1, float(row)), row)
-        journey.pause()
+            log.record(QueuedAction(np.zeros(1), source, row), np.full(1, float(row)), row)
+        log.end_row()
         done.set()
 
     def listen() -> list[int]:
@@ -232,7 +230,7 @@ def test_between_two_threads_no_row_is_lost_and_none_told_twice():
         is_last = False
         while not is_last:
             is_last = done.is_set()
-            for run in journey.take()[0]:
+            for run in log.take_runs()[0]:
                 assert run.rows[:, 0].tolist() == list(
                     range(run.first_row, run.first_row + len(run.rows))
                 )
@@ -247,4 +245,4 @@ def test_between_two_threads_no_row_is_lost_and_none_told_twice():
     finally:
         sys.setswitchinterval(interval_s)
     assert told_rows == sorted(set(told_rows))
-    assert len(told_rows) + journey.dropped_rows == count
+    assert len(told_rows) + log.dropped_rows == count

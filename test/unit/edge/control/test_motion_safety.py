@@ -100,9 +100,9 @@ class Life:
         measured = self.there if self.sees == 'well' else np.array([628.0, 0.0])
         bench.measured = None if self.sees == 'blind' else measured
         latched, stops = bench.controller.latched, bench.stops
-        skipped, now_ns = bench.controller.ticks_skipped, bench.now_ns
+        skipped, now_ns = bench.controller.steps_skipped, bench.now_ns
         executed = bench.step()
-        if bench.controller.ticks_skipped > skipped:
+        if bench.controller.steps_skipped > skipped:
             assert executed is None
             return
         command = executed and executed.judgement.command
@@ -139,7 +139,7 @@ class Life:
 @settings(max_examples=300, deadline=None)
 @given(st.lists(events, max_size=40), st.booleans())
 def test_whatever_happens_nothing_begins_to_move_that_must_not(script, releases):
-    life = Life(releases=releases)
+    life = Life(is_silent_while_paused=releases)
     for event in script:
         life.happen(*event)
 
@@ -172,5 +172,5 @@ def test_two_ticks_half_a_millisecond_apart_are_one_command():
     for tenths in (10, 10, 10, 19, 0, 10, 11, 10):
         life.bench.now_ns += tenths * STEP_NS // 10 - STEP_NS
         life.tick()
-    assert life.bench.controller.ticks_skipped == 1
+    assert life.bench.controller.steps_skipped == 1
     assert [round(float(command[0]), 6) for _, command in life.sent] == [0.5, 1.0, 1.5, 2.0, 2.5]

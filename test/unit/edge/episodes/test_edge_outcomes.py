@@ -8,9 +8,8 @@ from support.edge.edge_recorder_rig import Asking
 from support.edge.request_pipeline_rig import hear
 from support.paths import REPOSITORY
 
-from lerobot_serve.edge.episodes.active_episode import RunOutcome
-from lerobot_serve.edge.episodes.outcomes import EPISODES_KEPT
-from lerobot_serve.edge.session.transport import EpisodeRequest
+from lerobot_serve.edge.episodes.outcomes import EPISODES_KEPT, RunOutcome
+from lerobot_serve.edge.session.settings import EpisodeRequest
 from lerobot_serve.trace.format import records
 from lerobot_serve.trace.format.records import RecordIds
 
@@ -28,13 +27,13 @@ def outcomes(asking: Asking) -> list[tuple]:
 
 
 def test_the_first_word_on_an_episode_counts(asking):
-    episode_id = asking.bench.exchange.progress.episode_id
-    asking.recorder.judged(episode_id, 1, 'not asked for anything yet')
-    hear(asking.bench, asking.bench.ask(), policy='act@b')
+    episode_id = asking.bench.pipeline.status.episode_id
+    asking.recorder.outcome_received(episode_id, 1, 'not asked for anything yet')
+    hear(asking.bench, asking.bench.send_request(), policy='act@b')
     for outcome in (9, 1, 2, 1):
-        asking.recorder.judged(episode_id, outcome, 'seen')
-    asking.recorder.judged('of another robot', 1, 'seen')
-    asking.recorder.finished(episode_id, RunOutcome.TIMEOUT, '8 s elapsed')
+        asking.recorder.outcome_received(episode_id, outcome, 'seen')
+    asking.recorder.outcome_received('of another robot', 1, 'seen')
+    asking.recorder.run_finished(episode_id, RunOutcome.TIMEOUT, '8 s elapsed')
     assert outcomes(asking) == [(episode_id, 'success', 'act@b', 'seen')]
 
 
@@ -50,16 +49,18 @@ ENDS = [
 
 @pytest.mark.parametrize(('outcome', 'word'), ENDS)
 def test_a_run_that_nobody_judged_is_aborted(asking, outcome, word):
-    asking.recorder.finished('run-1', outcome, 'why')
+    asking.recorder.run_finished('run-1', outcome, 'why')
     assert outcomes(asking) == [('run-1', word, None, 'why')]
 
 
 def test_only_the_last_episodes_are_remembered(asking):
     for number in range(EPISODES_KEPT + 1):
-        asking.bench.exchange.begin_episode(EpisodeRequest('', f'episode {number}'), tell=False)
-        hear(asking.bench, asking.bench.ask())
+        asking.bench.pipeline.begin_episode(
+            EpisodeRequest('', f'episode {number}'), notify_server=False
+        )
+        hear(asking.bench, asking.bench.send_request())
     for number in (0, 1):
-        asking.recorder.judged(f'episode {number}', 2, '')
+        asking.recorder.outcome_received(f'episode {number}', 2, '')
     assert outcomes(asking) == [('episode 1', 'failure', None, None)]
 
 

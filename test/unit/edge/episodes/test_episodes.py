@@ -6,12 +6,8 @@ from __future__ import annotations
 import pytest
 from support.edge.controller_rig import Bench, STEP_NS
 
-from lerobot_serve.edge.episodes.active_episode import (
-    ActiveEpisode,
-    begin_run,
-    REPORTED_OUTCOMES,
-    RunOutcome,
-)
+from lerobot_serve.edge.episodes.active_episode import ActiveEpisode, begin_run
+from lerobot_serve.edge.episodes.outcomes import REPORTED_OUTCOMES, RunOutcome
 from lerobot_serve.edge.session.connection import ConnectionState
 from lerobot_serve_interfaces.action import RunEpisode
 from lerobot_serve_interfaces.msg import EpisodeOutcome
@@ -81,9 +77,9 @@ def test_the_outcomes_are_those_of_the_action():
     for outcome in RunOutcome:
         assert getattr(RunEpisode.Result, outcome.name) == outcome
     assert {
-        EpisodeOutcome.SUCCESS: RunOutcome.SUCCESS,
-        EpisodeOutcome.FAILURE: RunOutcome.FAILURE,
-        EpisodeOutcome.ABORTED: RunOutcome.FAILURE,
+        EpisodeOutcome.SUCCESS: ('success', RunOutcome.SUCCESS),
+        EpisodeOutcome.FAILURE: ('failure', RunOutcome.FAILURE),
+        EpisodeOutcome.ABORTED: ('aborted', RunOutcome.FAILURE),
     } == REPORTED_OUTCOMES
 
 
@@ -93,7 +89,7 @@ def test_it_counts_from_its_beginning():
     bench.commands(2 + 3)
     controller = bench.controller
     begun = begin_run(controller, 7 * S, 2.0, 'fold-1')
-    assert (begun.started_ns, begun.max_duration_s, begun.verdict) == (7 * S, 2.0, None)
+    assert (begun.started_ns, begun.max_duration_s, begun.result) == (7 * S, 2.0, None)
     assert (begun.actions_executed, begun.stalls, begun.cage_trips) == (5, 1, 0)
     assert begun.elapsed_s(9 * S + S // 2) == 2.5
     assert controller.oldest_age_ns == 0

@@ -13,9 +13,9 @@ from lerobot_serve.edge.control.authority import ControlAuthority
 from lerobot_serve.edge.control.operator_control import OperatorControl
 from lerobot_serve.edge.fallback.rungs import Rung, RungKind
 from lerobot_serve.edge.session.connection import ConnectionEvent, ConnectionState
-from lerobot_serve.edge.session.transport import EpisodeRequest
+from lerobot_serve.edge.session.settings import EpisodeRequest
 
-DEAD = (ConnectionEvent.MERGED, ConnectionEvent.LOST, ConnectionEvent.VIOLATION)
+DEAD = (ConnectionEvent.CHUNK_MERGED, ConnectionEvent.SESSION_LOST, ConnectionEvent.INCOMPATIBLE)
 POSE = (Rung(RungKind.REPEAT_LAST, 1.0), Rung(RungKind.STOP_SERVICE))
 
 
@@ -26,45 +26,45 @@ class Robot:
         self.tick, self.requests = Tick(**tick), Requests()
         self.rests: list[bool] = []
         controller, requester = self.tick.controller, self.requests.requester
-        rest = requester.rest
-        requester.rest = lambda *, resting: (self.rests.append(resting), rest(resting=resting))
-        begin = requester.begin
+        set_idle = requester.set_idle
+        requester.set_idle = lambda *, idle: (self.rests.append(idle), set_idle(idle=idle))
+        begin = requester.begin_episode
         # of a robot the two have one queue
-        requester.begin = lambda episode: (self.tick.queue.clear(), begin(episode))
+        requester.begin_episode = lambda episode: (self.tick.queue.clear(), begin(episode))
         self.operation = OperatorControl(controller, requester, run_on_start=run_on_start)
 
     def live(self, steps: int = 1) -> list[float | None]:
         """Return what is commanded in so many control steps."""
         commands = []
         for _ in range(steps):
-            self.tick.orders = self.operation.look()
+            self.tick.orders = self.operation.update()
             commands += self.tick.commands(1)
         return commands
 
     def lives_through(self, *events: ConnectionEvent) -> None:
         for event in events:
-            self.requests.connection.on(event, 'told so')
-        self.operation.look()
+            self.requests.connection.handle(event, 'told so')
+        self.operation.update()
 
 
 def test_by_default_the_policy_has_the_say_from_the_start():
     robot = Robot()
     robot.tick.plan(1.0, 2.0)
     assert robot.live(2) == [1.0, 2.0]
-    assert robot.operation.say is ControlAuthority.POLICY
+    assert robot.operation.authority is ControlAuthority.POLICY
     assert robot.rests == []
 
 
 def test_a_robot_that_does_not_run_by_itself_waits_for_an_episode():
     robot = Robot(run_on_start=False)
-    assert robot.operation.say is ControlAuthority.NONE
+    assert robot.operation.authority is ControlAuthority.NONE
     assert robot.rests == [True]
     robot.tick.plan(1.0, 2.0)
     assert robot.live(2) == [None, None]
-    robot.operation.begin(EpisodeRequest())
-    assert (robot.operation.say, robot.rests) == (ControlAuthority.POLICY, [True, False])
-    robot.operation.end()
-    assert (robot.operation.say, robot.rests) == (ControlAuthority.NONE, [True, False, True])
+    robot.operation.begin_episode(EpisodeRequest())
+    assert (robot.operation.authority, robot.rests) == (ControlAuthority.POLICY, [True, False])
+    robot.operation.end_episode()
+    assert (robot.operation.authority, robot.rests) == (ControlAuthority.NONE, [True, False, True])
 
 
 def test_a_pause_comes_to_rest_and_what_is_left_is_played_afterwards():
@@ -73,13 +73,13 @@ def test_a_pause_comes_to_rest_and_what_is_left_is_played_afterwards():
     robot.live(2)
     assert robot.operation.pause() == (True, 'Paused. The robot slows down to rest')
     assert robot.operation.paused
-    assert (robot.operation.say, robot.rests) == (ControlAuthority.OPERATOR, [True])
+    assert (robot.operation.authority, robot.rests) == (ControlAuthority.OPERATOR, [True])
     assert robot.live(3) == [1.0] * 3
     assert robot.tick.controller.rung_reason == 'hold: paused'
     told = (True, 'Resumed. Stale actions are discarded')
     assert robot.operation.resume() == told
     assert not robot.operation.paused
-    assert (robot.operation.say, robot.rests) == (ControlAuthority.POLICY, [True, False])
+    assert (robot.operation.authority, robot.rests) == (ControlAuthority.POLICY, [True, False])
     assert robot.live(2) == [2.0, 3.0]
 
 
@@ -87,7 +87,7 @@ def test_each_is_told_once():
     robot = Robot()
     for _ in range(3):
         robot.operation.pause()
-        robot.operation.look()
+        robot.operation.update()
     assert robot.rests == [True]
     for _ in range(3):
         robot.operation.resume()
@@ -99,14 +99,14 @@ def test_a_robot_that_is_given_up_is_torn_down_once_until_an_episode_begins():
     robot.tick.plan(0.0, 0.0)
     robot.live(2)
     robot.lives_through(*DEAD)
-    assert robot.operation.say is ControlAuthority.TEARDOWN
+    assert robot.operation.authority is ControlAuthority.TEARDOWN
     assert robot.live(30)[6:] == [None] * 24
     robot.tick.plan(5.0, 6.0)
     assert robot.live() == [None]
     # what was left ends with the episode
-    robot.operation.begin(EpisodeRequest())
+    robot.operation.begin_episode(EpisodeRequest())
     assert robot.requests.connection.state == ConnectionState.CONNECTING
-    assert robot.operation.say is ControlAuthority.POLICY
+    assert robot.operation.authority is ControlAuthority.POLICY
     robot.tick.plan(7.0)
     assert robot.live() == [7.0]
 
@@ -124,7 +124,7 @@ def test_a_teardown_waits_for_the_operator():
     robot.live(5)
     robot.lives_through(DEAD[2])
     assert robot.requests.connection.state is ConnectionState.DEAD
-    assert robot.operation.say is ControlAuthority.OPERATOR
+    assert robot.operation.authority is ControlAuthority.OPERATOR
     assert robot.live(500) == [0.0] * 500
     assert robot.tick.stops == 0
     done, text = robot.operation.resume()
@@ -138,9 +138,9 @@ def test_between_episodes_a_robot_that_is_given_up_is_not_torn_down():
     robot = Robot(teardown=POSE)
     robot.tick.plan(0.0, 0.0)
     robot.live(2)
-    robot.operation.end()
+    robot.operation.end_episode()
     robot.lives_through(*DEAD)
-    assert robot.operation.say is ControlAuthority.NONE
+    assert robot.operation.authority is ControlAuthority.NONE
     assert robot.live(500) == [0.0] * 500
     assert robot.tick.stops == 0
 
@@ -179,7 +179,7 @@ def stopped() -> Robot:
 
 def test_a_stop_by_service_is_lifted_by_a_reset_alone():
     robot = stopped()
-    assert 'call ~/reset' in robot.operation.refusal()
+    assert 'call ~/reset' in robot.operation.start_refusal()
     robot.tick.plan(1.0, 1.0)
     assert robot.operation.resume() == (
         False,
@@ -191,15 +191,15 @@ def test_a_stop_by_service_is_lifted_by_a_reset_alone():
     assert not done
     assert 'Stop service called' in text
     # as a RunEpisode that was asked for just before the stop
-    robot.operation.begin(EpisodeRequest())
+    robot.operation.begin_episode(EpisodeRequest())
     robot.tick.plan(1.0, 1.0)
     assert robot.live(3) == [None] * 3
-    assert robot.operation.say is ControlAuthority.NONE
+    assert robot.operation.authority is ControlAuthority.NONE
     told = (True, 'Stop cleared. The next episode starts')
     assert robot.operation.reset(EpisodeRequest()) == told
     robot.tick.plan(2.0, 2.0)
     robot.live()
-    assert robot.operation.refusal() == ''
+    assert robot.operation.start_refusal() == ''
     assert robot.live() == [2.0]
 
 
@@ -219,7 +219,7 @@ def test_a_reset_says_what_it_does_not_lift():
     robot.tick.plan(float('nan'), float('nan'))
     robot.live(2)
     assert robot.tick.controller.latched
-    assert 'call ~/reset_cage' in robot.operation.refusal()
+    assert 'call ~/reset_cage' in robot.operation.start_refusal()
     done, text = robot.operation.reset(EpisodeRequest())
     assert (done, '~/reset_cage' in text) == (False, True)
     robot.tick.plan(1.0)
@@ -227,7 +227,7 @@ def test_a_reset_says_what_it_does_not_lift():
     assert robot.operation.reset_cage() == (True, 'Cage latch cleared')
     robot.live(2)
     assert robot.operation.reset_cage() == (False, 'Cage is not latched')
-    assert robot.operation.say is ControlAuthority.POLICY
+    assert robot.operation.authority is ControlAuthority.POLICY
 
 
 def test_a_resume_without_a_pause_says_that_nothing_was_done():
@@ -258,25 +258,25 @@ def test_who_has_the_say(dead, paused, runs, say):
         robot.operation.pause()
     if dead:
         robot.lives_through(*DEAD)
-    assert robot.operation.say is say
-    assert robot.requests.requester._resting.is_set() == (say is not ControlAuthority.POLICY)
+    assert robot.operation.authority is say
+    assert robot.requests.requester._idle.is_set() == (say is not ControlAuthority.POLICY)
 
 
 def test_what_begins_while_paused_waits_for_the_resume():
     robot = Robot(run_on_start=False)
     robot.operation.pause()
-    robot.operation.begin(EpisodeRequest())
-    assert robot.operation.say is ControlAuthority.OPERATOR
+    robot.operation.begin_episode(EpisodeRequest())
+    assert robot.operation.authority is ControlAuthority.OPERATOR
     robot.operation.resume()
-    assert robot.operation.say is ControlAuthority.POLICY
+    assert robot.operation.authority is ControlAuthority.POLICY
 
 
 def test_between_two_episodes_nothing_is_asked():
     bench = Simulation(servers=('/a',))
     operation = OperatorControl(Tick().controller, bench.requester, run_on_start=False)
-    bench.at(2.0, lambda: operation.begin(EpisodeRequest('', 'one')))
-    bench.at(4.0, operation.end)
-    bench.at(8.0, lambda: operation.begin(EpisodeRequest('', 'two')))
+    bench.at(2.0, lambda: operation.begin_episode(EpisodeRequest('', 'one')))
+    bench.at(4.0, operation.end_episode)
+    bench.at(8.0, lambda: operation.begin_episode(EpisodeRequest('', 'two')))
     bench.run(9.0)
     times = [at_s for at_s, _, _ in bench.requests]
     assert min(times) == 2.0

@@ -11,7 +11,7 @@ from support.edge.requester_rig import CHUNK
 
 from lerobot_serve.edge.control.authority import ControlAuthority
 from lerobot_serve.edge.control.operator_control import OperatorControl
-from lerobot_serve.edge.episodes.active_episode import RunOutcome
+from lerobot_serve.edge.episodes.outcomes import RunOutcome
 from lerobot_serve.edge.episodes.runner import EpisodeRunner
 from lerobot_serve.edge.fallback.rungs import RungKind
 from lerobot_serve.edge.session.connection import ConnectionEvent, ConnectionState
@@ -33,11 +33,11 @@ class Robot:
     def begin(self, **goal: object) -> None:
         self.runs.begin(RunEpisode.Goal(**goal))
         requester = self.requests.requester
-        requester._begin_episode(requester._next_episode.pop())
+        requester._start_episode(requester._next_episode.pop())
 
     def live(self, steps: int = 1) -> None:
         for _ in range(steps):
-            self.tick.orders = self.operation.look()
+            self.tick.orders = self.operation.update()
             self.tick.step()
 
     def judge(self, outcome: int, episode_id: str, text: str = '') -> None:
@@ -45,7 +45,7 @@ class Robot:
 
     def lives_through(self, *events: ConnectionEvent) -> None:
         for event in events:
-            self.requests.connection.on(event, 'told so')
+            self.requests.connection.handle(event, 'told so')
 
 
 @pytest.fixture
@@ -86,16 +86,16 @@ def test_one_runs_at_a_time(robot):
     robot.begin()
     assert robot.runs.refusal(goal()) == 'another episode runs; cancel it first'
     robot.runs.cancel()
-    robot.runs.look()
+    robot.runs.poll()
     assert robot.runs.refusal(goal()) == ''
 
 
 def test_a_run_is_an_episode_with_its_task_and_name(robot):
     robot.begin(task='fold', episode_id='fold-1')
-    assert robot.operation.say is ControlAuthority.POLICY
-    progress = robot.requests.exchange.progress
-    assert (progress.task, progress.episode_id) == ('fold', 'fold-1')
-    assert robot.runs.look() is None
+    assert robot.operation.authority is ControlAuthority.POLICY
+    status = robot.requests.pipeline.status
+    assert (status.task, status.episode_id) == ('fold', 'fold-1')
+    assert robot.runs.poll() is None
 
 
 VERDICTS = [
@@ -109,12 +109,12 @@ VERDICTS = [
 def test_whoever_judges_ends_it(robot, verdict, outcome):
     robot.begin(episode_id='fold-1')
     robot.judge(verdict, 'fold-1', 'the towel is folded')
-    result = robot.runs.look()
+    result = robot.runs.poll()
     assert (result.outcome, result.text) == (outcome, 'the towel is folded')
     assert result.episode_id == 'fold-1'
-    assert robot.operation.say is ControlAuthority.NONE
-    assert robot.runs.present is None
-    assert robot.runs.look() is None
+    assert robot.operation.authority is ControlAuthority.NONE
+    assert robot.runs.current is None
+    assert robot.runs.poll() is None
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_a_verdict_on_another_episode_or_without_a_meaning_is_none(robot, verdic
     robot.judge(EpisodeOutcome.SUCCESS, '')
     robot.begin(episode_id='fold-1')
     robot.judge(verdict, episode_id)
-    assert robot.runs.look() is None
+    assert robot.runs.poll() is None
 
 
 def test_the_first_verdict_counts(robot):
@@ -132,7 +132,7 @@ def test_the_first_verdict_counts(robot):
     robot.judge(EpisodeOutcome.FAILURE, 'fold-1', 'it fell')
     robot.judge(EpisodeOutcome.SUCCESS, 'fold-1', 'no, it did not')
     robot.runs.cancel()
-    assert robot.runs.look().text == 'it fell'
+    assert robot.runs.poll().text == 'it fell'
 
 
 def test_who_cancels_stops_the_robot_at_the_next_step(robot):
@@ -140,35 +140,37 @@ def test_who_cancels_stops_the_robot_at_the_next_step(robot):
     robot.tick.plan(0.25, 0.5, 0.75)
     robot.live()
     robot.runs.cancel()
-    assert robot.operation.say is ControlAuthority.NONE
+    assert robot.operation.authority is ControlAuthority.NONE
     robot.live()
     assert robot.tick.controller.rung is RungKind.RAMP
-    result = robot.runs.look()
+    result = robot.runs.poll()
     assert (result.outcome, result.text) == (RunOutcome.CANCELLED, 'cancelled')
 
 
 def test_to_cancel_nothing_changes_nothing(robot):
     robot.runs.cancel()
-    assert robot.runs.look() is None
+    assert robot.runs.poll() is None
 
 
 def test_time_ends_it(robot):
     robot.begin(max_duration_s=1.0)
     robot.live(49)
-    assert robot.runs.look() is None
+    assert robot.runs.poll() is None
     robot.live(1)
-    result = robot.runs.look()
+    result = robot.runs.poll()
     assert (result.outcome, result.duration_s) == (RunOutcome.TIMEOUT, pytest.approx(1.0))
 
 
 def test_a_robot_that_is_given_up_ends_it_and_a_next_one_begins_anew(robot):
     robot.begin()
-    robot.lives_through(ConnectionEvent.MERGED, ConnectionEvent.LOST, ConnectionEvent.VIOLATION)
-    result = robot.runs.look()
+    robot.lives_through(
+        ConnectionEvent.CHUNK_MERGED, ConnectionEvent.SESSION_LOST, ConnectionEvent.INCOMPATIBLE
+    )
+    result = robot.runs.poll()
     assert (result.outcome, result.text) == (RunOutcome.DEAD, 'told so')
     robot.runs.begin(goal())
     # before the thread of the requests gets to it
-    assert robot.runs.look() is None
+    assert robot.runs.poll() is None
     assert robot.requests.connection.state == ConnectionState.CONNECTING
 
 
@@ -177,7 +179,7 @@ def test_a_latched_cage_ends_it():
     robot.begin()
     robot.tick.plan(9.0, 9.0, 9.0)
     robot.live(2)
-    assert robot.runs.look().outcome == RunOutcome.STOPPED
+    assert robot.runs.poll().outcome == RunOutcome.STOPPED
 
 
 def test_a_result_counts_what_happened_since_the_run_began(robot):
@@ -185,34 +187,38 @@ def test_a_result_counts_what_happened_since_the_run_began(robot):
     robot.tick.plan(0.25, float('nan'), age_ns=5 * STEP_NS)
     robot.live(4)
     robot.judge(EpisodeOutcome.FAILURE, 'first')
-    first = robot.runs.look()
+    first = robot.runs.poll()
     assert (first.actions_executed, first.stalls, first.cage_trips) == (4, 1, 1)
     assert first.max_action_age_s == pytest.approx(0.12)
     robot.begin(episode_id='second')
     robot.tick.plan(*[0.25] * 8, age_ns=STEP_NS)
     robot.live(3)
     robot.judge(EpisodeOutcome.SUCCESS, 'second')
-    second = robot.runs.look()
+    second = robot.runs.poll()
     assert (second.actions_executed, second.stalls, second.cage_trips) == (3, 0, 0)
     assert second.max_action_age_s == pytest.approx(0.06)
 
 
 def test_a_result_names_the_policy_that_answered(robot):
     robot.begin(episode_id='fold-1')
-    request = robot.requests.ask()
+    request = robot.requests.send_request()
     raw = reply_bytes(request, CHUNK, slot='b', policy='act@0')
-    robot.requests.exchange.on_answer(raw, robot.requests.now_ns, robot.requests.pace)
+    robot.requests.pipeline.on_reply(raw, robot.requests.now_ns, robot.requests.settings)
     robot.judge(EpisodeOutcome.SUCCESS, 'fold-1')
-    result = robot.runs.look()
+    result = robot.runs.poll()
     assert (result.slot, result.policy) == ('b', 'act@0')
 
 
 @pytest.mark.parametrize('letter', ['x', '漢', '😀'])
 def test_a_long_reason_fits_the_message(robot, letter):
     robot.begin()
-    for event in (ConnectionEvent.MERGED, ConnectionEvent.LOST, ConnectionEvent.VIOLATION):
-        robot.requests.connection.on(event, 5000 * letter)
-    assert 0 < len(robot.runs.look().text.encode()) <= 1024
+    for event in (
+        ConnectionEvent.CHUNK_MERGED,
+        ConnectionEvent.SESSION_LOST,
+        ConnectionEvent.INCOMPATIBLE,
+    ):
+        robot.requests.connection.handle(event, 5000 * letter)
+    assert 0 < len(robot.runs.poll().text.encode()) <= 1024
 
 
 def test_the_feedback_is_that_of_the_present_run(robot):
@@ -221,15 +227,15 @@ def test_the_feedback_is_that_of_the_present_run(robot):
     robot.live(5)
     robot.requests.requester._connect()
     bench = robot.requests
-    bench.requester.on_chunk(reply_bytes(bench.ask(), CHUNK))
+    bench.inbox.put_reply(reply_bytes(bench.send_request(), CHUNK))
     for _ in range(5):
-        bench.requester._take(0.0)
+        bench.requester._receive(0.0)
     told = robot.runs.feedback()
     assert (told.state, told.rung) == (ConnectionState.STREAMING, RungKind.RAMP)
     assert told.elapsed_s == pytest.approx(0.1)
     assert told.action_age_s == pytest.approx(0.08)
-    assert told.queue_remaining_s == pytest.approx(len(CHUNK) * bench.pace.step_s)
+    assert told.queue_remaining_s == pytest.approx(len(CHUNK) * bench.settings.step_s)
     assert told.actions_executed == 5
     robot.runs.cancel()
-    robot.runs.look()
+    robot.runs.poll()
     assert robot.runs.feedback().elapsed_s == 0.0

@@ -95,7 +95,7 @@ def test_a_pause_comes_to_rest_whatever_is_buffered():
 
 def test_a_pause_that_releases_comes_to_rest_and_then_commands_nothing():
     there = world('ramp 0.5, hold')
-    there.releases = True
+    there.is_silent_while_paused = True
     there.play()
     there.be(paused=True)
     seen = [there.step(ONE, 50) for _ in range(100)]
@@ -196,6 +196,6 @@ def test_what_is_forgotten_is_not_held():
     there = world('ramp 0.5, hold')
     there.play()
     there.dry(1)
-    there.ladder.forget()
+    there.ladder.reset()
     assert {d.wanted for d in there.dry(1)} == {None}
     assert there.step(ONE, 1).kind is RungKind.POLICY

@@ -38,7 +38,7 @@ class Robot:
             self.step += 1
             if frames:
                 self.arrive()
-            self.history.tick(self.step, self.now_ns)
+            self.history.record(self.step, self.now_ns)
 
     def taken(self) -> list[tuple[int, int]]:
         """Return the frames of a request and how far back they claim to be."""

@@ -50,7 +50,7 @@ def encode(opener):
         newest = len(moments) - 1
         names = {name: name for name in cameras}
         row = [HistoryStep(InputSnapshot(m, 0), 2 * (newest - i)) for i, m in enumerate(moments)]
-        return encode_frames(tuple(row), names, pool, codec, QUALITY, opened=opener)
+        return encode_frames(tuple(row), names, pool, codec, QUALITY, read_frame=opener)
 
     yield encode
     pool.close()
@@ -132,7 +132,7 @@ def test_a_frame_that_cannot_be_encoded_is_named_with_its_age(opener):
             pool,
             Codec.JPEG,
             QUALITY,
-            opened=lambda *given: opener(*given).astype(np.float32),
+            read_frame=lambda *given: opener(*given).astype(np.float32),
         )
 
 
@@ -148,7 +148,7 @@ def test_a_frame_that_is_ready_is_sent_as_it_is_under_the_name_of_the_policy():
         pool,
         Codec.JPEG,
         QUALITY,
-        opened=lambda name, data: ready if name == 'front' else Opener()(name, data),
+        read_frame=lambda name, data: ready if name == 'front' else Opener()(name, data),
     )
     assert [(i.name, i.steps_back) for i in encoded] == [
         ('cam_high', 1),

@@ -40,7 +40,7 @@ def frozen_after(
     for number in range(frames):
         place = state if number else REST
         raw = at.get('raw') or frame(number, fill=number if at.get('changes') else 7)
-        found = cameras.look(number * S // 10, place, {'front': raw})
+        found = cameras.poll(number * S // 10, place, {'front': raw})
     return found
 
 
@@ -67,9 +67,9 @@ def test_a_slow_camera_is_not_frozen_before_it_repeated_itself_often_enough():
     cameras = FrozenCameraDetector(2.0)
     for number in range(MIN_REPEATS):
         raw = frame(number)
-        assert cameras.look(10 * number * S, MOVED if number else REST, {'front': raw}) == []
-    assert cameras.look(100 * S, MOVED, {'front': frame(99)}) == ['front']
-    assert cameras.look(101 * S, MOVED, {'front': frame(100, fill=8)}) == []
+        assert cameras.poll(10 * number * S, MOVED if number else REST, {'front': raw}) == []
+    assert cameras.poll(100 * S, MOVED, {'front': frame(99)}) == ['front']
+    assert cameras.poll(101 * S, MOVED, {'front': frame(100, fill=8)}) == []
 
 
 def watched(*, stops: bool = False, bound_s: float = 0.0) -> tuple[InputMonitor, list[str]]:
@@ -83,7 +83,7 @@ def watched(*, stops: bool = False, bound_s: float = 0.0) -> tuple[InputMonitor,
         stamp_ns=lambda raw, topic: raw,
         now_ns=lambda: 100 * S,
         mono_ns=iter(range(0, 10_000 * S, S)).__next__,
-        drop=drops.append,
+        count_dropped=drops.append,
     ), drops
 
 

@@ -15,32 +15,32 @@ class Logged:
     def __init__(self) -> None:
         self.now_ns, self.lines = 0, []
         self.log = ChangeLog(
-            inform=lambda text: self.lines.append(f'I {text}'),
-            warn=lambda text: self.lines.append(f'W {text}'),
-            complain=lambda text: self.lines.append(f'E {text}'),
+            info=lambda text: self.lines.append(f'I {text}'),
+            warning=lambda text: self.lines.append(f'W {text}'),
+            error=lambda text: self.lines.append(f'E {text}'),
             clock=lambda: self.now_ns,
         )
-        self.connection = Connection(lambda: self.now_ns, tell=self.log.changed)
+        self.connection = Connection(lambda: self.now_ns, on_change=self.log.changed)
 
-    def look(self, **troubles: int) -> list[str]:
+    def poll(self, **problems: int) -> list[str]:
         before = len(self.lines)
-        self.log.look(self.connection.standing, Counter(troubles))
+        self.log.poll(self.connection.status, Counter(problems))
         return self.lines[before:]
 
 
 def test_a_change_is_logged_once_with_its_reason():
     logged = Logged()
-    assert logged.look() == []
-    logged.connection.on(ConnectionEvent.MERGED, '')
-    logged.connection.on(ConnectionEvent.LATE, 'no reply within 5 s')
-    assert logged.look() == [
+    assert logged.poll() == []
+    logged.connection.handle(ConnectionEvent.CHUNK_MERGED, '')
+    logged.connection.handle(ConnectionEvent.REQUEST_FAILED, 'no reply within 5 s')
+    assert logged.poll() == [
         'I CONNECTING -> STREAMING',
         'W STREAMING -> DEGRADED: no reply within 5 s',
     ]
-    assert logged.look() == []
-    logged.connection.on(ConnectionEvent.LOST, '/a: gone')
-    logged.connection.on(ConnectionEvent.OFFLINE, 'no session for 60 s')
-    assert logged.look() == [
+    assert logged.poll() == []
+    logged.connection.handle(ConnectionEvent.SESSION_LOST, '/a: gone')
+    logged.connection.handle(ConnectionEvent.OFFLINE_TOO_LONG, 'no session for 60 s')
+    assert logged.poll() == [
         'W DEGRADED -> RECONNECTING: /a: gone',
         'E RECONNECTING -> DEAD: no session for 60 s',
     ]
@@ -48,15 +48,15 @@ def test_a_change_is_logged_once_with_its_reason():
 
 def test_a_state_to_and_fro_is_told_once_and_then_counted():
     logged = Logged()
-    logged.connection.on(ConnectionEvent.MERGED, '')
-    logged.look()
+    logged.connection.handle(ConnectionEvent.CHUNK_MERGED, '')
+    logged.poll()
     for _ in range(182):
-        logged.connection.on(ConnectionEvent.DRY, 'action queue empty')
-        logged.connection.on(ConnectionEvent.MERGED, '')
-        logged.look()
+        logged.connection.handle(ConnectionEvent.QUEUE_EMPTY, 'action queue empty')
+        logged.connection.handle(ConnectionEvent.CHUNK_MERGED, '')
+        logged.poll()
     assert len(logged.lines) == 3
     logged.now_ns = 10 * S
-    assert logged.look() == [
+    assert logged.poll() == [
         'W STREAMING -> STALLED: action queue empty (181 times in 10 s)',
         'I STALLED -> STREAMING (181 times in 10 s)',
     ]
@@ -64,30 +64,30 @@ def test_a_state_to_and_fro_is_told_once_and_then_counted():
 
 def test_refusals_without_a_change_of_state_are_told_when_their_reason_changes():
     logged = Logged()
-    logged.look()
+    logged.poll()
     for _ in range(45):
-        logged.connection.on(ConnectionEvent.LOST, '/a: full')
-        logged.look()
-    logged.connection.on(ConnectionEvent.VIOLATION, '/a: arm_0.pos')
-    logged.look()
+        logged.connection.handle(ConnectionEvent.SESSION_LOST, '/a: full')
+        logged.poll()
+    logged.connection.handle(ConnectionEvent.INCOMPATIBLE, '/a: arm_0.pos')
+    logged.poll()
     assert logged.lines == ['W CONNECTING: /a: full', 'W CONNECTING: /a: arm_0.pos']
 
 
 def test_troubles_are_told_at_once_and_then_as_a_sum():
     logged = Logged()
-    assert logged.look(stalls=1, cleared_action=9) == [
+    assert logged.poll(stalls=1, cleared_action=9) == [
         'W dropped or failed since the previous report: stalls 1'
     ]
     # what goes wrong for the first time does not wait
-    assert logged.look(stalls=2, cage_trips=20) == [
+    assert logged.poll(stalls=2, cage_trips=20) == [
         'W dropped or failed since the previous report: cage_trips 20'
     ]
     for count in range(3, 184):
         logged.now_ns += S // 20
-        logged.look(stalls=count, cage_trips=10 * count, cleared_action=count)
+        logged.poll(stalls=count, cage_trips=10 * count, cleared_action=count)
     logged.now_ns = 10 * S
-    assert logged.look(stalls=183, cage_trips=3056) == [
+    assert logged.poll(stalls=183, cage_trips=3056) == [
         'W dropped or failed since the previous report: cage_trips 3036, stalls 182'
     ]
     logged.now_ns = 30 * S
-    assert logged.look(stalls=183, cage_trips=3056) == []
+    assert logged.poll(stalls=183, cage_trips=3056) == []

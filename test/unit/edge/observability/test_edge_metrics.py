@@ -9,7 +9,7 @@ import pytest
 from support.edge.controller_rig import arm, STEP_NS, WAYS
 from support.edge.controller_rig import Bench as Tick
 from support.edge.requester_rig import Bench as Requests
-from support.edge.requester_rig import CHUNK, MS, PACE
+from support.edge.requester_rig import CHUNK, MS, SETTINGS
 from support.paths import REPOSITORY
 
 from lerobot_serve.edge.control.operator_control import OperatorControl
@@ -19,7 +19,7 @@ from lerobot_serve.edge.parameters import EdgeParameters
 from lerobot_serve.edge.queue.action_queue import ChunkSource
 from lerobot_serve.edge.session.connection import ConnectionState
 from lerobot_serve.edge.session.fake_transport import reply_bytes
-from lerobot_serve.edge.session.transport import EpisodeRequest
+from lerobot_serve.edge.session.settings import EpisodeRequest
 
 DOCUMENT = REPOSITORY / 'docs' / 'edge_controller.md'
 # as the documentation writes a name
@@ -38,7 +38,12 @@ class Robot:
         self.operation = OperatorControl(controller, requester, run_on_start=run_on_start)
         self.beat = SimpleNamespace(beats=0, missed=0)
         self.view = EdgeView(
-            requester, controller, self.operation, self.requests.actions, self.beat
+            requester,
+            controller,
+            self.operation,
+            self.requests.actions,
+            self.requests.history,
+            self.beat,
         )
         self.losses: dict[str, int] = {}
 
@@ -62,14 +67,14 @@ class Robot:
 
     def be(self, state: ConnectionState) -> None:
         for event in WAYS[state]:
-            self.requests.connection.on(event, 'for a reason')
+            self.requests.connection.handle(event, 'for a reason')
 
     def answer(self, round_trip_ms: int = 30, **changes: object) -> None:
         bench = self.requests
-        request = bench.ask()
+        request = bench.send_request()
         bench.now_ns += round_trip_ms * MS
         raw = reply_bytes(request, CHUNK, **changes)
-        bench.exchange.on_answer(raw, bench.now_ns, bench.pace)
+        bench.pipeline.on_reply(raw, bench.now_ns, bench.settings)
 
 
 @pytest.fixture
@@ -89,12 +94,12 @@ def ask_and_hear(robot: Robot) -> None:
     assert series['network_seconds_sum', 'b'] == pytest.approx(0.02)
     assert series['round_trip_seconds_count', 'other'] == 1
     assert series['requests_superseded_total',] == 3
-    assert series['queue_remaining_seconds',] == pytest.approx(2 * len(CHUNK) * PACE.step_s)
+    assert series['queue_remaining_seconds',] == pytest.approx(2 * len(CHUNK) * SETTINGS.step_s)
 
 
 def have_one_in_flight(robot: Robot) -> None:
     assert robot.series()['in_flight_requests',] == 0
-    robot.requests.ask()
+    robot.requests.send_request()
     assert robot.series()['in_flight_requests',] == 1
 
 
@@ -125,9 +130,9 @@ def tick_late(robot: Robot) -> None:
 
 
 def drop(robot: Robot) -> None:
-    robot.requests.requester.on_chunk(b'malformed')
-    robot.requests.requester._take(1.0)
-    robot.tick.controller.drops['stale_action'] += 4
+    robot.requests.inbox.put_reply(b'malformed')
+    robot.requests.requester._receive(1.0)
+    robot.tick.controller.dropped['stale_action'] += 4
     robot.losses = {'trace_overflow': 5}
     series = robot.series()
     assert series['dropped_total', 'encapsulation'] == 1
@@ -218,7 +223,7 @@ def test_a_robot_that_waits_for_its_next_run_is_ready():
     assert why_not_ready(robot.view) == ''
     robot.be(ConnectionState.STALLED)
     assert why_not_ready(robot.view) == ''
-    robot.operation.begin(EpisodeRequest())
+    robot.operation.begin_episode(EpisodeRequest())
     assert why_not_ready(robot.view).startswith('STALLED')
 
 

@@ -19,7 +19,7 @@ from support.tools.trace_rig import Trace
 from lerobot_serve.edge.observability.trace_recorder import EdgeTraceRecorder, make_edge_recorder
 from lerobot_serve.edge.parameters import EdgeParameters
 from lerobot_serve.edge.session.connection import ConnectionEvent
-from lerobot_serve.edge.session.transport import EpisodeRequest
+from lerobot_serve.edge.session.settings import EpisodeRequest
 from lerobot_serve.edge.wiring import load_robot
 from lerobot_serve.tools.audit.command_bounds import read_bounds
 from lerobot_serve.tools.audit.engine import CheckStatus
@@ -42,8 +42,8 @@ def asking() -> Asking:
 
 def test_an_answer_that_is_played_is_told_with_all_there_is_of_it(asking):
     bench = asking.bench
-    bench.link.images = (PICTURE,)
-    request = bench.ask()
+    bench.observations.images = (PICTURE,)
+    request = bench.send_request()
     bench.now_ns += 30 * MS
     times = {'queue_wait_ms': 1.0, 'processing_ms': 2.0, 'inference_ms': 4.0}
     hear(bench, request, slot='b', policy='act@b', seed=7, superseded=2, **times)
@@ -90,7 +90,7 @@ def test_an_answer_without_actions_is_told_with_its_status_and_its_words(
     asking, changes, status, reason
 ):
     bench = asking.bench
-    request = bench.ask()
+    request = bench.send_request()
     bench.now_ns += 5 * MS
     hear(bench, request, **{'robot': CHUNK[:0] if 'status' in changes else CHUNK, **changes})
     (told,) = asking.requests
@@ -101,12 +101,12 @@ def test_an_answer_without_actions_is_told_with_its_status_and_its_words(
 
 
 def begin_episode(asking: Asking) -> None:
-    asking.bench.exchange.begin_episode(EpisodeRequest('wash'), tell=True)
+    asking.bench.pipeline.begin_episode(EpisodeRequest('wash'), notify_server=True)
 
 
 def time_out(asking: Asking) -> None:
     """Its time is over, and then its session: until then a late answer would count."""
-    asking.bench.exchange.time_out()
+    asking.bench.pipeline.mark_overdue()
     asking.session()
 
 
@@ -114,14 +114,14 @@ WAYS = [
     (time_out, 'timed_out', 'request_timeout'),
     (begin_episode, 'abandoned', 'episode_started'),
     (Asking.session, 'abandoned', 'session_lost'),
-    (lambda asking: asking.bench.exchange.leave(), 'abandoned', 'stopped'),
+    (lambda asking: asking.bench.pipeline.close(), 'abandoned', 'stopped'),
 ]
 
 
 @pytest.mark.parametrize(('way', 'status', 'reason'), WAYS)
 def test_a_request_without_an_answer_is_told_once_with_why(asking, way, status, reason):
     bench = asking.bench
-    request = bench.ask()
+    request = bench.send_request()
     bench.now_ns += 5 * MS
     way(asking)
     # what comes later is no other end of it
@@ -136,7 +136,7 @@ def test_a_request_without_an_answer_is_told_once_with_why(asking, way, status, 
 
 def test_an_answer_that_the_queue_refuses_is_told_as_given_up(asking):
     bench = asking.bench
-    request = bench.ask()
+    request = bench.send_request()
     bench.actions.clear()
     hear(bench, request, policy='act@b')
     (told,) = asking.requests
@@ -147,13 +147,13 @@ def test_an_answer_that_the_queue_refuses_is_told_as_given_up(asking):
 
 def test_a_request_that_got_a_number_and_was_never_sent_is_told_too(asking):
     bench = asking.bench
-    hear(bench, bench.ask())
+    hear(bench, bench.send_request())
     bench.executed = ExecutionReport(
         runs=(ExecutedRun(1, 0, 0, CHUNK), ExecutedRun(1, 0, 2, CHUNK[:, :2]))
     )
-    assert bench.exchange.ask(bench.pace) is None
+    assert bench.pipeline.send_request(bench.settings) is None
     bench.executed = ExecutionReport()
-    hear(bench, bench.ask())
+    hear(bench, bench.send_request())
     told = [(r['seq'], r['status'], r.get('reason'), r.get('task')) for r in asking.requests]
     task = 'fold the towel'
     assert told == [
@@ -177,7 +177,7 @@ def test_a_prefix_is_told_as_the_audit_looks_at_it(
 ):
     bench = asking.bench
     fill(bench, policy=before)
-    request = bench.ask()
+    request = bench.send_request()
     hear(bench, request, ROWS, header=request.header.answer(flags), policy=answers)
     (told,) = asking.requests
     assert (told['prefix_policy'], told['prefix_ignored']) == (before, ignored)
@@ -186,13 +186,13 @@ def test_a_prefix_is_told_as_the_audit_looks_at_it(
 
 
 def test_without_a_prefix_nothing_is_said_of_one(asking):
-    hear(asking.bench, asking.bench.ask())
+    hear(asking.bench, asking.bench.send_request())
     assert not {'prefix_policy', 'prefix_ignored'} & asking.requests[0].keys()
 
 
 def test_another_policy_is_told_when_it_answers_first(asking):
     for slot, policy in [('a', 'act@0'), ('a', 'act@0'), ('b', 'act@0'), ('b', 'act@1')]:
-        hear(asking.bench, asking.bench.ask(), slot=slot, policy=policy)
+        hear(asking.bench, asking.bench.send_request(), slot=slot, policy=policy)
     told = [
         (policy['slot'], policy['policy_hash'])
         for record in asking.notes.of('policies')
@@ -203,8 +203,8 @@ def test_another_policy_is_told_when_it_answers_first(asking):
 
 def test_what_is_not_to_be_kept_is_not(asking):
     asking = Asking(images='none', instructions='hash')
-    asking.bench.link.images = (PICTURE,)
-    hear(asking.bench, asking.bench.ask())
+    asking.bench.observations.images = (PICTURE,)
+    hear(asking.bench, asking.bench.send_request())
     (told,) = map(resolve_deferred_fields, asking.requests)
     assert 'images' not in told
     assert told['task'].startswith('sha256:')
@@ -225,30 +225,30 @@ def test_a_drop_is_told_once_with_how_many(asking):
 
 def test_what_the_connection_goes_through_is_told_with_its_reasons(asking):
     for event in (
-        ConnectionEvent.MERGED,
-        ConnectionEvent.LATE,
-        ConnectionEvent.LATE,
-        ConnectionEvent.LOST,
-        ConnectionEvent.VIOLATION,
+        ConnectionEvent.CHUNK_MERGED,
+        ConnectionEvent.REQUEST_FAILED,
+        ConnectionEvent.REQUEST_FAILED,
+        ConnectionEvent.SESSION_LOST,
+        ConnectionEvent.INCOMPATIBLE,
     ):
-        asking.bench.connection.on(event, f'since {event.name}')
+        asking.bench.connection.handle(event, f'since {event.name}')
     told = [(r['component'], r['from'], r['to'], r['reason']) for r in asking.notes.of('state')]
     assert told == [
-        ('connection', 'connecting', 'streaming', 'since MERGED'),
-        ('connection', 'streaming', 'degraded', 'since LATE'),
-        ('connection', 'degraded', 'reconnecting', 'since LOST'),
-        ('connection', 'reconnecting', 'dead', 'since VIOLATION'),
+        ('connection', 'connecting', 'streaming', 'since CHUNK_MERGED'),
+        ('connection', 'streaming', 'degraded', 'since REQUEST_FAILED'),
+        ('connection', 'degraded', 'reconnecting', 'since SESSION_LOST'),
+        ('connection', 'reconnecting', 'dead', 'since INCOMPATIBLE'),
     ]
     (incident,) = asking.notes.of('incident')
-    assert (incident['name'], incident['reason']) == ('dead', 'since VIOLATION')
+    assert (incident['name'], incident['reason']) == ('dead', 'since INCOMPATIBLE')
 
 
 def test_parameters_that_change_are_told_as_they_are_redacted():
     notes = Notes()
     recorder = recorder_of(lambda: 9, notes, instructions='none')
     before = EdgeParameters(client_id=CLIENT)
-    recorder.tuned(replace(before, request_threshold_s=0.25, task='secret'))
-    recorder.tuned(replace(before, request_threshold_s=0.25, task='secret'))
+    recorder.parameters_changed(replace(before, request_threshold_s=0.25, task='secret'))
+    recorder.parameters_changed(replace(before, request_threshold_s=0.25, task='secret'))
     told = {r['name']: (r['old'], r['new']) for r in notes.of('parameter')}
     assert told == {'request_threshold_s': (0.5, 0.25), 'task': (None, None)}
 
@@ -262,7 +262,9 @@ def test_the_end_is_written_after_all_others_have_ended(tmp_path, asking):
 
     def say_goodbye(timeout_s: float) -> None:
         """As a thread does that takes its time when it is told to stop."""
-        recorder.changed(asking.bench.connection.on(ConnectionEvent.MERGED, 'the last words'))
+        recorder.changed(
+            asking.bench.connection.handle(ConnectionEvent.CHUNK_MERGED, 'the last words')
+        )
         dropped['late_chunk'] += 3
 
     stop.set()
@@ -280,7 +282,7 @@ def make(folder: str, **given: object) -> EdgeTraceRecorder | None:
         node='/arm/edge_controller',
         client_id='arm',
         clock=lambda: 5,
-        tell=print,
+        log_warning=print,
     )
 
 

@@ -12,7 +12,7 @@ from support.edge.edge_recorder_rig import Asking, audited, Notes, recorder_of
 from support.edge.requester_rig import ABC, CHUNK, MS, Simulation
 
 from lerobot_serve.edge.session.fake_transport import reply_bytes
-from lerobot_serve.edge.session.transport import EpisodeRequest
+from lerobot_serve.edge.session.settings import EpisodeRequest
 from lerobot_serve.tools.audit.engine import CheckStatus
 from lerobot_serve.wire.errors import Malformed
 from lerobot_serve.wire.execution_report import ExecutedRun, ExecutionReport
@@ -23,26 +23,26 @@ BAD_RUNS = ExecutionReport(runs=(ExecutedRun(1, 0, 0, CHUNK), ExecutedRun(1, 0, 
 
 
 class World:
-    """The exchange as its requester uses it, and all requests that it was heard to send."""
+    """The pipeline as its requester uses it, and all requests that it was heard to send."""
 
     def __init__(self) -> None:
         self.asking = Asking()
         self.bench = self.asking.bench
         self.heard: list[Observation] = []
-        self.bench.link.heard = self.heard.append
+        self.bench.transport.on_request = self.heard.append
         self.numbers: list[tuple[int, int]] = []
 
     def ask(self, fails: str) -> None:
-        exchange = self.bench.exchange
-        if exchange.pending:
+        pipeline = self.bench.pipeline
+        if pipeline.in_flight:
             return
         if fails == 'inputs':
-            self.bench.link.observe_errors.append(Malformed('wrong_shape', 'bad'))
+            self.bench.observations.errors.append(Malformed('wrong_shape', 'bad'))
         self.bench.executed = BAD_RUNS if fails == 'encoding' else ExecutionReport()
-        before = exchange._ledger._seq
-        exchange.ask(self.bench.pace)
-        if exchange._ledger._seq > before:
-            self.numbers.append((exchange._ledger.session_epoch, exchange._ledger._seq))
+        before = pipeline._tracker._seq
+        pipeline.send_request(self.bench.settings)
+        if pipeline._tracker._seq > before:
+            self.numbers.append((pipeline._tracker.session_epoch, pipeline._tracker._seq))
 
     def hear(self, back: int, kind: str) -> None:
         """Let an answer to one of the last requests arrive."""
@@ -61,14 +61,14 @@ class World:
             request, **{'robot': CHUNK, 'header': header, 'policy': policy, **changes}
         )
         raw = raw[:20] if kind == 'torn' else raw
-        self.bench.exchange.on_answer(raw, self.bench.now_ns, self.bench.pace)
+        self.bench.pipeline.on_reply(raw, self.bench.now_ns, self.bench.settings)
 
     def end(self, how: str) -> None:
-        exchange = self.bench.exchange
+        pipeline = self.bench.pipeline
         if how == 'time_out':
-            exchange.time_out()
+            pipeline.mark_overdue()
         elif how == 'episode':
-            exchange.begin_episode(EpisodeRequest(), tell=False)
+            pipeline.begin_episode(EpisodeRequest(), notify_server=False)
         elif how == 'session':
             self.asking.session()
         else:
@@ -90,7 +90,7 @@ def test_each_request_has_one_end_and_the_audit_agrees(steps):
     for (what, *how), later_ms in steps:
         getattr(world, what)(*how)
         world.bench.now_ns += later_ms * MS
-    world.bench.exchange.leave()
+    world.bench.pipeline.close()
     told = [(r['session_epoch'], r['seq']) for r in world.asking.requests]
     assert told == world.numbers
     assert {(o.header.session_epoch, o.header.seq) for o in world.heard} <= set(told)
@@ -114,11 +114,11 @@ def happen(bench: Simulation, event: str, *details: object) -> None:
     if event == 'answers':
         bench.answers[details[0]] = details[1]
     elif event == 'begin':
-        bench.requester.begin(EpisodeRequest('wash'))
+        bench.requester.begin_episode(EpisodeRequest('wash'))
     elif event == 'rest':
-        bench.requester.rest(resting=details[0])
+        bench.requester.set_idle(idle=details[0])
     else:
-        bench.link.away ^= {details[0]}
+        bench.transport.away ^= {details[0]}
 
 
 @settings(max_examples=40, deadline=None)

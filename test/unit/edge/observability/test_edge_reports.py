@@ -46,16 +46,17 @@ class Robot:
             controller,
             self.operation,
             self.requests.actions,
+            self.requests.history,
             SimpleNamespace(beats=9, missed=1),
         )
 
     @property
-    def progress(self):
-        return self.requests.exchange.progress
+    def status(self):
+        return self.requests.pipeline.status
 
     def be(self, state: ConnectionState, reason: str = 'for a reason') -> None:
         for event in WAYS[state]:
-            self.requests.connection.on(event, reason)
+            self.requests.connection.handle(event, reason)
 
     def state(self) -> EdgeState:
         return edge_state(self.view, stamp=Time(sec=5), client_id='robot_1')
@@ -69,8 +70,8 @@ def robot() -> Robot:
 def test_every_drop_is_told_with_its_reason_and_only_where_there_were_some(robot):
     assert list(robot.state().dropped) == []
     bench = robot.requests
-    bench.exchange.drops.update({'late_chunk': 1, 'stale_action': 1, 'state_lost': 0})
-    robot.tick.controller.drops['stale_action'] = 2
+    bench.pipeline.status.dropped.update({'late_chunk': 1, 'stale_action': 1, 'state_lost': 0})
+    robot.tick.controller.dropped['stale_action'] = 2
     old = bench.actions.mark()
     bench.actions.append(CHUNK, SOURCE, mark=old)
     bench.actions.clear()
@@ -93,7 +94,7 @@ def test_the_state_tells_what_is_left_and_what_was_counted(robot):
     tick.plan(0.5, float('nan'), age_ns=3 * STEP_NS)
     tick.commands(4)
     told = robot.state()
-    assert told.queue_remaining_s == pytest.approx(len(CHUNK) * bench.pace.step_s)
+    assert told.queue_remaining_s == pytest.approx(len(CHUNK) * bench.settings.step_s)
     assert told.action_age_s == pytest.approx(0.08)
     assert (told.control_steps, told.control_steps_missed, told.actions_executed) == (9, 1, 4)
     assert (told.stalls, told.cage_trips) == (1, 1)
@@ -105,8 +106,8 @@ def test_the_state_tells_what_is_left_and_what_was_counted(robot):
 def test_the_state_tells_of_server_policy_and_episode(robot):
     bench = robot.requests
     bench.requester._connect()
-    raw = reply_bytes(bench.ask(), CHUNK, slot='b', policy='act@0', inference_ms=5.0)
-    bench.exchange.on_answer(raw, 20_000_000, bench.pace)
+    raw = reply_bytes(bench.send_request(), CHUNK, slot='b', policy='act@0', inference_ms=5.0)
+    bench.pipeline.on_reply(raw, 20_000_000, bench.settings)
     told = robot.state()
     assert (told.server, told.slot, told.policy) == ('/policy_server', 'b', 'act@0')
     assert (told.task, told.episode_id) == ('fold the towel', 'robot_1-ffffffff-0001')
@@ -129,19 +130,27 @@ def test_the_rungs_are_those_of_the_message(robot, kind):
 WORDS = [
     (ConnectionState.CONNECTING, {}, 'not connected yet'),
     (ConnectionState.STREAMING, {}, ''),
-    (ConnectionState.STREAMING, {'waiting_for': 'front is old', 'failed': 'bad'}, 'front is old'),
-    (ConnectionState.DEGRADED, {'failed': 'bad'}, 'for a reason; bad'),
+    (
+        ConnectionState.STREAMING,
+        {'waiting_for': 'front is old', 'last_failure': 'bad'},
+        'front is old',
+    ),
+    (ConnectionState.DEGRADED, {'last_failure': 'bad'}, 'for a reason; bad'),
     (ConnectionState.STALLED, {'waiting_for': 'front is old'}, 'for a reason; front is old'),
     (ConnectionState.RECONNECTING, {}, 'for a reason'),
-    (ConnectionState.DEAD, {'failed': 'bad'}, 'for a reason. Fix the cause, then call ~/reset'),
+    (
+        ConnectionState.DEAD,
+        {'last_failure': 'bad'},
+        'for a reason. Fix the cause, then call ~/reset',
+    ),
 ]
 
 
-@pytest.mark.parametrize(('state', 'progress', 'reason'), WORDS)
-def test_a_state_says_why(robot, state, progress, reason):
+@pytest.mark.parametrize(('state', 'status', 'reason'), WORDS)
+def test_a_state_says_why(robot, state, status, reason):
     robot.be(state)
-    for name, text in progress.items():
-        setattr(robot.progress, name, text)
+    for name, text in status.items():
+        setattr(robot.status, name, text)
     assert robot.state().reason == reason
 
 
@@ -169,7 +178,7 @@ def test_a_latched_cage_is_told_before_all_but_the_end():
 @pytest.mark.parametrize('text', ['x' * 5000, 'ü' * 5000, 'half a pair \udcff'])
 def test_a_text_of_a_server_fits_the_message(robot, text):
     robot.be(ConnectionState.DEAD, text)
-    robot.progress.task = text
+    robot.status.task = text
     told = robot.state()
     assert 0 < len(told.reason.encode()) <= 1024
     assert 0 < len(told.task.encode()) <= 4096
@@ -276,8 +285,8 @@ def test_the_diagnostics_say_how_bad_it_is(robot, state):
 
 def test_the_diagnostics_hold_what_an_operator_looks_for(robot):
     robot.be(ConnectionState.STREAMING)
-    robot.progress.server, robot.progress.slot = '/policy_server', 'b'
-    robot.progress.waiting_for = 'front is 2 s old'
+    robot.status.server, robot.status.slot = '/policy_server', 'b'
+    robot.status.waiting_for = 'front is 2 s old'
     (status,) = diagnostics(robot.state(), name='edge').status
     values = {value.key: value.value for value in status.values}
     assert status.message == 'STREAMING: front is 2 s old'

@@ -30,7 +30,7 @@ class Driven:
         for _ in range(steps):
             self.tick += 1
             now_ns, executed = self.bench.now_ns, self.bench.step()
-            self.recorder.ticked(now_ns, self.tick, executed, self.bench.controller, self.say)
+            self.recorder.record(now_ns, self.tick, executed, self.bench.controller, self.say)
         return self.commands[before:]
 
     @property

@@ -3,14 +3,14 @@
 
 from __future__ import annotations
 
-from lerobot_serve.edge.observability.not_commanded import NotCommandedWarning
+from lerobot_serve.edge.observability.change_log import NotCommandedWarning
 
 
 def logged(*looks: tuple[str, int]) -> list[str]:
     lines: list[str] = []
     waiting = NotCommandedWarning(lines.append)
     for why, commands in looks:
-        waiting.look(why, commands)
+        waiting.poll(why, commands)
     return lines
 
 

@@ -23,7 +23,6 @@ def test_a_server_that_is_unknown_has_no_latency():
     tracker = warm()
     tracker.add('a', 0.1, 0)
     assert tracker.maximum('b', 0) is None
-    assert tracker.p95('b', 0) is None
     assert tracker.delay_steps('b', 0, step_s=0.1) == 0
 
 
@@ -85,11 +84,11 @@ def test_what_is_no_time_is_no_answer(latency_s):
     tracker.add('a', latency_s, 0)
     assert tracker.maximum('a', 0) is None
     tracker.add('a', 0.1, 0)
-    assert (tracker.maximum('a', 0), tracker.p95('a', 0)) == (0.1, 0.1)
+    assert tracker.maximum('a', 0) == 0.1
 
 
 def test_the_server_unheard_for_longest_makes_room():
-    tracker = warm(peers=2)
+    tracker = warm(max_servers=2)
     tracker.add('a', 0.1, 0)
     tracker.add('b', 0.2, 0)
     tracker.begin_session('a')
@@ -98,10 +97,10 @@ def test_the_server_unheard_for_longest_makes_room():
 
 
 def test_to_ask_for_servers_does_not_make_them_known():
-    tracker = warm(peers=1)
+    tracker = warm(max_servers=1)
     tracker.add('a', 0.1, 0)
     for number in range(100):
-        tracker.p95(f'other_{number}', 0)
+        tracker.maximum(f'other_{number}', 0)
     assert tracker.maximum('a', 0) == 0.1
 
 
@@ -136,14 +135,10 @@ def expected(sessions: list[list[tuple[int, float]]], now_ns: int) -> list[float
 
 
 def check(tracker: LatencyTracker, peer: str, now_ns: int, window: list[float]) -> None:
-    maximum, p95 = tracker.maximum(peer, now_ns), tracker.p95(peer, now_ns)
+    maximum = tracker.maximum(peer, now_ns)
     steps = tracker.delay_steps(peer, now_ns, step_s=0.03)
     if not window:
-        assert (maximum, p95, steps) == (None, None, 0)
+        assert (maximum, steps) == (None, 0)
         return
     assert maximum == max(window)
     assert steps * 0.03 >= maximum > (steps - 1) * 0.03
-    ordered = sorted(window)
-    place = 0.95 * (len(ordered) - 1)
-    low, high = ordered[math.floor(place)], ordered[math.ceil(place)]
-    assert p95 == pytest.approx(low + (place - math.floor(place)) * (high - low))

@@ -13,10 +13,10 @@ import pytest
 from support.edge.robot_rig import ROBOTS
 
 from lerobot_serve.cage.description import ActionLimit, Motion
-from lerobot_serve.edge.robot.checks import TWIST_FIELDS
-from lerobot_serve.edge.robot.command_messages import command_message, COMMAND_TYPES
+from lerobot_serve.edge.robot.command_messages import command_message, COMMAND_MESSAGES
+from lerobot_serve.edge.robot.command_types import COMMAND_TYPES, TWIST_FIELDS
 from lerobot_serve.edge.robot.description import CommandOutput, RobotDescription
-from lerobot_serve.edge.robot.file import COMMAND_KEYS, load
+from lerobot_serve.edge.robot.file import load
 
 STAMP = Time(sec=7, nanosec=8)
 
@@ -27,8 +27,8 @@ def robot(kind: str, motion: Motion, *joints: str, **output: object) -> RobotDes
 
 
 def test_every_kind_that_a_file_may_name_can_be_made():
-    assert set(COMMAND_TYPES) == set(COMMAND_KEYS)
-    for kind, message in COMMAND_TYPES.items():
+    assert set(COMMAND_MESSAGES) == set(COMMAND_TYPES)
+    for kind, (message, _) in COMMAND_MESSAGES.items():
         motion = Motion.VELOCITY if 'Twist' in kind else Motion.POSITION
         told = command_message(np.zeros(1), robot(kind, motion, 'linear.x'), STAMP)
         assert type(told) is message

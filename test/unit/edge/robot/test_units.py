@@ -26,7 +26,7 @@ from lerobot_serve.edge.robot.units import (
 )
 from lerobot_serve.edge.robot.yaml_mapping import RobotFileError
 from lerobot_serve.edge.session.pipeline import ReplyResult
-from lerobot_serve.edge.wiring import encode_robot_limits, limits_extension
+from lerobot_serve.edge.session_request import encode_robot_limits, limits_extension
 from lerobot_serve.wire.execution_report import decode as decode_executed
 from lerobot_serve.wire.execution_report import ExecutedRun, ExecutionReport
 
@@ -222,16 +222,16 @@ def test_chunks_come_in_and_prefixes_go_out_in_the_unit_of_the_policy():
             convert_between('rad', 'range_m100_100', (-1.9, 1.7)),
         )
     )
-    bench.exchange._units = units
+    bench.encoder._units = bench.merger._units = units
     rows = np.array([[90.0, 7.0, 33.3]] * 6, np.float32) + np.arange(6, dtype=np.float32)[:, None]
-    assert hear(bench, bench.ask(), rows, model=rows / 10) is ReplyResult.MERGED
+    assert hear(bench, bench.send_request(), rows, model=rows / 10) is ReplyResult.MERGED
     planned = bench.actions.take()
     assert np.allclose(planned.action, units.to_robot(rows[0]))
     assert isclose(planned.action[0], pi / 2)
     bench.executed = ExecutionReport(
         runs=(ExecutedRun(1, 1, 0, np.array([planned.action], np.float32)),)
     )
-    sent = bench.ask()
+    sent = bench.send_request()
     # byte for byte what the server gave
     assert sent.prefix_robot.tobytes() == rows[1:].tobytes()
     assert np.array_equal(sent.prefix_model, (rows / 10)[1:])

@@ -23,52 +23,67 @@ from lerobot_serve_interfaces.msg import EdgeState
 S = 1_000_000_000
 # written a second time, so that no pair changes by mistake
 STAYS = {
-    ConnectionState.CONNECTING: 'OPENED LATE DRY LOST VIOLATION REVIVED',
-    ConnectionState.STREAMING: 'OPENED MERGED OFFLINE VIOLATION REVIVED',
-    ConnectionState.DEGRADED: 'OPENED LATE OFFLINE VIOLATION REVIVED',
-    ConnectionState.STALLED: 'OPENED LATE DRY OFFLINE VIOLATION REVIVED',
-    ConnectionState.RECONNECTING: 'LATE DRY LOST REVIVED',
-    ConnectionState.DEAD: 'OPENED MERGED LATE DRY LOST OFFLINE VIOLATION',
+    ConnectionState.CONNECTING: (
+        'SESSION_OPENED REQUEST_FAILED QUEUE_EMPTY SESSION_LOST INCOMPATIBLE RESET'
+    ),
+    ConnectionState.STREAMING: 'SESSION_OPENED CHUNK_MERGED OFFLINE_TOO_LONG INCOMPATIBLE RESET',
+    ConnectionState.DEGRADED: 'SESSION_OPENED REQUEST_FAILED OFFLINE_TOO_LONG INCOMPATIBLE RESET',
+    ConnectionState.STALLED: (
+        'SESSION_OPENED REQUEST_FAILED QUEUE_EMPTY OFFLINE_TOO_LONG INCOMPATIBLE RESET'
+    ),
+    ConnectionState.RECONNECTING: 'REQUEST_FAILED QUEUE_EMPTY SESSION_LOST RESET',
+    ConnectionState.DEAD: (
+        'SESSION_OPENED CHUNK_MERGED REQUEST_FAILED '
+        'QUEUE_EMPTY SESSION_LOST OFFLINE_TOO_LONG INCOMPATIBLE'
+    ),
 }
 LEADS = {
     ConnectionState.CONNECTING: {
-        'MERGED': ConnectionState.STREAMING,
-        'OFFLINE': ConnectionState.DEAD,
+        'CHUNK_MERGED': ConnectionState.STREAMING,
+        'OFFLINE_TOO_LONG': ConnectionState.DEAD,
     },
     ConnectionState.STREAMING: {
-        'LATE': ConnectionState.DEGRADED,
-        'DRY': ConnectionState.STALLED,
-        'LOST': ConnectionState.RECONNECTING,
+        'REQUEST_FAILED': ConnectionState.DEGRADED,
+        'QUEUE_EMPTY': ConnectionState.STALLED,
+        'SESSION_LOST': ConnectionState.RECONNECTING,
     },
     ConnectionState.DEGRADED: {
-        'MERGED': ConnectionState.STREAMING,
-        'DRY': ConnectionState.STALLED,
-        'LOST': ConnectionState.RECONNECTING,
+        'CHUNK_MERGED': ConnectionState.STREAMING,
+        'QUEUE_EMPTY': ConnectionState.STALLED,
+        'SESSION_LOST': ConnectionState.RECONNECTING,
     },
     ConnectionState.STALLED: {
-        'MERGED': ConnectionState.STREAMING,
-        'LOST': ConnectionState.RECONNECTING,
+        'CHUNK_MERGED': ConnectionState.STREAMING,
+        'SESSION_LOST': ConnectionState.RECONNECTING,
     },
     ConnectionState.RECONNECTING: {
-        'OPENED': ConnectionState.DEGRADED,
-        'MERGED': ConnectionState.STREAMING,
-        'OFFLINE': ConnectionState.DEAD,
-        'VIOLATION': ConnectionState.DEAD,
+        'SESSION_OPENED': ConnectionState.DEGRADED,
+        'CHUNK_MERGED': ConnectionState.STREAMING,
+        'OFFLINE_TOO_LONG': ConnectionState.DEAD,
+        'INCOMPATIBLE': ConnectionState.DEAD,
     },
-    ConnectionState.DEAD: {'REVIVED': ConnectionState.CONNECTING},
+    ConnectionState.DEAD: {'RESET': ConnectionState.CONNECTING},
 }
 TO = {
     ConnectionState.CONNECTING: (),
-    ConnectionState.STREAMING: (ConnectionEvent.MERGED,),
-    ConnectionState.DEGRADED: (ConnectionEvent.MERGED, ConnectionEvent.LATE),
-    ConnectionState.STALLED: (ConnectionEvent.MERGED, ConnectionEvent.DRY),
-    ConnectionState.RECONNECTING: (ConnectionEvent.MERGED, ConnectionEvent.LOST),
-    ConnectionState.DEAD: (ConnectionEvent.MERGED, ConnectionEvent.LOST, ConnectionEvent.OFFLINE),
+    ConnectionState.STREAMING: (ConnectionEvent.CHUNK_MERGED,),
+    ConnectionState.DEGRADED: (ConnectionEvent.CHUNK_MERGED, ConnectionEvent.REQUEST_FAILED),
+    ConnectionState.STALLED: (ConnectionEvent.CHUNK_MERGED, ConnectionEvent.QUEUE_EMPTY),
+    ConnectionState.RECONNECTING: (ConnectionEvent.CHUNK_MERGED, ConnectionEvent.SESSION_LOST),
+    ConnectionState.DEAD: (
+        ConnectionEvent.CHUNK_MERGED,
+        ConnectionEvent.SESSION_LOST,
+        ConnectionEvent.OFFLINE_TOO_LONG,
+    ),
 }
 TELLS_WHY = {
     (state, event)
     for state in (ConnectionState.CONNECTING, ConnectionState.RECONNECTING)
-    for event in (ConnectionEvent.OPENED, ConnectionEvent.LOST, ConnectionEvent.VIOLATION)
+    for event in (
+        ConnectionEvent.SESSION_OPENED,
+        ConnectionEvent.SESSION_LOST,
+        ConnectionEvent.INCOMPATIBLE,
+    )
 }
 
 
@@ -83,7 +98,7 @@ class Clock:
 def in_state(state: ConnectionState, clock: Clock | None = None) -> Connection:
     connection = Connection(clock or Clock())
     for event in TO[state]:
-        connection.on(event, f'by {event.name}')
+        connection.handle(event, f'by {event.name}')
     assert connection.state == state
     return connection
 
@@ -106,41 +121,41 @@ def test_every_pair_is_listed_once():
 def test_a_pair_leads_where_it_is_said_to(state, event):
     clock = Clock()
     connection = in_state(state, clock)
-    before, changes = connection.standing, connection.changes
+    before, changes = connection.status, connection.changes
     clock.now_ns += S
-    change = connection.on(event, 'because')
+    change = connection.handle(event, 'because')
     after = LEADS[state].get(event.name)
     if after:
         assert (change.before, change.event, change.after) == (state, event, after)
         assert (change.at_ns, change.reason) == (8 * S, 'because')
-        assert connection.standing == ConnectionStatus(after, 'because', 8 * S)
+        assert connection.status == ConnectionStatus(after, 'because', 8 * S)
         assert connection.changes == (*changes, change)
     else:
         assert change is None
         told = 'because' if (state, event) in TELLS_WHY else before.reason
-        assert connection.standing == ConnectionStatus(state, told, before.since_ns)
+        assert connection.status == ConnectionStatus(state, told, before.since_ns)
         assert connection.changes == changes
 
 
 def test_the_picture_is_the_table():
     lines = [line.split() for line in states.__doc__.splitlines() if line.startswith('    ')]
-    events = [ConnectionEvent[name] for name in lines[0]]
+    columns = [ConnectionState[name] for name in lines[0]]
     drawn = {
-        (ConnectionState[row[0]], event): ConnectionState[name]
+        (state, ConnectionEvent[row[0]]): ConnectionState[name]
         for row in lines[1:]
-        for event, name in zip(events, row[1:], strict=True)
+        for state, name in zip(columns, row[1:], strict=True)
         if name != '.'
     }
-    assert len(lines) == 1 + len(ConnectionState)
+    assert len(lines) == 1 + len(ConnectionEvent)
     assert drawn == TRANSITIONS
 
 
 def test_another_table_may_be_given():
     connection = Connection(
-        Clock(), {(ConnectionState.CONNECTING, ConnectionEvent.DRY): ConnectionState.DEAD}
+        Clock(), {(ConnectionState.CONNECTING, ConnectionEvent.QUEUE_EMPTY): ConnectionState.DEAD}
     )
-    assert connection.on(ConnectionEvent.MERGED, '') is None
-    assert connection.on(ConnectionEvent.DRY, '').after == ConnectionState.DEAD
+    assert connection.handle(ConnectionEvent.CHUNK_MERGED, '') is None
+    assert connection.handle(ConnectionEvent.QUEUE_EMPTY, '').after == ConnectionState.DEAD
 
 
 def test_a_new_connection_waits_for_a_server():
@@ -152,8 +167,8 @@ def test_a_new_connection_waits_for_a_server():
 def test_only_the_latest_changes_are_kept():
     connection = in_state(ConnectionState.STREAMING)
     for number in range(states.MAX_CHANGES_KEPT):
-        connection.on(ConnectionEvent.LATE, f'late {number}')
-        connection.on(ConnectionEvent.MERGED, '')
+        connection.handle(ConnectionEvent.REQUEST_FAILED, f'late {number}')
+        connection.handle(ConnectionEvent.CHUNK_MERGED, '')
     assert len(connection.changes) == states.MAX_CHANGES_KEPT
     assert connection.changes[-2].reason == f'late {states.MAX_CHANGES_KEPT - 1}'
 
@@ -174,9 +189,9 @@ def test_late_and_offline_are_due_at_their_bound_and_only_where_they_lead_on(
     )
     late = state == ConnectionState.STREAMING and wanted_since_ns is not None
     if late and now_ns - wanted_since_ns >= S:
-        assert told == (ConnectionEvent.LATE, 'no chunk for 1 s')
+        assert told == (ConnectionEvent.REQUEST_FAILED, 'no chunk for 1 s')
     elif state == ConnectionState.RECONNECTING and now_ns >= 60 * S:
-        assert told == (ConnectionEvent.OFFLINE, 'no session for 60 s; x')
+        assert told == (ConnectionEvent.OFFLINE_TOO_LONG, 'no session for 60 s; x')
     else:
         assert told is None
 
@@ -205,7 +220,7 @@ def test_a_robot_that_every_server_refuses_is_given_up_at_its_bound(
     )
     is_over = refused_since_ns is not None and now_ns - refused_since_ns >= 60 * S
     if state == ConnectionState.CONNECTING and is_over:
-        assert event == (ConnectionEvent.OFFLINE, 'refused for 60 s; arm_0.pos')
+        assert event == (ConnectionEvent.OFFLINE_TOO_LONG, 'refused for 60 s; arm_0.pos')
     elif state != ConnectionState.RECONNECTING:
         assert event is None
 
@@ -223,7 +238,7 @@ def test_the_time_offline_counts_from_the_loss_whatever_servers_say_meanwhile():
     clock = Clock()
     connection = in_state(ConnectionState.RECONNECTING, clock)
     clock.now_ns += 59 * S
-    connection.on(ConnectionEvent.LOST, '/b: full')
+    connection.handle(ConnectionEvent.SESSION_LOST, '/b: full')
     assert connection.check_timers(wanted_since_ns=None, **TIMES) is None
     clock.now_ns += S
     change = connection.check_timers(wanted_since_ns=None, **TIMES)
@@ -235,8 +250,8 @@ def test_a_session_in_between_starts_the_time_anew():
     clock = Clock()
     connection = in_state(ConnectionState.RECONNECTING, clock)
     clock.now_ns += 59 * S
-    connection.on(ConnectionEvent.OPENED, '')
-    connection.on(ConnectionEvent.LOST, '')
+    connection.handle(ConnectionEvent.SESSION_OPENED, '')
+    connection.handle(ConnectionEvent.SESSION_LOST, '')
     clock.now_ns += 59 * S
     assert connection.check_timers(wanted_since_ns=None, **TIMES) is None
     assert connection.state == ConnectionState.RECONNECTING
@@ -271,21 +286,21 @@ def test_a_refusal_is_for_later_or_for_good(refusal):
         assert refusal not in REFUSAL_EVENTS
     else:
         assert REFUSAL_EVENTS[refusal] == (
-            ConnectionEvent.LOST if refusal in ASK_AGAIN else ConnectionEvent.VIOLATION
+            ConnectionEvent.SESSION_LOST if refusal in ASK_AGAIN else ConnectionEvent.INCOMPATIBLE
         )
 
 
 @pytest.mark.parametrize('refusal', [refusal for refusal in Refusal if refusal])
 def test_a_first_server_that_refuses_is_told_and_asked_again(refusal):
     connection = in_state(ConnectionState.CONNECTING)
-    assert connection.on(REFUSAL_EVENTS[refusal], 'not this robot') is None
+    assert connection.handle(REFUSAL_EVENTS[refusal], 'not this robot') is None
     assert (connection.state, connection.reason) == (ConnectionState.CONNECTING, 'not this robot')
 
 
 @pytest.mark.parametrize('refusal', [refusal for refusal in Refusal if refusal])
 def test_on_reconnect_a_violation_is_the_end_and_the_rest_is_not(refusal):
     connection = in_state(ConnectionState.RECONNECTING)
-    connection.on(REFUSAL_EVENTS[refusal], 'refused')
+    connection.handle(REFUSAL_EVENTS[refusal], 'refused')
     dead = refusal not in ASK_AGAIN
     assert connection.state == (ConnectionState.DEAD if dead else ConnectionState.RECONNECTING)
     assert connection.reason == 'refused'

@@ -39,32 +39,36 @@ class AnyEvents(RuleBasedStateMachine):
             assert (change.before, change.after, change.at_ns) == (before, after, self.now_ns)
             assert self.connection.since_ns == self.now_ns
             assert self.connection.changes[-1] == change
-        self.had_chunk |= event == ConnectionEvent.MERGED and after == ConnectionState.STREAMING
+        self.had_chunk |= (
+            event == ConnectionEvent.CHUNK_MERGED and after == ConnectionState.STREAMING
+        )
         if before == ConnectionState.DEAD:
             assert after == (
                 ConnectionState.CONNECTING
-                if event == ConnectionEvent.REVIVED
+                if event == ConnectionEvent.RESET
                 else ConnectionState.DEAD
             )
         if after == ConnectionState.CONNECTING != before:
             assert before == ConnectionState.DEAD
             self.had_chunk = False
         if after == ConnectionState.STREAMING != before:
-            assert event == ConnectionEvent.MERGED
+            assert event == ConnectionEvent.CHUNK_MERGED
         if after == ConnectionState.DEAD != before:
-            is_refused = before == ConnectionState.CONNECTING and event == ConnectionEvent.OFFLINE
+            is_refused = (
+                before == ConnectionState.CONNECTING and event == ConnectionEvent.OFFLINE_TOO_LONG
+            )
             assert before == ConnectionState.RECONNECTING or is_refused
-            assert event in (ConnectionEvent.OFFLINE, ConnectionEvent.VIOLATION)
+            assert event in (ConnectionEvent.OFFLINE_TOO_LONG, ConnectionEvent.INCOMPATIBLE)
         if after == ConnectionState.RECONNECTING != before:
             self.lost_since_ns = self.now_ns
         # playing on and standing still are told apart only by DRY
         if after == ConnectionState.STALLED != before:
-            assert event == ConnectionEvent.DRY
+            assert event == ConnectionEvent.QUEUE_EMPTY
 
     @rule(event=st.sampled_from(ConnectionEvent), reason=st.text(max_size=3))
     def happen(self, event, reason):
         before = self.connection.state
-        self.note(event, self.connection.on(event, reason), before)
+        self.note(event, self.connection.handle(event, reason), before)
 
     @rule(step_ns=st.integers(0, 90 * S))
     def wait(self, step_ns):
@@ -84,10 +88,10 @@ class AnyEvents(RuleBasedStateMachine):
             )
             return
         self.note(change.event, change, before)
-        if change.event == ConnectionEvent.OFFLINE:
+        if change.event == ConnectionEvent.OFFLINE_TOO_LONG:
             assert self.now_ns - self.lost_since_ns >= 60 * S
         else:
-            assert change.event == ConnectionEvent.LATE
+            assert change.event == ConnectionEvent.REQUEST_FAILED
             assert wanted_ago_s >= 0.999
 
     @invariant()
@@ -114,7 +118,9 @@ class Slow(dict):
 
     def get(self, pair):
         table, self.get = TRANSITIONS, TRANSITIONS.get
-        other = threading.Thread(target=self.connection.on, args=(ConnectionEvent.LOST, 'gone'))
+        other = threading.Thread(
+            target=self.connection.handle, args=(ConnectionEvent.SESSION_LOST, 'gone')
+        )
         other.start()
         # without the lock it would be through by now
         other.join(0.2)
@@ -126,7 +132,7 @@ def test_what_two_threads_tell_happens_one_after_the_other():
     ticks = count()
     table = Slow()
     connection = table.connection = Connection(lambda: next(ticks), table)
-    connection.on(ConnectionEvent.MERGED, '')
+    connection.handle(ConnectionEvent.CHUNK_MERGED, '')
     table.other.join(10)
     assert [(c.before, c.after) for c in connection.changes] == [
         (ConnectionState.CONNECTING, ConnectionState.STREAMING),

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 import pytest
 
-from lerobot_serve.edge.session.servers import ServerSelection
+from lerobot_serve.edge.session.servers.selection import ServerSelection
 
 ABC = ('/a', '/b', '/c')
 
@@ -20,13 +20,13 @@ def fail(asked: ServerSelection, times: int) -> list[tuple[str, float]]:
     """Return who is asked after each failure, and after which wait."""
     seen = []
     for _ in range(times):
-        wait_s = asked.failed('gone')
-        seen.append((asked.present, wait_s))
+        wait_s = asked.mark_failed('gone')
+        seen.append((asked.current, wait_s))
     return seen
 
 
 def test_the_preferred_one_is_asked_first():
-    assert servers().present == servers().preferred == '/a'
+    assert servers().current == servers().preferred == '/a'
 
 
 def test_the_next_is_asked_at_once_until_all_were_tried():
@@ -43,7 +43,7 @@ def test_the_next_is_asked_at_once_until_all_were_tried():
 def test_a_failure_in_the_middle_of_the_list_goes_round_it():
     asked = servers()
     fail(asked, 1)
-    asked.answered()
+    asked.mark_succeeded()
     assert fail(asked, 3) == [('/c', 0.0), ('/a', 0.0), ('/a', 0.25)]
 
 
@@ -68,8 +68,8 @@ def test_a_failover_draws_nothing():
 def test_an_answer_starts_rounds_and_waits_anew():
     asked = servers(('/a', '/b'))
     fail(asked, 7)
-    asked.answered()
-    assert asked.present == '/b'
+    asked.mark_succeeded()
+    assert asked.current == '/b'
     assert fail(asked, 4) == [('/a', 0.0), ('/a', 0.25), ('/b', 0.0), ('/a', 0.5)]
 
 
@@ -83,10 +83,10 @@ def test_the_way_home_is_for_episode_boundaries():
     asked = servers()
     assert not asked.return_to_preferred()
     fail(asked, 1)
-    asked.answered()
-    assert asked.present == '/b'
+    asked.mark_succeeded()
+    assert asked.current == '/b'
     assert asked.return_to_preferred()
-    assert asked.present == '/a'
+    assert asked.current == '/a'
     assert not asked.return_to_preferred()
 
 
@@ -100,28 +100,28 @@ def test_a_preferred_one_that_just_failed_is_not_asked_out_of_turn():
 def test_a_preferred_one_that_is_still_gone_costs_one_try():
     asked = servers()
     fail(asked, 1)
-    asked.answered()
+    asked.mark_succeeded()
     asked.return_to_preferred()
     assert fail(asked, 1) == [('/b', 0.0)]
 
 
 def test_the_reasons_are_told_in_the_order_of_preference_until_one_answers():
     asked = servers()
-    assert asked.text == ''
-    asked.failed('no answer')
-    asked.failed('full')
-    asked.failed('draining')
-    asked.failed('still no answer')
-    assert asked.text == '/a: still no answer; /b: full; /c: draining'
+    assert asked.failure_text == ''
+    asked.mark_failed('no answer')
+    asked.mark_failed('full')
+    asked.mark_failed('draining')
+    asked.mark_failed('still no answer')
+    assert asked.failure_text == '/a: still no answer; /b: full; /c: draining'
     before = asked.failures
-    asked.answered()
-    assert asked.text == '/a: still no answer; /c: draining'
+    asked.mark_succeeded()
+    assert asked.failure_text == '/a: still no answer; /c: draining'
     # a reader in another thread keeps what it has
     assert set(before) == {'/a', '/b', '/c'}
     fail(asked, 2)
-    asked.answered()
-    asked.failed('gone again')
-    assert asked.text == '/a: gone again; /b: gone; /c: gone'
+    asked.mark_succeeded()
+    asked.mark_failed('gone again')
+    assert asked.failure_text == '/a: gone again; /b: gone; /c: gone'
 
 
 @given(
@@ -133,26 +133,26 @@ def test_any_history_keeps_the_order(count, script):
     # who failed since the last answer or wait, and the waits since the last answer
     round_, waits = [], 0
     for verb in script:
-        before = asked.present
+        before = asked.current
         if verb == 'answer':
-            asked.answered()
+            asked.mark_succeeded()
             round_, waits = [], 0
-            assert asked.present == before
+            assert asked.current == before
             assert before not in asked.failures
         elif verb == 'home':
             moved = asked.return_to_preferred()
             assert moved == (before != '/0' and '/0' not in round_)
-            assert asked.present == ('/0' if moved else before)
+            assert asked.current == ('/0' if moved else before)
         else:
-            wait_s = asked.failed('x')
+            wait_s = asked.mark_failed('x')
             round_.append(before)
             if len(round_) == count:
                 assert wait_s == min(0.5 * 2**waits, 10.0)
-                assert asked.present == '/0'
+                assert asked.current == '/0'
                 round_, waits = [], waits + 1
             else:
                 assert wait_s == 0.0
                 place = names.index(before)
                 turn = [names[(place + i) % count] for i in range(1, count + 1)]
-                assert asked.present == next(name for name in turn if name not in round_)
+                assert asked.current == next(name for name in turn if name not in round_)
         assert len(set(round_)) == len(round_)

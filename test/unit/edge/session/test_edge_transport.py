@@ -29,7 +29,7 @@ def world():
 def test_a_session_is_what_the_server_agreed_to(world):
     there = world()
     there.a.warnings = ('fps is 30, the policy learned 50',)
-    agreement = there.outside.open_session('/a', 9)
+    agreement = there.open_session('/a', 9)
     ((name, ask),) = there.a.calls
     assert (name, ask.session_epoch, ask.action_names) == ('open', 9, ('pan.pos',))
     assert (agreement.schema_version, agreement.chunk_size) == (1, 50)
@@ -44,16 +44,16 @@ def test_a_session_is_what_the_server_agreed_to(world):
 
 def test_a_chunk_that_is_shorter_than_the_buffer_is_told(world):
     there = world(request_threshold_s=5.0, max_action_age_s=9.0)
-    there.outside.open_session('/a', 9)
+    there.open_session('/a', 9)
     assert 'without a pause' in there.told[0]
 
 
 def test_topics_that_are_not_found_are_told_and_no_reason_to_give_up(world):
     there = world()
     there.a.wired = False
-    there.outside.open_session('/a', 9)
+    there.open_session('/a', 9)
     assert 'first requests may be lost' in there.told[0]
-    there.outside.send(b'request')
+    there.transport.send(b'request')
     assert there.a.calls[-1] == ('send', b'request')
 
 
@@ -62,44 +62,44 @@ def test_who_does_not_open_a_session_has_the_requester_know(world, error):
     there = world()
     there.a.error = error
     with pytest.raises(type(error)):
-        there.outside.open_session('/a', 9)
+        there.open_session('/a', 9)
     assert there.told == []
     # there is none to leave
-    there.outside.close_session()
+    there.transport.close_session()
     assert [call[0] for call in there.a.calls] == ['open']
 
 
 def test_requests_go_to_the_server_whose_session_is_open(world):
     there = world()
-    there.outside.open_session('/a', 9)
-    there.outside.open_session('/b', 10)
-    there.outside.send(b'request')
+    there.open_session('/a', 9)
+    there.open_session('/b', 10)
+    there.transport.send(b'request')
     assert there.b.calls[-1] == ('send', b'request')
     assert [call[0] for call in there.a.calls] == ['open']
 
 
 def test_to_leave_says_which_session_and_only_once(world):
     there = world()
-    there.outside.open_session('/a', 9)
-    there.outside.close_session()
-    there.outside.close_session()
+    there.open_session('/a', 9)
+    there.transport.close_session()
+    there.transport.close_session()
     assert [call[0] for call in there.a.calls] == ['open', 'close']
     assert there.a.calls[1][1].session_epoch == 9
 
 
 def test_to_leave_a_server_that_is_gone_is_nothing_to_speak_of(world):
     there = world()
-    there.outside.open_session('/a', 9)
+    there.open_session('/a', 9)
     told = list(there.told)
     there.a.error = GONE
-    there.outside.close_session()
+    there.transport.close_session()
     assert there.told == told
 
 
 def test_an_episode_is_told_with_its_number_and_name(world):
     there = world()
-    there.outside.open_session('/a', 9)
-    there.outside.reset_episode(9, 4, 'fold-4')
+    there.open_session('/a', 9)
+    there.transport.reset_episode(9, 4, 'fold-4')
     _, request = there.a.calls[-1]
     assert (request.client_id, request.session_epoch) == ('robot_1', 9)
     assert (request.episode, request.episode_id) == (4, 'fold-4')
@@ -107,9 +107,9 @@ def test_an_episode_is_told_with_its_number_and_name(world):
 
 def test_an_episode_that_a_server_does_not_begin_is_told_to_operators(world):
     there = world()
-    there.outside.open_session('/a', 9)
+    there.open_session('/a', 9)
     there.a.refusal = 'no session of epoch 9'
-    there.outside.reset_episode(9, 4, 'fold-4')
+    there.transport.reset_episode(9, 4, 'fold-4')
     assert (
         there.told[-1] == "server rejected the reset for episode 'fold-4': no session of epoch 9"
     )
@@ -118,8 +118,8 @@ def test_an_episode_that_a_server_does_not_begin_is_told_to_operators(world):
 def test_who_is_there_is_asked_of_its_own_client(world):
     there = world()
     there.b.there = False
-    assert there.outside.is_there('/a')
-    assert not there.outside.is_there('/b')
+    assert there.transport.is_available('/a')
+    assert not there.transport.is_available('/b')
 
 
 def told_range(most: float) -> tuple[SimpleNamespace, ...]:
@@ -134,7 +134,7 @@ def test_a_policy_in_another_unit_is_refused_and_its_session_closed(world):
     with pytest.raises(
         SessionRefused, match='act@0: the range of the policy is far beyond'
     ) as refused:
-        there.outside.open_session('/a', 9)
+        there.open_session('/a', 9)
     assert refused.value.code is Refusal.WRONG_POLICY
     assert [call[0] for call in there.a.calls] == ['open', 'close']
 
@@ -142,7 +142,7 @@ def test_a_policy_in_another_unit_is_refused_and_its_session_closed(world):
 def test_a_policy_that_goes_a_little_beyond_is_a_warning(world):
     there = world()
     there.a.extensions = told_range(2.0)
-    there.outside.open_session('/a', 9)
+    there.open_session('/a', 9)
     assert len(there.warned) == 1
     assert 'beyond the limits' in there.warned[0]
 
@@ -151,7 +151,7 @@ def test_a_policy_that_goes_a_little_beyond_is_a_warning(world):
 def test_a_range_that_cannot_be_read_is_told_and_no_reason_to_give_up(world, value):
     there = world()
     there.a.extensions = (SimpleNamespace(key=action_range.KEY, value=value),)
-    there.outside.open_session('/a', 9)
+    there.open_session('/a', 9)
     assert 'units not compared' in there.told[0]
 
 

@@ -53,7 +53,7 @@ def test_a_jpeg_is_opened_where_raw_is_wanted(world):
 def test_frames_have_the_size_of_the_policy_where_that_is_wanted(world, downscale):
     there = world(downscale=downscale)
     there.a.cameras = (CameraSpec('cam_high', 8, 12), CameraSpec('cam_low', 4, 6))
-    there.outside.open_session('/a', 9)
+    there.open_session('/a', 9)
     data = jpeg()
     _, frames = there.observe(seen(data=data))
     sizes = {name: (frame.height, frame.width) for name, frame in frames.items()}
@@ -65,7 +65,7 @@ def test_frames_have_the_size_of_the_policy_where_that_is_wanted(world, downscal
 def test_a_policy_that_takes_any_size_gets_the_camera_as_it_is(world):
     there = world(downscale=True)
     there.a.cameras = (CameraSpec('cam_high'), CameraSpec('cam_low'))
-    there.outside.open_session('/a', 9)
+    there.open_session('/a', 9)
     data = jpeg()
     _, frames = there.observe(seen(data=data))
     assert bytes(frames['cam_low'].data) == data
@@ -74,8 +74,8 @@ def test_a_policy_that_takes_any_size_gets_the_camera_as_it_is(world):
 def test_the_sizes_are_those_of_the_present_server(world):
     there = world(downscale=True, codec='raw')
     there.a.cameras = (CameraSpec('cam_high', 8, 12),)
-    there.outside.open_session('/a', 9)
-    there.outside.open_session('/b', 10)
+    there.open_session('/a', 9)
+    there.open_session('/b', 10)
     _, frames = there.observe(seen())
     assert frames['cam_high'].height == 16
 
@@ -108,14 +108,14 @@ def test_a_camera_of_another_shape_is_told_with_the_first_image_and_announced_af
 ):
     there = world(**changes)
     there.a.cameras = (CameraSpec('cam_high', 8, 12), CameraSpec('cam_low', 8, 8))
-    there.outside.open_session('/a', 9)
+    there.open_session('/a', 9)
     # nothing has come by then
     assert [camera.height for camera in asked(there).cameras] == [0, 0]
     for _ in range(2):
         there.observe(seen())
     assert [text for text in there.told if 'stretched' in text] == [STRETCHED]
     # from now on the server sees it, and says it
-    there.outside.open_session('/a', 10)
+    there.open_session('/a', 10)
     sizes = (CameraSpec('cam_high', 16, 24), CameraSpec('cam_low', 16, 24))
     assert asked(there).cameras == sizes
     there.observe(seen())
@@ -125,5 +125,5 @@ def test_a_camera_of_another_shape_is_told_with_the_first_image_and_announced_af
 def test_a_grey_camera_is_announced_as_one(world):
     there = world(codec='raw')
     there.observe(seen() | {'front': pixels()[:, :, :1]})
-    there.outside.open_session('/a', 9)
+    there.open_session('/a', 9)
     assert [camera.channels for camera in asked(there).cameras] == [1, 3]

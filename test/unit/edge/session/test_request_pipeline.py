@@ -12,7 +12,7 @@ from lerobot_serve.edge.inputs.latest import InputsNotReady
 from lerobot_serve.edge.queue.delay_rules import DELAY_RULES, elapsed_time
 from lerobot_serve.edge.session.fake_transport import reply_bytes
 from lerobot_serve.edge.session.pipeline import ReplyResult
-from lerobot_serve.edge.session.transport import EpisodeRequest
+from lerobot_serve.edge.session.settings import EpisodeRequest
 from lerobot_serve.wire.execution_report import decode, ExecutedRun, ExecutionReport
 from lerobot_serve.wire.schema import Flag, Status
 
@@ -26,7 +26,7 @@ def test_the_rule_of_delay_decides_where_a_chunk_begins(name, first):
     bench = guided()
     bench.actions.rule = DELAY_RULES[name]
     fill(bench)
-    request = bench.ask()
+    request = bench.send_request()
     bench.actions.take()
     bench.now_ns += 21 * MS
     hear(bench, request, 2 * ROWS)
@@ -36,17 +36,17 @@ def test_the_rule_of_delay_decides_where_a_chunk_begins(name, first):
 def test_the_delay_is_that_of_the_arrival_not_of_the_look():
     bench = guided()
     bench.actions.rule = elapsed_time
-    raw = reply_bytes(bench.ask(), ROWS)
+    raw = reply_bytes(bench.send_request(), ROWS)
     bench.now_ns += 500 * MS
-    bench.exchange.on_answer(raw, 10 * MS, bench.pace)
+    bench.pipeline.on_reply(raw, 10 * MS, bench.settings)
     assert played(bench) == ROWS[1:].tolist()
-    assert bench.exchange.progress.round_trip_ms == 10.0
+    assert bench.pipeline.status.round_trip_ms == 10.0
 
 
 def test_a_chunk_is_appended_where_the_robot_appends():
     bench = guided(append=True, rtc=False)
     fill(bench)
-    request = bench.ask()
+    request = bench.send_request()
     bench.actions.take()
     bench.now_ns += 50 * MS
     assert hear(bench, request, 2 * ROWS, model=3 * ROWS, policy='act@0') is ReplyResult.MERGED
@@ -57,16 +57,16 @@ def test_a_chunk_is_appended_where_the_robot_appends():
 @pytest.mark.parametrize('append', [True, False])
 def test_a_chunk_of_an_episode_that_has_ended_is_refused(append):
     bench = guided(append=append, rtc=False)
-    request = bench.ask()
+    request = bench.send_request()
     # whoever ends it clears at once; the thread has not got to it yet
     bench.actions.clear()
     assert hear(bench, request) is ReplyResult.DROPPED
     assert played(bench) == []
-    assert bench.exchange.pending is None
+    assert bench.pipeline.in_flight is None
     assert bench.actions.chunks_refused == 1
-    assert (bench.exchange.progress.chunks_accepted, bench.exchange.progress.slot) == (0, '')
+    assert (bench.pipeline.status.chunks_accepted, bench.pipeline.status.slot) == (0, '')
     # nor does the server know by it that an episode began
-    assert bench.ask().header.flags == Flag.EPISODE_START
+    assert bench.send_request().header.flags == Flag.EPISODE_START
 
 
 BAD_MODELS = [
@@ -80,7 +80,7 @@ BAD_MODELS = [
 @pytest.mark.parametrize(('model', 'reason'), BAD_MODELS)
 def test_actions_in_the_units_of_the_policy_are_looked_at_too(model, reason):
     bench = guided()
-    assert hear(bench, bench.ask(), CHUNK, model=model) is ReplyResult.FAILED
+    assert hear(bench, bench.send_request(), CHUNK, model=model) is ReplyResult.NO_ACTIONS
     assert bench.drops == {reason: 1}
     assert played(bench) == []
 
@@ -88,42 +88,42 @@ def test_actions_in_the_units_of_the_policy_are_looked_at_too(model, reason):
 def test_actions_in_the_units_of_the_policy_may_have_other_columns():
     bench = guided()
     model = np.arange(10, dtype=np.float32).reshape(2, 5)
-    assert hear(bench, bench.ask(), CHUNK, model=model) is ReplyResult.MERGED
+    assert hear(bench, bench.send_request(), CHUNK, model=model) is ReplyResult.MERGED
     assert np.array_equal(bench.actions.leftover(9).model, model)
 
 
 ENDS = [
-    (Status.POLICY_ERROR, ReplyResult.FAILED, 'policy_error'),
-    (Status.TOO_LATE, ReplyResult.FAILED, 'too_late'),
-    (Status.NOT_FINITE, ReplyResult.FAILED, 'not_finite'),
-    (77, ReplyResult.FAILED, 'unknown_status'),
-    (Status.NO_SESSION, ReplyResult.SESSION_OVER, 'no_session'),
-    (Status.DRAINING, ReplyResult.SESSION_OVER, 'draining'),
+    (Status.POLICY_ERROR, ReplyResult.NO_ACTIONS, 'policy_error'),
+    (Status.TOO_LATE, ReplyResult.NO_ACTIONS, 'too_late'),
+    (Status.NOT_FINITE, ReplyResult.NO_ACTIONS, 'not_finite'),
+    (77, ReplyResult.NO_ACTIONS, 'unknown_status'),
+    (Status.NO_SESSION, ReplyResult.SESSION_ENDED, 'no_session'),
+    (Status.DRAINING, ReplyResult.SESSION_ENDED, 'draining'),
 ]
 
 
 @pytest.mark.parametrize(('status', 'outcome', 'reason'), ENDS)
 def test_an_answer_that_is_no_chunk_says_what_it_is(status, outcome, reason):
     bench = guided()
-    assert hear(bench, bench.ask(), CHUNK[:0], status=status) is outcome
+    assert hear(bench, bench.send_request(), CHUNK[:0], status=status) is outcome
     assert bench.drops == {reason: 1}
-    assert bench.exchange.progress.failed == f'server error: {reason}'
-    assert bench.exchange.pending is None
+    assert bench.pipeline.status.last_failure == f'server error: {reason}'
+    assert bench.pipeline.in_flight is None
 
 
 def test_a_state_that_the_server_lost_is_counted_and_the_chunk_is_played():
     bench = guided()
-    request = bench.ask()
+    request = bench.send_request()
     hear(bench, request, header=request.header.answer(Flag.STATE_LOST))
     assert bench.drops == {'state_lost': 1}
     assert played(bench) == CHUNK.tolist()
-    hear(bench, bench.ask())
+    hear(bench, bench.send_request())
     assert bench.drops == {'state_lost': 1}
 
 
 def test_a_change_of_policy_is_counted_and_the_chunk_is_played():
     bench = guided()
-    request = bench.ask()
+    request = bench.send_request()
     flags = Flag.POLICY_CHANGED | Flag.STATE_LOST
     assert hear(bench, request, header=request.header.answer(flags)) is ReplyResult.MERGED
     assert bench.drops == {'policy_changed': 1, 'state_lost': 1}
@@ -134,7 +134,7 @@ def test_a_request_tells_what_was_executed():
     bench = guided()
     run = ExecutedRun(7, 9, 4, CHUNK)
     bench.executed = ExecutionReport(50, 4, 3, 2, 1, 0.25, (run,))
-    told = decode(bench.ask().extensions[0])
+    told = decode(bench.send_request().extensions[0])
     assert (told.actions, told.fallbacks, told.trips, told.stalls) == (50, 4, 3, 2)
     assert (told.dropped_rows, told.oldest_age_s) == (1, 0.25)
     assert (told.runs[0].seq, told.runs[0].session_epoch, told.runs[0].first_row) == (7, 9, 4)
@@ -148,36 +148,36 @@ def test_an_episode_begins_with_each_request_until_a_chunk_counts():
     bench = guided()
     flags = []
     for changes in ({'status': Status.POLICY_ERROR}, {'robot': CHUNK * np.nan}, {}, {}):
-        request = bench.ask()
+        request = bench.send_request()
         flags.append(request.header.flags)
         hear(bench, request, **{'robot': CHUNK, **changes})
     assert flags == [Flag.EPISODE_START] * 3 + [Flag.NONE]
-    bench.exchange.begin_episode(EpisodeRequest(), tell=False)
-    assert bench.ask().header.flags == Flag.EPISODE_START
+    bench.pipeline.begin_episode(EpisodeRequest(), notify_server=False)
+    assert bench.send_request().header.flags == Flag.EPISODE_START
 
 
 def test_a_session_opened_again_in_mid_episode_begins_none():
     bench = guided()
-    hear(bench, bench.ask())
+    hear(bench, bench.send_request())
     begin_session(bench, server='/b')
-    request = bench.ask()
+    request = bench.send_request()
     assert (request.header.flags, request.header.seq) == (Flag.NONE, 1)
 
 
 def test_an_episode_that_nobody_named_gets_a_name_and_a_named_one_keeps_it():
     bench = guided()
     for episode, name in [(EpisodeRequest('a'), '-0002'), (EpisodeRequest('b', 'mine'), 'mine')]:
-        bench.exchange.begin_episode(episode, tell=False)
-        assert bench.exchange.progress.episode_id.endswith(name)
-        assert bench.ask().task == episode.task
-    assert bench.link.resets == []
-    bench.exchange.begin_episode(EpisodeRequest('', 'told'), tell=True)
-    assert bench.link.resets == [(0, 3, 'told')]
+        bench.pipeline.begin_episode(episode, notify_server=False)
+        assert bench.pipeline.status.episode_id.endswith(name)
+        assert bench.send_request().task == episode.task
+    assert bench.transport.resets == []
+    bench.pipeline.begin_episode(EpisodeRequest('', 'told'), notify_server=True)
+    assert bench.transport.resets == [(0, 3, 'told')]
 
 
 def test_what_is_missing_is_no_drop():
     bench = guided()
-    bench.link.observe_errors.append(InputsNotReady('front is 2 s old'))
-    assert bench.exchange.ask(bench.pace) is None
-    assert bench.exchange.progress.waiting_for == 'front is 2 s old'
+    bench.observations.errors.append(InputsNotReady('front is 2 s old'))
+    assert bench.pipeline.send_request(bench.settings) is None
+    assert bench.pipeline.status.waiting_for == 'front is 2 s old'
     assert bench.drops == {}

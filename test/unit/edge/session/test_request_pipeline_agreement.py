@@ -20,16 +20,16 @@ AGREED = replace(RTC, policy='act@0')
 def flagged(bench, request, flag: Flag, robot=2 * ROWS, **changes) -> ReplyResult:
     header = request.header.answer(flag)
     raw = reply_bytes(request, robot, header=header, model=10 * robot, **changes)
-    return bench.exchange.on_answer(raw, bench.now_ns, bench.pace)
+    return bench.pipeline.on_reply(raw, bench.now_ns, bench.settings).result
 
 
 def test_a_chunk_that_is_longer_than_agreed_is_no_chunk():
     bench = guided(AGREED)
     rows = np.zeros((20_000, 3), np.float32)
-    assert hear(bench, bench.ask(), rows, policy='act@0') is ReplyResult.FAILED
+    assert hear(bench, bench.send_request(), rows, policy='act@0') is ReplyResult.NO_ACTIONS
     assert bench.drops == {'too_long': 1}
     assert played(bench) == []
-    assert hear(bench, bench.ask(), ROWS, policy='act@0') is ReplyResult.MERGED
+    assert hear(bench, bench.send_request(), ROWS, policy='act@0') is ReplyResult.MERGED
 
 
 @pytest.mark.parametrize('chunk_size', [0, 4])
@@ -37,26 +37,29 @@ def test_where_the_size_is_not_exact_there_is_a_bound_too(chunk_size):
     # a router's agreement holds the smallest of its policies
     bench = guided(replace(RTC, chunk_size=chunk_size, policy='a@1|b@2' if chunk_size else ''))
     rows = np.zeros((1001, 3), np.float32)
-    assert hear(bench, bench.ask(), rows, policy='a@1') is ReplyResult.FAILED
-    assert hear(bench, bench.ask(), ROWS, policy='b@2') is ReplyResult.MERGED
+    assert hear(bench, bench.send_request(), rows, policy='a@1') is ReplyResult.NO_ACTIONS
+    assert hear(bench, bench.send_request(), ROWS, policy='b@2') is ReplyResult.MERGED
 
 
 def test_a_foreign_policy_ends_the_session_so_that_it_is_agreed_again():
     bench = guided(AGREED)
-    assert hear(bench, bench.ask(), ROWS, policy='act@1') is ReplyResult.SESSION_OVER
+    assert hear(bench, bench.send_request(), ROWS, policy='act@1') is ReplyResult.SESSION_ENDED
     assert bench.drops == {'foreign_policy': 1}
     assert played(bench) == []
 
 
 def test_a_policy_that_the_server_declares_as_changed_is_taken():
     bench = guided(AGREED)
-    assert flagged(bench, bench.ask(), Flag.POLICY_CHANGED, policy='act@1') is ReplyResult.MERGED
+    assert (
+        flagged(bench, bench.send_request(), Flag.POLICY_CHANGED, policy='act@1')
+        is ReplyResult.MERGED
+    )
 
 
 def test_a_name_that_was_cut_is_known_by_its_beginning():
     long = 'b' * 300
     bench = guided(replace(RTC, policy=f'act@0|{long}'[:256]))
-    assert hear(bench, bench.ask(), ROWS, policy=long[:256]) is ReplyResult.MERGED
+    assert hear(bench, bench.send_request(), ROWS, policy=long[:256]) is ReplyResult.MERGED
 
 
 # replace belongs to RTC, append is the rest
@@ -65,7 +68,7 @@ def test_a_name_that_was_cut_is_known_by_its_beginning():
 def left_after(bench, flag: Flag = Flag.NONE) -> list:
     """Return what is played when a chunk comes while rows of another are left."""
     fill(bench)
-    request = bench.ask()
+    request = bench.send_request()
     bench.now_ns += MS
     assert flagged(bench, request, flag, policy='act@0') is ReplyResult.MERGED
     return played(bench)
@@ -97,7 +100,7 @@ def test_what_is_left_of_another_policy_is_not_cut_into():
     bench = guided(append=True)
     fill(bench, ROWS[:2], 'old@0')
     fill(bench, ROWS[2:], 'new@1')
-    request = bench.ask()
+    request = bench.send_request()
     assert request.prefix_robot.size == 0
     flagged(bench, request, Flag.NONE, policy='new@1')
     assert played(bench) == OLD + NEW

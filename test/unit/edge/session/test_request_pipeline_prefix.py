@@ -19,7 +19,7 @@ from lerobot_serve.edge.session.pipeline import ReplyResult
 def test_what_is_left_goes_along_as_far_as_it_may_guide(horizon, chunk_size, rows):
     bench = guided(replace(RTC, chunk_size=chunk_size), execution_horizon=horizon)
     fill(bench)
-    request = bench.ask()
+    request = bench.send_request()
     assert np.array_equal(request.prefix_robot, ROWS[:rows])
     assert np.array_equal(request.prefix_model, 10 * ROWS[:rows])
     assert request.prefix_policy == 'act@0'
@@ -30,7 +30,7 @@ def test_a_prefix_begins_with_the_next_action_to_play():
     fill(bench)
     bench.actions.take()
     bench.actions.take()
-    request = bench.ask()
+    request = bench.send_request()
     assert np.array_equal(request.prefix_robot, ROWS[2:])
     assert request.queue_remaining_s == pytest.approx(0.06)
 
@@ -45,7 +45,7 @@ WITHOUT = [
 def test_without_guidance_nothing_that_is_left_goes_along(agreement, pace):
     bench = guided(agreement, **pace)
     fill(bench)
-    request = bench.ask()
+    request = bench.send_request()
     assert (request.prefix_robot.size, request.prefix_model.size) == (0, 0)
     assert (request.prefix_policy, request.inference_delay_steps) == ('', 0)
     assert request.queue_remaining_s == pytest.approx(0.08)
@@ -57,7 +57,7 @@ def test_an_empty_prefix_stays_empty():
     answered_in(bench, 30)
     answered_in(bench, 30)
     assert played(bench)
-    request = bench.ask()
+    request = bench.send_request()
     assert (request.prefix_robot.shape, request.prefix_model.shape) == ((0, 0), (0, 0))
     assert (request.prefix_policy, request.inference_delay_steps) == ('', 0)
 
@@ -66,11 +66,11 @@ def test_a_prefix_ends_where_another_policy_begins():
     bench = guided()
     fill(bench, ROWS[:2], 'old@0')
     fill(bench, ROWS[2:], 'new@1')
-    assert bench.ask().prefix_robot.size == 0
-    bench.exchange.time_out()
+    assert bench.send_request().prefix_robot.size == 0
+    bench.pipeline.mark_overdue()
     bench.actions.take()
     bench.actions.take()
-    request = bench.ask()
+    request = bench.send_request()
     assert request.prefix_policy == 'new@1'
     assert np.array_equal(request.prefix_robot, ROWS[2:])
 
@@ -79,7 +79,7 @@ def test_a_prefix_ends_where_another_policy_begins():
 
 
 def answered_in(bench: Bench, milliseconds: int) -> None:
-    request = bench.ask()
+    request = bench.send_request()
     bench.now_ns += milliseconds * MS
     assert hear(bench, request, ROWS, model=10 * ROWS, policy='act@0') is ReplyResult.MERGED
 
@@ -89,16 +89,16 @@ def test_the_delay_is_the_longest_round_trip_of_this_server_without_its_warm_up(
     delays = []
     for milliseconds in (70, 60, 11, 35, 20):
         answered_in(bench, milliseconds)
-        delays.append(bench.ask().inference_delay_steps)
-        bench.exchange.time_out()
+        delays.append(bench.send_request().inference_delay_steps)
+        bench.pipeline.mark_overdue()
     assert delays == [0, 0, 2, 4, 4]
     # a new session warms up again, and what was known of the server stays known
     begin_session(bench)
     for milliseconds in (900, 800):
         answered_in(bench, milliseconds)
-    assert bench.ask().inference_delay_steps == 4
+    assert bench.send_request().inference_delay_steps == 4
     begin_session(bench, server='/b')
-    assert bench.ask().inference_delay_steps == 0
+    assert bench.send_request().inference_delay_steps == 0
 
 
 def test_the_delay_is_never_longer_than_what_is_left():
@@ -107,22 +107,22 @@ def test_the_delay_is_never_longer_than_what_is_left():
         answered_in(bench, 35)
     while bench.actions.rows_left > 2:
         bench.actions.take()
-    request = bench.ask()
+    request = bench.send_request()
     assert (len(request.prefix_robot), request.inference_delay_steps) == (2, 2)
 
 
 def test_the_mark_is_of_the_moment_before_the_frames_are_encoded():
     bench = guided()
     fill(bench)
-    observe = bench.link.observe
+    read = bench.observations.read
 
-    def slowly(moments: tuple) -> tuple:
+    def slowly(steps: tuple) -> tuple:
         bench.actions.take()
         bench.now_ns += 25 * MS
-        return observe(moments)
+        return read(steps)
 
-    bench.link.observe = slowly
-    bench.exchange.ask(bench.pace)
-    assert bench.exchange.pending.mark.rows_taken == 0
+    bench.observations.read = slowly
+    bench.pipeline.send_request(bench.settings)
+    assert bench.pipeline.in_flight.mark.rows_taken == 0
     # the prefix is of that moment, too
     assert np.array_equal(bench.request().prefix_robot, ROWS)

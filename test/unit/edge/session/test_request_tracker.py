@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ledger: one request in flight, and only its own answer counts."""
+"""The request tracker: one request in flight, and only its own answer counts."""
 
 from __future__ import annotations
 
@@ -18,49 +18,49 @@ EPOCH = 7
 MARK = QueueMark(epoch=2, rows_taken=3)
 
 
-def begin(ledger: RequestTracker) -> PendingRequest:
-    return ledger.begin(sent_ns=10, captured_ns=5, mark=MARK, episode_id='fold-1')
+def begin(tracker: RequestTracker) -> PendingRequest:
+    return tracker.track(sent_ns=10, captured_ns=5, mark=MARK, episode_id='fold-1')
 
 
-def header(ledger: RequestTracker, seq: int) -> Header:
-    return Header(seq, 0, ledger.session_epoch, ledger.episode, 1, MsgType.CHUNK)
+def header(tracker: RequestTracker, seq: int) -> Header:
+    return Header(seq, 0, tracker.session_epoch, tracker.episode, 1, MsgType.CHUNK)
 
 
-def content(ledger: RequestTracker) -> dict:
-    return dict(vars(ledger))
+def content(tracker: RequestTracker) -> dict:
+    return dict(vars(tracker))
 
 
-def dropped(ledger: RequestTracker, answer: Header) -> str:
+def dropped(tracker: RequestTracker, answer: Header) -> str:
     """Return why the answer is dropped, which must have changed nothing."""
-    before = content(ledger)
+    before = content(tracker)
     with pytest.raises(ReplyDropped) as refused:
-        ledger.accept(answer)
-    assert content(ledger) == before
+        tracker.match_reply(answer)
+    assert content(tracker) == before
     return refused.value.reason
 
 
 def test_the_answer_gives_back_what_was_noted():
-    ledger = RequestTracker(EPOCH)
-    pending = begin(ledger)
+    tracker = RequestTracker(EPOCH)
+    pending = begin(tracker)
     assert pending == PendingRequest(1, 10, 5, MARK, EPOCH, 0, 'fold-1')
-    assert ledger.accept(header(ledger, 1)) == pending
-    assert ledger.pending is None
+    assert tracker.match_reply(header(tracker, 1)) == pending
+    assert tracker.in_flight is None
 
 
 def test_requests_are_numbered_one_by_one():
-    ledger = RequestTracker(EPOCH)
+    tracker = RequestTracker(EPOCH)
     for seq in (1, 2, 3):
-        assert begin(ledger).seq == seq
-        ledger.accept(header(ledger, seq))
+        assert begin(tracker).seq == seq
+        tracker.match_reply(header(tracker, seq))
 
 
 def test_a_second_request_in_flight_is_a_mistake():
-    ledger = RequestTracker(EPOCH)
-    begin(ledger)
-    before = content(ledger)
+    tracker = RequestTracker(EPOCH)
+    begin(tracker)
+    before = content(tracker)
     with pytest.raises(RuntimeError, match='request 1 is still in flight'):
-        begin(ledger)
-    assert content(ledger) == before
+        begin(tracker)
+    assert content(tracker) == before
 
 
 @pytest.mark.parametrize(
@@ -74,38 +74,38 @@ def test_a_second_request_in_flight_is_a_mistake():
     ],
 )
 def test_an_answer_to_something_else_is_dropped_with_its_reason(changes, reason):
-    ledger = RequestTracker(EPOCH)
-    begin(ledger)
-    assert dropped(ledger, replace(header(ledger, 1), **changes)) == reason
-    assert ledger.accept(header(ledger, 1)).seq == 1
+    tracker = RequestTracker(EPOCH)
+    begin(tracker)
+    assert dropped(tracker, replace(header(tracker, 1), **changes)) == reason
+    assert tracker.match_reply(header(tracker, 1)).seq == 1
 
 
 def test_the_same_answer_twice_counts_once():
-    ledger = RequestTracker(EPOCH)
-    begin(ledger)
-    ledger.accept(header(ledger, 1))
-    assert dropped(ledger, header(ledger, 1)) == 'late_chunk'
+    tracker = RequestTracker(EPOCH)
+    begin(tracker)
+    tracker.match_reply(header(tracker, 1))
+    assert dropped(tracker, header(tracker, 1)) == 'late_chunk'
 
 
 def test_an_answer_after_giving_up_is_late():
-    ledger = RequestTracker(EPOCH)
-    begin(ledger)
-    ledger.give_up()
-    assert dropped(ledger, header(ledger, 1)) == 'late_chunk'
-    begin(ledger)
-    assert dropped(ledger, header(ledger, 1)) == 'late_chunk'
-    assert ledger.accept(header(ledger, 2)).seq == 2
+    tracker = RequestTracker(EPOCH)
+    begin(tracker)
+    tracker.release()
+    assert dropped(tracker, header(tracker, 1)) == 'late_chunk'
+    begin(tracker)
+    assert dropped(tracker, header(tracker, 1)) == 'late_chunk'
+    assert tracker.match_reply(header(tracker, 2)).seq == 2
 
 
 def test_a_new_episode_takes_no_answer_of_the_old_one():
-    ledger = RequestTracker(EPOCH)
-    begin(ledger)
-    old = header(ledger, 1)
-    assert ledger.new_episode() == 1
-    assert dropped(ledger, old) == 'stale_episode'
-    assert begin(ledger).seq == 2
-    assert dropped(ledger, old) == 'stale_episode'
-    assert ledger.accept(header(ledger, 2)).seq == 2
+    tracker = RequestTracker(EPOCH)
+    begin(tracker)
+    old = header(tracker, 1)
+    assert tracker.new_episode() == 1
+    assert dropped(tracker, old) == 'stale_episode'
+    assert begin(tracker).seq == 2
+    assert dropped(tracker, old) == 'stale_episode'
+    assert tracker.match_reply(header(tracker, 2)).seq == 2
 
 
 answers = st.builds(
@@ -122,21 +122,21 @@ events = st.lists(st.sampled_from(['begin', 'give up', 'episode']) | answers, ma
 
 @given(events)
 def test_only_the_latest_outstanding_request_is_ever_answered(script):
-    ledger, outstanding, accepted = RequestTracker(EPOCH), None, []
+    tracker, outstanding, accepted = RequestTracker(EPOCH), None, []
     for event in script:
         if isinstance(event, Header):
             counts = outstanding == (event.session_epoch, event.episode, event.seq)
             if counts:
-                accepted.append(ledger.accept(event).seq)
+                accepted.append(tracker.match_reply(event).seq)
                 outstanding = None
             else:
-                dropped(ledger, event)
+                dropped(tracker, event)
         elif event == 'begin' and outstanding is None:
-            outstanding = (EPOCH, ledger.episode, begin(ledger).seq)
+            outstanding = (EPOCH, tracker.episode, begin(tracker).seq)
         elif event == 'give up':
-            ledger.give_up()
+            tracker.release()
             outstanding = None
         elif event == 'episode':
-            ledger.new_episode()
+            tracker.new_episode()
             outstanding = None
     assert accepted == sorted(set(accepted))

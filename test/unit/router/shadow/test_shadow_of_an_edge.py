@@ -12,9 +12,10 @@ from support.edge.requester_rig import Bench
 from support.router.shadow_rig import LIVE, SHADOW, World
 
 from lerobot_serve.edge import wiring
-from lerobot_serve.edge.control.step import RobotState
+from lerobot_serve.edge.inputs.state_reader import RobotState
 from lerobot_serve.edge.parameters import EdgeParameters
 from lerobot_serve.edge.session.fake_transport import reply_bytes
+from lerobot_serve.edge.session_request import make_session_request
 from lerobot_serve.router.shadow.comparator import ShadowComparison
 from lerobot_serve.wire import chunk as wire_chunk
 from lerobot_serve.wire import observation as wire_observation
@@ -37,18 +38,18 @@ class Fleet:
         self.controller = wiring.make_controller(
             self.parameters, self.robot, self.requests.actions, lambda: None
         )
-        self.requests.link.send = self.on_request
+        self.requests.transport.send = self.on_request
         for late in range(wiring.START_SAMPLES, 0, -1):
             # where it stands is known by the time that it is asked for
             self.controller.step(self.requests.now_ns - late * STEP_NS, self.sense)
         self.world = World(folder)
-        self.world.book.on_session(self.ask())
+        self.world.book.on_session(self.session_request())
         self.due: list[tuple[int, bytes]] = []
         self.played: dict[tuple[int, int], float] = {}
         self.found: list[ShadowComparison] = []
 
-    def ask(self) -> SessionRequest:
-        return wiring.make_session_request(
+    def session_request(self) -> SessionRequest:
+        return make_session_request(
             self.parameters,
             self.robot,
             client_id='robot_1',
@@ -76,16 +77,16 @@ class Fleet:
 
     def step(self) -> None:
         """Let one control step of the policy pass."""
-        requests, exchange = self.requests, self.requests.exchange
+        requests, pipeline = self.requests, self.requests.pipeline
         while self.due and self.due[0][0] <= requests.now_ns:
-            exchange.on_answer(self.due.pop(0)[1], requests.now_ns, requests.pace)
+            pipeline.on_reply(self.due.pop(0)[1], requests.now_ns, requests.settings)
         requests.inputs.deposit('state', np.zeros(3, np.float32), requests.now_ns)
         if (
-            not exchange.pending
-            and exchange.left_s(requests.pace) <= requests.pace.request_threshold_s
+            not pipeline.in_flight
+            and pipeline.playable_s(requests.settings) <= requests.settings.request_threshold_s
         ):
-            requests.executed = self.controller.report()
-            exchange.ask(requests.pace)
+            requests.executed = self.controller.take_executed()
+            pipeline.send_request(requests.settings)
         for _ in range(self.parameters.interpolation_multiplier):
             executed, _ = self.controller.step(requests.now_ns, self.sense)
             if executed and executed.planned:

@@ -16,7 +16,7 @@ from lerobot_serve.edge.queue.action_queue import ChunkSource
 from lerobot_serve.edge.session.connection import ConnectionState
 from lerobot_serve.edge.session.fake_transport import reply_bytes
 from lerobot_serve.edge.session.pipeline import ReplyResult
-from lerobot_serve.edge.session.transport import EpisodeRequest
+from lerobot_serve.edge.session.settings import EpisodeRequest
 from lerobot_serve.wire.header import Header
 from lerobot_serve.wire.observation import Observation
 from lerobot_serve.wire.schema import Flag, Status
@@ -34,13 +34,13 @@ def test_it_opens_a_session_and_asks(start):
     bench = start()
     request = bench.request()
     # the epoch after the first one wraps around
-    assert bench.link.asked == [('/policy_server', 0)]
+    assert bench.transport.opened == [('/policy_server', 0)]
     assert (request.header.session_epoch, request.header.seq) == (0, 1)
     assert (request.header.episode, request.header.flags) == (0, Flag.EPISODE_START)
     assert (request.client_id, request.task) == ('robot_1', 'fold the towel')
     assert request.episode_id == 'robot_1-ffffffff-0001'
     assert np.array_equal(request.state, np.zeros((1, 3)))
-    assert bench.exchange.progress.server == '/policy_server'
+    assert bench.pipeline.status.server == '/policy_server'
     assert bench.connection.state == ConnectionState.CONNECTING
 
 
@@ -50,10 +50,10 @@ def test_it_asks_one_at_a_time_and_plays_what_was_answered(start):
         request = bench.request()
         assert request.header.seq == seq
         assert request.header.flags == (Flag.EPISODE_START if seq == 1 else Flag.NONE)
-        assert bench.link.requests_waiting == 0
+        assert bench.transport.requests_waiting == 0
         bench.answer(request, CHUNK + seq)
     bench.request()
-    assert bench.exchange.progress.chunks_accepted == 3
+    assert bench.pipeline.status.chunks_accepted == 3
     assert played(bench) == [row for seq in (1, 2, 3) for row in (CHUNK + seq).tolist()]
     assert bench.drops == {}
     assert bench.states == ['STREAMING']
@@ -121,9 +121,9 @@ def test_an_answer_without_usable_actions_is_dropped_and_it_asks_again(start, ch
 def test_while_enough_is_left_to_play_it_does_not_ask():
     bench = Bench(step_s=1.0, request_threshold_s=1.0)
     bench.actions.append(CHUNK, SOURCE, mark=bench.actions.mark())
-    bench.requester.on_chunk(b'ends the wait')
-    bench.requester._step()
-    assert bench.exchange.progress.requests_sent == 0
+    bench.inbox.put_reply(b'ends the wait')
+    bench.requester._request_chunk()
+    assert bench.pipeline.status.requests_sent == 0
     assert bench.drops == {'encapsulation': 1}
 
 
@@ -163,28 +163,28 @@ def test_what_is_played_knows_where_it_came_from(start):
     assert (source.seq, source.session_epoch, source.episode) == (1, 0, 0)
     assert (source.captured_ns, source.slot, source.policy) == (0, 'b', 'act@0')
     assert source.episode_id == request.episode_id
-    progress = bench.exchange.progress
-    assert (progress.round_trip_ms, progress.network_ms) == (20.0, 12.0)
-    assert (progress.slot, progress.policy) == ('b', 'act@0')
+    status = bench.pipeline.status
+    assert (status.round_trip_ms, status.network_ms) == (20.0, 12.0)
+    assert (status.slot, status.policy) == ('b', 'act@0')
 
 
 @pytest.mark.parametrize('client_id', ['a' * 128, 'ü' * 64, 'x' + 'ü' * 63])
 def test_a_long_name_still_gives_episodes_names_of_their_own(client_id):
     bench, names = Bench(client_id=client_id), set()
     for _ in range(3):
-        bench.exchange.begin_episode(EpisodeRequest(), tell=False)
-        names.add(bench.ask().episode_id)
+        bench.pipeline.begin_episode(EpisodeRequest(), notify_server=False)
+        names.add(bench.send_request().episode_id)
     assert len(names) == 3
 
 
 @given(st.data())
 def test_no_bytes_make_it_raise_or_play_what_is_not_finite(data):
     bench = Bench()
-    raw = bytearray(reply_bytes(bench.ask(), CHUNK))
+    raw = bytearray(reply_bytes(bench.send_request(), CHUNK))
     for _ in range(data.draw(st.integers(0, 3))):
         raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
     end = data.draw(st.just(len(raw)) | st.integers(0, len(raw)))
-    outcome = bench.exchange.on_answer(bytes(raw[:end]), 0, bench.pace)
+    outcome = bench.pipeline.on_reply(bytes(raw[:end]), 0, bench.settings).result
     rows = played(bench)
     assert (len(rows) > 0) == (outcome is ReplyResult.MERGED)
     assert bench.drops or outcome is ReplyResult.MERGED

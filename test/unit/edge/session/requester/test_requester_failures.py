@@ -12,7 +12,7 @@ from lerobot_serve.edge.inputs.history import ObservationHistory
 from lerobot_serve.edge.inputs.latest import InputsNotReady, LatestInputs
 from lerobot_serve.edge.queue.action_queue import ChunkSource
 from lerobot_serve.edge.session.connection import ConnectionState
-from lerobot_serve.edge.session.transport import EpisodeRequest
+from lerobot_serve.edge.session.settings import EpisodeRequest
 from lerobot_serve.wire.errors import Malformed, Unencodable
 from lerobot_serve.wire.schema import Flag, Status
 from lerobot_serve.wire.session import ServerUnreachable
@@ -32,7 +32,7 @@ def test_a_server_that_fails_at_once_is_asked_once_in_a_control_step():
     bench.answers['/a'] = {'status': Status.POLICY_ERROR, 'status_text': 'no memory'}
     bench.run(1.1)
     assert [at_s for at_s, _, _ in bench.requests] == [0, 0.25, 0.5, 0.75, 1.0]
-    assert bench.exchange.progress.failed == 'server error: no memory'
+    assert bench.pipeline.status.last_failure == 'server error: no memory'
     assert bench.drops == {'policy_error': 5}
 
 
@@ -41,7 +41,7 @@ def test_what_a_server_said_is_over_with_its_next_chunk():
     bench.answers['/a'] = {'status': Status.POLICY_ERROR}
     bench.at(0.2, bench.answers.clear)
     bench.run(1.0)
-    assert bench.exchange.progress.failed == ''
+    assert bench.pipeline.status.last_failure == ''
 
 
 @pytest.mark.parametrize('status', [Status.NO_SESSION, Status.DRAINING])
@@ -49,7 +49,7 @@ def test_a_server_that_does_not_know_the_session_is_asked_for_a_new_one(start, s
     bench = start(servers=('/a', '/b'))
     bench.answer(bench.request(), status=status, status_text='who are you')
     request = bench.request()
-    assert bench.link.asked == [('/a', 0), ('/b', 1)]
+    assert bench.transport.opened == [('/a', 0), ('/b', 1)]
     assert (request.header.session_epoch, request.header.seq) == (1, 1)
     assert bench.servers.failures == {'/a': 'server error: who are you'}
 
@@ -58,9 +58,9 @@ def test_a_timeout_opens_a_new_session_and_the_late_answer_does_not_count(start)
     bench = start(servers=('/a', '/b'), request_timeout_s=1.0)
     request = bench.request()
     bench.now_ns = 1001 * MS
-    bench.requester.on_chunk(b'anything wakes the thread')
+    bench.inbox.put_reply(b'anything wakes the thread')
     second = bench.request()
-    assert bench.link.asked == [('/a', 0), ('/b', 1)]
+    assert bench.transport.opened == [('/a', 0), ('/b', 1)]
     assert second.header.session_epoch == 1
     assert second.header.flags == Flag.EPISODE_START
     assert second.episode_id == request.episode_id
@@ -83,12 +83,12 @@ def test_a_flood_of_other_answers_does_not_put_off_the_timeout(start):
 def test_a_new_episode_drops_the_answer_in_flight(start):
     bench = start()
     request = bench.request()
-    bench.requester.begin(EpisodeRequest('wash'))
+    bench.requester.begin_episode(EpisodeRequest('wash'))
     second = bench.request()
-    assert bench.link.resets == [(0, 1, second.episode_id)]
+    assert bench.transport.resets == [(0, 1, second.episode_id)]
     assert second.episode_id != request.episode_id
     assert (second.header.episode, second.header.flags) == (1, Flag.EPISODE_START)
-    assert (second.task, bench.exchange.progress.task) == ('wash', 'wash')
+    assert (second.task, bench.pipeline.status.task) == ('wash', 'wash')
     bench.answer(request, 9 * CHUNK)
     bench.answer(second)
     third = bench.request()
@@ -101,24 +101,24 @@ def test_a_new_episode_leaves_nothing_of_the_old_one_to_play():
     bench = Bench()
     source = ChunkSource(1, 0, 0, 'episode', 0, 'prod', 'act@0')
     bench.actions.append(CHUNK, source, mark=bench.actions.mark())
-    bench.requester.begin(EpisodeRequest())
+    bench.requester.begin_episode(EpisodeRequest())
     assert bench.actions.take() is None
     assert bench.actions.rows_cleared == 2
 
 
 def test_an_episode_without_a_session_begins_and_nobody_is_told():
     bench = Simulation(ServerUnreachable('no server'), servers=ONE)
-    bench.at(0.1, lambda: bench.requester.begin(EpisodeRequest('wash', 'wash-7')))
+    bench.at(0.1, lambda: bench.requester.begin_episode(EpisodeRequest('wash', 'wash-7')))
     bench.run(1.0)
-    assert bench.link.resets == []
+    assert bench.transport.resets == []
     _, _, request = bench.requests[0]
     assert (request.episode_id, request.task) == ('wash-7', 'wash')
 
 
 def test_of_two_episodes_begun_at_once_the_later_one_counts():
     bench = Simulation(servers=ONE)
-    bench.requester.begin(EpisodeRequest('wash'))
-    bench.requester.begin(EpisodeRequest('fold'))
+    bench.requester.begin_episode(EpisodeRequest('wash'))
+    bench.requester.begin_episode(EpisodeRequest('fold'))
     bench.run(0.5)
     assert {request.task for _, _, request in bench.requests} == {'fold'}
 
@@ -130,21 +130,21 @@ def block_on_answer(bench: Bench) -> None:
 
 def block_on_backoff(bench: Bench) -> None:
     failed = threading.Event()
-    failing = bench.servers.failed
+    failing = bench.servers.mark_failed
 
     def fail(reason: str) -> float:
         failing(reason)
         failed.set()
         return 60.0
 
-    bench.servers.failed = fail
-    bench.link.refusals['/policy_server'] = ServerUnreachable('no server')
+    bench.servers.mark_failed = fail
+    bench.transport.refusals['/policy_server'] = ServerUnreachable('no server')
     bench.thread.start()
     assert failed.wait(10)
 
 
 def block_on_rest(bench: Bench) -> None:
-    bench.requester.rest(resting=True)
+    bench.requester.set_idle(idle=True)
     bench.thread.start()
 
 
@@ -159,27 +159,27 @@ def test_close_ends_the_thread_whatever_it_waits_for(block):
 
 def test_close_leaves_the_session_that_is_open_and_no_other():
     bench = Simulation(servers=('/a', '/b'))
-    bench.link.refusals['/a'] = ServerUnreachable('no server')
+    bench.transport.refusals['/a'] = ServerUnreachable('no server')
     bench.run(0.5)
-    assert bench.link.left == ['/b']
+    assert bench.transport.left == ['/b']
     bench = Simulation(servers=ONE)
-    bench.link.refusals['/a'] = ServerUnreachable('no server')
+    bench.transport.refusals['/a'] = ServerUnreachable('no server')
     bench.run(0.5)
-    assert bench.link.left == []
+    assert bench.transport.left == []
 
 
 def test_a_missing_input_is_named_and_nothing_is_sent():
     bench = Bench()
-    bench.exchange.history = ObservationHistory(LatestInputs({'front': 1}))
-    assert bench.exchange.ask(bench.pace) is None
-    assert bench.exchange.progress.waiting_for == 'no message received yet for front'
-    assert bench.exchange.progress.requests_sent == 0
+    bench.encoder._history = ObservationHistory(LatestInputs({'front': 1}))
+    assert bench.pipeline.send_request(bench.settings) is None
+    assert bench.pipeline.status.waiting_for == 'no message received yet for front'
+    assert bench.pipeline.status.requests_sent == 0
     assert bench.drops == {}
 
 
 def test_what_cannot_be_sent_is_counted_and_the_next_observation_is(start):
     bench = Bench()
-    bench.link.observe_errors += [
+    bench.observations.errors += [
         Malformed('missing_joint', 'no elbow'),
         InputsNotReady('front is 2 s old'),
         Unencodable('a camera of 16 bits'),
@@ -188,26 +188,26 @@ def test_what_cannot_be_sent_is_counted_and_the_next_observation_is(start):
     bench.answer(bench.request())
     assert bench.request().header.flags == Flag.NONE
     assert bench.drops == {'missing_joint': 1, 'unencodable': 1}
-    assert bench.exchange.progress.waiting_for == ''
+    assert bench.pipeline.status.waiting_for == ''
 
 
 def test_a_request_that_breaks_the_contract_is_counted_and_not_in_flight():
     bench = Bench()
-    bench.exchange.progress.task = 'x' * 5000
-    assert bench.exchange.ask(bench.pace) is None
-    assert bench.exchange.pending is None
+    bench.pipeline.status.task = 'x' * 5000
+    assert bench.pipeline.send_request(bench.settings) is None
+    assert bench.pipeline.in_flight is None
     assert bench.drops == {'unencodable': 1}
-    assert '5000 bytes' in bench.exchange.progress.waiting_for
-    bench.exchange.progress.task = ''
-    assert bench.exchange.ask(bench.pace).seq == 2
+    assert '5000 bytes' in bench.pipeline.status.waiting_for
+    bench.pipeline.status.task = ''
+    assert bench.pipeline.send_request(bench.settings).seq == 2
     assert bench.request().header.flags == Flag.EPISODE_START
 
 
 def test_without_inputs_it_looks_for_them_a_few_times_a_second_and_says_so():
     bench = Simulation(servers=ONE)
-    bench.exchange.history = ObservationHistory(LatestInputs({'front': 1}))
+    bench.encoder._history = ObservationHistory(LatestInputs({'front': 1}))
     bench.run(2.0)
-    assert bench.link.asked == [('/a', 0)]
+    assert bench.transport.opened == [('/a', 0)]
     assert bench.requests == []
     assert len(bench.waits) <= 101
     assert bench.connection.state == ConnectionState.CONNECTING

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from support.edge.requester_rig import Bench, MS, played, starting
 
-from lerobot_serve.edge.session.transport import EpisodeRequest, SessionAgreement
+from lerobot_serve.edge.session.settings import EpisodeRequest
+from lerobot_serve.edge.session.transport import SessionAgreement
 from lerobot_serve.wire import execution_report as wire_executed
 from lerobot_serve.wire import observation as wire_observation
 from lerobot_serve.wire.header import Header
@@ -29,8 +30,8 @@ class LookingBack(Bench):
 
     def __init__(self, **pace: object) -> None:
         super().__init__(**pace)
-        self.link.agreement = SessionAgreement(SCHEMA_VERSION, 3, 2)
-        self.link.images = (FRAME,)
+        self.transport.agreement = SessionAgreement(SCHEMA_VERSION, 3, 2)
+        self.observations.images = (FRAME,)
         self.step = 0
 
     def live(self, steps: int = 1) -> None:
@@ -39,7 +40,7 @@ class LookingBack(Bench):
             self.step += 1
             self.now_ns += 10 * MS
             self.inputs.deposit('state', np.full(3, self.step, np.float32), self.now_ns)
-            self.history.tick(self.step, self.now_ns)
+            self.history.record(self.step, self.now_ns)
 
 
 def rows(request: Observation) -> list[float]:
@@ -83,7 +84,7 @@ def test_after_a_reset_nothing_of_the_old_episode_is_sent(start):
     bench = start(LookingBack())
     request = bench.request()
     bench.live(7)
-    bench.requester.begin(EpisodeRequest())
+    bench.requester.begin_episode(EpisodeRequest())
     request = bench.request()
     assert request.header.episode == 1
     assert rows(request) == [7, 7, 7]
@@ -97,7 +98,7 @@ def test_a_new_session_goes_on_with_the_history_of_the_episode(start):
     bench.request()
     bench.live(7)
     bench.now_ns += 1000 * MS
-    bench.requester.on_chunk(b'anything wakes the thread')
+    bench.inbox.put_reply(b'anything wakes the thread')
     request = bench.request()
     assert request.header.session_epoch == 1
     assert rows(request) == [3, 5, 7]
@@ -116,13 +117,13 @@ def test_a_gap_is_counted(start):
 
 def test_a_session_of_one_observation_sends_the_newest_of_everything_and_no_more():
     bench, sent = Bench(), []
-    bench.link.images, bench.link.send = (FRAME,), sent.append
+    bench.observations.images, bench.transport.send = (FRAME,), sent.append
     bench.requester._connect()
     for step in range(5):
-        bench.history.tick(step, 0)
+        bench.history.record(step, 0)
     bench.now_ns = 5 * MS
     bench.inputs.deposit('state', np.array([1, 2, 3], np.float32), 4 * MS)
-    pending = bench.exchange.ask(bench.pace)
+    pending = bench.pipeline.send_request(bench.settings)
     header = Header(1, 5 * MS, 0, 0, SCHEMA_VERSION, MsgType.OBSERVATION, Flag.EPISODE_START)
     expected = Observation(
         header,

@@ -7,7 +7,7 @@ import pytest
 from support.edge.requester_rig import ABC, Simulation
 
 from lerobot_serve.edge.session.fake_transport import reply_bytes
-from lerobot_serve.edge.session.server_liveliness import ServerLiveliness
+from lerobot_serve.edge.session.servers.liveliness import ServerLiveliness
 from lerobot_serve.wire.message_parts import NO_ACTIONS
 from lerobot_serve.wire.schema import Status
 from lerobot_serve.wire.session import ServerUnreachable
@@ -22,26 +22,26 @@ def streaming(**pace: object) -> Simulation:
     return bench
 
 
-def lose(bench: Simulation, server: str, *, is_silent: bool = True) -> None:
-    """Let the writer of a server be lost, as an answers thread reports it."""
+def lose(bench: Simulation, server: str, *, has_expired: bool = True) -> None:
+    """Let the writer of a server be lost, as the thread `replies` reports it."""
     bench.answers[server] = None
-    bench.requester.on_liveliness(server, alive=0, change=-1, is_silent=is_silent)
+    bench.liveliness.update(server, alive=0, change=-1, has_expired=has_expired)
 
 
 def see(bench: Simulation, server: str) -> None:
-    bench.requester.on_liveliness(server, alive=1, change=1, is_silent=False)
+    bench.liveliness.update(server, alive=1, change=1, has_expired=False)
 
 
 @pytest.mark.parametrize(
-    ('is_silent', 'words'),
+    ('has_expired', 'words'),
     [(True, 'liveliness lease expired (2 s)'), (False, 'server closed the session')],
 )
-def test_lost_liveliness_leads_to_the_next_server_at_once(is_silent, words):
+def test_lost_liveliness_leads_to_the_next_server_at_once(has_expired, words):
     bench = streaming(request_timeout_s=5.0)
     see(bench, '/a')
-    bench.at(1.01, lambda: lose(bench, '/a', is_silent=is_silent))
+    bench.at(1.01, lambda: lose(bench, '/a', has_expired=has_expired))
     bench.run(1.5)
-    assert bench.link.asked == [('/a', 0), ('/b', 1)]
+    assert bench.transport.opened == [('/a', 0), ('/b', 1)]
     assert bench.states == ['STREAMING', 'RECONNECTING', 'DEGRADED', 'STREAMING']
     assert words in bench.connection.changes[1].reason
     lost, opened = bench.connection.changes[1:3]
@@ -53,31 +53,31 @@ def test_lost_liveliness_of_another_server_changes_nothing():
     see(bench, '/b')
     bench.at(1.01, lambda: lose(bench, '/b'))
     bench.run(2.0)
-    assert bench.link.servers == ['/a']
+    assert bench.transport.servers == ['/a']
     assert bench.states == ['STREAMING']
 
 
 def test_a_loss_before_the_session_was_opened_is_none_of_it():
     bench = streaming()
     see(bench, '/a')
-    bench.requester.on_liveliness('/a', alive=0, change=-1, is_silent=True)
+    bench.liveliness.update('/a', alive=0, change=-1, has_expired=True)
     bench.run(2.0)
-    assert bench.link.servers == ['/a']
+    assert bench.transport.servers == ['/a']
 
 
 def test_a_writer_that_goes_while_another_one_of_the_server_lives_is_no_loss():
     bench = streaming()
-    bench.at(1.01, lambda: bench.requester.on_liveliness('/a', alive=1, change=-1, is_silent=True))
+    bench.at(1.01, lambda: bench.liveliness.update('/a', alive=1, change=-1, has_expired=True))
     bench.run(2.0)
-    assert bench.link.servers == ['/a']
+    assert bench.transport.servers == ['/a']
 
 
 def test_a_server_that_is_back_is_asked_before_the_wait_is_over():
     bench = streaming(servers=('/a',))
     see(bench, '/a')
     bench.at(1.01, lambda: lose(bench, '/a'))
-    bench.at(1.01, lambda: bench.link.refusals.update({'/a': ServerUnreachable('not there')}))
-    bench.at(1.8, bench.link.refusals.clear)
+    bench.at(1.01, lambda: bench.transport.refusals.update({'/a': ServerUnreachable('not there')}))
+    bench.at(1.8, bench.transport.refusals.clear)
     bench.at(1.8, bench.answers.clear)
     bench.at(1.8, lambda: see(bench, '/a'))
     bench.run(2.0)
@@ -87,17 +87,17 @@ def test_a_server_that_is_back_is_asked_before_the_wait_is_over():
 
 def test_a_silent_server_is_left_within_half_of_what_is_buffered():
     bench = streaming(request_timeout_s=5.0)
-    bench.at(1.0, lambda: bench.link.mute.add('/a'))
+    bench.at(1.0, lambda: bench.transport.mute.add('/a'))
     bench.at(1.0, lambda: bench.answers.update({'/a': None}))
     bench.run(3.0)
     asked_s = {server: at_s for at_s, server, _ in bench.requests if server == '/a'}
     first_s = next(at_s for at_s, server, _ in bench.requests if server == '/b')
     # half of the default buffer, and no more
     assert first_s - asked_s['/a'] == pytest.approx(0.25, abs=0.02)
-    assert bench.link.probed == ['/a']
+    assert bench.transport.probed == ['/a']
     assert 'STALLED' not in bench.states
     assert 'no reply for' in next(
-        c.reason for c in bench.connection.changes if c.event.name == 'LOST'
+        c.reason for c in bench.connection.changes if c.event.name == 'SESSION_LOST'
     )
 
 
@@ -105,82 +105,86 @@ def test_a_server_that_is_slow_and_shows_signs_of_life_is_not_left():
     bench = streaming()
     bench.round_trip_s = 0.45
     bench.run(5.0)
-    assert set(bench.link.servers) == {'/a'}
-    assert bench.link.probed
+    assert set(bench.transport.servers) == {'/a'}
+    assert bench.transport.probed
 
 
 def test_a_single_server_is_not_probed():
     bench = streaming(servers=('/a',))
-    bench.link.mute.add('/a')
+    bench.transport.mute.add('/a')
     bench.round_trip_s = 0.45
     bench.run(5.0)
-    assert bench.link.probed == []
-    assert bench.link.servers == ['/a']
+    assert bench.transport.probed == []
+    assert bench.transport.servers == ['/a']
 
 
 @pytest.mark.parametrize('others', [{'/b', '/c'}])
 def test_nobody_is_left_for_a_server_that_is_not_there(others):
     bench = streaming()
-    bench.link.mute.add('/a')
-    bench.link.away = others
+    bench.transport.mute.add('/a')
+    bench.transport.away = others
     bench.round_trip_s = 0.45
     bench.run(5.0)
-    assert set(bench.link.servers) == {'/a'}
+    assert set(bench.transport.servers) == {'/a'}
 
 
 def test_while_paused_a_session_that_the_server_closed_is_opened_with_the_next_request():
     bench = streaming()
     see(bench, '/a')
-    bench.at(1.0, lambda: bench.requester.rest(resting=True))
-    bench.at(1.5, lambda: lose(bench, '/a', is_silent=False))
+    bench.at(1.0, lambda: bench.requester.set_idle(idle=True))
+    bench.at(1.5, lambda: lose(bench, '/a', has_expired=False))
     bench.at(1.6, bench.answers.clear)
-    bench.at(2.0, lambda: bench.requester.rest(resting=False))
+    bench.at(2.0, lambda: bench.requester.set_idle(idle=False))
     bench.run(3.0)
     assert bench.states == ['STREAMING']
-    assert bench.link.servers == ['/a', '/a']
+    assert bench.transport.servers == ['/a', '/a']
 
 
 def test_while_paused_a_killed_server_is_noticed():
     bench = streaming()
     see(bench, '/a')
-    bench.at(1.0, lambda: bench.requester.rest(resting=True))
+    bench.at(1.0, lambda: bench.requester.set_idle(idle=True))
     bench.at(1.5, lambda: lose(bench, '/a'))
     bench.run(2.0)
     assert bench.states == ['STREAMING', 'RECONNECTING', 'DEGRADED']
-    assert bench.link.servers == ['/a', '/b']
+    assert bench.transport.servers == ['/a', '/b']
 
 
 # the parts
 
 
-def test_presence_is_that_of_the_session():
-    presence = ServerLiveliness(2.0)
-    presence.begin('/a')
-    assert presence.loss() == ''
-    assert presence.note('/a', alive=1, change=1, is_silent=False)
-    assert presence.note('/a', alive=0, change=-1, is_silent=True)
-    assert 'liveliness lease expired (2 s)' in presence.loss()
-    assert presence.is_silent
+def test_liveliness_is_that_of_the_session():
+    wakes = []
+    liveliness = ServerLiveliness(2.0, lambda: wakes.append(1))
+    liveliness.begin_session('/a')
+    assert liveliness.loss_reason() == ''
+    liveliness.update('/a', alive=1, change=1, has_expired=False)
+    assert len(wakes) == 1
+    liveliness.update('/a', alive=0, change=-1, has_expired=True)
+    assert len(wakes) == 2
+    assert 'liveliness lease expired (2 s)' in liveliness.loss_reason()
+    assert liveliness.has_lease_expired
     # it is removed when the lease of its process is over
-    assert not presence.note('/a', alive=0, change=0, is_silent=False)
-    assert 'liveliness lease expired' in presence.loss()
+    liveliness.update('/a', alive=0, change=0, has_expired=False)
+    assert len(wakes) == 2
+    assert 'liveliness lease expired' in liveliness.loss_reason()
     # it is back, with the same writer
-    presence.note('/a', alive=1, change=1, is_silent=False)
-    assert presence.loss() == ''
-    presence.note('/a', alive=0, change=-1, is_silent=False)
-    assert presence.loss() == 'server closed the session or exited'
-    presence.begin('/a')
-    assert presence.loss() == ''
-    presence.begin('/b')
-    assert presence.loss() == ''
+    liveliness.update('/a', alive=1, change=1, has_expired=False)
+    assert liveliness.loss_reason() == ''
+    liveliness.update('/a', alive=0, change=-1, has_expired=False)
+    assert liveliness.loss_reason() == 'server closed the session or exited'
+    liveliness.begin_session('/a')
+    assert liveliness.loss_reason() == ''
+    liveliness.begin_session('/b')
+    assert liveliness.loss_reason() == ''
 
 
 def test_the_others_are_named_in_turn():
     bench = Simulation()
     assert bench.servers.untried == ABC[1:]
-    bench.servers.failed('x')
+    bench.servers.mark_failed('x')
     assert bench.servers.untried == ('/c',)
-    bench.servers.failed('x')
+    bench.servers.mark_failed('x')
     assert bench.servers.untried == ()
 
 
@@ -193,12 +197,12 @@ def test_a_server_that_does_not_know_the_session_is_asked_for_another_one():
         bench.answers.clear()
         for client_id in ('robot_2', 'robot_1'):
             raw = reply_bytes(request, NO_ACTIONS, client_id=client_id, status=Status.NO_SESSION)
-            bench.requester.on_no_session(raw)
+            bench.inbox.put_no_session(raw)
 
     bench.at(0.1, tell_all)
     bench.run(2.0)
     # at once, and what is for other robots is no concern of it
     assert bench.drops == {'no_session': 1}
     assert 'request_timeout' not in bench.drops
-    assert len(bench.link.asked) == 2
+    assert len(bench.transport.opened) == 2
     assert bench.states[-1] == 'STREAMING'

@@ -7,7 +7,7 @@ import pytest
 from support.edge.requester_rig import ABC, CHUNK, Simulation
 
 from lerobot_serve.edge.session.connection import ConnectionState
-from lerobot_serve.edge.session.transport import EpisodeRequest
+from lerobot_serve.edge.session.settings import EpisodeRequest
 from lerobot_serve.wire.schema import Refusal, Status
 from lerobot_serve.wire.session import ServerUnreachable, SessionRefused
 
@@ -18,26 +18,26 @@ FULL = SessionRefused(Refusal.CAPACITY, '2 of 2 sessions are open')
 
 def asked_at(bench: Simulation) -> list[tuple[float, str]]:
     """Have the moments at which sessions are asked for noted."""
-    seen, opening = [], bench.link.open_session
+    seen, opening = [], bench.transport.open_session
 
     def open_session(server: str, epoch: int) -> object:
         seen.append((round(bench.now_s, 3), server))
         return opening(server, epoch)
 
-    bench.link.open_session = open_session
+    bench.transport.open_session = open_session
     return seen
 
 
 def test_the_servers_are_asked_in_order_without_a_pause_and_then_with_growing_ones():
     bench = Simulation()
-    bench.link.refusals = dict.fromkeys(ABC, GONE)
+    bench.transport.refusals = dict.fromkeys(ABC, GONE)
     seen = asked_at(bench)
     bench.run(6.0)
     # half of 1, 2 and 4 s
     starts = [0.0, 0.5, 1.5, 3.5, 5.5]
     assert seen == [(at_s, server) for at_s in starts for server in ABC]
     # each attempt has an epoch of its own: an earlier one may have been opened unheard
-    assert bench.link.epochs == list(range(15))
+    assert bench.transport.epochs == list(range(15))
     assert bench.connection.state == ConnectionState.CONNECTING
     assert bench.connection.reason == '/a: no answer; /b: no answer; /c: no answer'
 
@@ -50,7 +50,7 @@ def test_a_silent_server_is_left_at_its_timeout_while_the_next_is_asked_at_once(
     assert seen == [(0.0, '/a'), (1.0, '/b')]
     assert bench.drops == {'request_timeout': 1}
     assert bench.requests[1][:2] == (1.0, '/b')
-    assert bench.exchange.progress.server == '/b'
+    assert bench.pipeline.status.server == '/b'
 
 
 @pytest.mark.parametrize('status', [Status.NO_SESSION, Status.DRAINING])
@@ -67,7 +67,7 @@ def test_a_server_that_only_fails_is_left_after_five_answers():
     bench.answers['/a'] = {'status': Status.POLICY_ERROR, 'status_text': 'no memory'}
     bench.run(1.5)
     assert [server for _, server, _ in bench.requests][:6] == ['/a'] * 5 + ['/b']
-    assert bench.link.servers == ['/a', '/b']
+    assert bench.transport.servers == ['/a', '/b']
     assert bench.servers.failures == {'/a': 'server error: no memory'}
     assert bench.drops == {'policy_error': 5}
 
@@ -83,9 +83,9 @@ def test_failures_count_only_in_a_row_and_of_one_server():
     bench.play(4.0)
     bench.run(2.6)
     counts = [server for _, server, _ in bench.requests]
-    assert bench.link.servers[:2] == ['/a', '/b']
+    assert bench.transport.servers[:2] == ['/a', '/b']
     assert counts.count('/b') == 4
-    assert bench.link.servers == ['/a', '/b']
+    assert bench.transport.servers == ['/a', '/b']
 
 
 def test_a_server_that_opens_sessions_and_answers_nothing_is_waited_for_longer_and_longer():
@@ -121,7 +121,7 @@ def lose(bench: Simulation, **refusals: Exception) -> None:
 
     def end() -> None:
         bench.answers.update({name: {'status': Status.NO_SESSION} for name in ABC})
-        bench.link.refusals.update({f'/{name}': error for name, error in refusals.items()})
+        bench.transport.refusals.update({f'/{name}': error for name, error in refusals.items()})
 
     bench.at(1.0, end)
     bench.play(60.0)
@@ -133,7 +133,7 @@ def test_once_there_was_a_session_a_server_that_does_not_fit_is_given_up():
     bench.run(3.0)
     assert bench.states == ['STREAMING', 'RECONNECTING', 'DEAD']
     assert bench.connection.reason == '/a: the policy moves another robot'
-    assert bench.exchange.progress.server == ''
+    assert bench.pipeline.status.server == ''
 
 
 def test_while_another_server_is_left_to_try_one_that_does_not_fit_is_passed_by():
@@ -141,7 +141,7 @@ def test_while_another_server_is_left_to_try_one_that_does_not_fit_is_passed_by(
     lose(bench, a=FULL, b=OTHER_JOINTS)
     bench.at(1.0, lambda: bench.answers.update({'/c': {}}))
     bench.run(2.0)
-    assert bench.link.servers == ['/a', '/b', '/c']
+    assert bench.transport.servers == ['/a', '/b', '/c']
     assert ConnectionState.DEAD.name not in bench.states
     assert bench.connection.state == ConnectionState.STREAMING
 
@@ -166,17 +166,17 @@ def test_it_gives_up_only_when_none_of_them_fits(refusals, dead):
 def test_what_was_lost_before_the_last_chunk_does_not_count_any_more():
     bench = Simulation()
     bench.answers['/a'] = {'status': Status.NO_SESSION}
-    bench.at(2.0, lambda: bench.link.refusals.update(dict.fromkeys(ABC, OTHER_JOINTS)))
+    bench.at(2.0, lambda: bench.transport.refusals.update(dict.fromkeys(ABC, OTHER_JOINTS)))
     # goes home, and finds nobody that fits
-    bench.at(2.0, lambda: bench.requester.begin(EpisodeRequest()))
+    bench.at(2.0, lambda: bench.requester.begin_episode(EpisodeRequest()))
     bench.run(2.1)
-    assert bench.link.servers == ['/a', '/b', *ABC]
+    assert bench.transport.servers == ['/a', '/b', *ABC]
     assert bench.connection.state == ConnectionState.DEAD
 
 
 def test_a_server_that_is_not_there_costs_no_time_where_there_are_others():
     bench = Simulation()
-    bench.link.away = {'/a', '/b'}
+    bench.transport.away = {'/a', '/b'}
     seen = asked_at(bench)
     bench.run(1.0)
     assert seen == [(0.0, '/c')]
@@ -185,7 +185,7 @@ def test_a_server_that_is_not_there_costs_no_time_where_there_are_others():
 
 def test_the_only_server_is_asked_even_where_nobody_sees_it():
     bench = Simulation(servers=('/a',))
-    bench.link.away = {'/a'}
+    bench.transport.away = {'/a'}
     seen = asked_at(bench)
     bench.run(1.0)
     assert seen == [(0.0, '/a')]
@@ -193,15 +193,15 @@ def test_the_only_server_is_asked_even_where_nobody_sees_it():
 
 def test_it_does_not_go_home_where_nobody_is():
     bench = Simulation()
-    bench.link.away = {'/a'}
-    bench.at(2.0, lambda: bench.requester.begin(EpisodeRequest('', 'second')))
-    bench.at(3.0, bench.link.away.clear)
-    bench.at(4.0, lambda: bench.requester.begin(EpisodeRequest('', 'third')))
+    bench.transport.away = {'/a'}
+    bench.at(2.0, lambda: bench.requester.begin_episode(EpisodeRequest('', 'second')))
+    bench.at(3.0, bench.transport.away.clear)
+    bench.at(4.0, lambda: bench.requester.begin_episode(EpisodeRequest('', 'third')))
     seen = asked_at(bench)
     bench.play(10.0)
     bench.run(5.0)
     assert seen == [(0.0, '/b'), (4.0, '/a')]
-    assert bench.link.resets == [(0, 1, 'second')]
+    assert bench.transport.resets == [(0, 1, 'second')]
 
 
 def test_a_server_that_is_full_is_no_reason_to_give_up():
@@ -214,7 +214,7 @@ def test_a_server_that_is_full_is_no_reason_to_give_up():
 def test_a_refusal_that_names_no_reason_is_asked_again():
     bench = Simulation(SessionRefused(Refusal.OK, ''), servers=('/a',))
     bench.run(1.0)
-    assert bench.link.servers == ['/a', '/a']
+    assert bench.transport.servers == ['/a', '/a']
 
 
 @pytest.mark.parametrize('begin_at_s', [None, 20.0])
@@ -226,9 +226,9 @@ def test_a_robot_that_is_given_up_asks_nobody_until_somebody_begins(begin_at_s):
     bench.at(12.0, lambda: asked_when_dead.append(len(seen)))
     bench.at(19.9, lambda: asked_when_dead.append(len(seen)))
     if begin_at_s:
-        bench.at(begin_at_s, bench.link.refusals.clear)
+        bench.at(begin_at_s, bench.transport.refusals.clear)
         bench.at(begin_at_s, bench.answers.clear)
-        bench.at(begin_at_s, lambda: bench.requester.begin(EpisodeRequest()))
+        bench.at(begin_at_s, lambda: bench.requester.begin_episode(EpisodeRequest()))
     bench.run(21.0)
     assert asked_when_dead[0] == asked_when_dead[1] > 9
     dead = ['STREAMING', 'RECONNECTING', 'DEAD']
@@ -245,27 +245,27 @@ def test_beginning_anew_revives_before_the_thread_gets_to_it():
     lose(bench, a=OTHER_JOINTS)
     bench.run(3.0)
     assert bench.connection.state == ConnectionState.DEAD
-    bench.requester.begin(EpisodeRequest())
+    bench.requester.begin_episode(EpisodeRequest())
     assert bench.connection.state == ConnectionState.CONNECTING
 
 
 def test_it_goes_home_when_an_episode_begins_and_not_before():
     bench = Simulation(GONE)
-    bench.at(5.0, lambda: bench.requester.begin(EpisodeRequest('', 'second')))
+    bench.at(5.0, lambda: bench.requester.begin_episode(EpisodeRequest('', 'second')))
     seen = asked_at(bench)
     bench.play(10.0)
     bench.run(6.0)
     assert seen == [(0.0, '/a'), (0.0, '/b'), (5.0, '/a')]
     # the one at /b is left; the new one is not told of a boundary that its requests tell
-    assert bench.link.left == ['/b', '/a']
-    assert bench.link.resets == []
+    assert bench.transport.left == ['/b', '/a']
+    assert bench.transport.resets == []
     servers = {request.episode_id: server for _, server, request in bench.requests}
     assert servers['second'] == '/a'
 
 
 def test_at_home_an_episode_begins_within_the_session():
     bench = Simulation()
-    bench.at(1.0, lambda: bench.requester.begin(EpisodeRequest('', 'second')))
+    bench.at(1.0, lambda: bench.requester.begin_episode(EpisodeRequest('', 'second')))
     bench.run(2.0)
-    assert bench.link.asked == [('/a', 0)]
-    assert bench.link.resets == [(0, 1, 'second')]
+    assert bench.transport.opened == [('/a', 0)]
+    assert bench.transport.resets == [(0, 1, 'second')]

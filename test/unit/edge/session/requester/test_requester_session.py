@@ -7,7 +7,8 @@ import pytest
 from support.edge.requester_rig import Bench, CHUNK, Simulation, starting
 
 from lerobot_serve.edge.session.agreement import check_agreement
-from lerobot_serve.edge.session.transport import EpisodeRequest, SessionAgreement
+from lerobot_serve.edge.session.settings import EpisodeRequest
+from lerobot_serve.edge.session.transport import SessionAgreement
 from lerobot_serve.wire.schema import Flag, SCHEMA_VERSION, Status
 from lerobot_serve.wire.session import SessionRefused
 
@@ -36,11 +37,11 @@ def test_a_history_that_it_cannot_is_refused_and_asked_for_again(steps, stride_s
     with pytest.raises(SessionRefused, match=text):
         check_agreement(SessionAgreement(SCHEMA_VERSION, steps, stride_steps))
     bench, told = Simulation(servers=('/a',)), []
-    bench.link.agreement = SessionAgreement(SCHEMA_VERSION, steps, stride_steps)
+    bench.transport.agreement = SessionAgreement(SCHEMA_VERSION, steps, stride_steps)
 
     def mend() -> None:
-        told.append((bench.connection.reason, bench.exchange.progress.server))
-        bench.link.agreement = SessionAgreement(SCHEMA_VERSION)
+        told.append((bench.connection.reason, bench.pipeline.status.server))
+        bench.transport.agreement = SessionAgreement(SCHEMA_VERSION)
 
     bench.at(0.1, mend)
     bench.run(1.0)
@@ -83,7 +84,7 @@ def test_the_start_is_told_again_when_the_first_request_was_lost():
 def test_a_chunk_of_the_old_episode_does_not_end_the_start_of_the_new_one(start):
     bench = start()
     old = bench.request()
-    bench.requester.begin(EpisodeRequest())
+    bench.requester.begin_episode(EpisodeRequest())
     new = bench.request()
     bench.answer(old)
     bench.answer(new, status=Status.POLICY_ERROR)

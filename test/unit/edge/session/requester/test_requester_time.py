@@ -13,7 +13,7 @@ from support.edge.requester_rig import ABC, Simulation
 
 from lerobot_serve.edge.inputs.latest import InputsNotReady
 from lerobot_serve.edge.session.connection import ConnectionState
-from lerobot_serve.edge.session.transport import EpisodeRequest
+from lerobot_serve.edge.session.settings import EpisodeRequest
 from lerobot_serve.wire.schema import Status
 from lerobot_serve.wire.session import ServerUnreachable
 
@@ -67,7 +67,7 @@ def test_answers_without_actions_are_no_chunks():
 
 def test_without_a_session_for_so_long_it_is_given_up():
     bench = streaming(max_offline_s=10.0, degraded_after_s=60.0)
-    bench.at(1.0, lambda: bench.link.refusals.update({'/a': GONE}))
+    bench.at(1.0, lambda: bench.transport.refusals.update({'/a': GONE}))
     bench.at(1.0, lambda: bench.answers.update({'/a': None}))
     bench.run(20.0)
     assert bench.states == ['STREAMING', 'RECONNECTING', 'DEAD']
@@ -79,26 +79,26 @@ def test_without_a_session_for_so_long_it_is_given_up():
 
 def test_a_robot_that_never_had_a_session_waits_for_ever():
     bench = Simulation(servers=ONE, max_offline_s=10.0)
-    bench.link.refusals['/a'] = GONE
+    bench.transport.refusals['/a'] = GONE
     bench.run(1000.0)
     assert bench.connection.state == ConnectionState.CONNECTING
 
 
 def test_who_rests_asks_for_nothing_and_then_goes_on():
     bench = streaming(degraded_after_s=0.5)
-    bench.at(1.0, lambda: bench.requester.rest(resting=True))
-    bench.at(8.0, lambda: bench.requester.rest(resting=False))
+    bench.at(1.0, lambda: bench.requester.set_idle(idle=True))
+    bench.at(8.0, lambda: bench.requester.set_idle(idle=False))
     bench.run(9.0)
     assert asked_s(bench) == [0.0, 8.0]
     # nothing was wanted meanwhile
     assert bench.states == ['STREAMING']
-    assert bench.link.asked == [('/a', 0)]
+    assert bench.transport.opened == [('/a', 0)]
 
 
 def test_who_rests_before_there_is_a_session_opens_none():
     bench = Simulation(servers=ONE)
-    bench.requester.rest(resting=True)
-    bench.at(3.0, lambda: bench.requester.rest(resting=False))
+    bench.requester.set_idle(idle=True)
+    bench.at(3.0, lambda: bench.requester.set_idle(idle=False))
     bench.run(3.2)
     assert asked_s(bench)[0] == 3.0
 
@@ -107,24 +107,24 @@ def test_who_rests_has_a_lost_session_opened_again_and_is_not_given_up_for_resti
     bench = streaming(max_offline_s=10.0)
     bench.at(1.49, lambda: bench.answers.update({'/a': {'status': Status.NO_SESSION}}))
     # on its way at that moment
-    bench.at(1.58, lambda: bench.requester.rest(resting=True))
+    bench.at(1.58, lambda: bench.requester.set_idle(idle=True))
     bench.run(60.0)
     assert ConnectionState.DEAD.name not in bench.states
-    assert len(bench.link.asked) == 2
+    assert len(bench.transport.opened) == 2
     assert asked_s(bench) == [0.0, 1.55]
 
 
 def test_an_answer_on_its_way_still_counts_while_it_rests():
     bench = streaming()
-    bench.at(0.02, lambda: bench.requester.rest(resting=True))
+    bench.at(0.02, lambda: bench.requester.set_idle(idle=True))
     bench.run(0.5)
-    assert bench.exchange.progress.chunks_accepted == 1
+    assert bench.pipeline.status.chunks_accepted == 1
 
 
 def test_a_new_pace_holds_from_the_next_episode_on():
     bench = streaming()
     bench.at(0.3, lambda: change(bench))
-    bench.at(4.0, lambda: bench.requester.begin(EpisodeRequest()))
+    bench.at(4.0, lambda: bench.requester.begin_episode(EpisodeRequest()))
     bench.run(6.0)
     # asked for with 0.5 s left, and from 4 s on with 1.5 s left
     times = asked_s(bench)
@@ -134,7 +134,7 @@ def test_a_new_pace_holds_from_the_next_episode_on():
 
 
 def change(bench: Simulation) -> None:
-    bench.requester.next_settings = replace(bench.pace, request_threshold_s=1.5)
+    bench.requester.next_settings = replace(bench.settings, request_threshold_s=1.5)
 
 
 behaviours = st.sampled_from(
@@ -162,15 +162,15 @@ def happen(bench: Simulation, event: str, *details: object) -> None:
     if event == 'answers':
         bench.answers[details[0]] = details[1]
     elif event == 'gone' and details[1]:
-        bench.link.refusals[details[0]] = GONE
+        bench.transport.refusals[details[0]] = GONE
     elif event == 'gone':
-        bench.link.refusals.pop(details[0], None)
+        bench.transport.refusals.pop(details[0], None)
     elif event == 'round trip':
         bench.round_trip_s = details[0]
     elif event == 'rest':
-        bench.requester.rest(resting=details[0])
+        bench.requester.set_idle(idle=details[0])
     elif event == 'begin':
-        bench.requester.begin(EpisodeRequest())
+        bench.requester.begin_episode(EpisodeRequest())
     else:
         bench.actions.clear()
 
@@ -181,24 +181,24 @@ def test_whatever_happens_one_request_is_in_flight_and_it_never_spins(
     script, max_consecutive_timeouts
 ):
     bench = Simulation(append=False, max_consecutive_timeouts=max_consecutive_timeouts)
-    ask = bench.exchange.ask
+    send_request = bench.pipeline.send_request
 
-    def alone(pace: object) -> object:
+    def alone(settings: object) -> object:
         # one whose time is over is given up as the next is sent
-        assert bench.exchange.pending is None or bench.exchange._ledger.overdue
-        return ask(pace)
+        assert bench.pipeline.in_flight is None or bench.pipeline._tracker.is_overdue
+        return send_request(settings)
 
-    bench.exchange.ask = alone
+    bench.pipeline.send_request = alone
     bench.play(10.0)
     for at_s, event in script:
         bench.at(at_s, lambda event=event: happen(bench, *event))
     bench.run(10.0)
     # at most one for each round trip, and a few that events brought about
     assert len(bench.requests) <= 210 + 4 * len(script)
-    assert len(bench.link.asked) <= 210 + 4 * len(script)
+    assert len(bench.transport.opened) <= 210 + 4 * len(script)
     assert len(bench.waits) <= 1000 + 4 * len(script)
-    if bench.exchange.progress.server:
-        assert bench.link.left[-1] == bench.exchange.progress.server
+    if bench.pipeline.status.server:
+        assert bench.transport.left[-1] == bench.pipeline.status.server
 
 
 @pytest.mark.parametrize(('step_s', 'buffer_s', 'rows'), [(0.1, 0.3, 3), (0.1, 0.6, 6)])
@@ -223,10 +223,10 @@ def test_what_grows_too_old_before_it_is_played_is_not_buffered():
 def test_what_is_wanted_while_it_rests_is_not_late():
     bench = streaming(degraded_after_s=1.0)
     # wanted from 1.5 s on, but the camera is gone
-    bench.at(1.0, lambda: bench.link.observe_errors.extend([InputsNotReady('front is old')] * 100))
-    bench.at(2.0, lambda: bench.requester.rest(resting=True))
-    bench.at(6.0, bench.link.observe_errors.clear)
-    bench.at(6.0, lambda: bench.requester.rest(resting=False))
+    bench.at(1.0, lambda: bench.observations.errors.extend([InputsNotReady('front is old')] * 100))
+    bench.at(2.0, lambda: bench.requester.set_idle(idle=True))
+    bench.at(6.0, bench.observations.errors.clear)
+    bench.at(6.0, lambda: bench.requester.set_idle(idle=False))
     bench.run(7.0)
     assert bench.states == ['STREAMING']
 
@@ -234,7 +234,7 @@ def test_what_is_wanted_while_it_rests_is_not_late():
 def test_a_camera_that_is_gone_degrades():
     bench = streaming(degraded_after_s=1.0)
     bench.at(
-        1.0, lambda: bench.link.observe_errors.extend([InputsNotReady('front is old')] * 1000)
+        1.0, lambda: bench.observations.errors.extend([InputsNotReady('front is old')] * 1000)
     )
     bench.run(4.0)
     assert bench.states == ['STREAMING', 'DEGRADED']
@@ -243,7 +243,7 @@ def test_a_camera_that_is_gone_degrades():
 def test_who_rested_for_long_goes_on_in_its_session():
     """Presence tells when the server closes it meanwhile; see test_requester_presence."""
     bench = streaming()
-    bench.at(1.0, lambda: bench.requester.rest(resting=True))
-    bench.at(31.0, lambda: bench.requester.rest(resting=False))
+    bench.at(1.0, lambda: bench.requester.set_idle(idle=True))
+    bench.at(31.0, lambda: bench.requester.set_idle(idle=False))
     bench.run(36.0)
-    assert len(bench.link.asked) == 1
+    assert len(bench.transport.opened) == 1

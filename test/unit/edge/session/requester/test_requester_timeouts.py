@@ -7,7 +7,7 @@ import pytest
 from support.edge.requester_rig import CHUNK, MS, played, Simulation, starting
 
 from lerobot_serve.edge.inputs.latest import InputsNotReady
-from lerobot_serve.edge.session.transport import EpisodeRequest
+from lerobot_serve.edge.session.settings import EpisodeRequest
 from lerobot_serve.wire.schema import Refusal
 from lerobot_serve.wire.session import ServerUnreachable, SessionRefused
 
@@ -34,7 +34,7 @@ def test_a_streak_of_timeouts_ends_a_session(limit):
     bench.run(limit + 0.5)
     epochs = [request.header.session_epoch for _, server, request in bench.requests[:limit]]
     assert epochs == [0] * limit
-    assert bench.link.servers == ['/a', '/b']
+    assert bench.transport.servers == ['/a', '/b']
     assert bench.drops['request_timeout'] == limit
 
 
@@ -45,7 +45,7 @@ def test_an_answer_in_between_ends_the_streak():
     bench.at(2.6, lambda: bench.answers.update({'/a': None}))
     bench.play(4.0)
     bench.run(3.9)
-    assert bench.link.servers == ['/a']
+    assert bench.transport.servers == ['/a']
 
 
 def test_a_timeout_while_actions_remain_is_degraded_and_an_answer_mends_it():
@@ -63,13 +63,13 @@ def test_a_late_answer_to_the_latest_request_is_merged(start):
     bench = start(request_timeout_s=1.0, max_consecutive_timeouts=2)
     request = bench.request()
     # nothing to ask with, so that it stays the latest
-    bench.link.observe_errors.extend([InputsNotReady('camera front: nothing yet')] * 500)
+    bench.observations.errors.extend([InputsNotReady('camera front: nothing yet')] * 500)
     bench.now_ns = 1001 * MS
-    bench.requester.on_chunk(b'wakes the thread')
-    while bench.exchange.drops['request_timeout'] == 0:
+    bench.inbox.put_reply(b'wakes the thread')
+    while bench.pipeline.status.dropped['request_timeout'] == 0:
         pass
     bench.answer(request)
-    while not bench.exchange.progress.chunks_accepted:
+    while not bench.pipeline.status.chunks_accepted:
         pass
     assert played(bench) == CHUNK.tolist()
     assert bench.connection.state.name == 'STREAMING'
@@ -79,15 +79,15 @@ def test_an_answer_that_comes_while_the_next_session_is_asked_for_counts():
     bench = silent(1)
     request = []
 
-    def open_session(server: str, epoch: int, once=bench.link.open_session):
+    def open_session(server: str, epoch: int, once=bench.transport.open_session):
         if server == '/b':
             request.append(bench.requests[0][2])
             bench.answer(request[0])
         return once(server, epoch)
 
-    bench.link.open_session = open_session
+    bench.transport.open_session = open_session
     bench.run(1.01)
-    assert bench.exchange.progress.chunks_accepted == 1
+    assert bench.pipeline.status.chunks_accepted == 1
     assert bench.drops == {'request_timeout': 1}
 
 
@@ -97,11 +97,11 @@ def test_an_answer_that_comes_while_the_next_session_is_asked_for_counts():
 @pytest.mark.parametrize('servers', [('/a',), ('/a', '/b')])
 def test_a_misfit_at_first_contact_is_given_up_after_the_stated_time(servers):
     bench = Simulation(servers=servers, max_offline_s=20.0)
-    bench.link.refusals = dict.fromkeys(servers, MISFIT)
+    bench.transport.refusals = dict.fromkeys(servers, MISFIT)
     bench.run(18.0)
     assert bench.states == []
     bench = Simulation(servers=servers, max_offline_s=20.0)
-    bench.link.refusals = dict.fromkeys(servers, MISFIT)
+    bench.transport.refusals = dict.fromkeys(servers, MISFIT)
     bench.run(30.0)
     assert bench.states == ['DEAD']
     reason = bench.connection.reason
@@ -112,22 +112,22 @@ def test_a_misfit_at_first_contact_is_given_up_after_the_stated_time(servers):
 
 def test_a_server_that_is_not_there_yet_is_waited_for_without_limit():
     bench = Simulation(servers=('/a', '/b'), max_offline_s=20.0)
-    bench.link.refusals = {'/a': MISFIT, '/b': ServerUnreachable('not there')}
+    bench.transport.refusals = {'/a': MISFIT, '/b': ServerUnreachable('not there')}
     bench.run(300.0)
     assert bench.states == []
 
 
 def test_a_misfit_that_is_mended_in_time_is_served():
     bench = Simulation(servers=('/a',), max_offline_s=20.0)
-    bench.link.refusals = {'/a': MISFIT}
-    bench.at(15.0, bench.link.refusals.clear)
+    bench.transport.refusals = {'/a': MISFIT}
+    bench.at(15.0, bench.transport.refusals.clear)
     bench.run(40.0)
     assert bench.states == ['STREAMING']
 
 
 def test_a_reset_after_that_gives_the_whole_time_again():
     bench = Simulation(servers=('/a',), max_offline_s=20.0)
-    bench.link.refusals = {'/a': MISFIT}
-    bench.at(40.0, lambda: bench.requester.begin(EpisodeRequest()))
+    bench.transport.refusals = {'/a': MISFIT}
+    bench.at(40.0, lambda: bench.requester.begin_episode(EpisodeRequest()))
     bench.run(55.0)
     assert bench.states == ['DEAD', 'CONNECTING']

@@ -16,7 +16,7 @@ from collections.abc import Callable
 class ServerSelection:
     """
     The ordered servers and the current one. Owned by the request thread; any thread may read
-    `present` and `failures`.
+    `current` and `failures`.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class ServerSelection:
         self._first_s, self._max_s, self._random = first_backoff_s, max_backoff_s, random
         self._backoff_s = first_backoff_s
         self._tried: set[str] = set()
-        self.present = names[0]
+        self.current = names[0]
         # the latest failure of each without a reply since; replaced as a whole
         self.failures: dict[str, str] = {}
 
@@ -41,15 +41,15 @@ class ServerSelection:
         return self._names[0]
 
     @property
-    def has_others(self) -> bool:
+    def has_alternatives(self) -> bool:
         return len(self._names) > 1
 
     @property
     def untried(self) -> tuple[str, ...]:
         """The others that have not failed in this round, in turn."""
-        after = self._names.index(self.present) + 1
+        after = self._names.index(self.current) + 1
         in_turn = self._names[after:] + self._names[:after]
-        away = {self.present, *self._tried}
+        away = {self.current, *self._tried}
         return tuple(name for name in in_turn if name not in away)
 
     @property
@@ -58,41 +58,41 @@ class ServerSelection:
         return bool(self._tried)
 
     @property
-    def text(self) -> str:
+    def failure_text(self) -> str:
         """The failures of all servers, in order of preference."""
         failures = self.failures
         return '; '.join(f'{name}: {failures[name]}' for name in self._names if name in failures)
 
-    def failed(self, reason: str) -> float:
+    def mark_failed(self, reason: str) -> float:
         """
         Record a failure of the current server and select the next one. Return the wait before it
         is tried [s].
         """
-        self.failures = {**self.failures, self.present: reason}
-        self._tried.add(self.present)
+        self.failures = {**self.failures, self.current: reason}
+        self._tried.add(self.current)
         untried = self.untried
         if untried:
-            self.present = untried[0]
+            self.current = untried[0]
             return 0.0
         self._tried.clear()
-        self.present = self.preferred
+        self.current = self.preferred
         wait_s = self._backoff_s * self._random()
         self._backoff_s = min(2 * self._backoff_s, self._max_s)
         return wait_s
 
-    def answered(self) -> None:
+    def mark_succeeded(self) -> None:
         """Record a usable reply of the current server; resets the backoff."""
         self._tried.clear()
         self._backoff_s = self._first_s
-        if self.present in self.failures:
-            self.failures = {n: r for n, r in self.failures.items() if n != self.present}
+        if self.current in self.failures:
+            self.failures = {n: r for n, r in self.failures.items() if n != self.current}
 
     def return_to_preferred(self) -> bool:
         """
         Select the preferred server; return whether that is a change, which requires a new session.
         For episode boundaries, where a change of server is harmless.
         """
-        if self.present == self.preferred or self.preferred in self._tried:
+        if self.current == self.preferred or self.preferred in self._tried:
             return False
-        self.present = self.preferred
+        self.current = self.preferred
         return True

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The plain parts of one edge controller, built in the order in which data passes them. The thread
+that builds the node builds them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+import random
+import secrets
+
+from lerobot_serve.edge import wiring
+from lerobot_serve.edge.control.operator_control import OperatorControl
+from lerobot_serve.edge.inputs.history import ObservationHistory
+from lerobot_serve.edge.observability.listener import EdgeListener
+from lerobot_serve.edge.parameters import EdgeParameters
+from lerobot_serve.edge.queue.action_queue import ActionQueue
+from lerobot_serve.edge.queue.delay_rules import DELAY_RULES
+from lerobot_serve.edge.robot.description import RobotDescription
+from lerobot_serve.edge.session.chunk_merging import ChunkMerger
+from lerobot_serve.edge.session.connection import Connection, ConnectionChange, ConnectionEvent
+from lerobot_serve.edge.session.inbox import Inbox
+from lerobot_serve.edge.session.observation_encoder import ObservationEncoder, ObservationReader
+from lerobot_serve.edge.session.pipeline import RequestPipeline, SessionStatus
+from lerobot_serve.edge.session.requester import Requester
+from lerobot_serve.edge.session.servers.liveliness import ServerLiveliness
+from lerobot_serve.edge.session.servers.selection import ServerSelection
+from lerobot_serve.edge.session.settings import EpisodeRequest
+from lerobot_serve.edge.session.tracker import RequestTracker
+from lerobot_serve.edge.session.transport import Transport
+
+
+class EdgeCore:
+    """
+    Everything between inputs and commands but the connection to servers, which `make_requester`
+    adds. The clock is that of the inbox. Raises ParameterError.
+    """
+
+    def __init__(
+        self,
+        parameters: EdgeParameters,
+        robot: RobotDescription,
+        inbox: Inbox,
+        *,
+        listener: EdgeListener,
+        on_change: Callable[[ConnectionChange], None],
+        liveliness_lease_s: float,
+        resolve_topic: Callable[[str], str],
+    ) -> None:
+        self.parameters, self.robot, self.inbox = parameters, robot, inbox
+        self.listener = listener
+        self.status = SessionStatus()
+        self.inputs = wiring.make_latest_inputs(robot, resolve_topic)
+        self.history = ObservationHistory(self.inputs)
+        self.liveliness = ServerLiveliness(liveliness_lease_s, inbox.wake)
+        self.connection = Connection(inbox.clock, on_change=on_change)
+        self.queue = ActionQueue(DELAY_RULES[parameters.skip_rule])
+        on_queue_empty = partial(
+            self.connection.handle, ConnectionEvent.QUEUE_EMPTY, 'action queue empty'
+        )
+        self.controller = wiring.make_controller(parameters, robot, self.queue, on_queue_empty)
+
+    def make_requester(
+        self,
+        transport: Transport,
+        observations: ObservationReader,
+        *,
+        random: Callable[[], float] = random.random,
+    ) -> Requester:
+        """Build the requester; its first episode has the task of the parameters."""
+        parameters, units = self.parameters, self.robot.action_units
+        encoder = ObservationEncoder(
+            self.inbox.client_id,
+            self.history,
+            observations,
+            self.controller.take_executed,
+            units,
+        )
+        pipeline = RequestPipeline(
+            transport,
+            encoder,
+            ChunkMerger(self.queue, len(self.robot.actions), units=units),
+            RequestTracker(secrets.randbits(32)),
+            status=self.status,
+            clock=self.inbox.clock,
+            listener=self.listener,
+        )
+        pipeline.set_episode(EpisodeRequest(parameters.task))
+        servers = ServerSelection(
+            parameters.servers,
+            first_backoff_s=parameters.reconnect_initial_backoff_s,
+            max_backoff_s=parameters.reconnect_max_backoff_s,
+            random=random,
+        )
+        return Requester(
+            transport,
+            pipeline,
+            self.connection,
+            servers,
+            self.liveliness,
+            self.inbox,
+            settings=wiring.request_settings(parameters, self.robot),
+        )
+
+    def make_operator_control(self, requester: Requester) -> OperatorControl:
+        """Build the operator control; it idles the requester unless an episode runs on start."""
+        return OperatorControl(
+            self.controller, requester, run_on_start=self.parameters.run_on_start
+        )

@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The decoder of input messages as the plain modules see it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from lerobot_serve.edge.robot.description import CameraInput, StateSource
+from lerobot_serve.wire.arrays import Float64Array, FrameArray
+from lerobot_serve.wire.message_parts import Image
+
+
+class MessageReader(Protocol):
+    """
+    Decodes raw input messages; implemented by edge.ros.sensor_messages. Each raises Malformed. Any
+    thread.
+    """
+
+    def state_vector(self, raws: Sequence[bytes], sources: Sequence[StateSource]) -> Float64Array:
+        """Return the concatenated values of all sources, from one message of each."""
+
+    def rgb_frame(self, raw: bytes, camera: CameraInput) -> FrameArray:
+        """Return height x width x channels, RGB."""
+
+    def camera_jpeg(self, raw: bytes, camera: CameraInput) -> Image | None:
+        """Return a camera's own JPEG, None if the frame must be encoded."""

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads the state of the robot from the latest inputs. The tick thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from lerobot_serve.edge.inputs.history import ObservationHistory
+from lerobot_serve.edge.inputs.latest import InputsNotReady, LatestInputs
+from lerobot_serve.edge.inputs.message_reader import MessageReader
+from lerobot_serve.edge.robot.description import RobotDescription
+from lerobot_serve.edge.robot.input_topics import state_input_names
+from lerobot_serve.edge.robot.measurement import measured_values, measuring_indices
+from lerobot_serve.wire.arrays import Float64Array
+from lerobot_serve.wire.errors import Malformed
+
+
+class RobotState(NamedTuple):
+    """
+    Current state values, and the measured position of each action; None: unknown. `arrived_ns` is
+    the arrival time of each message.
+    """
+
+    state: Float64Array | None = None
+    measured: Float64Array | None = None
+    arrived_ns: tuple[int, ...] = ()
+
+
+class StateReader:
+    """Decodes the latest state inputs into the state of the robot."""
+
+    def __init__(
+        self, inputs: LatestInputs, messages: MessageReader, robot: RobotDescription
+    ) -> None:
+        self._inputs, self._messages, self._sources = inputs, messages, robot.state
+        self._names, self._measuring = state_input_names(robot), measuring_indices(robot)
+
+    def __call__(self, now_ns: int) -> RobotState:
+        try:
+            newest = [self._inputs.newest(name, now_ns) for name in self._names]
+            state = self._messages.state_vector([raw for raw, _ in newest], self._sources)
+        except (InputsNotReady, Malformed):
+            return RobotState()
+        arrived_ns = tuple(at_ns for _, at_ns in newest)
+        return RobotState(state, measured_values(state, self._measuring), arrived_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class StepInputs:
+    """
+    The inputs of a control step: the state is read in each, the history is recorded at the rate of
+    the policy, once in `commands_per_action` steps.
+    """
+
+    history: ObservationHistory
+    read_state: Callable[[int], RobotState]
+    commands_per_action: int = 1

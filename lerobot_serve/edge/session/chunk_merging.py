@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Joins chunks to the action queue: the prefix that a request carries, and the merge of its reply.
+
+A chunk that continues the queue (real-time chunking) replaces it. Any other chunk was planned
+without the queue: replacing would cause a jump, so it is appended unless configured otherwise. The
+request thread.
+"""
+
+from __future__ import annotations
+
+import math
+
+from lerobot_serve.edge.queue.action_queue import ActionQueue, ChunkSource, Leftover
+from lerobot_serve.edge.queue.latency import LatencyTracker
+from lerobot_serve.edge.robot.units import SAME_UNITS, UnitConversions
+from lerobot_serve.edge.session.agreement import check_reply
+from lerobot_serve.edge.session.settings import RequestSettings
+from lerobot_serve.edge.session.tracker import PendingRequest
+from lerobot_serve.edge.session.transport import SessionAgreement
+from lerobot_serve.wire.chunk import Chunk
+from lerobot_serve.wire.schema import Flag
+
+
+class ChunkMerger:
+    """
+    Merges the chunks of one robot with `action_count` actions. Any thread may call `clear`;
+    `units` are those of the actions.
+    """
+
+    def __init__(
+        self,
+        queue: ActionQueue,
+        action_count: int,
+        *,
+        units: UnitConversions = SAME_UNITS,
+        latency: LatencyTracker | None = None,
+    ) -> None:
+        self._queue, self._columns, self._units = queue, action_count, units
+        self._latency = latency or LatencyTracker()
+        self._server, self._agreement = '', SessionAgreement(0)
+
+    def begin_session(self, server: str, agreement: SessionAgreement) -> None:
+        """Merge chunks of this server from now on."""
+        self._server, self._agreement = server, agreement
+        self._latency.begin_session(server)
+
+    def clear(self) -> None:
+        """Clear the queue; chunks requested before are refused."""
+        self._queue.clear()
+
+    def playable_s(self, now_ns: int, settings: RequestSettings) -> float:
+        """Return how long the queue lasts without stale actions [s]."""
+        max_age_ns = int(settings.max_action_age_s * 1e9)
+        return self._queue.playable_s(now_ns, settings.step_s, max_age_ns)
+
+    def prefix(self, settings: RequestSettings) -> Leftover:
+        """Return the prefix for the next chunk, empty without RTC."""
+        if not self._has_rtc(settings):
+            return Leftover(self._queue.mark())
+        limit = self._agreement.chunk_size
+        return self._queue.leftover(min(settings.execution_horizon or limit, limit))
+
+    def continues_prefix(self, settings: RequestSettings, prefix: Leftover) -> bool:
+        """Return whether the chunk will continue the queue; an empty queue counts as continued."""
+        return self._has_rtc(settings) and bool(len(prefix.robot) or not self._queue.rows_left)
+
+    def delay_steps(self, now_ns: int, settings: RequestSettings) -> int:
+        """Return the expected delay of the next reply, in steps."""
+        return self._latency.delay_steps(self._server, now_ns, step_s=settings.step_s)
+
+    def merge(
+        self, chunk: Chunk, pending: PendingRequest, arrived_ns: int, settings: RequestSettings
+    ) -> bool:
+        """
+        Merge a reply; return False if its episode has ended meanwhile. Raises ReplyDropped or
+        Malformed for a reply without usable actions.
+        """
+        check_reply(chunk, self._columns, self._agreement)
+        robot, source = self._units.to_robot(chunk.robot), _source(chunk, pending)
+        round_trip_s = (arrived_ns - pending.sent_ns) / 1e9
+        if replaces_queue(chunk, pending, settings):
+            skipped = self._queue.replace(
+                robot,
+                source,
+                mark=pending.mark,
+                delay_rows=math.ceil(round_trip_s / settings.step_s),
+                model=chunk.model,
+            )
+            is_merged = skipped is not None
+        else:
+            is_merged = self._queue.append(robot, source, mark=pending.mark, model=chunk.model)
+        if is_merged:
+            self._latency.add(self._server, round_trip_s, arrived_ns)
+        return is_merged
+
+    def _has_rtc(self, settings: RequestSettings) -> bool:
+        return settings.rtc and self._agreement.supports_rtc
+
+
+def replaces_queue(chunk: Chunk, pending: PendingRequest, settings: RequestSettings) -> bool:
+    """Return whether the chunk replaces the queue instead of being appended."""
+    has_continued = pending.continues_prefix and not chunk.header.flags & Flag.PREFIX_IGNORED
+    return has_continued or not settings.append
+
+
+def _source(chunk: Chunk, pending: PendingRequest) -> ChunkSource:
+    return ChunkSource(
+        seq=pending.seq,
+        session_epoch=pending.session_epoch,
+        episode=pending.episode,
+        episode_id=pending.episode_id,
+        captured_ns=pending.captured_ns,
+        slot=chunk.slot,
+        policy=chunk.policy,
+    )

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Builds the session request of a robot, and its limits as others see them. Any thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+import secrets
+
+from lerobot_serve.cage import limits_encoding
+from lerobot_serve.cage.description import ActionLimit
+from lerobot_serve.edge.parameters import EdgeParameters, read_tags
+from lerobot_serve.edge.robot.description import RobotDescription
+from lerobot_serve.edge.robot.units import limits_for_policy
+from lerobot_serve.wire.schema import Codec
+from lerobot_serve.wire.session import CameraSpec, SESSION_EXTENSION_BYTES_LIMIT, SessionRequest
+
+
+def _random_instance() -> int:
+    return secrets.randbits(63)
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRequestFactory:
+    """
+    Builds the session requests of one process, from an epoch and a reply topic.
+
+    settings  returns the current parameters
+    task      returns the task of the current episode
+    cameras   returns the cameras, with their sizes once known
+    instance  distinguishes this process from another one with the same name
+    """
+
+    client_id: str
+    robot: RobotDescription
+    settings: Callable[[], EdgeParameters]
+    task: Callable[[], str]
+    cameras: Callable[[], tuple[CameraSpec, ...]]
+    instance: int = field(default_factory=_random_instance)
+
+    def __call__(self, epoch: int, reply_topic: str) -> SessionRequest:
+        request = make_session_request(
+            self.settings(),
+            self.robot,
+            client_id=self.client_id,
+            instance=self.instance,
+            epoch=epoch,
+            reply_topic=reply_topic,
+            task=self.task(),
+        )
+        return replace(request, cameras=self.cameras())
+
+
+def make_session_request(
+    parameters: EdgeParameters,
+    robot: RobotDescription,
+    *,
+    client_id: str,
+    instance: int,
+    epoch: int,
+    reply_topic: str,
+    task: str,
+) -> SessionRequest:
+    """Build the session request of a robot whose frame sizes are unknown."""
+    return SessionRequest(
+        client_id=client_id,
+        instance=instance,
+        session_epoch=epoch,
+        reply_topic=reply_topic,
+        state_names=robot.state_names,
+        action_names=robot.action_names,
+        cameras=tuple(CameraSpec(name) for name in robot.camera_names),
+        fps=robot.fps,
+        robot_type=robot.name,
+        policy=parameters.required_policy,
+        task=task,
+        wants_rtc=parameters.rtc,
+        rtc_execution_horizon=parameters.execution_horizon,
+        codec=Codec[parameters.codec.upper()],
+        # later the request has timed out, or its first action is stale
+        reply_deadline_s=min(parameters.request_timeout_s, parameters.max_action_age_s),
+        tags=read_tags(parameters.tags),
+        extensions=limits_extension(parameters, robot),
+    )
+
+
+def chunk_rate_warnings(
+    parameters: EdgeParameters, robot: RobotDescription, chunk_size: int
+) -> list[str]:
+    """Return warnings about the chunk length of a server at this robot's rate."""
+    if chunk_size > parameters.request_threshold_s * robot.fps:
+        return []
+    return [
+        f'a chunk lasts {chunk_size / robot.fps:.2f} s and request_threshold_s is '
+        f'{parameters.request_threshold_s:g}: requests will follow each other without a pause'
+    ]
+
+
+def limits_extension(
+    parameters: EdgeParameters, robot: RobotDescription
+) -> tuple[tuple[str, bytes], ...]:
+    """Return the limits as a session extension, in the policy's names and units."""
+    shared = _encoded(parameters, robot, limits_for_policy(robot.actions, robot.action_units))
+    # omitted for a robot with hundreds of actions
+    return (
+        ((limits_encoding.EXTENSION_KEY, shared),)
+        if len(shared) <= SESSION_EXTENSION_BYTES_LIMIT
+        else ()
+    )
+
+
+def encode_robot_limits(parameters: EdgeParameters, robot: RobotDescription) -> bytes:
+    """
+    Return the cage limits as JSON for the trace: in the robot's units, as the recorded commands,
+    and under the policy's action names.
+    """
+    return _encoded(parameters, robot, robot.actions)
+
+
+def _encoded(
+    parameters: EdgeParameters, robot: RobotDescription, limits: Iterable[ActionLimit]
+) -> bytes:
+    named = zip(limits, robot.action_names, strict=True)
+    actions = [replace(action, name=name) for action, name in named]
+    at_once = {name for lock in robot.interlocks if lock.immediate for name in lock.then}
+    immediate = [robot.rename_map.get(name, name) for name in sorted(at_once)]
+    step_s = parameters.command_period_s(robot.fps)
+    return limits_encoding.encode_limits(actions, step_s, immediate)
