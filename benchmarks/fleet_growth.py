@@ -31,8 +31,9 @@ from benchmarks.results.growth import fleet_case, FleetRun, growth_case, steady_
 from benchmarks.results.report import Case
 from benchmarks.results.windows import cpu_ms, Window
 from benchmarks.router_overhead import picture, POLICY, ROUTER, start_router_alone, start_servers
+from lerobot_serve.entry_points import UserError
 from lerobot_serve.ros import qos
-from lerobot_serve.ros.process.node_runtime import NodeRuntime, UserError
+from lerobot_serve.ros.process.node_runtime import NodeRuntime
 from lerobot_serve.wire.schema import Codec
 from lerobot_serve_interfaces.msg import RouterState
 

@@ -27,7 +27,8 @@ from benchmarks.peers.peer import cpu_s, Peer
 from benchmarks.peers.peer_process import frames, ImageSet, JOINTS, READY_S
 from benchmarks.results.report import Case
 from benchmarks.round_trip import policy_parameters, start_peers, versions
-from lerobot_serve.ros.process.node_runtime import NodeRuntime, UserError
+from lerobot_serve.entry_points import UserError
+from lerobot_serve.ros.process.node_runtime import NodeRuntime
 from lerobot_serve.wire.schema import Codec
 
 ABOUT = 'many robots ask one server: this package against its peers'

@@ -28,7 +28,8 @@ from benchmarks.peers.peer_process import CHUNK_ROWS, frames, ImageSet, JOINTS
 from benchmarks.peers.pinned_packages import install, PeerUnavailable
 from benchmarks.results.report import Case
 from benchmarks.router_overhead import ROUTER, start_router
-from lerobot_serve.ros.process.node_runtime import NodeRuntime, UserError
+from lerobot_serve.entry_points import UserError
+from lerobot_serve.ros.process.node_runtime import NodeRuntime
 from lerobot_serve.wire.cdr import ENCAPSULATION
 from lerobot_serve.wire.schema import Codec
 

@@ -13,10 +13,11 @@ import queue
 import time
 
 from benchmarks.harness import echo
+from lerobot_serve.entry_points import UserError
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.contract.session_client import SessionClient
 from lerobot_serve.ros.node.steady_clock import SteadyClockNode
-from lerobot_serve.ros.process.node_runtime import NodeRuntime, UserError
+from lerobot_serve.ros.process.node_runtime import NodeRuntime
 from lerobot_serve.ros.topics.dedicated_subscription import DedicatedSubscription
 from lerobot_serve.wire.schema import Refusal
 from lerobot_serve.wire.session import ServerUnreachable, SessionRefused, SessionRequest

@@ -18,10 +18,11 @@ import time
 import numpy as np
 
 from benchmarks.harness.client import LIFESPAN_S, open_when_ready, READY_TIMEOUT_S, SERVER
+from lerobot_serve.entry_points import UserError
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.contract.session_client import SessionClient
 from lerobot_serve.ros.node.steady_clock import SteadyClockNode
-from lerobot_serve.ros.process.node_runtime import NodeRuntime, UserError
+from lerobot_serve.ros.process.node_runtime import NodeRuntime
 from lerobot_serve.ros.topics.dedicated_subscription import DedicatedSubscriptions
 from lerobot_serve.wire import chunk as wire_chunk
 from lerobot_serve.wire import image_codec

@@ -14,9 +14,10 @@ import time
 from benchmarks.harness.client import READY_TIMEOUT_S
 from benchmarks.harness.processes import child
 from benchmarks.results.report import Case
+from lerobot_serve.entry_points import UserError
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.node.steady_clock import SteadyClockNode
-from lerobot_serve.ros.process.node_runtime import NodeRuntime, UserError
+from lerobot_serve.ros.process.node_runtime import NodeRuntime
 from lerobot_serve.tools.processes.node_processes import executable_path
 from lerobot_serve_interfaces.msg import EdgeState
 

@@ -20,7 +20,8 @@ from benchmarks.harness.nodes import running
 from benchmarks.harness.request_session import RequestSession
 from benchmarks.results.percentiles import ratio
 from benchmarks.results.report import Case
-from lerobot_serve.ros.process.node_runtime import NodeRuntime, UserError
+from lerobot_serve.entry_points import UserError
+from lerobot_serve.ros.process.node_runtime import NodeRuntime
 from lerobot_serve.wire.schema import Codec
 
 HEIGHT, WIDTH, BLOCK, WARM_UP_BLOCKS = 480, 640, 25, 4

@@ -17,14 +17,18 @@ from lerobot_serve.sim.arm import (
     SHOULDER,
     UPPER_LINK_M,
 )
+from lerobot_serve.wire.arrays import Float32Array, Float64Array
 
+FloatArray = Float64Array | Float32Array
 SPEED_RAD_S = 0.6 * MAX_SPEED_RAD_S
 SETTLE_S = 0.15
 # a straight arm is as near to bending left as right; a learner that averages would stay straight
 STRAIGHT_RAD = 0.3
 
 
-def inverse_kinematics(positions: Sequence[float], target_xy: tuple[float, float]) -> np.ndarray:
+def inverse_kinematics(
+    positions: Sequence[float] | FloatArray, target_xy: tuple[float, float]
+) -> FloatArray:
     """
     Return the joint positions with the hand at `target_xy` (metres), the others at rest.
 
@@ -51,8 +55,8 @@ def _pose(x_m: float, y_m: float, elbow_rad: float) -> np.ndarray:
 
 
 def expert_chunk(
-    positions: Sequence[float], target_xy: tuple[float, float], rows: int, dt_s: float
-) -> np.ndarray:
+    positions: Sequence[float] | FloatArray, target_xy: tuple[float, float], rows: int, dt_s: float
+) -> Float32Array:
     """
     Return joint targets that bring the hand to a place: rows x 6, float32, radians, `dt_s` apart.
 

@@ -54,6 +54,12 @@ class CameraEncoder(nn.Module):
 class ReachNetwork(nn.Module):
     """Both cameras and the state to one normalised chunk, N x rows x joints. Any thread."""
 
+    # buffers
+    state_mean: Tensor
+    state_std: Tensor
+    offset_mean: Tensor
+    offset_std: Tensor
+
     def __init__(self, sizes: ReachSizes) -> None:
         super().__init__()
         self.sizes = sizes

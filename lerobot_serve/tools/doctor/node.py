@@ -16,12 +16,12 @@ from typing import Any, TypeVar
 
 from rcl_interfaces.msg import ParameterValue
 from rcl_interfaces.srv import GetParameters, ListParameters
-import rclpy
 from rclpy.duration import Duration
 from rclpy.expand_topic_name import expand_topic_name
 from rclpy.parameter import parameter_value_to_python
 from rclpy.qos import HistoryPolicy, qos_check_compatible, QoSCompatibility, QoSProfile
 from rclpy.topic_endpoint_info import TopicEndpointInfo
+from rclpy.utilities import get_rmw_implementation_identifier
 
 from lerobot_serve.edge import wiring
 from lerobot_serve.edge.robot.description import RobotDescription
@@ -72,7 +72,7 @@ class DoctorNode(SteadyClockNode):
 
     def middleware(self) -> MiddlewareFacts:
         """Return the middleware of this process."""
-        name = rclpy.get_rmw_implementation_identifier()
+        name = get_rmw_implementation_identifier()
         return MiddlewareFacts(name, fastdds_profile.own_shared_memory_warning(name))
 
     def sample_inputs(self, robot: RobotDescription) -> list[InputTraffic]:
@@ -136,13 +136,10 @@ class DoctorNode(SteadyClockNode):
 
     def controller_managers(self, subscribers: Iterable[str]) -> list[ControllerManagerFacts]:
         """Read the controller_managers; `subscribers` are nodes that subscribe to commands."""
-        found = self._wait_for(self._visible_managers)
-        if found:
-            nodes = self._settled_nodes()
-            found = [
-                self._manager(name, {*subscribers}, nodes) for name in self._visible_managers()
-            ]
-        return found
+        if not self._wait_for(self._visible_managers):
+            return []
+        nodes = self._settled_nodes()
+        return [self._manager(name, {*subscribers}, nodes) for name in self._visible_managers()]
 
     # executor thread
 
@@ -251,7 +248,8 @@ class DoctorNode(SteadyClockNode):
     def _parameter_names(self, node: str) -> Sequence[str]:
         """Raises ServiceCallFailed."""
         reply = self._call(ListParameters, f'{node}/list_parameters', ListParameters.Request())
-        return reply.result.names
+        names: Sequence[str] = reply.result.names
+        return names
 
     def _values(self, node: str, names: list[str]) -> dict[str, Any]:
         """Return parameters that the node has. Raises ServiceCallFailed."""

@@ -119,7 +119,7 @@ def simulate_rollout(
     it.
     """
     limit = draws.shape[1]
-    chances = rates.at(np.arange(limit))
+    chances = rates.at(np.arange(limit, dtype=np.float64))
     at, candidates, first = 0, 0, None
     for step in plan.trials:
         arms = draws[0, at:] < step.share_percent / 100
@@ -169,28 +169,29 @@ class ArmBehavior:
 
 @dataclass(frozen=True, slots=True)
 class SimulatedFleet:
-    """Robots that do one episode after the other; `look_s` between two looks of the canary."""
+    """Robots that do one episode after the other; the canary checks once in `check_period_s`."""
 
     champion: ArmBehavior
     candidate: ArmBehavior
     robots: int = 10
     share_percent: int = 50
     episodes: int = 1200
-    look_s: float = 60.0
+    check_period_s: float = 60.0
 
     def run(self, rng: np.random.Generator, terms: Terms, trials: int = 1) -> CanaryPhase:
         """Return PROMOTED, ROLLED_BACK, or UNDECIDED when the episodes ran out."""
-        trial, next_look_s, seen = StepTrial(terms.margin, terms.block_episodes), 0.0, []
+        trial, next_check_s = StepTrial(terms.margin, terms.block_episodes), 0.0
+        waiting: list[EpisodeEvent] = []
         for time_s, event in self._events(rng):
-            if time_s >= next_look_s:
-                trial.take(seen)
-                seen, next_look_s = [], time_s + self.look_s
+            if time_s >= next_check_s:
+                trial.take(waiting)
+                waiting, next_check_s = [], time_s + self.check_period_s
                 promotion, rollback, _ = trial.evidence
                 if rollback >= terms.rollback_level(trials):
                     return CanaryPhase.ROLLED_BACK
                 if promotion >= terms.promotion_level:
                     return CanaryPhase.PROMOTED
-            seen.append(event)
+            waiting.append(event)
         return CanaryPhase.UNDECIDED
 
     def _events(self, rng: np.random.Generator) -> Iterator[tuple[float, EpisodeEvent]]:

@@ -80,7 +80,7 @@ class InProcessServer:
         return chunk
 
     def _next(self) -> Chunk:
-        ((_, chunk),) = self._core.worker.process(self._request_queue.take_batch())
+        ((_, chunk),) = self._core.worker.process(self._request_queue.take_batch() or [])
         return chunk
 
     def close(self) -> None:

@@ -319,7 +319,7 @@ def test_where_there_is_no_terminal_lines_tell(board, capsys):
     told = capsys.readouterr().out
     assert told.startswith(f'-> {process_specs.PHASE_CLAIMS["kill"]}\n')
     assert told.count('a1 is killed') == told.count('a1 is back') == 1
-    assert 'v1 10/20, v2 20/20; slot b 5 %, canary held' in told
+    assert 'v1 10/20, v2 20/20; slot b 5 %, canary undecided' in told
 
 
 def test_without_traces_nothing_is_proved(tmp_path):

@@ -12,7 +12,7 @@ from support.tools.trace_rig import header, Trace
 from lerobot_serve.tools.traces import reader as module
 from lerobot_serve.tools.traces.reader import read_records
 from lerobot_serve.trace.format.encoding import encode
-from lerobot_serve.trace.format.schema import TraceError
+from lerobot_serve.trace.format.schema import SCHEMA_VERSION, TraceError
 
 HEADER = encode(header())
 LINES = [encode({'kind': 'incident', 'mono_ns': n, 'name': f'number {n}'}) for n in range(5)]
@@ -151,8 +151,10 @@ def test_unknown_kinds_and_fields_are_handed_on(file):
 @pytest.mark.parametrize('part', ['edge.jsonl', 'edge.1.jsonl'])
 def test_a_newer_version_is_refused(tmp_path, file, part):
     file.write_bytes(HEADER)
-    (tmp_path / part).write_bytes(encode(header() | {'schema_version': 2, 'version': '9.1'}))
-    with pytest.raises(TraceError, match=r'schema version 2.* up to 1; .*9\.1'):
+    newer = SCHEMA_VERSION + 1
+    (tmp_path / part).write_bytes(encode(header() | {'schema_version': newer, 'version': '9.1'}))
+    refused = rf'schema version {newer},.* reads {SCHEMA_VERSION}; .*9\.1'
+    with pytest.raises(TraceError, match=refused):
         list(read_records(file))
 
 

@@ -79,11 +79,11 @@ def bag_information(contents: BagContents, files: Sequence[str], distro: str) ->
 
 
 def as_yaml(content: dict[str, Any]) -> str:
-    """Return the YAML; no line refers to another one, which rosbag2 would not need but people."""
-    return yaml.dump(content, Dumper=_Plain, sort_keys=False)
+    """Return the YAML without aliases, which rosbag2 would understand and people would not."""
+    return str(yaml.dump(content, Dumper=_PlainDumper, sort_keys=False))
 
 
-class _Plain(yaml.SafeDumper):
+class _PlainDumper(yaml.SafeDumper):  # type: ignore[misc] # PyYAML has no types
     def ignore_aliases(self, data: object) -> bool:
         return True
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from lerobot_serve.edge.parameters import EdgeParameters
 from lerobot_serve.edge.wiring import encode_robot_limits, load_robot
 from lerobot_serve.parameters import ParameterError
-from lerobot_serve.tools.audit.command_bounds import CommandBounds, read_bounds
 from lerobot_serve.tools.audit.engine import AuditResult, CheckStatus, run_audit, SHOWN_DEFAULT
 from lerobot_serve.tools.audit.report import as_json, as_text
 from lerobot_serve.tools.bags.message import BagError
@@ -82,12 +81,12 @@ def judge(options: argparse.Namespace) -> AuditResult:
     bags, traces = split_bags_and_traces(options.paths)
     if not bags and (age_s is not None or options.robot):
         raise ParameterError('--max-action-age and --robot are for bags; a trace records both')
-    bounds = bounds_of(options.robot) if options.robot else None
-    sources = [BagTrace(bag, max_action_age_s=age_s, bounds=bounds) for bag in bags]
-    with show_reading(options.paths):
-        return run_audit(traces, show=options.show, sources=sources)
+    limits = limits_of(options.robot) if options.robot else ''
+    sources = [BagTrace(bag, max_action_age_s=age_s, limits=limits) for bag in bags]
+    with show_reading(options.paths) as on_bytes_read:
+        return run_audit(traces, show=options.show, sources=sources, on_bytes_read=on_bytes_read)
 
 
-def bounds_of(file: Path) -> CommandBounds:
-    """Return the limits of a robot file, as an edge with default parameters applies them."""
-    return read_bounds(encode_robot_limits(EdgeParameters(), load_robot(file)).decode())
+def limits_of(file: Path) -> str:
+    """Return the limits of a robot file, as an edge with default parameters records them."""
+    return encode_robot_limits(EdgeParameters(), load_robot(file)).decode()

@@ -14,15 +14,16 @@ from typing import Any
 from lerobot_serve.demo import process_specs
 from lerobot_serve.demo.audit_summary import audit_traces
 from lerobot_serve.demo.node import DemoMonitor
-from lerobot_serve.demo.phase_context import PhaseContext
+from lerobot_serve.demo.phase_context import DemoSettings, PhaseContext
 from lerobot_serve.demo.phases import PHASE_FUNCTIONS
 from lerobot_serve.demo.report import arm_animations, html_report
 from lerobot_serve.demo.scoreboard import Scoreboard
 from lerobot_serve.demo.screen import Screen
 from lerobot_serve.demo.summary import as_text, summarize_run
+from lerobot_serve.entry_points import UserError
 from lerobot_serve.parameters import ParameterError
 from lerobot_serve.ros.package_share import shared_file
-from lerobot_serve.ros.process.node_runtime import NodeRuntime, UserError
+from lerobot_serve.ros.process.node_runtime import NodeRuntime
 from lerobot_serve.ros.process.private_domain import reserve_domain
 from lerobot_serve.router.canary.plan import parse_plan
 from lerobot_serve.tools.cli.output_folder import make_folder
@@ -87,9 +88,9 @@ def run_phases(
         runtime.add(monitor)
         runtime.spin_in_background()
         screen = Screen(board, {name: process_specs.PHASE_CLAIMS[name] for name in phases})
-        policies = shared_file('config/policies')
+        settings = DemoSettings(OUT, shared_file('config/policies'), plan, seed)
         with node_processes(OUT, dict(os.environ)) as processes, screen:
-            context = PhaseContext(processes, monitor, screen, OUT, policies, plan, seed)
+            context = PhaseContext(processes, monitor, screen, settings)
             try:
                 for phase in phases:
                     screen.mark_phase(phase, '->')

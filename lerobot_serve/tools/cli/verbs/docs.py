@@ -12,8 +12,8 @@ from ament_index_python.packages import get_package_share_directory
 
 from lerobot_serve.edge import network_profiles
 from lerobot_serve.edge.parameters import EdgeParameters
+from lerobot_serve.entry_points import UserError
 from lerobot_serve.parameters import markdown_table
-from lerobot_serve.ros.process.node_runtime import UserError
 from lerobot_serve.router.parameters import RouterParameters
 from lerobot_serve.server.parameters import ServerParameters
 from lerobot_serve.sim.parameters import SimParameters

@@ -15,9 +15,10 @@ from rclpy.exceptions import InvalidNamespaceException
 from rclpy.validate_namespace import validate_namespace
 
 from lerobot_serve.edge.robot.description import RobotDescription
+from lerobot_serve.entry_points import UserError
 from lerobot_serve.policies.base import PolicyError
 from lerobot_serve.policies.kind_detection import detect_kind
-from lerobot_serve.ros.process.node_runtime import NodeRuntime, UserError
+from lerobot_serve.ros.process.node_runtime import NodeRuntime
 from lerobot_serve.server import assembly
 from lerobot_serve.server.parameters import ServerParameters
 from lerobot_serve.tools.cli.verbs.replay import server_parameters

@@ -9,6 +9,7 @@ import sys
 
 from lerobot_serve.parameters import ParameterError
 from lerobot_serve.router.placement.split import bucket, slot
+from lerobot_serve.tools.output.text import printable
 
 EXAMPLE = 'example: lerobot-serve route --split 80 ep_42 ep_xyz'
 
@@ -65,7 +66,6 @@ def table(routes: list[dict[str, object]]) -> str:
     """Return the routes as text, with unprintable characters escaped."""
     rows = [('slot', 'bucket', 'episode')]
     for found in routes:
-        key = str(found['key'])
-        shown = key if key.isprintable() else repr(key)
-        rows.append((str(found['slot']), str(found['bucket']), shown))
+        key = printable(str(found['key']))
+        rows.append((str(found['slot']), str(found['bucket']), key))
     return '\n'.join(f'{name:<4}  {number:>6}  {key}' for name, number, key in rows)

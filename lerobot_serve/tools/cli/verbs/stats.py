@@ -34,8 +34,9 @@ def main(options: argparse.Namespace) -> int:
     """Raises ParameterError."""
     try:
         bags, traces = split_bags_and_traces(options.paths)
-        with show_reading(options.paths):
-            stats = collect_stats(traces, [BagTrace(bag).read() for bag in bags])
+        sources = [BagTrace(bag) for bag in bags]
+        with show_reading(options.paths) as on_bytes_read:
+            stats = collect_stats(traces, sources=sources, on_bytes_read=on_bytes_read)
         if options.html:
             options.html.write_text(html_report(stats), errors='replace')
     except (TraceError, BagError, OSError) as error:

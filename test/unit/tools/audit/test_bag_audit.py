@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+import json
 from pathlib import Path
 
 import numpy as np
@@ -10,17 +11,25 @@ import pytest
 from support.tools.bag_rig import write
 from support.tools.replay_rig import answered, as_messages, episodes
 
-from lerobot_serve.tools.audit.command_bounds import CommandBounds
 from lerobot_serve.tools.audit.engine import AuditResult, CheckStatus, run_audit
 from lerobot_serve.tools.bags import message_decoding
 from lerobot_serve.tools.bags.message import BagMessage
 from lerobot_serve.tools.bags.trace_view import BagTrace, SLACK_NS
 from lerobot_serve.tools.stats.collect import collect_stats
+from lerobot_serve.tools.traces.record_views import ExecutedRecord
 from lerobot_serve.wire import chunk as wire_chunk
 from lerobot_serve.wire.cdr import CdrWriter
 from lerobot_serve.wire.chunk import Chunk
 
-BOUNDS = CommandBounds(('a', 'b'), (-1.0, -1.0), (1.0, 1.0), (0.5, 0.5), (False, False))
+LIMITS = json.dumps(
+    {
+        'step_s': 0.01,
+        'actions': [
+            {'name': name, 'motion': 'position', 'low': -1.0, 'high': 1.0, 'max_step': 0.5}
+            for name in 'ab'
+        ],
+    }
+)
 FINE = message_decoding.ExecutedAction(
     1,
     1,
@@ -75,9 +84,15 @@ class Scene:
 
 def executed_bytes(action: message_decoding.ExecutedAction) -> bytes:
     writer = CdrWriter()
-    numbers = action.tick, action.seq, action.session_epoch, action.episode, action.chunk_row
+    numbers = (
+        action.control_step,
+        action.seq,
+        action.session_epoch,
+        action.episode,
+        action.chunk_row,
+    )
     words = (
-        message_decoding.VERDICTS.index(action.verdict),
+        message_decoding.CAGE_RESULTS.index(action.cage_result),
         message_decoding.RUNGS.index(action.rung),
     )
     writer.pack(message_decoding.EXECUTED_HEAD, 1, 2, *numbers, action.age_s, *words, align=8)
@@ -96,7 +111,7 @@ def scene() -> Scene:
     made.decide('prod')
     for tick in range(1, 11):
         values = np.full(2, tick / 100, np.float32)
-        made.execute(tick=tick, chunk_row=tick, raw=values, commanded=values)
+        made.execute(control_step=tick, chunk_row=tick, raw=values, commanded=values)
     return made
 
 
@@ -122,7 +137,7 @@ def test_what_a_bag_does_not_tell_is_not_judged(scene, tmp_path):
 
 
 def test_with_what_is_given_it_is(scene, tmp_path):
-    found = scene.judge(tmp_path, max_action_age_s=0.5, bounds=BOUNDS)
+    found = scene.judge(tmp_path, max_action_age_s=0.5, limits=LIMITS)
     for check in ('age', 'position', 'step'):
         assert outcome(found, check) is CheckStatus.HOLDS_AS_RECORDED, check
 
@@ -142,7 +157,7 @@ def test_with_what_is_given_it_is(scene, tmp_path):
 )
 def test_violations_are_found(scene, tmp_path, check, changes):
     scene.execute(**{'control_step': 11, 'chunk_row': 11, **changes})
-    found = scene.judge(tmp_path, max_action_age_s=0.5, bounds=BOUNDS)
+    found = scene.judge(tmp_path, max_action_age_s=0.5, limits=LIMITS)
     assert outcome(found, check) is CheckStatus.VIOLATED
     (result,) = [each for each in found.results if each.check == check]
     # message 12 of the bag, behind the decision and ten rows
@@ -151,15 +166,15 @@ def test_violations_are_found(scene, tmp_path, check, changes):
 
 def test_a_decision_explains_another_slot(scene, tmp_path):
     scene.decide('b', moved=True)
-    scene.execute(tick=11, chunk_row=11, slot='b')
+    scene.execute(control_step=11, chunk_row=11, slot='b')
     found = scene.judge(tmp_path)
     assert outcome(found, 'sticky') is CheckStatus.HOLDS_AS_RECORDED
     assert found.joined == 1
 
 
 def test_robots_are_judged_one_by_one(scene, tmp_path):
-    scene.execute(client_id='robot_2', tick=500, seq=900, chunk_row=3)
-    scene.execute(tick=11, chunk_row=11)
+    scene.execute(client_id='robot_2', control_step=500, seq=900, chunk_row=3)
+    scene.execute(control_step=11, chunk_row=11)
     found = scene.judge(tmp_path)
     assert outcome(found, 'rows') is CheckStatus.HOLDS_AS_RECORDED
     roles = sorted((run.role, run.node) for run in found.runs)
@@ -212,7 +227,7 @@ def test_what_a_router_hears_of_a_shadow_is_no_slot_of_the_episode(tmp_path):
 def test_sums_of_a_bag(scene, tmp_path):
     scene.messages += timed(1_000_000)
     bag = write(tmp_path / 'bag', scene.messages)
-    stats = collect_stats([], [BagTrace(bag).read()])
+    stats = collect_stats([], sources=[BagTrace(bag)])
     # the null policy answers as another one than the actions name
     assert sum(tally.actions for tally in stats.tallies.values()) == 10
     requests = [tally for tally in stats.tallies.values() if tally.requests]
@@ -225,7 +240,7 @@ def test_what_cannot_be_read_is_said(scene, tmp_path):
         '/robot_1/edge_controller/executed_action', message_decoding.EXECUTED_TYPE, b'nonsense'
     )
     bag = BagTrace(write(tmp_path / 'bag', scene.messages))
-    assert len([record for _, _, record in bag.read() if record['kind'] == 'executed']) == 10
+    assert sum(isinstance(entry.record, ExecutedRecord) for entry in bag.read()) == 10
 
 
 def test_a_status_of_later_days(tmp_path):
@@ -234,5 +249,5 @@ def test_a_status_of_later_days(tmp_path):
         for asked, raw in answered(episodes(1))
     ]
     bag = BagTrace(write(tmp_path / 'bag', as_messages(pairs)))
-    statuses = {record.get('status') for _, _, record in bag.read()}
+    statuses = {entry.record.raw.get('status') for entry in bag.read()}
     assert statuses == {None, '77'}

@@ -8,6 +8,7 @@ import pytest
 
 from lerobot_serve.parameters import ParameterError
 from lerobot_serve.server.parameters import ServerParameters
+from lerobot_serve.tools.audit.command_bounds import read_bounds
 from lerobot_serve.tools.cli.verbs import audit, record, replay
 
 
@@ -76,6 +77,6 @@ def test_mistakes_of_audit(words):
 
 
 def test_limits_of_a_robot_file(repository):
-    bounds = audit.bounds_of(repository / 'config' / 'robots' / 'sim_arm.yaml')
+    bounds = read_bounds(audit.limits_of(repository / 'config' / 'robots' / 'sim_arm.yaml'))
     assert bounds.names
     assert len(bounds.names) == len(bounds.low) == len(bounds.step)

@@ -1,0 +1,14 @@
+"""Types of numpy arrays, by the type of their elements; the shape is in the comments."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Float32Array: TypeAlias = NDArray[np.float32]
+Float64Array: TypeAlias = NDArray[np.float64]
+Uint8Array: TypeAlias = NDArray[np.uint8]
+Uint16Array: TypeAlias = NDArray[np.uint16]
+BoolArray: TypeAlias = NDArray[np.bool_]
