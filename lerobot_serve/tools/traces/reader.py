@@ -10,20 +10,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-import io
 from pathlib import Path
-from typing import BinaryIO, NamedTuple, TYPE_CHECKING
+from typing import BinaryIO, NamedTuple
 
 from lerobot_serve.tools.traces.fields import Record
 from lerobot_serve.trace.format.encoding import decode
 from lerobot_serve.trace.format.run_files import parts_of
 from lerobot_serve.trace.format.schema import LINE_LIMIT, SCHEMA_VERSION, TraceError
 
-if TYPE_CHECKING:
-    from _typeshed import WriteableBuffer
-
 SHOWN_BYTES = 200
-BUFFER_BYTES = 1 << 18
+# reading is reported in steps of this
+REPORTED_BYTES = 1 << 18
 HEAD = '{"kind":"header"'
 EXECUTED = b'{"kind":"executed"'
 ACTIONS = (b',"raw":[', b',"commanded":[')
@@ -56,22 +53,19 @@ class LineReader:
 
     def read(self, path: Path) -> Iterator[TraceLine]:
         """Yield the lines of the run to which a file belongs. Raises TraceError."""
-        parts = parts_of(path)
+        lines = self._read_parts(parts_of(path))
+        return _reporting(lines, self.on_bytes_read) if self.on_bytes_read else lines
+
+    def _read_parts(self, parts: list[Path]) -> Iterator[TraceLine]:
         for part in parts:
             try:
-                with self._open(part) as file:
+                with open(part, 'rb') as file:
                     yield from self._read_part(file, part, is_first=part == parts[0])
             except FileNotFoundError:
                 # the running node has removed its oldest part
                 continue
             except OSError as error:
                 raise TraceError(f'{part} cannot be read: {error.strerror or error}') from error
-
-    def _open(self, part: Path) -> BinaryIO:
-        """Raises OSError."""
-        if self.on_bytes_read is None:
-            return open(part, 'rb')
-        return io.BufferedReader(_ReportingFile(part, self.on_bytes_read), BUFFER_BYTES)
 
     def _read_part(self, file: BinaryIO, part: Path, *, is_first: bool) -> Iterator[TraceLine]:
         with_actions = self.with_actions
@@ -91,17 +85,15 @@ class LineReader:
             yield TraceLine(part, number, size, record)
 
 
-class _ReportingFile(io.FileIO):
-    """A file that reports the bytes of each read."""
-
-    def __init__(self, path: Path, report: ReportBytes) -> None:
-        super().__init__(path)
-        self._report = report
-
-    def readinto(self, buffer: WriteableBuffer, /) -> int | None:
-        count = super().readinto(buffer)
-        self._report(count or 0)
-        return count
+def _reporting(lines: Iterator[TraceLine], on_bytes_read: ReportBytes) -> Iterator[TraceLine]:
+    size_bytes = 0
+    for line in lines:
+        size_bytes += line.size_bytes
+        if size_bytes >= REPORTED_BYTES:
+            on_bytes_read(size_bytes)
+            size_bytes = 0
+        yield line
+    on_bytes_read(size_bytes)
 
 
 def read_records(path: Path | str) -> Iterator[tuple[int, Record]]:

@@ -18,10 +18,11 @@ import yaml
 
 from lerobot_serve.edge.robot.file import load
 from lerobot_serve.parameters import build_parameters, parameter_specs
+from lerobot_serve.tools.cli.installed_verbs import installed_verbs
 from lerobot_serve.tools.cli.main import parser
 from lerobot_serve.tools.cli.verbs import demo
-from lerobot_serve.tools.cli.verbs.docs import NODES
 from lerobot_serve.tools.reference.node_endpoints import Endpoint, NODE_ENDPOINTS, NodeEndpoint
+from lerobot_serve.tools.reference.pages import NODES
 from support.docs.docs_rig import REPOSITORY, SHARE
 
 # topics that a page makes up itself
@@ -39,7 +40,7 @@ def check_verb(words: tuple[str, ...]) -> None:
 
 @cache
 def whole_parser() -> Any:
-    return parser()
+    return parser(installed_verbs())
 
 
 def check_demo(text: str) -> None:

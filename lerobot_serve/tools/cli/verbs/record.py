@@ -7,12 +7,12 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lerobot_serve.parameters import ParameterError
-from lerobot_serve.tools.bags.message import BagError
-
 if TYPE_CHECKING:
     from lerobot_serve.tools.bags.recording.node import BagRecorderNode
 
+HELP = 'record topics into a bag, in the format of ros2 bag'
+# the node handles SIGINT and SIGTERM itself
+HOLDS_SIGNALS = True
 EXAMPLE = (
     'example: lerobot-serve record bags/monday  | stop with Ctrl-C; exit status 0 when the bag '
     'is complete, 1 when it could not be written'
@@ -50,6 +50,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(options: argparse.Namespace) -> int:
     """Raises ParameterError."""
+    from lerobot_serve.parameters import ParameterError
+
     for name, value, high in (
         ('--max-size', options.max_size, LIMIT_MB),
         ('--duration', options.duration, LIMIT_S),
@@ -65,7 +67,9 @@ def main(options: argparse.Namespace) -> int:
 
 def record(folder: Path, options: argparse.Namespace) -> int:
     """Record until a signal or a limit; return the exit status. Raises ParameterError."""
+    from lerobot_serve.parameters import ParameterError
     from lerobot_serve.ros.process.node_runtime import NodeRuntime, run
+    from lerobot_serve.tools.bags.message import BagError
     from lerobot_serve.tools.bags.recording.node import BagRecorderNode, TopicFilter
     from lerobot_serve.tools.bags.recording.write_queue import RecordingLimits
 

@@ -3,19 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 
-from lerobot_serve.parameters import ParameterError
-from lerobot_serve.tools.bags.message import BagError
-from lerobot_serve.tools.bags.reader import split_bags_and_traces
-from lerobot_serve.tools.bags.trace_view import BagTrace
-from lerobot_serve.tools.cli.progress import show_reading
-from lerobot_serve.tools.stats.collect import collect_stats
-from lerobot_serve.tools.stats.html_report import html_report
-from lerobot_serve.tools.stats.report import as_json, as_text
-from lerobot_serve.trace.format.schema import TraceError
-
+HELP = 'aggregate traces and bags: episodes, latencies, fallbacks, dropped requests by slot'
 EXAMPLE = 'example: lerobot-serve stats traces/ --html stats.html'
 
 
@@ -32,6 +22,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(options: argparse.Namespace) -> int:
     """Raises ParameterError."""
+    import json
+
+    from lerobot_serve.parameters import ParameterError
+    from lerobot_serve.tools.bags.message import BagError
+    from lerobot_serve.tools.bags.reader import split_bags_and_traces
+    from lerobot_serve.tools.bags.trace_view import BagTrace
+    from lerobot_serve.tools.cli.progress import show_reading
+    from lerobot_serve.tools.stats.collect import collect_stats
+    from lerobot_serve.tools.stats.html_report import html_report
+    from lerobot_serve.tools.stats.report import as_json, as_text
+    from lerobot_serve.trace.format.schema import TraceError
+
     try:
         bags, traces = split_bags_and_traces(options.paths)
         sources = [BagTrace(bag) for bag in bags]
