@@ -13,7 +13,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 from importlib import import_module
 from operator import attrgetter
-from pathlib import Path
+import os
 import re
 import sys
 from typing import cast, NamedTuple, Protocol
@@ -22,8 +22,6 @@ OWN_PACKAGE = 'lerobot_serve'
 GROUP = 'lerobot_serve.verbs'
 SECTION = re.compile(rf'^\[{re.escape(GROUP)}\]\s*$(.*?)(?=^\[|\Z)', re.MULTILINE | re.DOTALL)
 ENTRY = re.compile(r'^([a-z][a-z0-9_-]*)\s*=\s*([\w.]+)(?::([\w.]+))?\s*$', re.MULTILINE)
-# of a folder NAME-VERSION.dist-info or NAME.egg-info
-PACKAGE = re.compile(r'(?P<name>[^-]+).*\.(?:dist|egg)-info')
 ERROR_LIMIT = 200
 
 
@@ -83,20 +81,23 @@ def installed_verbs() -> dict[str, VerbEntry]:
 def _entries() -> Iterator[VerbEntry]:
     for folder in sys.path:
         try:
-            names = sorted(path.name for path in Path(folder).iterdir())
+            names = sorted(os.listdir(folder or '.'))
         except OSError:
             continue
         for name in names:
-            match = PACKAGE.fullmatch(name)
-            if match:
-                yield from _entries_of(Path(folder, name), match['name'])
+            if name.endswith(('.dist-info', '.egg-info')):
+                package = name.removesuffix('.egg-info').partition('-')[0]
+                yield from _entries_of(f'{folder or "."}/{name}', package)
 
 
-def _entries_of(info: Path, package: str) -> Iterator[VerbEntry]:
+def _entries_of(info: str, package: str) -> Iterator[VerbEntry]:
     try:
-        text = (info / 'entry_points.txt').read_text(encoding='utf-8')
-    except (OSError, UnicodeDecodeError):
+        with open(f'{info}/entry_points.txt', 'rb') as file:
+            content = file.read()
+    except OSError:
         return
-    if section := SECTION.search(text):
+    if GROUP.encode() not in content:
+        return
+    if section := SECTION.search(content.decode(errors='replace')):
         for entry in ENTRY.finditer(section[1]):
             yield VerbEntry(entry[1], entry[2], package, entry[3] or '')

@@ -7,7 +7,6 @@ from collections.abc import Iterable
 import sys
 
 from lerobot_serve.entry_points import UserError
-from lerobot_serve.tools.output.text import printable
 
 HELP = 'print the slot in which an episode is placed'
 EXAMPLE = 'example: lerobot-serve route --split 80 ep_42 ep_xyz'
@@ -67,6 +66,8 @@ def route(episode_id: str, split_percent: int) -> dict[str, object]:
 
 def table(routes: list[dict[str, object]]) -> str:
     """Return the routes as text, with unprintable characters escaped."""
+    from lerobot_serve.tools.output.text import printable
+
     rows = [('slot', 'bucket', 'episode')]
     for found in routes:
         key = printable(str(found['key']))
