@@ -141,3 +141,11 @@ class BenchClient(PolicyClient):
             if time.monotonic() > deadline:
                 raise UserError(f'the echo did not appear within {READY_TIMEOUT_S:g} s')
             time.sleep(0.02)
+
+
+def echo_ms(client: BenchClient, request: bytes) -> float | None:
+    """Return the time of one echo [ms], None when it did not come back."""
+    begin_ns = time.perf_counter_ns()
+    client.send_echo(request)
+    answer = client.echoes.take()
+    return (time.perf_counter_ns() - begin_ns) / 1e6 if answer else None

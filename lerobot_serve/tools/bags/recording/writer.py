@@ -76,7 +76,7 @@ class BagWriter:
 
     def flush(self) -> None:
         """Write all gathered messages into the file."""
-        self._mcap.flush()
+        self._mcap.flush()  # type: ignore[no-untyped-call] # mcap has no types there
         self._file.keep()
 
     def close(self) -> None:
@@ -84,7 +84,7 @@ class BagWriter:
         self.flush()
         content = metadata.bag_information(self.contents, [self.path.name], self._distro)
         self._mcap.add_metadata('rosbag2', {'serialized_metadata': metadata.as_yaml(content)})
-        self._mcap.finish()
+        self._mcap.finish()  # type: ignore[no-untyped-call] # mcap has no types there
         self._file.keep()
         self._file.close()
         self._write_metadata(metadata.as_yaml({metadata.METADATA_ROOT: content}))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from lerobot_serve.tools.doctor.examination import ExaminationRequest
+    from lerobot_serve.tools.doctor.finding import Finding
 
 HELP = 'check machine, policy, robot file and ROS graph; print findings with remedies'
 EXAMPLE = (
@@ -81,7 +82,8 @@ def examination_request(options: argparse.Namespace) -> ExaminationRequest:
     from lerobot_serve.tools.cli.policy_options import server_parameters
     from lerobot_serve.tools.doctor.examination import ExaminationRequest, find_kind
 
-    kind, unknown = options.kind, ()
+    kind: str = options.kind
+    unknown: tuple[Finding, ...] = ()
     if options.policy and not kind:
         kind, unknown = find_kind(options.policy)
     # refuses a wrong --parameter before the slow checks

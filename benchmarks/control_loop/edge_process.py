@@ -7,12 +7,11 @@ policy, whose chunks of a second make it ask about twice a second.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 import time
 
 from benchmarks.harness.client import READY_TIMEOUT_S
-from benchmarks.harness.processes import child
+from benchmarks.harness.processes import child, cpu_s
 from benchmarks.results.report import Case
 from lerobot_serve.entry_points import UserError
 from lerobot_serve.ros import qos
@@ -92,9 +91,3 @@ def observe(pid: int, states: list[EdgeState]) -> Case:
         },
         goals={f'under {GOAL_SHARE:.0%} of a core': share < GOAL_SHARE},
     )
-
-
-def cpu_s(pid: int) -> float:
-    """Return the CPU time that a process has used."""
-    fields = Path(f'/proc/{pid}/stat').read_text().rpartition(')')[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf('SC_CLK_TCK')

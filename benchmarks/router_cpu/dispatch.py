@@ -15,8 +15,8 @@ import time
 
 import numpy as np
 
-from benchmarks.merge.placement_cost import microseconds, writing
 from benchmarks.results.report import Case
+from benchmarks.router_cpu.placement import microseconds, writing
 from lerobot_serve.router.data_path.dispatcher import Dispatcher
 from lerobot_serve.router.data_path.fake_transport import FakeTransport
 from lerobot_serve.router.data_path.rules import DispatchRules
