@@ -16,6 +16,7 @@ from benchmarks.results.report import Case
 from lerobot_serve.entry_points import UserError
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.node.steady_clock import SteadyClockNode
+from lerobot_serve.ros.package_share import shared_file
 from lerobot_serve.ros.process.node_runtime import NodeRuntime
 from lerobot_serve.tools.processes.node_processes import executable_path
 from lerobot_serve_interfaces.msg import EdgeState
@@ -39,7 +40,10 @@ def measure(rounds: int, folder: Path) -> list[Case]:
         runtime.add(node)
         runtime.spin_in_background()
         with (
-            child(command('policy_server', ''), folder / 'policy_server.log'),
+            child(
+                command('policy_server', '', policy_path=shared_file('config/policies/reach')),
+                folder / 'policy_server.log',
+            ),
             child(
                 command('sim_robot', ROBOT, image_height=HEIGHT, image_width=WIDTH),
                 folder / 'sim_robot.log',
@@ -66,7 +70,7 @@ def wait_until_streaming(states: list[EdgeState]) -> None:
     deadline = time.monotonic() + READY_TIMEOUT_S
     while not (states and states[-1].state == EdgeState.STREAMING):
         if time.monotonic() > deadline:
-            raise UserError('the edge controller did not come to stream; see its log')
+            raise UserError('the edge controller does not stream; see edge_controller.log')
         time.sleep(0.05)
 
 

@@ -144,14 +144,14 @@ def session_request(
     names = tuple(f'joint_{i}.pos' for i in range(JOINTS))
     cameras = tuple(CameraSpec(name, *frame.shape) for name, frame in frames.items())
     return SessionRequest(
-        client_id,
-        secrets.randbits(63),
-        secrets.randbits(32),
-        reply_topic,
-        names,
-        names,
-        cameras,
-        FPS,
+        client_id=client_id,
+        instance=secrets.randbits(63),
+        session_epoch=secrets.randbits(32),
+        reply_topic=reply_topic,
+        state_names=names,
+        action_names=names,
+        cameras=cameras,
+        fps=FPS,
         codec=codec,
     )
 

@@ -3,9 +3,9 @@ Train a version of the demo policy by imitation in the simulator and write its f
 
     python3 -m lerobot_serve.demo.train v2 OUT_DIR
 
-Draws poses and targets, renders both cameras, asks the expert, fits the network, writes its
-folder, loads that back and prints the success rate in closed loop. A few minutes on two cores; on
-one machine the weights are the same each time.
+Draws poses and targets, renders both cameras, gets the chunk of the expert, fits the network,
+writes its folder, loads that back and prints the success rate in closed loop. A few minutes on two
+cores; on one machine the weights are the same each time.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ CHECKS = {
     'drops': 'the records of what was lost add up to the footer',
     'whole': 'the trace has no damage, all its footers, and lost nothing',
 }
-# of the trace itself: these alone say nothing about the commands
+# of the trace itself: these alone prove nothing about the commands
 TRACE_CHECKS = frozenset({'drops', 'whole'})
 
 

@@ -22,7 +22,7 @@ from lerobot_serve.tools.traces.reader import ReportBytes
 from lerobot_serve.tools.traces.record_views import RecordView
 from lerobot_serve.tools.traces.trace_run import TraceRun
 
-# looks at one record
+# checks one record
 Observe = Callable[[RecordView], None]
 
 # of one run each; integrity comes first, since the others use its result

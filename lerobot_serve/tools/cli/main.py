@@ -49,7 +49,7 @@ def verb_of(arguments: list[str]) -> str:
 
 
 def complete(verbs: Mapping[str, VerbEntry]) -> None:
-    """Complete the command line for a shell and exit; return when no shell asks for it."""
+    """Complete the command line for a shell and exit; return when it is no request of a shell."""
     if '_ARGCOMPLETE' in os.environ:
         import argcomplete
 

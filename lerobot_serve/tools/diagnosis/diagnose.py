@@ -55,7 +55,7 @@ def diagnose(
 
 
 def span_to_explain(found: Survey, at: TimeOfDay | None) -> tuple[float, float] | None:
-    """Return begin and end of what is asked for, by default of the longest stall if any."""
+    """Return begin and end of the time `at`, by default of the longest stall if any."""
     if at is not None:
         begin_s = resolve_within(at, found.begin_s, found.end_s)
         return begin_s, begin_s + at.length_s

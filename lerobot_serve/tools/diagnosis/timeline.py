@@ -89,4 +89,4 @@ def _elsewhere(request: JoinedRequest, facts: WindowFacts) -> Iterator[str]:
         if not request.server_records and any(facts.of_role('server')):
             yield 'server: no record'
     if len(request.server_records) > 1:
-        yield f'asked {len(request.server_records)} times'
+        yield f'sent {len(request.server_records)} times'

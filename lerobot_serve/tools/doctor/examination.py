@@ -1,6 +1,6 @@
 """
 Runs all checks of the doctor and groups the findings. The caller's thread; a thread of its own
-executes the node that looks at the ROS graph.
+executes the node that queries the ROS graph.
 """
 
 from __future__ import annotations

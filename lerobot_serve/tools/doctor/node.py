@@ -170,14 +170,16 @@ class DoctorNode(SteadyClockNode):
         full = self._expanded_topic(topic)
         publishers = self.get_publishers_info_by_topic(full)
         return InputTraffic(
-            name,
-            full,
-            kind,
-            max_age_s,
-            tuple(topic_endpoint(info, info.qos_profile, qos.SENSOR) for info in publishers),
-            tuple(self._arrivals_ns[name]),
-            sampled_s,
-            decode_error(open_message, self._newest.get(name)),
+            name=name,
+            topic=full,
+            type=kind,
+            max_age_s=max_age_s,
+            publishers=tuple(
+                topic_endpoint(info, info.qos_profile, qos.SENSOR) for info in publishers
+            ),
+            arrivals_ns=tuple(self._arrivals_ns[name]),
+            sampled_s=sampled_s,
+            decode_error=decode_error(open_message, self._newest.get(name)),
         )
 
     @staticmethod

@@ -44,11 +44,11 @@ class NumberOption:
 
 
 OPTIONS = (
-    NumberOption('--robots', int, 1, 10_000, None, 'how many robots', True),
+    NumberOption('--robots', int, 1, 10_000, None, 'how many robots', is_required=True),
     NumberOption(
         '--inference-ms', float, 0.1, 60_000, None,
         'measured service time of one request, inference and processing [ms]',
-        True,
+        is_required=True,
     ),
     NumberOption(
         '--rate-hz', float, 0.01, 100, None,

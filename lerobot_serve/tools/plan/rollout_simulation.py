@@ -197,7 +197,7 @@ class SimulatedFleet:
     def _events(self, rng: np.random.Generator) -> Iterator[tuple[float, EpisodeEvent]]:
         arms = rng.random(self.episodes) < self.share_percent / 100
         luck = {arm: iter(_goods(rng, self._of(arm), self.episodes)) for arm in (True, False)}
-        ways = rng.random((self.episodes, 2))
+        draws = rng.random((self.episodes, 2))
         # time, order, what is next: a robot that is free, or an event
         heap: list[tuple[float, int, EpisodeEvent | None]] = [
             (float(start), -1 - robot, None)
@@ -217,7 +217,7 @@ class SimulatedFleet:
             yield time_s, EpisodeEvent(name, BEGUN, _NAMES[arm])
             end_s = time_s + (conduct.success_s if is_good else conduct.failure_s)
             heapq.heappush(heap, (end_s, number, None))
-            what, delay_s = _end(conduct, is_good, *ways[number])
+            what, delay_s = _end(conduct, is_good, *draws[number])
             end = EpisodeEvent(name, what, _NAMES[arm])
             heapq.heappush(heap, (end_s + delay_s, self.episodes + number, end))
             number += 1
@@ -234,10 +234,10 @@ def _goods(rng: np.random.Generator, conduct: ArmBehavior, count: int) -> Marks:
     return np.repeat(runs, conduct.run)[:count]
 
 
-def _end(conduct: ArmBehavior, is_good: bool, way: float, luck: float) -> tuple[str, float]:
-    if way < conduct.moved:
+def _end(conduct: ArmBehavior, is_good: bool, draw: float, luck: float) -> tuple[str, float]:
+    if draw < conduct.moved:
         return 'moved', 0.0
-    if way < conduct.moved + conduct.unreported:
+    if draw < conduct.moved + conduct.unreported:
         return 'unreported', 0.0
     if is_good:
         return 'success', conduct.success_verdict_s

@@ -19,8 +19,8 @@ from ament_index_python.packages import get_package_prefix, PackageNotFoundError
 from lerobot_serve.entry_points import defer_signals, EXIT_TIMEOUT_S, UserError
 from lerobot_serve.tools.processes.parent_death import end_with_parent
 
-# A node that hangs ends itself, and its log says where. All end at once, on one machine: before
-# that, a server answers what is due and every node waits for its threads.
+# A node that hangs ends itself and logs its stacks. All end at once, on one machine: before that,
+# a server sends the replies that are due and every node waits for its threads.
 SHUTDOWN_LIMIT_S = EXIT_TIMEOUT_S + 15.0
 
 

@@ -39,7 +39,7 @@ class ReplayRequest(NamedTuple):
 
 
 class BagSource:
-    """`notes` says what is missing, once `read` was gone through. Raises BagError."""
+    """Requests in a bag. `notes` lists what is missing, after `read`. Raises BagError."""
 
     def __init__(self, path: Path) -> None:
         self._bag = Bag(path)
@@ -84,7 +84,7 @@ class BagSource:
 
 
 class IncidentSource:
-    """The same of a file that a policy server captured. Raises IncidentError."""
+    """Requests in a file that a policy server captured. Raises IncidentError."""
 
     def __init__(self, path: Path) -> None:
         pairs = incident_file.read_exchanges(path)

@@ -1,9 +1,9 @@
 """
 One view for each kind of record: its fields with their types.
 
-A view holds the decoded JSON in `raw` and reads a field when it is asked for; a field that is
+A view holds the decoded JSON in `raw` and reads a field on access; a field that is
 missing or of another type reads as absent (None, empty text, empty table, False). Nothing raises.
-A new field of a record stands here once; mypy then checks whoever reads it. Any thread.
+Each field of a record is named here only; mypy checks the code that reads it. Any thread.
 """
 
 from __future__ import annotations

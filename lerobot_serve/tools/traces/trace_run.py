@@ -1,4 +1,4 @@
-"""One run of a node: its records, what its header says and where reading is. One thread."""
+"""One run of a node: its records, the facts of its header, the position of reading."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ class Entry(NamedTuple):
 
 class TraceRun:
     """
-    See the module. `read` may be called again; it then begins anew. While it runs, `position` is
-    the line that it handed out last.
+    See the module; one thread. `read` may be called again; it then restarts. While it runs,
+    `position` is the line of the last record.
 
     header_parameters  those of the header
     parameters         those of the node now: the header's, and what changed since

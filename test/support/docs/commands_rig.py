@@ -151,7 +151,7 @@ def offer_of(name: str, *ways: Endpoint) -> NodeEndpoint:
     """Return what has this full name. Raises AssertionError."""
     for offer in NODE_ENDPOINTS:
         below = offer.name.replace('~/', f'{offer.node}/').lstrip('/')
-        if offer.way in ways and name.endswith(f'/{below}'):
+        if offer.kind in ways and name.endswith(f'/{below}'):
             return offer
     raise AssertionError(f'no node of ours has {name}')
 
@@ -207,7 +207,7 @@ def check_topic(words: tuple[str, ...]) -> None:
     assert set(words[4:]) <= ECHO_OPTIONS
     if words[3] in MADE_UP or words[3].partition('/robot_')[2].partition('/')[2] in robot_topics():
         return
-    offer_of(words[3], Endpoint.TELLS, Endpoint.TAKES)
+    offer_of(words[3], Endpoint.PUBLISHER, Endpoint.SUBSCRIBER)
 
 
 @cache

@@ -51,7 +51,7 @@ class BagContents:
 
 
 def bag_information(contents: BagContents, files: Sequence[str], distro: str) -> dict[str, Any]:
-    """Return what the file says, without its root."""
+    """Return the content of the file, without its root."""
     first_ns = contents.first_ns or 0
     times = {
         'duration': {'nanoseconds': max(0, contents.last_ns - first_ns)},

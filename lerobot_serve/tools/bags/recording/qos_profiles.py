@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 SECOND_NS = 10**9
-# how rmw says "for ever", in nanoseconds
+# an unlimited duration in rmw [ns]
 INFINITE_NS = (1 << 63) - 1
 
 

@@ -23,7 +23,7 @@ WAITING_LIMIT_BYTES = 256 << 20
 
 
 class ReceivedMessage(NamedTuple):
-    """One message on its way to the file."""
+    """One message that is not yet written."""
 
     topic: str
     data: bytes
@@ -103,7 +103,7 @@ class WriteQueue:
                     closing = self._changed.wait_for(lambda: self._closing, FLUSH_S)
                 self._write()
                 if closing:
-                    self.ended = 'as was asked'
+                    self.ended = 'on request'
                 elif 0 < self._limits.duration_s <= time.monotonic() - begin_s:
                     self.ended = f'after {self._limits.duration_s:g} s'
             self._writer.close()

@@ -78,7 +78,7 @@ def main(options: argparse.Namespace) -> int:
 
 
 def examination_request(options: argparse.Namespace) -> ExaminationRequest:
-    """Return what the command line asks for. Raises ParameterError."""
+    """Return the request of a command line. Raises ParameterError."""
     from lerobot_serve.tools.cli.policy_options import server_parameters
     from lerobot_serve.tools.doctor.examination import ExaminationRequest, find_kind
 
