@@ -16,7 +16,7 @@ from lerobot_serve.tools.bags.reader import Bag
 from lerobot_serve.tools.bags.request_pairs import is_of_robot, RequestPairer, RequestReply
 from lerobot_serve.tools.traces.fields import Record
 from lerobot_serve.tools.traces.record_views import view_of
-from lerobot_serve.tools.traces.trace_run import Entry, LinePosition, TraceRun
+from lerobot_serve.tools.traces.trace_run import Entry, TraceRun
 from lerobot_serve.trace.format import records
 from lerobot_serve.trace.format.chunk_range import chunk_range, repeated_rows
 from lerobot_serve.trace.format.record_ids import RecordIds
@@ -52,7 +52,7 @@ class BagRun(TraceRun):
 
     def set_position(self, number: int) -> None:
         """Set the message that the next record comes from."""
-        self.position = LinePosition(str(self.path), number)
+        self._line = number
         self.lines += 1
 
 

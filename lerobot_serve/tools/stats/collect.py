@@ -156,7 +156,8 @@ class _RunCollector:
             tally.oldest_age_s = max(tally.oldest_age_s, record.age_s or 0.0)
         else:
             count_bounded(tally.fallbacks, record.rung)
-        tally.stalls += client.stalls.add_record(self._time_s, record)
+        if not (is_played and client.stalls.is_playing):
+            tally.stalls += client.stalls.add_record(self._time_s, record)
         tally.trips += record.cage_result != 'pass'
 
     def _state(self, record: StateRecord) -> None:

@@ -32,13 +32,16 @@ class Stall:
 
 
 class StallDetector:
-    """Follows one client in one run: `count` and `total_s` of all stalls, the longest `kept`."""
+    """
+    Follows one client in one run: `count` and `total_s` of all stalls, the longest `kept`.
+    `is_playing`: the last command was an action of a chunk.
+    """
 
     def __init__(self, kept: int = STALLS_KEPT) -> None:
         self.count, self.total_s = 0, 0.0
         self._limit = kept
         self._kept: list[tuple[float, float, Stall]] = []
-        self._is_playing = False
+        self.is_playing = False
         self._begin_s: float | None = None
         self._reason = ''
         self._time_s = 0.0
@@ -66,8 +69,8 @@ class StallDetector:
     def _on_rung(self, time_s: float, rung: str, reason: str) -> bool:
         if not rung:
             return False
-        was_playing, self._is_playing = self._is_playing, rung == 'policy'
-        if self._is_playing:
+        was_playing, self.is_playing = self.is_playing, rung == 'policy'
+        if self.is_playing:
             if self._begin_s is not None:
                 self._add(Stall(self._begin_s, max(self._begin_s, time_s), self._reason))
             return False

@@ -21,6 +21,8 @@ from lerobot_serve.tools.traces.record_views import (
 # a clock beyond it is damage
 NS_LIMIT = 1 << 63
 ALL_ACTIONS = LineReader()
+# what a run notes of itself
+NOTED = (HeaderRecord, ParameterRecord, FooterRecord, DamagedRecord)
 
 
 class LinePosition(NamedTuple):
@@ -73,12 +75,17 @@ class TraceRun:
         self.header_parameters: Record = {}
         self.parameters: Record = {}
         self.is_partial = self.is_lossy = self.is_ended = False
-        self.position = LinePosition(str(self.path), 0)
+        self._part, self._line = self.path, 0
         # of the part before the present one
         self.previous_part_position: LinePosition | None = None
         self.lines = self.size_bytes = 0
         self._is_headed = False
         self._offset_s = self._time_s = 0.0
+
+    @property
+    def position(self) -> LinePosition:
+        """The line of the last record."""
+        return LinePosition(str(self._part), self._line)
 
     @property
     def is_complete(self) -> bool:
@@ -90,11 +97,12 @@ class TraceRun:
         for line in self._reader.read(self.path):
             if line.number == 1:
                 self.previous_part_position = self.position if self.lines else None
-            self.position = LinePosition(str(line.part), line.number)
+            self._part, self._line = line.part, line.number
             self.lines += 1
             self.size_bytes += line.size_bytes
             record = view_of(line.record)
-            self._note(record)
+            if isinstance(record, NOTED):
+                self._note(record)
             mono_ns = record.mono_ns
             if mono_ns is not None and -NS_LIMIT < mono_ns < NS_LIMIT:
                 self._time_s = self._offset_s + mono_ns / 1e9
