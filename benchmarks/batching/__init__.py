@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Single requests against batches: a small ACT on the CPU, large policies on a GPU.
 Parts, each in one file: cpu, gpu. Run by `make bench BENCH=batching`; main thread.

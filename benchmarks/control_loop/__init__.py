@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What the control loop of an edge costs: lateness, queue and cage, the whole process.
 Parts, each in one file: ticks, cage, edge_process. Main thread.

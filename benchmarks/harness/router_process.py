@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A router and its servers as processes of their own. Main thread."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs the parts of a benchmark that is a package, one after the other. Main thread."""
 
 from __future__ import annotations

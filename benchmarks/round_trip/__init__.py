@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 One robot asks for a chunk: against its peers, and stage by stage against an echo.
 Parts, each in one file: peers, stages. Run by `make bench BENCH=round_trip`; main thread.

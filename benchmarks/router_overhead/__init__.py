@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What a router adds: to a round trip, and to opening and closing sessions.
 Parts, each in one file: trips, sessions. Run by `make bench BENCH=router_overhead`; main thread.

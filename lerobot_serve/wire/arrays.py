@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Types of numpy arrays, by the type of their elements; the shape is in the comments."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One recorded message, and the error of bags. Plain data; any thread."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Decodes ExecutedAction, EdgeState and RoutingDecision from CDR bytes, as far as the audit needs.
 Pure functions; any thread. Each raises Malformed.

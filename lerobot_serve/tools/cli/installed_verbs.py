@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Finds the verbs of installed packages: entry points of the group `lerobot_serve.verbs`.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Options that name a policy, as parameters of a policy_server. Pure functions; any thread."""
 
 from __future__ import annotations

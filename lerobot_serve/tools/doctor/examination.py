@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Runs all checks of the doctor and groups the findings. The caller's thread; a thread of its own
 executes the node that queries the ROS graph.

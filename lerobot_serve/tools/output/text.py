@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Text of traces and bags for terminals. Pure functions; any thread."""
 
 from __future__ import annotations

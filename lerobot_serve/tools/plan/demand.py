@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The requests of a fleet, and the time that a policy takes for them. Pure."""
 
 from __future__ import annotations

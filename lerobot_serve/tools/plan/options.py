@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The options of `lerobot-serve plan`: their bounds and defaults, and what they describe. Pure."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The topics, services and actions of each node, for the reference and for the test of the commands
 in the documents. Plain data; test/ros/docs/test_offers.py compares it with running nodes.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Generates docs/parameters.md and docs/messages.md from parameters and interface files.
 

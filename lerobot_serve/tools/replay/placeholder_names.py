@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Placeholders for the names and the rate of a policy that is only replayed.
 

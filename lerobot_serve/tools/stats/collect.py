@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Aggregates the records of all runs into tallies and timelines. One thread; only reads files.
 

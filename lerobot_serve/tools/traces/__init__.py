@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Reads the traces that nodes wrote: runs, records in time order, typed fields, stalls (query.py is
 the entry). Called by audit, stats, diagnosis, replay and bags, in one thread; memory does not grow

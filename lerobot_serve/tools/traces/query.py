@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The entry to traces: all records of several runs, run by run or in the order of time.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Reads the lines of one run: all its parts in order, one record after the other, in constant memory.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 One view for each kind of record: its fields with their types.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Finds the runs below paths. Any thread."""
 
 from __future__ import annotations

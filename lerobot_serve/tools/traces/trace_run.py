@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One run of a node: its records, the facts of its header, the position of reading."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The node recorder: records topics of the ROS graph into a bag.
 

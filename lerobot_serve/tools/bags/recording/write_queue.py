@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Queues received messages for the disk; `run` is the body of the thread that writes them.
 

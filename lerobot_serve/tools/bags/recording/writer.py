@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Writes a bag: a folder with one MCAP file, laid out as by `ros2 bag record -s mcap`.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Verbs are found by entry point: of this package and of others, also where one is broken."""
 
 from __future__ import annotations
