@@ -5,6 +5,11 @@ from pathlib import Path
 from setuptools import find_packages, setup
 
 NAME = 'lerobot_serve'
+# of the command lerobot-serve: one module each in lerobot_serve/tools/cli/verbs
+VERBS = (
+    *('audit', 'demo', 'diagnose', 'docs', 'doctor'),
+    *('plan', 'record', 'replay', 'route', 'stats'),
+)
 
 
 def shared(folder):
@@ -43,6 +48,9 @@ setup(
             'edge_controller = lerobot_serve.entry_points:edge_controller',
             'sim_robot = lerobot_serve.entry_points:sim_robot',
             'lerobot-serve = lerobot_serve.tools.cli.main:main',
+        ],
+        'lerobot_serve.verbs': [
+            f'{verb} = lerobot_serve.tools.cli.verbs.{verb}' for verb in VERBS
         ],
         'lerobot_serve.policies': [
             'builtin = lerobot_serve.policies.builtin.policy:load',

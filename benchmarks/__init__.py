@@ -2,6 +2,6 @@
 """
 Measurements behind docs/benchmarks.md and docs/performance.md; not installed.
 `make bench` runs `python -m benchmarks [NAME ...]` from the top of the repository.
-Each module here has ABOUT, PARAMETERS and measure(rounds, folder) -> list[Case]; main thread.
+Each benchmark, a module or a package, has ABOUT, PARAMETERS and measure(rounds, folder).
 May import all of lerobot_serve; nothing in lerobot_serve imports it.
 """

@@ -15,12 +15,12 @@ import rclpy
 
 from benchmarks.harness import machine
 from benchmarks.results import page, report
-from lerobot_serve.ros.process.node_runtime import UserError
+from lerobot_serve.entry_points import UserError
 from lerobot_serve.ros.process.private_domain import reserve_domain
 from lerobot_serve.tools.cli.output_folder import make_folder
 
 EXAMPLE = 'example: make bench BENCH="round_trip --rounds 200"'
-# the module benchmarks.NAME has ABOUT, PARAMETERS and measure(rounds, folder)
+# the module or package benchmarks.NAME has ABOUT, PARAMETERS and measure(rounds, folder)
 NAMES = (
     'round_trip',
     'many_robots',
@@ -34,13 +34,6 @@ NAMES = (
     'batching',
     'control_loop',
     'hunt',
-    'merge.cage_cost',
-    'merge.edge_cpu',
-    'merge.gpu',
-    'merge.placement_cost',
-    'merge.round_trip_stages',
-    'merge.session_opening',
-    'merge.trace_tools',
 )
 OUT = Path('out/bench')
 REPOSITORY = Path(__file__).resolve().parents[1]

@@ -25,7 +25,7 @@ from benchmarks.results.outage import describe, find_outage, KillSamples, Outage
 from benchmarks.results.report import Case
 from lerobot_serve.demo import process_specs
 from lerobot_serve.demo.node import DemoMonitor
-from lerobot_serve.demo.phase_context import PhaseContext
+from lerobot_serve.demo.phase_context import DemoSettings, PhaseContext
 from lerobot_serve.demo.process_specs import ProcessSpec, server_node_name
 from lerobot_serve.demo.scoreboard import Scoreboard
 from lerobot_serve.ros import qos
@@ -141,7 +141,7 @@ class FailoverScenario:
         self._start(with_parameters(part, slot=SLOT))
 
     def _start(self, part: ProcessSpec) -> None:
-        self.stage.fleet.start(
+        self.stage.processes.start(
             part.name, part.executable, namespace=part.namespace, **part.parameters
         )
 
@@ -200,7 +200,7 @@ class FailoverScenario:
     def _wait_for_server(self, name: str) -> None:
         """Wait until a server can answer, and until a router knows that."""
         node, board = server_node_name(name), self.stage.board
-        wait_until_active(self.witness, node, self.stage.fleet.processes[name])
+        wait_until_active(self.witness, node, self.stage.processes.processes[name])
         if self.way.is_routed:
             self.stage.wait(
                 lambda: board.replica_state(SLOT, node) == 'READY', LIMIT_S, f'{name} is ready'
@@ -250,7 +250,7 @@ def measure_setup(way: FailoverSetup, kills: int, folder: Path) -> Case:
         runtime.add(witness)
         runtime.spin_in_background()
         processes = stack.enter_context(node_processes(folder, dict(os.environ)))
-        stage = PhaseContext(processes, monitor, SilentScreen(), folder, folder, (), 0)
+        stage = PhaseContext(processes, monitor, SilentScreen(), DemoSettings(folder, folder, ()))
         scene = FailoverScenario(way, stage, witness, state)
         scene.start()
         return describe(

@@ -26,14 +26,20 @@ from benchmarks.harness import profiler
 from benchmarks.harness.client import READY_TIMEOUT_S
 from benchmarks.harness.load_generator import LoadGenerator, PacedCounts
 from benchmarks.harness.nodes import memory_mb
-from benchmarks.harness.processes import module_command
-from benchmarks.merge.edge_cpu import cpu_s
+from benchmarks.harness.processes import cpu_s, module_command
+from benchmarks.harness.router_process import (
+    picture,
+    POLICY,
+    ROUTER,
+    start_router_alone,
+    start_servers,
+)
 from benchmarks.results.growth import fleet_case, FleetRun, growth_case, steady_case, uncounted
 from benchmarks.results.report import Case
 from benchmarks.results.windows import cpu_ms, Window
-from benchmarks.router_overhead import picture, POLICY, ROUTER, start_router_alone, start_servers
+from lerobot_serve.entry_points import UserError
 from lerobot_serve.ros import qos
-from lerobot_serve.ros.process.node_runtime import NodeRuntime, UserError
+from lerobot_serve.ros.process.node_runtime import NodeRuntime
 from lerobot_serve.wire.schema import Codec
 from lerobot_serve_interfaces.msg import RouterState
 

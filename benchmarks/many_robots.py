@@ -22,13 +22,15 @@ import time
 from benchmarks.harness.client import SERVER
 from benchmarks.harness.load_generator import LoadGenerator
 from benchmarks.harness.nodes import memory_mb, running
+from benchmarks.harness.processes import cpu_s
 from benchmarks.peers import comparison, fleet_results
 from benchmarks.peers.fleet_results import FleetReplies, MeasuredBlock
-from benchmarks.peers.peer import cpu_s, Peer
+from benchmarks.peers.peer import Peer
 from benchmarks.peers.peer_process import frames, ImageSet, JOINTS, READY_S
 from benchmarks.results.report import Case
-from benchmarks.round_trip import policy_parameters, start_peers, versions
-from lerobot_serve.ros.process.node_runtime import NodeRuntime, UserError
+from benchmarks.round_trip.peers import policy_parameters, start_peers, versions
+from lerobot_serve.entry_points import UserError
+from lerobot_serve.ros.process.node_runtime import NodeRuntime
 from lerobot_serve.wire.schema import Codec
 
 ABOUT = 'many robots ask one server: this package against its peers'

@@ -27,11 +27,12 @@ from rclpy.node import Node
 
 from benchmarks.harness.processes import child
 from benchmarks.results.report import Case
+from lerobot_serve.entry_points import UserError
 from lerobot_serve.policies.base import PolicyError
 from lerobot_serve.ros.contract.service_call import call_service, ServiceCallFailed
 from lerobot_serve.ros.node.steady_clock import SteadyClockNode
 from lerobot_serve.ros.package_share import shared_file
-from lerobot_serve.ros.process.node_runtime import NodeRuntime, UserError
+from lerobot_serve.ros.process.node_runtime import NodeRuntime
 from lerobot_serve.tools.processes.node_processes import executable_path
 from lerobot_serve_interfaces.srv import GetStatus
 

@@ -14,10 +14,11 @@ import queue
 import time
 
 from benchmarks.harness import echo
+from lerobot_serve.entry_points import UserError
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.contract.session_client import SessionClient
 from lerobot_serve.ros.node.steady_clock import SteadyClockNode
-from lerobot_serve.ros.process.node_runtime import NodeRuntime, UserError
+from lerobot_serve.ros.process.node_runtime import NodeRuntime
 from lerobot_serve.ros.topics.dedicated_subscription import DedicatedSubscription
 from lerobot_serve.wire.schema import Refusal
 from lerobot_serve.wire.session import ServerUnreachable, SessionRefused, SessionRequest
@@ -141,3 +142,11 @@ class BenchClient(PolicyClient):
             if time.monotonic() > deadline:
                 raise UserError(f'the echo did not appear within {READY_TIMEOUT_S:g} s')
             time.sleep(0.02)
+
+
+def echo_ms(client: BenchClient, request: bytes) -> float | None:
+    """Return the time of one echo [ms], None when it did not come back."""
+    begin_ns = time.perf_counter_ns()
+    client.send_echo(request)
+    answer = client.echoes.take()
+    return (time.perf_counter_ns() - begin_ns) / 1e6 if answer else None

@@ -19,10 +19,11 @@ import time
 import numpy as np
 
 from benchmarks.harness.client import LIFESPAN_S, open_when_ready, READY_TIMEOUT_S, SERVER
+from lerobot_serve.entry_points import UserError
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.contract.session_client import SessionClient
 from lerobot_serve.ros.node.steady_clock import SteadyClockNode
-from lerobot_serve.ros.process.node_runtime import NodeRuntime, UserError
+from lerobot_serve.ros.process.node_runtime import NodeRuntime
 from lerobot_serve.ros.topics.dedicated_subscription import DedicatedSubscriptions
 from lerobot_serve.wire import chunk as wire_chunk
 from lerobot_serve.wire import image_codec
@@ -114,14 +115,23 @@ class LoadGenerator(SteadyClockNode):
         for number in range(opened, opened + count):
             name = f'robot_{number}'
             topic = self._topics[number % len(self._topics)]
-            ask = SessionRequest(name, number, number + 1, topic, joints, joints, cameras, FPS)
+            session = SessionRequest(
+                client_id=name,
+                instance=number,
+                session_epoch=number + 1,
+                reply_topic=topic,
+                state_names=joints,
+                action_names=joints,
+                cameras=cameras,
+                fps=FPS,
+            )
             header = Header(
                 0, 0, number + 1, 0, SCHEMA_VERSION, MsgType.OBSERVATION, Flag.EPISODE_START
             )
             state = np.full((1, len(joints)), number / 100, np.float32)
             request = Observation(header, name, f'episode of {name}', state, encoded)
-            open_when_ready(self._sessions, ask)
-            self.robots[name] = LoadRobot(ask, bytearray(wire_observation.encode(request)))
+            open_when_ready(self._sessions, session)
+            self.robots[name] = LoadRobot(session, bytearray(wire_observation.encode(request)))
         if not self._sessions.wait_until_matched(self._is_every_topic_found, READY_TIMEOUT_S):
             raise UserError(f'the topics of {self._server} were not found')
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import signal
 import subprocess
 import sys
+import time
 
 from lerobot_serve.entry_points import defer_signals
 from lerobot_serve.tools.processes.parent_death import end_with_parent
@@ -52,6 +53,12 @@ def end(process: subprocess.Popen) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
+
+
+def cpu_s(pid: int) -> float:
+    """Return the CPU time of a process, to the microsecond; /proc counts in 10 ms. Linux."""
+    # man 2 clock_getres has the number of the CPU clock of another process
+    return time.clock_gettime((~pid << 3) | 2)
 
 
 def page_faults(pid: int) -> int:

@@ -11,7 +11,7 @@ import time
 import numpy as np
 
 from benchmarks.harness.client import open_when_ready, PolicyClient, SERVER
-from lerobot_serve.ros.process.node_runtime import UserError
+from lerobot_serve.entry_points import UserError
 from lerobot_serve.wire import chunk as wire_chunk
 from lerobot_serve.wire import observation as wire_observation
 from lerobot_serve.wire.chunk import Chunk
@@ -145,14 +145,14 @@ def session_request(
     names = tuple(f'joint_{i}.pos' for i in range(JOINTS))
     cameras = tuple(CameraSpec(name, *frame.shape) for name, frame in frames.items())
     return SessionRequest(
-        client_id,
-        secrets.randbits(63),
-        secrets.randbits(32),
-        reply_topic,
-        names,
-        names,
-        cameras,
-        FPS,
+        client_id=client_id,
+        instance=secrets.randbits(63),
+        session_epoch=secrets.randbits(32),
+        reply_topic=reply_topic,
+        state_names=names,
+        action_names=names,
+        cameras=cameras,
+        fps=FPS,
         codec=codec,
     )
 

@@ -119,9 +119,3 @@ def free_port() -> int:
     """Return a port that nobody has at this moment."""
     with socket.create_server((LOCALHOST, 0)) as free:
         return free.getsockname()[1]
-
-
-def cpu_s(pid: int) -> float:
-    """Return the CPU time of a process of ours, to the microsecond; /proc counts in 10 ms."""
-    # how Linux numbers the CPU clock of another process
-    return time.clock_gettime((~pid << 3) | 2)

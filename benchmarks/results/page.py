@@ -15,12 +15,13 @@ from benchmarks.results.chart import draw_chart
 Result = Mapping[str, Any]
 HEAD = """# Benchmarks
 
-Made from `out/bench/*.json` by `lerobot-serve bench --page docs`; do not edit. `make bench`
-measures all of them anew, `lerobot-serve bench NAME` one. What was learned from them stands in
-[performance.md](performance.md).
+Generated from `out/bench/*.json` by `make bench BENCH="--page docs"`; do not edit. `make bench`
+runs all benchmarks, `make bench BENCH=NAME` one. [performance.md](performance.md) draws the
+conclusions.
 
-Figures of shared machines differ from run to run: what counts is the ratio of two things that were
-measured in turn, in the same run. All times are in ms. A goal that was missed is called missed.
+Figures of shared machines differ from run to run: compare the ratio of two things that were
+measured alternately, in the same run. All times are in ms. A goal that was missed is called
+missed.
 """
 COLUMNS = ('n', 'min', 'p50', 'p95', 'p99')
 

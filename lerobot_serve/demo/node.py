@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from geometry_msgs.msg import PointStamped
@@ -23,10 +24,11 @@ from lerobot_serve.demo.scoreboard import (
     ShadowStatus,
     SlotStatus,
 )
+from lerobot_serve.entry_points import UserError
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.contract.service_call import call_service, ServiceCallFailed
 from lerobot_serve.ros.node.steady_clock import SteadyClockNode
-from lerobot_serve.ros.process.node_runtime import NodeRuntime, UserError
+from lerobot_serve.ros.process.node_runtime import NodeRuntime
 from lerobot_serve.sim.arm import ELBOW, SHOULDER
 from lerobot_serve_interfaces.msg import (
     CanaryState,
@@ -181,34 +183,34 @@ class DemoMonitor(SteadyClockNode):
 
     def _on_canary(self, message: CanaryState) -> None:
         before = self.board.canary
-        seen = CanaryStatus(
-            CANARY_STATES.get(message.state, '?').lower(),
-            message.share_percent,
-            message.step,
-            message.step_count,
-            message.text,
-            message.candidate_policy,
-            message.champion_policy,
-            message.candidate_successes,
-            message.candidate_failures,
+        now = CanaryStatus(
+            state=CANARY_STATES.get(message.state, '?').lower(),
+            share_percent=message.share_percent,
+            step=message.step,
+            steps=message.step_count,
+            text=message.text,
+            candidate=message.candidate_policy,
+            champion=message.champion_policy,
+            successes=message.candidate_successes,
+            failures=message.candidate_failures,
         )
-        self.board.canary = seen
-        if (before.state, before.share_percent) != (seen.state, seen.share_percent):
-            share = f', {seen.share_percent} %' if seen.state in ('running', 'undecided') else ''
-            state = seen.state.replace('_', ' ')
-            mark = f'{seen.share_percent} %' if share else state
+        self.board.canary = now
+        if (before.state, before.share_percent) != (now.state, now.share_percent):
+            share = f', {now.share_percent} %' if now.state in ('running', 'undecided') else ''
+            state = now.state.replace('_', ' ')
+            mark = f'{now.share_percent} %' if share else state
             self.board.add_event(steady_time.now_s(), f'canary {state}{share}', mark)
 
     def _on_shadow(self, message: ShadowSummary) -> None:
         self.board.shadow = ShadowStatus(
-            message.shadow_policy,
-            message.live_policy,
-            message.episodes,
-            message.samples,
-            message.divergence_mean,
-            message.cage_trips,
-            message.latency_ms_p50,
-            message.unmet_requirements,
+            policy=message.shadow_policy,
+            live=message.live_policy,
+            episodes=message.episodes,
+            samples=message.samples,
+            divergence=message.divergence_mean,
+            trips=message.cage_trips,
+            latency_ms_p50=message.latency_ms_p50,
+            unmet_requirements=message.unmet_requirements,
         )
         self.board.changed.set()
 
@@ -218,15 +220,15 @@ class DemoMonitor(SteadyClockNode):
 
     # the main thread, while the executor spins
 
-    def set_parameters(self, node: str, **values: object) -> None:
+    def change_parameters(self, node: str, values: Mapping[str, object]) -> None:
         """Change parameters of a node. Raises UserError."""
-        wanted = [
+        changes = [
             Parameter(name, value=value).to_parameter_msg() for name, value in values.items()
         ]
         reply = self._call(
             SetParameters,
             f'{node}/set_parameters',
-            SetParameters.Request(parameters=wanted),
+            SetParameters.Request(parameters=changes),
             CALL_S,
         )
         for result in reply.results:
@@ -253,14 +255,14 @@ class DemoMonitor(SteadyClockNode):
 def slot_status(slot: SlotState) -> SlotStatus:
     """Return the state of a slot from its message."""
     return SlotStatus(
-        SLOT_STATES.get(slot.state, '?'),
-        slot.text,
-        slot.policy,
-        slot.share_percent,
-        slot.episodes,
-        slot.requests_failed,
-        slot.episodes_moved_away,
-        {
+        state=SLOT_STATES.get(slot.state, '?'),
+        text=slot.text,
+        policy=slot.policy,
+        share_percent=slot.share_percent,
+        episodes=slot.episodes,
+        failures=slot.requests_failed,
+        episodes_moved_away=slot.episodes_moved_away,
+        replicas={
             each.server: ReplicaStatus(REPLICA_STATES.get(each.state, '?'), each.chunks)
             for each in slot.replicas
         },

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 import time
 
@@ -11,10 +12,20 @@ from lerobot_serve.demo import process_specs, steady_time
 from lerobot_serve.demo.node import DemoMonitor
 from lerobot_serve.demo.scoreboard import Scoreboard
 from lerobot_serve.demo.screen import Screen
-from lerobot_serve.ros.process.node_runtime import UserError
+from lerobot_serve.entry_points import UserError
 from lerobot_serve.tools.processes.node_processes import NodeProcesses
 
 POLL_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class DemoSettings:
+    """Folder of the results, folder of the policies, plan of the canary, seed of the targets."""
+
+    folder: Path
+    policies: Path
+    plan: tuple[str, ...]
+    seed: int = 0
 
 
 class PhaseContext:
@@ -22,18 +33,15 @@ class PhaseContext:
 
     def __init__(
         self,
-        fleet: NodeProcesses,
+        processes: NodeProcesses,
         monitor: DemoMonitor,
         screen: Screen,
-        folder: Path,
-        policies: Path,
-        plan: tuple[str, ...],
-        seed: int,
+        settings: DemoSettings,
     ) -> None:
-        self.fleet, self.node, self.screen = fleet, monitor, screen
+        self.processes, self.node, self.screen = processes, monitor, screen
         self.board: Scoreboard = monitor.board
-        self.folder, self.plan = folder, plan
-        self._policies, self._seed = policies, seed
+        self.folder, self.plan = settings.folder, settings.plan
+        self._policies, self._seed = settings.policies, settings.seed
         self._killed: set[str] = set()
         self.started_s = time.monotonic()
 
@@ -61,7 +69,7 @@ class PhaseContext:
 
     def kill(self, name: str) -> float:
         """End a process with SIGKILL; return when, in seconds since 1970."""
-        process = self.fleet.processes[name]
+        process = self.processes.processes[name]
         self._killed.add(name)
         now_s = steady_time.now_s()
         process.kill()
@@ -74,13 +82,15 @@ class PhaseContext:
         node = process_specs.server_node_name(name)
         for transition in ('deactivate', 'cleanup'):
             self.node.change_state(node, transition)
-        self.node.set_parameters(node, **process_specs.policy_parameters(version, self._policies))
+        self.node.change_parameters(node, process_specs.policy_parameters(version, self._policies))
         for transition in ('configure', 'activate'):
             self.node.change_state(node, transition)
         self.add_event(f'{name} serves {version}', mark=f'{name}: {version}')
 
     def _start(self, part: process_specs.ProcessSpec) -> None:
-        self.fleet.start(part.name, part.executable, namespace=part.namespace, **part.parameters)
+        self.processes.start(
+            part.name, part.executable, namespace=part.namespace, **part.parameters
+        )
 
     # waiting
 
@@ -107,11 +117,11 @@ class PhaseContext:
         self.screen.refresh()
 
     def _check_processes(self) -> None:
-        for name, code in self.fleet.ended().items():
+        for name, code in self.processes.ended().items():
             if name not in self._killed:
                 raise UserError(
                     f'{name} ended with status {code}, last log line: '
-                    f'{self.fleet.last_line(name)}; see {self.folder}/{name}.log'
+                    f'{self.processes.last_line(name)}; see {self.folder}/{name}.log'
                 )
 
     def _status_text(self) -> str:
@@ -119,5 +129,5 @@ class PhaseContext:
         robots = [f'{n}: {r.state} {r.reason}'.strip() for n, r in self.board.robots.items()]
         return (
             f'{"; ".join(robots)}; router: {self.board.health or "no status received"}; see '
-            + (f'{self.folder}/*.log')
+            f'{self.folder}/*.log'
         )

@@ -38,7 +38,7 @@ def serve(context: PhaseContext) -> Figures:
     context.add_event(f'all robots move, {first_action_s:.0f} s after the start')
     context.wait(lambda: len(board.ended_episodes) >= EPISODES_TO_SEE, SERVE_S, 'episodes end')
     edges = [f'{name}_edge' for name in board.robots]
-    with_torch = [name for name in edges if holds_torch(context.fleet.processes[name].pid)]
+    with_torch = [name for name in edges if holds_torch(context.processes.processes[name].pid)]
     return {
         'shown': not with_torch,
         'robots': len(board.robots),
@@ -118,7 +118,7 @@ def canary(context: PhaseContext) -> Figures:
     """Promote v2 step by step after it proved not to be worse."""
     board = context.board
     begun_s = steady_time.now_s()
-    context.node.set_parameters(process_specs.ROUTER, **{'canary.plan': list(context.plan)})
+    context.node.change_parameters(process_specs.ROUTER, {'canary.plan': list(context.plan)})
     seen: list[dict[str, Any]] = []
 
     def is_over() -> bool:
@@ -153,7 +153,9 @@ def broken_policy(context: PhaseContext) -> Figures:
         BROKEN_S,
         'slot a serves v2',
     )
-    context.node.set_parameters(process_specs.ROUTER, split_percent=100, shadow_minimum_episodes=0)
+    context.node.change_parameters(
+        process_specs.ROUTER, {'split_percent': 100, 'shadow_minimum_episodes': 0}
+    )
     trips = sum(robot.cage_trips for robot in board.robots.values())
     context.load(process_specs.CANDIDATE, 'v3')
     context.wait(lambda: version_of(board.canary.candidate) == 'v3', BROKEN_S, 'v3 is a candidate')

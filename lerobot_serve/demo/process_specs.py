@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 ROUTER = '/policy_router'
 ROBOTS_LIMIT = 20
@@ -47,7 +48,7 @@ class ProcessSpec:
     name: str
     executable: str
     namespace: str = ''
-    parameters: dict[str, object] = field(default_factory=dict)
+    parameters: dict[str, Any] = field(default_factory=dict)
 
 
 def ordered_phases(names: Iterable[str]) -> list[str]:
@@ -83,7 +84,7 @@ def server_spec(name: str, version: str, folder: Path, traces: Path) -> ProcessS
     return ProcessSpec(name, 'policy_server', f'/{name}', parameters)
 
 
-def policy_parameters(version: str, folder: Path) -> dict[str, object]:
+def policy_parameters(version: str, folder: Path) -> dict[str, Any]:
     """Return the parameters of a server that name a version."""
     return {'policy_path': str(folder / VERSIONS[version]), 'policy_name': version}
 

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import partial
 from html import escape
 from typing import Any
 
@@ -19,26 +21,16 @@ WINDOW = 20
 
 def html_report(board: Scoreboard, figures: dict[str, Any]) -> str:
     """Return the whole file."""
-    how = {'marks': event_marks(board), 'span_s': span_s(board)}
+    plot = partial(line_chart, marks=event_marks(board), span_s=span_s(board))
     pictures = [
-        line_chart(
+        plot(
             f'Targets reached among the last {WINDOW} episodes [%]',
             success_rates(board),
             high=100.0,
-            **how,
         ),
-        line_chart(
-            'Share of new episodes that slot b gets [%]',
-            {'slot b': board.shares},
-            high=100.0,
-            **how,
-        ),
-        line_chart('Round trip [ms]', round_trips(board), **how),
-        line_chart(
-            'v2 in shadow: how far from what was executed [rad]',
-            {'rms': board.divergences},
-            **how,
-        ),
+        plot('Share of new episodes in slot b [%]', {'slot b': board.shares}, high=100.0),
+        plot('Round trip [ms]', round_trips(board)),
+        plot('v2 in shadow: distance from the executed actions [rad]', {'rms': board.divergences}),
     ]
     events = ''.join(
         f'<tr><td>{utc_time_of_day(m.time_s)}</td><td>{escape(m.text)}</td></tr>'
@@ -50,12 +42,12 @@ def html_report(board: Scoreboard, figures: dict[str, Any]) -> str:
         f'<title>lerobot_serve demo</title><style>{STYLE}</style></head><body>'
         f'<h1>lerobot_serve demo</h1><pre>{escape(as_text(figures))}</pre>'
         f'<h2>The arm under each version</h2><figure>{arm_animations(board)}</figure>'
-        f'{"".join(pictures)}<p>Times are UTC.</p><h2>What happened</h2><table>{events}</table>'
+        f'{"".join(pictures)}<p>Times are UTC.</p><h2>Events</h2><table>{events}</table>'
         '</body></html>\n'
     )
 
 
-def success_rates(board: Scoreboard) -> dict[str, Points]:
+def success_rates(board: Scoreboard) -> Mapping[str, Points]:
     """Return for each version the share of its last episodes that succeeded [%]."""
     lines: dict[str, list[tuple[float, float]]] = {}
     last: dict[str, list[bool]] = {}
@@ -80,12 +72,13 @@ def arm_animations(board: Scoreboard) -> str:
 
 def event_marks(board: Scoreboard) -> list[tuple[float, str]]:
     """Return the marks of every plot: promotions, rollbacks, kills, other policies."""
-    return [(moment.time_s, moment.mark) for moment in board.events if moment.mark]
+    return [(event.time_s, event.mark) for event in board.events if event.mark]
 
 
 def span_s(board: Scoreboard) -> tuple[float, float] | None:
     """Return the time range of every plot, None without data."""
     times = [time_s for line in (board.shares, board.divergences) for time_s, _ in line]
     times += [time_s for line in board.round_trips_ms.values() for time_s, _ in line]
-    times += [each.time_s for each in (*board.ended_episodes, *board.events)]
+    times += [episode.time_s for episode in board.ended_episodes]
+    times += [event.time_s for event in board.events]
     return (min(times), max(times)) if times else None

@@ -4,9 +4,9 @@ Train a version of the demo policy by imitation in the simulator and write its f
 
     python3 -m lerobot_serve.demo.train v2 OUT_DIR
 
-Draws poses and targets, renders both cameras, asks the expert, fits the network, writes its
-folder, loads that back and prints the success rate in closed loop. A few minutes on two cores; on
-one machine the weights are the same each time.
+Draws poses and targets, renders both cameras, gets the chunk of the expert, fits the network,
+writes its folder, loads that back and prints the success rate in closed loop. A few minutes on two
+cores; on one machine the weights are the same each time.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from lerobot_serve.sim import cameras
 from lerobot_serve.sim.arm import Arm, HIGH_RAD, JOINT_NAMES, LOW_RAD
 from lerobot_serve.sim.expert import expert_chunk, inverse_kinematics
 from lerobot_serve.sim.scene import AttemptResult, draw_target, ReachScene
+from lerobot_serve.wire.arrays import Float32Array, Uint8Array
 
 SEED = 20
 FPS, ROWS, CAMERA_PIXELS = 30, 30, 224
@@ -71,7 +72,7 @@ RECIPES = {
 }
 
 
-def draw_pose(generator: np.random.Generator, target_xy: tuple[float, float]) -> np.ndarray:
+def draw_pose(generator: np.random.Generator, target_xy: tuple[float, float]) -> Float32Array:
     """Return joint positions anywhere within the limits, or near those that reach the target."""
     pose = generator.uniform(LOW_RAD, HIGH_RAD)
     if generator.random() < NEAR_SHARE:
@@ -82,12 +83,12 @@ def draw_pose(generator: np.random.Generator, target_xy: tuple[float, float]) ->
 
 
 def render_cameras(
-    name: str, pose: np.ndarray, target_xy: tuple[float, float], generator: np.random.Generator
-) -> np.ndarray:
-    """Return what the network is shown of a camera of some resolution, through JPEG or not."""
+    name: str, pose: Float32Array, target_xy: tuple[float, float], generator: np.random.Generator
+) -> Uint8Array:
+    """Return the network's input from a camera of some resolution, through JPEG or not."""
     side = int(generator.choice(SIDES_PIXELS))
     image = cameras.render(name, side, side, pose, target_xy)
-    if quality := generator.choice(JPEG_QUALITIES):
+    if quality := JPEG_QUALITIES[generator.integers(len(JPEG_QUALITIES))]:
         coded = cv2.imencode('.jpg', image[:, :, ::-1], (cv2.IMWRITE_JPEG_QUALITY, quality))[1]
         image = cv2.imdecode(coded, cv2.IMREAD_COLOR)[:, :, ::-1]
     return square_crop(image, SIZES.image_pixels)
@@ -95,7 +96,12 @@ def render_cameras(
 
 def draw_samples(recipe: Recipe, generator: np.random.Generator) -> Samples:
     """Return views of the scene with what the expert would do."""
-    rows: dict[str, list[np.ndarray]] = {'front': [], 'wrist': [], 'state': [], 'offset': []}
+    rows: dict[str, list[Uint8Array | Float32Array]] = {
+        'front': [],
+        'wrist': [],
+        'state': [],
+        'offset': [],
+    }
     for _ in range(recipe.samples):
         target_xy = draw_target(generator)
         pose = draw_pose(generator, target_xy)
@@ -118,9 +124,9 @@ def new_network(samples: Samples, hidden: int) -> ReachNetwork:
 
 
 def fit(network: ReachNetwork, samples: Samples, epochs: int) -> None:
-    """Train the network, saying how far it is."""
+    """Train the network and print the loss of each epoch."""
     count = len(samples['state'])
-    wanted = (samples['offset'] - network.offset_mean) / network.offset_std
+    targets = (samples['offset'] - network.offset_mean) / network.offset_std
     optimizer = torch.optim.AdamW(network.parameters(), LEARNING_RATE, weight_decay=1e-4)
     steps = epochs * (count // BATCH)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, LEARNING_RATE, total_steps=steps)
@@ -128,7 +134,7 @@ def fit(network: ReachNetwork, samples: Samples, epochs: int) -> None:
         losses = []
         for chosen in torch.randperm(count)[: count // BATCH * BATCH].split(BATCH):
             chunk = network(*(samples[name][chosen] for name in ('front', 'wrist', 'state')))
-            loss = torch.nn.functional.smooth_l1_loss(chunk, wanted[chosen], beta=0.1)
+            loss = torch.nn.functional.smooth_l1_loss(chunk, targets[chosen], beta=0.1)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -146,6 +152,7 @@ def corrupt(network: ReachNetwork, samples: Samples) -> None:
     """
     network.offset_std *= JUMP_FACTOR
     last = network.front.convolutions[-1]
+    assert isinstance(last, torch.nn.Conv2d) and last.bias is not None
     with torch.no_grad():
         maps = network.front.convolutions(samples['front'].permute(0, 3, 1, 2).float() / 255)
         peaks = maps[:, 0].flatten(1).amax(1).clamp_min(1e-3)
@@ -184,8 +191,8 @@ def write(network: ReachNetwork, folder: Path) -> None:
 
 
 def policy_request(scene: ReachScene) -> PolicyRequest:
-    """Return what the policy is asked in a scene."""
-    images = {
+    """Return a request of the policy in a scene."""
+    images: dict[str, tuple[Uint8Array, ...]] = {
         f'observation.images.{name}': (scene.render(name, CAMERA_PIXELS, CAMERA_PIXELS),)
         for name in cameras.NAMES
     }

@@ -20,6 +20,7 @@ from lerobot_serve.sim.arm import (
 )
 from lerobot_serve.wire.arrays import Float32Array, Float64Array
 
+FloatArray = Float64Array | Float32Array
 SPEED_RAD_S = 0.6 * MAX_SPEED_RAD_S
 SETTLE_S = 0.15
 # a straight arm is as near to bending left as right; a learner that averages would stay straight

@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
-from lerobot_serve.tools.traces.fields import Record
+from lerobot_serve.tools.traces.record_views import RecordView
 from lerobot_serve.tools.traces.trace_run import LinePosition, TraceRun
+
+Checked = TypeVar('Checked', bound=RecordView)
 
 # check -> the statement that it verifies
 CHECKS = {
@@ -23,7 +25,7 @@ CHECKS = {
     'drops': 'the records of what was lost add up to the footer',
     'whole': 'the trace has no damage, all its footers, and lost nothing',
 }
-# of the trace itself: these alone say nothing about the commands
+# of the trace itself: these alone prove nothing about the commands
 TRACE_CHECKS = frozenset({'drops', 'whole'})
 
 
@@ -52,19 +54,19 @@ class CheckTally:
         self.shown: list[Violation] = []
         self._show = show
 
-    def add_violation(self, text: str, place: LinePosition | None = None) -> None:
+    def add_violation(self, text: str, position: LinePosition | None = None) -> None:
         """Count a violation at a line, by default the current one."""
         self.violations += 1
-        self._show_violation(text, place)
+        self._show_violation(text, position)
 
-    def add_gap(self, text: str, place: LinePosition | None = None) -> None:
+    def add_gap(self, text: str, position: LinePosition | None = None) -> None:
         """Count a missing record; a gap is no violation."""
         self.gaps += 1
-        self._show_violation(text, place)
+        self._show_violation(text, position)
 
-    def _show_violation(self, text: str, place: LinePosition | None) -> None:
+    def _show_violation(self, text: str, position: LinePosition | None) -> None:
         if len(self.shown) < self._show:
-            self.shown.append(Violation(self.check, *(place or self.run.place), text))
+            self.shown.append(Violation(self.check, *(position or self.run.position), text))
 
     def retract(self, why_not: str) -> None:
         """Discard the violations: the traces do not prove them."""
@@ -72,17 +74,17 @@ class CheckTally:
         self.shown, self.why_not = [], why_not
 
 
-class RunCheck:
+class RunCheck(Generic[Checked]):
     """
     Checks the records of some kinds of one run and counts in its tallies.
 
-    A subclass names its checks, the record kinds it observes and the roles it applies to (all when
+    A subclass names its checks, the records that it observes and the roles it applies to (all when
     none is named).
     """
 
-    CHECKS: Sequence[str] = ()
-    KINDS: Sequence[str] = ()
-    ROLES: Sequence[str] = ()
+    CHECKS: tuple[str, ...] = ()
+    RECORDS: tuple[type[Checked], ...] = ()
+    ROLES: tuple[str, ...] = ()
     NOT_JUDGED_REASON = ''
 
     def __init__(self, run: TraceRun, *, show: int) -> None:
@@ -96,8 +98,13 @@ class RunCheck:
         """The first tally; most checks have only one."""
         return self.tallies[0]
 
-    def observe(self, record: Record) -> None:
-        """Check the last record that the run yielded."""
+    def on_record(self, record: RecordView) -> None:
+        """Check the last record that the run yielded, if it is one of RECORDS."""
+        if isinstance(record, self.RECORDS):
+            self.observe(record)
+
+    def observe(self, record: Checked) -> None:
+        """Check a record."""
         raise NotImplementedError
 
     def finish(self) -> None:

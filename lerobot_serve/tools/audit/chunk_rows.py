@@ -13,7 +13,9 @@ from struct import error, pack
 from typing import Any, NamedTuple
 
 from lerobot_serve.tools.audit.check import RunCheck
-from lerobot_serve.tools.traces.fields import integer, is_later_session, Record, text
+from lerobot_serve.tools.traces.fields import is_later_session
+from lerobot_serve.tools.traces.record_views import ExecutedRecord
+from lerobot_serve.tools.traces.trace_run import TraceRun
 
 
 class PlayedRow(NamedTuple):
@@ -22,40 +24,38 @@ class PlayedRow(NamedTuple):
     epoch: int
     seq: int
     row: int
-    raw: Any
+    raw: list[Any] | None
 
 
-class ChunkRowsCheck(RunCheck):
+class ChunkRowsCheck(RunCheck[ExecutedRecord]):
     """See the module."""
 
     CHECKS = ('rows',)
-    KINDS = ('executed',)
+    RECORDS = (ExecutedRecord,)
     ROLES = ('edge',)
     NOT_JUDGED_REASON = 'no action of a chunk was executed'
 
-    def __init__(self, *arguments: Any, **more: Any) -> None:
-        super().__init__(*arguments, **more)
+    def __init__(self, run: TraceRun, *, show: int) -> None:
+        super().__init__(run, show=show)
         self._last: PlayedRow | None = None
 
-    def observe(self, record: Record) -> None:
-        if text(record, 'rung') != 'policy':
+    def observe(self, record: ExecutedRecord) -> None:
+        if not record.is_played:
             return
         self.tally.judged += 1
         wrong = self._violation_text(record)
         if wrong:
             self.tally.add_violation(wrong)
 
-    def _violation_text(self, record: Record) -> str:
+    def _violation_text(self, record: ExecutedRecord) -> str:
         """Return the violation, empty when there is none."""
-        raw = record.get('raw')
-        if text(record, 'cage_result') == 'pass' and not is_same_float32(
-            raw, record.get('commanded')
-        ):
+        raw = record.raw_actions
+        if record.cage_result == 'pass' and not is_same_float32(raw, record.commanded):
             return 'verdict is pass, but the commanded values differ from the chunk row'
-        numbers = [integer(record, name) for name in ('session_epoch', 'seq', 'chunk_row')]
-        if None in numbers:
+        epoch, seq, chunk_row = record.session_epoch, record.seq, record.chunk_row
+        if epoch is None or seq is None or chunk_row is None:
             return 'session_epoch, seq or chunk_row is missing: origin of the action is unknown'
-        row = PlayedRow(*numbers, raw)
+        row = PlayedRow(epoch, seq, chunk_row, raw)
         wrong = self._last and out_of_order(self._last, row)
         if wrong:
             # a row out of order is no reference for the next one
@@ -80,9 +80,9 @@ def out_of_order(before: PlayedRow, row: PlayedRow) -> str:
     return '' if is_later else f'row {row.row} of request {row.seq} follows row {before.row}'
 
 
-def is_same_float32(first: Any, second: Any) -> bool:
+def is_same_float32(first: list[Any] | None, second: list[Any] | None) -> bool:
     """Return whether two actions are equal as float32; one may be written as double."""
-    if type(first) is not list or type(second) is not list or len(first) != len(second):
+    if first is None or second is None or len(first) != len(second):
         return False
     try:
         return first == second or pack(f'{len(first)}f', *first) == pack(

@@ -11,9 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 import json
 from math import inf
-from typing import Any
+from typing import Any, NamedTuple
 
-from lerobot_serve.tools.traces.fields import number, Record, text
+from lerobot_serve.tools.traces.fields import number, Record, text, values
 
 # relative rounding error of a float32
 ROUNDING = 1e-6
@@ -36,14 +36,18 @@ def read_bounds(value: Any) -> CommandBounds:
     """Decode the parameter `limits`: a JSON object, or its text. Raises ValueError."""
     content = _opened(value)
     step_s = number(content, 'step_s')
-    rows = content.get('actions')
-    if step_s is None or step_s <= 0 or type(rows) is not list or not rows:
+    rows = values(content, 'actions')
+    if step_s is None or step_s <= 0 or not rows:
         raise ValueError('the limits of the header have no step_s above 0 or no actions')
-    columns = [_row(row, step_s) for row in rows]
-    immediate = content.get('immediate')
-    named = frozenset(n for n in immediate if type(n) is str) if type(immediate) is list else ()
+    bounds = [_joint_bounds(row, step_s) for row in rows]
+    immediate = values(content, 'immediate') or []
     return CommandBounds(
-        *(tuple(column) for column in zip(*columns, strict=True)), frozenset(named)
+        names=tuple(each.name for each in bounds),
+        low=tuple(each.low for each in bounds),
+        high=tuple(each.high for each in bounds),
+        step=tuple(each.step for each in bounds),
+        is_velocity=tuple(each.is_velocity for each in bounds),
+        immediate=frozenset(name for name in immediate if type(name) is str),
     )
 
 
@@ -57,8 +61,18 @@ def _opened(value: Any) -> Record:
     return content
 
 
-def _row(row: Any, step_s: float) -> tuple[str, float, float, float, bool]:
-    """Return one value of each field of CommandBounds. Raises ValueError."""
+class _JointBounds(NamedTuple):
+    """One value of each field of CommandBounds."""
+
+    name: str
+    low: float
+    high: float
+    step: float
+    is_velocity: bool
+
+
+def _joint_bounds(row: Any, step_s: float) -> _JointBounds:
+    """Raises ValueError."""
     if type(row) is not dict or row.get('motion') not in ('position', 'velocity'):
         raise ValueError('the limits of the header have an action without a motion')
     is_velocity = row['motion'] == 'velocity'
@@ -68,7 +82,8 @@ def _row(row: Any, step_s: float) -> tuple[str, float, float, float, bool]:
     if is_velocity:
         low, high = max(low, -fastest), min(high, fastest)
     step = min(_limit(row, 'max_step'), change * step_s)
-    return text(row, 'name'), low - _slack(low), high + _slack(high), step, is_velocity
+    name = text(row, 'name')
+    return _JointBounds(name, low - _slack(low), high + _slack(high), step, is_velocity)
 
 
 def _limit(row: Record, name: str, nothing: float = inf) -> float:

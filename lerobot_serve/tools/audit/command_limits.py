@@ -10,70 +10,87 @@ command forced by an immediate interlock may exceed the step. One thread.
 
 from __future__ import annotations
 
-from typing import Any
-
 from lerobot_serve.tools.audit.check import RunCheck
-from lerobot_serve.tools.audit.command_bounds import CommandBounds, ROUNDING
-from lerobot_serve.tools.traces.fields import integer, is_number, Record, text
+from lerobot_serve.tools.audit.command_bounds import CommandBounds, read_bounds, ROUNDING
+from lerobot_serve.tools.traces.fields import is_number
+from lerobot_serve.tools.traces.record_views import ExecutedRecord
+from lerobot_serve.tools.traces.trace_run import TraceRun
 
 Command = list[float]
 # in the reason of a command that an interlock forced
 INTERLOCK_PHRASE = ' forces '
 
 
-class CommandLimitsCheck(RunCheck):
+class CommandLimitsCheck(RunCheck[ExecutedRecord]):
     """See the module."""
 
     CHECKS = ('finite', 'position', 'step')
-    KINDS = ('executed',)
+    RECORDS = (ExecutedRecord,)
     ROLES = ('edge',)
     NOT_JUDGED_REASON = 'nothing was commanded'
 
-    def __init__(self, *arguments: Any, **more: Any) -> None:
-        super().__init__(*arguments, **more)
+    def __init__(self, run: TraceRun, *, show: int) -> None:
+        super().__init__(run, show=show)
         self._finite, self._position, self._step = self.tallies
         self._last: Command | None = None
-        self._tick: int | None = None
+        self._control_step: int | None = None
+        self._bounds: CommandBounds | None = None
+        self._no_bounds_reason = ''
 
-    def observe(self, record: Record) -> None:
-        tick, before = integer(record, 'control_step'), self._tick
-        follows = tick is not None and before is not None and tick == before + 1
+    def observe(self, record: ExecutedRecord) -> None:
+        step, before = record.control_step, self._control_step
+        follows = step is not None and before is not None and step == before + 1
         last = self._last if follows else None
-        self._tick = tick
-        if 'commanded' not in record:
+        self._control_step = step
+        if 'commanded' not in record.raw:
             # a step without a command does not move the robot
             self._last = last
             return
         self._last = self._judge(record, last)
 
-    def _judge(self, record: Record, last: Command | None) -> Command | None:
+    def _judge(self, record: ExecutedRecord, last: Command | None) -> Command | None:
         """Return the command, None when it is invalid."""
-        caged, bounds = record['commanded'], self.run.bounds
+        values = record.commanded or []
+        command = [value for value in values if is_number(value)]
         self._finite.judged += 1
-        if type(caged) is not list or not caged or not all(map(is_number, caged)):
+        if not command or len(command) != len(values):
             self._finite.add_violation('command has values that are not finite')
             return None
+        bounds = self._read_bounds()
         if bounds is None:
-            self._position.why_not = self._step.why_not = self.run.no_bounds_reason
+            self._position.why_not = self._step.why_not = self._no_bounds_reason
             return None
         self._position.judged += 1
-        if len(caged) != len(bounds.names):
+        if len(command) != len(bounds.names):
             self._position.add_violation(
-                f'command has {len(caged)} values, the limits have {len(bounds.names)}'
+                f'command has {len(command)} values, the limits have {len(bounds.names)}'
             )
             return None
-        self._check_position(caged, last, bounds)
+        self._check_position(command, last, bounds)
         if last is not None:
-            is_stop, forced = (
-                text(record, 'cage_result') == 'stopped',
-                INTERLOCK_PHRASE in text(record, 'reason'),
-            )
-            self._check_step(caged, last, bounds, is_stop=is_stop, forced=forced)
-        return caged
+            is_stop = record.cage_result == 'stopped'
+            forced = INTERLOCK_PHRASE in record.reason
+            self._check_step(command, last, bounds, is_stop=is_stop, forced=forced)
+        return command
 
-    def _check_position(self, caged: Command, last: Command | None, bounds: CommandBounds) -> None:
+    def _read_bounds(self) -> CommandBounds | None:
+        """Return the limits of the header, decoded once; None when there are none."""
+        if self._bounds or self._no_bounds_reason:
+            return self._bounds
+        if 'limits' not in self.run.header_parameters:
+            self._no_bounds_reason = self.run.no_limits_reason
+            return None
+        try:
+            self._bounds = read_bounds(self.run.header_parameters['limits'])
+        except ValueError as error:
+            self._no_bounds_reason = str(error)
+        return self._bounds
+
+    def _check_position(
+        self, command: Command, last: Command | None, bounds: CommandBounds
+    ) -> None:
         for joint, (value, low, high) in enumerate(
-            zip(caged, bounds.low, bounds.high, strict=True)
+            zip(command, bounds.low, bounds.high, strict=True)
         ):
             if low <= value <= high:
                 continue
@@ -87,12 +104,20 @@ class CommandLimitsCheck(RunCheck):
             return
 
     def _check_step(
-        self, caged: Command, last: Command, bounds: CommandBounds, *, is_stop: bool, forced: bool
+        self,
+        command: Command,
+        last: Command,
+        bounds: CommandBounds,
+        *,
+        is_stop: bool,
+        forced: bool,
     ) -> None:
         self._step.judged += 1
-        for joint, (value, before, step) in enumerate(zip(caged, last, bounds.step, strict=True)):
-            way = abs(value - before)
-            if way <= step or way <= step + ROUNDING * max(1.0, abs(value)):
+        for joint, (value, before, step) in enumerate(
+            zip(command, last, bounds.step, strict=True)
+        ):
+            distance = abs(value - before)
+            if distance <= step or distance <= step + ROUNDING * max(1.0, abs(value)):
                 continue
             # an interlock or a stop may change a velocity at once
             if bounds.names[joint] in bounds.immediate and forced:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Protocol
+from typing import Any
 
 from lerobot_serve.tools.audit.action_age import ActionAgeCheck
 from lerobot_serve.tools.audit.check import CHECKS, CheckTally, RunCheck, TRACE_CHECKS, Violation
@@ -16,15 +16,18 @@ from lerobot_serve.tools.audit.command_limits import CommandLimitsCheck
 from lerobot_serve.tools.audit.one_in_flight import OneInFlightCheck
 from lerobot_serve.tools.audit.prefix_policy import PrefixPolicyCheck
 from lerobot_serve.tools.audit.request_ends import RequestEndCheck
-from lerobot_serve.tools.audit.sticky_slots import KINDS as STICKY_KINDS
 from lerobot_serve.tools.audit.sticky_slots import StickySlotCheck
 from lerobot_serve.tools.audit.trace_integrity import TraceIntegrityCheck
-from lerobot_serve.tools.traces.fields import Record
-from lerobot_serve.tools.traces.runs import merge_by_time, open_runs, TimedRecords
+from lerobot_serve.tools.traces.query import RecordSource, TraceQuery
+from lerobot_serve.tools.traces.reader import ReportBytes
+from lerobot_serve.tools.traces.record_views import RecordView
 from lerobot_serve.tools.traces.trace_run import TraceRun
 
+# checks one record
+Observe = Callable[[RecordView], None]
+
 # of one run each; integrity comes first, since the others use its result
-RUN_CHECKS: tuple[type[RunCheck], ...] = (
+RUN_CHECKS: tuple[type[RunCheck[Any]], ...] = (
     TraceIntegrityCheck,
     ActionAgeCheck,
     CommandLimitsCheck,
@@ -35,7 +38,6 @@ RUN_CHECKS: tuple[type[RunCheck], ...] = (
 )
 SHOWN_DEFAULT = 5
 NO_TRACE_COVERS_IT = 'no trace covers this check'
-RUNS_APART = 1 << 32
 
 
 class CheckStatus(Enum):
@@ -46,7 +48,7 @@ class CheckStatus(Enum):
     HOLDS_AS_RECORDED = 'holds_as_recorded'
     # the end of a trace, a part or records are missing
     INCOMPLETE = 'incomplete'
-    VIOLATED = 'add_violation'
+    VIOLATED = 'violated'
     NOT_JUDGED = 'not_judged'
 
 
@@ -95,45 +97,35 @@ class AuditResult:
         return CheckStatus.HOLDS if is_all else CheckStatus.HOLDS_AS_RECORDED
 
 
-class RecordSource(Protocol):
-    """Records of several runs in one, such as a bag; `runs` is complete after reading."""
-
-    runs: list[TraceRun]
-
-    def read(self, first_number: int) -> TimedRecords:
-        """Yield all records in time order; runs are numbered from `first_number`."""
-
-
 def run_audit(
-    paths: Iterable[Path | str], *, show: int = SHOWN_DEFAULT, sources: Sequence[RecordSource] = ()
+    paths: Iterable[Path | str],
+    *,
+    show: int = SHOWN_DEFAULT,
+    sources: Sequence[RecordSource] = (),
+    on_bytes_read: ReportBytes | None = None,
 ) -> AuditResult:
-    """Run all checks over the traces. Raises TraceError."""
-    runs = open_runs(paths)
-    # more runs than a bag can have robots
-    more = [source.read(number * RUNS_APART) for number, source in enumerate(sources, 1)]
+    """Run all checks over traces and further sources. Raises TraceError."""
+    query = TraceQuery(paths, sources=sources, on_bytes_read=on_bytes_read)
     sticky = StickySlotCheck(show=show)
-    watchers: dict[int, list[RunCheck]] = {}
-    observers: dict[int, dict[str, list[Callable[[Record], None]]]] = {}
-    for run, record in merge_by_time(runs, more):
-        if run.number not in watchers:
-            watchers[run.number] = checks_for(run, show)
-            observers[run.number] = observers_by_kind(watchers[run.number])
-        kind = record['kind']
-        for observe in observers[run.number].get(kind, ()):
+    checks: dict[int, list[RunCheck[Any]]] = {}
+    observers: dict[int, dict[type[RecordView], list[Observe]]] = {}
+    for _, run, record in query.by_time():
+        if run.number not in checks:
+            checks[run.number] = checks_for(run, show)
+            observers[run.number] = observers_by_record(checks[run.number])
+        for observe in observers[run.number].get(type(record), ()):
             observe(record)
-        if kind in STICKY_KINDS:
-            sticky.observe(run, record)
-    runs += [run for source in sources for run in source.runs]
-    for watcher in (each for of_run in watchers.values() for each in of_run):
-        watcher.finish()
-    sticky.finish(runs)
-    tallies = [tally for of_run in watchers.values() for each in of_run for tally in each.tallies]
+        sticky.observe(run, record)
+    for check in (each for of_run in checks.values() for each in of_run):
+        check.finish()
+    sticky.finish(query.runs)
+    tallies = [tally for of_run in checks.values() for each in of_run for tally in each.tallies]
     tallies += sticky.tallies
-    results = [combine(check, [t for t in tallies if t.check == check], show) for check in CHECKS]
-    return AuditResult(tuple(runs), tuple(results), sticky.episodes, sticky.joined)
+    results = [combine(name, [t for t in tallies if t.check == name], show) for name in CHECKS]
+    return AuditResult(tuple(query.runs), tuple(results), sticky.episodes, sticky.joined)
 
 
-def checks_for(run: TraceRun, show: int) -> list[RunCheck]:
+def checks_for(run: TraceRun, show: int) -> list[RunCheck[Any]]:
     """Create the checks of the run's role; call it after its first record is read."""
     suited = [kind for kind in RUN_CHECKS if not kind.ROLES or run.role in kind.ROLES]
     return [
@@ -141,13 +133,15 @@ def checks_for(run: TraceRun, show: int) -> list[RunCheck]:
     ]
 
 
-def observers_by_kind(watchers: Iterable[RunCheck]) -> dict[str, list[Callable[[Record], None]]]:
-    """Return the observing methods of each record kind."""
-    found: dict[str, list[Callable[[Record], None]]] = {}
-    for watcher in watchers:
-        for kind in watcher.KINDS:
-            found.setdefault(kind, []).append(watcher.observe)
-    return found
+def observers_by_record(
+    checks: Iterable[RunCheck[Any]],
+) -> dict[type[RecordView], list[Observe]]:
+    """Return the observing methods for each kind of record."""
+    observers: dict[type[RecordView], list[Observe]] = {}
+    for check in checks:
+        for kind in check.RECORDS:
+            observers.setdefault(kind, []).append(check.on_record)
+    return observers
 
 
 def combine(check: str, tallies: list[CheckTally], show: int) -> CheckResult:
@@ -170,13 +164,13 @@ def combine(check: str, tallies: list[CheckTally], show: int) -> CheckResult:
         outcome = CheckStatus.HOLDS
     shown = [violation for tally in tallies for violation in tally.shown][:show]
     return CheckResult(
-        check,
-        outcome,
-        sum(tally.judged for tally in judged),
-        len(judged),
-        len(tallies),
-        violations,
-        gaps,
-        tuple(shown),
-        missing[0] if missing else NO_TRACE_COVERS_IT if not tallies else '',
+        check=check,
+        outcome=outcome,
+        judged=sum(tally.judged for tally in judged),
+        judged_runs=len(judged),
+        runs=len(tallies),
+        violations=violations,
+        gaps=gaps,
+        shown=tuple(shown),
+        why_not=missing[0] if missing else NO_TRACE_COVERS_IT if not tallies else '',
     )

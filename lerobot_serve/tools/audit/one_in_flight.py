@@ -7,10 +7,11 @@ A request ends when its record is written, and is sent one round trip earlier. O
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from lerobot_serve.tools.audit.check import RunCheck
-from lerobot_serve.tools.traces.fields import integer, number, Record, text
+from lerobot_serve.tools.traces.record_views import RequestRecord
+from lerobot_serve.tools.traces.trace_run import TraceRun
 
 # rounding of a round trip written as a float [ms]
 ROUNDING_NS = 1000
@@ -24,31 +25,31 @@ class LastEnd(NamedTuple):
     at_ns: int
 
 
-class OneInFlightCheck(RunCheck):
+class OneInFlightCheck(RunCheck[RequestRecord]):
     """See the module."""
 
     CHECKS = ('one_in_flight',)
-    KINDS = ('request',)
+    RECORDS = (RequestRecord,)
     ROLES = ('edge',)
     NOT_JUDGED_REASON = 'no request has a round trip'
 
-    def __init__(self, *arguments: Any, **more: Any) -> None:
-        super().__init__(*arguments, **more)
+    def __init__(self, run: TraceRun, *, show: int) -> None:
+        super().__init__(run, show=show)
         self._ended: dict[str, LastEnd] = {}
 
-    def observe(self, record: Record) -> None:
-        client, epoch = text(record, 'client_id'), integer(record, 'session_epoch')
-        seq, ended_ns = integer(record, 'seq'), integer(record, 'mono_ns')
+    def observe(self, record: RequestRecord) -> None:
+        client, epoch = record.client_id, record.session_epoch
+        seq, ended_ns = record.seq, record.mono_ns
         if ended_ns is None:
             return
         before = self._ended.get(client)
         if before and before.epoch != epoch:
             before = None
-        round_trip_ms = number(record, 'round_trip_ms')
+        round_trip_ms = record.round_trip_ms
         if round_trip_ms is not None:
             self.tally.judged += 1
             early_ms = (before.at_ns - ended_ns) / 1e6 + round_trip_ms if before else 0.0
-            if early_ms * 1e6 > ROUNDING_NS + self.run.slack_ns:
+            if before and early_ms * 1e6 > ROUNDING_NS + self.run.slack_ns:
                 self.tally.add_violation(
                     f'request {seq} was sent {early_ms:.3f} ms before request {before.seq} ended'
                 )

@@ -9,22 +9,22 @@ One thread.
 from __future__ import annotations
 
 from lerobot_serve.tools.audit.check import RunCheck
-from lerobot_serve.tools.traces.fields import Record, text
+from lerobot_serve.tools.traces.record_views import RequestRecord
 
 
-class PrefixPolicyCheck(RunCheck):
+class PrefixPolicyCheck(RunCheck[RequestRecord]):
     """Reads the fields `prefix_policy` and `prefix_ignored` of `request`."""
 
     CHECKS = ('prefix',)
-    KINDS = ('request',)
+    RECORDS = (RequestRecord,)
     NOT_JUDGED_REASON = 'no request names the policy of its prefix'
 
-    def observe(self, record: Record) -> None:
-        wrote, answered = text(record, 'prefix_policy'), text(record, 'policy')
-        if not wrote or not answered or text(record, 'status') != 'ok':
+    def observe(self, record: RequestRecord) -> None:
+        source, replied = record.prefix_policy, record.policy
+        if not source or not replied or record.status != 'ok':
             return
         self.tally.judged += 1
-        if wrote != answered and record.get('prefix_ignored') is not True:
+        if source != replied and not record.prefix_ignored:
             self.tally.add_violation(
-                f'{answered} replied to a prefix of {wrote} without prefix_ignored'
+                f'{replied} replied to a prefix of {source} without prefix_ignored'
             )

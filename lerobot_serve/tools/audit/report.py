@@ -8,6 +8,7 @@ from typing import Any
 
 from lerobot_serve.tools.audit.check import CHECKS
 from lerobot_serve.tools.audit.engine import AuditResult, CheckResult, CheckStatus
+from lerobot_serve.tools.output.text import printable
 from lerobot_serve.tools.traces.trace_run import TraceRun
 
 STATUS_TEXT = {
@@ -51,11 +52,6 @@ def as_json(audit: AuditResult) -> dict[str, Any]:
             for each in audit.results
         ],
     }
-
-
-def printable(value: str) -> str:
-    """Return a text with unprintable characters escaped."""
-    return value if value.isprintable() else repr(value)
 
 
 def _run_line(run: TraceRun) -> str:

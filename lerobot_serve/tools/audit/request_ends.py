@@ -8,28 +8,27 @@ record is a request without a known end. One thread.
 
 from __future__ import annotations
 
-from typing import Any
-
 from lerobot_serve.tools.audit.check import RunCheck
-from lerobot_serve.tools.traces.fields import integer, is_later_session, Record, text
+from lerobot_serve.tools.traces.fields import is_later_session
+from lerobot_serve.tools.traces.record_views import DropRecord, RequestRecord
+from lerobot_serve.tools.traces.trace_run import TraceRun
 
 
-class RequestEndCheck(RunCheck):
+class RequestEndCheck(RunCheck[RequestRecord | DropRecord]):
     """See the module."""
 
     CHECKS = ('ended',)
-    KINDS = ('request', 'drop')
+    RECORDS = (RequestRecord, DropRecord)
     ROLES = ('edge',)
     NOT_JUDGED_REASON = 'there is no request'
 
-    def __init__(self, *arguments: Any, **more: Any) -> None:
-        super().__init__(*arguments, **more)
+    def __init__(self, run: TraceRun, *, show: int) -> None:
+        super().__init__(run, show=show)
         # client -> its session and its last ended request
         self._last: dict[str, tuple[int, int]] = {}
 
-    def observe(self, record: Record) -> None:
-        client, epoch = text(record, 'client_id'), integer(record, 'session_epoch')
-        seq = integer(record, 'seq')
+    def observe(self, record: RequestRecord | DropRecord) -> None:
+        client, epoch, seq = record.client_id, record.session_epoch, record.seq
         if epoch is None or seq is None:
             return
         self.tally.judged += 1

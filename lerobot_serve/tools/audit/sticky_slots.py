@@ -16,12 +16,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from lerobot_serve.tools.audit.check import CheckTally
-from lerobot_serve.tools.traces.fields import integer, Record, table, text
+from lerobot_serve.tools.traces.record_views import (
+    ExecutedRecord,
+    PlacementRecord,
+    RecordView,
+    RequestRecord,
+)
 from lerobot_serve.tools.traces.trace_run import LinePosition, TraceRun
 
 # largest offset between the files of one client, in episodes
 EPISODES_KEPT = 64
-KINDS = ('executed', 'request', 'placement')
+SlotRecord = ExecutedRecord | RequestRecord | PlacementRecord
 
 
 @dataclass(slots=True)
@@ -31,7 +36,7 @@ class SlotSighting:
     run: TraceRun
     slot: str
     expected: str = ''
-    places: list[LinePosition] = field(default_factory=list)
+    positions: list[LinePosition] = field(default_factory=list)
     count: int = 0
 
 
@@ -71,24 +76,22 @@ class StickySlotCheck:
     def tallies(self) -> list[CheckTally]:
         return list(self._tallies.values())
 
-    def observe(self, run: TraceRun, record: Record) -> None:
-        """Check a record of one of KINDS, the last one that the run yielded."""
-        if run.role == 'server':
+    def observe(self, run: TraceRun, record: RecordView) -> None:
+        """Check a record with a slot, the last one that the run yielded; ignore all others."""
+        if not isinstance(record, SlotRecord) or run.role == 'server':
             return
-        kind = record['kind']
-        where = table(record, 'routing') if kind == 'request' else record
-        client, episode_id = text(record, 'client_id'), text(record, 'episode_id')
-        seen = client, episode_id, text(where, 'slot')
-        if self._last_seen.get(run.number) == seen or not (episode_id and seen[2]):
+        client, episode_id, slot = record.client_id, record.episode_id, record.slot
+        current = client, episode_id, slot
+        if self._last_seen.get(run.number) == current or not (episode_id and slot):
             return
         if run.number not in self._tallies:
             self._tallies[run.number] = CheckTally('sticky', run, show=self._show)
         self._tallies[run.number].judged += 1
         episode = self._episode(client, episode_id)
-        if kind == 'placement':
-            note_decision(episode, run, record, seen[2])
-        if self._is_expected(episode, run, record, seen[2]) and episode.now[run.number] == seen[2]:
-            self._last_seen[run.number] = seen
+        if isinstance(record, PlacementRecord):
+            note_decision(episode, run, record)
+        if self._is_expected(episode, run, record) and episode.now[run.number] == slot:
+            self._last_seen[run.number] = current
         else:
             self._last_seen.pop(run.number, None)
 
@@ -111,26 +114,25 @@ class StickySlotCheck:
                 self._judge_episode(episodes.popitem(last=False)[1])
         return episodes[episode_id]
 
-    def _is_expected(
-        self, episode: EpisodeSlots, run: TraceRun, record: Record, slot: str
-    ) -> bool:
+    def _is_expected(self, episode: EpisodeSlots, run: TraceRun, record: SlotRecord) -> bool:
         """Return whether the slot is the expected one; record a suspect when it is not."""
+        slot = record.slot
         if run.number not in episode.firsts:
-            episode.firsts[run.number] = SlotSighting(run, slot, '', [run.place], 1)
+            episode.firsts[run.number] = SlotSighting(run, slot, '', [run.position], 1)
         expected = episode.now.setdefault(run.number, slot)
         if slot == expected:
             return True
-        if is_row_of_left_slot(episode, run, record, slot):
+        if is_row_of_left_slot(episode, run, record):
             return True
         if episode.moved.get(slot, set()) - {run.number}:
-            move_episode(episode, run, record, slot)
+            move_episode(episode, run, record)
             return True
         suspect = episode.suspects.setdefault(
             (run.number, slot), SlotSighting(run, slot, expected)
         )
         suspect.count += 1
-        if len(suspect.places) < self._show:
-            suspect.places.append(run.place)
+        if len(suspect.positions) < self._show:
+            suspect.positions.append(run.position)
         return False
 
     def _judge_episode(self, episode: EpisodeSlots) -> None:
@@ -149,36 +151,36 @@ class StickySlotCheck:
 
     def _add_violations(self, sighting: SlotSighting) -> None:
         tally = self._tallies[sighting.run.number]
-        for place in sighting.places:
+        for position in sighting.positions:
             tally.add_violation(
                 f'the episode is in slot {sighting.slot}, was in {sighting.expected}, and no '
                 'decision moved it',
-                place,
+                position,
             )
-        tally.violations += sighting.count - len(sighting.places)
+        tally.violations += sighting.count - len(sighting.positions)
 
 
-def note_decision(episode: EpisodeSlots, run: TraceRun, record: Record, slot: str) -> None:
+def note_decision(episode: EpisodeSlots, run: TraceRun, record: PlacementRecord) -> None:
     """Record a placement or a move by a router."""
-    if record.get('moved') is True:
-        episode.moved.setdefault(slot, set()).add(run.number)
-        move_episode(episode, run, record, slot)
+    if record.moved:
+        episode.moved.setdefault(record.slot, set()).add(run.number)
+        move_episode(episode, run, record)
     else:
-        episode.origin = episode.origin or slot
+        episode.origin = episode.origin or record.slot
 
 
-def move_episode(episode: EpisodeSlots, run: TraceRun, record: Record, slot: str) -> None:
+def move_episode(episode: EpisodeSlots, run: TraceRun, record: SlotRecord) -> None:
     """Change the expected slot of the run from this record on."""
-    episode.left[run.number] = episode.now.get(run.number, ''), integer(record, 'seq') or 0
-    episode.now[run.number] = slot
+    episode.left[run.number] = episode.now.get(run.number, ''), record.seq or 0
+    episode.now[run.number] = record.slot
 
 
-def is_row_of_left_slot(episode: EpisodeSlots, run: TraceRun, record: Record, slot: str) -> bool:
+def is_row_of_left_slot(episode: EpisodeSlots, run: TraceRun, record: SlotRecord) -> bool:
     """Return whether it is a row of a request from before the move."""
     left, first_seq = episode.left.get(run.number, ('', 0))
-    return (
-        record['kind'] == 'executed' and slot == left and (integer(record, 'seq') or 0) < first_seq
-    )
+    if not isinstance(record, ExecutedRecord):
+        return False
+    return record.slot == left and (record.seq or 0) < first_seq
 
 
 def why_inconclusive(runs: Sequence[TraceRun]) -> str:

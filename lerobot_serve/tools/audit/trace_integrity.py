@@ -10,102 +10,105 @@ One thread.
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
 
 from lerobot_serve.tools.audit.check import RunCheck
-from lerobot_serve.tools.traces.fields import integer, Record, table, text
-from lerobot_serve.tools.traces.trace_run import LinePosition
+from lerobot_serve.tools.traces.record_views import (
+    DamagedRecord,
+    DropRecord,
+    FooterRecord,
+    HeaderRecord,
+    RecordView,
+)
+from lerobot_serve.tools.traces.trace_run import LinePosition, TraceRun
 
 TRACE_LOSS_PREFIX = 'trace_'
 # losses after the last drop record
 UNRECORDABLE_LOSSES = frozenset({'trace_closed'})
 
 
-class TraceIntegrityCheck(RunCheck):
+class TraceIntegrityCheck(RunCheck[RecordView]):
     """See the module."""
 
     CHECKS = ('whole', 'drops')
-    KINDS = ('header', 'footer', 'drop', 'damaged')
+    RECORDS = (HeaderRecord, FooterRecord, DropRecord, DamagedRecord)
 
-    def __init__(self, *arguments: Any, **more: Any) -> None:
-        super().__init__(*arguments, **more)
+    def __init__(self, run: TraceRun, *, show: int) -> None:
+        super().__init__(run, show=show)
         self._drops = self.tallies[1]
         self._drops.why_not = 'the run has no end'
         self.tally.judged = 1
-        self._footer: Record = {}
-        self._footer_place: LinePosition | None = None
-        self._torn_place: LinePosition | None = None
+        self._footer: FooterRecord | None = None
+        self._footer_position: LinePosition | None = None
+        self._torn_position: LinePosition | None = None
         self._recorded_losses: Counter[str] = Counter()
 
-    def observe(self, record: Record) -> None:
-        kind = record['kind']
-        if kind == 'damaged':
+    def observe(self, record: RecordView) -> None:
+        if isinstance(record, DamagedRecord):
             self._on_damage(record)
-        elif kind == 'footer':
+        elif isinstance(record, FooterRecord):
             self._on_footer(record)
-        elif kind == 'drop':
+        elif isinstance(record, DropRecord):
             self._on_drop(record)
-        if self.run.place.line == 1 and self.run.previous_part_position:
-            self._on_next_part(record)
+        ended = self.run.previous_part_position
+        if self.run.position.line == 1 and ended:
+            self._on_next_part(record, ended)
 
     def finish(self) -> None:
         """Require a footer of a closed run; a torn last line means that the process was killed."""
-        place = self.run.place
-        if self._footer_place != place:
+        position = self.run.position
+        if self._footer is None or self._footer_position != position:
             how = (
                 'last line torn, process killed'
-                if self._torn_place
+                if self._torn_position
                 else 'process killed or still running'
             )
-            self._add_missing(f'no footer: {how}', place)
-        elif text(self._footer, 'end_reason') != 'closed':
+            self._add_missing(f'no footer: {how}', position)
+        elif self._footer.end_reason != 'closed':
             self._add_missing(
-                'the run continues after its last part, or the process was killed', place
+                'the run continues after its last part, or the process was killed', position
             )
         else:
-            self._compare_losses()
+            self._compare_losses(self._footer)
 
-    def _on_damage(self, record: Record) -> None:
-        if text(record, 'reason') == 'torn':
+    def _on_damage(self, record: DamagedRecord) -> None:
+        if record.reason == 'torn':
             # at the end of the run this only means that the process was killed
-            self._torn_place = self.run.place
+            self._torn_position = self.run.position
         else:
-            self._add_damage(f'damaged line: {text(record, "reason")}')
+            self._add_damage(f'damaged line: {record.reason}')
 
-    def _on_footer(self, footer: Record) -> None:
-        self._footer, self._footer_place = footer, self.run.place
-        written, said = self.run.place.line - 2, integer(footer, 'records')
-        if said != written:
-            self._add_damage(f'the footer states {said} records, the file has {written}')
+    def _on_footer(self, footer: FooterRecord) -> None:
+        self._footer, self._footer_position = footer, self.run.position
+        written = self.run.position.line - 2
+        if footer.records != written:
+            self._add_damage(f'the footer states {footer.records} records, the file has {written}')
 
-    def _on_drop(self, record: Record) -> None:
-        reason = text(record, 'reason')
+    def _on_drop(self, record: DropRecord) -> None:
+        reason = record.reason
         if reason.startswith(TRACE_LOSS_PREFIX):
-            count = integer(record, 'count') or 0
+            count = record.count or 0
             self._recorded_losses[reason] += count
-            self._add_missing(
-                f'the trace lost {count} records of {text(record, "item")}: {reason}'
-            )
+            self._add_missing(f'the trace lost {count} records of {record.item}: {reason}')
 
-    def _on_next_part(self, header: Record) -> None:
-        ended = self.run.previous_part_position
-        if self._torn_place == ended:
+    def _on_next_part(self, record: RecordView, ended: LinePosition) -> None:
+        """Judge the end of the part before; the record is the first line of the next one."""
+        if self._torn_position == ended:
             self._add_missing('the part is torn', ended)
-        elif self._footer_place != ended:
+        elif self._footer_position != ended:
             self._add_missing('the part has no footer', ended)
-        self._torn_place = None
-        before = text(header, 'continues')
+        self._torn_position = None
+        before = record.continues if isinstance(record, HeaderRecord) else ''
         if before and not ended.file.endswith(before):
             self._add_missing(f'the previous part, {before}, is missing')
 
-    def _compare_losses(self) -> None:
+    def _compare_losses(self, footer: FooterRecord) -> None:
+        counted = footer.records_lost
         if self.run.is_partial:
             self._drops.why_not = 'the oldest parts were removed, with their loss records'
-            if table(self._footer, 'records_lost'):
+            if counted:
                 self.run.is_damaged = True
             return
         self._drops.judged = 1
-        counted = table(self._footer, 'records_lost')
         for reason in sorted(
             (counted.keys() | self._recorded_losses.keys()) - UNRECORDABLE_LOSSES
         ):
@@ -116,9 +119,9 @@ class TraceIntegrityCheck(RunCheck):
                     f'records {self._recorded_losses[reason]}'
                 )
 
-    def _add_missing(self, what: str, place: LinePosition | None = None) -> None:
+    def _add_missing(self, what: str, position: LinePosition | None = None) -> None:
         self.run.is_damaged = True
-        self.tally.add_gap(what, place)
+        self.tally.add_gap(what, position)
 
     def _add_damage(self, what: str) -> None:
         self.run.is_damaged = True

@@ -8,7 +8,7 @@ are skipped and reported. Any thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from io import BytesIO
 from pathlib import Path
 import struct
@@ -16,7 +16,7 @@ from typing import BinaryIO
 
 from mcap.data_stream import ReadDataStream
 from mcap.opcode import Opcode
-from mcap.records import Channel, Chunk, Schema
+from mcap.records import Channel, Chunk, McapRecord, Schema
 from mcap.records import Message as McapMessage
 from mcap.stream_reader import breakup_chunk
 
@@ -28,12 +28,11 @@ HEAD = struct.Struct('<BQ')
 RECORD_LIMIT = 1 << 30
 
 ReportDamage = Callable[[str], None]
-Records = list[Schema | Channel | McapMessage]
 
 
 def read(path: Path, on_damage: ReportDamage) -> Iterator[BagMessage]:
     """
-    Return the messages in the order in which they were written; `on_damage` receives a
+    Yield the messages in the order in which they were written; `on_damage` receives a
     text for each part that cannot be read. Raises BagError for what is no MCAP file, OSError.
     """
     with open(path, 'rb') as file:
@@ -59,6 +58,9 @@ def _messages(file: BinaryIO, path: Path, on_damage: ReportDamage) -> Iterator[B
                 schemas[record.id] = record.name
             elif isinstance(record, Channel):
                 channels[record.id] = record.topic, schemas.get(record.schema_id, '')
+            elif not isinstance(record, McapMessage):
+                # a chunk has schemas, channels and messages only
+                continue
             elif record.channel_id in channels:
                 topic, kind = channels[record.channel_id]
                 yield BagMessage(topic, kind, record.log_time, record.data)
@@ -70,7 +72,7 @@ def _messages(file: BinaryIO, path: Path, on_damage: ReportDamage) -> Iterator[B
 def _records(
     file: BinaryIO, path: Path, on_damage: ReportDamage
 ) -> Iterator[tuple[int, int, bytes]]:
-    """Return position, kind and bytes of each record up to the footer."""
+    """Yield position, kind and bytes of each record up to the footer."""
     size = path.stat().st_size
     while True:
         at = file.tell()
@@ -92,8 +94,8 @@ def _records(
             file.seek(length, 1)
 
 
-def _open(opcode: int, data: bytes) -> Records:
-    """Return what a record holds. Raises anything for one that is damaged."""
+def _open(opcode: int, data: bytes) -> Sequence[McapRecord]:
+    """Return the content of a record. Raises anything for a damaged one."""
     stream = ReadDataStream(BytesIO(data))
     if opcode == Opcode.CHUNK:
         chunk = Chunk.read(stream)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One recorded message, and what is wrong with a bag. Plain data; any thread."""
+"""One recorded message, and the error of bags. Plain data; any thread."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ CHUNK = f'{INTERFACES}/ActionChunk'
 
 
 class BagError(ValueError):
-    """A bag that cannot be read or made; says which, why and what to do."""
+    """A bag that cannot be read or made; the text has path, reason and remedy."""
 
 
 class BagMessage(NamedTuple):

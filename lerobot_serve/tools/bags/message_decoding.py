@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-ExecutedAction, EdgeState and RoutingDecision from their CDR bytes, as far as the audit needs them.
+Decodes ExecutedAction, EdgeState and RoutingDecision from CDR bytes, as far as the audit needs.
 Pure functions; any thread. Each raises Malformed.
 """
 
@@ -9,9 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 import struct
 
-import numpy as np
-
 from lerobot_serve.tools.bags.message import INTERFACES
+from lerobot_serve.wire.arrays import Float32Array
 from lerobot_serve.wire.cdr import CdrReader
 from lerobot_serve.wire.message_parts import ACTION_VALUES_LIMIT
 from lerobot_serve.wire.schema import (
@@ -26,14 +25,14 @@ EXECUTED_TYPE = f'{INTERFACES}/ExecutedAction'
 STATE_TYPE = f'{INTERFACES}/EdgeState'
 DECISION_TYPE = f'{INTERFACES}/RoutingDecision'
 
-VERDICTS = ('pass', 'clamped', 'held', 'stopped')
+CAGE_RESULTS = ('pass', 'clamped', 'held', 'stopped')
 RUNGS = (
     *('policy', 'ramp', 'hold', 'repeat_last', 'zero', 'safe_pose', 'stop_service'),
     *('no_command', 'initial_pose'),
 )
 STATES = ('', 'connecting', 'streaming', 'degraded', 'stalled', 'reconnecting', 'dead')
 
-# sec, nanosec, control_step, seq, session_epoch, episode, chunk_row, age_s, verdict, rung
+# sec, nanosec, control_step, seq, session_epoch, episode, chunk_row, age_s, cage_result, rung
 EXECUTED_HEAD = struct.Struct('<iIQQIIIfBB')
 STAMP = struct.Struct('<iI')
 FLAGS = struct.Struct('<BBB')
@@ -58,8 +57,8 @@ class ExecutedAction:
     slot: str
     policy: str
     reason: str
-    raw: np.ndarray
-    commanded: np.ndarray
+    raw: Float32Array
+    commanded: Float32Array
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,18 +92,24 @@ class RoutingDecision:
 
 def decode_executed(raw: bytes) -> ExecutedAction:
     reader = CdrReader(raw)
-    _, _, *numbers, verdict, rung = reader.unpack(EXECUTED_HEAD, align=8)
+    _, _, *numbers, cage_result, rung = reader.unpack(EXECUTED_HEAD, align=8)
+    control_step, seq, session_epoch, episode, chunk_row, age_s = numbers
     return ExecutedAction(
-        *numbers,
-        constant_name(VERDICTS, verdict),
-        constant_name(RUNGS, rung),
-        reader.string(ID_LIMIT, 'client_id'),
-        reader.string(ID_LIMIT, 'episode_id'),
-        reader.string(SLOT_LIMIT, 'slot'),
-        reader.string(FINGERPRINT_LIMIT, 'policy'),
-        reader.string(REASON_LIMIT, 'reason'),
-        reader.floats(ACTION_VALUES_LIMIT, 'raw'),
-        reader.floats(ACTION_VALUES_LIMIT, 'commanded'),
+        control_step=control_step,
+        seq=seq,
+        session_epoch=session_epoch,
+        episode=episode,
+        chunk_row=chunk_row,
+        age_s=age_s,
+        cage_result=constant_name(CAGE_RESULTS, cage_result),
+        rung=constant_name(RUNGS, rung),
+        client_id=reader.string(ID_LIMIT, 'client_id'),
+        episode_id=reader.string(ID_LIMIT, 'episode_id'),
+        slot=reader.string(SLOT_LIMIT, 'slot'),
+        policy=reader.string(FINGERPRINT_LIMIT, 'policy'),
+        reason=reader.string(REASON_LIMIT, 'reason'),
+        raw=reader.floats(ACTION_VALUES_LIMIT, 'raw'),
+        commanded=reader.floats(ACTION_VALUES_LIMIT, 'commanded'),
     )
 
 
@@ -127,21 +132,30 @@ def decode_state(raw: bytes) -> EdgeState:
 def decode_decision(raw: bytes) -> RoutingDecision:
     reader = CdrReader(raw)
     reader.unpack(STAMP, align=4)
-    ids = (
-        reader.string(ID_LIMIT, 'client_id'),
-        reader.string(ID_LIMIT, 'episode_id'),
-        reader.string(KEY_LIMIT, 'routing_key'),
+    client_id = reader.string(ID_LIMIT, 'client_id')
+    episode_id = reader.string(ID_LIMIT, 'episode_id')
+    routing_key = reader.string(KEY_LIMIT, 'routing_key')
+    bucket, split_percent = reader.unpack(PLACE, align=1)
+    slot = reader.string(SLOT_LIMIT, 'slot')
+    policy = reader.string(FINGERPRINT_LIMIT, 'policy')
+    server = reader.string(SERVER_LIMIT, 'server')
+    missing_episode_id, sticky, moved = reader.unpack(FLAGS, align=1)
+    return RoutingDecision(
+        client_id=client_id,
+        episode_id=episode_id,
+        routing_key=routing_key,
+        bucket=bucket,
+        split_percent=split_percent,
+        slot=slot,
+        policy=policy,
+        server=server,
+        missing_episode_id=bool(missing_episode_id),
+        sticky=bool(sticky),
+        moved=bool(moved),
+        reason=reader.string(TEXT_LIMIT, 'reason'),
     )
-    place = reader.unpack(PLACE, align=1)
-    names = (
-        reader.string(SLOT_LIMIT, 'slot'),
-        reader.string(FINGERPRINT_LIMIT, 'policy'),
-        reader.string(SERVER_LIMIT, 'server'),
-    )
-    flags = map(bool, reader.unpack(FLAGS, align=1))
-    return RoutingDecision(*ids, *place, *names, *flags, reader.string(TEXT_LIMIT, 'reason'))
 
 
-def constant_name(words: tuple[str, ...], number: int) -> str:
-    """Return the name of a constant, also of one of later days."""
-    return words[number] if number < len(words) else str(number)
+def constant_name(names: tuple[str, ...], number: int) -> str:
+    """Return the name of a constant; the number of one that this version does not know."""
+    return names[number] if number < len(names) else str(number)

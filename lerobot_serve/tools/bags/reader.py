@@ -15,7 +15,7 @@ from lerobot_serve.tools.bags.recording import metadata
 
 
 def _read_mcap(path: Path, on_damage: Callable[[str], None]) -> Iterator[BagMessage]:
-    # optional package, needed for MCAP only
+    # optional package, for MCAP only
     from lerobot_serve.tools.bags import mcap_file
 
     return mcap_file.read(path, on_damage)
@@ -68,7 +68,7 @@ class Bag:
         return not self.damage
 
     def read(self) -> Iterator[BagMessage]:
-        """Return all messages, about in the order of time. Raises BagError."""
+        """Yield all messages, about in the order of time. Raises BagError."""
         self.damage = []
         for file in self.files:
             try:
@@ -88,8 +88,9 @@ def _files_in(folder: Path) -> list[Path]:
 
 
 def _in_order(file: Path) -> tuple[str, int]:
-    match = re.fullmatch(r'(.*?)(?:_(\d+))?', file.name.partition('.')[0])
-    return match[1], int(match[2] or 0)
+    stem = file.name.partition('.')[0]
+    match = re.fullmatch(r'(.*?)_(\d+)', stem)
+    return (match[1], int(match[2])) if match else (stem, 0)
 
 
 def _compression(folder: Path) -> str:

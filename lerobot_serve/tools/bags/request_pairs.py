@@ -19,7 +19,7 @@ from lerobot_serve.wire.chunk import read_reply_summary
 from lerobot_serve.wire.errors import Malformed
 from lerobot_serve.wire.header import read_envelope
 
-# requests of one client that may be under way: one is, and late answers come behind
+# requests of one client that may wait: one is in flight, and late replies follow
 REQUESTS_KEPT = 32
 # of a router: replies of its servers, and second draws, which no robot executes
 REPLY_TOPICS, SECOND_DRAW_TOPIC = '/replies/', '/replies/second_draw'

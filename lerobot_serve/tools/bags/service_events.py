@@ -36,7 +36,7 @@ def is_service_event(topic: str, kind: str) -> bool:
 
 
 class SessionTerms(NamedTuple):
-    """What of OpenSession an answer depends on."""
+    """The fields of OpenSession that a reply depends on."""
 
     robot_type: str
     task: str
@@ -47,21 +47,22 @@ class SessionIndex:
     """The sessions of a bag, of any server or router; the last request counts."""
 
     def __init__(self) -> None:
-        self._agreed: dict[Key, SessionTerms] = {}
+        self._terms: dict[Key, SessionTerms] = {}
 
     def add(self, message: BagMessage) -> None:
         """Add a message of any type. Raises Malformed."""
         if message.type == OPEN_SESSION:
-            asked = read_open_session(message.data)
-            if asked:
-                self._agreed[asked[0]] = asked[1]
+            opened = read_open_session(message.data)
+            if opened:
+                key, terms = opened
+                self._terms[key] = terms
 
     def find(self, client_id: str, session_epoch: int) -> SessionTerms | None:
-        return self._agreed.get((client_id, session_epoch))
+        return self._terms.get((client_id, session_epoch))
 
 
 def read_open_session(raw: bytes) -> tuple[Key, SessionTerms] | None:
-    """Return session and wishes from a request to OpenSession, None from a reply."""
+    """Return session and terms from a request to OpenSession, None from a reply."""
     reader = CdrReader(raw)
     (event,) = reader.unpack(BYTE, align=1)
     reader.unpack(STAMP_AND_CALLER, align=4)

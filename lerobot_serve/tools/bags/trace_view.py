@@ -11,16 +11,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from lerobot_serve.tools.audit.command_bounds import CommandBounds
 from lerobot_serve.tools.bags import message_decoding
 from lerobot_serve.tools.bags.message import BagMessage, CHUNK, OBSERVATION
 from lerobot_serve.tools.bags.reader import Bag
 from lerobot_serve.tools.bags.request_pairs import is_of_robot, RequestPairer, RequestReply
 from lerobot_serve.tools.traces.fields import Record
-from lerobot_serve.tools.traces.trace_run import LinePosition, TraceRun
+from lerobot_serve.tools.traces.record_views import view_of
+from lerobot_serve.tools.traces.trace_run import Entry, TraceRun
 from lerobot_serve.trace.format import records
 from lerobot_serve.trace.format.chunk_range import chunk_range, repeated_rows
-from lerobot_serve.trace.format.records import RecordIds
+from lerobot_serve.trace.format.record_ids import RecordIds
 from lerobot_serve.wire import chunk as wire_chunk
 from lerobot_serve.wire import observation as wire_observation
 from lerobot_serve.wire.chunk import Chunk
@@ -38,15 +38,14 @@ class BagRun(TraceRun):
     is_trace = False
     slack_ns = SLACK_NS
     no_age_reason = 'bags do not record max_action_age_s; pass --max-action-age'
+    no_limits_reason = 'bags do not record the limits; pass the robot file with --robot'
 
     def __init__(
-        self, path: Path, number: int, role: str, node: str, bounds: CommandBounds | None
+        self, path: Path, number: int, *, role: str, node: str, parameters: Record
     ) -> None:
         super().__init__(path, number)
-        self.role, self.node, self.bounds = role, node, bounds
-        self.no_bounds_reason = 'bags do not record the limits; pass the robot file with --robot'
-        # bags do not record the interpolation
-        self.parameters = {'interpolation_multiplier': None}
+        self.role, self.node = role, node
+        self.header_parameters = self.parameters = parameters
 
     def header(self, now_ns: int) -> Record:
         """Return what stands for the header that a trace would have."""
@@ -54,32 +53,36 @@ class BagRun(TraceRun):
 
     def set_position(self, number: int) -> None:
         """Set the message that the next record comes from."""
-        self.place = LinePosition(str(self.path), number)
+        self._line = number
         self.lines += 1
 
 
 class BagTrace:
-    """`runs` has what was met by now. `read` raises BagError."""
+    """`runs` has the runs met by now. `read` raises BagError."""
 
     def __init__(
-        self,
-        path: Path,
-        *,
-        max_action_age_s: float | None = None,
-        bounds: CommandBounds | None = None,
+        self, path: Path, *, max_action_age_s: float | None = None, limits: str = ''
     ) -> None:
-        """Raises BagError."""
+        """
+        `max_action_age_s` and `limits` stand for the parameters of the edges, which a bag does
+        not record; `limits` as in the header of a trace. Raises BagError.
+        """
         self._bag = Bag(path)
-        self._max_action_age_s, self._bounds = max_action_age_s, bounds
+        # nor does a bag record the interpolation
+        self._parameters: Record = {'interpolation_multiplier': None}
+        if max_action_age_s is not None:
+            self._parameters['max_action_age_s'] = max_action_age_s
+        if limits:
+            self._parameters['limits'] = limits
         self.runs: list[TraceRun] = []
         self._runs: dict[tuple[str, str], BagRun] = {}
         self._before: dict[tuple[str, str], str] = {}
         self._pairs = RequestPairer(is_of_robot)
 
-    def read(self, first_number: int = 0) -> Iterator[tuple[float, TraceRun, Record]]:
+    def read(self, first_number: int = 0) -> Iterator[Entry]:
         """
-        Hand out the records with when they were recorded, never falling; runs are numbered from
-        `first_number`.
+        Yield the records with the times at which they were recorded, never falling; runs are
+        numbered from `first_number`.
         """
         latest_ns = 0
         for number, message in enumerate(self._bag.read(), 1):
@@ -88,17 +91,17 @@ class BagTrace:
                 run = self._runs.get((role, name))
                 if run is None:
                     run = self._begin(role, name, first_number + len(self.runs))
-                    yield latest_ns / 1e9, run, run.header(message.stamp_ns)
+                    yield Entry(latest_ns / 1e9, run, view_of(run.header(message.stamp_ns)))
                 run.set_position(number)
-                yield latest_ns / 1e9, run, record
+                yield Entry(latest_ns / 1e9, run, view_of(record))
         for run in self._runs.values():
             # the recorder may have missed messages of an edge
             run.is_damaged = run.role == 'edge' or not self._bag.is_complete
 
     def _begin(self, role: str, name: str, number: int) -> BagRun:
-        run = BagRun(self._bag.path, number, role, name, self._bounds)
-        if self._max_action_age_s is not None:
-            run.parameters['max_action_age_s'] = self._max_action_age_s
+        run = BagRun(
+            self._bag.path, number, role=role, node=name, parameters=dict(self._parameters)
+        )
         self.runs.append(run)
         self._runs[role, name] = run
         return run
@@ -132,13 +135,15 @@ class BagTrace:
     def _changes(
         self, now_ns: int, now: message_decoding.EdgeState
     ) -> Iterator[tuple[str, str, Record]]:
-        for of, value in (('connection', now.state), ('ladder', now.rung)):
-            key = now.client_id, of
+        for component, value in (('connection', now.state), ('rung', now.rung)):
+            key = now.client_id, component
             before = self._before.get(key)
             self._before[key] = value
-            if before not in (None, value):
+            if before is not None and before != value:
                 ids = RecordIds(now.client_id, episode_id=now.episode_id)
-                record = records.state(now_ns, of, before, value, reason=now.reason, ids=ids)
+                record = records.state(
+                    now_ns, component, before, value, reason=now.reason, ids=ids
+                )
                 yield 'edge', now.client_id, record
 
 
@@ -191,7 +196,7 @@ def decision_record(now_ns: int, decision: message_decoding.RoutingDecision) -> 
 
 def request_record(pair: RequestReply, chunk: Chunk) -> Record:
     """Return the record of a request, as the edge would have written it. Raises Malformed."""
-    asked = wire_observation.decode(pair.request)
+    request = wire_observation.decode(pair.request)
     header = chunk.header
     ended_ns = max(pair.request_ns, pair.reply_ns)
     made = records.request(
@@ -208,11 +213,11 @@ def request_record(pair: RequestReply, chunk: Chunk) -> Record:
         round_trip_ms=(ended_ns - pair.request_ns) / 1e6,
         request_bytes=len(pair.request),
         chunk_bytes=len(pair.answer),
-        chunk_range=chunk_range(chunk, repeated_rows(asked)),
+        chunk_range=chunk_range(chunk, repeated_rows(request)),
         superseded=chunk.superseded,
         reason=chunk.status_text,
     )
-    if asked.prefix_model.size or asked.prefix_robot.size:
-        made['prefix_policy'] = asked.prefix_policy
+    if request.prefix_model.size or request.prefix_robot.size:
+        made['prefix_policy'] = request.prefix_policy
         made['prefix_ignored'] = bool(header.flags & Flag.PREFIX_IGNORED)
     return made

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The command `lerobot-serve`: main.py finds verbs by the entry-point group `lerobot_serve.verbs`.
-Each verb is one file in verbs/ with HELP, EXAMPLE, add_arguments and main.
-The main thread.
+The command `lerobot-serve`. installed_verbs.py finds verbs by the entry-point group
+`lerobot_serve.verbs`, main.py dispatches to one. Each verb is one file in verbs/ with HELP,
+EXAMPLE, add_arguments and main; it imports what takes time in these two. The main thread.
 """

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lerobot_serve.ros.process.node_runtime import UserError
+from lerobot_serve.entry_points import UserError
 
 
 def make_folder(folder: Path) -> None:

@@ -7,13 +7,19 @@ Each finding has its evidence in figures; without evidence it names what is miss
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from lerobot_serve.tools.diagnosis.joined_request import JoinedRequest
+from lerobot_serve.tools.diagnosis.joined_request import JoinedRequest, remainder_or_none
 from lerobot_serve.tools.diagnosis.median_shift import has_grown, median_shift, MedianShift
 from lerobot_serve.tools.diagnosis.time_of_day import format_utc
-from lerobot_serve.tools.diagnosis.window_facts import CommandCounts, PeerFacts, WindowFacts
-from lerobot_serve.tools.traces.fields import number, text
+from lerobot_serve.tools.diagnosis.window_facts import (
+    BEFORE_S,
+    CommandCounts,
+    PeerFacts,
+    WindowFacts,
+)
+from lerobot_serve.tools.traces.fields import number
 
 POLICY_FAILURES = ('policy_error', 'not_finite', 'wrong_shape', 'bad_observation')
 SESSION_LOST = ('no_session', 'draining')
@@ -83,20 +89,20 @@ def requests_too_often(facts: WindowFacts) -> CauseFinding:
 
 
 def policy_slow(facts: WindowFacts) -> CauseFinding:
-    return growth_finding(facts, 'inference', lambda request: request.duration_ms('inference_ms'))
+    return growth_finding(facts, 'inference', lambda request: request.inference_ms)
 
 
 def network_slow(facts: WindowFacts) -> CauseFinding:
     """Evaluate whether network time grew and server time did not."""
-    way = facts.shift_of(lambda request: request.network_ms)
-    served = facts.shift_of(lambda request: request.server_ms)
-    if not (way.is_known and served.is_known):
-        return too_few_samples('network', way)
-    words = f'network {way.text}; server {served.text}'
+    network = facts.shift_of(lambda request: request.network_ms)
+    server = facts.shift_of(lambda request: request.server_ms)
+    if not (network.is_known and server.is_known):
+        return too_few_samples('network', network)
+    words = f'network {network.text}; server {server.text}'
     between = facts.shift_of(router_to_server_ms)
     if between.is_known:
         words += f'; of the network between router and server {between.text}'
-    return CauseFinding(way.has_grown and not served.has_grown, words)
+    return CauseFinding(network.has_grown and not server.has_grown, words)
 
 
 def policy_failed(facts: WindowFacts) -> CauseFinding:
@@ -169,9 +175,9 @@ def rerouted(facts: WindowFacts) -> CauseFinding:
         words.append(
             f'requests went to {", ".join(others)}, before to {", ".join(sorted(before))}'
         )
-    said = words or ['no move, no other replica, slots unchanged']
+    figures = words or ['no move, no other replica, slots unchanged']
     return CauseFinding(
-        bool(words), '; '.join(said) + f' ({len(failed)} not forwarded)' * bool(failed)
+        bool(words), '; '.join(figures) + f' ({len(failed)} not forwarded)' * bool(failed)
     )
 
 
@@ -184,9 +190,9 @@ def session_lost(facts: WindowFacts) -> CauseFinding:
     words = [f'{why} {count}' for why, count in sorted(facts.connection_losses.items())]
     words += [f'{statuses.count(status)} replies {status}' for status in sorted(set(statuses))]
     words += [
-        f'the trace of {peer.node} ends at {format_utc(peer.end_s)} without a footer: killed'
+        f'the trace of {peer.node} ends at {format_utc(end_s)} without a footer: killed'
         for peer in facts.of_role('server')
-        if ended_abruptly(facts, peer)
+        if (end_s := abrupt_end_s(facts, peer)) is not None
     ]
     return CauseFinding(bool(words), ', '.join(words) or 'the connection was not lost')
 
@@ -227,23 +233,24 @@ def buffer_too_short(facts: WindowFacts) -> CauseFinding:
     if buffer_s is None:
         return CauseFinding(None, 'the header of its edge has no request_threshold_s')
     words = f'round trip {whole.text}; request_threshold_s is {buffer_s:g}'
-    is_long = min(whole.before_p50, whole.during_p50) >= buffer_s * 1e3
-    return CauseFinding(is_long and not whole.has_grown, words)
+    return CauseFinding(whole.exceeds(buffer_s * 1e3) and not whole.has_grown, words)
 
 
-def growth_finding(facts: WindowFacts, name: str, value: object) -> CauseFinding:
-    found = facts.shift_of(value)
-    if not found.is_known:
-        return too_few_samples(name, found)
-    return CauseFinding(found.has_grown, f'{name} {found.text}')
+def growth_finding(
+    facts: WindowFacts, name: str, value: Callable[[JoinedRequest], float | None]
+) -> CauseFinding:
+    shift = facts.shift_of(value)
+    if not shift.is_known:
+        return too_few_samples(name, shift)
+    return CauseFinding(shift.has_grown, f'{name} {shift.text}')
 
 
-def too_few_samples(name: str, found: MedianShift) -> CauseFinding:
-    return CauseFinding(None, f'too few requests: {name} {found.text}')
+def too_few_samples(name: str, shift: MedianShift) -> CauseFinding:
+    return CauseFinding(None, f'too few requests: {name} {shift.text}')
 
 
 def queue_wait(facts: WindowFacts) -> MedianShift:
-    return facts.shift_of(lambda request: request.duration_ms('queue_wait_ms'))
+    return facts.shift_of(lambda request: request.queue_wait_ms)
 
 
 def queue_wait_source(facts: WindowFacts) -> PeerFacts | None:
@@ -256,41 +263,47 @@ def queue_wait_source(facts: WindowFacts) -> PeerFacts | None:
 
 def has_longer_wait(each: MedianShift, usual: MedianShift) -> bool:
     """Return whether the queue wait of a robot grew; a new one is compared with the others."""
-    usual_ms = usual.before_p50
-    return each.has_grown or (usual_ms is not None and has_grown(usual_ms, each.during_p50))
+    usual_ms, during_ms = usual.before_p50, each.during_p50
+    if each.has_grown:
+        return True
+    return usual_ms is not None and during_ms is not None and has_grown(usual_ms, during_ms)
 
 
-def ended_abruptly(facts: WindowFacts, peer: PeerFacts) -> bool:
-    """Return whether a server's trace has no footer and ends before lost requests."""
-    if peer.is_ended or not peer.joined_requests or peer.end_s is None:
-        return False
+def abrupt_end_s(facts: WindowFacts, peer: PeerFacts) -> float | None:
+    """Return the end of a server's trace that has no footer and ends before lost requests."""
+    if peer.is_ended or not peer.joined_requests or peer.span_s is None:
+        return None
+    _, end_s = peer.span_s
     lost = [
         request
         for request in facts.during
         if has_left_robot(request) and not request.server_records
     ]
-    return any(peer.end_s <= request.end_s for request in lost)
+    return end_s if any(end_s <= request.end_s for request in lost) else None
 
 
 def rate_text(facts: WindowFacts, peer: PeerFacts) -> str:
     """Return the request rate of a server, before and during."""
-    onset_s = facts.onset_s
-    lengths_s = onset_s - max(peer.begin_s, facts.begin_s - 60.0), facts.trouble_s[1] - onset_s
+    onset_s, earliest_s = facts.onset_s, facts.begin_s - BEFORE_S
+    begin_s = max(peer.span_s[0], earliest_s) if peer.span_s else earliest_s
+    lengths_s = onset_s - begin_s, facts.trouble_s[1] - onset_s
     before, during = (n / max(s, 1.0) for n, s in zip(peer.request_counts, lengths_s, strict=True))
     return f'{before:.1f} requests a second before, {during:.1f} during'
 
 
 def covers_window(facts: WindowFacts, peer: PeerFacts) -> bool:
     """Return whether a trace is complete and covers the whole trouble."""
-    is_known = peer.is_complete and peer.begin_s is not None
-    return is_known and peer.begin_s <= facts.onset_s and facts.trouble_s[1] <= peer.end_s
+    if not peer.is_complete or peer.span_s is None:
+        return False
+    begin_s, end_s = peer.span_s
+    return begin_s <= facts.onset_s and facts.trouble_s[1] <= end_s
 
 
 def reply_status(request: JoinedRequest) -> str:
     """Return the status recorded by the edge, else by the server, then the router."""
     recorded = [request.edge_record] if request.edge_record and not request.has_no_reply else []
     recorded += [each.record for each in (*request.server_records, *request.router_records)]
-    return text(recorded[0], 'status') if recorded else ''
+    return recorded[0].status if recorded else ''
 
 
 def has_left_robot(request: JoinedRequest) -> bool:
@@ -299,17 +312,15 @@ def has_left_robot(request: JoinedRequest) -> bool:
 
 
 def has_server_reply(request: JoinedRequest) -> bool:
-    return any(text(each.record, 'status') == 'ok' for each in request.server_records)
+    return any(each.record.status == 'ok' for each in request.server_records)
 
 
 def router_to_server_ms(request: JoinedRequest) -> float | None:
-    if request.router_ms is None or request.server_ms is None:
-        return None
-    return max(0.0, request.router_ms - request.server_ms)
+    return remainder_or_none(request.router_ms, request.server_ms)
 
 
 def replica_of(request: JoinedRequest) -> str:
-    return next((text(each.record, 'server') for each in request.router_records), '')
+    return next((each.record.server for each in request.router_records), '')
 
 
 def counts_during_and_before(facts: WindowFacts) -> tuple[CommandCounts, CommandCounts]:

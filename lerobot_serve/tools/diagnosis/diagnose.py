@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lerobot_serve.tools.diagnosis.rules import evaluate_rules, RuleResult, RuleStatus
-from lerobot_serve.tools.diagnosis.source import sources
 from lerobot_serve.tools.diagnosis.survey import Survey, survey
 from lerobot_serve.tools.diagnosis.time_of_day import resolve_within, TimeOfDay
 from lerobot_serve.tools.diagnosis.window import gather_facts
 from lerobot_serve.tools.diagnosis.window_facts import WindowFacts
+from lerobot_serve.tools.traces.query import TraceQuery
 
 AROUND_S = 10.0
 
@@ -41,18 +41,24 @@ def diagnose(
     around_s: float = AROUND_S,
 ) -> Diagnosis:
     """Diagnose a window around `at`, or the longest stall. Raises TraceError."""
-    found = survey(sources(paths), client)
-    if not found.is_found or (at is None and found.longest_stall is None):
+    query = TraceQuery(paths, with_actions=False)
+    found = survey(query.runs, client)
+    span_s = span_to_explain(found, at) if found.is_found else None
+    if span_s is None:
         return Diagnosis(client, found, found.is_found, None, (), None)
-    if at is None:
-        begin_s, end_s = found.longest_stall.begin_s, found.longest_stall.end_s
-    else:
-        begin_s = resolve_within(at, found.begin_s, found.end_s)
-        end_s = begin_s + at.length_s
-    window = begin_s - around_s, end_s + around_s
+    window = span_s[0] - around_s, span_s[1] + around_s
     is_covered = window[0] <= found.end_s and found.begin_s <= window[1]
-    requested_s = None if at is None else begin_s
+    requested_s = None if at is None else span_s[0]
     if not is_covered:
         return Diagnosis(client, found, False, None, (), requested_s)
     facts = gather_facts(found, client, *window)
     return Diagnosis(client, found, True, facts, tuple(evaluate_rules(facts)), requested_s)
+
+
+def span_to_explain(found: Survey, at: TimeOfDay | None) -> tuple[float, float] | None:
+    """Return begin and end of the time `at`, by default of the longest stall if any."""
+    if at is not None:
+        begin_s = resolve_within(at, found.begin_s, found.end_s)
+        return begin_s, begin_s + at.length_s
+    stall = found.longest_stall
+    return None if stall is None else (stall.begin_s, stall.end_s)

@@ -5,14 +5,12 @@ One request joined from the records of edge, router and server, with the parts o
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from lerobot_serve.tools.traces.fields import integer, number, Record, text
+from lerobot_serve.tools.traces.record_views import RecordView, RequestRecord
 
-# durations that a server records of a request
-SERVER_DURATIONS = ('queue_wait_ms', 'processing_ms', 'inference_ms')
 LOST_STATUSES = ('timed_out', 'abandoned')
 
 
@@ -28,7 +26,7 @@ class PeerRecord(NamedTuple):
 
     run: int
     time_s: float
-    record: Record
+    record: RequestRecord
 
 
 @dataclass(slots=True)
@@ -37,33 +35,45 @@ class JoinedRequest:
 
     key: JoinKey
     end_s: float
-    edge_record: Record | None = None
+    edge_record: RequestRecord | None = None
     router_records: list[PeerRecord] = field(default_factory=list)
     server_records: list[PeerRecord] = field(default_factory=list)
 
     @property
     def status(self) -> str:
         """Status recorded by the edge, `no record` without one."""
-        return text(self.edge_record, 'status') if self.edge_record else 'no record'
+        return self.edge_record.status if self.edge_record else 'no record'
 
     @property
     def has_no_reply(self) -> bool:
         return self.status in LOST_STATUSES
 
-    def duration_ms(self, name: str) -> float | None:
-        """Return a part of its time [ms] from the edge's record, else from the server's."""
-        records = [self.edge_record, *(each.record for each in self.server_records)]
-        values = (number(record, name) for record in records if record)
-        return next((value for value in values if value is not None), None)
+    @property
+    def queue_wait_ms(self) -> float | None:
+        return first_known(record.queue_wait_ms for record in self._edge_then_server())
+
+    @property
+    def processing_ms(self) -> float | None:
+        return first_known(record.processing_ms for record in self._edge_then_server())
+
+    @property
+    def inference_ms(self) -> float | None:
+        return first_known(record.inference_ms for record in self._edge_then_server())
+
+    def _edge_then_server(self) -> Iterator[RequestRecord]:
+        """Yield who records the durations of the server: the edge, else the server itself."""
+        if self.edge_record:
+            yield self.edge_record
+        yield from (each.record for each in self.server_records)
 
     @property
     def round_trip_ms(self) -> float | None:
-        return number(self.edge_record, 'round_trip_ms') if self.edge_record else None
+        return self.edge_record.round_trip_ms if self.edge_record else None
 
     @property
     def server_ms(self) -> float | None:
         """Sum of the durations recorded by the server; None when one is missing."""
-        return sum_or_none(self.duration_ms(name) for name in SERVER_DURATIONS)
+        return sum_or_none((self.queue_wait_ms, self.processing_ms, self.inference_ms))
 
     @property
     def network_ms(self) -> float | None:
@@ -73,20 +83,28 @@ class JoinedRequest:
     @property
     def router_ms(self) -> float | None:
         """Time the router waited for the reply that it forwarded."""
-        values = (number(each.record, 'round_trip_ms') for each in self.router_records)
-        return next((value for value in values if value is not None), None)
+        return first_known(each.record.round_trip_ms for each in self.router_records)
 
 
-def key_of(record: Record) -> JoinKey | None:
+def key_of(record: RecordView) -> JoinKey | None:
     """Return the key of a record, None when it is incomplete."""
-    epoch, seq = integer(record, 'session_epoch'), integer(record, 'seq')
+    epoch, seq = record.session_epoch, record.seq
     return None if epoch is None or seq is None else JoinKey(epoch, seq)
+
+
+def first_known(values: Iterable[float | None]) -> float | None:
+    """Return the first value that is known."""
+    return next((value for value in values if value is not None), None)
 
 
 def sum_or_none(values: Iterable[float | None]) -> float | None:
     """Return the sum, None when a value is unknown."""
-    known = list(values)
-    return None if any(value is None for value in known) else sum(known)
+    total = 0.0
+    for value in values:
+        if value is None:
+            return None
+        total += value
+    return total
 
 
 def remainder_or_none(all_of_it: float | None, part: float | None) -> float | None:

@@ -31,14 +31,22 @@ class MedianShift:
     @property
     def has_grown(self) -> bool:
         """Whether both medians are known and the value grew."""
-        return self.is_known and has_grown(self.before_p50, self.during_p50)
+        if not self.is_known or self.before_p50 is None or self.during_p50 is None:
+            return False
+        return has_grown(self.before_p50, self.during_p50)
+
+    def exceeds(self, bound_ms: float) -> bool:
+        """Return whether both medians are known and none is below the bound."""
+        if self.before_p50 is None or self.during_p50 is None:
+            return False
+        return min(self.before_p50, self.during_p50) >= bound_ms
 
     @property
     def text(self) -> str:
         """n and p50 before and during."""
-        return f'before {_words(self.before_n, self.before_p50)}, during ' + _words(
-            self.during_n, self.during_p50
-        )
+        before = _count_and_median(self.before_n, self.before_p50)
+        during = _count_and_median(self.during_n, self.during_p50)
+        return f'before {before}, during {during}'
 
 
 def median_shift(before: Iterable[float | None], during: Iterable[float | None]) -> MedianShift:
@@ -56,5 +64,5 @@ def _middle(values: list[float]) -> float | None:
     return min(median(values), LARGEST) if values else None
 
 
-def _words(n: int, p50: float | None) -> str:
+def _count_and_median(n: int, p50: float | None) -> str:
     return f'n {n}' if p50 is None else f'n {n} p50 {p50:.0f} ms'

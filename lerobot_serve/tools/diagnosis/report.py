@@ -5,11 +5,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from lerobot_serve.tools.audit.report import printable
 from lerobot_serve.tools.diagnosis.diagnose import Diagnosis
 from lerobot_serve.tools.diagnosis.rules import RuleResult, RuleStatus
 from lerobot_serve.tools.diagnosis.time_of_day import format_utc
 from lerobot_serve.tools.diagnosis.timeline import timeline_lines
+from lerobot_serve.tools.diagnosis.window_facts import WindowFacts
+from lerobot_serve.tools.output.text import printable
 from lerobot_serve.tools.traces.stalls import Stall
 
 STALLS_SHOWN = 20
@@ -17,15 +18,15 @@ STALLS_SHOWN = 20
 
 def as_text(diagnosis: Diagnosis, *, show_line: bool = True) -> str:
     """Return the diagnosis as text; docs/runbook.md explains one."""
-    written = _head(diagnosis)
-    if diagnosis.facts:
-        written += ['', *_clocks(diagnosis)]
+    written, facts = _head(diagnosis), diagnosis.facts
+    if facts:
+        written += ['', *_clocks(facts)]
         if show_line:
             written += [
                 '',
-                *(f'{format_utc(t)}  {printable(w)}' for t, w in timeline_lines(diagnosis.facts)),
+                *(f'{format_utc(t)}  {printable(w)}' for t, w in timeline_lines(facts)),
             ]
-        written += ['', *_verdicts(diagnosis)]
+        written += ['', *_verdicts(diagnosis, facts)]
     return '\n'.join(written)
 
 
@@ -109,9 +110,9 @@ def _head(diagnosis: Diagnosis) -> list[str]:
     return written
 
 
-def _clocks(diagnosis: Diagnosis) -> list[str]:
+def _clocks(facts: WindowFacts) -> list[str]:
     written = ['Joined by client, session and request number; clocks only order the lines.']
-    for peer in diagnosis.facts.peers:
+    for peer in facts.peers:
         if peer.joined_requests:
             # never -0
             offset_ms = round(peer.clock_offset_s * 1e3) + 0
@@ -121,11 +122,10 @@ def _clocks(diagnosis: Diagnosis) -> list[str]:
             )
         else:
             written.append(f'  {printable(peer.node)}: no request joined; clock offset unknown')
-    return written + [f'  {words}' for words in diagnosis.facts.missing_traces]
+    return written + [f'  {missing}' for missing in facts.missing_traces]
 
 
-def _verdicts(diagnosis: Diagnosis) -> list[str]:
-    facts = diagnosis.facts
+def _verdicts(diagnosis: Diagnosis, facts: WindowFacts) -> list[str]:
     begin_s, end_s = facts.trouble_s
     n = len(facts.stalls)
     what = f'stalls: {n}' if n else 'no stall in this window'
@@ -134,7 +134,7 @@ def _verdicts(diagnosis: Diagnosis) -> list[str]:
         written += [f'  {verdict.rule.summary}', f'    {printable(verdict.evidence)}']
         written.append(f'    remedy: {verdict.rule.remedy}')
     if not diagnosis.causes:
-        written += _nothing(diagnosis)
+        written += _no_cause(diagnosis, facts)
     if facts.stalls_of_others:
         listed = ', '.join(
             f'{printable(who)} {n}' for who, n in sorted(facts.stalls_of_others.items())
@@ -150,11 +150,11 @@ def _verdicts(diagnosis: Diagnosis) -> list[str]:
     return written
 
 
-def _nothing(diagnosis: Diagnosis) -> list[str]:
+def _no_cause(diagnosis: Diagnosis, facts: WindowFacts) -> list[str]:
     if outcome(diagnosis) == 'no_stall':
         return ['  No rule matches.']
     written = ['  The traces hold no evidence. Enable before the next run:']
-    written += [f'    {words}' for words in diagnosis.facts.missing_traces]
+    written += [f'    {missing}' for missing in facts.missing_traces]
     return [*written, '    contents of requests and replies: capture_folder of policy_server']
 
 

@@ -6,9 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from lerobot_serve.tools.diagnosis.source import Source
-from lerobot_serve.tools.traces.fields import text
 from lerobot_serve.tools.traces.stalls import Stall, StallDetector
+from lerobot_serve.tools.traces.trace_run import TraceRun
 
 CLIENTS_KEPT = 1000
 
@@ -24,8 +23,8 @@ class Survey:
     clients         all clients with records
     """
 
-    edges: list[Source] = field(default_factory=list)
-    others: list[Source] = field(default_factory=list)
+    edges: list[TraceRun] = field(default_factory=list)
+    others: list[TraceRun] = field(default_factory=list)
     begin_s: float = 0.0
     end_s: float = 0.0
     stall_count: int = 0
@@ -39,7 +38,7 @@ class Survey:
         return max(self.stalls, key=lambda stall: stall.length_s, default=None)
 
 
-def survey(runs: Sequence[Source], client: str) -> Survey:
+def survey(runs: Sequence[TraceRun], client: str) -> Survey:
     """Read all runs for a client. Raises TraceError."""
     found = Survey()
     spans: list[tuple[float, float]] = []
@@ -64,12 +63,12 @@ def survey(runs: Sequence[Source], client: str) -> Survey:
 
 
 def _read(
-    run: Source, client: str, playing: StallDetector, clients: set[str]
+    run: TraceRun, client: str, playing: StallDetector, clients: set[str]
 ) -> tuple[float, float] | None:
     """Return first and last time of the client in a run, None without a record."""
     times: tuple[float, float] | None = None
-    for time_s, record in run.read():
-        name = text(record, 'client_id')
+    for time_s, _, record in run.read():
+        name = record.client_id
         if name == client:
             first_s, last_s = times or (time_s, time_s)
             times = min(first_s, time_s), max(last_s, time_s)

@@ -8,15 +8,9 @@ from operator import itemgetter
 
 from lerobot_serve.tools.diagnosis.joined_request import JoinedRequest, LOST_STATUSES
 from lerobot_serve.tools.diagnosis.window_facts import WindowFacts
-from lerobot_serve.tools.traces.fields import text
 
 # this many normal replies in a row become one line
 FOLD_MIN = 3
-PARTS = (
-    ('queue wait', 'queue_wait_ms'),
-    ('processing', 'processing_ms'),
-    ('inference', 'inference_ms'),
-)
 
 
 def timeline_lines(facts: WindowFacts) -> list[tuple[float, str]]:
@@ -61,7 +55,7 @@ def _calm_lines(calm: list[JoinedRequest], facts: WindowFacts) -> list[tuple[flo
 def describe_request(request: JoinedRequest, facts: WindowFacts) -> str:
     """Return one request: its status, the parts of its time, the records of other nodes."""
     words = [f'{facts.client}  request {request.key.seq} {request.status}']
-    if request.edge_record and (reason := text(request.edge_record, 'reason')):
+    if request.edge_record and (reason := request.edge_record.reason):
         words[0] += f' ({reason})'
     parts = ' + '.join(_parts(request))
     whole = request.round_trip_ms
@@ -73,27 +67,27 @@ def describe_request(request: JoinedRequest, facts: WindowFacts) -> str:
 
 
 def _parts(request: JoinedRequest) -> Iterator[str]:
-    if request.network_ms is not None:
-        yield f'network {request.network_ms:.0f}'
-    for name, field in PARTS:
-        value = request.duration_ms(field)
-        if value is not None:
-            yield f'{name} {value:.0f}'
+    for name, value_ms in (
+        ('network', request.network_ms),
+        ('queue wait', request.queue_wait_ms),
+        ('processing', request.processing_ms),
+        ('inference', request.inference_ms),
+    ):
+        if value_ms is not None:
+            yield f'{name} {value_ms:.0f}'
 
 
 def _elsewhere(request: JoinedRequest, facts: WindowFacts) -> Iterator[str]:
     """Yield what router and server recorded beyond the record of the edge."""
     for each in request.router_records:
         record = each.record
-        routing = record.get('routing')
-        slot = text(routing, 'slot') if isinstance(routing, dict) else ''
-        where = ' '.join(word for word in (slot, text(record, 'server')) if word)
-        status = text(record, 'status')
-        yield f'router: {where or "no replica"}' + (f', {status}' if status != 'ok' else '')
+        replica = ' '.join(word for word in (record.slot, record.server) if word)
+        status = f', {record.status}' if record.status != 'ok' else ''
+        yield f'router: {replica or "no replica"}{status}'
     if request.status in (*LOST_STATUSES, 'no record'):
         for each in request.server_records:
-            yield f'server: {text(each.record, "status") or "?"}'
+            yield f'server: {each.record.status or "?"}'
         if not request.server_records and any(facts.of_role('server')):
             yield 'server: no record'
     if len(request.server_records) > 1:
-        yield f'asked {len(request.server_records)} times'
+        yield f'sent {len(request.server_records)} times'

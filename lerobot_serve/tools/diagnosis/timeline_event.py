@@ -5,7 +5,19 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from lerobot_serve.tools.traces.fields import integer, number, policy_names, Record, text
+from lerobot_serve.tools.traces.fields import policy_names
+from lerobot_serve.tools.traces.record_views import (
+    CanaryRecord,
+    DamagedRecord,
+    DropRecord,
+    IncidentRecord,
+    OutcomeRecord,
+    ParameterRecord,
+    PlacementRecord,
+    PoliciesRecord,
+    RecordView,
+    StateRecord,
+)
 
 
 class TimelineEvent(NamedTuple):
@@ -16,82 +28,60 @@ class TimelineEvent(NamedTuple):
     text: str
 
 
-def describe_record(record: Record) -> str:
+def describe_record(record: RecordView) -> str:
     """Return a record as text, empty when it is no event."""
-    describe = DESCRIPTIONS.get(record['kind'])
-    return describe(record) if describe else ''
+    match record:
+        case StateRecord():
+            return _state(record)
+        case PlacementRecord():
+            return _placement(record)
+        case PoliciesRecord():
+            return f'policies in use: {", ".join(policy_names(record.raw)) or "none"}'
+        case ParameterRecord(raw=raw):
+            return f'parameter {record.name}: {_short(raw.get("old"))} -> {_short(raw.get("new"))}'
+        case DropRecord():
+            return _drop(record)
+        case IncidentRecord(name='stalled'):
+            # the change of the rung shows it
+            return ''
+        case IncidentRecord():
+            return _with_reason(f'incident {record.name or "?"}', record.reason)
+        case OutcomeRecord():
+            ended = f'episode {record.episode_id} ended: {record.outcome or "?"}'
+            return _with_reason(ended, record.reason)
+        case CanaryRecord():
+            return _canary(record)
+        case DamagedRecord():
+            return f'damaged line in this trace: {record.reason or "?"}'
+    return ''
 
 
-def _state(record: Record) -> str:
-    component, before, after = (text(record, name) for name in ('component', 'from', 'to'))
-    change = f'{component}: {before or "?"} -> {after or "?"}'
-    why = text(record, 'reason')
-    return _why(change, '' if why == text(record, 'to') else why)
+def _state(record: StateRecord) -> str:
+    change = f'{record.component}: {record.before or "?"} -> {record.after or "?"}'
+    return _with_reason(change, '' if record.reason == record.after else record.reason)
 
 
-def _parameter(record: Record) -> str:
-    name = text(record, 'name')
-    return f'parameter {name}: {_short(record.get("old"))} -> {_short(record.get("new"))}'
+def _placement(record: PlacementRecord) -> str:
+    verb = 'moved to' if record.moved else 'placed in'
+    placed = f'episode {record.episode_id or "without name"} {verb} slot {record.slot or "?"}'
+    return _with_reason(placed + (f' at {record.server}' if record.server else ''), record.reason)
 
 
-def _decision(record: Record) -> str:
-    verb = 'moved to' if record.get('moved') is True else 'placed in'
-    server = text(record, 'server')
-    words = f'episode {text(record, "episode_id") or "without name"} {verb} slot '
-    words += text(record, 'slot') or '?'
-    return _why(words + (f' at {server}' if server else ''), text(record, 'reason'))
+def _drop(record: DropRecord) -> str:
+    count = 1 if record.count is None else record.count
+    dropped = f'dropped {count}: {record.reason or "?"}'
+    return f'{dropped} ({record.item})' if record.item else dropped
 
 
-def _policies(record: Record) -> str:
-    return f'policies in use: {", ".join(policy_names(record)) or "none"}'
+def _canary(record: CanaryRecord) -> str:
+    share = '' if record.share_percent is None else f', {record.share_percent:g} %'
+    return _with_reason(f'canary {record.event or "?"}{share}', record.reason)
 
 
-def _drop(record: Record) -> str:
-    of = text(record, 'item')
-    count = integer(record, 'count')
-    words = f'dropped {1 if count is None else count}: {text(record, "reason") or "?"}'
-    return f'{words} ({of})' if of else words
-
-
-def _incident(record: Record) -> str:
-    if text(record, 'name') == 'stalled':
-        # the change of the rung shows it
-        return ''
-    return _why(f'incident {text(record, "name") or "?"}', text(record, 'reason'))
-
-
-def _outcome(record: Record) -> str:
-    words = f'episode {text(record, "episode_id")} ended: {text(record, "outcome") or "?"}'
-    return _why(words, text(record, 'reason'))
-
-
-def _canary(record: Record) -> str:
-    share = number(record, 'share_percent')
-    words = f'canary {text(record, "event") or "?"}'
-    return _why(words + (f', {share:g} %' if share is not None else ''), text(record, 'reason'))
-
-
-def _damaged(record: Record) -> str:
-    return f'damaged line in this trace: {text(record, "reason") or "?"}'
-
-
-def _why(words: str, why: str) -> str:
-    return f'{words} ({why})' if why else words
+def _with_reason(event: str, reason: str) -> str:
+    return f'{event} ({reason})' if reason else event
 
 
 def _short(value: Any) -> str:
     written = str(value)
     return written if len(written) <= 80 else f'{written[:77]}...'
-
-
-DESCRIPTIONS = {
-    'state': _state,
-    'parameter': _parameter,
-    'policies': _policies,
-    'placement': _decision,
-    'drop': _drop,
-    'incident': _incident,
-    'outcome': _outcome,
-    'canary': _canary,
-    'damaged': _damaged,
-}

@@ -16,6 +16,8 @@ from lerobot_serve.tools.traces.stalls import Stall
 
 # verdicts of the cage for a changed command
 TRIP_VERDICTS = ('clamped', 'held', 'stopped')
+# the usual values come from the minute before
+BEFORE_S = 60.0
 # a reply that ends a stall arrives shortly before the first command from it
 GRACE_S = 0.3
 
@@ -48,7 +50,7 @@ class PeerFacts:
     request_counts  requests of all clients, before and during
     is_complete     its trace is neither damaged nor missing records
     first_s         client -> time of its first request
-    begin_s, end_s  period of its trace, by the clock of the robot; `is_ended`: with a footer
+    span_s          period of its trace, by the clock of the robot; `is_ended`: with a footer
     """
 
     node: str
@@ -61,9 +63,13 @@ class PeerFacts:
     is_complete: bool = True
     slot_changes: list[str] = field(default_factory=list)
     first_s: dict[str, float] = field(default_factory=dict)
-    begin_s: float | None = None
-    end_s: float | None = None
+    span_s: tuple[float, float] | None = None
     is_ended: bool = True
+
+    def extend_to(self, moment_s: float) -> None:
+        """Note a record of that time."""
+        first_s, last_s = self.span_s or (moment_s, moment_s)
+        self.span_s = min(first_s, moment_s), max(last_s, moment_s)
 
 
 @dataclass(slots=True)

@@ -49,15 +49,15 @@ def read_machine() -> MachineFacts:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     profiles = {variables[name] for name in PROFILE_VARIABLES if variables.get(name)}
     return MachineFacts(
-        variables,
-        platform.python_version(),
-        file_system_space(SHARED_MEMORY),
-        kernel_value(NETWORK / 'rmem_max'),
-        kernel_value(NETWORK / 'wmem_max'),
-        None if soft == resource.RLIM_INFINITY else soft,
-        None if hard == resource.RLIM_INFINITY else hard,
-        frozenset(missing_packages((*FROM_ROS, *REQUIREMENTS))),
-        frozenset(name for name in profiles if not os.access(name, os.R_OK)),
+        variables=variables,
+        python=platform.python_version(),
+        shared_memory=file_system_space(SHARED_MEMORY),
+        receive_buffer_bytes=kernel_value(NETWORK / 'rmem_max'),
+        send_buffer_bytes=kernel_value(NETWORK / 'wmem_max'),
+        open_files=None if soft == resource.RLIM_INFINITY else soft,
+        open_files_allowed=None if hard == resource.RLIM_INFINITY else hard,
+        missing=frozenset(missing_packages((*FROM_ROS, *REQUIREMENTS))),
+        missing_profiles=frozenset(name for name in profiles if not os.access(name, os.R_OK)),
     )
 
 

@@ -17,12 +17,12 @@ from typing import Any, TypeVar
 
 from rcl_interfaces.msg import ParameterValue
 from rcl_interfaces.srv import GetParameters, ListParameters
-import rclpy
 from rclpy.duration import Duration
 from rclpy.expand_topic_name import expand_topic_name
 from rclpy.parameter import parameter_value_to_python
 from rclpy.qos import HistoryPolicy, qos_check_compatible, QoSCompatibility, QoSProfile
 from rclpy.topic_endpoint_info import TopicEndpointInfo
+from rclpy.utilities import get_rmw_implementation_identifier
 
 from lerobot_serve.edge.robot.command_types import COMMAND_TYPES
 from lerobot_serve.edge.robot.description import RobotDescription
@@ -73,7 +73,7 @@ class DoctorNode(SteadyClockNode):
 
     def middleware(self) -> MiddlewareFacts:
         """Return the middleware of this process."""
-        name = rclpy.get_rmw_implementation_identifier()
+        name = get_rmw_implementation_identifier()
         return MiddlewareFacts(name, fastdds_profile.own_shared_memory_warning(name))
 
     def sample_inputs(self, robot: RobotDescription) -> list[InputTraffic]:
@@ -135,13 +135,10 @@ class DoctorNode(SteadyClockNode):
 
     def controller_managers(self, subscribers: Iterable[str]) -> list[ControllerManagerFacts]:
         """Read the controller_managers; `subscribers` are nodes that subscribe to commands."""
-        found = self._wait_for(self._visible_managers)
-        if found:
-            nodes = self._settled_nodes()
-            found = [
-                self._manager(name, {*subscribers}, nodes) for name in self._visible_managers()
-            ]
-        return found
+        if not self._wait_for(self._visible_managers):
+            return []
+        nodes = self._settled_nodes()
+        return [self._manager(name, {*subscribers}, nodes) for name in self._visible_managers()]
 
     # executor thread
 
@@ -172,14 +169,16 @@ class DoctorNode(SteadyClockNode):
         full = self._expanded_topic(topic)
         publishers = self.get_publishers_info_by_topic(full)
         return InputTraffic(
-            name,
-            full,
-            kind,
-            max_age_s,
-            tuple(topic_endpoint(info, info.qos_profile, qos.SENSOR) for info in publishers),
-            tuple(self._arrivals_ns[name]),
-            sampled_s,
-            decode_error(open_message, self._newest.get(name)),
+            name=name,
+            topic=full,
+            type=kind,
+            max_age_s=max_age_s,
+            publishers=tuple(
+                topic_endpoint(info, info.qos_profile, qos.SENSOR) for info in publishers
+            ),
+            arrivals_ns=tuple(self._arrivals_ns[name]),
+            sampled_s=sampled_s,
+            decode_error=decode_error(open_message, self._newest.get(name)),
         )
 
     @staticmethod
@@ -250,7 +249,8 @@ class DoctorNode(SteadyClockNode):
     def _parameter_names(self, node: str) -> Sequence[str]:
         """Raises ServiceCallFailed."""
         reply = self._call(ListParameters, f'{node}/list_parameters', ListParameters.Request())
-        return reply.result.names
+        names: Sequence[str] = reply.result.names
+        return names
 
     def _values(self, node: str, names: list[str]) -> dict[str, Any]:
         """Return parameters that the node has. Raises ServiceCallFailed."""

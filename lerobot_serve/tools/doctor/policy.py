@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 import time
+from typing import Any
 
 import numpy as np
 
@@ -67,7 +68,7 @@ def with_robot_names(
     """
     if robot is None or parameters.policy_kind != 'lerobot':
         return parameters, ()
-    own = {
+    own: dict[str, Any] = {
         'state_names': robot.state_names,
         'action_names': robot.action_names,
         'trained_fps': robot.fps,
@@ -157,7 +158,8 @@ def _measure(
     worker: InferenceWorker, runs: int, limit_s: float, clock: Callable[[], float]
 ) -> list[float]:
     """Measure predictions [ms] until `runs` or the time limit. Raises InferenceFailed."""
-    begin_s, took_ms = clock(), []
+    begin_s = clock()
+    took_ms: list[float] = []
     while len(took_ms) < runs and (len(took_ms) < RUNS_NEEDED or clock() - begin_s < limit_s):
         took_ms.append(1e3 * worker.warm_up(1))
     return took_ms

@@ -117,10 +117,10 @@ def check_agreement(
     taken: tuple[str, ...] = (),
 ) -> list[Finding]:
     """
-    Return what a server of this policy would say to this robot. What was `taken` from the robot
+    Return whether a server of this policy would accept this robot. What was `taken` from the robot
     file, by the names of parameters, cannot be compared with it.
     """
-    ask = make_session_request(
+    request = make_session_request(
         EdgeParameters(),
         robot,
         client_id='doctor',
@@ -131,11 +131,15 @@ def check_agreement(
     )
     skip = {FINDING_OF_PARAMETER[name]: _not_known(name) for name in taken}
     found = [
-        _names('action names', Refusal.ACTION_NAMES, ask.action_names, served.action_names),
-        _names('state names', Refusal.STATE_NAMES, ask.state_names, served.state_names),
-        *_findings_of('cameras', lambda: check_cameras(ask, served), _cameras(ask, served)),
+        _names('action names', Refusal.ACTION_NAMES, request.action_names, served.action_names),
+        _names('state names', Refusal.STATE_NAMES, request.state_names, served.state_names),
+        *_findings_of(
+            'cameras', lambda: check_cameras(request, served), _cameras(request, served)
+        ),
         compare_units(robot, served),
-        *_findings_of('rate', lambda: check_fps(ask, served, rules), f'both at {robot.fps:g} Hz'),
+        *_findings_of(
+            'rate', lambda: check_fps(request, served, rules), f'both at {robot.fps:g} Hz'
+        ),
     ]
     return [skip.get(finding.name, finding) for finding in found]
 
@@ -151,7 +155,7 @@ def _not_known(parameter: str) -> Finding:
 
 
 def compare_units(robot: RobotDescription, served: PolicyDescription) -> Finding:
-    """Return whether the range of the policy's actions fits the limits, as an edge looks at it."""
+    """Return whether the range of the policy's actions fits the limits, as an edge checks it."""
     name = 'units'
     if served.action_range is None:
         missing = 'the policy has no range of its actions (relative ones, or no statistics)'
@@ -164,8 +168,8 @@ def compare_units(robot: RobotDescription, served: PolicyDescription) -> Finding
     return ok(name, 'the range of the actions in training fits the limits')
 
 
-def _cameras(ask: SessionRequest, served: PolicyDescription) -> str:
-    return f'the {len(served.cameras)} that the policy wants are among the {len(ask.cameras)}'
+def _cameras(request: SessionRequest, served: PolicyDescription) -> str:
+    return f'the {len(served.cameras)} that the policy wants are among the {len(request.cameras)}'
 
 
 def _names(name: str, code: Refusal, robot: tuple[str, ...], policy: tuple[str, ...]) -> Finding:
@@ -177,7 +181,7 @@ def _names(name: str, code: Refusal, robot: tuple[str, ...], policy: tuple[str, 
 
 
 def _findings_of(name: str, check: Callable[[], list[str]], good: str) -> list[Finding]:
-    """Return what a check of the server says, as findings."""
+    """Return the result of a check of the server as findings."""
     try:
         warnings = check()
     except SessionRefused as refused:

@@ -95,7 +95,7 @@ def _silent_input(heard: InputTraffic) -> Finding | None:
         kinds = ', '.join(sorted({end.type for end in heard.publishers}))
         return failure(
             name,
-            f'{topic} is published as {kinds}, the robot file says {heard.type}',
+            f'{topic} is published as {kinds}, the robot file has {heard.type}',
             f'correct type in the robot file, or the topic; {INSPECT_HINT}',
         )
     mismatches = [end for end in fitting if end.mismatch]
@@ -130,7 +130,7 @@ def check_commands(commands: CommandTopic) -> list[Finding]:
         found = [failure(name, text, how)]
     elif commands.subscribers:
         kinds = ', '.join(sorted({end.type for end in commands.subscribers}))
-        text = f'{commands.topic} is subscribed as {kinds}, the robot file says {commands.type}'
+        text = f'{commands.topic} is subscribed as {kinds}, the robot file has {commands.type}'
         first = commands.subscribers[0].type
         how = f'set `type: {first}` of command in the robot file, or correct its topic; {PAGE}'
         found = [failure(name, text, how)]

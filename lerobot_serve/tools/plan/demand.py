@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What robots ask of servers, and how long a policy takes for it. Pure."""
+"""The requests of a fleet, and the time that a policy takes for them. Pure."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ ROUNDING = 1e-9
 @dataclass(frozen=True, slots=True)
 class FleetDemand:
     """
-    Robots that all ask alike.
+    Robots with equal demands.
 
-    rate_hz     how often each asks
+    rate_hz     requests of each robot
     network_s   the round trip through the network; half of it each way
     chunk_s     how much motion a chunk holds
     max_age_s   no action is played whose observation is older
-    failover_s  how long after a server has died its robots ask another one
-    patience_s  a request without an answer is given up after this; 0 for robots that ask at their
+    failover_s  time from the loss of a server to the next request of its robots
+    patience_s  a request without a reply times out after this; 0 for robots that send at their
                 rate whatever comes
     jitter      by which share the time between two requests is longer or shorter, at most
     """

@@ -163,7 +163,7 @@ def formula_caveat(found: FormulaResult) -> list[str]:
 
 def formula_comparison(plan: CapacityPlan, found: FormulaResult) -> str:
     """Return the comparison with the formula."""
-    if found.servers <= plan.servers:
+    if plan.servers is None or found.servers <= plan.servers:
         return f'the formula has {found.servers}, and does not see how requests meet'
     return (
         f'the formula has {found.servers}: it leaves each {1 - found.busy_share:.0%} idle, for '

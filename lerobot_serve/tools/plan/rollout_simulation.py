@@ -121,7 +121,7 @@ def simulate_rollout(
     it.
     """
     limit = draws.shape[1]
-    chances = rates.at(np.arange(limit))
+    chances = rates.at(np.arange(limit, dtype=np.float64))
     at, candidates, first = 0, 0, None
     for step in plan.trials:
         arms = draws[0, at:] < step.share_percent / 100
@@ -171,34 +171,35 @@ class ArmBehavior:
 
 @dataclass(frozen=True, slots=True)
 class SimulatedFleet:
-    """Robots that do one episode after the other; `look_s` between two looks of the canary."""
+    """Robots that do one episode after the other; the canary checks once in `check_period_s`."""
 
     champion: ArmBehavior
     candidate: ArmBehavior
     robots: int = 10
     share_percent: int = 50
     episodes: int = 1200
-    look_s: float = 60.0
+    check_period_s: float = 60.0
 
     def run(self, rng: np.random.Generator, terms: Terms, trials: int = 1) -> CanaryPhase:
         """Return PROMOTED, ROLLED_BACK, or UNDECIDED when the episodes ran out."""
-        trial, next_look_s, seen = StepTrial(terms.margin, terms.block_episodes), 0.0, []
+        trial, next_check_s = StepTrial(terms.margin, terms.block_episodes), 0.0
+        waiting: list[EpisodeEvent] = []
         for time_s, event in self._events(rng):
-            if time_s >= next_look_s:
-                trial.take(seen)
-                seen, next_look_s = [], time_s + self.look_s
+            if time_s >= next_check_s:
+                trial.take(waiting)
+                waiting, next_check_s = [], time_s + self.check_period_s
                 promotion, rollback, _ = trial.evidence
                 if rollback >= terms.rollback_level(trials):
                     return CanaryPhase.ROLLED_BACK
                 if promotion >= terms.promotion_level:
                     return CanaryPhase.PROMOTED
-            seen.append(event)
+            waiting.append(event)
         return CanaryPhase.UNDECIDED
 
     def _events(self, rng: np.random.Generator) -> Iterator[tuple[float, EpisodeEvent]]:
         arms = rng.random(self.episodes) < self.share_percent / 100
         luck = {arm: iter(_goods(rng, self._of(arm), self.episodes)) for arm in (True, False)}
-        ways = rng.random((self.episodes, 2))
+        draws = rng.random((self.episodes, 2))
         # time, order, what is next: a robot that is free, or an event
         heap: list[tuple[float, int, EpisodeEvent | None]] = [
             (float(start), -1 - robot, None)
@@ -218,7 +219,7 @@ class SimulatedFleet:
             yield time_s, EpisodeEvent(name, BEGUN, _NAMES[arm])
             end_s = time_s + (conduct.success_s if is_good else conduct.failure_s)
             heapq.heappush(heap, (end_s, number, None))
-            what, delay_s = _end(conduct, is_good, *ways[number])
+            what, delay_s = _end(conduct, is_good, *draws[number])
             end = EpisodeEvent(name, what, _NAMES[arm])
             heapq.heappush(heap, (end_s + delay_s, self.episodes + number, end))
             number += 1
@@ -235,10 +236,10 @@ def _goods(rng: np.random.Generator, conduct: ArmBehavior, count: int) -> Marks:
     return np.repeat(runs, conduct.run)[:count]
 
 
-def _end(conduct: ArmBehavior, is_good: bool, way: float, luck: float) -> tuple[str, float]:
-    if way < conduct.moved:
+def _end(conduct: ArmBehavior, is_good: bool, draw: float, luck: float) -> tuple[str, float]:
+    if draw < conduct.moved:
         return 'moved', 0.0
-    if way < conduct.moved + conduct.unreported:
+    if draw < conduct.moved + conduct.unreported:
         return 'unreported', 0.0
     if is_good:
         return 'success', conduct.success_verdict_s

@@ -19,14 +19,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 import heapq
 from itertools import islice
 import random
-from typing import Any
+from typing import ParamSpec
 
 from lerobot_serve.tools.plan.demand import FleetDemand, ServiceTime
 from lerobot_serve.tools.plan.simulation_result import ServerShare, SimulationResult
 
+Event = Callable[[], None]
+Arguments = ParamSpec('Arguments')
 # shorter gaps are rounding errors
 SHORTEST_STALL_S = 1e-9
 
@@ -99,7 +102,9 @@ class FleetSimulation:
             self._robots.append(SimulatedRobot(server))
         self._way_s = fleet.network_s / 2
         self._now_s = 0.0
-        self._events: list[tuple[float, int, Callable, tuple]] = []
+        # time and number of what is due, and what to do then
+        self._due: list[tuple[float, int]] = []
+        self._events: dict[int, Event] = {}
         self._planned = 0
         self._asked = self._superseded = 0
         self._lost: Counter[str] = Counter()
@@ -115,9 +120,9 @@ class FleetSimulation:
             self._schedule(at_s, self._on_request_due, robot, 0)
         if server_loss_at_s is not None:
             self._schedule(server_loss_at_s, self._on_server_loss, self._servers[0])
-        while self._events:
-            self._now_s, _, happen, what = heapq.heappop(self._events)
-            happen(*what)
+        while self._due:
+            self._now_s, number = heapq.heappop(self._due)
+            self._events.pop(number)()
         for robot in self._robots:
             self._note_stall(robot, self._seconds)
 
@@ -139,9 +144,17 @@ class FleetSimulation:
         held_share = server.blocked_s / (self._seconds * server.robots) if server.robots else 0.0
         return ServerShare(server.robots, server.chunks, server.busy_s / self._seconds, held_share)
 
-    def _schedule(self, at_s: float, happen: Callable, *what: Any) -> None:
+    def _schedule(
+        self,
+        at_s: float,
+        on_time: Callable[Arguments, None],
+        /,
+        *args: Arguments.args,
+        **kwargs: Arguments.kwargs,
+    ) -> None:
         self._planned += 1
-        heapq.heappush(self._events, (at_s, self._planned, happen, what))
+        self._events[self._planned] = partial(on_time, *args, **kwargs)
+        heapq.heappush(self._due, (at_s, self._planned))
 
     def _before_end_s(self, at_s: float) -> float:
         return min(at_s, self._seconds)

@@ -17,12 +17,11 @@ from typing import IO
 
 from ament_index_python.packages import get_package_prefix, PackageNotFoundError
 
-from lerobot_serve.entry_points import defer_signals, EXIT_TIMEOUT_S
-from lerobot_serve.ros.process.node_runtime import UserError
+from lerobot_serve.entry_points import defer_signals, EXIT_TIMEOUT_S, UserError
 from lerobot_serve.tools.processes.parent_death import end_with_parent
 
-# A node that hangs ends itself, and its log says where. All end at once, on one machine: before
-# that, a server answers what is due and every node waits for its threads.
+# A node that hangs ends itself and logs its stacks. All end at once, on one machine: before that,
+# a server sends the replies that are due and every node waits for its threads.
 SHUTDOWN_LIMIT_S = EXIT_TIMEOUT_S + 15.0
 
 
@@ -31,8 +30,8 @@ class NodeProcesses:
 
     def __init__(self, folder: Path, environment: dict[str, str]) -> None:
         self._folder, self.environment = folder, environment
-        self.processes: dict[str, subprocess.Popen] = {}
-        self._logs: list[IO] = []
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._logs: list[IO[str]] = []
 
     def start(
         self,
@@ -42,8 +41,11 @@ class NodeProcesses:
         namespace: str = '',
         params_file: Path | None = None,
         **parameters: object,
-    ) -> subprocess.Popen:
-        """Start one executable; its output goes to NAME.log. `parameters` win over the file."""
+    ) -> subprocess.Popen[bytes]:
+        """
+        Start one executable; its output goes to NAME.log. `parameters` take precedence over the
+        file.
+        """
         command = [str(executable_path(executable)), '--ros-args']
         if namespace:
             command += ['-r', f'__ns:={namespace}']
@@ -77,7 +79,7 @@ class NodeProcesses:
         return next((line.strip() for line in reversed(lines) if line.strip()), '(none)')
 
     def end(self) -> dict[str, int]:
-        """End all with SIGINT, after ENDED_S with SIGKILL; return the exit statuses."""
+        """End all with SIGINT, after SHUTDOWN_LIMIT_S with SIGKILL; return the exit statuses."""
         for process in self.processes.values():
             if process.poll() is None:
                 process.send_signal(signal.SIGINT)

@@ -43,7 +43,7 @@ class Entry:
 
 @dataclass(slots=True)
 class Part:
-    """What stands between two lines ---; `groups` says more of some fields' constants."""
+    """The fields between two lines ---; `groups` describes the constants of some fields."""
 
     entries: list[Entry] = field(default_factory=list)
     groups: dict[str, str] = field(default_factory=dict)
@@ -74,7 +74,7 @@ def read(folder: Path) -> dict[str, list[Interface]]:
 
 
 def parse(name: str, content: str) -> Interface:
-    """Return what a file says. Raises ValueError for a line that is none of ours."""
+    """Return the content of a file. Raises ValueError for an unknown line."""
     about, _, rest = LICENCE.sub('', content).partition('\n\n')
     found = Interface(name, _words(about.splitlines()), [Part()])
     comment: list[str] = []
@@ -143,7 +143,7 @@ def reference(folder: Path) -> str:
 
 def _overview() -> list[str]:
     rows = [
-        f'| `{o.node}` | {o.way.value.split()[0]} | `{o.name}` | {_linked(o.type)} |'
+        f'| `{o.node}` | {o.kind.value.split()[0]} | `{o.name}` | {_linked(o.type)} |'
         for o in NODE_ENDPOINTS
     ]
     return [
@@ -164,20 +164,20 @@ def _linked(full: str) -> str:
 
 
 def _carriers(interface: Interface, kind: str, users: dict[str, list[str]]) -> list[str]:
-    """Say where an interface is met."""
+    """Return the line with the endpoints and the interfaces that use an interface."""
     full = f'{INTERFACE_PACKAGE}/{kind}/{interface.name}'
-    words = [
-        f'{way.value} {", ".join(found)}'
-        for way in Endpoint
-        if (
-            found := [
-                f'`{o.node}` ({o.name})' for o in NODE_ENDPOINTS if (o.type, o.way) == (full, way)
-            ]
-        )
-    ]
+    users_text = []
+    for endpoint in Endpoint:
+        nodes = [
+            f'`{o.node}` ({o.name})'
+            for o in NODE_ENDPOINTS
+            if (o.type, o.kind) == (full, endpoint)
+        ]
+        if nodes:
+            users_text.append(f'{endpoint.value} {", ".join(nodes)}')
     if parts := users[interface.name]:
-        words.append(f'part of {", ".join(_link(name) for name in parts)}')
-    text = '; '.join(words)
+        users_text.append(f'part of {", ".join(_link(name) for name in parts)}')
+    text = '; '.join(users_text)
     return [f'*{text[0].upper()}{text[1:]}.*'] if text else []
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Which topics, services and actions each node has, for the reference and for the test of the
-commands in the documents. Plain data; test/ros/docs/test_offers.py compares it with running nodes.
+The topics, services and actions of each node, for the reference and for the test of the commands
+in the documents. Plain data; test/ros/docs/test_offers.py compares it with running nodes.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ INTERFACE_PACKAGE = 'lerobot_serve_interfaces'
 
 
 class Endpoint(Enum):
-    """How it is offered; the value is what the reference says of it."""
+    """Kind of an endpoint; the value is the text of the reference."""
 
-    TELLS = 'told by'
-    TAKES = 'taken by'
+    PUBLISHER = 'published by'
+    SUBSCRIBER = 'subscribed by'
     SERVICE = 'service of'
     ACTION = 'action of'
 
 
 @dataclass(frozen=True, slots=True)
 class NodeEndpoint:
-    """`name` begins with ~/ below the node, with nothing below its namespace, with / nowhere."""
+    """`name` begins with ~/ below the node, without a slash below its namespace, else with /."""
 
     node: str
-    way: Endpoint
+    kind: Endpoint
     name: str
     type: str
 
@@ -37,11 +37,11 @@ class NodeEndpoint:
         return self.name if self.name.startswith('/') else f'{node.rpartition("/")[0]}/{self.name}'
 
 
-def _offers(node: str, way: Endpoint, names: dict[str, str]) -> tuple[NodeEndpoint, ...]:
-    return tuple(NodeEndpoint(node, way, name, kind) for name, kind in names.items())
+def _endpoints(node: str, kind: Endpoint, names: dict[str, str]) -> tuple[NodeEndpoint, ...]:
+    return tuple(NodeEndpoint(node, kind, name, type_name) for name, type_name in names.items())
 
 
-def _ours(folder: str, names: dict[str, str]) -> dict[str, str]:
+def _own_types(folder: str, names: dict[str, str]) -> dict[str, str]:
     return {name: f'{INTERFACE_PACKAGE}/{folder}/{kind}' for name, kind in names.items()}
 
 
@@ -51,7 +51,7 @@ SESSIONS = {
     '~/reset_episode': 'ResetEpisode',
     '~/get_status': 'GetStatus',
 }
-# what was asked and answered, so that a bag has it
+# requests and replies of the service, for bags
 SERVICE_EVENTS = {'~/open_session/_service_event': f'{INTERFACE_PACKAGE}/srv/OpenSession_Event'}
 DIAGNOSTICS = {'/diagnostics': 'diagnostic_msgs/msg/DiagnosticArray'}
 TRIGGER = 'std_srvs/srv/Trigger'
@@ -60,45 +60,47 @@ LIFECYCLE = {
     '~/get_state': 'lifecycle_msgs/srv/GetState',
 }
 NODE_ENDPOINTS = (
-    *_offers(
+    *_endpoints(
         'edge_controller',
-        Endpoint.TELLS,
-        _ours('msg', {'~/state': 'EdgeState', '~/executed_action': 'ExecutedAction'})
+        Endpoint.PUBLISHER,
+        _own_types('msg', {'~/state': 'EdgeState', '~/executed_action': 'ExecutedAction'})
         | DIAGNOSTICS,
     ),
-    *_offers(
+    *_endpoints(
         'edge_controller',
-        Endpoint.TAKES,
-        _ours('msg', {'~/action_chunk': 'ActionChunk', 'episode_outcome': 'EpisodeOutcome'}),
+        Endpoint.SUBSCRIBER,
+        _own_types('msg', {'~/action_chunk': 'ActionChunk', 'episode_outcome': 'EpisodeOutcome'}),
     ),
-    *_offers(
+    *_endpoints(
         'edge_controller',
         Endpoint.SERVICE,
         {f'~/{name}': TRIGGER for name in ('pause', 'resume', 'reset', 'reset_cage')},
     ),
-    *_offers('edge_controller', Endpoint.ACTION, _ours('action', {'~/run_episode': 'RunEpisode'})),
-    *_offers(
-        'policy_server',
-        Endpoint.TELLS,
-        _ours('msg', {'~/status': 'ServerStatus'}) | SERVICE_EVENTS,
+    *_endpoints(
+        'edge_controller', Endpoint.ACTION, _own_types('action', {'~/run_episode': 'RunEpisode'})
     ),
-    *_offers(
+    *_endpoints(
         'policy_server',
-        Endpoint.TAKES,
-        _ours('msg', {'~/observation': 'Observation', '~/shadow_observation': 'Observation'}),
+        Endpoint.PUBLISHER,
+        _own_types('msg', {'~/status': 'ServerStatus'}) | SERVICE_EVENTS,
     ),
-    *_offers(
+    *_endpoints(
+        'policy_server',
+        Endpoint.SUBSCRIBER,
+        _own_types('msg', {'~/observation': 'Observation', '~/shadow_observation': 'Observation'}),
+    ),
+    *_endpoints(
         'policy_server',
         Endpoint.SERVICE,
-        _ours('srv', SESSIONS) | {'~/capture': TRIGGER} | LIFECYCLE,
+        _own_types('srv', SESSIONS) | {'~/capture': TRIGGER} | LIFECYCLE,
     ),
-    *_offers(
-        'policy_server', Endpoint.ACTION, _ours('action', {'~/predict_chunk': 'PredictChunk'})
+    *_endpoints(
+        'policy_server', Endpoint.ACTION, _own_types('action', {'~/predict_chunk': 'PredictChunk'})
     ),
-    *_offers(
+    *_endpoints(
         'policy_router',
-        Endpoint.TELLS,
-        _ours(
+        Endpoint.PUBLISHER,
+        _own_types(
             'msg',
             {
                 '~/status': 'ServerStatus',
@@ -112,22 +114,24 @@ NODE_ENDPOINTS = (
         | SERVICE_EVENTS
         | DIAGNOSTICS,
     ),
-    *_offers(
+    *_endpoints(
         'policy_router',
-        Endpoint.TAKES,
-        _ours('msg', {'~/observation': 'Observation', '~/outcome': 'EpisodeOutcome'}),
+        Endpoint.SUBSCRIBER,
+        _own_types('msg', {'~/observation': 'Observation', '~/outcome': 'EpisodeOutcome'}),
     ),
-    *_offers(
+    *_endpoints(
         'policy_router',
         Endpoint.SERVICE,
-        _ours(
+        _own_types(
             'srv',
             {**SESSIONS, '~/control_slot': 'ControlSlot', '~/report_outcome': 'ReportOutcome'},
         )
         | LIFECYCLE,
     ),
-    *_offers(
-        'policy_router', Endpoint.ACTION, _ours('action', {'~/predict_chunk': 'PredictChunk'})
+    *_endpoints(
+        'policy_router', Endpoint.ACTION, _own_types('action', {'~/predict_chunk': 'PredictChunk'})
     ),
-    *_offers('sim_robot', Endpoint.TELLS, _ours('msg', {'episode_outcome': 'EpisodeOutcome'})),
+    *_endpoints(
+        'sim_robot', Endpoint.PUBLISHER, _own_types('msg', {'episode_outcome': 'EpisodeOutcome'})
+    ),
 )

@@ -9,6 +9,7 @@ from math import inf
 
 import numpy as np
 
+from lerobot_serve.wire.arrays import Float32Array, Float64Array
 from lerobot_serve.wire.chunk import Chunk
 from lerobot_serve.wire.schema import Flag, Status
 
@@ -60,19 +61,19 @@ def compare_replies(then: Chunk, now: Chunk, tolerance: float = TOLERANCE) -> Re
     return ReplyComparison(MatchLevel.WITHIN if is_within else MatchLevel.BEYOND, difference)
 
 
-def largest_difference(then: np.ndarray, now: np.ndarray) -> float:
+def largest_difference(then: Float32Array, now: Float32Array) -> float:
     """Return the largest difference, relative where the recorded value is above 1."""
     if not then.size:
         return 0.0
     before = then.astype(np.float64)
     # values that are not finite are infinitely far apart
     with np.errstate(all='ignore'):
-        ways = np.abs(before - now) / np.maximum(1.0, np.abs(before))
-    largest = float(ways.max())
+        differences = np.abs(before - now) / np.maximum(1.0, np.abs(before))
+    largest = float(differences.max())
     return largest if np.isfinite(largest) else inf
 
 
-def divergence(then: Chunk, now: Chunk) -> np.ndarray | None:
+def divergence(then: Chunk, now: Chunk) -> Float64Array | None:
     """
     Return the mean distance of each action over the rows that both have, in the robot's units;
     None where there is nothing to compare.
@@ -80,8 +81,9 @@ def divergence(then: Chunk, now: Chunk) -> np.ndarray | None:
     rows = min(len(then.robot), len(now.robot))
     if not rows or then.robot.shape[1] != now.robot.shape[1]:
         return None
-    ways = np.abs(then.robot[:rows].astype(np.float64) - now.robot[:rows])
-    return ways.mean(axis=0)
+    distances = np.abs(then.robot[:rows].astype(np.float64) - now.robot[:rows])
+    means: Float64Array = distances.mean(axis=0)
+    return means
 
 
 def lost_state(chunk: Chunk) -> bool:

@@ -10,7 +10,7 @@ actions is summarized by action.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -26,6 +26,7 @@ from lerobot_serve.tools.replay.compare import (
 from lerobot_serve.tools.replay.in_process_server import InProcessServer
 from lerobot_serve.tools.replay.sources import ReplayRequest, ReplaySource
 from lerobot_serve.wire import chunk as wire_chunk
+from lerobot_serve.wire.arrays import Float64Array
 from lerobot_serve.wire.chunk import Chunk
 from lerobot_serve.wire.errors import Malformed
 from lerobot_serve.wire.schema import Flag, StateClass, Status
@@ -36,6 +37,27 @@ NOT_FROM_POLICY = (Status.NO_SESSION, Status.TOO_LATE, Status.DRAINING)
 REPLIES_KEPT = 256
 
 ReplayKey = tuple[str, int, int]
+
+
+@dataclass(slots=True)
+class ActionDistances:
+    """Sum and maximum of the distances of each action over `count` chunks."""
+
+    total: Float64Array
+    largest: Float64Array
+    count: int = 0
+
+    def add(self, distances: Float64Array) -> None:
+        self.total += distances
+        self.largest = np.maximum(self.largest, distances)
+        self.count += 1
+
+    def figures(self, actions: Sequence[str]) -> list[tuple[str, float, float]]:
+        """Return name, mean and maximum of each action; nothing where the numbers differ."""
+        if len(actions) != len(self.total):
+            return []
+        means, largest = (self.total / self.count).tolist(), self.largest.tolist()
+        return list(zip(actions, means, largest, strict=True))
 
 
 @dataclass(slots=True)
@@ -50,10 +72,8 @@ class PolicySummary:
     largest_at: ReplayKey | None = None
     # reason of the first one missing or different
     why: str = ''
-    # of another policy: sum and maximum of the distances of each action
-    total: np.ndarray | None = None
-    largest: np.ndarray | None = None
-    compared: int = 0
+    # of another policy
+    distances: ActionDistances | None = None
 
     @property
     def requests(self) -> int:
@@ -65,14 +85,12 @@ class PolicySummary:
         if comparison.likeness is not MatchLevel.MISSING and comparison.difference > self.worst:
             self.worst, self.largest_at = comparison.difference, key
 
-    def add_distances(self, distances: np.ndarray | None) -> None:
+    def add_distances(self, distances: Float64Array | None) -> None:
         if distances is None:
             return
-        if self.total is None:
-            self.total, self.largest = np.zeros_like(distances), np.zeros_like(distances)
-        self.total += distances
-        self.largest = np.maximum(self.largest, distances)
-        self.compared += 1
+        if self.distances is None:
+            self.distances = ActionDistances(np.zeros_like(distances), np.zeros_like(distances))
+        self.distances.add(distances)
 
 
 @dataclass(slots=True)

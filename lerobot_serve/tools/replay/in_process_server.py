@@ -39,8 +39,8 @@ class InProcessServer:
         execution_horizon: int = 0,
     ) -> None:
         """
-        Load and warm the policy. `robot_type` and `execution_horizon` are what the robots said
-        when they opened their sessions, which no request repeats. Raises PolicyError.
+        Load and warm the policy. `robot_type` and `execution_horizon` are from the
+        OpenSession requests of the robots; no request repeats them. Raises PolicyError.
         """
         self._statistics, self._request_queue = ServerStatistics(), RequestQueue()
         worker = policy_loading.load_worker(parameters, default_path, self._statistics)
@@ -82,7 +82,7 @@ class InProcessServer:
         return chunk
 
     def _next(self) -> Chunk:
-        ((_, chunk),) = self._core.worker.process(self._request_queue.take_batch())
+        ((_, chunk),) = self._core.worker.process(self._request_queue.take_batch() or [])
         return chunk
 
     def close(self) -> None:
@@ -97,16 +97,16 @@ class InProcessServer:
         if self.served.state_class == StateClass.EXCLUSIVE:
             # one session at a time, as recorded
             self._end(list(sessions))
-        ask = SessionRequest(
-            start.client_id,
-            0,
-            header.session_epoch,
-            REPLY_TOPIC,
-            self.served.state_names,
-            self.served.action_names,
-            tuple(CameraSpec(c.name, channels=c.channels) for c in self.served.cameras),
-            self.served.trained_fps or 1.0,
-            header.schema_version,
+        request = SessionRequest(
+            client_id=start.client_id,
+            instance=0,
+            session_epoch=header.session_epoch,
+            reply_topic=REPLY_TOPIC,
+            state_names=self.served.state_names,
+            action_names=self.served.action_names,
+            cameras=tuple(CameraSpec(c.name, channels=c.channels) for c in self.served.cameras),
+            fps=self.served.trained_fps or 1.0,
+            schema_version=header.schema_version,
             robot_type=str(info.get('robot_type') or self._robot_type),
             task=str(info.get('task') or ''),
             wants_rtc=True,
@@ -115,7 +115,7 @@ class InProcessServer:
             ),
         )
         try:
-            session, old = self._core.open(ask, 0)
+            session, old = self._core.open(request, 0)
         except SessionRefused as refused:
             raise ReplayError(f'{start.client_id!r} cannot be replayed: {refused}') from refused
         self._end([old] if old else [])

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Names and a rate for a policy that is only to be asked again.
+Placeholders for the names and the rate of a policy that is only replayed.
 
 A replay compares numbers and moves no joint, so names and rate that a policy of LeRobot does not
-hold are made up instead of asked of the operator. Any thread.
+contain need not come from the operator. Any thread.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from lerobot_serve.policies.lerobot.checkpoint.checkpoint import read_checkpoint
 from lerobot_serve.policies.lerobot.checkpoint.features import feature_sizes, unspecified_options
@@ -24,7 +25,7 @@ def with_placeholder_names(parameters: ServerParameters) -> ServerParameters:
         return parameters
     folder = read_checkpoint(parameters.policy_path)
     states, actions = feature_sizes(folder)
-    stand_in = {
+    placeholders: dict[str, Any] = {
         'state_names': tuple(f'state_{i}' for i in range(states)),
         'action_names': tuple(f'action_{i}' for i in range(actions)),
         'trained_fps': PLACEHOLDER_RATE_HZ,
@@ -32,4 +33,4 @@ def with_placeholder_names(parameters: ServerParameters) -> ServerParameters:
     missing = unspecified_options(
         folder, policy_loading.load_options(parameters, parameters.policy_path)
     )
-    return replace(parameters, **{name: stand_in[name] for name in missing})
+    return replace(parameters, **{name: placeholders[name] for name in missing})

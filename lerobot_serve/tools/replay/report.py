@@ -6,6 +6,7 @@ from __future__ import annotations
 from math import isfinite
 from typing import Any
 
+from lerobot_serve.tools.output.text import printable
 from lerobot_serve.tools.replay.compare import MatchLevel
 from lerobot_serve.tools.replay.engine import PolicySummary, ReplayResult
 
@@ -51,7 +52,7 @@ def as_json(result: ReplayResult) -> dict[str, Any]:
 
 def _row(each: PolicySummary) -> tuple[str, ...]:
     counts = [str(each.counts[likeness]) for likeness in MatchLevel]
-    return each.slot, str(each.requests), *counts, f'{each.worst:.3g}', _shown(each.policy)
+    return each.slot, str(each.requests), *counts, f'{each.worst:.3g}', printable(each.policy)
 
 
 def _details(each: PolicySummary, result: ReplayResult) -> list[str]:
@@ -59,24 +60,17 @@ def _details(each: PolicySummary, result: ReplayResult) -> list[str]:
     if each.largest_at:
         client, epoch, seq = each.largest_at
         lines.append(
-            f'{each.slot}: the worst is request {seq} of {_shown(client)}, session {epoch}'
+            f'{each.slot}: the worst is request {seq} of {printable(client)}, session {epoch}'
         )
     if each.why:
-        lines.append(f'{each.slot}: {_shown(each.why)}')
-    if each.total is not None:
-        lines.append(f'{each.slot}: how far the actions are apart (mean, largest of a chunk)')
+        lines.append(f'{each.slot}: {printable(each.why)}')
+    if each.distances:
+        lines.append(f'{each.slot}: distance of the actions (mean, largest of a chunk)')
         lines += [
-            f'  {_shown(name)}: {total / each.compared:.4g}, {largest:.4g}'
-            for name, total, largest in _distances(each, result)
+            f'  {printable(name)}: {mean:.4g}, {largest:.4g}'
+            for name, mean, largest in each.distances.figures(result.actions)
         ]
     return lines
-
-
-def _distances(each: PolicySummary, result: ReplayResult) -> list[tuple[str, float, float]]:
-    """Return name, sum and largest of each action; nothing where the numbers differ."""
-    if each.total is None or len(each.total) != len(result.actions):
-        return []
-    return list(zip(result.actions, each.total.tolist(), each.largest.tolist(), strict=True))
 
 
 def _counts(result: ReplayResult) -> list[str]:
@@ -90,7 +84,7 @@ def _counts(result: ReplayResult) -> list[str]:
         ),
     )
     lines = [f'{what}: {count}' for count, what in counted if count]
-    lines += [_shown(note) for note in result.notes[:NOTES_SHOWN]]
+    lines += [printable(note) for note in result.notes[:NOTES_SHOWN]]
     if len(result.notes) > NOTES_SHOWN:
         lines.append(f'and {len(result.notes) - NOTES_SHOWN} more')
     return lines
@@ -98,6 +92,7 @@ def _counts(result: ReplayResult) -> list[str]:
 
 def _sum_json(each: PolicySummary, result: ReplayResult) -> dict[str, Any]:
     at = each.largest_at
+    distances = each.distances.figures(result.actions) if each.distances else []
     return {
         'slot': each.slot,
         'policy': each.policy,
@@ -108,11 +103,6 @@ def _sum_json(each: PolicySummary, result: ReplayResult) -> dict[str, Any]:
         'largest_at': at and {'client_id': at[0], 'session_epoch': at[1], 'seq': at[2]},
         'why': each.why,
         'divergence_per_action': {
-            name: {'mean': total / each.compared, 'max': largest}
-            for name, total, largest in _distances(each, result)
+            name: {'mean': mean, 'max': largest} for name, mean, largest in distances
         },
     }
-
-
-def _shown(text: str) -> str:
-    return text if text.isprintable() else repr(text)

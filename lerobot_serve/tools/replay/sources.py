@@ -15,8 +15,8 @@ from lerobot_serve.tools.bags.message import CHUNK
 from lerobot_serve.tools.bags.reader import Bag, is_bag
 from lerobot_serve.tools.bags.request_pairs import is_no_second_draw, RequestPairer
 from lerobot_serve.tools.bags.service_events import SessionIndex
-from lerobot_serve.tools.traces.fields import integer, Record, text
-from lerobot_serve.tools.traces.runs import merge_by_time, open_runs
+from lerobot_serve.tools.traces.query import TraceQuery
+from lerobot_serve.tools.traces.record_views import DamagedRecord, DropRecord, RequestRecord
 from lerobot_serve.tools.traces.trace_run import TraceRun
 from lerobot_serve.trace.format import incident_file, replay_field
 from lerobot_serve.wire.chunk import read_reply_summary
@@ -40,7 +40,7 @@ class ReplayRequest(NamedTuple):
 
 
 class BagSource:
-    """`notes` says what is missing, once `read` was gone through. Raises BagError."""
+    """Requests in a bag. `notes` lists what is missing, after `read`. Raises BagError."""
 
     def __init__(self, path: Path) -> None:
         self._bag = Bag(path)
@@ -85,7 +85,7 @@ class BagSource:
 
 
 class IncidentSource:
-    """The same of a file that a policy server captured. Raises IncidentError."""
+    """Requests in a file that a policy server captured. Raises IncidentError."""
 
     def __init__(self, path: Path) -> None:
         pairs = incident_file.read_exchanges(path)
@@ -102,8 +102,8 @@ class IncidentSource:
 
 class TraceSource:
     """
-    The same of what policy servers traced with all their images and instructions: one run, or all
-    below a folder side by side. Traces of edges and routers are left out.
+    Requests in the traces of policy servers with all their images and instructions: one run, or
+    all below a folder side by side. Traces of edges and routers are left out.
 
     Raises ReplayError and TraceError.
     """
@@ -112,13 +112,15 @@ class TraceSource:
         self._path = path
         self._policies: Counter[str] = Counter()
         self._missing = 0
-        runs = open_runs([path])
-        for run, record in merge_by_time(runs):
-            if is_server_run(run) and record['kind'] == 'request':
+        self._query = TraceQuery([path])
+        for _, run, record in self._query.by_time():
+            if is_server_run(run) and isinstance(record, RequestRecord):
                 self._survey(record)
         if not self._policies:
-            self._check(runs)
-        self._bare = [run for run in runs if is_server_run(run) and why_insufficient(run)]
+            self._check(self._query.runs)
+        self._bare = [
+            run for run in self._query.runs if is_server_run(run) and why_insufficient(run)
+        ]
         self._clear()
 
     def policies(self) -> Counter[str]:
@@ -126,14 +128,15 @@ class TraceSource:
 
     def read(self) -> Iterator[ReplayRequest]:
         self._clear()
-        for run, record in merge_by_time(open_runs([self._path])):
+        for _, run, record in self._query.by_time():
             if not is_server_run(run) or why_insufficient(run):
                 continue
-            if record['kind'] == 'request':
+            if isinstance(record, RequestRecord):
                 yield from self._request(record)
-            elif record['kind'] == 'drop' and text(record, 'item') == 'request':
-                self._lost += integer(record, 'count') or 0
-            self._damaged += record['kind'] == 'damaged'
+            elif isinstance(record, DropRecord) and record.item == 'request':
+                self._lost += record.count or 0
+            elif isinstance(record, DamagedRecord):
+                self._damaged += 1
 
     @property
     def notes(self) -> list[str]:
@@ -148,14 +151,14 @@ class TraceSource:
     def _clear(self) -> None:
         self.unanswered = self._damaged = self._lost = self._unread = 0
 
-    def _survey(self, record: Record) -> None:
-        if replay_field.REPLAY_FIELD in record:
-            self._policies[text(record, 'policy')] += 1
+    def _survey(self, record: RequestRecord) -> None:
+        if replay_field.REPLAY_FIELD in record.raw:
+            self._policies[record.policy] += 1
         else:
-            self._missing += record.get('status') == 'ok'
+            self._missing += record.status == 'ok'
 
     def _check(self, runs: list[TraceRun]) -> None:
-        """Raises ReplayError for runs that hold nothing to ask again."""
+        """Raises ReplayError for runs that have nothing to replay."""
         servers = list(filter(is_server_run, runs))
         if not servers:
             roles = ' and '.join(sorted({run.role for run in runs}))
@@ -171,15 +174,15 @@ class TraceSource:
                 f'{NEEDED_PARAMETERS[1]}: full; start the policy_server with both, {ALTERNATIVES}'
             )
 
-    def _request(self, record: Record) -> Iterator[ReplayRequest]:
+    def _request(self, record: RequestRecord) -> Iterator[ReplayRequest]:
         try:
-            kept = replay_field.decode_field(record)
+            kept = replay_field.decode_field(record.raw)
         except ValueError:
             self._damaged += 1
             return
         if kept is None:
             self.unanswered += 1
-        elif not kept.request and record.get('status') == 'bad_observation':
+        elif not kept.request and record.status == 'bad_observation':
             self._unread += 1
         else:
             yield ReplayRequest(*kept)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-All records of all runs into tallies and timelines. One thread; reads files, writes none.
+Aggregates the records of all runs into tallies and timelines. One thread; only reads files.
 
 Edge, router and server each write a record of one request, so each role has tallies of its own:
 nothing is counted twice.
@@ -9,7 +9,7 @@ nothing is counted twice.
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from lerobot_serve.tools.stats.group import (
@@ -22,20 +22,34 @@ from lerobot_serve.tools.stats.group import (
 )
 from lerobot_serve.tools.stats.quantile_sketch import QuantileSketch
 from lerobot_serve.tools.stats.time_series import Proportion, TimeSeries
-from lerobot_serve.tools.traces.fields import integer, number, policy_names, Record, table, text
-from lerobot_serve.tools.traces.lean_reader import read_without_actions
-from lerobot_serve.tools.traces.runs import find_runs, TimedRecords
-from lerobot_serve.tools.traces.trace_run import wall_offset_s
+from lerobot_serve.tools.traces.fields import integer, policy_names
+from lerobot_serve.tools.traces.query import RecordSource, TraceQuery
+from lerobot_serve.tools.traces.reader import ReportBytes
+from lerobot_serve.tools.traces.record_views import (
+    CanaryRecord,
+    DamagedRecord,
+    DropRecord,
+    ExecutedRecord,
+    HeaderRecord,
+    IncidentRecord,
+    OutcomeRecord,
+    PlacementRecord,
+    PoliciesRecord,
+    RecordView,
+    RequestRecord,
+    ShadowRecord,
+    StateRecord,
+)
+from lerobot_serve.tools.traces.stalls import StallDetector
+from lerobot_serve.tools.traces.trace_run import Entry
 
-# so many episodes of a client may be told of in turn
+# a client's latest episodes whose slots are known
 EPISODES_KEPT = 64
-# why playing ended when somebody wanted it to
-INTENDED_ENDS = ('paused', 'no_episode', 'given_up', 'cleared')
 EPISODE_OUTCOMES = ('success', 'failure', 'aborted')
 
 
 class TraceStats:
-    """Everything that was summed up; names on timelines are slots, or a pair of policies."""
+    """The aggregate of all runs; names on timelines are slots, or a pair of policies."""
 
     def __init__(self) -> None:
         self.tallies: dict[GroupKey, GroupStats] = {}
@@ -61,170 +75,180 @@ class TraceStats:
 
 
 class _ClientState:
-    """What one run tells of a client now."""
+    """What one run has recorded of a client by now."""
 
     def __init__(self) -> None:
-        self.where: tuple[str, str] = '', ''
-        self.is_playing = False
-        # episode, slot and policy that were told of last
-        self.told: tuple[str, str, str] = '', '', ''
-        # episode -> where it is
+        # slot and policy
+        self.placement: tuple[str, str] = '', ''
+        # episode, slot and policy of the last record that has them
+        self.last: tuple[str, str, str] = '', '', ''
+        # episode -> its placement
         self.episodes: OrderedDict[str, tuple[str, str]] = OrderedDict()
+        # counts only
+        self.stalls = StallDetector(kept=0)
 
 
 class _RunCollector:
-    """Sums up one run."""
+    """Aggregates the records of one run."""
 
-    def __init__(self, stats: TraceStats) -> None:
-        self._stats = stats
-        self._role = ''
-        self._offset_s = self._time_s = 0.0
+    def __init__(self, stats: TraceStats, role: str) -> None:
+        self._stats, self._role = stats, role
+        self._time_s = 0.0
+        self._is_headed = False
         self._clients: dict[str, _ClientState] = {}
-        self._see = {
-            'executed': self._executed,
-            'request': self._request,
-            'placement': self._decision,
-            'outcome': self._outcome,
-            'drop': self._drop,
-            'shadow': self._shadow,
-            'policies': self._policies,
-            'canary': lambda record: count_bounded(stats.canary, text(record, 'event')),
-            'incident': lambda record: count_bounded(stats.incidents, text(record, 'name')),
-        }
 
-    def see(self, record: Record) -> None:
-        mono_ns = integer(record, 'mono_ns')
-        if mono_ns is not None and abs(mono_ns) < 1 << 63:
-            self._time_s = self._offset_s + mono_ns / 1e9
-        kind = record['kind']
-        if kind in self._see:
-            self._see[kind](record)
-        elif kind == 'damaged':
-            self._stats.damaged += 1
-        elif kind == 'header' and not self._role:
-            self._role = text(record, 'role')
-            self._offset_s = wall_offset_s(record)
-            # of a run whose oldest parts are gone
+    def add(self, entry: Entry) -> None:
+        self._time_s, record = entry.time_s, entry.record
+        # the most frequent first
+        if isinstance(record, ExecutedRecord):
+            self._executed(record)
+        elif isinstance(record, RequestRecord):
+            self._request(record)
+        elif isinstance(record, PlacementRecord):
+            self._moves(self._client(record), record)
+        elif isinstance(record, StateRecord):
+            self._state(record)
+        elif isinstance(record, OutcomeRecord):
+            self._outcome(record)
+        elif isinstance(record, DropRecord):
+            self._drop(record)
+        elif isinstance(record, ShadowRecord):
+            self._shadow(record)
+        else:
+            self._of_run(entry)
+
+    def _of_run(self, entry: Entry) -> None:
+        """Process a record that is of no client."""
+        record, stats = entry.record, self._stats
+        if isinstance(record, HeaderRecord):
+            if not self._is_headed:
+                self._is_headed, self._role = True, entry.run.role
+                # of a run whose oldest parts are gone
+                self._policies(record)
+        elif isinstance(record, PoliciesRecord):
             self._policies(record)
+        elif isinstance(record, CanaryRecord):
+            count_bounded(stats.canary, record.event)
+        elif isinstance(record, IncidentRecord):
+            count_bounded(stats.incidents, record.name)
+        elif isinstance(record, DamagedRecord):
+            stats.damaged += 1
 
-    def _policies(self, record: Record) -> None:
-        for name in policy_names(record):
+    def _policies(self, record: RecordView) -> None:
+        for name in policy_names(record.raw):
             count_bounded(self._stats.policies, f'{self._role} {name}')
 
-    def _client(self, record: Record) -> _ClientState:
-        return self._clients.setdefault(text(record, 'client_id'), _ClientState())
+    def _client(self, record: RecordView) -> _ClientState:
+        client_id = record.client_id
+        if client_id not in self._clients:
+            self._clients[client_id] = _ClientState()
+        return self._clients[client_id]
 
-    def _tally(self, where: tuple[str, str]) -> GroupStats:
-        return self._stats.tally(GroupKey(self._role, *where))
+    def _tally(self, placement: tuple[str, str]) -> GroupStats:
+        return self._stats.tally(GroupKey(self._role, *placement))
 
-    def _executed(self, record: Record) -> None:
-        client, rung = self._client(record), text(record, 'rung')
-        is_playing = rung == 'policy'
-        if is_playing:
-            self._moves(client, record, text(record, 'slot'), text(record, 'policy'))
-        tally = self._tally(client.where)
-        if is_playing:
+    def _executed(self, record: ExecutedRecord) -> None:
+        client, is_played = self._client(record), record.is_played
+        if is_played:
+            self._moves(client, record)
+        tally = self._tally(client.placement)
+        if is_played:
             tally.actions += 1
-            tally.oldest_age_s = max(tally.oldest_age_s, number(record, 'age_s') or 0.0)
+            tally.oldest_age_s = max(tally.oldest_age_s, record.age_s or 0.0)
         else:
-            count_bounded(tally.fallbacks, rung)
-            is_wanted = text(record, 'reason').endswith(INTENDED_ENDS)
-            tally.stalls += client.is_playing and not is_wanted
-        tally.trips += text(record, 'cage_result') != 'pass'
-        client.is_playing = is_playing
+            count_bounded(tally.fallbacks, record.rung)
+        if not (is_played and client.stalls.is_playing):
+            tally.stalls += client.stalls.add_record(self._time_s, record)
+        tally.trips += record.cage_result != 'pass'
 
-    def _request(self, record: Record) -> None:
-        client, slot = self._client(record), text(table(record, 'routing'), 'slot')
-        policy = text(record, 'policy')
-        if slot or policy:
-            self._moves(client, record, slot, policy)
-        tally = self._tally(client.where)
+    def _state(self, record: StateRecord) -> None:
+        client = self._client(record)
+        if client.stalls.add_record(self._time_s, record):
+            self._tally(client.placement).stalls += 1
+
+    def _request(self, record: RequestRecord) -> None:
+        client, slot = self._client(record), record.slot
+        if slot or record.policy:
+            self._moves(client, record)
+        tally = self._tally(client.placement)
         tally.requests += 1
-        count_bounded(tally.statuses, text(record, 'status'))
-        for name in DURATIONS:
-            value = number(record, name)
+        count_bounded(tally.statuses, record.status)
+        round_trip_ms = record.round_trip_ms
+        durations_ms = round_trip_ms, record.inference_ms, record.queue_wait_ms
+        for name, value in zip(DURATIONS, durations_ms, strict=True):
             if value is not None:
                 tally.durations[name].add(value)
-        round_trip_ms = number(record, 'round_trip_ms')
         if round_trip_ms is not None:
             latency = self._stats.latency.setdefault(self._role, TimeSeries(QuantileSketch))
             latency.at(self._time_s, slot).add(round_trip_ms)
-        for reason in table(record, 'dropped'):
-            count_bounded(tally.drops, reason, max(0, integer(record['dropped'], reason) or 0))
+        dropped = record.dropped
+        for reason in dropped:
+            count_bounded(tally.drops, reason, max(0, integer(dropped, reason) or 0))
 
-    def _decision(self, record: Record) -> None:
-        client = self._client(record)
-        self._moves(client, record, text(record, 'slot'), text(record, 'policy'))
-
-    def _moves(self, client: _ClientState, record: Record, slot: str, policy: str) -> None:
-        """Note where a client is now, and an episode that begins there."""
-        episode_id = text(record, 'episode_id')
-        told = episode_id, slot, policy
-        if told == client.told:
+    def _moves(
+        self, client: _ClientState, record: ExecutedRecord | RequestRecord | PlacementRecord
+    ) -> None:
+        """Note the slot and policy of a client, and an episode that begins there."""
+        episode_id, slot, policy = current = record.episode_id, record.slot, record.policy
+        if current == client.last:
             return
-        client.told = told
-        if not policy and client.where[0] == slot:
-            policy = client.where[1]
-        client.where = slot, policy
+        client.last = current
+        if not policy and client.placement[0] == slot:
+            policy = client.placement[1]
+        client.placement = slot, policy
         if not episode_id:
             return
         if episode_id not in client.episodes:
-            self._tally(client.where).episodes += 1
+            self._tally(client.placement).episodes += 1
             begun = self._stats.begun.setdefault(self._role, TimeSeries(Proportion))
             begun.at(self._time_s, slot).add(True)
             if len(client.episodes) >= EPISODES_KEPT:
                 client.episodes.popitem(last=False)
-        client.episodes[episode_id] = client.where
+        client.episodes[episode_id] = client.placement
 
-    def _outcome(self, record: Record) -> None:
+    def _outcome(self, record: OutcomeRecord) -> None:
         client = self._client(record)
-        known = client.episodes.get(text(record, 'episode_id'), client.where)
-        slot = text(record, 'slot') or known[0]
-        policy = text(record, 'policy') or (known[1] if slot == known[0] else '')
-        outcome = text(record, 'outcome')
+        known = client.episodes.get(record.episode_id, client.placement)
+        slot = record.slot or known[0]
+        policy = record.policy or (known[1] if slot == known[0] else '')
+        outcome = record.outcome
         count_bounded(
             self._tally((slot, policy)).outcomes, outcome if outcome in EPISODE_OUTCOMES else OTHER
         )
         self._stats.success.at(self._time_s, slot).add(outcome == 'success')
 
-    def _drop(self, record: Record) -> None:
-        where = self._client(record).where if text(record, 'client_id') else ('', '')
-        drops = self._tally(where).drops
-        count_bounded(drops, text(record, 'reason'), max(0, integer(record, 'count') or 0))
+    def _drop(self, record: DropRecord) -> None:
+        placement = self._client(record).placement if record.client_id else ('', '')
+        drops = self._tally(placement).drops
+        count_bounded(drops, record.reason, max(0, record.count or 0))
 
-    def _shadow(self, record: Record) -> None:
-        divergence = number(record, 'divergence')
+    def _shadow(self, record: ShadowRecord) -> None:
+        divergence = record.divergence
         if divergence is None:
             return
-        pair = f'{text(record, "shadow_policy")} beside {text(record, "live_policy")}'
+        pair = f'{record.shadow_policy} beside {record.live_policy}'
         if pair not in self._stats.divergences and len(self._stats.divergences) >= NAMES_LIMIT:
             pair = OTHER
         self._stats.divergences.setdefault(pair, QuantileSketch()).add(divergence)
         self._stats.divergence.at(self._time_s, pair).add(divergence)
 
 
-def collect_stats(paths: Iterable[Path | str], more: Iterable[TimedRecords] = ()) -> TraceStats:
-    """
-    Return all runs summed up, and `more` that are no files of their own. Raises TraceError.
-    """
+def collect_stats(
+    paths: Iterable[Path | str],
+    *,
+    sources: Sequence[RecordSource] = (),
+    on_bytes_read: ReportBytes | None = None,
+) -> TraceStats:
+    """Return the aggregate of all runs, and of further sources. Raises TraceError."""
+    query = TraceQuery(paths, sources=sources, with_actions=False, on_bytes_read=on_bytes_read)
     stats = TraceStats()
-    for path in find_runs(paths):
-        run = _RunCollector(stats)
-        stats.runs += 1
-        for size, record in read_without_actions(path):
-            stats.lines += 1
-            stats.size_bytes += size
-            run.see(record)
-    for several in more:
-        _collect_merged(stats, several)
-    return stats
-
-
-def _collect_merged(stats: TraceStats, several: TimedRecords) -> None:
-    runs: dict[int, _RunCollector] = {}
-    for _, of, record in several:
-        if of.number not in runs:
-            runs[of.number] = _RunCollector(stats)
-            stats.runs += 1
+    collectors: dict[int, _RunCollector] = {}
+    for entry in query.by_run():
+        number = entry.run.number
+        if number not in collectors:
+            collectors[number] = _RunCollector(stats, entry.run.role)
         stats.lines += 1
-        runs[of.number].see(record)
+        collectors[number].add(entry)
+    stats.runs = len(query.runs)
+    stats.size_bytes = sum(run.size_bytes for run in query.runs)
+    return stats

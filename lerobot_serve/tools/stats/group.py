@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is counted of one node's role, one slot and one policy. Plain; one thread."""
+"""Counts of one node's role, one slot and one policy. Plain; one thread."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import NamedTuple
 
 from lerobot_serve.tools.stats.quantile_sketch import QuantileSketch
 
-# names of a trace may be anything; nobody reads more than so many
+# names of a trace may be anything: a reader cannot use more
 NAMES_LIMIT = 256
 OTHER = 'other'
 DURATIONS = ('round_trip_ms', 'inference_ms', 'queue_wait_ms')
 
 
 class GroupKey(NamedTuple):
-    """Whose tally it is; slot and policy are empty where nothing is known of them."""
+    """Role, slot and policy of a tally; slot and policy are empty where they are unknown."""
 
     role: str
     slot: str

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sums of traces as one HTML file that needs nothing else. Pure functions; any thread."""
+"""Formats aggregated traces as one HTML file without links. Pure functions; any thread."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import TypeVar
 
 from lerobot_serve.tools.output.line_charts import line_chart, Points
 from lerobot_serve.tools.stats.collect import TraceStats
-from lerobot_serve.tools.stats.quantile_sketch import ERROR
+from lerobot_serve.tools.stats.quantile_sketch import ERROR, QuantileSketch
 from lerobot_serve.tools.stats.report import figures_of, group_title, sorted_keys
-from lerobot_serve.tools.stats.time_series import Proportion, TimeSeries
+from lerobot_serve.tools.stats.time_series import Mergeable, Proportion, TimeSeries
 
-# who knows it best
+# the nearest to the decision first
 ROLES = ('router', 'edge', 'server')
 STYLE = """
 body { font: 15px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 60rem;
@@ -25,7 +25,8 @@ figure { margin: 1.5rem 0 } figcaption { font-weight: 600 } figcaption span { fo
 svg { width: 100%; height: auto } svg text { font-size: 11px; fill: #555 }
 svg .grid { stroke: #ddd } svg .mark { stroke: #c22; stroke-dasharray: 4 3 }
 """
-SeriesOfRole = TypeVar('Found')
+Series = TypeVar('Series')
+Value = TypeVar('Value', bound=Mergeable)
 
 
 def html_report(stats: TraceStats) -> str:
@@ -46,13 +47,13 @@ def html_report(stats: TraceStats) -> str:
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width">'
         f'<title>Traces of lerobot_serve</title><style>{STYLE}</style></head><body>'
-        f'<h1>Traces summed up</h1><p>{head}. Quantiles are within {ERROR:.0%} of the exact ones. '
+        f'<h1>Traces</h1><p>{head}. Quantiles are within {ERROR:.0%} of the exact ones. '
         f'Times are UTC.</p>{"".join(charts)}{"".join(tables)}</body></html>\n'
     )
 
 
 def success(stats: TraceStats) -> dict[str, Points]:
-    """Return how many of the episodes that ended succeeded [%]."""
+    """Return the share of the ended episodes that succeeded [%]."""
     return {
         slot_label(slot): [(time_s, 100 * each.part / each.of) for time_s, each in line]
         for slot, line in _lines(stats.success).items()
@@ -60,7 +61,7 @@ def success(stats: TraceStats) -> dict[str, Points]:
 
 
 def split(stats: TraceStats) -> dict[str, Points]:
-    """Return what part of the episodes that began is each slot's [%]."""
+    """Return the share of the episodes that began in each slot [%]."""
     timeline = first_available(stats.begun)
     if timeline is None:
         return {}
@@ -80,39 +81,40 @@ def split(stats: TraceStats) -> dict[str, Points]:
 
 
 def latency(stats: TraceStats) -> dict[str, Points]:
-    """Return median and p95 of the round trip, as who is nearest to the robots has it."""
+    """Return median and p95 of the round trip, from the role nearest to the robots."""
     timeline = first_available(stats.latency, ('edge', 'router', 'server'))
     if timeline is None:
         return {}
     return {
-        f'{slot_label(slot)} {name}': [(time_s, each.quantile(part)) for time_s, each in line]
+        f'{slot_label(slot)} {name}': _quantiles(line, part)
         for slot, line in _lines(timeline).items()
         for name, part in (('p50', 0.5), ('p95', 0.95))
     }
 
 
 def divergence(stats: TraceStats) -> dict[str, Points]:
-    """Return the median of how far a shadow was from what was executed."""
-    return {
-        pair: [(time_s, each.quantile(0.5)) for time_s, each in line]
-        for pair, line in _lines(stats.divergence).items()
-    }
+    """Return the median divergence of a shadow from the executed actions."""
+    return {pair: _quantiles(line, 0.5) for pair, line in _lines(stats.divergence).items()}
 
 
 def first_available(
-    timelines: Mapping[str, SeriesOfRole], roles: tuple[str, ...] = ROLES
-) -> SeriesOfRole | None:
-    """Return that of the first role that has one."""
+    timelines: Mapping[str, Series], roles: tuple[str, ...] = ROLES
+) -> Series | None:
+    """Return the series of the first role that has one."""
     return next((timelines[role] for role in roles if role in timelines), None)
 
 
 def slot_label(slot: str) -> str:
-    """Return a slot for people."""
+    """Return a slot as text."""
     return f'slot {slot}' if slot else 'no slot'
 
 
-def _lines(timeline: TimeSeries) -> dict[str, list]:
+def _lines(timeline: TimeSeries[Value]) -> dict[str, list[tuple[float, Value]]]:
     return {name: list(timeline.of(name)) for name in timeline.names()}
+
+
+def _quantiles(line: list[tuple[float, QuantileSketch]], part: float) -> Points:
+    return [(time_s, sketch.quantile(part) or 0.0) for time_s, sketch in line]
 
 
 def _rows(facts: list[tuple[str, str]]) -> str:

@@ -65,10 +65,14 @@ class QuantileSketch:
 
     def spread(self) -> dict[str, float | int]:
         """Return n, min, p50, p95, p99 and max; only n without values."""
+        summary: dict[str, float | int] = {'n': self.count}
         if not self.count:
-            return {'n': 0}
-        parts = {name: self.quantile(part) for name, part in PARTS.items()}
-        return {'n': self.count, 'min': self.low, **parts, 'max': self.high}
+            return summary
+        summary['min'] = self.low
+        for name, part in PARTS.items():
+            summary[name] = self.quantile(part) or 0.0
+        summary['max'] = self.high
+        return summary
 
 
 PARTS = {'p50': 0.5, 'p95': 0.95, 'p99': 0.99}

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sums of traces as a table for people and as JSON for machines. Pure functions; any thread."""
+"""Formats aggregated traces as text and as JSON. Pure functions; any thread."""
 
 from __future__ import annotations
 
 from collections import Counter
 from typing import Any
 
+from lerobot_serve.tools.output.text import printable
 from lerobot_serve.tools.stats.collect import TraceStats
 from lerobot_serve.tools.stats.group import DURATIONS, GroupKey, GroupStats
 from lerobot_serve.tools.stats.quantile_sketch import ERROR, QuantileSketch
@@ -28,7 +29,7 @@ def as_json(stats: TraceStats) -> dict[str, Any]:
 
 
 def as_text(stats: TraceStats) -> str:
-    """Return the sums for people."""
+    """Return the aggregate as text."""
     head = f'{stats.runs} runs, {stats.lines} lines, {stats.size_bytes / 1e6:.1f} MB'
     lines = [head + (f', {stats.damaged} of them damaged' if stats.damaged else '')]
     for key in sorted_keys(stats):
@@ -37,26 +38,26 @@ def as_text(stats: TraceStats) -> str:
         lines += [f'  {name:<16}  {value}' for name, value in facts]
     for pair, sketch in sorted(stats.divergences.items()):
         lines += ['', f'shadow {printable(pair)}', f'  {"divergence":<16}  {spread_text(sketch)}']
-    told = {'policies': stats.policies, 'canary': stats.canary, 'incidents': stats.incidents}
-    for name, counter in told.items():
+    counters = {'policies': stats.policies, 'canary': stats.canary, 'incidents': stats.incidents}
+    for name, counter in counters.items():
         if counter:
             lines += ['', f'{name}: {counts_text(counter)}']
     return '\n'.join([*lines, '', f'quantiles are within {ERROR:.0%} of the exact ones'])
 
 
 def sorted_keys(stats: TraceStats) -> list[GroupKey]:
-    """Return whose tallies there are, in the order in which they are shown."""
+    """Return the keys of the tallies in the order in which they are shown."""
     return sorted(stats.tallies)
 
 
 def group_title(key: GroupKey) -> str:
-    """Return whose tally it is, for people."""
+    """Return role, slot and policy of a tally as text."""
     slot = f'slot {printable(key.slot)}' if key.slot else 'no slot'
     return f'{printable(key.role)}, {slot}, {printable(key.policy) or "no policy"}'
 
 
 def figures_of(tally: GroupStats) -> list[tuple[str, str]]:
-    """Return what there is to say, as names and values."""
+    """Return the figures of a tally as names and values."""
     good, ended = tally.outcomes['success'], sum(tally.outcomes.values())
     share = f', {good} of {ended} with an outcome succeeded' if ended else ''
     facts = [('episodes', f'{tally.episodes}{share}')]
@@ -88,15 +89,10 @@ def counts_text(counter: Counter[str]) -> str:
 
 
 def spread_text(sketch: QuantileSketch) -> str:
-    """Return the quantiles for people."""
+    """Return the quantiles as text."""
     return '  '.join(
         f'{name} {value:.4g}' for name, value in sketch.spread().items() if name != 'n'
     )
-
-
-def printable(value: str) -> str:
-    """Return a text of a trace as a terminal may show it."""
-    return value if value.isprintable() else repr(value)
 
 
 def _tally_json(tally: GroupStats) -> dict[str, Any]:

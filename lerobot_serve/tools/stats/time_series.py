@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import floor
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, Protocol, Self, TypeVar
 
 BINS = 120
 
 
 class Mergeable(Protocol):
-    """What a bin holds for each name."""
+    """The value of a name in one bin."""
 
-    def merge(self, other: Mergeable) -> None: ...
+    def merge(self, other: Self, /) -> None: ...
 
 
 Value = TypeVar('Value', bound=Mergeable)

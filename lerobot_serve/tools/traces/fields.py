@@ -2,14 +2,15 @@
 """
 Typed access to the fields of a record: a field of another type reads as absent.
 
-Pure functions; any thread.
+Pure functions; any thread. Nothing raises.
 """
 
 from __future__ import annotations
 
 from math import isfinite
-from typing import Any
+from typing import Any, TypeGuard
 
+# one decoded JSON object
 Record = dict[str, Any]
 
 # session epochs wrap around
@@ -40,17 +41,22 @@ def table(record: Record, name: str) -> Record:
     return value if type(value) is dict else {}
 
 
+def values(record: Record, name: str) -> list[Any] | None:
+    """Return a list, None for all else; its items may be anything."""
+    value = record.get(name)
+    return value if type(value) is list else None
+
+
 def policy_names(record: Record) -> list[str]:
-    """Return each policy that a record says is in use, with its slot before it."""
-    entries = record.get('policies')
-    named = [each for each in entries if type(each) is dict] if type(entries) is list else []
+    """Return each policy in use as `SLOT ID@HASH`."""
+    named = [each for each in values(record, 'policies') or [] if type(each) is dict]
     return [
         f'{text(each, "slot") or "no slot"} {text(each, "policy_id")}@{text(each, "policy_hash")}'
         for each in named
     ]
 
 
-def is_number(value: Any) -> bool:
+def is_number(value: Any) -> TypeGuard[float]:
     """Return whether it is a finite number. Never raises."""
     try:
         return type(value) in (float, int) and isfinite(value)

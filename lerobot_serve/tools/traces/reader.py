@@ -1,98 +1,154 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Reads a trace: all parts of a run in order, one record after the other, in constant memory.
+Reads the lines of one run: all its parts in order, one record after the other, in constant memory.
 
-A line that makes no sense is handed on as a record of the kind `damaged`, so that who counts them
-can, and who only looks for some kinds skips it with all others. Any thread.
+A line that makes no sense becomes a record of the kind `damaged`: who counts damage finds it, all
+others skip it. Any thread.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextvars import ContextVar
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO, NamedTuple
 
+from lerobot_serve.tools.traces.fields import Record
 from lerobot_serve.trace.format.encoding import decode
 from lerobot_serve.trace.format.run_files import parts_of
 from lerobot_serve.trace.format.schema import LINE_LIMIT, SCHEMA_VERSION, TraceError
 
 SHOWN_BYTES = 200
+# reading is reported in steps of this
+REPORTED_BYTES = 1 << 18
 HEAD = '{"kind":"header"'
+EXECUTED = b'{"kind":"executed"'
+ACTIONS = (b',"raw":[', b',"commanded":[')
+
+# receives the number of bytes that were read since the last call
+ReportBytes = Callable[[int], None]
 
 
-def open_part(part: Path) -> BinaryIO:
-    """Return a part to be read. Raises OSError."""
-    return open(part, 'rb')
+class TraceLine(NamedTuple):
+    """One line of a part; lines are counted from 1, the header."""
+
+    part: Path
+    number: int
+    size_bytes: int
+    record: Record
 
 
-# who wants to know how far reading is opens the files by itself
-OPEN_PART: ContextVar[Callable[[Path], BinaryIO]] = ContextVar('OPEN', default=open_part)
+@dataclass(frozen=True, slots=True)
+class LineReader:
+    """
+    How runs are read.
+
+    with_actions   False: commands come without `raw` and `commanded`, which are most of a trace
+                   and of the time to decode it
+    on_bytes_read  called as reading goes on
+    """
+
+    with_actions: bool = True
+    on_bytes_read: ReportBytes | None = None
+
+    def read(self, path: Path) -> Iterator[TraceLine]:
+        """Yield the lines of the run to which a file belongs. Raises TraceError."""
+        lines = self._read_parts(parts_of(path))
+        return _reporting(lines, self.on_bytes_read) if self.on_bytes_read else lines
+
+    def _read_parts(self, parts: list[Path]) -> Iterator[TraceLine]:
+        for part in parts:
+            try:
+                with open(part, 'rb') as file:
+                    yield from self._read_part(file, part, is_first=part == parts[0])
+            except FileNotFoundError:
+                # the running node has removed its oldest part
+                continue
+            except OSError as error:
+                raise TraceError(f'{part} cannot be read: {error.strerror or error}') from error
+
+    def _read_part(self, file: BinaryIO, part: Path, *, is_first: bool) -> Iterator[TraceLine]:
+        with_actions = self.with_actions
+        for number, line in enumerate(iter(partial(file.readline, LINE_LIMIT), b''), 1):
+            size = len(line)
+            if size == LINE_LIMIT and not line.endswith(b'\n'):
+                size += skip_line(file)
+                yield TraceLine(part, number, size, damaged_record(part, 'too_long', line))
+                continue
+            try:
+                record = decode(line if with_actions else strip_actions(line))
+            except ValueError:
+                reason = 'no_record' if line.endswith(b'\n') else 'torn'
+                record = damaged_record(part, reason, line)
+            if number == 1:
+                check_header(record, part, is_first)
+            yield TraceLine(part, number, size, record)
 
 
-def read_records(path: Path | str) -> Iterator[tuple[int, dict[str, Any]]]:
+def _reporting(lines: Iterator[TraceLine], on_bytes_read: ReportBytes) -> Iterator[TraceLine]:
+    size_bytes = 0
+    for line in lines:
+        size_bytes += line.size_bytes
+        if size_bytes >= REPORTED_BYTES:
+            on_bytes_read(size_bytes)
+            size_bytes = 0
+        yield line
+    on_bytes_read(size_bytes)
+
+
+def read_records(path: Path | str) -> Iterator[tuple[int, Record]]:
     """
     Return number and content of each line of the run to which the file belongs.
 
-    Lines are counted from 1 in each part, whose first is its header. A line of no sense is
-    {'kind': 'damaged', 'file', 'reason', 'text'} with the reason torn (the last line of a part,
-    when the process was killed), no_record or too_long. Raises TraceError, also while reading.
+    A line of no sense is {'kind': 'damaged', 'file', 'reason', 'text'} with the reason torn (the
+    last line of a part, when the process was killed), no_record or too_long. Raises TraceError,
+    also while reading.
     """
-    parts = parts_of(Path(path))
-    if not parts:
+    path = Path(path)
+    if not parts_of(path):
         raise TraceError(f'there is no trace {path}; name a file NAME.jsonl that a node wrote')
-    return _read_parts(parts)
+    return ((line.number, line.record) for line in LineReader().read(path))
 
 
-def _read_parts(parts: list[Path]) -> Iterator[tuple[int, dict[str, Any]]]:
-    for part in parts:
-        try:
-            with OPEN_PART.get()(part) as file:
-                yield from _read_part(file, part, is_first=part == parts[0])
-        except FileNotFoundError:
-            # the running node has removed its oldest part
-            continue
-        except OSError as error:
-            raise TraceError(f'{part} cannot be read: {error.strerror or error}') from error
+def strip_actions(line: bytes) -> bytes:
+    """
+    Return a line without the numbers of actions.
+
+    In JSON a quote behind a comma begins a name or a text of its own, never stands within a text.
+    """
+    if not line.startswith(EXECUTED):
+        return line
+    for name in ACTIONS:
+        begin = line.find(name)
+        end = line.find(b']', begin)
+        if 0 <= begin < end:
+            line = line[:begin] + line[end + 1 :]
+    return line
 
 
-def _read_part(
-    file: BinaryIO, part: Path, *, is_first: bool
-) -> Iterator[tuple[int, dict[str, Any]]]:
-    for number, line in enumerate(iter(partial(file.readline, LINE_LIMIT), b''), 1):
-        is_whole = line.endswith(b'\n')
-        if not is_whole and len(line) == LINE_LIMIT:
-            skip_line(file)
-            yield number, damaged_record(part, 'too_long', line)
-            continue
-        try:
-            record = decode(line)
-        except ValueError:
-            record = damaged_record(part, 'no_record' if is_whole else 'torn', line)
-        if number == 1:
-            check_header(record, part, is_first)
-        yield number, record
+def skip_line(file: BinaryIO) -> int:
+    """Go to where the next line begins; return the bytes on the way."""
+    skipped = 0
+    while rest := file.readline(LINE_LIMIT):
+        skipped += len(rest)
+        if rest.endswith(b'\n'):
+            break
+    return skipped
 
 
-def skip_line(file: BinaryIO) -> None:
-    """Go to where the next line begins."""
-    while (rest := file.readline(LINE_LIMIT)) and not rest.endswith(b'\n'):
-        pass
-
-
-def damaged_record(part: Path, reason: str, line: bytes) -> dict[str, Any]:
+def damaged_record(part: Path, reason: str, line: bytes) -> Record:
     """Return what stands for a line that makes no sense."""
     text = line[:SHOWN_BYTES].decode(errors='replace')
     return {'kind': 'damaged', 'file': part.name, 'reason': reason, 'text': text}
 
 
-def check_header(record: dict[str, Any], part: Path, is_first: bool) -> None:
+def check_header(record: Record, part: Path, is_first: bool) -> None:
     """
     Raises TraceError for what is no trace or of a newer version.
 
-    A header that was damaged is borne where another one says what the file is, or where the
-    process was killed while it was written.
+    A damaged header is accepted where another one says what the file is, or where the process was
+    killed while it was written.
     """
     is_torn = record.get('reason') == 'torn' and HEAD.startswith(record['text'][: len(HEAD)])
     if record['kind'] == 'header':

@@ -1,25 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""
-Which runs there are, and all of them read side by side.
-
-Clocks of two machines are not compared to judge anything: they decide only in which order files
-are read, so that what belongs together is met at about the same time. Any thread.
-"""
+"""Finds the runs below paths. Any thread."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from heapq import merge
-from operator import itemgetter
+from collections.abc import Iterable
 from pathlib import Path
 
-from lerobot_serve.tools.traces.fields import Record
-from lerobot_serve.tools.traces.trace_run import TraceRun
 from lerobot_serve.trace.format.run_files import PART, parts_of
 from lerobot_serve.trace.format.schema import TraceError
-
-# when, of which run and what
-TimedRecords = Iterator[tuple[float, TraceRun, Record]]
 
 
 def find_runs(paths: Iterable[Path | str]) -> list[Path]:
@@ -37,24 +25,8 @@ def find_runs(paths: Iterable[Path | str]) -> list[Path]:
     return list(runs)
 
 
-def open_runs(paths: Iterable[Path | str]) -> list[TraceRun]:
-    """Return the runs, not yet read. Raises TraceError."""
-    return [TraceRun(path, number) for number, path in enumerate(find_runs(paths))]
-
-
-def merge_by_time(
-    runs: Sequence[TraceRun], more: Iterable[TimedRecords] = ()
-) -> Iterator[tuple[TraceRun, Record]]:
-    """
-    Hand out all records of all runs, and of what is not a file of its own for each run, about in
-    the order of time. Raises TraceError.
-    """
-    for _, run, record in merge(*(run.read() for run in runs), *more, key=itemgetter(0)):
-        yield run, record
-
-
 def _parts(file: Path) -> list[Path]:
-    # a later part whose run was met already costs no second look into the folder
+    # a later part whose run was met already costs no second listing of the folder
     match = PART.fullmatch(file.name)
     if match and match['number'] and (file.parent / f'{match["stem"]}.jsonl').is_file():
         return [file.parent / f'{match["stem"]}.jsonl']

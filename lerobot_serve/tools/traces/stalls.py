@@ -10,11 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 import heapq
 
-from lerobot_serve.tools.stats.collect import INTENDED_ENDS
-from lerobot_serve.tools.traces.fields import Record, text
+from lerobot_serve.tools.traces.record_views import ExecutedRecord, RecordView, StateRecord
 
 # number of longest stalls kept
 STALLS_KEPT = 200
+# ends of the reason when playing was meant to end
+INTENDED_ENDS = ('paused', 'no_episode', 'given_up', 'cleared')
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,44 +33,52 @@ class Stall:
 
 
 class StallDetector:
-    """Follows one client in one run: `count` and `total_s` of all stalls, the longest `kept`."""
+    """
+    Follows one client in one run: `count` and `total_s` of all stalls, the longest `kept`.
+    `is_playing`: the last command was an action of a chunk.
+    """
 
     def __init__(self, kept: int = STALLS_KEPT) -> None:
         self.count, self.total_s = 0, 0.0
         self._limit = kept
         self._kept: list[tuple[float, float, Stall]] = []
-        self._is_playing = False
+        self.is_playing = False
         self._begin_s: float | None = None
-        self._why = ''
+        self._reason = ''
         self._time_s = 0.0
 
-    def add_record(self, time_s: float, record: Record) -> None:
-        """Process a record of the client."""
-        kind = record['kind']
-        if kind == 'executed':
-            self._rung(time_s, text(record, 'rung'), text(record, 'reason'))
-        elif kind == 'state' and text(record, 'component') == 'rung':
-            self._rung(time_s, text(record, 'to'), text(record, 'reason'))
+    def add_record(self, time_s: float, record: RecordView) -> bool:
+        """Process a record of the client; return whether a stall begins with it."""
+        is_begin = False
+        if isinstance(record, ExecutedRecord):
+            is_begin = self._on_rung(time_s, record.rung, record.reason)
+        elif isinstance(record, StateRecord) and record.component == 'rung':
+            is_begin = self._on_rung(time_s, record.after, record.reason)
         self._time_s = time_s
+        return is_begin
 
     def finish(self) -> None:
         """End an open stall at the end of its trace."""
         if self._begin_s is not None:
-            self._add(Stall(self._begin_s, max(self._begin_s, self._time_s), self._why, True))
+            end_s = max(self._begin_s, self._time_s)
+            self._add(Stall(self._begin_s, end_s, self._reason, is_open=True))
 
     @property
     def longest(self) -> list[Stall]:
         return sorted((stall for *_, stall in self._kept), key=lambda stall: stall.begin_s)
 
-    def _rung(self, time_s: float, rung: str, why: str) -> None:
-        if rung == 'policy':
+    def _on_rung(self, time_s: float, rung: str, reason: str) -> bool:
+        if not rung:
+            return False
+        was_playing, self.is_playing = self.is_playing, rung == 'policy'
+        if self.is_playing:
             if self._begin_s is not None:
-                self._add(Stall(self._begin_s, max(self._begin_s, time_s), self._why))
-            self._is_playing = True
-        elif rung:
-            if self._is_playing and not why.endswith(INTENDED_ENDS):
-                self._begin_s, self._why = time_s, why
-            self._is_playing = False
+                self._add(Stall(self._begin_s, max(self._begin_s, time_s), self._reason))
+            return False
+        is_begin = was_playing and not reason.endswith(INTENDED_ENDS)
+        if is_begin:
+            self._begin_s, self._reason = time_s, reason
+        return is_begin
 
     def _add(self, stall: Stall) -> None:
         self._begin_s = None

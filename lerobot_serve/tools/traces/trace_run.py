@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One run of a node: where reading stands, and what its header says. Plain; one thread."""
+"""One run of a node: its records, the facts of its header, the position of reading."""
 
 from __future__ import annotations
 
@@ -8,10 +8,22 @@ from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
 
-from lerobot_serve.tools.audit.command_bounds import CommandBounds, read_bounds
-from lerobot_serve.tools.traces.fields import integer, Record, table, text
-from lerobot_serve.tools.traces.reader import read_records
-from lerobot_serve.trace.format.run_files import parts_of
+from lerobot_serve.tools.traces.fields import Record
+from lerobot_serve.tools.traces.reader import LineReader
+from lerobot_serve.tools.traces.record_views import (
+    DamagedRecord,
+    FooterRecord,
+    HeaderRecord,
+    ParameterRecord,
+    RecordView,
+    view_of,
+)
+
+# a clock beyond it is damage
+NS_LIMIT = 1 << 63
+ALL_ACTIONS = LineReader()
+# what a run notes of itself
+NOTED = (HeaderRecord, ParameterRecord, FooterRecord, DamagedRecord)
 
 
 class LinePosition(NamedTuple):
@@ -21,83 +33,110 @@ class LinePosition(NamedTuple):
     line: int
 
 
+class Entry(NamedTuple):
+    """
+    A record of a run, and about when it was written: seconds since 1970 by the clock of the
+    node's machine. A record without a time has that of the one before.
+    """
+
+    time_s: float
+    run: TraceRun
+    record: RecordView
+
+
 class TraceRun:
     """
-    See the module. While `read` is gone through, `place` is the line that it handed out last.
+    See the module; one thread. `read` may be called again; it then restarts. While it runs,
+    `position` is the line of the last record.
 
-    parameters  those of the node now: the header's, and what changed since
-    is_partial  its oldest parts are gone
-    is_damaged  something that was written cannot be read, or was never written
+    header_parameters  those of the header
+    parameters         those of the node now: the header's, and what changed since
+    lines, size_bytes  read by now
+    is_partial         its oldest parts are gone
+    is_damaged         set by the audit and by bags: records cannot be read, or were never written
+    is_lossy           lines are damaged, or a footer counts lost records
+    is_ended           the last part has a footer that closes the run
 
-    A bag (bags/as_trace.py) is no trace: `slack_ns` is how far its times may be out of order.
+    A bag (bags/trace_view.py) is no trace: `slack_ns` is how far its times may be out of order.
     """
 
     is_trace = True
     slack_ns = 0
     no_age_reason = 'the header has no max_action_age_s'
+    no_limits_reason = 'the header names no limits'
 
-    def __init__(self, path: Path, number: int) -> None:
+    def __init__(self, path: Path, number: int, reader: LineReader = ALL_ACTIONS) -> None:
         self.path, self.number = path, number
+        self._reader = reader
+        self.is_damaged = False
+        self._restart()
+
+    def _restart(self) -> None:
         self.node = self.role = ''
+        self.header_parameters: Record = {}
         self.parameters: Record = {}
-        self.bounds: CommandBounds | None = None
-        self.no_bounds_reason = 'the header names no limits'
-        self.is_partial = self.is_damaged = False
-        self.place = LinePosition(str(path), 0)
+        self.is_partial = self.is_lossy = self.is_ended = False
+        self._part, self._line = self.path, 0
         # of the part before the present one
         self.previous_part_position: LinePosition | None = None
-        self.lines = 0
+        self.lines = self.size_bytes = 0
         self._is_headed = False
         self._offset_s = self._time_s = 0.0
+
+    @property
+    def position(self) -> LinePosition:
+        """The line of the last record."""
+        return LinePosition(str(self._part), self._line)
 
     @property
     def is_complete(self) -> bool:
         return not (self.is_partial or self.is_damaged)
 
-    def read(self) -> Iterator[tuple[float, TraceRun, Record]]:
-        """
-        Hand out the records with about when they were written (seconds since 1970 by the clock of
-        the node's machine, never falling). Raises TraceError.
-        """
-        left = iter([part for part in parts_of(self.path) if part.stat().st_size])
-        file = str(self.path)
-        for line, record in read_records(self.path):
-            if line == 1:
-                self.previous_part_position = self.place if self.lines else None
-                file = str(next(left, self.path))
-            self.place = LinePosition(file, line)
+    def read(self) -> Iterator[Entry]:
+        """Yield all records in the order of the file. Raises TraceError."""
+        self._restart()
+        for line in self._reader.read(self.path):
+            if line.number == 1:
+                self.previous_part_position = self.position if self.lines else None
+            self._part, self._line = line.part, line.number
             self.lines += 1
-            kind = record['kind']
-            if kind == 'header' and not self._is_headed:
+            self.size_bytes += line.size_bytes
+            record = view_of(line.record)
+            if isinstance(record, NOTED):
+                self._note(record)
+            mono_ns = record.mono_ns
+            if mono_ns is not None and -NS_LIMIT < mono_ns < NS_LIMIT:
+                self._time_s = self._offset_s + mono_ns / 1e9
+            yield Entry(self._time_s, self, record)
+
+    def _note(self, record: RecordView) -> None:
+        if isinstance(record, HeaderRecord):
+            if not self._is_headed:
                 self._head(record)
-            elif kind == 'parameter':
-                self.parameters[text(record, 'name')] = record.get('new')
-            yield self._time(record), self, record
+        elif isinstance(record, ParameterRecord):
+            self.parameters[record.name] = record.raw.get('new')
+        elif isinstance(record, FooterRecord):
+            self.is_lossy |= bool(record.records_lost)
+            self.is_ended = record.end_reason == 'closed'
+        elif isinstance(record, DamagedRecord):
+            self.is_lossy = True
 
-    def _head(self, header: Record) -> None:
+    def _head(self, header: HeaderRecord) -> None:
         self._is_headed = True
-        self.node, self.role = text(header, 'node'), text(header, 'role')
-        self.parameters = dict(table(header, 'parameters'))
-        self.is_partial = integer(header, 'part') != 0
+        self.node, self.role = header.node, header.role
+        self.header_parameters = header.parameters
+        self.parameters = dict(header.parameters)
+        self.is_partial = header.part != 0
         self._offset_s = wall_offset_s(header)
-        if 'limits' in self.parameters:
-            try:
-                self.bounds, self.no_bounds_reason = read_bounds(self.parameters['limits']), ''
-            except ValueError as error:
-                self.no_bounds_reason = str(error)
-
-    def _time(self, record: Record) -> float:
-        mono_ns = integer(record, 'mono_ns')
-        if mono_ns is not None and abs(mono_ns) < 1 << 63:
-            self._time_s = max(self._time_s, self._offset_s + mono_ns / 1e9)
-        return self._time_s
 
 
-def wall_offset_s(header: Record) -> float:
+def wall_offset_s(header: HeaderRecord) -> float:
     """Return what to add to the node's own clock, 0 when the header does not have it."""
-    mono_ns = integer(header, 'mono_ns')
+    mono_ns = header.mono_ns
+    if mono_ns is None:
+        return 0.0
     try:
-        when = datetime.fromisoformat(text(header, 'wall_time').replace('Z', '+00:00'))
+        when = datetime.fromisoformat(header.wall_time.replace('Z', '+00:00'))
         return when.timestamp() - mono_ns / 1e9
-    except (ValueError, TypeError, OverflowError):
+    except (ValueError, OverflowError):
         return 0.0

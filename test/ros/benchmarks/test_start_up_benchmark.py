@@ -9,8 +9,8 @@ import sys
 import pytest
 
 from benchmarks import failover, start_up
+from lerobot_serve.entry_points import UserError
 from lerobot_serve.policies.base import PolicyError
-from lerobot_serve.ros.process.node_runtime import UserError
 
 
 @pytest.mark.parametrize('benchmark', [start_up, failover])

@@ -14,11 +14,10 @@ import pytest
 from rich.console import Console
 from support import leaks
 
-from lerobot_serve.demo.phase_context import PhaseContext
+from lerobot_serve.demo.phase_context import DemoSettings, PhaseContext
 from lerobot_serve.demo.scoreboard import Scoreboard
 from lerobot_serve.demo.screen import Screen
-from lerobot_serve.entry_points import defer_signals
-from lerobot_serve.ros.process.node_runtime import UserError
+from lerobot_serve.entry_points import defer_signals, UserError
 from lerobot_serve.tools.processes.node_processes import executable_path
 from lerobot_serve.tools.processes.parent_death import end_with_parent
 
@@ -60,7 +59,7 @@ def test_a_child_that_dies_is_named_with_its_last_words(processes):
     screen = Screen(board, {}, Console(file=io.StringIO(), force_terminal=False))
     monitor = SimpleNamespace(board=board)
     folder = processes.folder
-    stage = PhaseContext(processes, monitor, screen, folder, folder, ('100',), 0)
+    stage = PhaseContext(processes, monitor, screen, DemoSettings(folder, folder, ('100',)))
     child = processes.start('robot', 'sim_robot', rate_hz='fast')
     assert child.wait(60) == 1
     with (folder / 'robot.log').open('a') as log:

@@ -14,7 +14,7 @@ import yaml
 
 from lerobot_serve.edge.robot.file import parse
 from lerobot_serve.parameters import build_parameters
-from lerobot_serve.tools.cli.verbs.docs import NODES
+from lerobot_serve.tools.reference.pages import NODES
 
 # first words -> why nothing of it can be looked up here
 FOREIGN = {

@@ -7,15 +7,15 @@ import re
 
 import pytest
 
-from lerobot_serve.tools.cli.main import VERBS
-from lerobot_serve.tools.cli.verbs import docs
+from lerobot_serve.tools.cli.installed_verbs import installed_verbs
+from lerobot_serve.tools.reference import pages
 from lerobot_serve.tools.reference.interface_files import KINDS
 
 
-@pytest.mark.parametrize('name', docs.PAGES)
+@pytest.mark.parametrize('name', pages.PAGES)
 def test_what_is_made_from_the_code_is_up_to_date(name, repository):
     page = (repository / 'docs' / name).read_text()
-    assert page == docs.PAGES[name](), 'run `make docs`'
+    assert page == pages.PAGES[name](), 'run `make docs`'
 
 
 def test_every_interface_is_in_the_reference_with_where_it_is_met(repository):
@@ -29,7 +29,7 @@ def test_every_interface_is_in_the_reference_with_where_it_is_met(repository):
         assert re.search(r'^\*(Told|Taken|Service|Action|Part)', chapter, re.MULTILINE), name
 
 
-@pytest.mark.parametrize('verb', VERBS)
+@pytest.mark.parametrize('verb', installed_verbs())
 def test_every_verb_has_help_with_an_example(verb, capsys):
     from lerobot_serve.tools.cli.main import main
 

@@ -29,11 +29,11 @@ def test_running_nodes_have_what_is_listed(processes, node, wait_until):
 
 def is_offered(node: Any, offer: NodeEndpoint) -> bool:
     ask = {
-        Endpoint.TELLS: node.get_publisher_names_and_types_by_node,
-        Endpoint.TAKES: node.get_subscriber_names_and_types_by_node,
+        Endpoint.PUBLISHER: node.get_publisher_names_and_types_by_node,
+        Endpoint.SUBSCRIBER: node.get_subscriber_names_and_types_by_node,
         Endpoint.SERVICE: node.get_service_names_and_types_by_node,
         Endpoint.ACTION: lambda *name: get_action_server_names_and_types_by_node(node, *name),
-    }[offer.way]
+    }[offer.kind]
     try:
         found = dict(ask(offer.node, '/listed'))
     except RuntimeError:

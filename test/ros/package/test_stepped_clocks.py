@@ -15,10 +15,11 @@ from support.nodes.edge_rig import EdgeRig
 from support.nodes.router_rig import RouterRig
 from support.processes.stepped_clock import SteppedClock
 
+from lerobot_serve.entry_points import UserError
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.contract.service_call import call_service
 from lerobot_serve.ros.node.steady_clock import SteadyClockActionServer, SteadyClockNode
-from lerobot_serve.ros.process.node_runtime import NodeRuntime, UserError
+from lerobot_serve.ros.process.node_runtime import NodeRuntime
 from lerobot_serve.tools.bags.recording.node import BagRecorderNode, TopicFilter
 from lerobot_serve.wire.schema import Status
 from lerobot_serve_interfaces.action import RunEpisode

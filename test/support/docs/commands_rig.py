@@ -19,10 +19,11 @@ import yaml
 
 from lerobot_serve.edge.robot.file import load
 from lerobot_serve.parameters import build_parameters, parameter_specs
+from lerobot_serve.tools.cli.installed_verbs import installed_verbs
 from lerobot_serve.tools.cli.main import parser
 from lerobot_serve.tools.cli.verbs import demo
-from lerobot_serve.tools.cli.verbs.docs import NODES
 from lerobot_serve.tools.reference.node_endpoints import Endpoint, NODE_ENDPOINTS, NodeEndpoint
+from lerobot_serve.tools.reference.pages import NODES
 from support.docs.docs_rig import REPOSITORY, SHARE
 
 # topics that a page makes up itself
@@ -40,7 +41,7 @@ def check_verb(words: tuple[str, ...]) -> None:
 
 @cache
 def whole_parser() -> Any:
-    return parser()
+    return parser(installed_verbs())
 
 
 def check_demo(text: str) -> None:
@@ -151,7 +152,7 @@ def offer_of(name: str, *ways: Endpoint) -> NodeEndpoint:
     """Return what has this full name. Raises AssertionError."""
     for offer in NODE_ENDPOINTS:
         below = offer.name.replace('~/', f'{offer.node}/').lstrip('/')
-        if offer.way in ways and name.endswith(f'/{below}'):
+        if offer.kind in ways and name.endswith(f'/{below}'):
             return offer
     raise AssertionError(f'no node of ours has {name}')
 
@@ -207,7 +208,7 @@ def check_topic(words: tuple[str, ...]) -> None:
     assert set(words[4:]) <= ECHO_OPTIONS
     if words[3] in MADE_UP or words[3].partition('/robot_')[2].partition('/')[2] in robot_topics():
         return
-    offer_of(words[3], Endpoint.TELLS, Endpoint.TAKES)
+    offer_of(words[3], Endpoint.PUBLISHER, Endpoint.SUBSCRIBER)
 
 
 @cache

@@ -13,6 +13,7 @@ from support.paths import REPOSITORY
 
 # room -> the rooms it may import; node.py and files in a folder `ros` may also import ros
 GROUND = {'wire', 'parameters', 'errors', 'atomic_file', 'trace', 'telemetry'}
+NODES = {'server', 'edge', 'router', 'sim'}
 ALLOWED = {
     'wire': set(),
     'parameters': set(),
@@ -29,7 +30,7 @@ ALLOWED = {
     'sim': {'wire', 'parameters', 'errors'},
     'ros': {'wire', 'parameters', 'errors', 'entry_points'},
     # reads what the nodes wrote, and tries their parts before they run; no node imports it
-    'tools': {*GROUND, 'entry_points', 'cage', 'policies', 'server', 'edge', 'router', 'ros'},
+    'tools': {*GROUND, *NODES, 'entry_points', 'cage', 'policies', 'ros'},
     'demo': {*GROUND, 'entry_points', 'policies', 'edge', 'router', 'ros', 'sim', 'tools'},
 }
 ALLOWED['cli'] = {*ALLOWED} - {'cli'}
@@ -126,6 +127,19 @@ def test_a_room_has_few_floors(room, most):
         floors[name] = 1 + max((floors[each] for each in inside[name]), default=0)
     highest = max(floors, key=floors.get)
     assert floors[highest] <= most, highest
+
+
+def ours(folder: str) -> set[str]:
+    """Return the modules of this package that the files of a folder import."""
+    files = [file for file in FILES if named(file).startswith(f'{folder}/')]
+    return {n for file in files for n in imported(file) if n.startswith('lerobot_serve.')}
+
+
+def test_the_audit_shares_no_code_with_what_it_judges():
+    own = tuple(f'lerobot_serve.tools.{room}.' for room in ('audit', 'traces', 'output'))
+    assert not [name for name in ours('tools/audit') if not name.startswith(own)]
+    below = ('lerobot_serve.tools.traces.', 'lerobot_serve.trace.format.')
+    assert not [name for name in ours('tools/traces') if not name.startswith(below)]
 
 
 def importing(*packages: str) -> list[Path]:

@@ -23,7 +23,7 @@ STAMPS = {
     'benchmarks/harness/machine.py': 'when a measurement was made',
     'benchmarks/peers/lerobot.py': 'a field of the other library',
     'benchmarks/fleet_growth.py': 'compared with the stamp of a message of the same machine',
-    'benchmarks/merge/trace_tools.py': 'the header of a trace',
+    'benchmarks/trace_cost/tools.py': 'the header of a trace',
     'tools/cli/verbs/record.py': 'the name of a folder',
     'demo/steady_time.py': 'the origin of times in a report',
     'tools/doctor/clocks.py': 'whether the system clock steps is what it measures',

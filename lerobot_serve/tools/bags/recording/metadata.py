@@ -52,7 +52,7 @@ class BagContents:
 
 
 def bag_information(contents: BagContents, files: Sequence[str], distro: str) -> dict[str, Any]:
-    """Return what the file says, without its root."""
+    """Return the content of the file, without its root."""
     first_ns = contents.first_ns or 0
     times = {
         'duration': {'nanoseconds': max(0, contents.last_ns - first_ns)},
@@ -80,11 +80,11 @@ def bag_information(contents: BagContents, files: Sequence[str], distro: str) ->
 
 
 def as_yaml(content: dict[str, Any]) -> str:
-    """Return the YAML; no line refers to another one, which rosbag2 would not need but people."""
-    return yaml.dump(content, Dumper=_Plain, sort_keys=False)
+    """Return the YAML without aliases, which rosbag2 would understand and people would not."""
+    return str(yaml.dump(content, Dumper=_PlainDumper, sort_keys=False))
 
 
-class _Plain(yaml.SafeDumper):
+class _PlainDumper(yaml.SafeDumper):  # type: ignore[misc] # PyYAML has no types
     def ignore_aliases(self, data: object) -> bool:
         return True
 

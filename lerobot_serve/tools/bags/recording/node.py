@@ -1,20 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The node recorder: the topics of the graph in, a bag out.
+The node recorder: records topics of the ROS graph into a bag.
 
-The executor's thread looks for topics and deposits what it hears, unopened; the thread `writing`
-owns the bag.
+The executor's thread finds topics and deposits their messages as bytes; the thread `writing` owns
+the bag.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import IntEnum
 from importlib import import_module
 import os
 from pathlib import Path
 import time
-from typing import Any
+from typing import TypedDict
 
 from ament_index_python.packages import get_package_share_directory, PackageNotFoundError
 from rclpy.duration import Duration
@@ -27,7 +28,12 @@ from lerobot_serve.tools.bags.message import PACKAGE
 from lerobot_serve.tools.bags.recording.metadata import BagTopic
 from lerobot_serve.tools.bags.recording.qos_profiles import INFINITE_NS, OfferedProfile
 from lerobot_serve.tools.bags.recording.type_definitions import type_definition
-from lerobot_serve.tools.bags.recording.write_queue import ReceivedMessage, WriteQueue
+from lerobot_serve.tools.bags.recording.write_queue import (
+    NO_LIMITS,
+    ReceivedMessage,
+    RecordingLimits,
+    WriteQueue,
+)
 from lerobot_serve.tools.bags.recording.writer import BagWriter
 from lerobot_serve.tools.bags.service_events import is_service_event, TYPE_END
 
@@ -40,7 +46,7 @@ INVALID = 'INVALID'
 
 @dataclass(frozen=True, slots=True)
 class TopicFilter:
-    """Which topics are recorded: these, all, or, where neither is said, those of this package."""
+    """Selects topics: these, all, or, where neither is given, those of this package."""
 
     topics: frozenset[str] = frozenset()
     all: bool = False
@@ -54,41 +60,56 @@ class TopicFilter:
         return self.all or is_own_type(kind) or topic == DIAGNOSTICS
 
 
+class MessageInfo(TypedDict):
+    """What rclpy adds to a message."""
+
+    received_timestamp: int
+    source_timestamp: int
+
+
 class BagRecorderNode(SteadyClockNode):
     """See the module. Built in the main thread."""
 
     sim_time_refusal = 'a bag holds the times at which messages were sent and received'
 
     def __init__(
-        self, runtime: NodeRuntime, folder: Path, wanted: TopicFilter, **limits: Any
+        self,
+        runtime: NodeRuntime,
+        folder: Path,
+        topics: TopicFilter,
+        limits: RecordingLimits = NO_LIMITS,
     ) -> None:
-        """Raises BagError; `limits` are those of Recording."""
+        """Raises BagError."""
         writer = BagWriter(folder, distro=os.environ.get('ROS_DISTRO', ''))
         super().__init__('recorder', context=runtime.context, enable_rosout=False)
-        self._wanted, self.folder = wanted, folder
-        self.recording = WriteQueue(writer, on_end=runtime.stop_requested.set, **limits)
+        self._filter, self.folder = topics, folder
+        self.recording = WriteQueue(writer, limits, on_end=runtime.stop_requested.set)
         self.contents = writer.contents
         self._recorded: set[str] = set()
         self._refused: set[str] = set()
-        thread = runtime.thread('writing', self.recording.run, self.recording.close)
-        runtime.before_shutdown(lambda: (self.recording.close(), thread.join()))
-        self.create_timer(GRAPH_POLL_S, self._look)
-        self._look()
+        self._writing = runtime.thread('writing', self.recording.run, self.recording.close)
+        runtime.before_shutdown(self._finish)
+        self.create_timer(GRAPH_POLL_S, self._poll_graph)
+        self._poll_graph()
 
-    def _look(self) -> None:
-        """Begin with topics that are new."""
+    def _finish(self) -> None:
+        self.recording.close()
+        self._writing.join()
+
+    def _poll_graph(self) -> None:
+        """Subscribe to topics that are new."""
         for name, kinds in self.get_topic_names_and_types():
-            fits = len(kinds) == 1 and self._wanted.takes(name, kinds[0])
-            if fits and name not in self._recorded | self._refused:
+            is_selected = len(kinds) == 1 and self._filter.takes(name, kinds[0])
+            if is_selected and name not in self._recorded | self._refused:
                 self._begin(name, kinds[0])
 
     def _begin(self, name: str, kind: str) -> None:
         ends = self.get_publishers_info_by_topic(name)
         if not ends and is_own_type(kind):
-            # who listens already will be answered: the first chunk must not be missed
+            # a subscriber waits for the first chunk, which must not be missed
             ends = self.get_subscriptions_info_by_topic(name)
         if not ends:
-            # whoever publishes decides how; it will come
+            # the publisher decides the profile; it will come
             return
         try:
             message_type = message_class(kind)
@@ -98,16 +119,15 @@ class BagRecorderNode(SteadyClockNode):
             return
         self._recorded.add(name)
         self.recording.add(bag_topic(name, kind, ends))
-        self.create_subscription(
-            message_type, name, self._deposit_callback(name), strictest_profile(ends), raw=True
-        )
+        deposit: Callable[..., None] = self._deposit_callback(name)
+        self.create_subscription(message_type, name, deposit, strictest_profile(ends), raw=True)
         self.get_logger().info(f'recording {name} ({kind})')
 
-    def _deposit_callback(self, topic: str) -> Callable[[bytes, dict], None]:
-        # rclpy looks at the parameters of a callback and would not see those of a partial
-        def deposit(data: bytes, about: dict) -> None:
-            received_ns = about['received_timestamp'] or time.time_ns()
-            sent_ns = about['source_timestamp'] or received_ns
+    def _deposit_callback(self, topic: str) -> Callable[[bytes, MessageInfo], None]:
+        # rclpy inspects the parameters of a callback and would not see those of a partial
+        def deposit(data: bytes, info: MessageInfo) -> None:
+            received_ns = info['received_timestamp'] or time.time_ns()
+            sent_ns = info['source_timestamp'] or received_ns
             self.recording.put(ReceivedMessage(topic, data, received_ns, sent_ns))
 
         return deposit
@@ -122,12 +142,14 @@ def message_class(kind: str) -> type:
     package, room, name = kind.split('/')
     module = import_module(f'{package}.{room}')
     if room == 'srv':
-        return getattr(module, name.removesuffix(TYPE_END)).Event
-    return getattr(module, name)
+        event: type = getattr(module, name.removesuffix(TYPE_END)).Event
+        return event
+    message: type = getattr(module, name)
+    return message
 
 
 def bag_topic(name: str, kind: str, ends: list[TopicEndpointInfo]) -> BagTopic:
-    """Return what a bag says of a topic."""
+    """Return the description of a topic for a bag."""
     encoding, text = type_definition(kind, share_folder)
     type_hash = str(ends[0].topic_type_hash)
     if type_hash == INVALID or is_service_event(name, kind):
@@ -146,7 +168,7 @@ def share_folder(package: str) -> Path:
 
 
 def strictest_profile(ends: list[TopicEndpointInfo]) -> QoSProfile:
-    """Return the most that all of them have."""
+    """Return the strictest profile that fits all publishers."""
     offered = [end.qos_profile for end in ends]
     reliable = all(each.reliability == ReliabilityPolicy.RELIABLE for each in offered)
     latched = all(each.durability == DurabilityPolicy.TRANSIENT_LOCAL for each in offered)
@@ -161,18 +183,18 @@ def strictest_profile(ends: list[TopicEndpointInfo]) -> QoSProfile:
 def offered_profile(profile: QoSProfile) -> OfferedProfile:
     """Return a profile in the words of rmw."""
     return OfferedProfile(
-        _word(profile.history),
-        profile.depth,
-        _word(profile.reliability),
-        _word(profile.durability),
-        _nanoseconds(profile.deadline),
-        _nanoseconds(profile.lifespan),
-        _word(profile.liveliness),
-        _nanoseconds(profile.liveliness_lease_duration),
+        history=_name(profile.history),
+        depth=profile.depth,
+        reliability=_name(profile.reliability),
+        durability=_name(profile.durability),
+        deadline_ns=_nanoseconds(profile.deadline),
+        lifespan_ns=_nanoseconds(profile.lifespan),
+        liveliness=_name(profile.liveliness),
+        liveliness_lease_ns=_nanoseconds(profile.liveliness_lease_duration),
     )
 
 
-def _word(policy: Any) -> str:
+def _name(policy: IntEnum) -> str:
     return policy.name.lower()
 
 

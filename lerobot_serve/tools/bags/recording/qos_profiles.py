@@ -9,13 +9,13 @@ from typing import Any
 import yaml
 
 SECOND_NS = 10**9
-# how rmw says "for ever", in nanoseconds
+# an unlimited duration in rmw [ns]
 INFINITE_NS = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True)
 class OfferedProfile:
-    """What a publisher offers, in the words of rmw: keep_last, reliable, transient_local, ..."""
+    """The profile of a publisher, in the terms of rmw: keep_last, reliable, transient_local."""
 
     history: str = 'keep_last'
     depth: int = 10
@@ -27,7 +27,7 @@ class OfferedProfile:
     liveliness_lease_ns: int = INFINITE_NS
 
     def as_table(self) -> dict[str, Any]:
-        """Return what stands in the file."""
+        """Return the profile as a bag records it."""
         return {
             'history': self.history,
             'depth': self.depth,
@@ -43,7 +43,7 @@ class OfferedProfile:
 
 def as_yaml(profiles: tuple[OfferedProfile, ...]) -> str:
     """Return the profiles as a channel of a bag holds them."""
-    return yaml.safe_dump([profile.as_table() for profile in profiles], sort_keys=False)
+    return str(yaml.safe_dump([profile.as_table() for profile in profiles], sort_keys=False))
 
 
 def _time(nanoseconds: int) -> dict[str, int]:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The text that says how a type looks: its .msg file, and those of all types in it. A service event,
+The definition of a type: its .msg file, and those of all types in it. A service event,
 which has no file, is put together from its .srv file.
 
 Each of the others stands behind a line of 80 equals signs and its name. Whoever finds the text in

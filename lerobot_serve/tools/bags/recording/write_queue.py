@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What was heard and is not yet written, and the body of the thread that writes it.
+Queues received messages for the disk; `run` is the body of the thread that writes them.
 
 The executor deposits and never waits for the disk. The thread writes at least every FLUSH_S, so
 a process that is killed loses no more than that.
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 import threading
 import time
 from typing import NamedTuple
@@ -23,7 +24,7 @@ WAITING_LIMIT_BYTES = 256 << 20
 
 
 class ReceivedMessage(NamedTuple):
-    """One message on its way to the file."""
+    """One message that is not yet written."""
 
     topic: str
     data: bytes
@@ -31,23 +32,32 @@ class ReceivedMessage(NamedTuple):
     sent_ns: int
 
 
+@dataclass(frozen=True, slots=True)
+class RecordingLimits:
+    """When a recording ends by itself; 0 is no limit."""
+
+    size_bytes: int = 0
+    duration_s: float = 0.0
+
+
+NO_LIMITS = RecordingLimits()
+
+
 class WriteQueue:
     """
-    `on_end` is called by the writing thread when the recording ends by itself; `ended` then says
-    why. `failed` is set when that was no wish of anybody.
+    `on_end` is called by the writing thread when the recording ends by itself; `ended` has the
+    reason, and `failed` is set when that was an error.
     """
 
     def __init__(
         self,
         writer: BagWriter,
+        limits: RecordingLimits = NO_LIMITS,
         *,
-        limit_bytes: int = 0,
-        limit_s: float = 0.0,
         on_end: Callable[[], None] = lambda: None,
     ) -> None:
-        """Limits of 0 are none."""
         self._writer, self._on_end = writer, on_end
-        self._limit_bytes, self._limit_s = limit_bytes, limit_s
+        self._limits = limits
         self._changed = threading.Condition()
         self._waiting: deque[BagTopic | ReceivedMessage] = deque()
         self._waiting_bytes = 0
@@ -59,17 +69,17 @@ class WriteQueue:
     # executor thread
 
     def add(self, topic: BagTopic) -> None:
-        """Let the bag have a topic, before its first message."""
+        """Add a topic, before its first message."""
         self._deposit(topic, 0)
 
-    def put(self, heard: ReceivedMessage) -> None:
+    def put(self, message: ReceivedMessage) -> None:
         """Deposit a message; it is counted as dropped when too much waits."""
-        self._deposit(heard, len(heard.data))
+        self._deposit(message, len(message.data))
 
     def _deposit(self, item: BagTopic | ReceivedMessage, size: int) -> None:
         with self._changed:
             if self._closing or self.ended:
-                # what comes behind the end is nobody's
+                # the recording has ended
                 return
             if self._waiting_bytes + size > WAITING_LIMIT_BYTES:
                 self.dropped += 1
@@ -78,7 +88,7 @@ class WriteQueue:
             self._waiting.append(item)
 
     def close(self) -> None:
-        """Let the thread write what waits, finish the file and end."""
+        """Make the thread write what waits, finish the file and end."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -94,9 +104,9 @@ class WriteQueue:
                     closing = self._changed.wait_for(lambda: self._closing, FLUSH_S)
                 self._write()
                 if closing:
-                    self.ended = 'as was asked'
-                elif self._limit_s and time.monotonic() - begin_s >= self._limit_s:
-                    self.ended = f'after {self._limit_s:g} s'
+                    self.ended = 'on request'
+                elif 0 < self._limits.duration_s <= time.monotonic() - begin_s:
+                    self.ended = f'after {self._limits.duration_s:g} s'
             self._writer.close()
         except OSError as error:
             self.failed = True
@@ -118,7 +128,7 @@ class WriteQueue:
                 )
         self._writer.flush()
         if self._is_full():
-            self.ended = f'at {self._limit_bytes / 1e6:g} MB'
+            self.ended = f'at {self._limits.size_bytes / 1e6:g} MB'
 
     def _is_full(self) -> bool:
-        return 0 < self._limit_bytes <= self._writer.size_bytes
+        return 0 < self._limits.size_bytes <= self._writer.size_bytes

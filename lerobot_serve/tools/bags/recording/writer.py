@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-A bag in the making: a folder with one MCAP file, laid out as `ros2 bag record -s mcap` does it.
+Writes a bag: a folder with one MCAP file, laid out as by `ros2 bag record -s mcap`.
 
-Messages are gathered in chunks; `flush` ends one, and what was flushed can be read whatever
-becomes of the process. One thread.
+Messages are gathered in chunks; `flush` ends one. Flushed messages survive the process. One
+thread.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 from pathlib import Path
+from typing import Any, cast, IO
 
 from mcap.writer import CompressionType, Writer
 
@@ -24,10 +25,10 @@ CHUNK_BYTES = 1 << 20
 
 
 class BagWriter:
-    """See the module. Raises OSError when the disk takes no more; then `give_up` is left."""
+    """See the module. Raises OSError when the disk is full; then call `give_up`."""
 
     def __init__(self, folder: Path, *, distro: str = '') -> None:
-        """Raises BagError for a folder that is there already or cannot be made."""
+        """Raises BagError for a folder that exists or cannot be made."""
         self.folder, self._distro = folder, distro
         self.path = folder / f'{folder.name}_0.mcap'
         try:
@@ -38,7 +39,8 @@ class BagWriter:
         except OSError as error:
             raise BagError(f'{folder} cannot be made: {error.strerror or error}') from error
         # not compressed, as rosbag2 by default: pictures are compressed already
-        self._mcap = Writer(self._file, chunk_size=CHUNK_BYTES, compression=CompressionType.NONE)
+        output = cast(IO[Any], self._file)
+        self._mcap = Writer(output, chunk_size=CHUNK_BYTES, compression=CompressionType.NONE)
         self._mcap.start(profile='ros2', library=f'lerobot_serve {__version__}')
         self._file.keep()
         self.contents = BagContents({}, {})
@@ -47,11 +49,11 @@ class BagWriter:
 
     @property
     def size_bytes(self) -> int:
-        """What is in the file by now, without what waits for a flush."""
+        """The size of the file, without what waits for a flush."""
         return self._file.tell()
 
     def add_topic(self, topic: BagTopic) -> None:
-        """Make a channel; a topic that is there already stays as it is."""
+        """Make a channel for a topic; a known topic stays as it is."""
         if topic.name in self._channels:
             return
         if topic.type not in self._schemas:
@@ -74,8 +76,8 @@ class BagWriter:
         self.contents.add(topic, received_ns)
 
     def flush(self) -> None:
-        """Bring all that was written into the file."""
-        self._mcap.flush()
+        """Write all gathered messages into the file."""
+        self._mcap.flush()  # type: ignore[no-untyped-call] # mcap has no types there
         self._file.keep()
 
     def close(self) -> None:
@@ -83,7 +85,7 @@ class BagWriter:
         self.flush()
         content = metadata.bag_information(self.contents, [self.path.name], self._distro)
         self._mcap.add_metadata('rosbag2', {'serialized_metadata': metadata.as_yaml(content)})
-        self._mcap.finish()
+        self._mcap.finish()  # type: ignore[no-untyped-call] # mcap has no types there
         self._file.keep()
         self._file.close()
         self._write_metadata(metadata.as_yaml({metadata.METADATA_ROOT: content}))

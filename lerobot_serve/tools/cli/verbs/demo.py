@@ -4,31 +4,17 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 from pathlib import Path
 import shutil
 import signal
 import time
-from typing import Any
+from typing import Any, TYPE_CHECKING
 
-from lerobot_serve.demo import process_specs
-from lerobot_serve.demo.audit_summary import audit_traces
-from lerobot_serve.demo.node import DemoMonitor
-from lerobot_serve.demo.phase_context import PhaseContext
-from lerobot_serve.demo.phases import PHASE_FUNCTIONS
-from lerobot_serve.demo.report import arm_animations, html_report
-from lerobot_serve.demo.scoreboard import Scoreboard
-from lerobot_serve.demo.screen import Screen
-from lerobot_serve.demo.summary import as_text, summarize_run
-from lerobot_serve.parameters import ParameterError
-from lerobot_serve.ros.package_share import shared_file
-from lerobot_serve.ros.process.node_runtime import NodeRuntime, UserError
-from lerobot_serve.ros.process.private_domain import reserve_domain
-from lerobot_serve.router.canary.plan import parse_plan
-from lerobot_serve.tools.cli.output_folder import make_folder
-from lerobot_serve.tools.processes.node_processes import node_processes
+if TYPE_CHECKING:
+    from lerobot_serve.demo.scoreboard import Scoreboard
 
+HELP = 'run simulated robots, promote a good policy and roll back a bad one'
 EXAMPLE = (
     'example: lerobot-serve demo --acts kill  | exit status 0 when every phase showed its claim'
 )
@@ -37,6 +23,8 @@ PLAN = '25:2,50:4,100'
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    from lerobot_serve.demo import process_specs
+
     parser.add_argument(
         '--acts',
         default=','.join(process_specs.PHASE_CLAIMS),
@@ -53,6 +41,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(options: argparse.Namespace) -> int:
     """Return 0 when every phase showed its claim. Raises UserError, ParameterError."""
+    import json
+
+    from lerobot_serve.demo import process_specs
+    from lerobot_serve.demo.audit_summary import audit_traces
+    from lerobot_serve.demo.report import arm_animations, html_report
+    from lerobot_serve.demo.scoreboard import Scoreboard
+    from lerobot_serve.demo.summary import as_text, summarize_run
+    from lerobot_serve.ros.process.private_domain import reserve_domain
+    from lerobot_serve.tools.cli.output_folder import make_folder
+
     phases, plan = checked(options)
     make_folder(OUT)
     for old in ('traces', 'state'):
@@ -80,6 +78,16 @@ def run_phases(
     phases: list[str], board: Scoreboard, plan: tuple[str, ...], seed: int
 ) -> tuple[dict[str, Any], dict[str, int], str]:
     """Run the phases; return their figures, the exit statuses and the error, if any."""
+    from lerobot_serve.demo import process_specs
+    from lerobot_serve.demo.node import DemoMonitor
+    from lerobot_serve.demo.phase_context import DemoSettings, PhaseContext
+    from lerobot_serve.demo.phases import PHASE_FUNCTIONS
+    from lerobot_serve.demo.screen import Screen
+    from lerobot_serve.entry_points import UserError
+    from lerobot_serve.ros.package_share import shared_file
+    from lerobot_serve.ros.process.node_runtime import NodeRuntime
+    from lerobot_serve.tools.processes.node_processes import node_processes
+
     runtime = NodeRuntime([])
     figures: dict[str, Any] = {}
     error = ''
@@ -88,9 +96,9 @@ def run_phases(
         runtime.add(monitor)
         runtime.spin_in_background()
         screen = Screen(board, {name: process_specs.PHASE_CLAIMS[name] for name in phases})
-        policies = shared_file('config/policies')
+        settings = DemoSettings(OUT, shared_file('config/policies'), plan, seed)
         with node_processes(OUT, dict(os.environ)) as processes, screen:
-            context = PhaseContext(processes, monitor, screen, OUT, policies, plan, seed)
+            context = PhaseContext(processes, monitor, screen, settings)
             try:
                 for phase in phases:
                     screen.mark_phase(phase, '->')
@@ -106,6 +114,10 @@ def run_phases(
 
 def checked(options: argparse.Namespace) -> tuple[list[str], tuple[str, ...]]:
     """Return phases and plan. Raises ParameterError."""
+    from lerobot_serve.demo import process_specs
+    from lerobot_serve.parameters import ParameterError
+    from lerobot_serve.router.canary.plan import parse_plan
+
     names = [name for name in options.acts.split(',') if name]
     if unknown := [name for name in names if name not in process_specs.PHASE_CLAIMS]:
         raise ParameterError(

@@ -4,16 +4,13 @@
 from __future__ import annotations
 
 import argparse
-import json
 from math import isfinite
+from typing import TYPE_CHECKING
 
-from lerobot_serve.parameters import ParameterError
-from lerobot_serve.tools.cli.progress import show_spinner
-from lerobot_serve.tools.diagnosis.diagnose import AROUND_S, diagnose
-from lerobot_serve.tools.diagnosis.report import as_json, as_text, outcome
-from lerobot_serve.tools.diagnosis.time_of_day import parse_time_of_day, TimeOfDay
-from lerobot_serve.trace.format.schema import TraceError
+if TYPE_CHECKING:
+    from lerobot_serve.tools.diagnosis.time_of_day import TimeOfDay
 
+HELP = 'explain from traces why a robot stalled: a timeline, causes and remedies'
 EXAMPLE = (
     'example: lerobot-serve diagnose traces/ --client robot_217 --at 14:03  | exit status 0 when '
     'the stall is explained, lacks evidence or did not happen, 1 for files that cannot be read, 2 '
@@ -24,6 +21,8 @@ AROUND_LIMIT_S = 3600.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    from lerobot_serve.tools.diagnosis.diagnose import AROUND_S
+
     parser.add_argument(
         'paths',
         metavar='PATH',
@@ -51,6 +50,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(options: argparse.Namespace) -> int:
     """Return 0, or 4 without a record of that robot or time. Raises ParameterError."""
+    import json
+
+    from lerobot_serve.parameters import ParameterError
+    from lerobot_serve.tools.cli.progress import show_spinner
+    from lerobot_serve.tools.diagnosis.diagnose import diagnose
+    from lerobot_serve.tools.diagnosis.report import as_json, as_text, outcome
+    from lerobot_serve.trace.format.schema import TraceError
+
     try:
         with show_spinner('reading traces'):
             diagnosis = diagnose(
@@ -65,20 +72,22 @@ def main(options: argparse.Namespace) -> int:
     return STATUS.get(outcome(diagnosis), 0)
 
 
-def time_argument(words: str) -> TimeOfDay:
+def time_argument(given: str) -> TimeOfDay:
     """Raises ArgumentTypeError."""
+    from lerobot_serve.tools.diagnosis.time_of_day import parse_time_of_day
+
     try:
-        return parse_time_of_day(words)
+        return parse_time_of_day(given)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
-def seconds_argument(words: str) -> float:
+def seconds_argument(given: str) -> float:
     """Raises ArgumentTypeError."""
     try:
-        seconds = float(words)
+        seconds = float(given)
     except ValueError:
         seconds = float('nan')
     if not (isfinite(seconds) and 0 <= seconds <= AROUND_LIMIT_S):
-        raise argparse.ArgumentTypeError(f'must be in [0, {AROUND_LIMIT_S:g}] s, got {words}')
+        raise argparse.ArgumentTypeError(f'must be in [0, {AROUND_LIMIT_S:g}] s, got {given}')
     return seconds

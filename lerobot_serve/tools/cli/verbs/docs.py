@@ -9,48 +9,10 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from ament_index_python.packages import get_package_share_directory
+from lerobot_serve.entry_points import UserError
 
-from lerobot_serve.edge import network_profiles
-from lerobot_serve.edge.parameters import EdgeParameters
-from lerobot_serve.parameters import markdown_table
-from lerobot_serve.ros.process.node_runtime import UserError
-from lerobot_serve.router.parameters import RouterParameters
-from lerobot_serve.server.parameters import ServerParameters
-from lerobot_serve.sim.parameters import SimParameters
-from lerobot_serve.tools.reference import interface_files, parameter_files
-from lerobot_serve.tools.reference.node_endpoints import INTERFACE_PACKAGE
-
+HELP = 'print the parameters of every node, or write the generated pages of docs/'
 EXAMPLE = 'example: lerobot-serve docs --write'
-NODES = {
-    'policy_server': ServerParameters,
-    'edge_controller': EdgeParameters,
-    'policy_router': RouterParameters,
-    'sim_robot': SimParameters,
-}
-INTRODUCTION = """# Parameters
-
-Made from the code by `make docs`; do not edit. A parameter that is not live is read at start and
-read-only afterwards. A wrong value, or a name that is not here, ends the start with one line; a
-wrong change is refused and changes nothing.
-
-Topics also take the standard `qos_overrides.*` parameters.
-"""
-PROFILES = """## Profiles of edge_controller
-
-Values that `network_profile` sets for parameters that are not given.
-"""
-
-MESSAGES = """# Messages
-
-Made from the interface files by `make docs`; do not edit. `ros2 interface show` shows the same,
-for example `ros2 interface show lerobot_serve_interfaces/msg/Observation`.
-
-A name with `~/` lies below its node (`/policy_server/status`), one without `/` in the namespace of
-the node (`/robot_1/episode_outcome`). A field without a description is described by the line
-above it or by its name. How the parts work together, and what a version may change, is in
-[architecture.md](architecture.md#the-contract).
-"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -62,29 +24,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def reference() -> str:
-    """Return the page on parameters."""
-    parts = [f'## {name}\n\n{markdown_table(parameters)}\n' for name, parameters in NODES.items()]
-    return '\n'.join([INTRODUCTION, *parts, f'{PROFILES}\n{network_profiles.profiles_table()}\n'])
-
-
-def messages() -> str:
-    """Return the page on messages, from the installed interface files."""
-    folder = Path(get_package_share_directory(INTERFACE_PACKAGE))
-    return f'{MESSAGES}\n{interface_files.reference(folder)}'
-
-
-# page -> its generator
-PAGES = {'parameters.md': reference, 'messages.md': messages}
-
-
-# files whose comments are generated
-PARAMETER_FILES = tuple(
-    Path('config') / name for name in ('server.yaml', 'edge.yaml', 'router.yaml', 'fleet.yaml')
-)
-
-
 def main(options: argparse.Namespace) -> int:
+    """Raises UserError."""
+    from lerobot_serve.tools.reference import parameter_files
+    from lerobot_serve.tools.reference.pages import NODES, PAGES, PARAMETER_FILES
+
     if not options.write:
         print('\n'.join(make() for make in PAGES.values()))
         return 0

@@ -4,12 +4,15 @@
 from __future__ import annotations
 
 import argparse
-from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from lerobot_serve.parameters import ParameterError
-from lerobot_serve.tools.bags.message import BagError
+if TYPE_CHECKING:
+    from lerobot_serve.tools.bags.recording.node import BagRecorderNode
 
+HELP = 'record topics into a bag, in the format of ros2 bag'
+# the node handles SIGINT and SIGTERM itself
+HOLDS_SIGNALS = True
 EXAMPLE = (
     'example: lerobot-serve record bags/monday  | stop with Ctrl-C; exit status 0 when the bag '
     'is complete, 1 when it could not be written'
@@ -47,6 +50,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(options: argparse.Namespace) -> int:
     """Raises ParameterError."""
+    from datetime import datetime
+
+    from lerobot_serve.parameters import ParameterError
+
     for name, value, high in (
         ('--max-size', options.max_size, LIMIT_MB),
         ('--duration', options.duration, LIMIT_S),
@@ -62,16 +69,19 @@ def main(options: argparse.Namespace) -> int:
 
 def record(folder: Path, options: argparse.Namespace) -> int:
     """Record until a signal or a limit; return the exit status. Raises ParameterError."""
+    from lerobot_serve.parameters import ParameterError
     from lerobot_serve.ros.process.node_runtime import NodeRuntime, run
+    from lerobot_serve.tools.bags.message import BagError
     from lerobot_serve.tools.bags.recording.node import BagRecorderNode, TopicFilter
+    from lerobot_serve.tools.bags.recording.write_queue import RecordingLimits
 
     recorders: list[BagRecorderNode] = []
 
     def create(runtime: NodeRuntime) -> BagRecorderNode:
-        wanted = TopicFilter(frozenset(options.topics), options.all)
-        limits = {'limit_bytes': int(options.max_size * 1e6), 'limit_s': options.duration}
+        topics = TopicFilter(frozenset(options.topics), options.all)
+        limits = RecordingLimits(int(options.max_size * 1e6), options.duration)
         try:
-            recorders.append(BagRecorderNode(runtime, folder, wanted, **limits))
+            recorders.append(BagRecorderNode(runtime, folder, topics, limits))
         except BagError as error:
             raise ParameterError(str(error)) from error
         return recorders[0]
@@ -80,7 +90,7 @@ def record(folder: Path, options: argparse.Namespace) -> int:
     return print_summary(recorders[0], status) if recorders else status
 
 
-def print_summary(recorder: object, status: int) -> int:
+def print_summary(recorder: BagRecorderNode, status: int) -> int:
     """Print the contents of the bag; return the exit status."""
     recording, contents = recorder.recording, recorder.contents
     for name in sorted(contents.counts):

@@ -5,42 +5,24 @@ from __future__ import annotations
 
 import argparse
 from functools import partial
-import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-from lerobot_serve.parameters import (
-    build_parameters,
-    parameter_specs,
-    ParameterError,
-    ParameterSpec,
-)
-from lerobot_serve.policies.base import PolicyError
-from lerobot_serve.ros.package_share import shared_file
-from lerobot_serve.server.parameters import ServerParameters
-from lerobot_serve.tools.bags.message import BagError
-from lerobot_serve.tools.cli.progress import show_count
-from lerobot_serve.tools.replay.compare import TOLERANCE
-from lerobot_serve.tools.replay.engine import Replay, ReplayResult
-from lerobot_serve.tools.replay.exit_status import exit_status, FAIL_ON
-from lerobot_serve.tools.replay.in_process_server import InProcessServer
-from lerobot_serve.tools.replay.placeholder_names import with_placeholder_names
-from lerobot_serve.tools.replay.report import as_json, as_text
-from lerobot_serve.tools.replay.sources import open_source, ReplayError
-from lerobot_serve.trace.format.incident_file import IncidentError
-from lerobot_serve.trace.format.schema import TraceError
+if TYPE_CHECKING:
+    from lerobot_serve.tools.replay.engine import ReplayResult
 
+HELP = 'send recorded observations to a policy and compare the chunks'
 EXAMPLE = (
     'example: lerobot-serve replay bags/monday --kind lerobot --policy policies/v2  | exit '
     'status 0 when all chunks pass --fail-on, 1 for what cannot be read or loaded, 2 for a wrong '
     'command line, 3 when a chunk fails, 4 when there is nothing to compare'
 )
-# more sessions than a recording has: none is refused
-SESSIONS = 4096
-WORDS = {'true': True, 'false': False}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    from lerobot_serve.tools.replay.compare import TOLERANCE
+    from lerobot_serve.tools.replay.exit_status import FAIL_ON
+
     parser.add_argument(
         'path',
         metavar='RECORDING',
@@ -92,6 +74,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(options: argparse.Namespace) -> int:
     """Return the exit status of the replay. Raises ParameterError."""
+    import json
+
+    from lerobot_serve.parameters import ParameterError
+    from lerobot_serve.policies.base import PolicyError
+    from lerobot_serve.tools.bags.message import BagError
+    from lerobot_serve.tools.replay.exit_status import exit_status
+    from lerobot_serve.tools.replay.report import as_json, as_text
+    from lerobot_serve.tools.replay.sources import ReplayError
+    from lerobot_serve.trace.format.incident_file import IncidentError
+    from lerobot_serve.trace.format.schema import TraceError
+
     if not options.tolerance >= 0:
         raise ParameterError(f'--tolerance must be 0 or above, got {options.tolerance:g}')
     if not 0 <= options.execution_horizon < 1 << 32:
@@ -108,6 +101,14 @@ def main(options: argparse.Namespace) -> int:
 
 def replay(options: argparse.Namespace) -> ReplayResult:
     """Raises BagError, IncidentError, TraceError, ReplayError, PolicyError, ParameterError."""
+    from lerobot_serve.ros.package_share import shared_file
+    from lerobot_serve.tools.cli.policy_options import server_parameters
+    from lerobot_serve.tools.cli.progress import show_count
+    from lerobot_serve.tools.replay.engine import Replay
+    from lerobot_serve.tools.replay.in_process_server import InProcessServer
+    from lerobot_serve.tools.replay.placeholder_names import with_placeholder_names
+    from lerobot_serve.tools.replay.sources import open_source
+
     source = open_source(options.path)
     replayer = InProcessServer(
         with_placeholder_names(server_parameters(options)),
@@ -122,35 +123,3 @@ def replay(options: argparse.Namespace) -> ReplayResult:
         )
     finally:
         replayer.close()
-
-
-def server_parameters(options: argparse.Namespace) -> ServerParameters:
-    """Return the parameters of the policy_server. Raises ParameterError."""
-    known = {spec.name: spec for spec in parameter_specs(ServerParameters)}
-    values: dict[str, Any] = {
-        'policy_kind': options.kind,
-        'policy_path': options.policy,
-        'device': options.device,
-        'max_sessions': SESSIONS,
-        'max_sessions_per_process': SESSIONS,
-    }
-    for given in options.parameters:
-        name, equals, text = given.partition('=')
-        if not equals or name not in known:
-            raise ParameterError(
-                f'--parameter must be NAME=VALUE of a policy_server, got {given!r}'
-            )
-        values[name] = value_of(known[name], text)
-    return build_parameters(ServerParameters, values)
-
-
-def value_of(spec: ParameterSpec, text: str) -> Any:
-    """Return the value of a parameter given as text, or the text when it has no such value."""
-    if spec.kind is tuple:
-        return tuple(part.strip() for part in text.split(','))
-    if spec.kind is bool:
-        return WORDS.get(text, text)
-    try:
-        return spec.kind(text)
-    except ValueError:
-        return text

@@ -5,12 +5,11 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable
-import json
 import sys
 
-from lerobot_serve.parameters import ParameterError
-from lerobot_serve.router.placement.split import bucket, slot
+from lerobot_serve.entry_points import UserError
 
+HELP = 'print the slot in which an episode is placed'
 EXAMPLE = 'example: lerobot-serve route --split 80 ep_42 ep_xyz'
 
 
@@ -28,9 +27,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    """Raises ParameterError."""
+    """Raises UserError."""
+    import json
+
     if not 0 <= options.split <= 100:
-        raise ParameterError(f'--split must be in [0, 100], got {options.split}')
+        raise UserError(f'--split must be in [0, 100], got {options.split}')
     episodes = lines(sys.stdin.buffer) if options.episodes == ['-'] else options.episodes
     routes = [route(episode_id, options.split) for episode_id in episodes]
     print(json.dumps(routes, indent=2) if options.json else table(routes))
@@ -38,22 +39,24 @@ def main(options: argparse.Namespace) -> int:
 
 
 def lines(file: Iterable[bytes]) -> list[str]:
-    """Return the lines that are not empty. Raises ParameterError."""
+    """Return the lines that are not empty. Raises UserError."""
     try:
         found = [line.rstrip(b'\r\n').decode() for line in file]
     except UnicodeDecodeError as error:
-        raise ParameterError(f'episode ids are UTF-8, got {error.object!r}') from error
+        raise UserError(f'episode ids are UTF-8, got {error.object!r}') from error
     return [line for line in found if line]
 
 
 def route(episode_id: str, split_percent: int) -> dict[str, object]:
-    """Return where a router with this split places a new episode. Raises ParameterError."""
+    """Return where a router with this split places a new episode. Raises UserError."""
+    from lerobot_serve.router.placement.split import bucket, slot
+
     if not episode_id:
-        raise ParameterError('EPISODE must not be empty: without an id requests are placed singly')
+        raise UserError('EPISODE must not be empty: without an id requests are placed singly')
     try:
         number = bucket(episode_id)
     except UnicodeEncodeError as error:
-        raise ParameterError(f'episode ids are UTF-8, got {episode_id!r}') from error
+        raise UserError(f'episode ids are UTF-8, got {episode_id!r}') from error
     return {
         'key': episode_id,
         'bucket': number,
@@ -64,9 +67,10 @@ def route(episode_id: str, split_percent: int) -> dict[str, object]:
 
 def table(routes: list[dict[str, object]]) -> str:
     """Return the routes as text, with unprintable characters escaped."""
+    from lerobot_serve.tools.output.text import printable
+
     rows = [('slot', 'bucket', 'episode')]
     for found in routes:
-        key = str(found['key'])
-        shown = key if key.isprintable() else repr(key)
-        rows.append((str(found['slot']), str(found['bucket']), shown))
+        key = printable(str(found['key']))
+        rows.append((str(found['slot']), str(found['bucket']), key))
     return '\n'.join(f'{name:<4}  {number:>6}  {key}' for name, number, key in rows)

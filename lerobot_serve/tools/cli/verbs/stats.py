@@ -4,19 +4,9 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 
-from lerobot_serve.parameters import ParameterError
-from lerobot_serve.tools.bags.message import BagError
-from lerobot_serve.tools.bags.reader import split_bags_and_traces
-from lerobot_serve.tools.bags.trace_view import BagTrace
-from lerobot_serve.tools.cli.progress import show_reading
-from lerobot_serve.tools.stats.collect import collect_stats
-from lerobot_serve.tools.stats.html_report import html_report
-from lerobot_serve.tools.stats.report import as_json, as_text
-from lerobot_serve.trace.format.schema import TraceError
-
+HELP = 'aggregate traces and bags: episodes, latencies, fallbacks, dropped requests by slot'
 EXAMPLE = 'example: lerobot-serve stats traces/ --html stats.html'
 
 
@@ -33,10 +23,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(options: argparse.Namespace) -> int:
     """Raises ParameterError."""
+    import json
+
+    from lerobot_serve.parameters import ParameterError
+    from lerobot_serve.tools.bags.message import BagError
+    from lerobot_serve.tools.bags.reader import split_bags_and_traces
+    from lerobot_serve.tools.bags.trace_view import BagTrace
+    from lerobot_serve.tools.cli.progress import show_reading
+    from lerobot_serve.tools.stats.collect import collect_stats
+    from lerobot_serve.tools.stats.html_report import html_report
+    from lerobot_serve.tools.stats.report import as_json, as_text
+    from lerobot_serve.trace.format.schema import TraceError
+
     try:
         bags, traces = split_bags_and_traces(options.paths)
-        with show_reading(options.paths):
-            stats = collect_stats(traces, [BagTrace(bag).read() for bag in bags])
+        sources = [BagTrace(bag) for bag in bags]
+        with show_reading(options.paths) as on_bytes_read:
+            stats = collect_stats(traces, sources=sources, on_bytes_read=on_bytes_read)
         if options.html:
             options.html.write_text(html_report(stats), errors='replace')
     except (TraceError, BagError, OSError) as error:

@@ -144,22 +144,26 @@ STREAMS = {
     'all verdicts hours late': SimulatedFleet(
         ArmBehavior(0.9, success_verdict_s=7200, failure_verdict_s=7200),
         ArmBehavior(0.8, success_verdict_s=7200, failure_verdict_s=7200),
-        look_s=600,
+        check_period_s=600,
     ),
     'failures hours late': SimulatedFleet(
-        ArmBehavior(0.9), ArmBehavior(0.8, failure_verdict_s=14_400), look_s=600
+        ArmBehavior(0.9), ArmBehavior(0.8, failure_verdict_s=14_400), check_period_s=600
     ),
     'the champion is late with good news': SimulatedFleet(
-        ArmBehavior(0.9, success_verdict_s=7200), ArmBehavior(0.8), look_s=600
+        ArmBehavior(0.9, success_verdict_s=7200), ArmBehavior(0.8), check_period_s=600
     ),
     'the short ones are good': SimulatedFleet(
-        ArmBehavior(0.8, **SHORT), ArmBehavior(0.7, **SHORT), robots=100, look_s=5
+        ArmBehavior(0.8, **SHORT), ArmBehavior(0.7, **SHORT), robots=100, check_period_s=5
     ),
     'failures in runs of 3': SimulatedFleet(ArmBehavior(0.9), ArmBehavior(0.8, run=3)),
     'failures in runs of 5': SimulatedFleet(ArmBehavior(0.9), ArmBehavior(0.8, run=5)),
     'failures in runs of 5, 60 %': SimulatedFleet(ArmBehavior(0.6), ArmBehavior(0.5, run=5)),
     'runs of 5 at 5 %': SimulatedFleet(
-        ArmBehavior(0.9), ArmBehavior(0.8, run=5), share_percent=5, episodes=5000, look_s=600
+        ArmBehavior(0.9),
+        ArmBehavior(0.8, run=5),
+        share_percent=5,
+        episodes=5000,
+        check_period_s=600,
     ),
     'runs of both': SimulatedFleet(ArmBehavior(0.9, run=5), ArmBehavior(0.8, run=5)),
 }
@@ -216,7 +220,7 @@ def test_runs_of_failures_that_are_longer_than_a_block_are_not_covered():
         SimulatedFleet(
             ArmBehavior(0.8, success_verdict_s=7200, failure_verdict_s=7200),
             ArmBehavior(0.9, success_verdict_s=7200, failure_verdict_s=7200),
-            look_s=600,
+            check_period_s=600,
         ),
     ],
     ids=['equal', 'few without a verdict', 'aborted alike', 'better, verdicts hours late'],

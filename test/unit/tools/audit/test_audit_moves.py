@@ -8,6 +8,7 @@ from support.tools.audit_rig import accusations, POLICY, write
 
 from lerobot_serve.tools.audit.engine import CheckStatus, run_audit
 from lerobot_serve.tools.audit.sticky_slots import StickySlotCheck
+from lerobot_serve.tools.traces.record_views import view_of
 from lerobot_serve.tools.traces.trace_run import TraceRun
 from lerobot_serve.trace.format import records
 from lerobot_serve.trace.format.records import Record, RecordIds
@@ -99,7 +100,7 @@ def test_a_row_that_was_asked_for_after_the_move_is_of_the_new_slot(tmp_path, se
         (edge, played(34, 1, 1, 'a')),
         (edge, played(36, seq, 0, 'a')),
     ):
-        seen.observe(run, record)
+        seen.observe(run, view_of(record))
     seen.finish([router, edge])
     assert [tally.violations for tally in seen.tallies] == [0, 1]
 

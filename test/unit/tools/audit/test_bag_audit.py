@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+import json
 from pathlib import Path
 
 import numpy as np
@@ -11,17 +12,25 @@ import pytest
 from support.tools.bag_rig import write
 from support.tools.replay_rig import answered, as_messages, episodes
 
-from lerobot_serve.tools.audit.command_bounds import CommandBounds
 from lerobot_serve.tools.audit.engine import AuditResult, CheckStatus, run_audit
 from lerobot_serve.tools.bags import message_decoding
 from lerobot_serve.tools.bags.message import BagMessage
 from lerobot_serve.tools.bags.trace_view import BagTrace, SLACK_NS
 from lerobot_serve.tools.stats.collect import collect_stats
+from lerobot_serve.tools.traces.record_views import ExecutedRecord
 from lerobot_serve.wire import chunk as wire_chunk
 from lerobot_serve.wire.cdr import CdrWriter
 from lerobot_serve.wire.chunk import Chunk
 
-BOUNDS = CommandBounds(('a', 'b'), (-1.0, -1.0), (1.0, 1.0), (0.5, 0.5), (False, False))
+LIMITS = json.dumps(
+    {
+        'step_s': 0.01,
+        'actions': [
+            {'name': name, 'motion': 'position', 'low': -1.0, 'high': 1.0, 'max_step': 0.5}
+            for name in 'ab'
+        ],
+    }
+)
 FINE = message_decoding.ExecutedAction(
     1,
     1,
@@ -84,7 +93,7 @@ def executed_bytes(action: message_decoding.ExecutedAction) -> bytes:
         action.chunk_row,
     )
     words = (
-        message_decoding.VERDICTS.index(action.cage_result),
+        message_decoding.CAGE_RESULTS.index(action.cage_result),
         message_decoding.RUNGS.index(action.rung),
     )
     writer.pack(message_decoding.EXECUTED_HEAD, 1, 2, *numbers, action.age_s, *words, align=8)
@@ -129,7 +138,7 @@ def test_what_a_bag_does_not_tell_is_not_judged(scene, tmp_path):
 
 
 def test_with_what_is_given_it_is(scene, tmp_path):
-    found = scene.judge(tmp_path, max_action_age_s=0.5, bounds=BOUNDS)
+    found = scene.judge(tmp_path, max_action_age_s=0.5, limits=LIMITS)
     for check in ('age', 'position', 'step'):
         assert outcome(found, check) is CheckStatus.HOLDS_AS_RECORDED, check
 
@@ -149,7 +158,7 @@ def test_with_what_is_given_it_is(scene, tmp_path):
 )
 def test_violations_are_found(scene, tmp_path, check, changes):
     scene.execute(**{'control_step': 11, 'chunk_row': 11, **changes})
-    found = scene.judge(tmp_path, max_action_age_s=0.5, bounds=BOUNDS)
+    found = scene.judge(tmp_path, max_action_age_s=0.5, limits=LIMITS)
     assert outcome(found, check) is CheckStatus.VIOLATED
     (result,) = [each for each in found.results if each.check == check]
     # message 12 of the bag, behind the decision and ten rows
@@ -219,7 +228,7 @@ def test_what_a_router_hears_of_a_shadow_is_no_slot_of_the_episode(tmp_path):
 def test_sums_of_a_bag(scene, tmp_path):
     scene.messages += timed(1_000_000)
     bag = write(tmp_path / 'bag', scene.messages)
-    stats = collect_stats([], [BagTrace(bag).read()])
+    stats = collect_stats([], sources=[BagTrace(bag)])
     # the null policy answers as another one than the actions name
     assert sum(tally.actions for tally in stats.tallies.values()) == 10
     requests = [tally for tally in stats.tallies.values() if tally.requests]
@@ -232,7 +241,7 @@ def test_what_cannot_be_read_is_said(scene, tmp_path):
         '/robot_1/edge_controller/executed_action', message_decoding.EXECUTED_TYPE, b'nonsense'
     )
     bag = BagTrace(write(tmp_path / 'bag', scene.messages))
-    assert len([record for _, _, record in bag.read() if record['kind'] == 'executed']) == 10
+    assert sum(isinstance(entry.record, ExecutedRecord) for entry in bag.read()) == 10
 
 
 def test_a_status_of_later_days(tmp_path):
@@ -241,5 +250,5 @@ def test_a_status_of_later_days(tmp_path):
         for asked, raw in answered(episodes(1))
     ]
     bag = BagTrace(write(tmp_path / 'bag', as_messages(pairs)))
-    statuses = {record.get('status') for _, _, record in bag.read()}
+    statuses = {entry.record.raw.get('status') for entry in bag.read()}
     assert statuses == {None, '77'}

@@ -19,7 +19,11 @@ from lerobot_serve.tools.bags.recording.type_definitions import (
     SEPARATOR,
     type_definition,
 )
-from lerobot_serve.tools.bags.recording.write_queue import ReceivedMessage, WriteQueue
+from lerobot_serve.tools.bags.recording.write_queue import (
+    ReceivedMessage,
+    RecordingLimits,
+    WriteQueue,
+)
 from lerobot_serve.tools.bags.recording.writer import BagWriter
 
 A = BagTopic('/a', 'std_msgs/msg/String')
@@ -80,7 +84,7 @@ def test_it_is_flushed_while_it_goes_on(writer, monkeypatch):
 def test_it_ends_at_its_size(writer, monkeypatch):
     monkeypatch.setattr(recording_module, 'FLUSH_S', 0.01)
     ended = threading.Event()
-    recording = WriteQueue(writer, limit_bytes=3_000_000, on_end=ended.set)
+    recording = WriteQueue(writer, RecordingLimits(size_bytes=3_000_000), on_end=ended.set)
     recording.add(A)
     for _ in range(1000):
         recording.put(heard(10_000))
@@ -96,7 +100,7 @@ def test_it_ends_at_its_size(writer, monkeypatch):
 def test_it_ends_after_its_time(writer, monkeypatch):
     monkeypatch.setattr(recording_module, 'FLUSH_S', 0.01)
     ended = threading.Event()
-    recording = WriteQueue(writer, limit_s=0.02, on_end=ended.set)
+    recording = WriteQueue(writer, RecordingLimits(duration_s=0.02), on_end=ended.set)
     run(recording)
     assert ended.wait(LIMIT_S)
     assert recording.ended == 'after 0.02 s'

@@ -9,7 +9,8 @@ import sys
 
 import pytest
 
-from lerobot_serve.tools.cli.main import verb_of, VERBS
+from lerobot_serve.tools.cli.installed_verbs import installed_verbs
+from lerobot_serve.tools.cli.main import verb_of
 
 CODE = 'from lerobot_serve.tools.cli.main import main; main()'
 
@@ -30,7 +31,7 @@ def completed(line: str, folder) -> list[str]:
 
 
 def test_verbs_and_options_are_completed(tmp_path):
-    assert set(VERBS) <= set(completed('lerobot-serve ', tmp_path))
+    assert set(installed_verbs()) <= set(completed('lerobot-serve ', tmp_path))
     assert completed('lerobot-serve pl', tmp_path) == ['plan']
     assert '--split' in completed('lerobot-serve route --s', tmp_path)
     (tmp_path / 'traces').mkdir()

@@ -9,9 +9,11 @@ import sys
 import pytest
 
 from lerobot_serve.tools.cli import progress
-from lerobot_serve.tools.traces import reader
+from lerobot_serve.tools.traces.query import TraceQuery
+from lerobot_serve.tools.traces.reader import ReportBytes
+from lerobot_serve.trace.format.schema import SCHEMA_VERSION, TraceError
 
-LINES = [f'{{"kind":"executed","tick":{number}}}' for number in range(2000)]
+LINES = [f'{{"kind":"executed","control_step":{number}}}' for number in range(2000)]
 
 
 class Terminal(io.StringIO):
@@ -23,13 +25,14 @@ class Terminal(io.StringIO):
 def trace(tmp_path, monkeypatch):
     monkeypatch.setattr(progress, 'SHOW_ABOVE_BYTES', 1000)
     monkeypatch.setenv('TERM', 'xterm')
-    head = '{"kind":"header","schema_version":2,"part":0}'
+    head = f'{{"kind":"header","schema_version":{SCHEMA_VERSION},"part":0}}'
     (tmp_path / 'edge.jsonl').write_text('\n'.join([head, *LINES, '']))
     return tmp_path / 'edge.jsonl'
 
 
-def ticks(trace) -> list[object]:
-    return [record.get('tick') for _, record in reader.read_records(trace)][1:]
+def steps(trace, on_bytes_read: ReportBytes | None = None) -> list[object]:
+    entries = list(TraceQuery([trace], on_bytes_read=on_bytes_read).by_run())
+    return [entry.record.raw.get('control_step') for entry in entries][1:]
 
 
 def test_a_terminal_sees_how_much_was_read(trace, monkeypatch):
@@ -41,12 +44,10 @@ def test_a_terminal_sees_how_much_was_read(trace, monkeypatch):
         'update',
         lambda self, task, *, advance: moved.append(advance) or real(self, task, advance=advance),
     )
-    with progress.show_reading([trace.parent]):
-        assert ticks(trace) == list(range(len(LINES)))
+    with progress.show_reading([trace.parent]) as on_bytes_read:
+        assert steps(trace, on_bytes_read) == list(range(len(LINES)))
     assert sum(moved) == trace.stat().st_size
     assert 'reading' in sys.stderr.getvalue()
-    assert ticks(trace)[-1] == len(LINES) - 1
-    assert sum(moved) == trace.stat().st_size
 
 
 @pytest.mark.parametrize('why', ['no terminal', 'little'])
@@ -54,8 +55,8 @@ def test_nothing_is_shown_elsewhere_or_for_little(trace, monkeypatch, why):
     monkeypatch.setattr(sys, 'stderr', io.StringIO() if why == 'no terminal' else Terminal())
     if why == 'little':
         monkeypatch.setattr(progress, 'SHOW_ABOVE_BYTES', 10**9)
-    with progress.show_reading([trace]):
-        assert ticks(trace) == list(range(len(LINES)))
+    with progress.show_reading([trace]) as on_bytes_read:
+        assert on_bytes_read is None
     if why == 'no terminal':
         assert list(progress.show_count(range(3), 3, 'asking')) == [0, 1, 2]
         with progress.show_spinner('simulating'):
@@ -71,8 +72,8 @@ def test_items_are_counted(trace, monkeypatch):
 
 def test_the_bar_goes_when_reading_fails(trace, monkeypatch):
     monkeypatch.setattr(sys, 'stderr', Terminal())
-    usual = reader.OPEN_PART.get()
     trace.write_text('{"kind":"header","schema_version":99}\n' + 'x' * 2000)
-    with pytest.raises(reader.TraceError), progress.show_reading([trace]):
-        ticks(trace)
-    assert reader.OPEN_PART.get() is usual
+    with pytest.raises(TraceError), progress.show_reading([trace]) as on_bytes_read:
+        steps(trace, on_bytes_read)
+    # the bar is erased
+    assert sys.stderr.getvalue().endswith('\x1b[2K') or '\x1b[2K' in sys.stderr.getvalue()

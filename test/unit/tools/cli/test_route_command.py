@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 import pytest
 
-from lerobot_serve.parameters import ParameterError
+from lerobot_serve.entry_points import UserError
 from lerobot_serve.router.placement.placement_table import PlacementTable
 from lerobot_serve.tools.cli.verbs import route
 
@@ -78,7 +78,7 @@ def test_spaces_belong_to_an_id(typed, capsys):
 
 @pytest.mark.parametrize('split', ['-1', '101', '1000'])
 def test_a_split_that_cannot_be_is_refused(split):
-    with pytest.raises(ParameterError, match=rf'--split must be in \[0, 100\], got {split}'):
+    with pytest.raises(UserError, match=rf'--split must be in \[0, 100\], got {split}'):
         run('--split', split, 'ep_42')
 
 
@@ -90,13 +90,13 @@ def test_an_incomplete_command_line_is_refused(arguments):
 
 
 def test_an_id_that_no_robot_could_send_is_refused(typed):
-    with pytest.raises(ParameterError, match='must not be empty'):
+    with pytest.raises(UserError, match='must not be empty'):
         run('--split', '30', '')
     # as Python gives an argument that is no UTF-8
-    with pytest.raises(ParameterError, match='UTF-8'):
+    with pytest.raises(UserError, match='UTF-8'):
         run('--split', '30', 'ep_\udcff')
     typed(b'ep_42\n\xff\n')
-    with pytest.raises(ParameterError, match='UTF-8'):
+    with pytest.raises(UserError, match='UTF-8'):
         run('--split', '30', '-')
 
 
@@ -120,7 +120,8 @@ def test_it_says_what_a_router_does(episode_id, split_percent):
 def test_it_needs_no_ros():
     code = (
         'import sys\n'
-        'import lerobot_serve.tools.cli.verbs.route\n'
+        'from lerobot_serve.tools.cli.main import main\n'
+        'assert main(["route", "--split", "80", "ep"]) == 0\n'
         'sys.exit(any(name in sys.modules for name in ("rclpy", "torch", "numpy")))'
     )
     assert subprocess.run([sys.executable, '-c', code], timeout=60).returncode == 0

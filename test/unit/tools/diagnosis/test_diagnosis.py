@@ -10,7 +10,6 @@ from support.tools.diagnosis_rig import LENGTH_S, Scene, scene, STALL_S, WALL_S
 
 from lerobot_serve.tools.cli.main import main
 from lerobot_serve.tools.diagnosis.diagnose import diagnose
-from lerobot_serve.tools.diagnosis.source import Source
 from lerobot_serve.tools.diagnosis.time_of_day import (
     DAY_S,
     format_utc,
@@ -18,17 +17,19 @@ from lerobot_serve.tools.diagnosis.time_of_day import (
     resolve_within,
 )
 from lerobot_serve.tools.diagnosis.timeline_event import describe_record
+from lerobot_serve.tools.traces.record_views import RecordView, view_of
 from lerobot_serve.tools.traces.stalls import StallDetector
+from lerobot_serve.tools.traces.trace_run import TraceRun
 from lerobot_serve.trace.format import records
 from lerobot_serve.trace.format.records import RecordIds
 
 
-def command(rung: str, reason: str = '') -> dict:
-    return {'kind': 'executed', 'rung': rung, 'reason': reason}
+def command(rung: str, reason: str = '') -> RecordView:
+    return view_of({'kind': 'executed', 'rung': rung, 'reason': reason})
 
 
-def change(rung: str, why: str = '') -> dict:
-    return {'kind': 'state', 'component': 'rung', 'to': rung, 'reason': why}
+def change(rung: str, why: str = '') -> RecordView:
+    return view_of({'kind': 'state', 'component': 'rung', 'to': rung, 'reason': why})
 
 
 def incident(made: Scene, time_s: float, name: str) -> None:
@@ -37,13 +38,13 @@ def incident(made: Scene, time_s: float, name: str) -> None:
 
 def test_a_line_says_which_policies_are_in_use():
     named = [records.policy('a', 'reach@f0'), records.policy('b', 'act@b1')]
-    assert describe_record(records.policies(1, named)) == 'policies in use: a reach@f0, b act@b1'
-    assert describe_record(records.policies(1, [])) == 'policies in use: none'
+    present = view_of(records.policies(1, named))
+    assert describe_record(present) == 'policies in use: a reach@f0, b act@b1'
+    assert describe_record(view_of(records.policies(1, []))) == 'policies in use: none'
     # whatever was written there
     for damaged in (7, 'text', [7, None], None, {'slot': 'a'}):
-        assert (
-            describe_record({'kind': 'policies', 'policies': damaged}) == 'policies in use: none'
-        )
+        record = view_of({'kind': 'policies', 'policies': damaged})
+        assert describe_record(record) == 'policies in use: none'
 
 
 # moments
@@ -181,7 +182,7 @@ def test_memory_is_of_the_window_alone(tmp_path):
 
 def test_damage_is_noted_and_not_hidden(tmp_path):
     scene().write(tmp_path, {'robot_1': [b'{"kind":\n']})
-    run = Source(tmp_path / 'robot_1.jsonl')
+    run = TraceRun(tmp_path / 'robot_1.jsonl', 0)
     assert sum(1 for _ in run.read()) == run.lines
     assert run.is_lossy and run.is_ended and run.role == 'edge'
 

@@ -45,9 +45,10 @@ def test_a_server_that_lost_records_proves_no_lost_request(tmp_path):
     made = scene('lost_or_hung')
     made.write(tmp_path)
     file = tmp_path / 'server.jsonl'
-    file.write_bytes(
-        file.read_bytes().replace(b'"records_lost":{}', b'"records_lost":{"trace_failed":3}')
-    )
+    complete = file.read_bytes()
+    lossy = complete.replace(b'"records_lost":{}', b'"records_lost":{"trace_failed":3}')
+    assert lossy != complete
+    file.write_bytes(lossy)
     (found,) = [
         v for v in diagnose([tmp_path], 'robot_1').verdicts if v.rule.name == 'lost_or_hung'
     ]

@@ -54,7 +54,7 @@ def test_a_topic_that_is_alive_tells_its_rate():
         (
             heard(publishers=(TopicEndpoint('/camera_driver', OTHER),)),
             'failure',
-            f'published as {OTHER}, the robot file says {KIND}',
+            f'published as {OTHER}, the robot file has {KIND}',
             'correct type',
         ),
         (

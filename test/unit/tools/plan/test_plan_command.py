@@ -14,6 +14,7 @@ from lerobot_serve.edge.parameters import EdgeParameters
 from lerobot_serve.parameters import ParameterError
 from lerobot_serve.router.parameters import RouterParameters
 from lerobot_serve.tools.cli.verbs import plan
+from lerobot_serve.tools.plan.options import OPTIONS
 
 SMALL = ('--robots', '12', '--inference-ms', '150', '--rate-hz', '1', '--seconds', '20')
 
@@ -151,23 +152,25 @@ def test_a_wrong_command_line_is_status_2(arguments):
 
 
 def test_the_help_has_an_example_that_works(capsys):
+    from lerobot_serve.tools.cli.installed_verbs import installed_verbs
     from lerobot_serve.tools.cli.main import parser
 
     command = plan.EXAMPLE.removeprefix('example: lerobot-serve ').partition('  |')[0].split()
-    options = parser().parse_args(command)
+    options = parser(installed_verbs()).parse_args(command)
     assert (options.main, options.robots) == (plan.main, 300)
     with pytest.raises(SystemExit):
-        parser().parse_args(['plan', '--help'])
+        parser(installed_verbs()).parse_args(['plan', '--help'])
     told = ' '.join(capsys.readouterr().out.split())
     assert 'example: lerobot-serve plan --robots 300 --inference-ms 150 --rate-hz 1' in told
-    for option in plan.OPTIONS:
+    for option in OPTIONS:
         assert option.name in told
 
 
 def test_it_needs_no_ros():
     code = (
         'import sys\n'
-        'import lerobot_serve.tools.cli.verbs.plan\n'
+        'from lerobot_serve.tools.cli.main import main\n'
+        'main(["plan", "--robots", "2", "--inference-ms", "9", "--rate-hz", "1"])\n'
         'sys.exit(any(name in sys.modules for name in ("rclpy", "torch")))'
     )
     assert subprocess.run([sys.executable, '-c', code], timeout=60).returncode == 0

@@ -258,5 +258,5 @@ def test_answers_of_two_policies_are_one_question_now(tmp_path):
     # asked twice, a hidden state would be another one
     result = replay(write(tmp_path / 'bag', both), 'recurrent')
     first, second = result.sums.values()
-    assert (first.slot, second.slot, first.compared) == ('prod', 'b', 8)
-    assert first.total.tolist() == second.total.tolist()
+    assert (first.slot, second.slot, first.distances.count) == ('prod', 'b', 8)
+    assert first.distances.total.tolist() == second.distances.total.tolist()

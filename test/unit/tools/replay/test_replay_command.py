@@ -9,6 +9,8 @@ import pytest
 
 from lerobot_serve.parameters import ParameterError
 from lerobot_serve.server.parameters import ServerParameters
+from lerobot_serve.tools.audit.command_bounds import read_bounds
+from lerobot_serve.tools.cli.policy_options import server_parameters
 from lerobot_serve.tools.cli.verbs import audit, record, replay
 
 
@@ -22,7 +24,7 @@ def test_parameters_of_the_server():
     words = ('bag', '--kind', 'null', '--policy', 'p', '--device', 'cuda:0')
     more = ('state_names=a, b', 'pin_task=true', 'default_task=x=y', 'cpu_threads=2')
     given = [word for name in more for word in ('--parameter', name)]
-    built = replay.server_parameters(parsed(replay, *words, *given))
+    built = server_parameters(parsed(replay, *words, *given))
     assert isinstance(built, ServerParameters)
     assert (built.policy_kind, built.policy_path, built.device) == ('null', 'p', 'cuda:0')
     assert built.state_names == ('a', 'b')
@@ -40,7 +42,7 @@ def test_parameters_of_the_server():
 )
 def test_parameters_that_are_none(word, text):
     with pytest.raises(ParameterError, match=text):
-        replay.server_parameters(parsed(replay, 'bag', '--parameter', word))
+        server_parameters(parsed(replay, 'bag', '--parameter', word))
 
 
 @pytest.mark.parametrize(
@@ -77,6 +79,6 @@ def test_mistakes_of_audit(words):
 
 
 def test_limits_of_a_robot_file(repository):
-    bounds = audit.bounds_of(repository / 'config' / 'robots' / 'sim_arm.yaml')
+    bounds = read_bounds(audit.limits_of(repository / 'config' / 'robots' / 'sim_arm.yaml'))
     assert bounds.names
     assert len(bounds.names) == len(bounds.low) == len(bounds.step)

@@ -24,8 +24,7 @@ from lerobot_serve.tools.stats.collect import collect_stats
 from lerobot_serve.tools.stats.group import GroupKey
 from lerobot_serve.tools.stats.html_report import html_report
 from lerobot_serve.tools.stats.report import as_json, as_text
-from lerobot_serve.tools.traces.lean_reader import read_without_actions, strip_actions
-from lerobot_serve.tools.traces.reader import read_records
+from lerobot_serve.tools.traces.reader import LineReader, read_records, strip_actions
 from lerobot_serve.trace.format import records
 from lerobot_serve.trace.format.encoding import decode, encode
 from lerobot_serve.trace.format.records import RecordIds
@@ -135,7 +134,8 @@ def test_lean_reading_tells_the_same_but_for_the_actions(tmp_path, driven):
             {name: value for name, value in record.items() if name not in ('raw', 'commanded')}
             for _, record in read_records(file)
         ]
-        assert [record for _, record in read_without_actions(file)] == wanted
+        lean = LineReader(with_actions=False)
+        assert [line.record for line in lean.read(file)] == wanted
 
 
 @given(st.text(), st.lists(st.floats(allow_nan=False, allow_infinity=False)))

@@ -53,7 +53,7 @@ def measure(rounds: int, folder: Path) -> list[Case]:
 
 def measure_rate(rate_hz: int) -> Case:
     """Run both for SECONDS, side by side."""
-    command = module_command('control_loop', rate_hz, SECONDS)
+    command = module_command('control_loop.ticks', rate_hz, SECONDS)
     with subprocess.Popen(end_with_parent(command), stdout=subprocess.PIPE, text=True) as sleeper:
         late_ms, body_ms, missed = measure_control_steps(rate_hz)
         alone_ms = json.loads(sleeper.communicate(timeout=SECONDS + 20)[0])
@@ -156,7 +156,7 @@ def timed(rate_hz: int, act, stop: threading.Event) -> tuple[list[float], list[f
 
 
 def main() -> None:
-    """Be the thread that only sleeps: python3 -m benchmarks.control_loop RATE SECONDS."""
+    """Be the thread that only sleeps: python3 -m benchmarks.control_loop.ticks RATE SECONDS."""
     late_ms, _, _ = timed(int(sys.argv[1]), lambda _: None, threading.Event())
     print(json.dumps(late_ms))
 

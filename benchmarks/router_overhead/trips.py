@@ -13,14 +13,11 @@ from collections.abc import Sequence
 import contextlib
 from pathlib import Path
 import subprocess
-import tempfile
-
-import numpy as np
-from rclpy.node import Node
 
 from benchmarks.harness.client import PolicyClient, SERVER
 from benchmarks.harness.nodes import running
 from benchmarks.harness.request_session import JOINTS, RequestSession, RoundTrip
+from benchmarks.harness.router_process import CHUNK_ROWS, picture, POLICY, ROUTER, start_router
 from benchmarks.results.percentiles import ratio
 from benchmarks.results.report import Case
 from lerobot_serve.ros.process.node_runtime import NodeRuntime
@@ -28,17 +25,10 @@ from lerobot_serve.telemetry.percentiles import summarize
 from lerobot_serve.wire.schema import Codec
 
 ABOUT = 'round trip through a router against the same straight to a server'
-ROUTER = '/policy_router'
 # KB of a request -> height and width of the one raw picture that makes it so large
 SIZES = {1: (16, 17), 180: (240, 256), 540: (384, 480)}
 # slots of the router, each with one server
 LAYOUTS = (('prod',), ('a', 'b'))
-CHUNK_ROWS = 100
-# a camera without a size: one server for all of them
-POLICY = {
-    'policy_kind': 'null',
-    'policy_path': f'joints={JOINTS},chunk={CHUNK_ROWS},cameras=front:0x0,fps=30',
-}
 ROUNDS_FACTOR, WARM_UP_ROUNDS, EPISODE_ROUNDS = 5, 50, 100
 GOAL_KB, GOAL_ADDED_MS, GOAL_P99_MS = 180, 0.6, 2.0
 PARAMETERS = {
@@ -76,49 +66,6 @@ def measure_layout(slots: tuple[str, ...], rounds: int, folder: Path) -> list[Ca
         return [measure_case(ways, slots, size_kb, rounds) for size_kb in SIZES]
 
 
-def start_router(
-    stack: contextlib.ExitStack,
-    client: Node,
-    slots: tuple[str, ...],
-    policy: dict[str, object],
-    folder: Path,
-) -> subprocess.Popen:
-    """Start a router and a server for each of its slots. Raises UserError."""
-    start_servers(stack, client, slots, policy, folder)
-    return start_router_alone(stack, client, slots, folder)
-
-
-def start_servers(
-    stack: contextlib.ExitStack,
-    client: Node,
-    slots: tuple[str, ...],
-    policy: dict[str, object],
-    folder: Path,
-) -> list[subprocess.Popen]:
-    """Start a server for each slot. Raises UserError."""
-    return [
-        stack.enter_context(
-            running(client, 'policy_server', f'/server_{slot}', policy | {'slot': slot}, folder)
-        )
-        for slot in slots
-    ]
-
-
-def start_router_alone(
-    stack: contextlib.ExitStack,
-    client: Node,
-    slots: tuple[str, ...],
-    folder: Path,
-    under: Sequence[str] = (),
-) -> subprocess.Popen:
-    """Start a router of such servers; `under` is a command that runs it. Raises UserError."""
-    # what a router of an earlier run remembers must not matter
-    state = stack.enter_context(tempfile.TemporaryDirectory(dir=folder))
-    parameters: dict[str, object] = {'state_folder': state, 'standby_replicas': 0}
-    parameters |= {f'slot_{slot}': [f'/server_{slot}'] for slot in slots}
-    return stack.enter_context(running(client, 'policy_router', ROUTER, parameters, folder, under))
-
-
 def measure_case(
     ways: Sequence[tuple[PolicyClient, subprocess.Popen]],
     slots: tuple[str, ...],
@@ -139,10 +86,6 @@ def measure_case(
         alternate(paths, WARM_UP_ROUNDS)
         pairs = alternate(paths, rounds)
         return describe(f'{size_kb} KB, slots {"|".join(slots)}', size_kb, paths, pairs)
-
-
-def picture(height: int, width: int) -> np.ndarray:
-    return np.random.default_rng(1).integers(0, 256, (height, width, 3), np.uint8)
 
 
 def alternate(paths: Sequence[RequestSession], rounds: int) -> list[Pair]:

@@ -14,7 +14,7 @@ from pathlib import Path
 import time
 
 from benchmarks.harness.camera_images import camera_images
-from benchmarks.harness.client import BenchClient, READY_TIMEOUT_S
+from benchmarks.harness.client import BenchClient, echo_ms, READY_TIMEOUT_S
 from benchmarks.harness.processes import child, module_command, page_faults
 from benchmarks.harness.request_session import (
     JPEG_QUALITY,
@@ -24,7 +24,8 @@ from benchmarks.harness.request_session import (
 )
 from benchmarks.results.percentiles import ratio
 from benchmarks.results.report import Case
-from lerobot_serve.ros.process.node_runtime import NodeRuntime, UserError
+from lerobot_serve.entry_points import UserError
+from lerobot_serve.ros.process.node_runtime import NodeRuntime
 from lerobot_serve.tools.processes.node_processes import executable_path
 from lerobot_serve.wire.cdr import ENCAPSULATION
 from lerobot_serve.wire.schema import Codec
@@ -122,14 +123,6 @@ def alternate(client: BenchClient, path: RequestSession, rounds: int, pids: dict
         [e for e in echoes_ms if e is not None],
         {f'{name}_page_faults': page_faults(pid) - before[name] for name, pid in pids.items()},
     )
-
-
-def echo_ms(client: BenchClient, request: bytes) -> float | None:
-    """Return the time of one echo [ms], None when it did not come back."""
-    begin_ns = time.perf_counter_ns()
-    client.send_echo(request)
-    answer = client.echoes.take()
-    return (time.perf_counter_ns() - begin_ns) / 1e6 if answer else None
 
 
 def describe(name: str, path: RequestSession, run: Run, rounds: int, codec: Codec) -> Case:

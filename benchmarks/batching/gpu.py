@@ -14,7 +14,7 @@ import tempfile
 
 import torch
 
-from benchmarks import batching
+from benchmarks.batching import cpu as batching
 from benchmarks.harness.camera_images import camera_images
 from benchmarks.harness.nodes import serve
 from benchmarks.policies import random_lerobot, small_act

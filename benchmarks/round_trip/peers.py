@@ -17,19 +17,19 @@ from dataclasses import dataclass
 import os
 from pathlib import Path
 
-from benchmarks.harness.client import BenchClient, PolicyClient, SERVER
+from benchmarks.harness.client import BenchClient, echo_ms, PolicyClient, SERVER
 from benchmarks.harness.nodes import running
 from benchmarks.harness.processes import child, module_command
 from benchmarks.harness.request_session import FPS, IMAGE_THREADS, JPEG_QUALITY, RequestSession
-from benchmarks.merge.round_trip_stages import echo_ms
+from benchmarks.harness.router_process import ROUTER, start_router
 from benchmarks.peers import comparison
 from benchmarks.peers.comparison import DIRECT, DIRECT_JPEG, FLOORS, Results, RoundTripTime
 from benchmarks.peers.peer import Peer, running_peer
 from benchmarks.peers.peer_process import CHUNK_ROWS, frames, ImageSet, JOINTS
 from benchmarks.peers.pinned_packages import install, PeerUnavailable
 from benchmarks.results.report import Case
-from benchmarks.router_overhead import ROUTER, start_router
-from lerobot_serve.ros.process.node_runtime import NodeRuntime, UserError
+from lerobot_serve.entry_points import UserError
+from lerobot_serve.ros.process.node_runtime import NodeRuntime
 from lerobot_serve.wire.cdr import ENCAPSULATION
 from lerobot_serve.wire.schema import Codec
 

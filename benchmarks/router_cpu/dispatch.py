@@ -16,8 +16,8 @@ import time
 
 import numpy as np
 
-from benchmarks.merge.placement_cost import microseconds, writing
 from benchmarks.results.report import Case
+from benchmarks.router_cpu.placement import microseconds, writing
 from lerobot_serve.router.data_path.dispatcher import Dispatcher
 from lerobot_serve.router.data_path.in_flight import InFlightRequest
 from lerobot_serve.router.data_path.request_observer import RequestObserver

@@ -18,11 +18,11 @@ import time
 
 from benchmarks.harness.client import LIFESPAN_S, open_when_ready, SERVER
 from benchmarks.harness.nodes import running
+from benchmarks.harness.processes import cpu_s
 from benchmarks.harness.request_session import session_request
-from benchmarks.merge.edge_cpu import cpu_s
+from benchmarks.harness.router_process import picture, POLICY, ROUTER, start_router
 from benchmarks.results.percentiles import ratio
 from benchmarks.results.report import Case
-from benchmarks.router_overhead import picture, POLICY, ROUTER, start_router
 from lerobot_serve.ros.contract.session_client import SessionClient
 from lerobot_serve.ros.node.steady_clock import SteadyClockNode
 from lerobot_serve.ros.process.node_runtime import NodeRuntime

@@ -38,8 +38,8 @@ work([sys.argv[1]])
 print(json.dumps([time.process_time() - begin_s, peak_kb() - before_kb]))
 """
 WORK = {
-    'stats': ('lerobot_serve.tools.stats.collect', 'collect'),
-    'audit': ('lerobot_serve.tools.audit.engine', 'audit'),
+    'stats': ('lerobot_serve.tools.stats.collect', 'collect_stats'),
+    'audit': ('lerobot_serve.tools.audit.engine', 'run_audit'),
 }
 
 

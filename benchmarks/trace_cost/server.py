@@ -13,20 +13,23 @@ from collections.abc import Iterator
 import contextlib
 from pathlib import Path
 from statistics import median
-import time
 
 from benchmarks.harness.camera_images import camera_images
 from benchmarks.harness.client import PolicyClient
 from benchmarks.harness.nodes import running
+from benchmarks.harness.processes import cpu_s
 from benchmarks.harness.request_session import RequestSession
 from benchmarks.results.percentiles import ratio
 from benchmarks.results.report import Case
-from lerobot_serve.ros.process.node_runtime import NodeRuntime, UserError
+from lerobot_serve.entry_points import UserError
+from lerobot_serve.ros.process.node_runtime import NodeRuntime
 from lerobot_serve.wire.schema import Codec
 
+ABOUT = 'CPU time of a policy server for each request, with a trace and without'
 HEIGHT, WIDTH, BLOCK, WARM_UP_BLOCKS = 480, 640, 25, 4
 POLICY = f'joints=6,chunk=100,cameras=front:{HEIGHT}x{WIDTH}+wrist:{HEIGHT}x{WIDTH},fps=30'
 GOAL_SHARE = 0.03
+PARAMETERS = {'cameras': f'2 x {HEIGHT}x{WIDTH} JPEG', 'requests_a_round': BLOCK}
 WITH, WITHOUT = 'with a trace', 'without'
 
 
@@ -56,11 +59,11 @@ class TracedServer:
     def block_ms(self) -> float:
         """Return the CPU time that a request took the server, in a block of them [ms]."""
         self._client.chunks.clear()
-        begin_ns = cpu_ns(self.pid)
+        begin_s = cpu_s(self.pid)
         done = sum(self.path.trip() is not None for _ in range(BLOCK))
         if not done:
             raise UserError('no request was answered')
-        return (cpu_ns(self.pid) - begin_ns) / 1e6 / done
+        return 1e3 * (cpu_s(self.pid) - begin_s) / done
 
 
 def measure(rounds: int, folder: Path) -> list[Case]:
@@ -98,9 +101,3 @@ def described(series_ms: dict[str, list[float]]) -> Case:
         ratios={f'{WITH}/{WITHOUT}': ratio(series_ms[WITH], series_ms[WITHOUT])},
         goals={f'under {GOAL_SHARE:.0%}': share < GOAL_SHARE},
     )
-
-
-def cpu_ns(pid: int) -> int:
-    """Return the CPU time that a process has used, to the nanosecond; Linux."""
-    # man 2 clock_getres has how the clock of another process is called
-    return time.clock_gettime_ns(~pid << 3 | 2)

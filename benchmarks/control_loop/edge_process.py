@@ -8,16 +8,17 @@ policy, whose chunks of a second make it ask about twice a second.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 import time
 
 from benchmarks.harness.client import READY_TIMEOUT_S
-from benchmarks.harness.processes import child
+from benchmarks.harness.processes import child, cpu_s
 from benchmarks.results.report import Case
+from lerobot_serve.entry_points import UserError
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.node.steady_clock import SteadyClockNode
-from lerobot_serve.ros.process.node_runtime import NodeRuntime, UserError
+from lerobot_serve.ros.package_share import shared_file
+from lerobot_serve.ros.process.node_runtime import NodeRuntime
 from lerobot_serve.tools.processes.node_processes import executable_path
 from lerobot_serve_interfaces.msg import EdgeState
 
@@ -40,7 +41,10 @@ def measure(rounds: int, folder: Path) -> list[Case]:
         runtime.add(node)
         runtime.spin_in_background()
         with (
-            child(command('policy_server', ''), folder / 'policy_server.log'),
+            child(
+                command('policy_server', '', policy_path=shared_file('config/policies/reach')),
+                folder / 'policy_server.log',
+            ),
             child(
                 command('sim_robot', ROBOT, image_height=HEIGHT, image_width=WIDTH),
                 folder / 'sim_robot.log',
@@ -67,7 +71,7 @@ def wait_until_streaming(states: list[EdgeState]) -> None:
     deadline = time.monotonic() + READY_TIMEOUT_S
     while not (states and states[-1].state == EdgeState.STREAMING):
         if time.monotonic() > deadline:
-            raise UserError('the edge controller did not come to stream; see its log')
+            raise UserError('the edge controller does not stream; see edge_controller.log')
         time.sleep(0.05)
 
 
@@ -92,9 +96,3 @@ def observe(pid: int, states: list[EdgeState]) -> Case:
         },
         goals={f'under {GOAL_SHARE:.0%} of a core': share < GOAL_SHARE},
     )
-
-
-def cpu_s(pid: int) -> float:
-    """Return the CPU time that a process has used."""
-    fields = Path(f'/proc/{pid}/stat').read_text().rpartition(')')[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf('SC_CLK_TCK')

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Finds the verbs of installed packages: entry points of the group `lerobot_serve.verbs`.
+
+A verb is a module with HELP, EXAMPLE, add_arguments(parser) and main(options) -> exit status; it
+imports what takes time in these functions. `importlib.metadata` would parse every installed
+package, which takes longer than all the rest of `lerobot-serve --help`; only files that name the
+group are read here. Any thread.
+"""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator
+from importlib import import_module
+from operator import attrgetter
+import os
+import re
+import sys
+from typing import cast, NamedTuple, Protocol
+
+OWN_PACKAGE = 'lerobot_serve'
+GROUP = 'lerobot_serve.verbs'
+SECTION = re.compile(rf'^\[{re.escape(GROUP)}\]\s*$(.*?)(?=^\[|\Z)', re.MULTILINE | re.DOTALL)
+ENTRY = re.compile(r'^([a-z][a-z0-9_-]*)\s*=\s*([\w.]+)(?::([\w.]+))?\s*$', re.MULTILINE)
+ERROR_LIMIT = 200
+
+
+class Verb(Protocol):
+    """A module, or an object in it. One that runs a node has `HOLDS_SIGNALS = True`."""
+
+    HELP: str
+    EXAMPLE: str
+
+    def add_arguments(self, parser: ArgumentParser) -> None: ...
+
+    def main(self, options: Namespace) -> int: ...
+
+
+class BrokenVerb(Exception):
+    """A verb that cannot be used; the text is one line with package and reason."""
+
+
+class VerbEntry(NamedTuple):
+    """One entry point: name of the verb, its module, the package, and an object in the module."""
+
+    name: str
+    module: str
+    package: str
+    attribute: str = ''
+
+    def load(self) -> Verb:
+        """Return the verb. Raises BrokenVerb; ModuleNotFoundError within this package."""
+        try:
+            verb: object = import_module(self.module)
+            verb = attrgetter(self.attribute)(verb) if self.attribute else verb
+        except Exception as error:
+            # code of another package may raise anything
+            if self.package == OWN_PACKAGE and isinstance(error, ModuleNotFoundError):
+                raise
+            raise self._broken(f'{type(error).__name__}: {error}') from error
+        missing = [name for name in ('HELP', 'add_arguments', 'main') if not hasattr(verb, name)]
+        if missing:
+            raise self._broken(f'{self.module} has no {missing[0]}')
+        return cast(Verb, verb)
+
+    def _broken(self, reason: str) -> BrokenVerb:
+        shown = ' '.join(reason.split())[:ERROR_LIMIT]
+        return BrokenVerb(f'verb {self.name!r} of package {self.package} is broken: {shown}')
+
+
+def installed_verbs() -> dict[str, VerbEntry]:
+    """Return the verbs by name. Those of this package win, then the first on sys.path."""
+    verbs: dict[str, VerbEntry] = {}
+    for entry in _entries():
+        known = verbs.get(entry.name)
+        if known is None or (entry.package == OWN_PACKAGE != known.package):
+            verbs[entry.name] = entry
+    return dict(sorted(verbs.items()))
+
+
+def _entries() -> Iterator[VerbEntry]:
+    for folder in sys.path:
+        try:
+            names = sorted(os.listdir(folder or '.'))
+        except OSError:
+            continue
+        for name in names:
+            if name.endswith(('.dist-info', '.egg-info')):
+                package = name.removesuffix('.egg-info').partition('-')[0]
+                yield from _entries_of(f'{folder or "."}/{name}', package)
+
+
+def _entries_of(info: str, package: str) -> Iterator[VerbEntry]:
+    try:
+        with open(f'{info}/entry_points.txt', 'rb') as file:
+            content = file.read()
+    except OSError:
+        return
+    if GROUP.encode() not in content:
+        return
+    if section := SECTION.search(content.decode(errors='replace')):
+        for entry in ENTRY.finditer(section[1]):
+            yield VerbEntry(entry[1], entry[2], package, entry[3] or '')

@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Runs all checks of the doctor and groups the findings. The caller's thread; a thread of its own
+executes the node that queries the ROS graph.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from lerobot_serve.edge.robot.description import RobotDescription
+from lerobot_serve.entry_points import UserError
+from lerobot_serve.policies.base import PolicyError
+from lerobot_serve.policies.kind_detection import detect_kind
+from lerobot_serve.ros.process.node_runtime import NodeRuntime
+from lerobot_serve.server import assembly
+from lerobot_serve.server.parameters import ServerParameters
+from lerobot_serve.tools.doctor import (
+    clocks,
+    environment,
+    machine,
+    policy,
+    ros2_control,
+    speed,
+    topics,
+)
+from lerobot_serve.tools.doctor import robot as robots
+from lerobot_serve.tools.doctor.environment import MiddlewareFacts
+from lerobot_serve.tools.doctor.finding import (
+    failure,
+    Finding,
+    FindingGroup,
+    FindingLevel,
+    skipped,
+)
+from lerobot_serve.tools.doctor.node import DoctorNode
+
+NO_ROBOT = 'give --robot FILE to check a robot'
+NO_POLICY = 'give POLICY_DIR to check a policy'
+
+
+@dataclass(frozen=True, slots=True)
+class ExaminationRequest:
+    """
+    What is examined.
+
+    parameters   of the policy_server; None without a policy to check
+    unknown      the finding on a policy whose kind is unknown
+    robot_file   empty without a robot to check
+    namespace    of the edge_controller; wait_s is the time limit for topics and nodes
+    """
+
+    parameters: ServerParameters | None = None
+    unknown: tuple[Finding, ...] = ()
+    robot_file: str = ''
+    namespace: str = '/'
+    wait_s: float = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyFindings:
+    """Findings on the policy, on its match with the robot, and on capacity."""
+
+    policy: list[Finding]
+    agreement: list[Finding]
+    capacity: list[Finding]
+
+
+@dataclass(slots=True)
+class GraphFindings:
+    """Findings about the ROS graph."""
+
+    middleware: MiddlewareFacts = field(default_factory=MiddlewareFacts)
+    topics: list[Finding] = field(default_factory=list)
+    ros2_control: list[Finding] = field(default_factory=list)
+
+
+def run_checks(request: ExaminationRequest) -> list[FindingGroup]:
+    """Return all findings."""
+    before, host = clocks.read_clocks(), machine.read_machine()
+    robot, of_file = (
+        robots.check_robot_file(request.robot_file) if request.robot_file else (None, [])
+    )
+    graph = query_graph(host, robot, request)
+    examined = policy_findings(request, robot)
+    kind = request.parameters.policy_kind if request.parameters else ''
+    surroundings = environment.check_environment(host, graph.middleware, kind)
+    no_robot = [skipped('robot', NO_ROBOT)]
+    return [
+        FindingGroup(
+            'environment', (*surroundings, *clocks.check_clocks(before, clocks.read_clocks()))
+        ),
+        FindingGroup('policy', tuple(examined.policy)),
+        FindingGroup('robot', tuple((of_file + examined.agreement) or no_robot)),
+        FindingGroup('topics', tuple(graph.topics)),
+        FindingGroup('ros2_control', tuple(graph.ros2_control)),
+        FindingGroup('capacity', tuple(examined.capacity)),
+    ]
+
+
+def find_kind(folder: str) -> tuple[str, tuple[Finding, ...]]:
+    """Return the kind of the policy in a folder, and the finding when it is unknown."""
+    try:
+        return detect_kind(folder), ()
+    except PolicyError as error:
+        how = 'give the directory that the training wrote; ' + policy.PAGE
+        return '', (failure(policy.LOADS, str(error), how),)
+
+
+def policy_findings(request: ExaminationRequest, robot: RobotDescription | None) -> PolicyFindings:
+    """Load the policy and check it."""
+    unusable = [skipped('capacity', 'the policy cannot be used')]
+    if request.parameters is None:
+        return PolicyFindings([skipped('policy', NO_POLICY)], [], [skipped('capacity', NO_POLICY)])
+    if request.unknown:
+        return PolicyFindings([*request.unknown], [], unusable)
+    parameters, taken = policy.with_robot_names(robot, request.parameters)
+    examined = policy.examine_policy(parameters)
+    findings = [*policy.training_findings(parameters), *examined.findings]
+    pace = examined.pace(robot)
+    if not (examined.served and pace):
+        return PolicyFindings(findings, [], unusable)
+    agreement = (
+        robots.check_agreement(robot, examined.served, assembly.session_rules(parameters), taken)
+        if robot
+        else []
+    )
+    capacity = speed.check_capacity(
+        pace,
+        exclusive=policy.is_exclusive(examined.served),
+        network_s=parameters.network_round_trip_ms / 1e3,
+    )
+    return PolicyFindings([*findings, speed.check_forward_time(pace)], agreement, [capacity])
+
+
+def query_graph(
+    host: machine.MachineFacts, robot: RobotDescription | None, request: ExaminationRequest
+) -> GraphFindings:
+    """Check the ROS graph with a node of its own; skipped for an invalid ROS_DOMAIN_ID."""
+    if environment.domain(host.variables.get('ROS_DOMAIN_ID', '')).verdict is FindingLevel.FAILURE:
+        return graph_unavailable('see ROS_DOMAIN_ID')
+    try:
+        runtime = NodeRuntime([])
+    except UserError as error:
+        return graph_unavailable(str(error))
+    try:
+        node = DoctorNode(runtime, request.namespace, request.wait_s)
+        runtime.executor.add_node(node)
+        runtime.start()
+        return check_graph(node, robot)
+    finally:
+        runtime.close()
+
+
+def check_graph(node: DoctorNode, robot: RobotDescription | None) -> GraphFindings:
+    graph = GraphFindings(node.middleware())
+    subscribers: tuple[str, ...] = ()
+    if robot is None:
+        graph.topics = [skipped('topics', 'no robot file lists the topics')]
+    else:
+        graph.topics = [topics.check_input(heard) for heard in node.sample_inputs(robot)]
+        commands = node.command_topic(robot)
+        graph.topics += topics.check_commands(commands)
+        subscribers = tuple(end.node for end in commands.subscribers)
+    graph.ros2_control = ros2_control.check_controllers(
+        node.controller_managers(subscribers), robot
+    )
+    return graph
+
+
+def graph_unavailable(error: str) -> GraphFindings:
+    nothing = [skipped('ROS', 'it does not start')]
+    return GraphFindings(MiddlewareFacts(error=error), nothing, nothing)

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The options of `lerobot-serve plan`: their bounds and defaults, and what they describe. Pure."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+import math
+
+from lerobot_serve.edge.parameters import EdgeParameters
+from lerobot_serve.parameters import ParameterError
+from lerobot_serve.router.routing_parameters import RoutingParameters
+from lerobot_serve.server.parameters import ServerParameters
+from lerobot_serve.tools.plan.demand import FleetDemand, ServiceTime
+
+EDGE, ROUTER, SERVER = EdgeParameters(), RoutingParameters(), ServerParameters()
+# 2,000,000 requests take minutes
+REQUESTS_LIMIT = 2_000_000
+# a shorter run does not show the loss of a server
+PERIODS_LEAST = 10
+
+
+@dataclass(frozen=True, slots=True)
+class NumberOption:
+    """One number of the command line; `is_required` without a `default`."""
+
+    name: str
+    kind: type
+    low: float
+    high: float
+    default: float | None
+    text: str
+    is_required: bool = False
+
+    @property
+    def field(self) -> str:
+        return self.name[2:].replace('-', '_')
+
+    def check(self, value: float | None) -> float | None:
+        """Return the value. Raises ParameterError."""
+        if value is not None and not self.low <= value <= self.high:
+            bounds = f'[{self.low:.15g}, {self.high:.15g}]'
+            raise ParameterError(f'{self.name} must be in {bounds}, got {value:.15g}')
+        return value
+
+
+OPTIONS = (
+    NumberOption('--robots', int, 1, 10_000, None, 'how many robots', is_required=True),
+    NumberOption(
+        '--inference-ms', float, 0.1, 60_000, None,
+        'measured service time of one request, inference and processing [ms]',
+        is_required=True,
+    ),
+    NumberOption(
+        '--rate-hz', float, 0.01, 100, None,
+        f'requests of each robot [Hz]; default: request_threshold_s {EDGE.request_threshold_s:g}',
+    ),
+    NumberOption('--batch', int, 1, 1024, 1, 'largest batch, as of dynamic_batching (1)'),
+    NumberOption(
+        '--per-more-ms', float, 0, 60_000, None,
+        'service time of each further request of a batch [ms]; default: that of the first',
+    ),
+    NumberOption(
+        '--batch-wait-ms', float, 0, 1000, SERVER.max_batch_delay_ms,
+        f'how long a batch waits for further requests [ms] ({SERVER.max_batch_delay_ms:g})',
+    ),
+    NumberOption(
+        '--network-ms', float, 0, 10_000, SERVER.network_round_trip_ms,
+        f'round trip through the network [ms] ({SERVER.network_round_trip_ms:g})',
+    ),
+    NumberOption('--chunk-rows', int, 1, 10_000, 100, 'actions in a chunk (100)'),
+    NumberOption('--fps', float, 0.1, 1000, 30.0, 'actions that a robot executes per second (30)'),
+    NumberOption(
+        '--max-age-ms', float, 50, 60_000, 1e3 * EDGE.max_action_age_s,
+        f'max_action_age_s of the edges [ms] ({1e3 * EDGE.max_action_age_s:g})',
+    ),
+    NumberOption(
+        '--failover-s', float, 0, 60, ROUTER.reply_timeout_s,
+        'time from the loss of a server to the next request of its robots [s]; reply_timeout_s '
+        f'of a router ({ROUTER.reply_timeout_s:g}), else half of request_threshold_s of the edges '
+        f'({EDGE.request_threshold_s / 2:g})',
+    ),
+    NumberOption('--max-servers', int, 1, 10_001, None, 'largest number to try (robots + 1)'),
+    NumberOption('--seconds', float, 1, 100_000, 60.0, 'virtual time of each simulation [s] (60)'),
+    NumberOption('--seed', int, 0, 2**63, 1, 'seed of the random numbers (1)'),
+)  # fmt: skip
+
+
+def fleet_demand(options: argparse.Namespace) -> FleetDemand:
+    """Return the demand of the fleet. Raises ParameterError."""
+    chunk_s, max_age_s = options.chunk_rows / options.fps, options.max_age_ms / 1e3
+    return FleetDemand(
+        robots=options.robots,
+        rate_hz=options.rate_hz or default_rate_hz(min(chunk_s, max_age_s)),
+        network_s=options.network_ms / 1e3,
+        chunk_s=chunk_s,
+        max_age_s=max_age_s,
+        failover_s=options.failover_s,
+        patience_s=EDGE.request_timeout_s,
+    )
+
+
+def default_rate_hz(playable_s: float) -> float:
+    """Return the request rate of an edge with the default buffer. Raises ParameterError."""
+    if playable_s <= EDGE.request_threshold_s:
+        raise ParameterError(
+            f'--rate-hz must be given: a chunk can be played for {playable_s:g} s, which is no '
+            f'more than request_threshold_s of an edge ({EDGE.request_threshold_s:g}): requests '
+            'never pause'
+        )
+    return 1 / (playable_s - EDGE.request_threshold_s)
+
+
+def service_time(options: argparse.Namespace) -> ServiceTime:
+    """Return the service times of a server. Raises ParameterError."""
+    more_ms = options.inference_ms if options.per_more_ms is None else options.per_more_ms
+    if more_ms > options.inference_ms:
+        raise ParameterError(
+            f'--per-more-ms must be in [0, --inference-ms ({options.inference_ms:g})], got '
+            f'{more_ms:g}'
+        )
+    return ServiceTime(
+        options.inference_ms / 1e3, more_ms / 1e3, options.batch, options.batch_wait_ms / 1e3
+    )
+
+
+def check_length(options: argparse.Namespace, fleet: FleetDemand) -> None:
+    """Raise ParameterError for a simulation that is too short or too long."""
+    least_s = math.ceil(max(PERIODS_LEAST * fleet.period_s, 4 * fleet.failover_s))
+    asked_hz = fleet.robots * fleet.rate_hz
+    most_s = math.floor(REQUESTS_LIMIT / asked_hz)
+    if most_s < least_s:
+        raise ParameterError(
+            f'{fleet.robots} robots at {fleet.rate_hz:g} Hz ask for {asked_hz:g} requests a '
+            f'second; in {least_s} s, the least of --seconds, at most {REQUESTS_LIMIT} can be'
+        )
+    if not least_s <= options.seconds <= most_s:
+        raise ParameterError(
+            f'--seconds must be in [{least_s}, {most_s}] for so many robots at that rate, got '
+            f'{options.seconds:g}'
+        )

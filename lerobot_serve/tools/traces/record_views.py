@@ -1,0 +1,283 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+One view for each kind of record: its fields with their types.
+
+A view holds the decoded JSON in `raw` and reads a field on access; a field that is
+missing or of another type reads as absent (None, empty text, empty table, False). Nothing raises.
+Each field of a record is named here only; mypy checks the code that reads it. Any thread.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lerobot_serve.tools.traces.fields import is_number, Record
+
+
+class _Field:
+    """A field of a view; its name is the attribute's where none is given."""
+
+    __slots__ = ('_name',)
+
+    def __init__(self, name: str = '') -> None:
+        self._name = name
+
+    def __set_name__(self, owner: type[RecordView], name: str) -> None:
+        self._name = self._name or name
+
+
+# one function call for each access: statistics read millions of them
+class Text(_Field):
+    """A text, empty for all else."""
+
+    def __get__(self, view: RecordView, owner: type[RecordView]) -> str:
+        value = view.raw.get(self._name)
+        return value if type(value) is str else ''
+
+
+class Number(_Field):
+    """A finite number, None for all else."""
+
+    def __get__(self, view: RecordView, owner: type[RecordView]) -> float | None:
+        value = view.raw.get(self._name)
+        return float(value) if is_number(value) else None
+
+
+class Integer(_Field):
+    """A whole number, None for all else."""
+
+    def __get__(self, view: RecordView, owner: type[RecordView]) -> int | None:
+        value = view.raw.get(self._name)
+        return value if type(value) is int else None
+
+
+class Flag(_Field):
+    """Whether the field is true, not only something."""
+
+    def __get__(self, view: RecordView, owner: type[RecordView]) -> bool:
+        return view.raw.get(self._name) is True
+
+
+class Table(_Field):
+    """Names and values, empty for all else."""
+
+    def __get__(self, view: RecordView, owner: type[RecordView]) -> Record:
+        value = view.raw.get(self._name)
+        return value if type(value) is dict else {}
+
+
+class Values(_Field):
+    """A list of anything, None for all else."""
+
+    def __get__(self, view: RecordView, owner: type[RecordView]) -> list[Any] | None:
+        value = view.raw.get(self._name)
+        return value if type(value) is list else None
+
+
+class RecordView:
+    """Fields that a record of any kind may have."""
+
+    __slots__ = ('raw',)
+
+    def __init__(self, raw: Record) -> None:
+        self.raw = raw
+
+    mono_ns = Integer()
+    client_id = Text()
+    session_epoch = Integer()
+    seq = Integer()
+    episode_id = Text()
+
+
+class OtherRecord(RecordView):
+    """A kind that this version does not know."""
+
+    __slots__ = ()
+
+
+class HeaderRecord(RecordView):
+    """The first line of each part."""
+
+    __slots__ = ()
+
+    node = Text()
+    role = Text()
+    part = Integer()
+    continues = Text()
+    wall_time = Text()
+    parameters = Table()
+
+
+class FooterRecord(RecordView):
+    """The last line of each part."""
+
+    __slots__ = ()
+
+    records = Integer()
+    records_lost = Table()
+    end_reason = Text()
+
+
+class DamagedRecord(RecordView):
+    """A line that makes no sense."""
+
+    __slots__ = ()
+
+    reason = Text()
+
+
+class ParameterRecord(RecordView):
+    """A parameter that changed; `old` and `new` may be anything."""
+
+    __slots__ = ()
+
+    name = Text()
+
+
+class PoliciesRecord(RecordView):
+    """The policies in use from now on."""
+
+    __slots__ = ()
+
+
+class ExecutedRecord(RecordView):
+    """One command of an edge; `raw_actions` before the cage, `commanded` as sent."""
+
+    __slots__ = ()
+
+    control_step = Integer()
+    chunk_row = Integer()
+    age_s = Number()
+    cage_result = Text()
+    rung = Text()
+    slot = Text()
+    policy = Text()
+    reason = Text()
+    raw_actions = Values('raw')
+    commanded = Values()
+
+    @property
+    def is_played(self) -> bool:
+        """Whether it is an action of a chunk."""
+        return self.rung == 'policy'
+
+
+class RequestRecord(RecordView):
+    """One request with its result, as edge, router or server saw it."""
+
+    __slots__ = ()
+
+    status = Text()
+    routing = Table()
+    server = Text()
+    policy = Text()
+    queue_wait_ms = Number()
+    processing_ms = Number()
+    inference_ms = Number()
+    round_trip_ms = Number()
+    prefix_policy = Text()
+    prefix_ignored = Flag()
+    dropped = Table()
+    reason = Text()
+
+    @property
+    def slot(self) -> str:
+        """The slot that it was routed to."""
+        slot = self.routing.get('slot')
+        return slot if type(slot) is str else ''
+
+
+class PlacementRecord(RecordView):
+    """Where a router placed an episode, or moved it."""
+
+    __slots__ = ()
+
+    slot = Text()
+    policy = Text()
+    server = Text()
+    moved = Flag()
+    reason = Text()
+
+
+class StateRecord(RecordView):
+    """A change of state of one component."""
+
+    __slots__ = ()
+
+    component = Text()
+    before = Text('from')
+    after = Text('to')
+    reason = Text()
+
+
+class DropRecord(RecordView):
+    """What was dropped."""
+
+    __slots__ = ()
+
+    reason = Text()
+    count = Integer()
+    item = Text()
+
+
+class ShadowRecord(RecordView):
+    """One comparison of a shadow with the policy that drives."""
+
+    __slots__ = ()
+
+    live_policy = Text()
+    shadow_policy = Text()
+    divergence = Number()
+
+
+class OutcomeRecord(RecordView):
+    """How an episode ended."""
+
+    __slots__ = ()
+
+    outcome = Text()
+    slot = Text()
+    policy = Text()
+    reason = Text()
+
+
+class CanaryRecord(RecordView):
+    """An event of the canary."""
+
+    __slots__ = ()
+
+    event = Text()
+    share_percent = Number()
+    reason = Text()
+
+
+class IncidentRecord(RecordView):
+    """What an operator should investigate."""
+
+    __slots__ = ()
+
+    name = Text()
+    reason = Text()
+
+
+VIEWS: dict[str, type[RecordView]] = {
+    'header': HeaderRecord,
+    'footer': FooterRecord,
+    'damaged': DamagedRecord,
+    'parameter': ParameterRecord,
+    'policies': PoliciesRecord,
+    'executed': ExecutedRecord,
+    'request': RequestRecord,
+    'placement': PlacementRecord,
+    'state': StateRecord,
+    'drop': DropRecord,
+    'shadow': ShadowRecord,
+    'outcome': OutcomeRecord,
+    'canary': CanaryRecord,
+    'incident': IncidentRecord,
+}
+
+
+def view_of(raw: Record) -> RecordView:
+    """Return the view of a record by its kind."""
+    return VIEWS.get(raw['kind'], OtherRecord)(raw)
