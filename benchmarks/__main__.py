@@ -15,7 +15,7 @@ import rclpy
 
 from benchmarks.harness import machine
 from benchmarks.results import page, report
-from lerobot_serve.entry_points import UserError
+from lerobot_serve.errors import UserError
 from lerobot_serve.ros.process.private_domain import reserve_domain
 from lerobot_serve.tools.cli.output_folder import make_folder
 

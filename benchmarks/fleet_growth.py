@@ -37,7 +37,7 @@ from benchmarks.harness.router_process import (
 from benchmarks.results.growth import fleet_case, FleetRun, growth_case, steady_case, uncounted
 from benchmarks.results.report import Case
 from benchmarks.results.windows import cpu_ms, Window
-from lerobot_serve.entry_points import UserError
+from lerobot_serve.errors import UserError
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.process.node_runtime import NodeRuntime
 from lerobot_serve.wire.schema import Codec

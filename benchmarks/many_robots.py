@@ -29,7 +29,7 @@ from benchmarks.peers.peer import Peer
 from benchmarks.peers.peer_process import frames, ImageSet, JOINTS, READY_S
 from benchmarks.results.report import Case
 from benchmarks.round_trip.peers import policy_parameters, start_peers, versions
-from lerobot_serve.entry_points import UserError
+from lerobot_serve.errors import UserError
 from lerobot_serve.ros.process.node_runtime import NodeRuntime
 from lerobot_serve.wire.schema import Codec
 

@@ -36,7 +36,7 @@ from benchmarks.peers.peer import Peer, running_peer
 from benchmarks.peers.peer_process import CHUNK_ROWS, ImageSet, JOINTS
 from benchmarks.peers.pinned_packages import install, PeerUnavailable
 from benchmarks.results.report import Case
-from lerobot_serve.entry_points import UserError
+from lerobot_serve.errors import UserError
 from lerobot_serve.tools.processes.node_processes import executable_path
 
 ABOUT = 'one robot asks for a chunk over a slow link: this package against its peers'

@@ -27,7 +27,7 @@ from rclpy.node import Node
 
 from benchmarks.harness.processes import child
 from benchmarks.results.report import Case
-from lerobot_serve.entry_points import UserError
+from lerobot_serve.errors import UserError
 from lerobot_serve.policies.base import PolicyError
 from lerobot_serve.ros.contract.service_call import call_service, ServiceCallFailed
 from lerobot_serve.ros.node.steady_clock import SteadyClockNode

@@ -17,7 +17,6 @@ import sys
 import threading
 
 # for the modules that have it from here
-from lerobot_serve.errors import UserError as UserError
 
 SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM})
 # exceeds the shutdown time of middleware and interpreter with many topics on a busy machine

@@ -14,7 +14,7 @@ import time
 from benchmarks.harness.client import READY_TIMEOUT_S
 from benchmarks.harness.processes import child, cpu_s
 from benchmarks.results.report import Case
-from lerobot_serve.entry_points import UserError
+from lerobot_serve.errors import UserError
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.node.steady_clock import SteadyClockNode
 from lerobot_serve.ros.package_share import shared_file

@@ -14,7 +14,7 @@ import queue
 import time
 
 from benchmarks.harness import echo
-from lerobot_serve.entry_points import UserError
+from lerobot_serve.errors import UserError
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.contract.session_client import SessionClient
 from lerobot_serve.ros.node.steady_clock import SteadyClockNode

@@ -19,7 +19,7 @@ import time
 import numpy as np
 
 from benchmarks.harness.client import LIFESPAN_S, open_when_ready, READY_TIMEOUT_S, SERVER
-from lerobot_serve.entry_points import UserError
+from lerobot_serve.errors import UserError
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.contract.session_client import SessionClient
 from lerobot_serve.ros.node.steady_clock import SteadyClockNode

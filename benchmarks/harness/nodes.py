@@ -17,7 +17,7 @@ from rclpy.parameter import Parameter
 from benchmarks.harness.client import READY_TIMEOUT_S, SERVER
 from benchmarks.harness.load_generator import LoadGenerator
 from benchmarks.harness.processes import child
-from lerobot_serve.entry_points import UserError
+from lerobot_serve.errors import UserError
 from lerobot_serve.ros.contract.service_call import call_service, ServiceCallFailed
 from lerobot_serve.ros.process.node_runtime import NodeRuntime
 from lerobot_serve.tools.processes.node_processes import executable_path

@@ -11,7 +11,7 @@ import time
 import numpy as np
 
 from benchmarks.harness.client import open_when_ready, PolicyClient, SERVER
-from lerobot_serve.entry_points import UserError
+from lerobot_serve.errors import UserError
 from lerobot_serve.wire import chunk as wire_chunk
 from lerobot_serve.wire import observation as wire_observation
 from lerobot_serve.wire.chunk import Chunk

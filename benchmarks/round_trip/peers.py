@@ -28,7 +28,7 @@ from benchmarks.peers.peer import Peer, running_peer
 from benchmarks.peers.peer_process import CHUNK_ROWS, frames, ImageSet, JOINTS
 from benchmarks.peers.pinned_packages import install, PeerUnavailable
 from benchmarks.results.report import Case
-from lerobot_serve.entry_points import UserError
+from lerobot_serve.errors import UserError
 from lerobot_serve.ros.process.node_runtime import NodeRuntime
 from lerobot_serve.wire.cdr import ENCAPSULATION
 from lerobot_serve.wire.schema import Codec

@@ -24,7 +24,7 @@ from benchmarks.harness.request_session import (
 )
 from benchmarks.results.percentiles import ratio
 from benchmarks.results.report import Case
-from lerobot_serve.entry_points import UserError
+from lerobot_serve.errors import UserError
 from lerobot_serve.ros.process.node_runtime import NodeRuntime
 from lerobot_serve.tools.processes.node_processes import executable_path
 from lerobot_serve.wire.cdr import ENCAPSULATION

@@ -21,7 +21,7 @@ from benchmarks.harness.processes import cpu_s
 from benchmarks.harness.request_session import RequestSession
 from benchmarks.results.percentiles import ratio
 from benchmarks.results.report import Case
-from lerobot_serve.entry_points import UserError
+from lerobot_serve.errors import UserError
 from lerobot_serve.ros.process.node_runtime import NodeRuntime
 from lerobot_serve.wire.schema import Codec
 

@@ -24,7 +24,7 @@ from lerobot_serve.demo.scoreboard import (
     ShadowStatus,
     SlotStatus,
 )
-from lerobot_serve.entry_points import UserError
+from lerobot_serve.errors import UserError
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.contract.service_call import call_service, ServiceCallFailed
 from lerobot_serve.ros.node.steady_clock import SteadyClockNode

@@ -12,7 +12,7 @@ from lerobot_serve.demo import process_specs, steady_time
 from lerobot_serve.demo.node import DemoMonitor
 from lerobot_serve.demo.scoreboard import Scoreboard
 from lerobot_serve.demo.screen import Screen
-from lerobot_serve.entry_points import UserError
+from lerobot_serve.errors import UserError
 from lerobot_serve.tools.processes.node_processes import NodeProcesses
 
 POLL_S = 0.1

@@ -19,6 +19,7 @@ from builtin_interfaces.msg import Time
 from lifecycle_msgs.msg import State
 from rclpy.callback_groups import ReentrantCallbackGroup
 
+from lerobot_serve.errors import UserError
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.contract.reply_publishers import ReplyPublishers
 from lerobot_serve.ros.contract.session_messages import session_request_from_message
@@ -27,7 +28,7 @@ from lerobot_serve.ros.node.lifecycle import LifecycleNode
 from lerobot_serve.ros.node.node_parameters import NodeParameters
 from lerobot_serve.ros.node.service_events import enable_service_events
 from lerobot_serve.ros.process.command_line import NodeCommand
-from lerobot_serve.ros.process.node_runtime import NodeRuntime, run, UserError
+from lerobot_serve.ros.process.node_runtime import NodeRuntime, run
 from lerobot_serve.ros.topics.checked_subscription import create_checked_subscription
 from lerobot_serve.ros.topics.dedicated_subscription import DedicatedSubscription
 from lerobot_serve.router.api.goal_router import GoalRouter

@@ -10,7 +10,8 @@ import signal
 import sys
 
 from lerobot_serve import __version__
-from lerobot_serve.entry_points import missing_package_text, SIGNALS, UserError
+from lerobot_serve.entry_points import missing_package_text, SIGNALS
+from lerobot_serve.errors import UserError
 from lerobot_serve.tools.cli.installed_verbs import BrokenVerb, installed_verbs, VerbEntry
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lerobot_serve.entry_points import UserError
+from lerobot_serve.errors import UserError
 
 
 def make_folder(folder: Path) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from lerobot_serve.edge.robot.description import RobotDescription
-from lerobot_serve.entry_points import UserError
+from lerobot_serve.errors import UserError
 from lerobot_serve.policies.base import PolicyError
 from lerobot_serve.policies.kind_detection import detect_kind
 from lerobot_serve.ros.process.node_runtime import NodeRuntime

@@ -9,11 +9,11 @@ import math
 
 from lerobot_serve.edge.parameters import EdgeParameters
 from lerobot_serve.parameters import ParameterError
-from lerobot_serve.router.routing_parameters import RoutingParameters
+from lerobot_serve.router.parameters import RouterParameters
 from lerobot_serve.server.parameters import ServerParameters
 from lerobot_serve.tools.plan.demand import FleetDemand, ServiceTime
 
-EDGE, ROUTER, SERVER = EdgeParameters(), RoutingParameters(), ServerParameters()
+EDGE, ROUTER, SERVER = EdgeParameters(), RouterParameters(), ServerParameters()
 # 2,000,000 requests take minutes
 REQUESTS_LIMIT = 2_000_000
 # a shorter run does not show the loss of a server

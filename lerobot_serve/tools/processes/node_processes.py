@@ -17,7 +17,8 @@ from typing import IO
 
 from ament_index_python.packages import get_package_prefix, PackageNotFoundError
 
-from lerobot_serve.entry_points import defer_signals, EXIT_TIMEOUT_S, UserError
+from lerobot_serve.entry_points import defer_signals, EXIT_TIMEOUT_S
+from lerobot_serve.errors import UserError
 from lerobot_serve.tools.processes.parent_death import end_with_parent
 
 # A node that hangs ends itself and logs its stacks. All end at once, on one machine: before that,

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from benchmarks import failover, start_up
-from lerobot_serve.entry_points import UserError
+from lerobot_serve.errors import UserError
 from lerobot_serve.policies.base import PolicyError
 
 

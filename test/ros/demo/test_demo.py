@@ -17,7 +17,8 @@ from support import leaks
 from lerobot_serve.demo.phase_context import DemoSettings, PhaseContext
 from lerobot_serve.demo.scoreboard import Scoreboard
 from lerobot_serve.demo.screen import Screen
-from lerobot_serve.entry_points import defer_signals, UserError
+from lerobot_serve.entry_points import defer_signals
+from lerobot_serve.errors import UserError
 from lerobot_serve.tools.processes.node_processes import executable_path
 from lerobot_serve.tools.processes.parent_death import end_with_parent
 

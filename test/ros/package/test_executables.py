@@ -62,7 +62,7 @@ HANGING = """
 import ctypes, sys
 from rclpy.node import Node
 from lerobot_serve.ros.process import node_runtime
-from lerobot_serve.entry_points import UserError
+from lerobot_serve.errors import UserError
 
 class Hanging(Node):
     def destroy_node(self):

@@ -15,7 +15,7 @@ from support.nodes.edge_rig import EdgeRig
 from support.nodes.router_rig import RouterRig
 from support.processes.stepped_clock import SteppedClock
 
-from lerobot_serve.entry_points import UserError
+from lerobot_serve.errors import UserError
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.contract.service_call import call_service
 from lerobot_serve.ros.node.steady_clock import SteadyClockActionServer, SteadyClockNode

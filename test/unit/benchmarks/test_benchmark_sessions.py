@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.harness import client
 from benchmarks.harness.client import open_when_ready
-from lerobot_serve.entry_points import UserError
+from lerobot_serve.errors import UserError
 from lerobot_serve.wire.schema import Refusal
 from lerobot_serve.wire.session import ServerUnreachable, SessionRefused
 

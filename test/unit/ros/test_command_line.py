@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from lerobot_serve.entry_points import UserError
+from lerobot_serve.errors import UserError
 from lerobot_serve.ros.process.command_line import (
     check_arguments,
     is_help_requested,

@@ -13,7 +13,7 @@ from support.tools.trace_rig import header, Trace
 from lerobot_serve.tools.traces import reader as module
 from lerobot_serve.tools.traces.reader import read_records
 from lerobot_serve.trace.format.encoding import encode
-from lerobot_serve.trace.format.schema import SCHEMA_VERSION, TraceError
+from lerobot_serve.trace.format.schema import TraceError
 
 HEADER = encode(header())
 LINES = [encode({'kind': 'incident', 'mono_ns': n, 'name': f'number {n}'}) for n in range(5)]

@@ -94,6 +94,7 @@ def judge(options: argparse.Namespace) -> AuditResult:
 def limits_of(file: Path) -> str:
     """Return the limits of a robot file, as an edge with default parameters records them."""
     from lerobot_serve.edge.parameters import EdgeParameters
-    from lerobot_serve.edge.wiring import encode_robot_limits, load_robot
+    from lerobot_serve.edge.session_request import encode_robot_limits
+    from lerobot_serve.edge.wiring import load_robot
 
     return encode_robot_limits(EdgeParameters(), load_robot(file)).decode()

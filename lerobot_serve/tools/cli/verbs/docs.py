@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from lerobot_serve.entry_points import UserError
+from lerobot_serve.errors import UserError
 
 HELP = 'print the parameters of every node, or write the generated pages of docs/'
 EXAMPLE = 'example: lerobot-serve docs --write'

@@ -7,7 +7,7 @@ import argparse
 from collections.abc import Iterable
 import sys
 
-from lerobot_serve.entry_points import UserError
+from lerobot_serve.errors import UserError
 
 HELP = 'print the slot in which an episode is placed'
 EXAMPLE = 'example: lerobot-serve route --split 80 ep_42 ep_xyz'

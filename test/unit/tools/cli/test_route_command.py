@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 import pytest
 
-from lerobot_serve.entry_points import UserError
+from lerobot_serve.errors import UserError
 from lerobot_serve.router.placement.placement_table import PlacementTable
 from lerobot_serve.tools.cli.verbs import route
 
