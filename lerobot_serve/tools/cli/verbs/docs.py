@@ -1,6 +1,6 @@
 """
-`lerobot-serve docs`: generates the references of parameters and of messages, and the comments of
-the parameter files.
+`lerobot-serve docs`: generates the references of parameters and of messages, the state diagrams of
+the pages, and the comments of the parameter files.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from lerobot_serve.ros.process.node_runtime import UserError
 from lerobot_serve.router.parameters import RouterParameters
 from lerobot_serve.server.parameters import ServerParameters
 from lerobot_serve.sim.parameters import SimParameters
-from lerobot_serve.tools.reference import interface_files, parameter_files
+from lerobot_serve.tools.reference import diagrams, interface_files, parameter_files
 from lerobot_serve.tools.reference.node_endpoints import INTERFACE_PACKAGE
 
 EXAMPLE = 'example: lerobot-serve docs --write'
@@ -56,8 +56,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         '--write',
         action='store_true',
-        help='write docs/parameters.md, docs/messages.md and the comments in config/*.yaml below '
-        'the current folder',
+        help='write docs/parameters.md, docs/messages.md, the state diagrams in docs/*.md and the '
+        'comments in config/*.yaml below the current folder',
     )
 
 
@@ -94,6 +94,10 @@ def main(options: argparse.Namespace) -> int:
     files = {
         path: parameter_files.with_comments(path.read_text(), NODES) for path in PARAMETER_FILES
     }
+    for path in docs.glob('*.md'):
+        drawn = diagrams.with_diagrams(path.read_text())
+        if '<!-- diagram: ' in drawn:
+            files[path] = drawn
     for path, content in (pages | files).items():
         path.write_text(content)
         print(f'wrote {path}')
