@@ -20,7 +20,7 @@ runs all benchmarks, `make bench BENCH=NAME` one. [performance.md](performance.m
 conclusions.
 
 Figures of shared machines differ from run to run: compare the ratio of two things that were
-measured alternately, in the same run. All times are in ms. A goal that was missed is called missed.
+measured alternately, in the same run. All times are in ms. A goal that was not met is **missed**.
 """
 COLUMNS = ('n', 'min', 'p50', 'p95', 'p99')
 LINE_LENGTH = 100
