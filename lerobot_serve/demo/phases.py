@@ -79,7 +79,7 @@ def kill_server(context: PhaseContext) -> Figures:
             robot.max_action_gap_s = robot.max_episode_gap_s = 0.0
     killed_s = context.kill(victim)
     context.wait(
-        lambda: board.replica_state('a', node) in ('SUSPECT', 'AWAY'),
+        lambda: board.replica_state('a', node) in ('UNHEALTHY', 'UNAVAILABLE'),
         KILL_S,
         'the router marks the server unavailable',
     )

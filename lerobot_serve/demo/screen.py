@@ -23,9 +23,9 @@ LINE_EVERY_S, DRAW_EVERY_S = 5.0, 0.25
 EVENTS_SHOWN, PICTURE_COLUMNS = 8, 110
 FONTS = re.compile(r'@font-face \{.*?\}\s*', re.DOTALL)
 COLOURS = {'STREAMING': 'green', 'HEALTHY': 'green', 'READY': 'green', 'promoted': 'green'}
-COLOURS |= dict.fromkeys(('DEGRADED', 'RECONNECTING', 'SUSPECT', 'DRAINED', 'PROBING'), 'yellow')
+COLOURS |= dict.fromkeys(('DEGRADED', 'RECONNECTING', 'UNHEALTHY', 'DRAINED', 'PROBING'), 'yellow')
 COLOURS |= dict.fromkeys(
-    ('STALLED', 'DEAD', 'DOWN', 'AWAY', 'POLICY_MISMATCH', 'rolled back'), 'red'
+    ('STALLED', 'DEAD', 'UNAVAILABLE', 'BARRED', 'POLICY_MISMATCH', 'rolled back'), 'red'
 )
 
 
@@ -88,7 +88,10 @@ class Screen:
             '\n'.join(f'{self._marks[name]} {claim}' for name, claim in self._claims.items())
         )
         event_lines = Text(
-            '\n'.join(f'{local_time_text(each.time_s)} {each.text}' for each in latest)
+            '\n'.join(f'{local_time_text(each.time_s)} {each.text}' for each in latest),
+            # a long event must not push others out of the panel
+            no_wrap=True,
+            overflow='ellipsis',
         )
         return Group(
             Panel(phase_lines, title='lerobot_serve demo', title_align='left'),
