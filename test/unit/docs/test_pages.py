@@ -93,6 +93,11 @@ def test_the_site_has_every_page_and_is_strict():
     assert tops - {'INDEX.md'} <= {file.name for file in REPOSITORY.glob('*.md')}
 
 
+def test_what_draws_the_diagrams_of_the_site_is_pinned():
+    pins = (REPOSITORY / 'requirements.txt').read_text().partition('# [docs]')[2]
+    assert re.search(r'^# npm: @mermaid-js/tiny@\d+\.\d+\.\d+$', pins, re.MULTILINE)
+
+
 def flat(pages: str | list[str]) -> list[str]:
     return [pages] if isinstance(pages, str) else pages
 
