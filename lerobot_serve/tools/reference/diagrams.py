@@ -10,18 +10,24 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from enum import Enum
 import re
+from typing import TypeVar
 
 from lerobot_serve.edge.session import connection
 from lerobot_serve.router.canary import states as canary
 
 MARKED_BLOCK = re.compile(r'(?ms)^<!-- diagram: (\w+) -->\n```mermaid\n.*?^```$')
 
+State = TypeVar('State', bound=Enum)
+Event = TypeVar('Event', bound=Enum)
+
 
 def state_diagram(
-    start: Enum, table: Mapping[tuple[Enum, Enum], Enum], hidden: frozenset[Enum] = frozenset()
+    start: State,
+    table: Mapping[tuple[State, Event], State],
+    hidden: frozenset[Event] = frozenset(),
 ) -> str:
     """Return a transition table as Mermaid; events of `hidden` are left to the page's text."""
-    edges: dict[tuple[Enum, Enum], list[str]] = {}
+    edges: dict[tuple[State, State], list[str]] = {}
     for (state, event), target in table.items():
         if event not in hidden:
             edges.setdefault((state, target), []).append(event.name)
