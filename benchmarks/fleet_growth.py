@@ -124,7 +124,7 @@ class RoutedFleet:
             if time.monotonic() > deadline:
                 raise UserError('the router tells no state any more; see policy_router.log')
             time.sleep(0.02)
-        return Counter({drop.reason: drop.count for drop in self._states[-1].drops})
+        return Counter({drop.reason: drop.count for drop in self._states[-1].dropped})
 
 
 def stamp_s(state: RouterState) -> float:

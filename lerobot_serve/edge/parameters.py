@@ -226,8 +226,8 @@ class EdgeParameters:
     )
     while_paused: str = parameter(
         'hold',
-        'while paused: slow down to rest and hold, or command nothing, so that another controller '
-        'can take over',
+        'while paused: slow down to rest and hold, or no_command, so that another controller can '
+        'take over',
         choices=('hold', 'no_command'),
     )
     status_period_s: float = parameter(0.2, 'period of ~/state', unit='s', low=0.02, high=10.0)

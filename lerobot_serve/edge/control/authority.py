@@ -192,7 +192,7 @@ AUTHORITY_RULES = (
     AuthorityRule(_is_new, ControlAuthority.LADDER, _come_to_rest, 'nothing_played_yet'),
     AuthorityRule(_is_dead, ControlAuthority.TEARDOWN, _tear_down, 'given_up'),
     AuthorityRule(
-        lambda g: g.supply is ActionSupply.FRESH, ControlAuthority.POLICY, _play, 'play'
+        lambda g: g.supply is ActionSupply.FRESH, ControlAuthority.POLICY, _play, 'policy'
     ),
     AuthorityRule(lambda _: True, ControlAuthority.LADDER, _fall_back, 'nothing_to_play'),
 )

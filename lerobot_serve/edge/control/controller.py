@@ -257,7 +257,7 @@ class Controller:
         self._was_playing = playing
 
     def _is_interrupted(self) -> bool:
-        return self.grant.cause not in ('play', 'nothing_to_play', 'nothing_played_yet')
+        return self.grant.cause not in ('policy', 'nothing_to_play', 'nothing_played_yet')
 
     def _judge(self, decision: LadderDecision, now_ns: int, sensed: RobotState) -> ExecutedStep:
         last = self._last

@@ -164,7 +164,7 @@ class Ladder:
         self._played, self._falling, self._dry = True, False, CAUSE_QUEUE_EMPTY
         self._entered_ns, self._steps_with_rows = None, 0
         self._ramp.reset()
-        return LadderDecision(RungKind.POLICY, planned, 'play')
+        return LadderDecision(RungKind.POLICY, planned, 'policy')
 
     def _silence(self, grant: MotionGrant) -> RungKind:
         """Return the rung to report while nothing is commanded."""

@@ -95,7 +95,7 @@ class HealthMonitor:
             return
         if self._core.update_canary():
             self._topics.publish(self._core.canary.report(self._here.stamp()))
-        before, self._verdict = self._verdict, self._core.verdict
+        before, self._verdict = self._verdict, self._core.health
         if self._verdict != before:
             self._publish_health(before, self._state(parameters))
 

@@ -50,7 +50,7 @@ class ExecutedAction:
     episode: int
     chunk_row: int
     age_s: float
-    verdict: str
+    cage_result: str
     rung: str
     client_id: str
     episode_id: str

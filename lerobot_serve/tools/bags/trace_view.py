@@ -153,8 +153,8 @@ def executed_record(now_ns: int, executed: message_decoding.ExecutedAction) -> R
     made = records.executed(
         now_ns,
         ids,
-        control_step=executed.tick,
-        cage_result=executed.verdict,
+        control_step=executed.control_step,
+        cage_result=executed.cage_result,
         rung=executed.rung,
         raw=None,
         commanded=None,

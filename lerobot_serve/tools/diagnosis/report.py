@@ -158,7 +158,7 @@ def _nothing(diagnosis: Diagnosis) -> list[str]:
 
 
 def _short(verdict: RuleResult) -> str:
-    return f'  {verdict.rule.name:<18} {printable(verdict.evidence)}'
+    return f'  {verdict.rule.name:<20} {printable(verdict.evidence)}'
 
 
 def _stall_words(stall: Stall) -> str:

@@ -125,13 +125,13 @@ def test_a_latched_cage_judges_again_after_its_reset(edge_rig):
     edge_rig.robot = robot_yaml(limits='min: -0.05, max: 0.05, max_step: 0.0005')
     edge_rig.start_server()
     edge_rig.start(latch_after_trips=10, start_tolerance=10.0)
-    stopped = edge_rig.wait_for_health(ExecutedAction.STOPPED)
+    stopped = edge_rig.wait_for_cage_result(ExecutedAction.STOPPED)
     assert 'latched after 10 consecutive trips' in stopped.reason
     assert not len(stopped.commanded)
     edge_rig.wait(lambda: 'call ~/reset_cage' in edge_rig.seen.last.reason, 'it is told')
     assert edge_rig.seen.last.cage_trips >= 10
     edge_rig.trigger('reset_cage')
-    again = edge_rig.wait_for_health(ExecutedAction.CLAMPED)
+    again = edge_rig.wait_for_cage_result(ExecutedAction.CLAMPED)
     assert len(again.commanded) == 6
 
 

@@ -76,7 +76,7 @@ def test_a_run_with_outages_is_told_whole_and_holds_what_is_audited(edge_rig, tm
     written = {(r['control_step'], r['cage_result'], r['rung']) for r in of_kind(told, 'executed')}
     verdicts, rungs = ('pass', 'clamped', 'held', 'stopped'), ('policy', 'ramp', 'hold')
     seen = edge_rig.seen.executed
-    assert {(e.tick, verdicts[e.verdict], rungs[e.rung]) for e in seen} <= written
+    assert {(e.control_step, verdicts[e.cage_result], rungs[e.rung]) for e in seen} <= written
     requests = of_kind(told, 'request')
     numbers = [(r['session_epoch'], r['seq']) for r in requests]
     assert len(set(numbers)) == len(numbers) >= edge_rig.seen.last.requests_sent
@@ -135,6 +135,6 @@ def test_an_edge_that_is_killed_leaves_all_but_its_end(edge_rig, tmp_path):
     damaged = [index for index, record in enumerate(told) if record['kind'] == 'damaged']
     assert damaged in ([], [len(told) - 1])
     written = {record['control_step'] for record in of_kind(told, 'executed')}
-    missing = {e.tick for e in edge_rig.seen.executed[:seen]} - written
+    missing = {e.control_step for e in edge_rig.seen.executed[:seen]} - written
     assert written
     assert not missing or min(missing) > max(written)

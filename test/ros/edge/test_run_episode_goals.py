@@ -64,7 +64,7 @@ class Goal:
 
 @pytest.fixture
 def episodes(monkeypatch) -> Episodes:
-    monkeypatch.setattr(run_episode_action, 'SteadyActionServer', lambda *_, **__: None)
+    monkeypatch.setattr(run_episode_action, 'SteadyClockActionServer', lambda *_, **__: None)
     return Episodes()
 
 

@@ -60,7 +60,7 @@ def test_a_failing_thread_ends_the_process_with_status_1(runtime):
 HANGING = """
 import ctypes, sys
 from rclpy.node import Node
-from lerobot_serve.ros import runtime
+from lerobot_serve.ros.process import node_runtime
 from lerobot_serve.entry_points import UserError
 
 class Hanging(Node):
@@ -74,8 +74,8 @@ def create(opened):
 def refuse():
     raise UserError('no such thing')
 
-runtime.END_S = 0.5
-sys.exit(runtime.run(create, []))
+node_runtime.JOIN_TIMEOUT_S = 0.5
+sys.exit(node_runtime.run(create, []))
 """
 
 

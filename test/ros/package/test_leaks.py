@@ -38,7 +38,8 @@ def test_it():
 @pytest.fixture
 def inner(pytester, repository):
     """A test session with our conftest and a short grace."""
-    for name in ('conftest.py', 'leaks.py'):
+    pytester.mkpydir('support')
+    for name in ('conftest.py', 'support/leaks.py'):
         text = (repository / 'test' / name).read_text()
         pytester.path.joinpath(name).write_text(text.replace('GRACE_S = 5.0', 'GRACE_S = 0.2'))
 

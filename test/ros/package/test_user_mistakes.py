@@ -150,7 +150,7 @@ def test_a_broken_robot_file_names_its_place(tmp_path, sim_arm_yaml):
     ('arguments', 'status', 'said'),
     [
         (['demo', '--robots', '0'], 1, '--robots must be in'),
-        (['bench', 'codec', '--out', '/proc/nope'], 1, 'cannot be made'),
+        (['record', '/proc/nope'], 1, '/proc/nope'),
         (['dance'], 2, 'invalid choice'),
         ([], 2, 'VERB'),
         (['--help'], 0, 'example:'),

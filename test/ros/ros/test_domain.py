@@ -13,8 +13,8 @@ import pytest
 from lerobot_serve.ros.process import private_domain
 
 RESERVE = """
-from lerobot_serve.ros import domain
-print(domain.reserve())
+from lerobot_serve.ros.process import private_domain
+print(private_domain.reserve_domain())
 """
 
 

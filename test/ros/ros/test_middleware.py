@@ -18,21 +18,21 @@ PROFILES = {name: value for name, value in vars(qos).items() if isinstance(value
     'OBSERVATION_OUT': qos.observation_writer(3.0)
 }
 REPORT = """
-from lerobot_serve.ros.process.fastdds_profile import own_complaint
+from lerobot_serve.ros.process.fastdds_profile import own_shared_memory_warning
 from lerobot_serve.ros.process.node_runtime import Runtime
 import rclpy
 runtime = Runtime([])
 runtime.add(rclpy.create_node('looks', context=runtime.context))
-print(own_complaint(rclpy.get_rmw_implementation_identifier()))
+print(own_shared_memory_warning(rclpy.get_rmw_implementation_identifier()))
 runtime.close()
 """
 WAIT = """
 import time
-from lerobot_serve.ros import large_messages
+from lerobot_serve.ros.process import fastdds_profile
 limit_s = time.monotonic() + 30.0
 mapped = []
 while len(mapped) < 2 and time.monotonic() < limit_s:
-    mapped = large_messages.SEGMENT.findall(large_messages.read_memory_map())
+    mapped = fastdds_profile.SEGMENT.findall(fastdds_profile.read_memory_map())
     time.sleep(0.01)
 assert len(mapped) > 1, mapped
 """
@@ -54,7 +54,9 @@ def test_each_topic_has_the_reliability_it_needs():
         n for n, p in PROFILES.items() if p.reliability == ReliabilityPolicy.BEST_EFFORT
     }
     latched = {n for n, p in PROFILES.items() if p.durability == DurabilityPolicy.TRANSIENT_LOCAL}
-    assert best_effort == {'SENSOR', 'SHADOW_OBSERVATION', 'SHADOW_INBOX', 'SHADOW_ANSWERS'}
+    assert best_effort == {
+        *('SENSOR', 'SHADOW_OBSERVATION', 'SHADOW_OBSERVATION_READER', 'SHADOW_REPLIES')
+    }
     assert latched == {'STATE', 'DECISIONS', 'TOLD_CALLS'}
     assert PROFILES['OBSERVATION_OUT'].lifespan.nanoseconds == 3_000_000_000
 

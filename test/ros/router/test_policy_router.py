@@ -69,7 +69,7 @@ def test_without_an_episode_id_routing_is_degraded_said_once_and_counted(client,
     for _ in range(3):
         assert client.round_trip(episode_id='').status == Status.OK
     slots.wait_for_drop('no_episode_id', 3)
-    assert slots.wait_for_decision('').degraded
+    assert slots.wait_for_decision('').missing_episode_id
     assert slots.log('router').count('sends no episode_id') == 1
 
 
@@ -96,7 +96,7 @@ def test_reset_and_close_reach_both_slots(client, slots):
         assert slots.steering(name).events('reset')
     assert client.close().closed
     assert not client.close().closed
-    slots.wait(lambda: slots.state.robots == 0, 'no robot is left')
+    slots.wait(lambda: slots.state.sessions == 0, 'no robot is left')
 
 
 def test_what_it_says_of_itself_is_what_a_policy_server_says(client, slots):
@@ -119,7 +119,7 @@ def test_what_it_says_of_itself_is_what_a_policy_server_says(client, slots):
 
 def test_its_state_names_slots_replicas_and_shares(slots):
     state: RouterState = slots.wait(
-        lambda: (s := slots.state).slots and s.verdict == 'healthy' and s, 'the state'
+        lambda: (s := slots.state).slots and s.health == 'healthy' and s, 'the state'
     )
     assert [(s.slot, s.share_percent) for s in state.slots] == [('a', 50), ('b', 50)]
     assert [s.replicas[0].server for s in state.slots] == ['/a/policy_server', '/b/policy_server']

@@ -127,7 +127,7 @@ def test_a_thousand_sessions_leave_nothing(router_rig):
     assert manager.files() <= files
     assert manager.drops() == {}
     sessions.destroy_endpoints()
-    router_rig.wait(lambda: router_rig.state.robots == 1, 'one robot is left')
+    router_rig.wait(lambda: router_rig.state.sessions == 1, 'one robot is left')
     assert manager.sessions_at('a') == 1
     left = [
         number
@@ -153,7 +153,7 @@ def test_a_robot_that_vanishes_is_swept_once_whatever_its_server_does(router_rig
     # to close its session takes time
     router_rig.hang('b')
     router_rig.node.destroy_subscription(gone._subscription)
-    router_rig.wait(lambda: router_rig.state.robots == 1, 'it is gone')
+    router_rig.wait(lambda: router_rig.state.sessions == 1, 'it is gone')
     router_rig.wait(
         lambda: not router_rig.node.count_publishers('/gone/action_chunk'), 'its topic, too'
     )
@@ -217,12 +217,12 @@ def test_a_crowd_gets_every_answer_once(router_rig):
             assert (chunk.header.seq, chunk.client_id) == (seq, robot.ask.client_id)
             assert (chunk.status, chunk.slot) == (Status.OK, slots[robot]), number
     router_rig.wait(
-        lambda: sum(s.answers for s in router_rig.state.slots) == ROBOTS * ROUNDS, 'all counted'
+        lambda: sum(s.chunks for s in router_rig.state.slots) == ROBOTS * ROUNDS, 'all counted'
     )
     assert all(robot.chunks.empty() for robot in robots)
     state = router_rig.state
     assert [s.requests for s in state.slots] == [ROBOTS * ROUNDS // 2] * 2
-    assert (state.robots, state.late_replies, state.hedges) == (ROBOTS, 0, 0)
+    assert (state.sessions, state.late_replies, state.hedges) == (ROBOTS, 0, 0)
     assert [s.episodes for s in state.slots] == [ROBOTS // 2] * 2
 
 
@@ -233,7 +233,7 @@ def test_parameters_act_while_robots_are_served(router_rig):
     assert 'reply_timeout_s' in router_rig.set(reply_timeout_s=0.0)
     for name in ('slot_a', 'standby_replicas', 'slot_unhealthy_threshold', 'state_folder'):
         value = {'slot_a': ['/x'], 'state_folder': os.sep}.get(name, 3)
-        assert f'{name} is in use' in router_rig.set(**{name: value})
+        assert 'while the node is configured' in router_rig.set(**{name: value})
     # a policy of slot b that lacks time in shadow takes no more episodes from now on
     assert not router_rig.set(shadow_minimum_episodes=3)
     router_rig.wait_for_health('slot_b_drained')

@@ -41,7 +41,7 @@ def test_a_manager_takes_it_through_its_transitions(router_rig, manager):
     assert 'configure the node' in str(refusal(router_rig))
     assert not router_rig.set(slot_a=['/a/policy_server'])
     manager.changes('configure')
-    assert 'slot_a is in use' in router_rig.set(slot_a=['/other/policy_server'])
+    assert 'while the node is configured' in router_rig.set(slot_a=['/other/policy_server'])
     assert (refusal(router_rig).code, manager.state) == (Refusal.NOT_READY, 'inactive')
     manager.changes('activate')
     client = router_rig.robot()

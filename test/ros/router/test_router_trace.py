@@ -21,7 +21,7 @@ def start_with_both_ready(router_rig, folder: Path) -> None:
     for slot in 'ab':
         router_rig.server(slot, slot)
     for slot in 'ab':
-        router_rig.wait(lambda name=slot: ': core ' in router_rig.log(name), f'{slot} serves')
+        router_rig.wait(lambda name=slot: ': serving ' in router_rig.log(name), f'{slot} serves')
     # nobody is to fail while its gate is closed
     router_rig.router(slot_a=['a'], slot_b=['b'], trace_folder=folder, reply_timeout_s=20.0)
     router_rig.wait_for_health('healthy')
@@ -48,7 +48,7 @@ def test_the_trace_tells_of_every_request_where_it_went(router_rig, tmp_path):
     assert router_rig.fleet.processes['router'].wait(20) == 0
 
     (header,) = of_kind(folder, 'header')
-    assert (header['schema_version'], header['role']) == (1, 'router')
+    assert (header['schema_version'], header['role']) == (2, 'router')
     (told,) = of_kind(folder, 'policies')[:1]
     assert [policy['slot'] for policy in told['policies']] == ['a', 'b']
     assert {policy['policy_id'] for policy in told['policies']} == {'steered'}

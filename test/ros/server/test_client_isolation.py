@@ -29,7 +29,7 @@ from lerobot_serve.wire.schema import Codec, Status
 from lerobot_serve.wire.session import CameraSpec
 
 tiny_policies = pytest.importorskip(
-    'tiny_policies', reason='needs torch and LeRobot (TORCH=none leaves both out)'
+    'support.policies.tiny_policies', reason='needs torch and LeRobot (TORCH=none leaves both out)'
 )
 ROBOTS, ROUNDS, JOINTS = 8, 5, 6
 NAMES = tuple(f'joint_{i}.pos' for i in range(JOINTS))

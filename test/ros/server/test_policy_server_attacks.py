@@ -60,7 +60,7 @@ def test_what_a_client_calls_itself_forges_no_line_of_the_log(rig, log_of_rig):
         assert error.code == Refusal.BAD_NAME
         assert f'{name} must be printable' in str(error)
     error = refused(rig, robot_type='x' * 4000)
-    assert 'robot_type has 4000 characters, 128 are allowed' in str(error)
+    assert 'robot_type has 4000 characters, at most 128 are allowed' in str(error)
     error = refused(rig, action_names=('x',) * 100_000)
     assert 'action_names has 100000 entries, 1024 are allowed' in str(error)
     log = log_of_rig('policy_server')

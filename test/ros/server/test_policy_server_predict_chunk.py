@@ -149,7 +149,7 @@ def test_an_exclusive_policy_answers_goals_only_while_no_robot_uses_it(rig):
     client = rig.client()
     status, chunk = rig.predict(asking()).result()
     assert (status, chunk.status) == (GoalStatus.STATUS_ABORTED, Status.NO_SESSION)
-    assert 'only one robot' in chunk.status_text
+    assert 'keeps state for one robot' in chunk.status_text
     reply = rig.open_session(rig.stranger('other'))
     assert (reply.accepted, reply.code) == (False, Refusal.EXCLUSIVE_IN_USE)
     assert "'tester'" in reply.reason

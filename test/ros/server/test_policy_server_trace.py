@@ -102,7 +102,7 @@ def expect_records(kinds, client) -> None:
     (header,), (footer,) = kinds['header'], kinds['footer']
     assert (header['role'], header['parameters']['slot']) == ('server', 'a')
     assert footer['end_reason'] == 'closed'
-    assert footer['dropped'] == {}
+    assert footer['records_lost'] == {}
     assert 'damaged' not in kinds
     requests = kinds['request']
     status = [request['status'] for request in requests]

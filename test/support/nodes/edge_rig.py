@@ -171,14 +171,16 @@ class EdgeRig:
 
         return self.wait(found, f'a rung of {rungs}')
 
-    def wait_for_health(self, verdict: int) -> ExecutedAction:
+    def wait_for_cage_result(self, cage_result: int) -> ExecutedAction:
         """Wait until the cage says this of something that is executed from now on."""
         begin = len(self.seen.executed)
 
         def found() -> ExecutedAction | None:
-            return next((a for a in self.seen.executed[begin:] if a.verdict == verdict), None)
+            return next(
+                (a for a in self.seen.executed[begin:] if a.cage_result == cage_result), None
+            )
 
-        return self.wait(found, f'verdict {verdict}')
+        return self.wait(found, f'cage_result {cage_result}')
 
     def trigger(self, service: str) -> str:
         """Call one of the edge's services; return what it says."""
@@ -280,7 +282,7 @@ class EpisodeRun:
 
 def without_gaps(executed: list[ExecutedAction]) -> bool:
     """Tell whether something was commanded at each control step, and all of it was seen."""
-    ticks = [action.tick for action in executed]
+    ticks = [action.control_step for action in executed]
     return ticks == list(range(ticks[0], ticks[0] + len(ticks)))
 
 

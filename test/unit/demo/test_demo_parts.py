@@ -88,7 +88,11 @@ def board() -> Scoreboard:
         'a': SlotStatus('HEALTHY', '', 'v1@1', 95, replicas={'/a1/s': ReplicaStatus('READY', 7)})
     }
     seen.slots['b'] = SlotStatus(
-        'DOWN', 'it has gone', 'v2@2', 5, replicas={'/b1/s': ReplicaStatus('AWAY', 9)}
+        'UNAVAILABLE',
+        'it has gone',
+        'v2@2',
+        5,
+        replicas={'/b1/s': ReplicaStatus('UNAVAILABLE', 9)},
     )
     seen.canary = CanaryStatus('undecided', 5, 0, 4, 'undecided', 'v2@2', 'v1@1')
     seen.shadow = ShadowStatus('v2@2', 'v1@1', 6, 40, 0.0123)
@@ -149,7 +153,7 @@ def test_figures_of_the_board(board):
         0,
     ]
     assert board.busiest('a') == '/a1/s'
-    assert board.replica_state('b', '/b1/s') == 'AWAY'
+    assert board.replica_state('b', '/b1/s') == 'UNAVAILABLE'
     assert board.replica_state('c', '/b1/s') == ''
 
 
@@ -319,7 +323,7 @@ def test_where_there_is_no_terminal_lines_tell(board, capsys):
     told = capsys.readouterr().out
     assert told.startswith(f'-> {process_specs.PHASE_CLAIMS["kill"]}\n')
     assert told.count('a1 is killed') == told.count('a1 is back') == 1
-    assert 'v1 10/20, v2 20/20; slot b 5 %, canary held' in told
+    assert 'v1 10/20, v2 20/20; slot b 5 %, canary undecided' in told
 
 
 def test_without_traces_nothing_is_proved(tmp_path):

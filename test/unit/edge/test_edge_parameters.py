@@ -24,7 +24,11 @@ def test_the_defaults_are_the_safe_ones():
         'hold',
         'hold',
     )
-    assert (defaults.ladder, defaults.rtc, defaults.interpolation) == ((), False, 1)
+    assert (defaults.fallback_ladder, defaults.rtc, defaults.interpolation_multiplier) == (
+        (),
+        False,
+        1,
+    )
     assert defaults.servers == ('/policy_server',)
 
 
@@ -80,7 +84,7 @@ def test_the_rules_of_delay_are_those_there_are():
         ({'stop_service': 'stop', 'teardown': 'safe_pose'}, "service .*, got 'stop'"),
         ({'teardown': 'stop_service'}, 'stop_service is empty, and teardown calls it'),
         ({'fallback_ladder': ['stop_service']}, 'stop_service is empty, and the ladder calls it'),
-        ({'skip_rule': 'min'}, 'skip_rule must be one of lived, clamped, raw'),
+        ({'skip_rule': 'min'}, 'skip_rule must be one of moving_time, elapsed_time, lerobot'),
         ({'teardown': 'park'}, 'teardown must be one of hold, safe_pose, initial_pose, '),
         ({'while_paused': 'play'}, 'while_paused must be one of hold, no_command'),
         ({'server': '/policy_server'}, 'server is not a parameter; did you mean servers'),

@@ -46,7 +46,7 @@ def test_the_default_numbers_are_those_agreed_on():
 @pytest.mark.parametrize('name', PROFILES)
 def test_a_profile_is_what_the_node_runs_with(name):
     built = build_parameters(EdgeParameters, with_profile({'network_profile': name}))
-    assert built.profile == name
+    assert built.network_profile == name
     assert {parameter: getattr(built, parameter) for parameter in SET} == PROFILES[name]
 
 

@@ -93,7 +93,7 @@ def test_without_a_plan_it_leaves_the_split_alone(tmp_path):
     assert not rig.poll()
     assert (rig.splits, rig.told) == ([], [])
     state = rig.state()
-    assert (state.state, state.steps, state.estimated_remaining_episodes) == (
+    assert (state.state, state.step_count, state.estimated_remaining_episodes) == (
         CanaryState.OFF,
         0,
         -1,
@@ -138,7 +138,7 @@ def test_the_report_tells_all_that_was_seen(rig):
     state = rig.state()
     assert (state.state, state.slot, state.stamp.sec) == (CanaryState.RUNNING, 'b', 7)
     assert (state.candidate_policy, state.champion_policy) == (NEW, OLD)
-    assert (state.step, state.steps, state.share_percent) == (0, 3, 5)
+    assert (state.step, state.step_count, state.share_percent) == (0, 3, 5)
     assert (state.candidate_successes, state.candidate_failures) == (3, 1)
     assert (state.champion_successes, state.champion_failures) == (9, 2)
     assert state.step_elapsed_s == pytest.approx(1.0)

@@ -54,7 +54,7 @@ def test_the_status_tells_what_is_served_and_what_was_counted():
     assert (told.requests, told.chunks, told.superseded) == (2, 1, 1)
     assert told.inference_ms_p50 == told.inference_ms_p99 == 1.0
     assert told.queue_wait_ms_p99 > 0
-    assert {drop.reason: drop.count for drop in told.drops} == {
+    assert {drop.reason: drop.count for drop in told.dropped} == {
         'encapsulation': 1,
         'no_session': 1,
     }
@@ -64,7 +64,7 @@ def test_a_server_without_a_policy_has_a_status_too():
     told = status(None, ServerState(ServerStatus.FAILED, 'no such file'))
     assert (told.state, told.text) == (ServerStatus.FAILED, 'no such file')
     assert (told.policy, told.warmed_up, told.max_sessions) == ('', False, 0)
-    assert list(told.drops) == []
+    assert list(told.dropped) == []
 
 
 @pytest.mark.parametrize('text', LONG_TEXTS)

@@ -107,10 +107,10 @@ def test_other_tensors_and_later_versions_are_refused(tmp_path, monkeypatch, saf
     safetensors.numpy.save_file({'weights': np.zeros(3)}, path)
     with pytest.raises(IncidentError, match='is not an incident file'):
         read_exchanges(path)
-    monkeypatch.setattr(incident_file, 'VERSION', 2)
+    monkeypatch.setattr(incident_file, 'VERSION', 3)
     write_incident(path, PAIRS)
     monkeypatch.undo()
-    with pytest.raises(IncidentError, match='has version 2, this program reads 1'):
+    with pytest.raises(IncidentError, match='has version 3, this program reads 2'):
         read_exchanges(path)
 
 

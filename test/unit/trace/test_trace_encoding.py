@@ -117,7 +117,7 @@ def test_the_types_of_numpy_and_names_of_enumerations_are_known():
         PLAY = 3
 
     record = {'kind': 'x', 'n': np.uint64(2**64 - 1), 'b': np.bool_(True), 'r': Rung.PLAY}
-    assert strict(encode(record)) == {'kind': 'x', 'n': 2**64 - 1, 'b': True, 'r': 'policy'}
+    assert strict(encode(record)) == {'kind': 'x', 'n': 2**64 - 1, 'b': True, 'r': 'play'}
     assert strict(encode({'kind': 'x', 'i': np.arange(3), 't': (1, 2)}))['i'] == [0, 1, 2]
 
 

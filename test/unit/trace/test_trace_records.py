@@ -46,7 +46,7 @@ def test_a_header_says_who_writes():
     assert header() == {
         'kind': 'header',
         'mono_ns': 5_000,
-        'schema_version': 1,
+        'schema_version': 2,
         'node': '/edge_controller',
         'role': 'edge',
         'version': '0.1.0',
@@ -110,8 +110,8 @@ def test_a_request_holds_what_is_known_of_it():
         'routing': {
             'slot': 'a',
             'routing_key': 'episode-1',
-            'degraded': False,
-            'cached': True,
+            'missing_episode_id': False,
+            'sticky': True,
         },
         'policy': 'reach@f0ed',
         'seed': 2**64 - 1,
@@ -194,7 +194,7 @@ def test_a_decision_and_a_comparison():
         1, IDS, slot='b', bucket=97, split_percent=95, moved=False, sticky=False
     )
     assert decided['moved'] is False
-    assert decided['cached'] is False
+    assert decided['sticky'] is False
     compared = records.shadow(
         1,
         IDS,

@@ -163,7 +163,7 @@ def service_time(options: argparse.Namespace) -> ServiceTime:
             f'{more_ms:g}'
         )
     return ServiceTime(
-        options.inference_ms / 1e3, more_ms / 1e3, options.batch, options.max_batch_delay_ms / 1e3
+        options.inference_ms / 1e3, more_ms / 1e3, options.batch, options.batch_wait_ms / 1e3
     )
 
 

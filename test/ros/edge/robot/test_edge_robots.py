@@ -118,7 +118,7 @@ def test_a_base_drives_stops_before_what_is_near_and_when_nobody_answers(edge_ri
     assert near.state[0] == pytest.approx((near.state[0][0], near.state[0][1], 2.0))
     base.distance_m = 0.2
     edge_rig.wait(lambda: base.speed == (0.0, -0.2), 'the interlock holds it back')
-    assert edge_rig.wait_for_health(ExecutedAction.CLAMPED).reason == (
+    assert edge_rig.wait_for_cage_result(ExecutedAction.CLAMPED).reason == (
         'obstacle overrides linear.x'
     )
     base.distance_m = 2.0

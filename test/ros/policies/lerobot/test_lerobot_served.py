@@ -21,7 +21,7 @@ from lerobot_serve.wire.schema import Codec, Flag, StateClass, Status
 from lerobot_serve.wire.session import CameraSpec
 
 tiny_policies = pytest.importorskip(
-    'tiny_policies', reason='needs torch and LeRobot (TORCH=none leaves both out)'
+    'support.policies.tiny_policies', reason='needs torch and LeRobot (TORCH=none leaves both out)'
 )
 HISTORY = StateClass.NEEDS_HISTORY
 # kind, class of state, observations a request, rows of a chunk, whether a prefix guides

@@ -102,7 +102,7 @@ def test_running_episodes_leave_now_or_within_the_time(router_rig):
     client = router_rig.robot()
     first, second = new('b', 'l')[:2]
     assert asked(client, first) == (Status.OK, 'b')
-    request = R(command=R.DRAIN, slot='b', now=True, reason='smoke')
+    request = R(command=R.DRAIN, slot='b', move_running_episodes=True, reason='smoke')
     assert router_rig.ask(ControlSlot, 'control_slot', request).success
     chunk = client.round_trip(episode_id=first)
     assert (chunk.slot, chunk.header.flags & Flag.POLICY_CHANGED) == ('a', Flag.POLICY_CHANGED)

@@ -49,7 +49,7 @@ class Forward:
 
     def taken(self) -> int:
         """Return how many goals the server has accepted, as far as the router knows."""
-        under_way = list(self._forward._errands._under_way.values())
+        under_way = list(self._forward._dispatcher._in_flight.values())
         return sum(errand.handle is not None for errand in under_way)
 
     def _choose(self, start: Envelope) -> SimpleNamespace:

@@ -73,7 +73,7 @@ def test_goals_without_an_episode_are_each_placed_for_themselves(router_rig, cal
     router_rig.slots()
     slots = {answered(caller).slot for _ in range(24)}
     assert slots == {'a', 'b'}
-    assert router_rig.wait_for_decision('').degraded
+    assert router_rig.wait_for_decision('').missing_episode_id
     assert caller.status().active_sessions == 0
     assert not router_rig.drops()
 
@@ -115,7 +115,7 @@ def test_with_both_slots_down_a_goal_is_aborted_and_says_what_to_do(router_rig, 
     for number in range(2):
         chunk = refused(caller, router_rig.episode('a'))
         assert chunk.status == Status.NO_SESSION
-        for words in ('no eligible slot', '/a/policy_server', '/b/policy_server', 'mend one'):
+        for words in ('no eligible slot', '/a/policy_server', '/b/policy_server', 'repair a slot'):
             assert words in chunk.status_text
         router_rig.wait_for_drop(UNANSWERED, number + 1)
     # nothing was remembered of an episode that nobody could take

@@ -50,7 +50,7 @@ def request(name: str) -> bytes:
 def test_a_server_that_is_stopped_is_silent_until_it_goes_on(rig, replicas):
     server = rig.start(policy_kind='steered')
     client = replicas.clients[rig.name]
-    ask = client.session_request_for(rig.mismatch('robot'))
+    ask = client.session_request_for(rig.stranger('robot'))
     assert client.open(ask, LIMIT_S).accepted
     assert client.is_matched(LIMIT_S)
     # its lease begins with the first sign of life

@@ -57,7 +57,7 @@ def test_a_replica_that_hangs_is_left_and_used_again_when_it_goes_on(pair):
     answered(client, episode, 10)
     pair.wait(
         lambda: (
-            answered(client, episode) and replica(pair, 'a', first).state == ReplicaState.SUSPECT
+            answered(client, episode) and replica(pair, 'a', first).state == ReplicaState.UNHEALTHY
         ),
         'it is suspect',
     )
@@ -118,7 +118,7 @@ def test_robots_in_the_good_slot_see_nothing_of_the_bad_one(router_rig):
     for number in range(10):
         chunks = answered(client, router_rig.episode('a', salt=number), 3)
         assert {(chunk.slot, chunk.header.flags) for chunk in chunks} == {('a', 0)}
-    assert router_rig.slot('a').failures == 0
+    assert router_rig.slot('a').requests_failed == 0
 
 
 def test_failures_in_a_row_drain_a_slot_and_clean_trials_bring_it_back(router_rig):

@@ -69,7 +69,7 @@ def test_a_slow_replica_is_helped_out_and_its_late_answer_reaches_nobody(router_
     for _ in range(ENOUGH):
         assert client.round_trip().status == Status.OK
     assert client.chunks.empty()
-    assert router_rig.slot('prod').failures == 0
+    assert router_rig.slot('prod').requests_failed == 0
 
 
 @pytest.mark.parametrize('never', [{'hedge_budget_percent': 0.0}, {'hedge_factor': 0.0}], ids=str)

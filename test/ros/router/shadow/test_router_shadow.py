@@ -76,7 +76,7 @@ def test_what_the_shadow_would_have_done_is_compared_with_what_was_executed(rout
         return next((r for _, r in read_records(file) if r['kind'] == 'shadow'), None)
 
     record = router_rig.wait(told, 'the comparison stands in the trace')
-    assert (record['client'], record['session_epoch'], record['rows']) == ('tester', 1, ROWS)
+    assert (record['client_id'], record['session_epoch'], record['rows']) == ('tester', 1, ROWS)
 
 
 def test_a_live_policy_that_draws_is_the_unit(router_rig):
@@ -105,8 +105,8 @@ def test_a_shadow_that_is_gone_or_hangs_is_not_noticed_by_robots(router_rig, tro
     for number in range(100):
         player.play(f'episode-{number}')
     state = router_rig.state
-    assert state.verdict == 'healthy'
-    assert state.slots[0].failures == 0
+    assert state.health == 'healthy'
+    assert state.slots[0].requests_failed == 0
 
 
 def test_a_shadow_that_floods_is_not_noticed_by_robots(router_rig, node):
@@ -121,7 +121,7 @@ def test_a_shadow_that_floods_is_not_noticed_by_robots(router_rig, node):
             nonsense.header.seq = 1000 * number + seq
             flood.publish(nonsense)
         player.play(f'episode-{number}')
-    assert router_rig.state.slots[0].failures == 0
+    assert router_rig.state.slots[0].requests_failed == 0
     router_rig.watch.divergences.clear()
     compared(router_rig, player)
 

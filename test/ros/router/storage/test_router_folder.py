@@ -88,7 +88,7 @@ def test_a_damaged_store_and_a_full_disk_are_said_once_and_robots_go_on(router_r
     damage(file)
     router_rig.slots(state_folder=tmp_path / 'kept')
     log = router_rig.log('router')
-    assert log.count('the store was damaged') == 1
+    assert log.count('state store damaged') == 1
     assert '1 changed placements are discarded' in log
     # no decision was damaged: both slots take episodes
     client, pid = router_rig.robot(), router_rig.fleet.processes['router'].pid

@@ -193,4 +193,4 @@ def test_a_manager_that_does_not_answer_is_told(runtime, node, doctor):
         manager.destroy_node()
     finding = findings['ros2_control', '/controller_manager enforce_command_limits']
     assert finding['verdict'] == 'warning'
-    assert 'did not answer' in finding['found']
+    assert 'no response' in finding['found']

@@ -234,13 +234,13 @@ def play(rig: ServerRig, bags: Bags) -> None:
 
 def test_the_audit_reads_executed_actions_as_they_are():
     action = ExecutedAction(
-        tick=1 << 40,
+        control_step=1 << 40,
         seq=3,
         session_epoch=4,
         episode=5,
         chunk_row=6,
         age_s=0.5,
-        verdict=ExecutedAction.HELD,
+        cage_result=ExecutedAction.HELD,
         rung=EdgeState.RUNG_SAFE_POSE,
         client_id='robot',
         episode_id='ep',
@@ -254,7 +254,7 @@ def test_the_audit_reads_executed_actions_as_they_are():
     names = ('control_step', 'seq', 'session_epoch', 'episode', 'chunk_row', 'age_s', 'client_id')
     names += ('episode_id', 'slot', 'policy', 'reason')
     assert [getattr(read, n) for n in names] == [getattr(action, n) for n in names]
-    assert (read.verdict, read.rung) == ('held', 'safe_pose')
+    assert (read.cage_result, read.rung) == ('held', 'safe_pose')
     assert (read.raw.tolist(), read.commanded.tolist()) == ([1.0, 2.0], [3.0])
 
 
@@ -285,8 +285,8 @@ def test_the_audit_reads_decisions_as_they_are():
         'slot': 'b',
         'policy': 'p@1',
         'server': '/s',
-        'degraded': False,
-        'cached': True,
+        'missing_episode_id': False,
+        'sticky': True,
         'moved': True,
         'reason': 'why',
     }

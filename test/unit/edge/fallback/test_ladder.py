@@ -41,7 +41,7 @@ def test_with_nothing_ever_played_nothing_is_commanded(text):
     there.last = LastCommand(ONE, 0 * ONE)
     for decision in there.dry(5):
         assert (decision.kind, decision.wanted) == (RungKind.POLICY, None)
-        assert decision.reason == 'play: nothing_played_yet'
+        assert decision.reason == 'policy: nothing_played_yet'
         assert not decision.call_stop_service
 
 
@@ -62,7 +62,7 @@ def test_without_a_command_to_start_from_nothing_is_commanded():
 
 def test_the_first_action_is_played_at_once():
     decision = world('hold').step(ONE)
-    assert (decision.kind, decision.reason) == (RungKind.POLICY, 'play')
+    assert (decision.kind, decision.reason) == (RungKind.POLICY, 'policy')
     assert decision.wanted is ONE
 
 

@@ -38,7 +38,7 @@ def test_a_short_chunk_is_played_after_waiting_as_long():
     there.play()
     there.step()
     names = [there.step(ONE, 1).kind.name for _ in range(4)]
-    assert names == ['RAMP', 'RAMP', 'RAMP', 'PLAY']
+    assert names == ['RAMP', 'RAMP', 'RAMP', 'POLICY']
 
 
 def test_a_gap_starts_the_waiting_anew():
@@ -53,7 +53,7 @@ def test_single_rows_do_not_make_it_flap():
     there = world('ramp 0.5, hold')
     there.play()
     names = [there.step(ONE if i % 2 else None, i % 2).kind.name for i in range(50)]
-    assert 'PLAY' not in names
+    assert 'POLICY' not in names
 
 
 def test_one_row_is_enough_without_hysteresis():

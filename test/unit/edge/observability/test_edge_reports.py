@@ -30,7 +30,7 @@ from lerobot_serve.edge.session.fake_transport import reply_bytes
 from lerobot_serve_interfaces.msg import EdgeState, ExecutedAction
 
 SOURCE = ChunkSource(3, 7, 2, 'episode', 100, 'b', 'act@0')
-PLAY = LadderDecision(RungKind.POLICY, np.array([1.0, 2.0]), 'play')
+PLAY = LadderDecision(RungKind.POLICY, np.array([1.0, 2.0]), 'policy')
 
 
 class Robot:
@@ -66,7 +66,7 @@ def robot() -> Robot:
 
 
 def test_every_drop_is_told_with_its_reason_and_only_where_there_were_some(robot):
-    assert list(robot.state().drops) == []
+    assert list(robot.state().dropped) == []
     bench = robot.requests
     bench.exchange.drops.update({'late_chunk': 1, 'stale_action': 1, 'state_lost': 0})
     robot.tick.controller.drops['stale_action'] = 2
@@ -76,7 +76,7 @@ def test_every_drop_is_told_with_its_reason_and_only_where_there_were_some(robot
     bench.actions.append(CHUNK, SOURCE, mark=old)
     bench.history.gaps = 4
     for _ in range(2):
-        drops = [(drop.reason, drop.count) for drop in robot.state().drops]
+        drops = [(drop.reason, drop.count) for drop in robot.state().dropped]
         assert drops == [
             ('cleared_action', 2),
             ('history_gap', 4),
@@ -94,7 +94,7 @@ def test_the_state_tells_what_is_left_and_what_was_counted(robot):
     told = robot.state()
     assert told.queue_remaining_s == pytest.approx(len(CHUNK) * bench.pace.step_s)
     assert told.action_age_s == pytest.approx(0.08)
-    assert (told.ticks, told.control_steps_missed, told.actions_executed) == (9, 1, 4)
+    assert (told.control_steps, told.control_steps_missed, told.actions_executed) == (9, 1, 4)
     assert (told.stalls, told.cage_trips) == (1, 1)
     assert (told.client_id, told.stamp.sec, told.server) == ('robot_1', 5, '')
     assert told.rung == EdgeState.RUNG_RAMP
@@ -178,7 +178,7 @@ def test_a_text_of_a_server_fits_the_message(robot, text):
 
 
 def told_of(executed: ExecutedStep) -> ExecutedAction:
-    return executed_action(executed, stamp=Time(sec=5), tick=8, client_id='robot_1')
+    return executed_action(executed, stamp=Time(sec=5), control_step=8, client_id='robot_1')
 
 
 def test_an_executed_action_tells_where_it_came_from_and_what_became_of_it():
@@ -188,15 +188,15 @@ def test_an_executed_action_tells_where_it_came_from_and_what_became_of_it():
     assert (told.seq, told.session_epoch, told.episode, told.chunk_row) == (3, 7, 2, 4)
     assert (told.episode_id, told.slot, told.policy) == ('episode', 'b', 'act@0')
     assert (list(told.raw), list(told.commanded)) == ([1.0, 2.0], [0.5, 2.0])
-    assert (told.verdict, told.reason) == (ExecutedAction.CLAMPED, 'pan.pos: limit')
-    assert (told.age_s, told.tick, told.client_id) == (0.5, 8, 'robot_1')
+    assert (told.cage_result, told.reason) == (ExecutedAction.CLAMPED, 'pan.pos: limit')
+    assert (told.age_s, told.control_step, told.client_id) == (0.5, 8, 'robot_1')
     assert told.rung == EdgeState.RUNG_POLICY
 
 
 def test_what_passes_needs_no_reason():
     planned = QueuedAction(np.array([1.0, 2.0], np.float32), SOURCE, 0)
     told = told_of(ExecutedStep(planned, PLAY, CageResult(Verdict.PASS, PLAY.wanted), 0))
-    assert (told.verdict, told.reason) == (ExecutedAction.PASS, '')
+    assert (told.cage_result, told.reason) == (ExecutedAction.PASS, '')
 
 
 @pytest.mark.parametrize(
@@ -241,7 +241,7 @@ def test_each_step_of_a_robot_makes_a_record():
     tick.plan(1.0, float('nan'), 1e30)
     records = [told_of(executed) for executed in iter(tick.step, None)]
     assert [record.seq for record in records] == [1, 1, 1, *[0] * 6]
-    assert [record.verdict for record in records[:3]] == [
+    assert [record.cage_result for record in records[:3]] == [
         ExecutedAction.PASS,
         ExecutedAction.HELD,
         ExecutedAction.CLAMPED,
@@ -281,4 +281,4 @@ def test_the_diagnostics_hold_what_an_operator_looks_for(robot):
     values = {value.key: value.value for value in status.values}
     assert status.message == 'STREAMING: front is 2 s old'
     assert (values['server'], values['slot'], values['stalls']) == ('/policy_server', 'b', '0')
-    assert (values['left to play [s]'], values['ticks missed']) == ('0.00', '1')
+    assert (values['left to play [s]'], values['control steps missed']) == ('0.00', '1')

@@ -135,7 +135,7 @@ def test_who_has_the_say_is_told():
     ):
         driven.say = say
         driven.drive()
-    assert [step[:2] for step in driven.states('operation')] == [
+    assert [step[:2] for step in driven.states('control_authority')] == [
         ('none', 'policy'),
         ('policy', 'operator'),
         ('operator', 'policy'),

@@ -17,7 +17,7 @@ pytest.importorskip('torch', reason='torch is not installed (TORCH=none)')
 pytest.importorskip('lerobot', reason='LeRobot is not installed')
 
 from support.policies.attack_rig import ATTACKS, evil_asset, with_step
-from support.policies.lerobot_rig import change_json, folder_of, loading, refused
+from support.policies.lerobot_rig import change_json, folder_of, loaded, loading, refused
 
 from lerobot_serve.policies.base import PolicyError
 from lerobot_serve.policies.lerobot.checkpoint import asset_rules
@@ -61,58 +61,40 @@ def test_the_seal_holds_where_the_lists_would_not(tmp_path, asset, marker, monke
     assert 'requests Python code beside a tokenizer' in text
 
 
-@pytest.mark.parametrize('sealed', [False, True])
-def test_the_attack_is_one_without_the_seal(tmp_path, sealed):
-    """For each loader, all in one process: to import transformers takes seconds."""
-    seal = 'from lerobot_serve.policies.lerobot.hardening import *; go_offline(); refuse_code()'
-    code = [
-        'from lerobot_serve.policies.lerobot import compat; compat._import_torchvision()',
-        seal if sealed else '',
-    ]
-    markers = {name: tmp_path / f'{name}.marker' for name in LOADERS}
-    for name, load_it in LOADERS.items():
-        folder = evil_asset(tmp_path / name, markers[name])
-        code += [f'from transformers import {name}', f'folder = {str(folder)!r}']
-        code += ['try:', f'    {load_it}', 'except Exception as error:', '    print(repr(error))']
-    # transformers copies the code that it imports below HF_HOME
-    environment = os.environ | {'HF_HOME': str(tmp_path / 'hf')}
-    done = subprocess.run(
-        [sys.executable, '-c', '\n'.join(code)],
-        env=environment,
-        check=True,
-        timeout=120,
-        capture_output=True,
-        text=True,
-    )
-    ran = {name for name, marker in markers.items() if marker.exists()}
-    assert ran == (set() if sealed else set(LOADERS)), done
-    refusals = [line for line in done.stdout.splitlines() if 'requests Python code' in line]
-    assert len(refusals) == (len(LOADERS) if sealed else 0), done
-
-
+# the lists are switched off: they refuse what follows before it could run
 UNGUARDED = """
 import sys
-from pathlib import Path
-from lerobot_serve.policies.lerobot import hardening
+from lerobot_serve.policies.lerobot import compat, hardening
 from lerobot_serve.policies.lerobot.checkpoint import checkpoint
 from lerobot_serve.policies.lerobot.prediction import processors
 checkpoint.check_step = checkpoint.check_asset = processors._check_owner = lambda *_: None
-if sys.argv[2] == 'without a seal':
+if sys.argv[1] == 'without a seal':
     hardening.refuse_code = lambda: None
 from lerobot_serve.policies.base import LoadOptions, PolicyError
 from lerobot_serve.policies.lerobot.loader import load
 try:
-    load(eval(sys.argv[1]))
+    load({options})
 except PolicyError as error:
     print(error)
+compat._import_torchvision()
+hardening.go_offline()
+hardening.refuse_code()
 """
 
 
 @pytest.mark.parametrize('seal', ['without a seal', 'sealed'])
-def test_the_attack_is_one_in_the_loader_without_lists_and_seal(asset, marker, tmp_path, seal):
+def test_the_attack_is_one_without_lists_and_seal(tmp_path, asset, marker, seal):
+    """In our loader and in those of transformers, in one process: to import it takes seconds."""
     folder = ATTACKS['action tokenizer'](tmp_path / 'policy', asset)
+    code = [UNGUARDED.format(options=repr(loading(folder)))]
+    markers = {'ours': marker} | {name: tmp_path / f'{name}.marker' for name in LOADERS}
+    for name, load_it in LOADERS.items():
+        theirs = evil_asset(tmp_path / name, markers[name])
+        code += [f'from transformers import {name}', f'folder = {str(theirs)!r}']
+        code += ['try:', f'    {load_it}', 'except Exception as error:', '    print(repr(error))']
+    # transformers copies the code that it imports below HF_HOME
     done = subprocess.run(
-        [sys.executable, '-c', UNGUARDED, repr(loading(folder)), seal],
+        [sys.executable, '-c', '\n'.join(code), seal],
         env=os.environ | {'HF_HOME': str(tmp_path / 'hf')},
         stdin=subprocess.DEVNULL,
         check=True,
@@ -120,8 +102,10 @@ def test_the_attack_is_one_in_the_loader_without_lists_and_seal(asset, marker, t
         capture_output=True,
         text=True,
     )
-    assert marker.exists() is (seal == 'without a seal'), done
-    assert ('requests Python code' in done.stdout) is (seal == 'sealed'), done
+    ran = {name for name, marker in markers.items() if marker.exists()}
+    assert ran == (set() if seal == 'sealed' else set(markers)), done
+    refusals = [line for line in done.stdout.splitlines() if 'requests Python code' in line]
+    assert len(refusals) == (len(markers) if seal == 'sealed' else 0), done
 
 
 class Counting(http.server.BaseHTTPRequestHandler):
@@ -150,36 +134,33 @@ def hub():
         thread.join()
 
 
-LOAD = (
-    'from lerobot_serve.policies.base import LoadOptions, PolicyError\n'
-    'from lerobot_serve.policies.lerobot.loader import load\n'
-    'try:\n    print(load({said!r}).describe().fingerprint)\n'
-    'except PolicyError as error:\n    print("refused", error)\n'
-)
-DOWNLOAD = (
-    'from transformers import AutoTokenizer\n'
-    'try:\n    AutoTokenizer.from_pretrained("lab/words")\nexcept Exception as error:\n    pass\n'
-)
+LOAD = """
+from lerobot_serve.policies.base import LoadOptions, PolicyError
+from lerobot_serve.policies.lerobot.loader import load
+for options in {options}:
+    try:
+        print(load(options).describe().fingerprint)
+    except PolicyError as error:
+        print("refused", error)
+"""
+DOWNLOAD = """
+from transformers import AutoTokenizer
+try:
+    AutoTokenizer.from_pretrained("lab/words")
+except Exception:
+    pass
+"""
 
 
-@pytest.mark.parametrize('name', ['smolvla', 'missing tokenizer', 'backbone', 'without us'])
-def test_the_hub_is_never_asked(tmp_path, hub, name):
-    endpoint, asked = hub
-    kind = 'act' if name == 'backbone' else 'smolvla'
-    folder = Path(shutil.copytree(folder_of(kind), tmp_path / kind))
-    if name == 'missing tokenizer':
-        change_json(folder / 'config.json', lambda held: held.update(vlm_model_name='lab/words'))
-    if name == 'backbone':
-        weights = {'pretrained_backbone_weights': 'ResNet18_Weights.IMAGENET1K_V1'}
-        change_json(folder / 'config.json', lambda held: held.update(weights))
-    code = DOWNLOAD if name == 'without us' else LOAD.format(said=loading(folder))
+def run_beside(hub: str, home: Path, code: str) -> list[str]:
+    """Run code in a fresh process that would download from `hub`; return the lines it prints."""
     environment = {
         key: value
         for key, value in os.environ.items()
         if not key.startswith(('HF_', 'TRANSFORMERS'))
     }
-    environment |= {'HF_ENDPOINT': endpoint, 'HF_HOME': str(tmp_path / 'hf')}
-    environment |= {'TORCH_HOME': str(tmp_path / 'torch'), 'https_proxy': endpoint}
+    environment |= {'HF_ENDPOINT': hub, 'HF_HOME': str(home / 'hf')}
+    environment |= {'TORCH_HOME': str(home / 'torch'), 'https_proxy': hub}
     done = subprocess.run(
         [sys.executable, '-c', code],
         env=environment,
@@ -188,9 +169,31 @@ def test_the_hub_is_never_asked(tmp_path, hub, name):
         capture_output=True,
         text=True,
     )
-    # what is asked without us shows that the counting works
-    assert bool(asked) is (name == 'without us'), done
-    assert done.stdout.startswith('refused') is (name == 'missing tokenizer'), done
+    return done.stdout.splitlines()
+
+
+def test_the_hub_receives_no_request(tmp_path, hub):
+    """In a fresh process, which also finds the steps of a policy type by itself."""
+    endpoint, asked = hub
+    plain, worded, backbone = (
+        Path(shutil.copytree(folder_of(kind), tmp_path / name / kind))
+        for name, kind in (('plain', 'smolvla'), ('worded', 'smolvla'), ('backbone', 'act'))
+    )
+    change_json(worded / 'config.json', lambda held: held.update(vlm_model_name='lab/words'))
+    weights = {'pretrained_backbone_weights': 'ResNet18_Weights.IMAGENET1K_V1'}
+    change_json(backbone / 'config.json', lambda held: held.update(weights))
+    options = [loading(folder) for folder in (plain, worded, backbone)]
+    first, second, third = run_beside(endpoint, tmp_path, LOAD.format(options=repr(options)))
+    assert asked == []
+    assert first == loaded('smolvla').describe().fingerprint
+    assert second.startswith('refused')
+    assert third.startswith('act@')
+
+
+def test_the_hub_would_receive_requests_without_us(tmp_path, hub):
+    endpoint, asked = hub
+    run_beside(endpoint, tmp_path, DOWNLOAD)
+    assert asked
 
 
 def test_weights_that_could_be_pickled_are_refused(tmp_path):

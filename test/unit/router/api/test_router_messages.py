@@ -143,7 +143,7 @@ PLACED = Placement('episode-1', 12, 'a', 50)
     [
         ({}, 'bucket 12 is below 50'),
         ({'bucket': 50, 'slot': 'b'}, 'bucket 50 is not below 50'),
-        ({'degraded': True}, 'no episode id; bucket 12 is below 50'),
+        ({'missing_episode_id': True}, 'no episode id; bucket 12 is below 50'),
         ({'slot': 'prod', 'split_percent': None}, 'single slot'),
         (
             {'slot': 'b', 'reason': 'slot a takes no episodes: it is down'},
@@ -189,5 +189,5 @@ def test_what_was_learned_of_a_shadow_fits_into_messages(tmp_path):
     assert list(told.action_names) == ['pan.pos', 'tilt.pos']
     summary = shadow_summary(world.book.summary(), LONG + 'x', {'b': 2, 'a': 1}, Time(sec=7))
     assert (summary.samples, summary.episodes) == (1, 1)
-    assert summary.lacking == LONG
-    assert [(drop.reason, drop.count) for drop in summary.drops] == [('a', 1), ('b', 2)]
+    assert summary.unmet_requirements == LONG
+    assert [(drop.reason, drop.count) for drop in summary.dropped] == [('a', 1), ('b', 2)]

@@ -117,7 +117,7 @@ def test_probe_has_nothing_to_try_where_all_is_well_or_an_operator_has_drained(r
 def test_a_slot_that_is_not_there_is_refused_with_those_that_are(rig, command, name):
     with pytest.raises(SlotCommandRejected, match=rf"unknown slot '{name}'; allowed: a, b"):
         run_slot_command(rig.core, command, name, '')
-    assert rig.core.verdict == 'healthy'
+    assert rig.core.health == 'healthy'
 
 
 @pytest.mark.parametrize('command', [0, 9, 255])

@@ -235,7 +235,7 @@ def test_every_state_can_be_left_and_reached():
 def test_the_table_in_the_text_is_the_table():
     from lerobot_serve.router.canary import states
 
-    lines = [line.split() for line in states.__doc__.splitlines() if line.startswith('    ')]
+    lines = [line.split() for line in states.__doc__.splitlines() if line.startswith('  ')]
     header, rows = lines[0], {line[0]: line[1:] for line in lines[1:]}
     for state in CanaryPhase:
         for event, cell in zip(header, rows[state.name], strict=True):

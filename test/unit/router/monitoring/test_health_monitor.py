@@ -158,10 +158,10 @@ def test_a_verdict_is_said_when_it_changes(rig):
     for _ in range(3):
         lookout.poll(rig.parameters, is_open=True)
     assert rig.warned == ['slot_b_drained: slot b: unhealthy: timeout']
-    assert [state.verdict for state in rig.published(RouterState)] == ['healthy', 'slot_b_drained']
+    assert [state.health for state in rig.published(RouterState)] == ['healthy', 'slot_b_drained']
     rig.behind.there = False
     lookout.poll(rig.parameters, is_open=True)
-    assert rig.warned[-1].startswith('degraded: slot a: /a1: server unavailable')
+    assert rig.warned[-1].startswith('unavailable: slot a: /a1: server unavailable')
     assert rig.informed == ['healthy']
     rig.close()
 
@@ -230,8 +230,8 @@ def test_its_threads_end_and_everything_is_let_go(rig):
     assert not any(thread.is_alive() for thread in rig.threads)
     assert sorted(thread.name for thread in rig.threads) == [
         'alarm',
-        'answers',
         'control',
+        'replies',
         'store',
     ]
     assert rig.behind.closed

@@ -62,7 +62,7 @@ def drain(rig: RoutingRig, slot: str) -> None:
 
 def test_both_slots_are_healthy_and_get_what_the_split_says(rig):
     told = state(rig, 80, {'late_answer': 3, 'no_session': 1})
-    assert (told.verdict, told.text, told.split_percent) == ('healthy', '', 80)
+    assert (told.health, told.text, told.split_percent) == ('healthy', '', 80)
     assert [(s.slot, s.state, s.share_percent) for s in told.slots] == [
         ('a', SlotState.HEALTHY, 80),
         ('b', SlotState.HEALTHY, 20),
@@ -70,11 +70,11 @@ def test_both_slots_are_healthy_and_get_what_the_split_says(rig):
     assert [s.policy for s in told.slots] == ['act@a', 'act@b']
     assert [[r.server for r in s.replicas] for s in told.slots] == [['/a1', '/a2'], ['/b1']]
     assert told.late_replies == 3
-    assert [(drop.reason, drop.count) for drop in told.drops] == [
+    assert [(drop.reason, drop.count) for drop in told.dropped] == [
         ('late_answer', 3),
         ('no_session', 1),
     ]
-    assert (told.server, told.stamp.sec, told.robots) == ('/policy_router', 7, 0)
+    assert (told.server, told.stamp.sec, told.sessions) == ('/policy_router', 7, 0)
 
 
 @pytest.mark.parametrize('split_percent', [0, 30, 100])
@@ -84,7 +84,7 @@ def test_a_slot_that_is_not_healthy_gives_its_share_to_the_other(rig, split_perc
     # one without a share takes over where it is declared to: see spare
     assert shares(rig, split_percent) == ([100, 0] if split_percent else [0, 100])
     told = state(rig)
-    assert told.verdict == 'slot_b_drained'
+    assert told.health == 'slot_b_drained'
     assert told.text == 'slot b: unhealthy: timeout'
     rig.slots['b'].health.mark_healthy()
     assert shares(rig, split_percent) == [split_percent, 100 - split_percent]
@@ -101,14 +101,14 @@ def test_where_no_slot_is_healthy_new_episodes_go_to_who_answers(rig):
     assert states(rig) == [SlotState.PROBING, SlotState.DRAINED]
     assert shares(rig, 30) == [100, 0]
     rig.away('/a1', '/a2')
-    assert states(rig) == [SlotState.DOWN, SlotState.DRAINED]
+    assert states(rig) == [SlotState.UNAVAILABLE, SlotState.DRAINED]
     assert shares(rig, 30) == [0, 0]
 
 
 def test_a_slot_nobody_was_heard_of_is_down_and_says_what_to_look_at(make):
     rig = make(heard=False)
     (a, b) = state(rig).slots
-    assert (a.state, b.state) == (SlotState.DOWN, SlotState.DOWN)
+    assert (a.state, b.state) == (SlotState.UNAVAILABLE, SlotState.UNAVAILABLE)
     assert [r.state for r in a.replicas] == [ReplicaState.UNKNOWN] * 2
     assert a.text.count('no status received') == 2
     assert a.policy == ''
@@ -135,17 +135,17 @@ def test_replicas_tell_their_state_and_counts(rig):
     first, second = state(rig).slots[0].replicas
     assert (first.state, first.text, first.slot) == (ReplicaState.READY, '', 'a')
     assert (first.latency_ms_p50, first.latency_ms_p95) == (12.0, 12.0)
-    assert (first.requests, first.answers, first.failures) == (40, 38, 2)
+    assert (first.requests, first.chunks, first.requests_failed) == (40, 38, 2)
     assert (first.hedges, first.probes, first.sessions, first.load) == (1, 3, 2, 0.25)
     assert second.state == ReplicaState.POLICY_MISMATCH
     assert second.policy == 'other@1'
     assert 'must serve the same policy' in second.text
     assert (second.latency_ms_p50, second.latency_ms_p95) == (0.0, 0.0)
     rig.hear('/a2', active=False, text='loading the policy')
-    assert state(rig).slots[0].replicas[1].state == ReplicaState.AWAY
+    assert state(rig).slots[0].replicas[1].state == ReplicaState.UNAVAILABLE
     assert state(rig).slots[0].replicas[1].text == 'loading the policy'
     rig.replicas['/a1'].health.mark_unhealthy('timeout', rig.now_ns)
-    assert state(rig).slots[0].replicas[0].state == ReplicaState.SUSPECT
+    assert state(rig).slots[0].replicas[0].state == ReplicaState.UNHEALTHY
 
 
 def test_no_text_is_too_long_for_its_message(make):
@@ -192,7 +192,7 @@ def test_its_status_is_a_policy_servers(rig):
     assert (told.max_sessions, told.load, told.warmed_up) == (0, 0.0, False)
     told = status(None, ServerStatus.UNCONFIGURED, 'configure it', no_session=1)
     assert (told.policy, told.warmed_up, told.text) == ('', False, 'configure it')
-    assert told.drops[0].reason == 'no_session'
+    assert told.dropped[0].reason == 'no_session'
 
 
 def contract(**fields: object) -> SimpleNamespace:
@@ -249,7 +249,7 @@ def test_diagnostics_have_a_status_for_the_router_and_one_a_slot(rig, bad, level
         '/policy_router: slot b',
     ]
     values = {value.key: value.value for value in told.status[0].values}
-    assert (values['robots'], values['dropped no_session']) == ('0', '2')
+    assert (values['sessions'], values['dropped no_session']) == ('0', '2')
     slots = [{v.key: v.value for v in each.values} for each in told.status[1:]]
     assert slots[0]['replica /a1'] == 'ready'
     assert slots[1]['policy'] == 'act@b'

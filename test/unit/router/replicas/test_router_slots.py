@@ -113,7 +113,7 @@ def test_the_only_replica_is_given_as_many_failures_as_its_slot():
 
 @pytest.mark.parametrize(
     ('a', 'b', 'expected'),
-    [(1, 1, 'healthy'), (1, 0, 'slot_b_drained'), (0, 1, 'slot_a_drained'), (0, 0, 'degraded')],
+    [(1, 1, 'healthy'), (1, 0, 'slot_b_drained'), (0, 1, 'slot_a_drained'), (0, 0, 'unavailable')],
 )
 def test_the_verdict(a, b, expected):
     slots = {name: Slot(name, ('/1',), RULES, RULES) for name in 'ab'}

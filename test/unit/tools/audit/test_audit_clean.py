@@ -141,4 +141,4 @@ def test_with_interpolation_not_everything_of_rows_is_judged(tmp_path):
     clean.write(tmp_path)
     (result,) = [each for each in run_audit([tmp_path]).results if each.check == 'rows']
     assert result.outcome is CheckStatus.HOLDS_AS_RECORDED
-    assert 'interpolation_multiplier' in result.why_not
+    assert 'interpolation' in result.why_not

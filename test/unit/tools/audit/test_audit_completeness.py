@@ -53,7 +53,7 @@ def miscounted(path: Path) -> int:
 
 
 def goes_on(path: Path) -> int:
-    footer(path, ended='rotated')
+    footer(path, end_reason='rotated')
     return len(lines(path))
 
 
@@ -67,7 +67,7 @@ def lost(path: Path) -> int:
 
 
 def lost_and_not_told(path: Path) -> int:
-    footer(path, dropped={'trace_failed': 2})
+    footer(path, records_lost={'trace_failed': 2})
     return len(lines(path))
 
 

@@ -75,9 +75,15 @@ class Scene:
 
 def executed_bytes(action: message_decoding.ExecutedAction) -> bytes:
     writer = CdrWriter()
-    numbers = action.tick, action.seq, action.session_epoch, action.episode, action.chunk_row
+    numbers = (
+        action.control_step,
+        action.seq,
+        action.session_epoch,
+        action.episode,
+        action.chunk_row,
+    )
     words = (
-        message_decoding.VERDICTS.index(action.verdict),
+        message_decoding.VERDICTS.index(action.cage_result),
         message_decoding.RUNGS.index(action.rung),
     )
     writer.pack(message_decoding.EXECUTED_HEAD, 1, 2, *numbers, action.age_s, *words, align=8)
@@ -96,7 +102,7 @@ def scene() -> Scene:
     made.decide('prod')
     for tick in range(1, 11):
         values = np.full(2, tick / 100, np.float32)
-        made.execute(tick=tick, chunk_row=tick, raw=values, commanded=values)
+        made.execute(control_step=tick, chunk_row=tick, raw=values, commanded=values)
     return made
 
 
@@ -151,15 +157,15 @@ def test_violations_are_found(scene, tmp_path, check, changes):
 
 def test_a_decision_explains_another_slot(scene, tmp_path):
     scene.decide('b', moved=True)
-    scene.execute(tick=11, chunk_row=11, slot='b')
+    scene.execute(control_step=11, chunk_row=11, slot='b')
     found = scene.judge(tmp_path)
     assert outcome(found, 'sticky') is CheckStatus.HOLDS_AS_RECORDED
     assert found.joined == 1
 
 
 def test_robots_are_judged_one_by_one(scene, tmp_path):
-    scene.execute(client_id='robot_2', tick=500, seq=900, chunk_row=3)
-    scene.execute(tick=11, chunk_row=11)
+    scene.execute(client_id='robot_2', control_step=500, seq=900, chunk_row=3)
+    scene.execute(control_step=11, chunk_row=11)
     found = scene.judge(tmp_path)
     assert outcome(found, 'rows') is CheckStatus.HOLDS_AS_RECORDED
     roles = sorted((run.role, run.node) for run in found.runs)

@@ -22,7 +22,7 @@ class Terminal(io.StringIO):
 def trace(tmp_path, monkeypatch):
     monkeypatch.setattr(progress, 'SHOW_ABOVE_BYTES', 1000)
     monkeypatch.setenv('TERM', 'xterm')
-    head = '{"kind":"header","schema_version":1,"part":0}'
+    head = '{"kind":"header","schema_version":2,"part":0}'
     (tmp_path / 'edge.jsonl').write_text('\n'.join([head, *LINES, '']))
     return tmp_path / 'edge.jsonl'
 

@@ -44,7 +44,9 @@ def test_a_server_that_lost_records_proves_no_lost_request(tmp_path):
     made = scene('lost_or_hung')
     made.write(tmp_path)
     file = tmp_path / 'server.jsonl'
-    file.write_bytes(file.read_bytes().replace(b'"dropped":{}', b'"dropped":{"trace_failed":3}'))
+    file.write_bytes(
+        file.read_bytes().replace(b'"records_lost":{}', b'"records_lost":{"trace_failed":3}')
+    )
     (found,) = [
         v for v in diagnose([tmp_path], 'robot_1').verdicts if v.rule.name == 'lost_or_hung'
     ]
