@@ -2,13 +2,14 @@
 The state diagrams of the documentation, generated from the transition tables of the code.
 
 A page marks the place: `<!-- diagram: NAME -->` on the line above a Mermaid block, which
-`with_diagrams` replaces. Blocks without that line are written by hand. Pure; any thread.
+`with_diagrams` replaces. Blocks without that line are written by hand. Any thread.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from enum import Enum
+from pathlib import Path
 import re
 from typing import TypeVar
 
@@ -54,6 +55,12 @@ DIAGRAMS: dict[str, Callable[[], str]] = {
     'connection': connection_diagram,
     'canary': canary_diagram,
 }
+
+
+def pages_with_diagrams(docs: Path) -> dict[Path, str]:
+    """Return the pages of a folder that have generated diagrams, with these up to date."""
+    pages = {path: path.read_text() for path in sorted(docs.glob('*.md'))}
+    return {path: with_diagrams(page) for path, page in pages.items() if MARKED_BLOCK.search(page)}
 
 
 def with_diagrams(page: str) -> str:

@@ -94,11 +94,7 @@ def main(options: argparse.Namespace) -> int:
     files = {
         path: parameter_files.with_comments(path.read_text(), NODES) for path in PARAMETER_FILES
     }
-    for path in docs.glob('*.md'):
-        drawn = diagrams.with_diagrams(path.read_text())
-        if '<!-- diagram: ' in drawn:
-            files[path] = drawn
-    for path, content in (pages | files).items():
+    for path, content in (diagrams.pages_with_diagrams(docs) | pages | files).items():
         path.write_text(content)
         print(f'wrote {path}')
     return 0
