@@ -1,3 +1,5 @@
+# SPDX-License-Identifier: Apache-2.0
+
 # Two commands do everything on a fresh machine: `make demo` and `make test`.
 # Each first prepares what is missing (.ci/workspace.py says what), then runs.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What this machine offers and lacks, found out before anything is installed."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reading requirements.txt: one pip file that serves several distributions."""
 
 from __future__ import annotations

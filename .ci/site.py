@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Build the documentation as a site with search: `python3 .ci/site.py`, after `make docs` wrote it.
 

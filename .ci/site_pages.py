@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Hook of mkdocs: pages of the site that are files at the top of the repository.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Prepare the workspace, then become the command that was asked for.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Measurements behind docs/benchmarks.md and docs/performance.md; not installed.
 `make bench` runs `python -m benchmarks [NAME ...]` from the top of the repository.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`python -m benchmarks`: measures, writes a JSON file for each benchmark, prints a table."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What answering several robots in one forward pass brings: dynamic_batching against round_robin.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 How punctual the control tick is, beside a thread that only sleeps.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What the death of a policy server means to robots: it is killed with SIGKILL, again and again.
 

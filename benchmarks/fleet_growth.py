@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 A growing fleet behind one router: what a robot costs among 10, 30, 100 and 300, and whether 300
 cost the same after a while.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The hunt: random operators, deaths, restarts and hostile answers against a whole edge and a whole
 router core in virtual time; see benchmarks.hunting.

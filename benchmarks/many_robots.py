@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Many robots ask one server twice a second: this package's and its peers', in turn.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 One robot asks for a chunk: this package, LeRobot's async server, openpi's client and server, and a
 bare rclpy echo of as many bytes, in turn, so that all meet the same machine.

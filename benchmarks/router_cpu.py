@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What the router's thinking costs: one request and its answer through the dispatcher, without ROS.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What a router adds to a round trip: a request straight to a server and one through the router to
 another server take turns, so that both meet the same machine.

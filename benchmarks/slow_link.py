@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What a robot on WiFi or across a WAN gets: one round trip at a time over a link that is slow, far
 and loses packets.

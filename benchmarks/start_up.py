@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 How long it takes until something works: a policy server, and the demo.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What a trace costs: the thread that has something to tell, and the one that writes it down.
 

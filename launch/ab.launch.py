@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Two policies behind a router: the servers slot_a/policy_server and slot_b/policy_server, or several
 replicas of each (slot_a_1/policy_server, ...), an optional shadow server, and the router. All

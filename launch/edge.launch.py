@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The edge controller of one robot. Runs on the robot and needs no weights, torch or GPU."""
 
 from launch import LaunchDescription

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Simulated robots for a policy server or a router: robot_1, robot_2, ... Each is a sim_robot and an
 edge_controller in a namespace of its own, below `namespace` if given.

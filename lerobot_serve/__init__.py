@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Learned robot policies, served from GPU machines to robots that carry no weights.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Entry points of the executables: block signals, then import and run the node.
 

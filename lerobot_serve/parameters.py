@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Describe each node parameter once: declaration, checks and documentation come from it.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What every test gets: a ROS domain of its own, a limit of time, and a look at what it left behind.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Camera pictures for measurements: what the simulated arm sees, with the noise of a sensor."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The client of a benchmark: sends as the edge does, and waits as the edge does.
 

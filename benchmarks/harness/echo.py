@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The yardstick: the least that rclpy can do between the same two topics.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Many robots in one process, each with one request in flight: they ask again as soon as they were
 answered (`run`), or at a rate (`pace`).

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a measurement was taken on. Imports neither rclpy nor torch; any thread."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Policy servers and routers in processes of their own, and a swarm of robots. Main thread."""
 
 from __future__ import annotations

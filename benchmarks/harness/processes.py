@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Processes that a benchmark talks to; each is ended by its own id, whatever happens."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Runs an executable under cProfile, each of its threads for itself, in time of the processor: a
 thread that waits costs nothing.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One request over the real data path, with the time of each part. Main thread."""
 
 from __future__ import annotations

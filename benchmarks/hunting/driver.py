@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 A seeded random driver for the models of the hunt, and what it found.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What may happen to a hunted edge between two control steps."""
 
 from __future__ import annotations

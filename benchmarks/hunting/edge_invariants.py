@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Invariants of an edge, checked from what crosses its boundary: commands, requests, chunks, and what
 an operator does. It shares no code with the product.

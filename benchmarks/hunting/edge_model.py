@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 A whole edge in virtual time: controller, ladder, cage, queue, requester, states and operation as
 its node wires them, with servers, a robot and an operator.

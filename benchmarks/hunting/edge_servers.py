@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The servers of a hunted edge: well, slow, lossy, hostile or away, as the driver wants them."""
 
 from __future__ import annotations

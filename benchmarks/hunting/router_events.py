@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What may happen to a hunted router between two steps."""
 
 from __future__ import annotations

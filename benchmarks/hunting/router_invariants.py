@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Invariants of a router, checked from what crosses its boundary: requests and replies, placements as
 they are published, what operators said, verdicts, and how servers are. It shares no code with the

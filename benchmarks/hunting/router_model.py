@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 A whole router core in virtual time: dispatcher, slots, control, canary, operator and the folder
 that outlives it, with servers, robots and a person who operates it.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The policy servers of a hunted router, and its clients of them."""
 
 from __future__ import annotations

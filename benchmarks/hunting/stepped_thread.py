@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 A body that blocks, run in a thread of its own that moves only while the driver waits for it.
 

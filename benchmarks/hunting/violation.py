@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the hunt looks for."""
 
 from __future__ import annotations

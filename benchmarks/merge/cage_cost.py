@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What it costs to take one action from the queue and bring it through the safety cage.
 

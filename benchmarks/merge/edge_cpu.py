@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What an edge controller costs its robot: the CPU time of its process.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What a GPU makes of policies of real size: one request after the other, and in batches of up to 64.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What it costs to place an episode: one that is known, a new one, a new one that is written down.
 

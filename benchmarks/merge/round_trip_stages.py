@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What the real data path costs over a bare echo of the same bytes.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What a trace costs a policy server: the CPU time of its process for each request, with and without.
 

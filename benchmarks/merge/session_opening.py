@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Robots come and go: sessions opened and closed straight at a server and through a router to
 another, in turn, so that both meet the same machine.

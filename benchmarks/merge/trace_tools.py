@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 How fast a trace is summed up and audited, and how much memory that takes: one MB a round, written
 by a robot at 30 commands a second. Each in a process of its own, so that its memory is its own.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the turns over a link say of this package and its peers. Plain; any thread."""
 
 from __future__ import annotations

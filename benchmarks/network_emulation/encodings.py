@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The ways in which a robot of this package sends its pictures over a link. Plain."""
 
 from __future__ import annotations

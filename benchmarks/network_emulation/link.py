@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A link while it is needed, and processes on its two sides. Main thread."""
 
 from __future__ import annotations

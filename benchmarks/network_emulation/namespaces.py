@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Network namespaces and tun interfaces, as Linux has them. Main thread of a process of its own that
 has no other threads: what is unshared or joined here holds for the whole process.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 One direction of a link: what becomes of a packet, and when. Pure: reads no clock, moves no bytes;
 one owner.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The process that is a link: owns both networks and carries IP packets between their interfaces.
 

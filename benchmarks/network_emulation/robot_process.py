@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The process of a robot: asks a policy server at the other end of a link whenever it is told to.
 

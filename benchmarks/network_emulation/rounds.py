@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Those who are compared take turns, each over a link of its own; what became of their trips. Knows
 no ROS; main thread.

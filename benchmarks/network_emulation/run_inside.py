@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Becomes a command on one side of a link, as on a machine of its own.
 

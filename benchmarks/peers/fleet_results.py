@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What becomes of many robots that ask one server, whoever's it is. Plain; any thread."""
 
 from __future__ import annotations

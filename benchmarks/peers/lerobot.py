@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 LeRobot's async server and its robot client, each a process of its own.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 openpi's client over its websocket format, and a server for it, each a process of its own.
 

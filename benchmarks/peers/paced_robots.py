@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Many robots of a peer in one process, each with one request in flight: at a rate, each at a point
 of the period of its own, as `bench.swarm` paces this package's robots.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A server and a client of a peer, each a process of its own. Main thread."""
 
 from __future__ import annotations

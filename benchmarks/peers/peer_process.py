@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The process of a peer's server or client: what all peers share. Plain; main thread.
 

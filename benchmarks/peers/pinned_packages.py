@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The packages of peers. A peer is no requirement of this package: what it needs is pinned in the
 section [bench] of requirements.txt, and a benchmark installs it below its folder of results.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 LeRobot policies with random weights, each written as LeRobot itself writes one. No network.
 

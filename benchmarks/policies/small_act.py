@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A small ACT policy with random weights, for measurements without a GPU."""
 
 from __future__ import annotations

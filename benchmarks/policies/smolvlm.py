@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What a SmolVLA needs of a language model: configuration and processor, of any size, no weights.
 

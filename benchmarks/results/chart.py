@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A benchmark as one picture: a bar to the median of each series, a line on to its p99. Plain."""
 
 from __future__ import annotations

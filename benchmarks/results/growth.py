@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What was seen of fleets of several sizes, as cases. Plain; any thread."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What an outage meant to robots, read from the commands they were given. Plain; any thread."""
 
 from __future__ import annotations

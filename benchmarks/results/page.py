@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Results of benchmarks as a page in Markdown with plots. Pure functions; any thread.
 

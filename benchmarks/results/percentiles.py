@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Ratios between two series of durations. Plain; any thread."""
 
 from __future__ import annotations

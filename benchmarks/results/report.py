@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One benchmark's result, as a file for machines and as a table for people. Plain; any thread."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 A run in windows: what each process spent in them, and whether that grows with time or with the
 number of robots. Plain; any thread.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The safety cage: bounds each target to a command that may be sent, for any input.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Actions of a robot with their limits, and interlocks. Plain data; any thread."""
 
 from __future__ import annotations

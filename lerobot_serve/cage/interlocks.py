@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Interlocks: force actions while a state value is below or above a bound.
 

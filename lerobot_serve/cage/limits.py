@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Motion limits: bound a command relative to the previous one. Arrays with one value per joint.
 

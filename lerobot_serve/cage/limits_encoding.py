@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Encode and decode a robot's limits, so that servers and routers can evaluate its cage.
 

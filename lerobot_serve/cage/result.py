@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The last command as input of the cage, and its result for the next. Plain data."""
 
 from __future__ import annotations

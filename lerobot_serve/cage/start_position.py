@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Start position: the measured position that the first command is bounded from.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The arm under each version, side by side, as a short SVG animation that needs no script. Pure.
 

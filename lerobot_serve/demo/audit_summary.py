@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Audits the traces of a run. One thread; reads files."""
 
 from __future__ import annotations

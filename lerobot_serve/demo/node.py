@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The node that monitors the demo and calls the services of an operator."""
 
 from __future__ import annotations

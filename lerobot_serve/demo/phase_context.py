@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Operations of the phases: start, kill, load a policy, wait. The main thread."""
 
 from __future__ import annotations

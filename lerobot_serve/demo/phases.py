@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The phases of the demo. Each returns its figures; `shown` is whether they prove its claim.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Processes and phases of the demo. Plain; any thread."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Renders a run of the demo as one self-contained HTML file. Pure functions; any thread."""
 
 from __future__ import annotations

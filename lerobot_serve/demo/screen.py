@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Shows the demo while it runs: a live view on a terminal, lines elsewhere.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Seconds since 1970 as they were at the start, and steady from then on."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Summarizes a run of the demo as JSON and as text. Pure; any thread."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Train a version of the demo policy by imitation in the simulator and write its folder.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The node on a robot: sends observations, queues actions and commands the robot. Holds no weights,
 imports no torch. Direction: inputs -> session -> queue -> control (with fallback and the cage) ->

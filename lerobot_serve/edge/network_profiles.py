@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Network profiles: parameter defaults for wired, Wi-Fi and WAN links. Explicit values take
 precedence.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The node edge_controller: inputs in, requests out, chunks in, commands out.
 

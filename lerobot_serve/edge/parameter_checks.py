@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Cross-parameter checks of the edge controller. Pure functions; run at start-up."""
 
 from __future__ import annotations

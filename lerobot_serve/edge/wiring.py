@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Build the parts of the edge controller from its parameters and robot file."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Policies: the interface; detect, check, load and run them by kind.
 The policy server, doctor and replay call `registry.load`; edge and router never import this room.

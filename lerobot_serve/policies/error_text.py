@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Format errors of third-party code as one line. Any thread."""
 
 from __future__ import annotations

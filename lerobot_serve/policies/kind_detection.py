@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Detect the policy kind of a directory from its files, without loading. Any thread."""
 
 from __future__ import annotations

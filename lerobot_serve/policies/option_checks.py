@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Compare the load options with what the policy declares. Any thread.
 

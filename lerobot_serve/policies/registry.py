@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Find and load a policy by its kind, from this and other installed packages."""
 
 from __future__ import annotations

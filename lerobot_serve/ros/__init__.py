@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 ROS 2 code that all nodes share: QoS profiles, the package share folder, launch support.
 

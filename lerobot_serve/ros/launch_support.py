@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Support for the launch files: arguments that are checked like parameters, and nodes that take a
 parameter file and overrides.

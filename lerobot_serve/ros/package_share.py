@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Find the files installed under share/lerobot_serve."""
 
 from __future__ import annotations

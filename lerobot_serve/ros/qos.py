@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 QoS profiles of all topics and services, each with its reason.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Build a router from its parameters: slots, sessions, placements, canary, shadow.
 

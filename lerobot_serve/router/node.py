@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The node policy_router: a policy server to clients, a client to policy servers.
 

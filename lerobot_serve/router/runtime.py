@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Run a router between configure and cleanup: start, drain and end its threads.
 

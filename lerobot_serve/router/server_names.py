@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Names of policy servers as parameters give them. Pure functions."""
 
 from __future__ import annotations

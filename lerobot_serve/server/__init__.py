@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The policy server: one policy on one device, for many clients.
 `node` wires ROS to `core`; `assembly` builds it from `parameters`; `messages` fills ROS messages.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Build the server core, its worker and its settings from the parameters. No ROS."""
 
 from __future__ import annotations

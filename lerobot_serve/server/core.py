@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 One loaded policy with its sessions, request queue and admission. No ROS.
 

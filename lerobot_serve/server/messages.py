@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fill the ROS messages of the policy server: status, session replies. Any thread."""
 
 from __future__ import annotations

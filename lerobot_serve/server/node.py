@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The node policy_server: receive observations, run the policy, publish chunks.
 

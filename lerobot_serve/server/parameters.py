@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Parameters of the node policy_server."""
 
 from __future__ import annotations

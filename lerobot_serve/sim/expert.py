@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The teacher: joint targets that bring the hand to a place, in closed form."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The node sim_robot: joint states and two cameras out, joint commands in.
 

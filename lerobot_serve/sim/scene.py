@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The task of the simulated arm: a red disc lies in reach; the hand must come to it and stay.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Count durations in the buckets of a Prometheus histogram. One thread adds."""
 
 from __future__ import annotations

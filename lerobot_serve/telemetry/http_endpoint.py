@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Serve /metrics for Prometheus, /healthz (the process responds) and /readyz (the node is ready,
 otherwise 503 with the reason) over HTTP. A daemon thread of its own, which only reads.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Limit repeated log lines: log the first at once, count the others and log them periodically.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Create metric families with the prefix of this package."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The parameters of the HTTP endpoint, equal in every node."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Summarize a series of durations by its percentiles. Plain; any thread."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Tools that read records or look at a system from outside; the console command is in cli/. The four
 nodes never import this package; test_architecture holds that. Runs in the process of `lerobot-

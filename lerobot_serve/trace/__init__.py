@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Record requests, replies, commands and state changes of a node as JSON lines (docs/trace.md).
 

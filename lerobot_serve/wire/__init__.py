@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Encode and decode messages without ROS: CDR bytes to numpy arrays and back, image codecs, names,
 the session request.  Observation and ActionChunk are encoded and decoded directly, so that an

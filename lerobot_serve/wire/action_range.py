@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Encode the range of a policy's actions in its training data: the extension of a response to
 OpenSession by which a robot detects a policy with other units before it moves.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Read and write CDR, the byte form of ROS 2 messages: little endian, fields aligned to their size.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Encode and decode ActionChunk.msg."""
 
 from __future__ import annotations

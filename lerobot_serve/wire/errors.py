@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Errors of messages: received ones of a peer, and our own before sending."""
 
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Report executed actions with each request of a robot: the extension 'lerobot_serve.executed'.
 

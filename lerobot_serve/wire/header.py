@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The header of requests and replies; read and modify it without decoding the message."""
 
 from __future__ import annotations

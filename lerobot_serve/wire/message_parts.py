@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Encode and decode the parts of observations and chunks: actions, images, extensions."""
 
 from __future__ import annotations

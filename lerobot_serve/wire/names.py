@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Make safe names from strings of users and peers.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Encode and decode Observation.msg."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Enumerations, limits and version negotiation of the contract.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The session request of a client, and the errors that reject it."""
 
 from __future__ import annotations

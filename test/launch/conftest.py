@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs `ros2 launch` as an operator does, and a node that sees what comes of it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The launch files, read as text: for machines without the launch packages."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Arguments of the launch files: what is shown, what is refused, and what wins over a file."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The parameter files in config/ say all there is to say, and nothing that is not so."""
 
 from __future__ import annotations

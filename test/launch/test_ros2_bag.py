@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`ros2 bag` of a ROS 2 installation and `lerobot-serve`: each reads what the other wrote."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Each launch file for real: `ros2 launch`, nodes that speak, Ctrl-C, and nothing left."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Real nodes in real processes, and one node of our own that watches them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is alive in and below this process: threads, child processes, ROS contexts."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where the source tree keeps what tests read."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Waiting for an event with a bound."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The control step: control authority, the next action, and the safety cage.
 Called by `ControlLoop.run`, the body of the thread `tick`; operators and episodes set

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Control authority: which part commands the robot in a control step, and which motion it may make.
 

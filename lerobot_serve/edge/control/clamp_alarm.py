@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Alarm for a policy whose actions are mostly clamped: each command is within limits, but the robot
 does not execute the policy's motion.

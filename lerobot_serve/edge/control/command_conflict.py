@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Detects other edge controllers that publish on this robot's command topic.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The control step: evaluate the control authority, take the next action or the ladder's command, and
 pass it through the cage.

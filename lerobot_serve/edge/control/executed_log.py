@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Log of executed rows for the execution report of the next request.
 

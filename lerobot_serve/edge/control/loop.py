@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The control loop: one control step per period, each of which may command the robot.
 

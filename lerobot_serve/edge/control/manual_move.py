@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Detects that a holding robot was moved by hand, so that it does not return to the old pose.
 

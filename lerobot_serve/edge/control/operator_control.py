@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Operator control: pause, resume, reset, reset_cage, and the start and end of episodes.
 

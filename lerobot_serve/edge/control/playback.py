@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Playback of queued actions: the target of a control step is the next action, or an interpolation.
 

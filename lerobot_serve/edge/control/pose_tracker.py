@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Tracks the measured pose: start position, pose to hold, and gaps in the measurement.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Limits commands to one per control step, by the clock.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Input, timing and result of a control step. Plain data."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 One run of the action RunEpisode: counters at its start, and its outcome. Plain; executor thread.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Outcomes of the robot's recent episodes; the first report of an episode counts. Any thread.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Runs episodes for the action RunEpisode, one at a time. The executor thread.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The fallback ladder: commands of the robot without fresh actions, within the granted motion.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Ramps: slow down to rest with limited jerk, and move slowly to a pose.
 

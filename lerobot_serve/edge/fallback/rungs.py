@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Rungs of the fallback ladder, and their parser. Plain; checked at start-up.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Downscale frames to the input size of the policy. Pure functions; the request thread."""
 
 from __future__ import annotations

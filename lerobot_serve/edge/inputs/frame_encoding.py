@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Encode the frames of an observation for the wire. Pure functions; the request thread."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Detects cameras that repeat one frame while the robot moves. The request thread.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Observation history: inputs of the last control steps, for policies that use several observations.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The latest message of each input, and its age.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Checks inputs that arrive in time: old stamps and frozen cameras.
 

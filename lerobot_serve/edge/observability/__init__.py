@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Outputs of the edge for operators and recorders: ~/state, ~/executed_action, diagnostics,
 Prometheus metrics, log and trace. Reads counters of session/, control/ and queue/; nothing here

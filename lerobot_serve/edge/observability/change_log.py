@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Logs state changes with their reason, and counts of drops and stalls.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Interface for observers of the edge; the plain cores call it.
 

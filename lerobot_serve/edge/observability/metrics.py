@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Prometheus metrics of the edge, read from its counters. The endpoint's thread.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Logs once why no commands are sent, if the reason persists. Plain."""
 
 from __future__ import annotations

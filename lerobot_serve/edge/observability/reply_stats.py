@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Statistics of replies, for metrics. The request thread writes, any thread reads."""
 
 from __future__ import annotations

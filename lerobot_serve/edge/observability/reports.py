@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Build the messages of the edge controller for operators and recorders. Pure functions; any thread.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Records control steps in the trace. The tick thread, at a cost of a few microseconds.
 

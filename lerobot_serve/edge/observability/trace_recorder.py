@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The trace of the edge: requests and their ends, commands, drops and state changes with reasons.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The action queue: actions not yet executed, in robot space and model space.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Merge a chunk into the action queue. The request thread.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Delay rules: how many elapsed rows of a new chunk to skip. Pure functions.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Interpolate several commands per action, for a command rate above the policy rate.
 

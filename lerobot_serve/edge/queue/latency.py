@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Recent round trip times per server.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Consistency checks of a robot description. Every check raises RobotFileError."""
 
 from __future__ import annotations

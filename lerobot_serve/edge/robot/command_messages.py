@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Build the command message of a control step. Pure functions; the tick thread."""
 
 from __future__ import annotations

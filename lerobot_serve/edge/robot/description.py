@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Description of a robot: inputs, actions with limits, and command output.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Parse a robot description from its YAML file.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Map each action to the state value that measures it. Pure functions; any thread."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Check that a policy's action range fits the robot's limits, to detect mismatched units.
 

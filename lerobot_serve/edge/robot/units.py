@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Conversion between the units of a robot and of its policy.
 

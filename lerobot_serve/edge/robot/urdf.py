@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Read position and velocity limits from a URDF.
 

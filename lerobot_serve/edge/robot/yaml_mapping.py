@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One mapping of a robot file, with validated access to its values."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Finds other edge controllers on a command topic through the ROS graph, with their ticks."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Subscriptions to replies of servers: chunks, writer liveliness, and notices of unknown sessions.
 One chunk topic per server, so that a lost writer is a lost server.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Action server of RunEpisode: runs one episode, with feedback and immediate cancel.
 

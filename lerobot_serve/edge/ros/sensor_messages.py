@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Decode raw input messages: state values by name, and frames as RGB.
 

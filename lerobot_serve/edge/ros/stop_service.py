@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Client of the std_srvs/Trigger service that stops a robot; logs its result.
 

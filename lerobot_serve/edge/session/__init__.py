@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The session with a policy server or router: connection state, one request in flight, deadlines,
 failover. Called by node.py, which deposits replies and liveliness changes; `Requester.run` is the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Validate agreements and replies of a server, and name episodes. Pure functions."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The connection state machine: a transition table and the object that holds the current state.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Scripted servers without ROS, for tests of the requester.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Send one request at a time within a session and process its reply. The request thread.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Transport over policy server clients: sessions, observations and requests. The request thread.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Detect an unresponsive server before the request deadline. The request thread.
 

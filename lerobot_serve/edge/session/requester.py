@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The request thread: opens sessions and requests chunks, one at a time.
 

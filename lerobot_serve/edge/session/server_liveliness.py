@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Liveliness of the session's server: whether its writer to this robot is alive.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Server selection: the servers or routers of a robot in order of preference, with failover.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The transport interface of the requester, and its settings and status."""
 
 from __future__ import annotations

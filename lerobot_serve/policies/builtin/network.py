@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The network of the demo policy: it locates the red disc and predicts a chunk of motion.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The demo policy `builtin.reach`: moves the hand of the simulated arm to the red disc.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Read and check policy.json of the demo policy. No torch, any thread."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Policies exported by torch.export or as ONNX, with a policy.json (`sidecar`). `loader` is the
 entry point; `torch_export_rules`, `program_archive`, `onnx_file` and `onnx_schema` refuse what

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Write the folder of an exported policy, called from a training script.
 

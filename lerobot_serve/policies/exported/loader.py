@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The policy kind `exported`: a program of torch.export or ONNX, with its policy.json.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Normalize the inputs and outputs of a program as LeRobot does: to mean 0 and deviation 1, or to
 -1..1. Owned by the inference worker.

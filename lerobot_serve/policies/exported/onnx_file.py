@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Parse an ONNX file field by field before onnxruntime reads it. No torch, any thread.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The allowed messages, fields and operators of ONNX; plain data.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Run an ONNX file with onnxruntime, from bytes that were checked. No torch.
 

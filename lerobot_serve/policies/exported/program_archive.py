@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Check and rewrite the zip archive of a program before torch reads it. Any thread.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Run a program of torch.export or ONNX behind one interface. Owned by the inference worker.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Read and check policy.json of an exported program. No torch, any thread.
 

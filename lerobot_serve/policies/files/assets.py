@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Find the tokenizers and language models of a LeRobot policy on this machine.
 

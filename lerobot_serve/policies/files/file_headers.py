@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Read the sizes that files declare from their headers, before loading. No torch, any thread.
 

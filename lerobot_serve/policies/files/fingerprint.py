@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compute the fingerprint of a policy: the SHA-256 of all files that determine its output."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Create an output folder, which must be new or empty. No torch, any thread."""
 
 from __future__ import annotations

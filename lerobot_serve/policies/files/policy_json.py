@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Read and check policy.json, the plain data that describes a policy of this package.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Read a safetensors file. Thread: the one that loads a policy."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 LeRobot checkpoints, served by LeRobot's own networks and processors.
 `loader` is the entry point: `checkpoint` is checked, `compat` imports LeRobot, `loading` builds

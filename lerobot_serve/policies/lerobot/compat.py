@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Import LeRobot: the only module that knows the locations of its parts by version. After the import
 the process is sealed: no code from folders, no network (`hardening`).

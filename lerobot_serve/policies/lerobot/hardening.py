@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Disable code from folders and the network in the libraries that LeRobot uses.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Load a LeRobot policy directory. Thread: the one that loads a policy."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The LeRobot policy types that are served, and how. Plain data, any thread."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Select the device and the CPU threads of torch. Thread: the one that loads a policy."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Compute the memory of the files of a policy from their headers, before loading. No torch.
 

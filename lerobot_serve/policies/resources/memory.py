@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Check free memory before the weights of a policy are read, and release unused memory.
 

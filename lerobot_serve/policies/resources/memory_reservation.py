@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Reserve memory for a policy before it is loaded; wait while other processes load.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Memory reservations of the policy servers of one user, by device.
 

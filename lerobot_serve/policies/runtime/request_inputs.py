@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Return the newest state and image of a request, checked. Any thread."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Draw all random numbers of a prediction from the seeds of its requests.
 

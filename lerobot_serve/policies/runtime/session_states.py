@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Hidden states of recurrent policies by session; the least recently kept are discarded.
 

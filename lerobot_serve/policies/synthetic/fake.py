@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A policy for unit tests: predicts as the test defines, and records its calls. One thread."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 A policy without a model: predicts at once, a ramp from the observed state.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 A recurrent policy without a model: each chunk ramps from the observed state towards the average
 state of the episode.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Parse the "path" of policies without a model: their shape, as in DEFAULT. Any thread."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The contract of policy servers and routers, for both ends.  A client opens sessions and publishes
 observations (session_client); a server converts session messages, publishes chunks on reply topics

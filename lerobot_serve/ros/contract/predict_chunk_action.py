@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Offer the action PredictChunk: one observation in, one chunk out, for clients that do not stream.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Publish chunks on the reply topics of clients: one publisher for each topic in use."""
 
 from __future__ import annotations

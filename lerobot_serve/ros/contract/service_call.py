@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Call a service synchronously from a thread outside the executor, with a timeout."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Client of one policy server or router: sessions by service, requests as bytes. Used by edge, router
 and benchmarks.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Convert session messages to and from the plain objects of wire.session. Pure; any thread."""
 
 from __future__ import annotations

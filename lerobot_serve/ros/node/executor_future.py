@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A future that a coroutine of the executor awaits and another thread completes."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 A managed node with the standard ROS 2 lifecycle; a failed transition never ends the process.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Declare and check the parameters of a node from its dataclass; changes apply all or none.
 

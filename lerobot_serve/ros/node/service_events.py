@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Publish the requests and responses of services as service events."""
 
 from __future__ import annotations

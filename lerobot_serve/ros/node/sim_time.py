@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Handle `use_sim_time`: stamps follow /clock, everything else runs in real time.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Run timers and action servers of nodes on the monotonic clock.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Offer std_srvs/Trigger services backed by functions. Executor thread."""
 
 from __future__ import annotations

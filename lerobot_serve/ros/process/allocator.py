@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Keep freed memory in the process instead of returning it to the system.
 

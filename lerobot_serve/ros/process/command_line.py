@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The command line of a node's executable: print help and reject arguments that ROS would ignore.
 

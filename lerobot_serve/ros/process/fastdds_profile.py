@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Configure Fast DDS for camera-sized messages and warn when the configuration has no effect.
 

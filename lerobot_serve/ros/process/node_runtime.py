@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Run a node in its process: context, executor, threads, signals and an orderly shutdown.
 

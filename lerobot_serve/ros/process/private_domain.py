@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Reserve a ROS domain unused on this machine, for demo, tests and benchmarks.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Translate errors of rcl about command lines and parameter files for users."""
 
 from __future__ import annotations

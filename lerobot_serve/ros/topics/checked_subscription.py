@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Decode messages of other nodes: bytes become a message, or Malformed with a reason.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Decode sensor_msgs/CompressedImage: JPEG and PNG. Pure functions; any thread.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Receive messages in a dedicated thread that bypasses the executor, for the data path.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Convert image, observation and chunk messages to and from plain objects. Pure; any thread."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Choose the server of each PredictChunk goal, a request without a session."""
 
 from __future__ import annotations

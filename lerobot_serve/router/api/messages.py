@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Messages of the router to operators, and merged replies to clients. Pure functions."""
 
 from __future__ import annotations

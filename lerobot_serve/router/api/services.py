@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The services of the router. The executor's thread; slow work runs in the thread `control` and is
 awaited.

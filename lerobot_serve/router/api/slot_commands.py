@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Run ControlSlot commands of operators on a slot or the canary. The executor thread."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The rollout of a candidate: steps of rising share, a sequential test on episodes, guards on
 operational figures. CanaryController is called by RouterCore several times a second; Canary never

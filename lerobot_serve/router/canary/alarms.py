@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Find that a share has risen above its bound, however long it was below. Pure but for its own state.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The canary: decide the candidate's share of new episodes from the facts of both slots.
 

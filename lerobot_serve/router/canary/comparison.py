@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The comparison of one step; a result once shown is kept.
 

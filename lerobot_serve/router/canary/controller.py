@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Run the canary on a router: slot facts in, split and verdicts out. The executor thread.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Test whether one policy succeeds more often than another, at any number of looks. Any thread.
 

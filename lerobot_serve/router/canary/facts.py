@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The facts of both slots, and their growth since a step of the canary began.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Forecast the episodes until a comparison is decided. Pure functions."""
 
 from __future__ import annotations

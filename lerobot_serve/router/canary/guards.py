@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Guards that roll a canary back at once, and missing data that holds it. Pure functions.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The plan of a canary, fixed before the first episode: its steps and error bounds.
 

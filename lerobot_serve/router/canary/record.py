@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The state of a canary as data that survives a restart."""
 
 from __future__ import annotations

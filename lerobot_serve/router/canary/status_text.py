@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Status texts of a canary for people. Pure functions."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The episodes of one step of a canary, by the arm in which they began and by how they ended.
 

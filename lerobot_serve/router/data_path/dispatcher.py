@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Route each request to a replica and relay the first reply.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 A Transport without ROS that records its calls, for tests and benchmarks.
 

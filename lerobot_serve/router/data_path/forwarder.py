@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Choose the replicas of a request: the preferred one, a hedge, a failover, and probes.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Track requests in flight: the newest of each client, its pending replies and their due times.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The transport of the node: publishes requests, replies and decisions, queues session work.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Settings of the dispatcher, derived from the parameters; replaced as a whole."""
 
 from __future__ import annotations

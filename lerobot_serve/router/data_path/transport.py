@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the dispatcher needs of its surroundings: a Protocol without ROS."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Counters of what was dropped, by reason; any thread."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Poll and publish: availability of replicas, expired sessions, the state of the router.
 

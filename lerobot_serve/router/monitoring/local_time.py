@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Local time for people; never measured or compared."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Messages about the router: states, diagnostics and GetStatus. Pure functions."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The trace of the router: placements, requests, canary events and shadow comparisons.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Decide which slot may serve which request: one table for every use. Pure.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Place an episode in a slot, and move it when it must leave.
 

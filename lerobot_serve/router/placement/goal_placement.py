@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Choose slot and replica of a PredictChunk goal, a request without a session.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The slot of each episode: kept for the whole episode, across split changes and restarts.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Map an episode to a slot: the same result on every machine and version of Python.
 

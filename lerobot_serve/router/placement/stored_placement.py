@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The stored part of a placement. Plain data; any thread."""
 
 from __future__ import annotations

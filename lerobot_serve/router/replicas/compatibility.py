@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Whether two policies can serve the same robots: checked before a split between them goes live.
 Pure functions.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Health of a slot, or of one replica of it.
 

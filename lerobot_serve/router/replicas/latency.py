@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Recent reply latency. No ROS; called under the dispatcher's lock."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One policy server behind the router: its report, health, latency and counters."""
 
 from __future__ import annotations

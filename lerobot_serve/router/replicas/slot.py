@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 A slot: one policy, served by one or more replicas.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Counters of each slot: episodes by outcome, replies, and executed commands.
 

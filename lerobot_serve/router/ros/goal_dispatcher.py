@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Goals of PredictChunk on their way to policy servers.
 

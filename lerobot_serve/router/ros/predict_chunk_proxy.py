@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The action PredictChunk of a router: forward each goal to a policy server and relay its chunk.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The clients of policy servers. Each server replies on a topic of its own, which identifies it.
 """

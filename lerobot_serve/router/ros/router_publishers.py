@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Publishers of the router for operators, one for each message type. Any thread."""
 
 from __future__ import annotations

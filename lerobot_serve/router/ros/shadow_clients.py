@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 A router's client of a policy in shadow, and of replicas that are asked once more for a second
 draw. What they answer arrives on topics of its own, best effort and no faster than it can be used.

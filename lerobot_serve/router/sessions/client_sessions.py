@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Open sessions of clients, and the replicas of each slot that hold them.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Fetch the signatures of the slots' policies and check that one client can use all slots.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Slow jobs for the thread `control`, run one after the other."""
 
 from __future__ import annotations

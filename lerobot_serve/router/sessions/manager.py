@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Open, maintain, move and close the sessions of clients. The thread `control`.
 

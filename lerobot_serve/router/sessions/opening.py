@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Open one session of the router as sessions with replicas of every slot. The thread `control`.
 

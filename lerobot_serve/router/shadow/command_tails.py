@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The commands of each robot right before a run of executed rows, if none is missing between.
 

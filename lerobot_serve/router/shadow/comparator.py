@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Compare the chunks of a shadow with executed actions, request by request.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 How far a shadow's rows are from what was commanded, where both have them. Pure functions; any
 thread.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Send copies of requests to the shadow and publish comparisons. The thread `shadow`.
 

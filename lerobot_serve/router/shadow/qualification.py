@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Records of each policy in shadow, and its unmet requirements before it may be a canary.
 

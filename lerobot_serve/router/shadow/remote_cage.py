@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Check the commands of a shadow against the limits of a robot's safety cage.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Join the parts of one request: the request, the live chunk, the shadow's chunk, a second draw, and
 the executed rows.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Select the requests that are copied to the shadow, and those that get a second draw.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Sessions with the policy in shadow, and with replicas for second draws. The shadow thread.
 

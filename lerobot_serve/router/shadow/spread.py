@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The distance between two draws of the live policy for the same observation and rows.
 

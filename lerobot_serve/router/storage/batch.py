@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Write a batch of decisions, shadow records and placements in one transaction. One thread."""
 
 from __future__ import annotations

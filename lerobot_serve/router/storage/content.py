@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The content of a store, and the consequences of damage. Pure.
 

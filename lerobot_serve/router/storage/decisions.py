@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Decisions of operators and the canary, in memory and in the store: live parameters, drains,
 verdicts. The executor thread; objects that other threads read are replaced as a whole.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Read the intact content of a store file and record its damage. One thread."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The tables of the store and the digests of their rows. Pure.
 

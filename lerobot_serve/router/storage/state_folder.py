@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The folder for the state that survives a restart of a router."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Open, check, read and write the store file. One thread at a time.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Write the store in a thread. Any thread deposits without waiting; a decision waits, with a time
 limit, until it is durable.

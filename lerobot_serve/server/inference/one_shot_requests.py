@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Queue requests without a session: one observation, one chunk each. Executor thread."""
 
 from __future__ import annotations

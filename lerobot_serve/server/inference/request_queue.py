@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Queue of the inference thread: the newest request of each client, one-shot requests and jobs.
 

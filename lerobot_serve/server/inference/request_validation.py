@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Check a decoded observation against its session and the policy. Inference thread.
 """

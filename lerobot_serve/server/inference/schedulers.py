@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Choose the next batch from the queued requests.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Decode requests, run the policy on a batch and return the replies. Inference thread.
 

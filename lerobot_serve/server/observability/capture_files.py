@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Name, write and rotate the files of request captures. Thread: `capture`.
 """

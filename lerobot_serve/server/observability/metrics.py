@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Prometheus metrics of the server, read from its statistics. HTTP thread.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Capture raw requests around errors: the last ones in memory, those of a failed client on disk.
 

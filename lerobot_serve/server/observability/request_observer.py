@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Pass events of requests, sessions and the server to the trace and to request capture.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Bounded buffer of the last raw requests and replies. Any thread."""
 
 from __future__ import annotations

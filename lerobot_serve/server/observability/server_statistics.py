@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Counters and durations of the server. Inference, intake and control threads write, any reads.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Write the trace of the server: requests with their replies, drops, sessions, state changes.
 

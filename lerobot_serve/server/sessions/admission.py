@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Compute how many clients this server admits, from measurements. Pure functions.
 

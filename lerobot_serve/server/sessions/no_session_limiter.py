@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Limit the rate of NO_SESSION replies, per client and in total. Intake thread.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The services of the policy server, and the cleanup after closed sessions. Executor thread."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Table of the open sessions: open, find, expire and close.
 

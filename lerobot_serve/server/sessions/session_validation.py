@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Check a session request against the policy: names, cameras, rates, codec, task. Pure functions.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checks that no executed action is older than max_action_age_s of its edge. One thread."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Base class of the checks of one run, and their counts of violations and gaps. One thread."""
 
 from __future__ import annotations

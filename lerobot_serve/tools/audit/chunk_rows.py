@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Checks that executed actions are rows of chunks, unchanged and in order.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Decodes the limits of a trace header; shares no code with the cage that the audit judges.
 

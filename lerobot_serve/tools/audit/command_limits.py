@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Checks that every command of an edge is finite and within its limits.
 

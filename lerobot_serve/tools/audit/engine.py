@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs all checks over all runs and combines the results. One thread; only reads files."""
 
 from __future__ import annotations

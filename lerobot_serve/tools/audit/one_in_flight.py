@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Checks that a client sends a request only after its previous one in the session has ended.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Checks that every request of an edge has an end: a `request` or a `drop` record.
 

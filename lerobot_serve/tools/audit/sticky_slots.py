@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Checks that an episode keeps its slot, unless a decision with `moved` changes it.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Checks that the trace is complete and undamaged and that its losses match the footer.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Reads the messages of one MCAP file, also after its recorder was killed.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One recorded message, and what is wrong with a bag. Plain data; any thread."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 ExecutedAction, EdgeState and RoutingDecision from their CDR bytes, as far as the audit needs them.
 Pure functions; any thread. Each raises Malformed.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads all messages of a bag: a folder or one file, MCAP or SQLite. Any thread."""
 
 from __future__ import annotations

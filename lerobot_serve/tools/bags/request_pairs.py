@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Requests and answers of a bag, joined by client, session and number.
 

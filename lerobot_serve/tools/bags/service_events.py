@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Reads service events, the recorded requests of services. A replay needs the terms of OpenSession,
 which no request repeats.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The messages of one file of rosbag2's older storage, an SQLite database. Any thread."""
 
 from __future__ import annotations

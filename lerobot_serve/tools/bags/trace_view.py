@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Presents a bag as trace records: each robot is the run of an edge, each router a run of its own.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`lerobot-serve VERB`: finds the verb, parses its arguments, returns its exit status."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The folder that a verb writes its results to."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Shows progress on standard error, and only on a terminal, so that standard output stays unchanged.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Evaluates each cause on the facts of a window: yes, no, or no evidence. Pure functions.
 

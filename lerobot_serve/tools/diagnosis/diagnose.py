@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Chooses the window, gathers its facts and evaluates the rules. One thread."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 One request joined from the records of edge, router and server, with the parts of its time. Plain.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compares counts and medians before and during the trouble. Pure functions; any thread."""
 
 from __future__ import annotations

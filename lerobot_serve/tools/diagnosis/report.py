@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Formats a diagnosis as text and as JSON. Pure functions; any thread."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The table of diagnosis rules: evidence, summary and remedy. Pure functions."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads one run without action values, with the time of each record. One thread."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """First pass over all runs: clients, time spans and the stalls of one robot. One thread."""
 
 from __future__ import annotations

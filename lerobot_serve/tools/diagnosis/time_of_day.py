@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Parses a time of day from the command line and formats times, in UTC. Pure functions."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Formats the timeline of a window: requests with the parts of their time, and events."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Events of the timeline other than requests. Pure functions; any thread."""
 
 from __future__ import annotations

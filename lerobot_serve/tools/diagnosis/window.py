@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Second and third pass: gathers the facts about a window. One thread.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Facts about one window of time, as the rules need them. Plain; one thread."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Checks machine, policy, robot file and ROS graph; each check returns findings with a remedy.
 Called by `lerobot-serve doctor`. All modules but node.py are pure: they get the facts that they

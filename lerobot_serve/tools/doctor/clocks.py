@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Compares the system clock with the monotonic clock. Any thread.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checks ROS, packages, middleware, shared memory and limits of a machine. Pure functions."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One line of the report: the subject, its state and the remedy. Any thread."""
 
 from __future__ import annotations

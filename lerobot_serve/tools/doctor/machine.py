@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads the facts about this machine that the checks use. Any thread."""
 
 from __future__ import annotations

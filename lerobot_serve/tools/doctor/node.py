@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 A short-lived node that samples a robot's inputs, finds the subscribers of its commands and reads
 the parameters of controller_managers. Every wait has a time limit.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Loads a policy as a policy_server does, classifies and measures it. The caller's thread.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """All findings for a person and for a program. Pure functions."""
 
 from __future__ import annotations

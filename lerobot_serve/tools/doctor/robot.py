@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The robot file, and whether a policy and a robot agree. Pure but for reading the file."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checks ros2_control for defaults that keep a robot moving without commands. Pure functions."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Checks whether a policy is fast enough for its robot, and for how many robots. Pure functions.
 

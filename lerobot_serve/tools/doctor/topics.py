@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checks the traffic on the topics of a robot. Pure functions."""
 
 from __future__ import annotations

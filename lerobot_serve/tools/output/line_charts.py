@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Lines over time as SVG, drawn by hand: no script, no font, no file from elsewhere. Pure."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What robots ask of servers, and how long a policy takes for it. Pure."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 How many servers a fleet needs, by a formula that fits on the back of an envelope. Pure.
 

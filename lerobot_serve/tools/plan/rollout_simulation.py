@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Simulated rollouts: how often a canary is wrong, and how long it takes.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Finds the smallest number of servers that meets the goals in simulation, and its curve. Pure.
 

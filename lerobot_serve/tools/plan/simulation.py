@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Simulates robots and servers in virtual time: queue, batches, loss of a server. Pure.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Counts of a simulation. Pure."""
 
 from __future__ import annotations

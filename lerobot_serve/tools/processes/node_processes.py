@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Starts the package's executables as processes of their own, and ends every one of them.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Processes that do not outlive the one that starts them, however that one ends."""
 
 from __future__ import annotations

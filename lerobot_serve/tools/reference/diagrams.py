@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The state diagrams of the documentation, generated from the transition tables of the code.
 

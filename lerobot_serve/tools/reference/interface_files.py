@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The interface files (.msg, .srv, .action) as a page of the reference. Plain; one thread.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Which topics, services and actions each node has, for the reference and for the test of the
 commands in the documents. Plain data; test/ros/docs/test_offers.py compares it with running nodes.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The comments of a parameter file: above each value the description of its parameter, its unit, what
 is allowed and whether it is live. Plain.

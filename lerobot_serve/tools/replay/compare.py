@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compares the recorded and the replayed reply to a request. Pure functions; any thread."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Replays a recording and summarizes the comparison by slot and policy. One thread.
 

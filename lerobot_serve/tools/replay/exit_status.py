@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Maps the result of a replay to the exit status. Pure functions; any thread."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Serves a policy as a policy_server does, in the thread of the caller.
 

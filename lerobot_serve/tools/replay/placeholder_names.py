@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Names and a rate for a policy that is only to be asked again.
 

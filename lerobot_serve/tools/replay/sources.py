@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Reads requests and replies from a bag, a capture or a policy server's trace, in the order of the
 replies. Any thread.

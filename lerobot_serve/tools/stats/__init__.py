@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Aggregates traces and bags by role, slot and policy: counts, quantiles, time series.
 Called by `lerobot-serve stats`; prints a table, JSON or one HTML file.

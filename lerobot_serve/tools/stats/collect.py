@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 All records of all runs into tallies and timelines. One thread; reads files, writes none.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is counted of one node's role, one slot and one policy. Plain; one thread."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sums of traces as one HTML file that needs nothing else. Pure functions; any thread."""
 
 from __future__ import annotations

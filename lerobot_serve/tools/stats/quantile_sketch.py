@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Quantiles of many values in little memory: a histogram whose bins grow with the value.
 

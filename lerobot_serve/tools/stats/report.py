@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sums of traces as a table for people and as JSON for machines. Pure functions; any thread."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Values over time, by name: when they span more than BINS bins, bins become twice as wide.
 

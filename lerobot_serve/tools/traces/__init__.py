@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Reads the traces that nodes wrote: runs, records in time order, typed fields, stalls (query.py is
 the entry). Used by audit, stats, diagnosis, replay and bags. Reads trace/ formats only; knows no

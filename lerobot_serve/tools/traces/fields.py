@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Typed access to the fields of a record: a field of another type reads as absent.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Reads a trace: all parts of a run in order, one record after the other, in constant memory.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Detects stalls: unintended gaps between executed actions of a policy. Plain; one thread.
 

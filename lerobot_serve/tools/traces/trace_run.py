@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One run of a node: where reading stands, and what its header says. Plain; one thread."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Select the new rows of a reply for a record. Pure functions; any thread."""
 
 from __future__ import annotations

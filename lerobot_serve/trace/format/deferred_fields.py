@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Compute expensive fields of a record in the writer thread: the hash of an image takes a millisecond
 for each MB.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Encode a record as one line of strict JSON, and decode it. Pure functions; any thread.
 

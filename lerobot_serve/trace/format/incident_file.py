@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Write and read incident files: requests around an incident with their replies, as safetensors.
 docs/capture.md has the format. Any thread.

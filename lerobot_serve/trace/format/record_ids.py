@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The identifiers that join the records of edge, router and server. Plain; any thread."""
 
 from __future__ import annotations

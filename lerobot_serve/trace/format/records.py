@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Build the records of a trace: one function for each kind, so that each field has one name.
 

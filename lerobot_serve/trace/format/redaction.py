@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Redact images and instructions in a trace: keep all, a hash that still shows equality, or nothing.
 Pure; any thread, which computes the hash (about 1 ms for each MB).

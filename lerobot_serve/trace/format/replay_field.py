@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Encode the content for a replay as a field of a server's `request` record, and decode it.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Name the files of a run: NAME.jsonl, then NAME.1.jsonl, NAME.2.jsonl, ...
 

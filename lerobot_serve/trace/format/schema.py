@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Version and limits of the trace format.
 

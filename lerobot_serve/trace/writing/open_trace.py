@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Open the trace of a node from its parameters."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Queue records for the writer thread and count lost ones. Any thread."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Write the files of a run: one os.write for each line, so that a killed process truncates at most
 the last; a full file is followed by a new one, and the oldest is removed. Guarded by the lock of

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The trace parameters, equal in every node."""
 
 from __future__ import annotations

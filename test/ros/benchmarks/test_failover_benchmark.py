@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whom the robots of the recovery benchmark ask; its processes are those of the demo."""
 
 from __future__ import annotations

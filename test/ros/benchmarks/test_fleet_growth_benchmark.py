@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The benchmark of growing fleets with a small one: real servers, a router under a profiler."""
 
 from __future__ import annotations

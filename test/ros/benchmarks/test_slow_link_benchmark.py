@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The link of the benchmark slow_link, with the kernel's own packets; and none, in words."""
 
 from __future__ import annotations

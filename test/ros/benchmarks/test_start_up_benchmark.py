@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The benchmark of start-up, where something is missing: it says so in words."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The demo, as a newcomer runs it: what it claims is shown, and nothing is left running."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Alerts and dashboard: every figure that they ask for is served by a real node."""
 
 from __future__ import annotations

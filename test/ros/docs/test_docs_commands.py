@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Every command of README.md and docs/*.md exists as it stands there: verbs with their options,
 launch files with their arguments, parameters with their values, services and topics with types.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the documents say of the code is made from the code."""
 
 from __future__ import annotations

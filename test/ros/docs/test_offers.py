@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Running nodes have the topics, services and actions that docs/messages.md is made from."""
 
 from __future__ import annotations

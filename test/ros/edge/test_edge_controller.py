@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An edge controller with a simulated robot: what it does with a server, and without."""
 
 from __future__ import annotations

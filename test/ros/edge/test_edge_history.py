@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An edge controller whose server wants to look back, with a simulated robot."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An edge controller in the hands of an operator: runs, pause, reset, the latch of the cage."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An edge controller whose servers are killed, come back, and do not: the robot stays safe."""
 
 from __future__ import annotations

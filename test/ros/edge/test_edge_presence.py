@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Signs of life between real processes: a lost server is left at once, without a router."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Real-time chunking over real topics: what is left to play goes with the next request."""
 
 from __future__ import annotations

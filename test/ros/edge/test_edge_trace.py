@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What an edge writes down while its server is killed, and what the audit says of it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which goals of RunEpisode begin and end a run, without an executor in between."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The four executables: they start, they stop at a signal with status 0, and nothing stays."""
 
 from __future__ import annotations

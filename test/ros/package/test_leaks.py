@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The fixture that looks for leftovers, tried on tests that leave something."""
 
 from __future__ import annotations

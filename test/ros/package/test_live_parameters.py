@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Parameters of running nodes, seen and changed as rqt and `ros2 param` do."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A message is built from fields that it has: rclpy ignores any other keyword without a word."""
 
 from __future__ import annotations

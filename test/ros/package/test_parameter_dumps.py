@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What `ros2 param dump` writes of a node starts it again; a refused change changes no type."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Neither a system clock that steps nor a simulator without a clock stops what bounds motion."""
 
 from __future__ import annotations

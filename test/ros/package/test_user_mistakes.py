@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a user gets wrong at start: one line that says what and how to mend it, and status 1."""
 
 from __future__ import annotations

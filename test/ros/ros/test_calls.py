@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Calling services: who is asked, and what is told when nobody answers."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What rcl says of a wrong command line, made readable."""
 
 from __future__ import annotations

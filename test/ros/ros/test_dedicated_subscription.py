@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Subscriptions with a thread of their own: all arrives, in order, and it ends when told."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Nodes that find each other by a discovery server alone, with the profile of the package: robots are
 served, nobody else sees them, and the death of the discovery server stops none of them.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A domain is free when no other run holds it and no process is heard in it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Our executor, what other threads do to what it waits for, and what they promise it."""
 
 from __future__ import annotations

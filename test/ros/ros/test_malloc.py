@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Freed megabytes stay with the process: the next request does not fault them in again."""
 
 from __future__ import annotations

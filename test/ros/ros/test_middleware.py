@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """QoS profiles and the Fast DDS profile: what is promised is what is in force."""
 
 from __future__ import annotations

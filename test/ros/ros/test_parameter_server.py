@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A node's parameters: who may change them, what a change does, and what the node does itself."""
 
 from __future__ import annotations

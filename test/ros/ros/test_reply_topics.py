@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The topics on which clients wait for their chunks."""
 
 from __future__ import annotations

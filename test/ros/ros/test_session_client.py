@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The client's half of the contract: status, shadow requests, and an end that leaves nothing."""
 
 from __future__ import annotations

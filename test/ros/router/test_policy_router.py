@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A router before two slots, as robots meet it: nothing tells it from a policy server."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A robot that plays through a router: what happens behind it does not stop the arm."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Two groups of slots and a router in one domain: each router finds the servers of its own."""
 
 from __future__ import annotations

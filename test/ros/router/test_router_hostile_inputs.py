@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What nobody planned for: nonsense on every topic, crowds, and robots that come and go."""
 
 from __future__ import annotations

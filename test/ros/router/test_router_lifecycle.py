@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A router's transitions, its beginning and its end, and the disk that it remembers on."""
 
 from __future__ import annotations

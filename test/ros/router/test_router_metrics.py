@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The router's metrics, read over HTTP: each of them moves."""
 
 from __future__ import annotations

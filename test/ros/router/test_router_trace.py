@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a router writes down: who was sent where, and what came of it."""
 
 from __future__ import annotations

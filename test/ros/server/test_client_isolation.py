@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The promise of one server for many robots: nothing of one robot reaches another.
 

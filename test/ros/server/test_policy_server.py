@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A policy server in a process of its own, as robots meet it: good requests and bad ones."""
 
 from __future__ import annotations

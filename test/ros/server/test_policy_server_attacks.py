@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What one client may do to a policy server and to the robots beside it: asked badly."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A policy server that goes away: what is due is delivered, what comes later is told so."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One robot's trouble, or the policy's with one robot: the others notice nothing."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The transitions of a policy server, as `ros2 lifecycle` and a lifecycle manager ask for them."""
 
 from __future__ import annotations

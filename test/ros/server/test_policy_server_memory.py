@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Two policy servers that load at once on one machine: they do not both take the same room."""
 
 from __future__ import annotations

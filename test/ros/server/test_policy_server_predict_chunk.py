@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The action PredictChunk of a policy server: one observation in, one chunk out, no session."""
 
 from __future__ import annotations

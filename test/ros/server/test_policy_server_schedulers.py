@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The order of service, changed while the server runs."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Who may ask a policy server, for how long, and what the others hear."""
 
 from __future__ import annotations

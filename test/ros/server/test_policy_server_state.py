@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A policy with hidden state: each robot's is its own, and its loss is told."""
 
 from __future__ import annotations

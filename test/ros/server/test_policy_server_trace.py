@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a policy server writes down, counts and captures: a real one, with everything on."""
 
 from __future__ import annotations

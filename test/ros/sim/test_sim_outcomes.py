@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The end of an attempt of sim_robot is told to its edge controller and, when asked, a router."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Typed messages and wire objects are two forms of one thing; camera images become RGB frames."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every message has the bytes that were agreed on, in our eyes and in those of the middleware."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a robot asks, as a message and back: nothing is lost, and what is too much is refused."""
 
 from __future__ import annotations

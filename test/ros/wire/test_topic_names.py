@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A topic name that we accept is one that ROS accepts: a peer's name must not raise later on."""
 
 from __future__ import annotations

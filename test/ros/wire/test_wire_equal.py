@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The bytes built by hand are those of the generated messages, and the numbers are the same."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Whether a command of the documents could be run: one check for each kind, which raises
 AssertionError or what the reader of the command raises.

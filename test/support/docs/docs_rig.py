@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The blocks and commands of the documents, taken apart as a shell would."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which topics, fields and services there are, told from our sources without ROS."""
 
 from __future__ import annotations

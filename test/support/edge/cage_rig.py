@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Robots, hostile values, and a second opinion on what a cage may let through.
 

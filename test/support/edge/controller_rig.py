@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A controller with its queue, ladder and cage, and a robot that stands where a test puts it."""
 
 from __future__ import annotations

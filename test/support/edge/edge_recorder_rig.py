@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A recorder whose records a test reads, and the exchange that tells it of requests."""
 
 from __future__ import annotations

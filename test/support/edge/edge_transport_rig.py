@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An outside with two servers as their clients see them, and the messages of a small robot."""
 
 from __future__ import annotations

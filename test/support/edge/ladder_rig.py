@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Robots and a small world for ladders: the cage lets everything through."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Joints for ramps, and a bound with room for rounding."""
 
 from __future__ import annotations

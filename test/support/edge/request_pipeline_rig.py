@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An exchange with a session that is open, in steps of 10 ms; for the tests of the exchange."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 A requester around a fake link and a clock that a test moves, or that runs with its waiting.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Robots' files to change in one place; for the tests of what a file may say."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A robot in a process of its own: opens a session, gets one answer, stays. To be killed."""
 
 from __future__ import annotations

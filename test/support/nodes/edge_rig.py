@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An edge controller in a process of its own, a robot that the test plays, and what is seen."""
 
 from __future__ import annotations

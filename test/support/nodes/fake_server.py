@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A policy server inside the test: it remembers what it was asked and answers as it is told."""
 
 from __future__ import annotations

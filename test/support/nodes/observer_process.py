@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Somebody who looks at one edge from a process of its own: answers each line with the state of the
 edge and how many actions of a policy it was seen to play, and ends with its standard input.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 A robot that the test plays, and the file that describes it.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Goals of the action PredictChunk, asked one by one."""
 
 from __future__ import annotations

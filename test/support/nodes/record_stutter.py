@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Records the incident of docs/runbook.md anew: `python test/support/nodes/record_stutter.py FOLDER`.
 

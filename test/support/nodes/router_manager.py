@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A router as a lifecycle manager and an operating system see it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 A router and policy servers in processes of their own, robots before it, and an operator's view.
 

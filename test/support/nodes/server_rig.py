@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A policy server in a process of its own, and everything that operators and clients ask of it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A robot without a body: opens a session, sends observations, takes chunks."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The test's hand on the policy kind `steered` of test/plugin_slow."""
 
 from __future__ import annotations

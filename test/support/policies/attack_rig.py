@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Policy folders that attack whoever loads them, and the marker file that an attack leaves.
 

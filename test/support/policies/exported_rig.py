@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A tiny exported policy whose answers can be told beforehand. Needs torch."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Changing what lies in a program's archive, as somebody would who means harm."""
 
 from __future__ import annotations

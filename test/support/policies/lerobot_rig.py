@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Tiny LeRobot policies, what a robot would send them, and LeRobot's own answers to compare with.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A tiny LSTM and an MLP, exported both ways, with torch's own answers to compare with."""
 
 from __future__ import annotations

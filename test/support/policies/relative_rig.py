@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 SmolVLA with relative actions, by the two steps that newer releases of LeRobot have for that.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 LeRobot policies small enough for a test: random weights and statistics, no network, one seed.
 

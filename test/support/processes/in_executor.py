@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Actions asked for from the executor's own thread, and the clients of actions built there.
 

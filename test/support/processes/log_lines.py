@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What our processes said, apart from what Fast DDS says of its ports in shared memory: where several
 processes are born at once, one may find a port locked. It takes another then.

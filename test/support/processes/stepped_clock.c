@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 /* Moves the system clock of one process: LD_PRELOAD, with the offset [ns] in the file that
  * STEPPED_CLOCK names. A wait with a deadline on that clock looks again every 20 ms, as the kernel
  * would have it follow a step. */

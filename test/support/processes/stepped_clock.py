@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A system clock that a test steps, for the processes that it starts and for no others."""
 
 from __future__ import annotations

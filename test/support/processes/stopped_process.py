@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A process that hangs: it is there, its sockets take bytes, and nothing in it runs."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Two slots whose counters grow, and canaries that look at them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 A dispatcher with its slots, robots and clock, and what it did to the outside.
 

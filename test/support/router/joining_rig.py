@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A joiner with little room, and what arrives at it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Policy servers as a router's control thread meets them: they open sessions, refuse or hang."""
 
 from __future__ import annotations

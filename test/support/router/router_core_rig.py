@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A router between configure and cleanup, with fake servers behind it and a clock that waits."""
 
 from __future__ import annotations

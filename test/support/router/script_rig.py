@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What random scripts for a router are made of, and a book of what its robots asked and got."""
 
 from __future__ import annotations

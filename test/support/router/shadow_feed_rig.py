@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A feed with its thread, a shadow and a replica as its clients see them, and robots that ask."""
 
 from __future__ import annotations

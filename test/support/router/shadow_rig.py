@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A book of a shadow, and robots, policies and a shadow that a test plays."""
 
 from __future__ import annotations

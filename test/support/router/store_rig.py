@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A store as a router meets it: what it holds, and what that allows."""
 
 from __future__ import annotations

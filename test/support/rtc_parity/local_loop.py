@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 LeRobot's loop, as its own scripts run it: nothing of this package but what it is compared on.
 

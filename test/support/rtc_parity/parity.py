@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Both loops under one script: what is played and what is left must be the same bytes."""
 
 from __future__ import annotations

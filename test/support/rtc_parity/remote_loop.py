@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The remote loop: the edge's exchange and queue, the bytes of the wire, a policy as it is served.
 

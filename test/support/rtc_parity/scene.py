@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A SmolVLA small enough for a thousand scripts, and what a robot sees. Needs LeRobot."""
 
 from __future__ import annotations

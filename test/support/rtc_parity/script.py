@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random scripts of delays: what a robot, its network and its server do to a queue. Pure."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A capture whose thread is the test's, and a server that fills it."""
 
 from __future__ import annotations

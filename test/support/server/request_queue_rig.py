@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Requests without content, and an inference thread; for the tests of mailbox and schedulers."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A policy and the robots it serves, without ROS; for the tests of serving and its reports."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A server whose trace is read as it is written."""
 
 from __future__ import annotations

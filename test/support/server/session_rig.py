@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A policy, what its operator allows, and a robot that fits; for the tests of sessions."""
 
 from __future__ import annotations

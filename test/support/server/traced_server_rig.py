@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Policy servers without ROS whose traces keep all, as a replay needs them."""
 
 from __future__ import annotations

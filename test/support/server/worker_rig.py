@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A worker around a fake policy, with a clock of its own; for the tests of the server room."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 A robot that is driven by the rules, and what edge and router would write of it.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Bags made for tests, without ROS."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Two robots, a router and a server for forty seconds, in which one thing goes wrong.
 

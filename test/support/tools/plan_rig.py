@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A fleet as tests of planning want it: chunks of 3 s, asked for once a second."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Recordings of a policy, made without ROS by serving it as a policy server does."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A trace writer with what it told, a clock that is set by hand, and disks that fail."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What a typed message is as bytes, worked out from its type description alone.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The bytes of every message, kept in test/golden so that no change of the contract goes unnoticed.
 

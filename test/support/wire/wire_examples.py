@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Observations and chunks to test with: two fixed ones, and any that hypothesis can think of."""
 
 from __future__ import annotations

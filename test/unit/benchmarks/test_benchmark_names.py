@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every benchmark has a name on the command line. Read from the source: measuring needs ROS."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The page of benchmarks: every figure, every goal, also those that were missed."""
 
 from __future__ import annotations

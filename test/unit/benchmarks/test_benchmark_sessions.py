@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A benchmark opens its sessions as an edge does: it waits for a server, not for ever."""
 
 from __future__ import annotations

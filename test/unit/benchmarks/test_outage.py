@@ -1,3 +1,5 @@
+# SPDX-License-Identifier: Apache-2.0
+
 import pytest
 
 from benchmarks.results.outage import describe, find_outage, longest_ms, Outage, RecordedCommand

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What trips of this package and of peers, made in turn, say of each other."""
 
 from __future__ import annotations

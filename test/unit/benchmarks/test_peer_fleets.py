@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Many robots of a peer in one process, and what is said of them."""
 
 from __future__ import annotations

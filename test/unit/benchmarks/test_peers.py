@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Peers to measure against: what they need, and how they are asked."""
 
 from __future__ import annotations

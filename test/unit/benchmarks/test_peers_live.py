@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A real peer over its real processes, where a benchmark has installed it."""
 
 from __future__ import annotations

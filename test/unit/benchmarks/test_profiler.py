@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An executable under the profiler: each thread for itself, waiting costs nothing."""
 
 from __future__ import annotations

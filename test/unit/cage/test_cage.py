@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The cage: its verdicts, reasons, counts and latch, and that it fails closed."""
 
 from __future__ import annotations

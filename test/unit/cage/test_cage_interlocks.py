@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Interlocks: what a state forces, and that who does not know the state does not move."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a position may be asked for: the order of the limits, braking, and the way back."""
 
 from __future__ import annotations

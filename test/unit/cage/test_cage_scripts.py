@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The cage: whatever is asked for, step after step, what leaves it is safe."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Limits that travel: the same cage at the other end, and hostile bytes are a reason in words."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where a robot is taken to stand before its first command, and that a misread place is none."""
 
 from __future__ import annotations

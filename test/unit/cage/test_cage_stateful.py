@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 A robot that lives with the cage: a plant that lags, is blocked and pushed, a policy that may say
 anything, sensors that fail, a latch and its reset, against a model of what must hold.

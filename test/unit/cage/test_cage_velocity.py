@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Actions that are velocities: to hold one would be to drive on, so what is held comes to rest."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the demo is made of: its processes, what it saw, and what it says of it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What operators open in rqt and Foxglove: every topic, field, service and panel named there exists,
 and the files are what these programs read. Needs neither of them, and no ROS.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The pages: the length of their lines, their diagrams, and their places in the site."""
 
 from __future__ import annotations

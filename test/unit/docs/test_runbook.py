@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Each command of docs/runbook.md runs as it stands there and prints what is shown."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The parameters of edge_controller: defaults, and what contradicts itself."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is worked out from parameters and robot file before an edge controller runs."""
 
 from __future__ import annotations

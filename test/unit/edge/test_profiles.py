@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The profiles: what they set, what stands above them, and that each is free of contradictions."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Who may import whom: read from the source, so that a wrong import fails before it hurts."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The parameters of the nodes: bounded, with their units, and free of contradictions."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What setup.py, package.xml, requirements.txt and the Makefile promise each other."""
 
 from __future__ import annotations

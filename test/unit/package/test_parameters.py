@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Parameters: every value is checked, and a wrong one changes nothing."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What bounds anything runs on the monotonic clock: read from the source of all nodes."""
 
 from __future__ import annotations

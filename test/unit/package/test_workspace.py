@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What `make` says when the machine lacks something: one line, with the remedy."""
 
 from __future__ import annotations

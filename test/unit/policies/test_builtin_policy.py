@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The demo policy: what it describes, and what it answers."""
 
 import numpy as np

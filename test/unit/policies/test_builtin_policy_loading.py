@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Loading the demo policy: what identifies it, and what is said when it cannot be loaded."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The fingerprint: it changes with what decides what a policy does, and with nothing else."""
 
 from __future__ import annotations

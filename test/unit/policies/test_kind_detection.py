@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The kind of a policy is found out from its files, and no folder in use is written to."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A policy kind of another package, found and served without a change of ours."""
 
 from __future__ import annotations

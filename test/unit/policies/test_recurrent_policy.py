@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The recurrent policy: what it remembers, of whom, for how long."""
 
 from __future__ import annotations

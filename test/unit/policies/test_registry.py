@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The registry: a policy is found by its kind, and what is missing is said with its remedy."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random numbers by seed: a batch draws for each request what it would have drawn alone."""
 
 import pytest

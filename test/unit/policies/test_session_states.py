@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Hidden states by session: whose, of which episode, how many."""
 
 from collections import OrderedDict

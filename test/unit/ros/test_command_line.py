@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The command line of the executables: every word has an effect, or is refused with a hint."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The beat: missed beats are counted and never made up for."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The reference of messages is made of what stands in the interface files."""
 
 from __future__ import annotations

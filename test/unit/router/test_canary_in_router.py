@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The canary at work: the split and verdicts that it sets, what is logged and what is kept."""
 
 from __future__ import annotations

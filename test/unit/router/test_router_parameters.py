@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every parameter that may change while the router runs does so, where it acts."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Preparation: from parameters to a policy that is loaded, checked, warm and ready."""
 
 from __future__ import annotations

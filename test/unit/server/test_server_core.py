@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Serving: requests on their way to the policy, and the ends that they may come to before."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The reports of the policy server: complete, and such that every message can hold them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The simulated robot: its limits, its task, its cameras, its teacher."""
 
 import math

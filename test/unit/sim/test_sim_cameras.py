@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The cameras of the simulated robot: RGB, the right way up, and true to the scene."""
 
 import math

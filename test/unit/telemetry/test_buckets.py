@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Durations in the buckets of a histogram."""
 
 from __future__ import annotations

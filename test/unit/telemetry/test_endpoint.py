@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The HTTP endpoint of a node, asked as Prometheus and Kubernetes ask."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Log lines that repeat: the first at once, the others with a count."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Incidents on disk: what was written is read again, also by others, and damage is said."""
 
 from __future__ import annotations

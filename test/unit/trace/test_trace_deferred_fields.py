@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fields of a record that the thread that writes works out."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The writer when the disk fails: nothing is raised, all is counted, it goes on when it can."""
 
 from __future__ import annotations

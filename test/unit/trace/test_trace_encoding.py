@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Records as lines: strict JSON, nothing changed, nothing raised but what is said."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reading: every part in order, damage where it is, and what is refused."""
 
 from __future__ import annotations

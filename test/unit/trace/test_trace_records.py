@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The records: their fields, and that the documentation names them all."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is left of images and instructions."""
 
 from __future__ import annotations

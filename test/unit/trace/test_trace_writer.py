@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The writer while all is well: threads, order, rotation, names."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a robot tells of what it executed: whole, bounded, found without opening the request."""
 
 from __future__ import annotations

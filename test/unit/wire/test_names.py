@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whatever somebody calls a robot, a ROS name and a file name can be made of it."""
 
 from __future__ import annotations

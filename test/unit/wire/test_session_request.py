@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whose name it is: pure, for everybody who keeps sessions."""
 
 from __future__ import annotations

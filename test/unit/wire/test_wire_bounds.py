@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What breaks the contract raises Unencodable before a byte leaves, up to exactly its bound."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a later version may add without breaking this one, and how versions are agreed on."""
 
 from __future__ import annotations

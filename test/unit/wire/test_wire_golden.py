@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The data path reads and writes the golden bytes; test/ros checks these with the middleware."""
 
 from __future__ import annotations

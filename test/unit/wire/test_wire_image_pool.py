@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The cameras of one robot, side by side: the same results as one by one, and no thread stays."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Frames cross as they are: the right colours, the announced size, or a refusal."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A frame that is not what it claims to be is refused, and costs no memory to find out."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whatever arrives is either a message or Malformed, and costs no more memory than its bytes."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a router reads and changes of messages that it forwards: right, or Malformed."""
 
 from __future__ import annotations

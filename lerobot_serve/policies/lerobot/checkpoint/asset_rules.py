@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Check the folder of a tokenizer or language model before transformers reads it.
 

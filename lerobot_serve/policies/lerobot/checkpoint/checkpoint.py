@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Read and check a policy directory before loading anything from it. No torch, any thread.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The allowed settings of config.json of a LeRobot policy, by policy type, with their ranges.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Read names and rate, which LeRobot's policy files lack, from the training data set.
 

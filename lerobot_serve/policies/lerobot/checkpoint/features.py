@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Determine the inputs and outputs of a policy from its configuration and the load options.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Check the normalization statistics in the state files of processor steps.
 

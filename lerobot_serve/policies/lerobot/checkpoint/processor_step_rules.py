@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The allowed processor steps of a policy folder: names, keys and types of values.
 

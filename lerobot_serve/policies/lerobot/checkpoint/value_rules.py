@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Rules for values in the files of a policy, from which the allow-lists are built. Any thread.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Describe a policy from its files, its configuration and the load options. Any thread."""
 
 from __future__ import annotations

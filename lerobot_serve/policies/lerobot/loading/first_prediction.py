@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Run a first prediction to learn what no file declares. Thread: the one that loads."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Load the network and verify that it uses the weights of the file.
 

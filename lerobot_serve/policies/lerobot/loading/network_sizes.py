@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Compare the sizes of a network with the weights file before the network is built.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The precision of a network: its own, or the one the operator sets. Thread: the one that loads.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Build the inputs of LeRobot's processors and networks from requests. Inference thread."""
 
 from __future__ import annotations

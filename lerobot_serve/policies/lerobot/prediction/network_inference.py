@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Run one forward pass of a LeRobot network, by its state class. Inference thread.
 

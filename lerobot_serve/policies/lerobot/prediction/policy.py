@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 A LeRobot policy that serves several sessions.
 

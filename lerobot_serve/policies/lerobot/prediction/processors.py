@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 A pair of LeRobot's processors for each session.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Re-anchor a prefix of relative actions to the state of the request.
 

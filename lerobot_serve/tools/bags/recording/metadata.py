@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The file metadata.yaml of a bag's folder, by which `ros2 bag` knows it. Pure; any thread."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The node recorder: the topics of the graph in, a bag out.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """QoS profiles as rosbag2 writes them: a list in YAML. Pure functions; any thread."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The text that says how a type looks: its .msg file, and those of all types in it. A service event,
 which has no file, is put together from its .srv file.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What was heard and is not yet written, and the body of the thread that writes it.
 

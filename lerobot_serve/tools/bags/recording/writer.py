@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 A bag in the making: a folder with one MCAP file, laid out as `ros2 bag record -s mcap` does it.
 

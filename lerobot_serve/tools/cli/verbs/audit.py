@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`lerobot-serve audit`: checks traces and bags against the safety invariants."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`lerobot-serve demo`: promotes a good policy and rolls a bad one back, on simulated robots."""
 
 from __future__ import annotations

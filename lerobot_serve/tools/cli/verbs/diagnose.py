@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`lerobot-serve diagnose`: explains a stall from traces of edge, router and server."""
 
 from __future__ import annotations

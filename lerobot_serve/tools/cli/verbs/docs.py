@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 `lerobot-serve docs`: generates the references of parameters and of messages, the state diagrams of
 the pages, and the comments of the parameter files.

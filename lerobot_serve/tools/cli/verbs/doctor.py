@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`lerobot-serve doctor`: checks machine, policy, robot file and ROS graph."""
 
 from __future__ import annotations

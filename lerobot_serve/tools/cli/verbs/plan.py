@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`lerobot-serve plan`: computes how many policy servers a fleet needs. Needs no ROS."""
 
 from __future__ import annotations

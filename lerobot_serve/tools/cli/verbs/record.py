@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`lerobot-serve record`: records topics into a bag."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`lerobot-serve replay`: sends recorded observations to a policy and compares the chunks."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`lerobot-serve route`: prints the slot in which a split places an episode. Needs no ROS."""
 
 from __future__ import annotations

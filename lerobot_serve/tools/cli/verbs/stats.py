@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`lerobot-serve stats`: aggregates traces as a table, as JSON or as a page with charts."""
 
 from __future__ import annotations

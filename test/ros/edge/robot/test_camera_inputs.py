@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A camera's messages become frames, or go on as they are; what is damaged is refused."""
 
 from __future__ import annotations

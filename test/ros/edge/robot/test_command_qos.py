@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the command topic offers: as before to who asks for nothing, and its end to a driver."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Robots of several kinds: what they tell, in which order, and how they are commanded."""
 
 from __future__ import annotations

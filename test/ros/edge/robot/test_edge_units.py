@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A robot and a policy of different units: converted where declared, otherwise stopped."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A robot's messages become its state: by name, finite and complete, or not at all."""
 
 from __future__ import annotations

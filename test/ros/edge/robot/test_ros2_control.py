@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The robot files for ros2_control, tried against nodes that take what Jazzy's controllers take: the
 documented topics below their own name, with the documented types.

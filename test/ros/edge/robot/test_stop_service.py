@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The call of a stop service: what the log says of it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 LeRobot's policies over real topics: one server that is given one kind after the other.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A candidate on its way from few episodes to all, or back, with a real router and servers."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What was decided about a policy holds: whatever dies, and in the router that starts next."""
 
 from __future__ import annotations

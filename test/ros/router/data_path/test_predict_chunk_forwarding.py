@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Goals of PredictChunk sent on, without a router, with a limit that a test can wait for."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The action PredictChunk of a router: a replica of the slot that the split says answers it."""
 
 from __future__ import annotations

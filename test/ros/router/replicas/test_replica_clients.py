@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a router's clients know of servers that no longer run."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Servers that are killed, hang, come back or answer nonsense, behind a router."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Two replicas of one slot: a slow one is helped out, an answer is never given twice."""
 
 from __future__ import annotations

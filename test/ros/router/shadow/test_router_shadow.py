@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A policy in shadow: it sees what robots see, is compared, and never matters to them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where a router keeps its placements: shared, missing, torn, full."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a bag holds of the calls of OpenSession, as ROS 2 writes them."""
 
 from __future__ import annotations

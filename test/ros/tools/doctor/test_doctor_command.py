@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The command line of the doctor: exit statuses, text and JSON, and mistakes of users."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The doctor before real topics and before a controller_manager with its traps."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What `lerobot-serve plan` simulates of a server that dies, against a router with two servers.
 

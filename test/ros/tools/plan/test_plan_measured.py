@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What `lerobot-serve plan` simulates against what a policy server does, at small scale.
 

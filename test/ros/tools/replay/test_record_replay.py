@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A live server and robot are recorded, and what was recorded is asked again."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a live server traced with all its images is asked again, also after it was killed."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 A policy kind of another package: LeRobot's, with two processor steps that LeRobot does not know.
 

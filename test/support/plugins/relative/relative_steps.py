@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Actions relative to a state: one step notes it on the way in, the other adds it on the way out.
 

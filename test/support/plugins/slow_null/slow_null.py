@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The null policy on a slow device: the same chunks and fingerprint, a while later."""
 
 from __future__ import annotations

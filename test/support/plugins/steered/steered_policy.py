@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 A policy that does what a test says, and tells what it was asked: the kind `steered`.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The hunt finds nothing in the code as it is: some thousand random steps of edge and router."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 With a fix taken out, the hunt finds the fault again: each of these was a fault of 0.1.0, or is an
 invariant that must not rest on one line without a look-out.

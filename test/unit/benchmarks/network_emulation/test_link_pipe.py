@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One direction of a slow link: when a packet arrives, and what is dropped."""
 
 from __future__ import annotations

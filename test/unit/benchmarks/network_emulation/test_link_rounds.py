@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Turns over a slow link: who goes on, what is added up, and what is said of it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The alarm for a policy whose actions are mostly clamped: when it sounds, when it latches."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Two edge controllers on one command topic."""
 
 from __future__ import annotations

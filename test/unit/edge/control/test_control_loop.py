@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The beat of the robot: what happens in a control step, in which order, and how it ends."""
 
 from __future__ import annotations

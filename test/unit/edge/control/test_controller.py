@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The controller: no stale action, no command without an action, no jump in between."""
 
 from __future__ import annotations

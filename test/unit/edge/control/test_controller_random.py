@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The controller under random scripts: nothing stale, nothing past the cage, nothing infinite."""
 
 from __future__ import annotations

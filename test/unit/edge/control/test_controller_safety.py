@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The controller with its ladder, its orders and its cage: what it does instead, and how far."""
 
 from __future__ import annotations

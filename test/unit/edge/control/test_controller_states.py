@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a control step does from silence, while it holds, and for an interlock in every state."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What was commanded, row by row: each row once, with the command that it came to."""
 
 from __future__ import annotations

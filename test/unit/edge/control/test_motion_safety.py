@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 A control step under random operators, connections, sensors, interlocks and ticks: what moves.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How episodes ended, as an edge tells it: the first to say so counts."""
 
 from __future__ import annotations

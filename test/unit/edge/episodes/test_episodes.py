@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One run of an episode: every way to end, and that the first one counts."""
 
 from __future__ import annotations

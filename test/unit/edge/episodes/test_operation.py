@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What people and episodes decide, what follows for the robot, and what the services answer."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The runs of the action RunEpisode: what is refused, how each ends, and what its result holds."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The ladder, step by step: which rung, until when, what it wants, and the way back up."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The ladder under any script: rows that come and go, late ticks, pauses and releases."""
 
 from __future__ import annotations

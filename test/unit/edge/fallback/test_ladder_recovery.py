@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The ladder's way up, and what takes its place: hysteresis, pauses, releases."""
 
 from __future__ import annotations

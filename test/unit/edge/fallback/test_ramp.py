@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Coming to rest: bounded, without turning back, and in the time given."""
 
 from __future__ import annotations

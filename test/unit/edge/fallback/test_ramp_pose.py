@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Going to a pose: slowly, smoothly, without overshoot, in the time given."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reading a ladder: what is refused at start-up, what a robot gets without one, teardown."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Frames made smaller before they travel: as the server would, and never larger."""
 
 from __future__ import annotations

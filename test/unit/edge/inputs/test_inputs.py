@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Inputs: an observation is made of everything, fresh, and is as old as its oldest part."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The history: rows stand exactly as far apart as asked, within one episode and without a gap."""
 
 from __future__ import annotations

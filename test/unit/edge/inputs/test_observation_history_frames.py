@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The frames of a history: each in its place, and none encoded twice."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Inputs that arrive in time and are wrong: stamps from the past, frames that stand still."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the edge writes to its log."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The edge's metrics: each of them moves, their number does not grow, and readiness says why."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The edge's trace: what became of each request, what was dropped, and what changed."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whatever comes in whatever order, each request has one end, and the audit agrees."""
 
 from __future__ import annotations

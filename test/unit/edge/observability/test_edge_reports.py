@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The reports: what operators and recorders see is complete and fits its messages."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a trace tells of control steps: each command, and what begins or changes."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is logged of a robot that does not begin: each reason once, and no moment's wait."""
 
 from __future__ import annotations

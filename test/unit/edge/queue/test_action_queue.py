@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The queue: what is played was predicted, in its order, and nothing is ever blended."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Several commands for each action: between the two, never beyond, and no invented numbers."""
 
 from __future__ import annotations

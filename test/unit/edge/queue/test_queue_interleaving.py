@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Two calls of the queue at once: one is stopped before each of its lines in turn while the other
 runs. Whatever the line, it must look as if one call had come wholly before the other.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is left as the prefix of the next request: aligned, of one policy, never padded."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random scripts on LeRobot's own queue and on ours: the same rows, bit for bit."""
 
 from __future__ import annotations

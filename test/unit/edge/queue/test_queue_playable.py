@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """For how long there is something to play: rows end when played, or when they are too old."""
 
 from __future__ import annotations

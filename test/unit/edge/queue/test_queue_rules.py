@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How much of a chunk is skipped: each rule against a plain model made of lists."""
 
 from __future__ import annotations

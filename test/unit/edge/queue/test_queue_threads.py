@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The queue between real threads: no row of an ended episode, none twice, none out of order."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How long answers take: forgotten in time, without warm-up, each server by itself."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Commands: each value arrives at the joint that it is for, in each kind of message."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The robot's file: what is in it, and what follows from what is left out."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Robot files and URDFs that are no files, or far too large, and what a mistake shows of them."""
 
 from __future__ import annotations

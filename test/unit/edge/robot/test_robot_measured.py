@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which value of the state tells where an action's joint is."""
 
 from __future__ import annotations

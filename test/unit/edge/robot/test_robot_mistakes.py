@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Mistakes in a robot's file: each is one line with its place, what was given and allowed."""
 
 from __future__ import annotations

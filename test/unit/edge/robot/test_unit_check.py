@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whether the range of a policy's actions fits a robot's limits, or is that of another unit."""
 
 from __future__ import annotations

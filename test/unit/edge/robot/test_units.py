@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Units of robot and policy: conversion, its way back, and where in the edge each is used."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Limits from a URDF: what it says, what a robot's file may change, and what is refused."""
 
 from __future__ import annotations

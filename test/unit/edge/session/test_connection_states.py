@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The connection's state machine: every pair of the table, and the events of time and refusals."""
 
 from __future__ import annotations

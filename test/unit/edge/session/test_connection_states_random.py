@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The connection under any sequence of events, from any thread."""
 
 from __future__ import annotations

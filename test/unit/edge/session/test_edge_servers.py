@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whom to ask next: the order, the waits, and the way back to the preferred server."""
 
 from __future__ import annotations

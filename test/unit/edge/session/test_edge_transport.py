@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The way to the outside: sessions as servers see them."""
 
 from __future__ import annotations

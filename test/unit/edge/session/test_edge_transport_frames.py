@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The way to the outside: observations as policies expect them, frames as the camera has them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One request after the other: which answers count, and what becomes of them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A chunk is held against what was agreed, and joins what is left as RTC and the operator say."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a request says of what is left to play, and of when its answer is expected."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The ledger: one request in flight, and only its own answer counts."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Exported programs: what they describe, what they are shown, what they answer."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Loading exported programs: what identifies one, and what is said when one cannot be loaded."""
 
 from __future__ import annotations

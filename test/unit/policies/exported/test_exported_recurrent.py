@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Exported programs with a hidden state: as torch answers, for each session and each episode."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """ONNX files that mean harm: what could run code or reach files never gets to onnxruntime."""
 
 from __future__ import annotations

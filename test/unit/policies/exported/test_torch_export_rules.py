@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Programs that mean harm: what could run as Python or reach files never gets to torch."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Folders that try to run code, or to reach the network, when they are loaded."""
 
 from __future__ import annotations

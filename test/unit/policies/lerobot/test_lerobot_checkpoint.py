@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """LeRobot directories that are refused before anything is loaded; neither torch nor LeRobot."""
 
 import json

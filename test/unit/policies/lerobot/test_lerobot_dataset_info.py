@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Names and rate from the data set that a policy was trained on."""
 
 from __future__ import annotations

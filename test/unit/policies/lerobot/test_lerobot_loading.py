@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Loading LeRobot directories: what they are described as, and why they are refused."""
 
 from pathlib import Path

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """LeRobot's policy types, classified; neither torch nor LeRobot."""
 
 import pytest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every processor step and every policy type that LeRobot registers is allowed or refused."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sizes are bounded before anything is built; precisions; damaged folders of all kinds."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Statistics of LeRobot's processors: there, of the right shape, finite, or refused."""
 
 from pathlib import Path

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Weights of a LeRobot directory: exactly those of the network, or refused."""
 
 from pathlib import Path

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Requests predicted together answer as each alone, whatever their order, seeds and prefixes."""
 
 from dataclasses import replace

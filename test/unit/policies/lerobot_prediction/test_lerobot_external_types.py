@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Policies and processors that other packages bring: one session, or refused."""
 
 from dataclasses import dataclass, replace

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What LeRobot's policies tell for the metrics: denoising steps, and whether a state was there."""
 
 from dataclasses import replace

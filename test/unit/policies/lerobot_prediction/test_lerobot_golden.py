@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Each policy answers what LeRobot itself answers, bit for bit."""
 
 from dataclasses import replace

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sessions share the network and nothing else: neither processors nor hidden state."""
 
 from dataclasses import dataclass, field, replace

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Relative actions with real-time chunking: a prefix is carried over to the present state."""
 
 from __future__ import annotations

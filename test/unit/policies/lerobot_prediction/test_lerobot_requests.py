@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a LeRobot policy makes of an observation, and which ones it refuses."""
 
 from dataclasses import replace

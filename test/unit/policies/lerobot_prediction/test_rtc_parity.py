@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The gate for remote real-time chunking: what a robot plays is what LeRobot's own loop plays.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The device and the threads of torch."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Room for a policy: what is asked of which memory, and what the system says of it."""
 
 from __future__ import annotations

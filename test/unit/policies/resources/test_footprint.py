@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a folder takes in memory is read from headers, before anything is loaded."""
 
 from __future__ import annotations

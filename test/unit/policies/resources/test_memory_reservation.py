@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Room for a policy beside others: who loads, who waits, who is refused; what a crash leaves."""
 
 from __future__ import annotations

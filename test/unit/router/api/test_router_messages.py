@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the router makes of several slots' replies, and what it tells of a decision."""
 
 from __future__ import annotations

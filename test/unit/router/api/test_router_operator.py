@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An operator's word: each command does what it says, or says why not and what there is."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The router's services without ROS: what is awaited is done at once by the rig."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The canary step by step: what it does, and what it says."""
 
 from __future__ import annotations

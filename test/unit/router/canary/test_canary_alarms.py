@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Alarms: as soon after a long good time as after none, quiet at their bound, fair to both."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The evidence: what the proof rests on, and the most that an adversary reaches, exactly."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Counters that grow, begin anew, and are remembered."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """About how many more episodes: the forecast is kept, or says that nobody knows."""
 
 from __future__ import annotations

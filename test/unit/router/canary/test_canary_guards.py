@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Each guard: where it trips, that it needs enough, and what it says."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The canary state as plain data; invalid state is discarded."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A canary and its operators: their words, other policies and plans, time, and the table."""
 
 from __future__ import annotations

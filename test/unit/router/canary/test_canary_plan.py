@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The texts of a plan, and the terms."""
 
 from __future__ import annotations

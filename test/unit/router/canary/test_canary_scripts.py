@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The canary under any sequence of facts, operators' words, restarts and jumps of the clock."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 How often a canary is wrong, over thousands of rollouts with fixed seeds, looked at after every
 episode.

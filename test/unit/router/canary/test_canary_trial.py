@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Episodes of a step: where each counts, and that no order of reports helps a promotion."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One request and its answer: whom it goes to, what counts, and what the robot is told."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Answers without actions: who is asked next, who is blamed, and what the robot is told."""
 
 from __future__ import annotations

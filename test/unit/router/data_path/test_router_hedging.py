@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Second tries: when, how many, of whom; and a replica that has died."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is under way: what is owed and when it is due; and nothing that grows."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One bad slot never degrades the other: robots in slot a see no difference."""
 
 from __future__ import annotations

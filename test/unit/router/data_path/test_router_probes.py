@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A drained slot or replica is tried by copies, whose answers reach no robot, and comes back."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random scripts for the router's data path: no request is lost uncounted, none answered twice."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A replica that has died: others answer, nobody waits for it, and once it is back it is used."""
 
 from __future__ import annotations

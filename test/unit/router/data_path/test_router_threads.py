@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The router's threads at once: none waits for another for ever, and no request is lost."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the dispatcher's thinking becomes: bytes to servers and robots, work for other threads."""
 
 from __future__ import annotations

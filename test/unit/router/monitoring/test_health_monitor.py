@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the router looks at again and again: robots that are gone, verdicts, and its own end."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the router tells of itself: states, shares, counts and diagnostics."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Episodes and how they ended, counted once each, whatever is told twice, late or never."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Which slot may answer what: every combination of conditions and paths, against safety predicates
 that are written here from the rules for operators and not from the table.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Requests without a session: they follow the split and the episode, and ask whoever is ready."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An episode keeps its slot; when it has to leave, its next chunk says so."""
 
 from __future__ import annotations

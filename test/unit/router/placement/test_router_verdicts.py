@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Verdicts, drains and shares at the dispatcher: what a robot gets when slots may not answer."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The split: the same slot for the same name, everywhere and always, in the share asked for."""
 
 from __future__ import annotations

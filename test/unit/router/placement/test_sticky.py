@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The sticky table: an episode keeps its slot for its whole life, whatever the split does."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Draining and coming back: of a slot or a replica, by what it answers and by an operator."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which policy is a slot's, who is a stranger there, and which replica is taken."""
 
 from __future__ import annotations

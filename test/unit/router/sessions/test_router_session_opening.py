@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sessions of robots at the replicas of every slot: opened, refused, slot not used."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random scripts for the control thread: counts and places stay right whatever servers do."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sessions of robots at the replicas: taken over, kept, filled and given up."""
 
 from __future__ import annotations

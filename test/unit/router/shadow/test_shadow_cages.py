@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the cage would have said: exactly what a real one says to the same commands."""
 
 from __future__ import annotations

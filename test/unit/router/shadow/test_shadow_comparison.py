@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A shadow beside a robot: what it would have done instead, and what was learned of it."""
 
 from __future__ import annotations

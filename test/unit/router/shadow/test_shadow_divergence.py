@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How far apart rows are, and how far that is in spreads of the policy that drives."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The shadow's thread: it never matters to robots, whatever the shadow does."""
 
 from __future__ import annotations

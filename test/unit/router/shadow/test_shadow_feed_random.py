@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The shadow feed in whatever order things come."""
 
 from __future__ import annotations

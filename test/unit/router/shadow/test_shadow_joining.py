@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What belongs together is joined in whatever order it comes."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whatever arrives, each request ends once and no more is kept than allowed."""
 
 from __future__ import annotations

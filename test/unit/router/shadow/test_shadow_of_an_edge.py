@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """From an edge's commands through its requests to what a shadow would have done instead."""
 
 from __future__ import annotations

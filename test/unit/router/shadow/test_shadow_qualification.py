@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What was learned of a policy in shadow, and what it still lacks."""
 
 from __future__ import annotations

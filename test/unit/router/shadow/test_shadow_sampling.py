@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which requests the shadow sees: as many as said, and the same ones each time."""
 
 from __future__ import annotations

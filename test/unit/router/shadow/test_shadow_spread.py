@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How far a divergence is in spreads of the policy that drives: two draws of it tell."""
 
 from __future__ import annotations

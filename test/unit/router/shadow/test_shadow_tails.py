@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a robot was commanded right before: only what nothing is missing behind."""
 
 from __future__ import annotations

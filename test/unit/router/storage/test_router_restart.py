@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What people and the canary decided holds in the router that starts next."""
 
 from __future__ import annotations

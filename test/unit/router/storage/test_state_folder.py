@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where a router keeps what it has to know when it is started again."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a router knows across restarts: kept whole, used by one, never made of a foreign file."""
 
 from __future__ import annotations

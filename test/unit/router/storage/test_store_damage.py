@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Damage to the store fails closed: nothing that was barred or drained drives after it."""
 
 from __future__ import annotations

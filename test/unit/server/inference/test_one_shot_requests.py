@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Requests without a session: each is an episode of its own."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The prefix of a chunk that is being played: only for the policy that it came from."""
 
 from __future__ import annotations

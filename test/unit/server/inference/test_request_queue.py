@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The mailbox: only the newest request of a client, and no client before its turn."""
 
 from __future__ import annotations

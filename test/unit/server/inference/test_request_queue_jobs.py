@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Jobs for the inference thread: they go first, and what they do belongs to who asked for them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A job that somebody waited for in vain: it must not be done later, behind everybody's back."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Requests without a session: however many there are, they have the place of one robot."""
 
 from __future__ import annotations

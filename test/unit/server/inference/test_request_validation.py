@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The intake: what is wrong in an observation stops there, with its reason."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The schedulers: whose turn it is, and that nobody is left out."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The worker: every request is answered with a chunk, or with the reason why there is none."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Several requests answered together: what is wrong with one is no trouble of the others."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Captures on the disk: names, room, what a killed process left, and a disk that is full."""
 
 from __future__ import annotations

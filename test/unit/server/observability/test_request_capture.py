@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Captures: what is kept in memory, what is written around trouble, and what a full disk does."""
 
 from __future__ import annotations

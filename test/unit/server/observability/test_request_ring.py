@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The ring of requests that a capture keeps in memory."""
 
 from __future__ import annotations

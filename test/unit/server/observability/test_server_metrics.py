@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The server's metrics: each family moves, and their number is bounded."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Statistics: load over a window, percentiles of the last requests, drops by reason."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a server's trace keeps of pictures and words, and tells of sessions and states."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whatever happens: each request of a session has one record, and each drop is told once."""
 
 from __future__ import annotations

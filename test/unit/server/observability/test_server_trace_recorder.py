@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The server's trace: what became of every request, and of the server itself."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Admission: how many robots can be served, and how long one would wait."""
 
 from __future__ import annotations

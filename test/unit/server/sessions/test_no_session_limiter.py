@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How often robots whose session is not known are answered."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How many sessions are admitted: what the operator says, or what measurements allow."""
 
 from __future__ import annotations

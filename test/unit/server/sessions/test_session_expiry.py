@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sessions whose robot is gone end, and no others."""
 
 from __future__ import annotations

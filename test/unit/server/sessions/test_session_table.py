@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sessions: one for each robot, until it is gone or another one takes its place."""
 
 from __future__ import annotations

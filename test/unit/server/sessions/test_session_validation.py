@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The contract: what cannot match is refused before anything moves, what is odd is a warning."""
 
 from __future__ import annotations

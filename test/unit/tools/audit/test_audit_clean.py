@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A robot that was driven by the rules is never accused, and what is unknown is never praised."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Damage of the trace itself is named where it is, and what holds, holds for the recorded part."""
 
 from __future__ import annotations

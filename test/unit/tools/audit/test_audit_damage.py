@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whatever stands in a trace, the audit ends with a result or with words, never with a crash."""
 
 from __future__ import annotations

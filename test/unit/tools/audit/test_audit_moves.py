@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An episode that is moved: what was asked for before may be played after; copies are no move."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One thing is spoiled in a clean trace: the audit names that check, that file, that line only."""
 
 from __future__ import annotations

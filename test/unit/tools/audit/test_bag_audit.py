@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A bag is judged like a trace, as far as it tells what is needed."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is written into a bag is read from it, also when its recorder was killed."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The thread that writes a bag, and the texts of the types in it."""
 
 from __future__ import annotations

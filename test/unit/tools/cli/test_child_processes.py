@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a process starts ends with it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a shell is told when it asks how a command line may go on."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How far long work is: shown on a terminal and only there, and what is read stays the same."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`lerobot-serve route`: says of any id where a router would place it."""
 
 from __future__ import annotations

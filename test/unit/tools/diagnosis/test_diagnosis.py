@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which window is looked at, whose records, what the command prints and how it ends."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where a trace is missing nothing is said that only it can tell."""
 
 from __future__ import annotations

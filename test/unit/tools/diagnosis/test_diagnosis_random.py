@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whatever is left of the traces: nothing raises, and no verdict stands on what is not there."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Each trouble is found by its rule and by no other, and never where its evidence is missing."""
 
 from __future__ import annotations

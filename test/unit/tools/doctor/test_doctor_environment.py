@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the doctor says of a machine; each trouble is made up, none is made."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Findings of the doctor and the report made of them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the doctor says of a directory that LeRobot wrote."""
 
 from __future__ import annotations

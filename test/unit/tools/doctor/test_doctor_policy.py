@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the doctor says of policy directories: what loads, what does not, and why."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the doctor says of a robot file, and of a policy and a robot together."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The 20 % rule, and how many robots one server can serve."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the doctor says of topics and of ros2_control, from what was seen of them."""
 
 from __future__ import annotations

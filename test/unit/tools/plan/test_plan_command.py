@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`lerobot-serve plan`: its command line, its table, its JSON and its exit codes."""
 
 from __future__ import annotations

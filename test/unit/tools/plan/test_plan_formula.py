@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The formula: the rule of admission turned around, and each number the largest that fits."""
 
 from __future__ import annotations

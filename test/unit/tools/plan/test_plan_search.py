@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The smallest number of servers that holds every goal, and why no smaller one does."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The simulation against what is known of queues, and what holds of every run."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What was recorded is asked again, and compared with what was answered then."""
 
 from __future__ import annotations

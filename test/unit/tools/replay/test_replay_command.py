@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The command lines of record and replay."""
 
 from __future__ import annotations

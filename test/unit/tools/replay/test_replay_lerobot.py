@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A recording of a LeRobot policy is asked again without saying what its files do not hold."""
 
 from __future__ import annotations

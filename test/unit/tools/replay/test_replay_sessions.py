@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What robots agreed on when they opened their sessions is taken from the bag."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a policy server traced with all its images is asked again like a bag."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Traces that cannot be asked again, or not all of them: said, or counted, never guessed."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Axes with round numbers and times of day, and events in every picture."""
 
 from __future__ import annotations

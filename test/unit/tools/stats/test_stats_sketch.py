@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Quantiles in little memory: within 1 % of sorting everything, whatever is counted."""
 
 from __future__ import annotations

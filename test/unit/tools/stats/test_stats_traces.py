@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sums of traces: what was driven is what is counted, at each node, in little memory."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The requester: one request at a time, and no answer but its own is ever played."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The requester when a server fails, is silent or is gone, and when an operator begins anew."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The requester when a policy looks back: what it sends, and how old that is."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A server that is lost is left at once; one that is only slow is not."""
 
 from __future__ import annotations

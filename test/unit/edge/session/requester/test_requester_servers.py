@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which server a requester asks, how soon after another one failed, and when it gives up."""
 
 from __future__ import annotations

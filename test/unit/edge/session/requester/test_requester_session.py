@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The requester's sessions: what it asks, what it accepts, and how an episode's start is told."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The requester and the clock: when it asks, when it is late, when it rests, and that it waits."""
 
 from __future__ import annotations

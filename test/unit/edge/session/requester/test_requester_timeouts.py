@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One timeout is no lost session; a late answer to the latest request counts; first contact."""
 
 from __future__ import annotations
