@@ -22,7 +22,7 @@ help:
 	@echo "make unit    the tests that need no ROS (seconds)"
 	@echo "make lint    ruff and mypy"
 	@echo "make bench   measure, into out/bench/"
-	@echo "make docs    write docs/parameters.md and docs/messages.md anew"
+	@echo "make docs    write the generated pages of docs/, and build the site: out/site/index.html"
 	@echo "make shell   a shell in which ROS 2 and both packages are found"
 	@echo "make clean   remove what was built and installed"
 	@echo
@@ -47,6 +47,7 @@ bench:
 
 docs:
 	$(WORKSPACE) lerobot-serve docs --write
+	@$(PYTHON) .ci/site.py
 
 shell:
 	$(WORKSPACE) $${SHELL:-bash}

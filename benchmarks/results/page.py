@@ -8,6 +8,7 @@ A result is what `report.as_json` made, as it lies in FOLDER/NAME.json.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+import textwrap
 from typing import Any
 
 from benchmarks.results.chart import draw_chart
@@ -20,17 +21,37 @@ runs all benchmarks, `make bench BENCH=NAME` one. [performance.md](performance.m
 conclusions.
 
 Figures of shared machines differ from run to run: compare the ratio of two things that were
-measured alternately, in the same run. All times are in ms. A goal that was missed is called
-missed.
+measured alternately, in the same run. All times are in ms. A goal that was not met is **missed**.
 """
 COLUMNS = ('n', 'min', 'p50', 'p95', 'p99')
+LINE_LENGTH = 100
 
 
 def page(results: Sequence[Result], plots: str) -> str:
     """Return the whole page; the plot of each result lies at `plots`/NAME.svg."""
     parts = [HEAD, f'{overview(results)}\n']
     parts += [section(result, plots) for result in results]
-    return '\n'.join(parts)
+    return wrapped('\n'.join(parts))
+
+
+def wrapped(text: str) -> str:
+    """Return the text with lines of bounded length, except those of tables."""
+    lines = []
+    for line in text.split('\n'):
+        indent = '  ' if line.startswith('* ') else ''
+        is_whole = line.startswith(('|', '!')) or not line
+        lines += (
+            [line]
+            if is_whole
+            else textwrap.wrap(
+                line,
+                LINE_LENGTH,
+                subsequent_indent=indent,
+                break_long_words=False,
+                break_on_hyphens=False,
+            )
+        )
+    return '\n'.join(lines)
 
 
 def overview(results: Iterable[Result]) -> str:
@@ -40,8 +61,8 @@ def overview(results: Iterable[Result]) -> str:
         name, goals = result['benchmark'], of_all_goals(result)
         held = sum(goals.values())
         said = f'{held} of {len(goals)}' if goals else 'none'
-        rows.append([f'[{name}](#{name})', result['about'], said])
-    return table(['benchmark', 'what is measured', 'goals held'], rows)
+        rows.append(f'* [{name}](#{name}): {result["about"]}. Goals held: {said}')
+    return '\n'.join(rows)
 
 
 def section(result: Result, plots: str) -> str:

@@ -19,8 +19,10 @@ from lerobot_serve.sim.arm import FORE_LINK_M, UPPER_LINK_M
 CLIP_S, FRAMES_HZ = 9.0, 10.0
 # frames further apart do not belong together
 GAP_S = 1.0
-PANEL, HEADER_HEIGHT, SCALE = 240, 24, 560.0
-BASE_X, BASE_Y = PANEL / 2, PANEL - 30.0
+PANEL_WIDTH, PANEL_HEIGHT, HEADER_HEIGHT = 320, 210, 24
+# an arm that is stretched to one side stays in its panel
+SCALE = (PANEL_WIDTH / 2 - 10) / (UPPER_LINK_M + FORE_LINK_M)
+BASE_X, BASE_Y = PANEL_WIDTH / 2, PANEL_HEIGHT - 10.0
 COLOUR, TARGET = '#1f6fb4', '#d62728'
 
 
@@ -60,10 +62,10 @@ class ArmClip:
 def arm_animation(clips: Mapping[str, Sequence[ArmFrame]]) -> str:
     """Return one picture with a panel for each version, or a note that it controlled no robot."""
     panels = ''.join(
-        f'<g transform="translate({number * PANEL} 0)">{_panel(version, frames)}</g>'
+        f'<g transform="translate({number * PANEL_WIDTH} 0)">{_panel(version, frames)}</g>'
         for number, (version, frames) in enumerate(clips.items())
     )
-    width, height = PANEL * max(1, len(clips)), PANEL + HEADER_HEIGHT
+    width, height = PANEL_WIDTH * max(1, len(clips)), PANEL_HEIGHT + HEADER_HEIGHT
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img" '
         'aria-label="The arm under each version, seen from above" '
@@ -73,12 +75,10 @@ def arm_animation(clips: Mapping[str, Sequence[ArmFrame]]) -> str:
 
 
 def _panel(version: str, frames: Sequence[ArmFrame]) -> str:
-    title = (
-        f'<text x="{PANEL / 2}" y="16" text-anchor="middle" fill="#222">{escape(version)}</text>'
-    )
+    title = f'<text x="{BASE_X}" y="16" text-anchor="middle" fill="#222">{escape(version)}</text>'
     if len(frames) < 2:
         return (
-            f'{title}<text x="{PANEL / 2}" y="{PANEL / 2}" text-anchor="middle" fill="#777">'
+            f'{title}<text x="{BASE_X}" y="{BASE_Y / 2}" text-anchor="middle" fill="#777">'
             'no robot controlled</text>'
         )
     length_s = frames[-1].time_s - frames[0].time_s
@@ -90,25 +90,29 @@ def _panel(version: str, frames: Sequence[ArmFrame]) -> str:
     elbow = [-math.degrees(f.elbow_rad) for f in frames]
     return (
         f'{title}{_target(frames, how)}'
-        f'<g transform="translate({BASE_X} {BASE_Y})"><circle r="9" fill="#444"/>'
-        f'<g>{_turn(shoulder, how)}<line y2="{-upper:.1f}" class="link" stroke="{COLOUR}" '
-        'stroke-width="9" stroke-linecap="round"/>'
-        f'<g transform="translate(0 {-upper:.1f})"><g>{_turn(elbow, how)}'
+        f'<g transform="translate({BASE_X} {BASE_Y})"><circle r="8" fill="#444"/>'
+        f'{_turning(shoulder, how)}<line y2="{-upper:.1f}" class="link" stroke="{COLOUR}" '
+        'stroke-width="8" stroke-linecap="round"/>'
+        f'<g transform="translate(0 {-upper:.1f})">{_turning(elbow, how)}'
         f'<line y2="{-fore:.1f}" class="link" stroke="{COLOUR}" stroke-width="6" '
         f'stroke-linecap="round"/><circle cy="{-fore:.1f}" r="5" fill="#222"/></g></g></g></g>'
     )
 
 
-def _turn(degrees: Sequence[float], how: str) -> str:
+def _turning(degrees: Sequence[float], how: str) -> str:
+    """Return the start of a group that turns; viewers without animation show its first angle."""
     values = ';'.join(f'{each:.1f}' for each in degrees)
-    return f'<animateTransform attributeName="transform" type="rotate" values="{values}" {how}/>'
+    return (
+        f'<g transform="rotate({degrees[0]:.1f})">'
+        f'<animateTransform attributeName="transform" type="rotate" values="{values}" {how}/>'
+    )
 
 
 def _target(frames: Sequence[ArmFrame], how: str) -> str:
-    xs = ';'.join(f'{BASE_X - f.target_xy[1] * SCALE:.1f}' for f in frames)
-    ys = ';'.join(f'{BASE_Y - f.target_xy[0] * SCALE:.1f}' for f in frames)
+    xs = [f'{BASE_X - f.target_xy[1] * SCALE:.1f}' for f in frames]
+    ys = [f'{BASE_Y - f.target_xy[0] * SCALE:.1f}' for f in frames]
     return (
-        f'<circle r="11" fill="{TARGET}" fill-opacity="0.8">'
-        f'<animate attributeName="cx" values="{xs}" calcMode="discrete" {how}/>'
-        f'<animate attributeName="cy" values="{ys}" calcMode="discrete" {how}/></circle>'
+        f'<circle cx="{xs[0]}" cy="{ys[0]}" r="9" fill="{TARGET}" fill-opacity="0.8">'
+        f'<animate attributeName="cx" values="{";".join(xs)}" calcMode="discrete" {how}/>'
+        f'<animate attributeName="cy" values="{";".join(ys)}" calcMode="discrete" {how}/></circle>'
     )

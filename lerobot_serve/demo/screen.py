@@ -26,7 +26,7 @@ FONTS = re.compile(r'@font-face \{.*?\}\s*', re.DOTALL)
 COLOURS = {'STREAMING': 'green', 'HEALTHY': 'green', 'READY': 'green', 'promoted': 'green'}
 COLOURS |= dict.fromkeys(('DEGRADED', 'RECONNECTING', 'UNHEALTHY', 'DRAINED', 'PROBING'), 'yellow')
 COLOURS |= dict.fromkeys(
-    ('STALLED', 'DEAD', 'UNAVAILABLE', 'POLICY_MISMATCH', 'BARRED', 'rolled back'), 'red'
+    ('STALLED', 'DEAD', 'UNAVAILABLE', 'BARRED', 'POLICY_MISMATCH', 'rolled back'), 'red'
 )
 
 
@@ -78,25 +78,34 @@ class Screen:
     def picture(self) -> str:
         """Return the current view as SVG."""
         console = Console(record=True, file=io.StringIO(), width=PICTURE_COLUMNS)
-        console.print(self._view())
+        console.print(self._view(is_picture=True))
         # no reference to fonts on the web: the picture must be self-contained
         return FONTS.sub('', console.export_svg(title='lerobot-serve demo'))
 
-    def _view(self) -> Group:
+    def _view(self, *, is_picture: bool = False) -> Group:
+        """Return what is shown; a picture has all of each event and grows with them."""
         with self._board.lock:
             latest = self._board.events[-EVENTS_SHOWN:]
         phase_lines = Text(
             '\n'.join(f'{self._marks[name]} {claim}' for name, claim in self._claims.items())
         )
         event_lines = Text(
-            '\n'.join(f'{local_time_text(each.time_s)} {each.text}' for each in latest)
+            '\n'.join(f'{local_time_text(each.time_s)} {each.text}' for each in latest),
+            # in the live view a long event must not push others out of the panel
+            no_wrap=not is_picture,
+            overflow='fold' if is_picture else 'ellipsis',
         )
         return Group(
             Panel(phase_lines, title='lerobot_serve demo', title_align='left'),
             robots_table(self._board),
             slots_table(self._board),
             Panel(candidate_text(self._board), title='rollout', title_align='left'),
-            Panel(event_lines, title='events', title_align='left', height=EVENTS_SHOWN + 2),
+            Panel(
+                event_lines,
+                title='events',
+                title_align='left',
+                height=None if is_picture else EVENTS_SHOWN + 2,
+            ),
         )
 
 

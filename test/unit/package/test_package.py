@@ -14,7 +14,7 @@ from lerobot_serve.entry_points import FROM_ROS, REQUIREMENTS
 
 LARGEST_BYTES = 1_000_000
 TOP_LEVEL = {
-    *('benchmarks', '.pre-commit-config.yaml', 'SECURITY.md'),
+    *('benchmarks', '.pre-commit-config.yaml', 'SECURITY.md', 'mkdocs.yml'),
     *('.ci', '.gitignore', 'CHANGELOG.md', 'CONTRIBUTING.md', 'LICENSE', 'Makefile', 'README.md'),
     *('.github', 'QUALITY_DECLARATION.md'),
     *('config', 'docs', 'launch', 'lerobot_serve', 'lerobot_serve_interfaces', 'package.xml'),

@@ -116,7 +116,7 @@ def test_pins_differ_by_distribution_where_they_say_so(modules):
     _, workspace = modules
     text = workspace.REQUIREMENTS.read_text()
     jazzy, kilted = (workspace.pins.read(text, distro) for distro in ('jazzy', 'kilted'))
-    assert set(jazzy) == {'ros', 'build', 'run', 'torch', 'lerobot', 'test', 'bench'}
+    assert set(jazzy) == {'ros', 'build', 'run', 'torch', 'lerobot', 'test', 'docs', 'bench'}
     assert jazzy['ros'][0] == 'ros-rclpy[fastrtps]==7.1.6'
     assert kilted['ros'][0] == 'ros-rclpy[fastrtps]==9.1.2'
     assert jazzy['run'] == kilted['run']

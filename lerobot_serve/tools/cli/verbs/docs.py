@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-`lerobot-serve docs`: generates the references of parameters and of messages, and the comments of
-the parameter files.
+`lerobot-serve docs`: generates the references of parameters and of messages, the state diagrams of
+the pages, and the comments of the parameter files.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         '--write',
         action='store_true',
-        help='write docs/parameters.md, docs/messages.md and the comments in config/*.yaml below '
-        'the current folder',
+        help='write docs/parameters.md, docs/messages.md, the state diagrams in docs/*.md and the '
+        'comments in config/*.yaml below the current folder',
     )
 
 
 def main(options: argparse.Namespace) -> int:
     """Raises UserError."""
-    from lerobot_serve.tools.reference import parameter_files
+    from lerobot_serve.tools.reference import diagrams, parameter_files
     from lerobot_serve.tools.reference.pages import NODES, PAGES, PARAMETER_FILES
 
     if not options.write:
@@ -39,7 +39,7 @@ def main(options: argparse.Namespace) -> int:
     files = {
         path: parameter_files.with_comments(path.read_text(), NODES) for path in PARAMETER_FILES
     }
-    for path, content in (pages | files).items():
+    for path, content in (diagrams.pages_with_diagrams(docs) | pages | files).items():
         path.write_text(content)
         print(f'wrote {path}')
     return 0

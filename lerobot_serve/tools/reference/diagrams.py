@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The state diagrams of the documentation, generated from the transition tables of the code.
+
+A page marks the place: `<!-- diagram: NAME -->` on the line above a Mermaid block, which
+`with_diagrams` replaces. Blocks without that line are written by hand. Any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from enum import Enum
+from pathlib import Path
+import re
+from typing import TypeVar
+
+from lerobot_serve.edge.session import connection
+from lerobot_serve.router.canary import states as canary
+
+MARKED_BLOCK = re.compile(r'(?ms)^<!-- diagram: (\w+) -->\n```mermaid\n.*?^```$')
+
+State = TypeVar('State', bound=Enum)
+Event = TypeVar('Event', bound=Enum)
+
+
+def state_diagram(
+    start: State,
+    table: Mapping[tuple[State, Event], State],
+    hidden: frozenset[Event] = frozenset(),
+) -> str:
+    """Return a transition table as Mermaid; events of `hidden` are left to the page's text."""
+    edges: dict[tuple[State, State], list[str]] = {}
+    for (state, event), target in table.items():
+        if event not in hidden:
+            edges.setdefault((state, target), []).append(event.name)
+    lines = ['stateDiagram-v2', f'    [*] --> {start.name}']
+    lines += [
+        f'    {before.name} --> {after.name}: {", ".join(events)}'
+        for (before, after), events in edges.items()
+    ]
+    return '\n'.join(lines)
+
+
+def connection_diagram() -> str:
+    """Return the connection states of an edge controller."""
+    return state_diagram(connection.ConnectionState.CONNECTING, connection.TRANSITIONS)
+
+
+def canary_diagram() -> str:
+    """Return the canary states. STOP and RESTART lead from every state to one: not drawn."""
+    everywhere = frozenset({canary.CanaryTrigger.STOP, canary.CanaryTrigger.RESTART})
+    return state_diagram(canary.CanaryPhase.OFF, canary.TRANSITIONS, everywhere)
+
+
+DIAGRAMS: dict[str, Callable[[], str]] = {
+    'connection': connection_diagram,
+    'canary': canary_diagram,
+}
+
+
+def pages_with_diagrams(docs: Path) -> dict[Path, str]:
+    """Return the pages of a folder that have generated diagrams, with these up to date."""
+    pages = {path: path.read_text() for path in sorted(docs.glob('*.md'))}
+    return {path: with_diagrams(page) for path, page in pages.items() if MARKED_BLOCK.search(page)}
+
+
+def with_diagrams(page: str) -> str:
+    """Return a page with its marked blocks regenerated. KeyError: an unknown diagram."""
+    return MARKED_BLOCK.sub(lambda match: marked_block(match[1]), page)
+
+
+def marked_block(name: str) -> str:
+    """Return a diagram as it is written in a page."""
+    return f'<!-- diagram: {name} -->\n```mermaid\n{DIAGRAMS[name]()}\n```'

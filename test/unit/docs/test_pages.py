@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The pages: the length of their lines, their diagrams, and their places in the site."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from support.docs.docs_rig import REPOSITORY
+import yaml
+
+from lerobot_serve.edge.session.connection import ConnectionState
+from lerobot_serve.router.canary.states import CanaryPhase
+from lerobot_serve.tools.reference.diagrams import DIAGRAMS, with_diagrams
+
+LINE_LENGTH = 100
+DOCS = REPOSITORY / 'docs'
+PAGES = sorted(page.name for page in DOCS.glob('*.md'))
+# tables with a row for each parameter or field
+GENERATED = {'parameters.md', 'messages.md'}
+# rows of tables that cannot be broken; fewer are welcome
+LONG_ROWS = {'decisions.md': 16}
+# pages whose text is wrapped elsewhere
+LONG_LINES = {'decisions.md': 202}
+# what a diagram begins with
+KINDS = ('flowchart', 'sequenceDiagram', 'stateDiagram-v2')
+MERMAID = {name: re.findall(r'```mermaid\n(.*?)```', (DOCS / name).read_text(), re.DOTALL)
+           for name in PAGES}  # fmt: skip
+
+
+def long_lines(page: str) -> tuple[int, int]:
+    """Return the counts of long rows of tables and of other long lines; output is as printed."""
+    text = re.sub(r'^```console\n.*?^```', '', page, flags=re.MULTILINE | re.DOTALL)
+    lines = [line for line in text.splitlines() if len(line) > LINE_LENGTH]
+    rows = sum(line.startswith('|') for line in lines)
+    return rows, len(lines) - rows
+
+
+@pytest.mark.parametrize('name', ['../README.md', *(n for n in PAGES if n not in GENERATED)])
+def test_lines_have_at_most_100_characters(name):
+    rows, others = long_lines((DOCS / name).read_text())
+    assert rows <= LONG_ROWS.get(name, 0)
+    assert others <= LONG_LINES.get(name, 0)
+
+
+def test_a_long_line_is_found_and_output_is_not_counted():
+    line = 'x' * (LINE_LENGTH + 1)
+    assert long_lines(f'|{line}\n{line}\n```\n{line}\n```\n```console\n$ a\n{line}\n```') == (1, 2)
+
+
+@pytest.mark.parametrize('name', PAGES)
+def test_diagrams_of_tables_are_those_of_the_code(name):
+    page = (DOCS / name).read_text()
+    assert with_diagrams(page) == page, 'run `make docs`'
+
+
+def test_each_generated_diagram_is_in_one_page():
+    marked = [name for page in PAGES for name in re.findall('<!-- diagram: (.*?) -->', read(page))]
+    assert sorted(marked) == sorted(DIAGRAMS)
+
+
+@pytest.mark.parametrize(
+    ('name', 'states'), [('connection', ConnectionState), ('canary', CanaryPhase)]
+)
+def test_a_diagram_has_every_state(name, states):
+    drawn = DIAGRAMS[name]()
+    assert set(re.findall(r'^    (\w+) --> ', drawn, re.MULTILINE)) | set(
+        re.findall(r'--> (\w+):', drawn)
+    ) == {state.name for state in states}
+
+
+@pytest.mark.parametrize(
+    ('page', 'name'), [('edge_controller.md', 'connection'), ('canary.md', 'canary')]
+)
+def test_every_event_of_a_diagram_is_explained(page, name):
+    drawn = re.findall(r'^    \w+ --> \w+: (.*)$', DIAGRAMS[name](), re.MULTILINE)
+    assert drawn
+    for event in {event for label in drawn for event in label.split(', ')}:
+        assert f'| {event} |' in read(page), event
+
+
+@pytest.mark.parametrize('name', [n for n in PAGES if n not in GENERATED])
+def test_modules_and_tests_that_a_page_names_exist(name):
+    for path in re.findall(r'`((?:[\w*]+/)*[\w*]+\.py)`', read(name)):
+        folders = (REPOSITORY, REPOSITORY / 'lerobot_serve')
+        if '/' in path:
+            assert any(next(folder.glob(path), None) for folder in folders), path
+        else:
+            folders = (REPOSITORY / 'test', REPOSITORY / 'lerobot_serve')
+            assert any(next(folder.rglob(path), None) for folder in folders), path
+
+
+def test_an_unknown_diagram_is_an_error():
+    with pytest.raises(KeyError):
+        with_diagrams('<!-- diagram: nothing -->\n```mermaid\nflowchart\n```\n')
+
+
+def test_diagrams_are_of_kinds_that_the_site_can_draw():
+    assert sum(map(len, MERMAID.values())) >= 5
+    for name, diagrams in MERMAID.items():
+        for diagram in diagrams:
+            assert diagram.startswith(KINDS), name
+
+
+def test_the_site_has_every_page_and_is_strict():
+    text = (REPOSITORY / 'mkdocs.yml').read_text()
+    # names of Python objects are for mkdocs
+    config = yaml.safe_load(text.replace('!!python/name:', ''))
+    assert config['strict'] is True
+    assert set(config['validation'].values()) == {'warn'}
+    listed = [page for group in config['nav'] for page in flat(next(iter(group.values())))]
+    assert len(listed) == len(set(listed))
+    assert set(PAGES) <= set(listed)
+    tops = {page.upper().replace('.MD', '.md') for page in set(listed) - set(PAGES)}
+    assert tops - {'INDEX.md'} <= {file.name for file in REPOSITORY.glob('*.md')}
+
+
+def test_what_draws_the_diagrams_of_the_site_is_pinned():
+    pins = (REPOSITORY / 'requirements.txt').read_text().partition('# [docs]')[2]
+    assert re.search(r'^# npm: @mermaid-js/tiny@\d+\.\d+\.\d+$', pins, re.MULTILINE)
+
+
+def flat(pages: str | list[str]) -> list[str]:
+    return [pages] if isinstance(pages, str) else pages
+
+
+def read(name: str) -> str:
+    return (DOCS / name).read_text()
