@@ -32,7 +32,7 @@ from lerobot_serve.sim import cameras
 from lerobot_serve.sim.arm import Arm, HIGH_RAD, JOINT_NAMES, LOW_RAD
 from lerobot_serve.sim.expert import expert_chunk, inverse_kinematics
 from lerobot_serve.sim.scene import AttemptResult, draw_target, ReachScene
-from lerobot_serve.wire.arrays import Float32Array, Uint8Array
+from lerobot_serve.wire.arrays import Float32Array, FrameArray, Uint8Array
 
 SEED = 20
 FPS, ROWS, CAMERA_PIXELS = 30, 30, 224
@@ -87,11 +87,11 @@ def render_cameras(
 ) -> Uint8Array:
     """Return the network's input from a camera of some resolution, through JPEG or not."""
     side = int(generator.choice(SIDES_PIXELS))
-    image = cameras.render(name, side, side, pose, target_xy)
+    image: Uint8Array = cameras.render(name, side, side, pose, target_xy)
     if quality := JPEG_QUALITIES[generator.integers(len(JPEG_QUALITIES))]:
         coded = cv2.imencode('.jpg', image[:, :, ::-1], (cv2.IMWRITE_JPEG_QUALITY, quality))[1]
-        image = cv2.imdecode(coded, cv2.IMREAD_COLOR)[:, :, ::-1]
-    return square_crop(image, SIZES.image_pixels)
+        image = np.asarray(cv2.imdecode(coded, cv2.IMREAD_COLOR), np.uint8)[:, :, ::-1]
+    return np.asarray(square_crop(image, SIZES.image_pixels), np.uint8)
 
 
 def draw_samples(recipe: Recipe, generator: np.random.Generator) -> Samples:
@@ -192,7 +192,7 @@ def write(network: ReachNetwork, folder: Path) -> None:
 
 def policy_request(scene: ReachScene) -> PolicyRequest:
     """Return a request of the policy in a scene."""
-    images: dict[str, tuple[Uint8Array, ...]] = {
+    images: dict[str, tuple[FrameArray, ...]] = {
         f'observation.images.{name}': (scene.render(name, CAMERA_PIXELS, CAMERA_PIXELS),)
         for name in cameras.NAMES
     }

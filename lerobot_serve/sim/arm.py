@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from lerobot_serve.wire.arrays import Float64Array
+from lerobot_serve.wire.arrays import Float64Array, FloatArray
 
 JOINT_NAMES = (
     'shoulder_pan',
@@ -34,7 +34,7 @@ MAX_SPEED_RAD_S = 2.0
 RESPONSE_S = 0.05
 
 # one angle per joint [rad]
-JointPositions: TypeAlias = Sequence[float] | Float64Array
+JointPositions: TypeAlias = Sequence[float] | FloatArray
 
 
 def elbow_xy(positions: JointPositions) -> tuple[float, float]:

@@ -83,7 +83,7 @@ def run_phases(
     from lerobot_serve.demo.phase_context import DemoSettings, PhaseContext
     from lerobot_serve.demo.phases import PHASE_FUNCTIONS
     from lerobot_serve.demo.screen import Screen
-    from lerobot_serve.entry_points import UserError
+    from lerobot_serve.errors import UserError
     from lerobot_serve.ros.package_share import shared_file
     from lerobot_serve.ros.process.node_runtime import NodeRuntime
     from lerobot_serve.tools.processes.node_processes import node_processes
