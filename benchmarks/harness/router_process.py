@@ -14,7 +14,7 @@ from rclpy.node import Node
 
 from benchmarks.harness.nodes import running
 from benchmarks.harness.request_session import JOINTS
-from lerobot_serve.wire.arrays import Uint8Array
+from lerobot_serve.arrays import Uint8Array
 
 ROUTER = '/policy_router'
 CHUNK_ROWS = 100

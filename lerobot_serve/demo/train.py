@@ -22,6 +22,7 @@ import numpy as np
 from safetensors.torch import save_file
 import torch
 
+from lerobot_serve.arrays import Float32Array, FrameArray, Uint8Array
 from lerobot_serve.policies.base import LoadOptions, Policy, PolicyError, PolicyRequest
 from lerobot_serve.policies.builtin.network import ReachNetwork, ReachSizes
 from lerobot_serve.policies.builtin.policy import load, square_crop, WEIGHTS_FILE
@@ -32,7 +33,6 @@ from lerobot_serve.sim import cameras
 from lerobot_serve.sim.arm import Arm, HIGH_RAD, JOINT_NAMES, LOW_RAD
 from lerobot_serve.sim.expert import expert_chunk, inverse_kinematics
 from lerobot_serve.sim.scene import AttemptResult, draw_target, ReachScene
-from lerobot_serve.wire.arrays import Float32Array, FrameArray, Uint8Array
 
 SEED = 20
 FPS, ROWS, CAMERA_PIXELS = 30, 30, 224

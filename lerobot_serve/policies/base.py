@@ -11,8 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from lerobot_serve.arrays import Float32Array, FrameArray
 from lerobot_serve.wire.action_range import ActionRange
-from lerobot_serve.wire.arrays import Float32Array, FrameArray
 from lerobot_serve.wire.message_parts import NO_ACTIONS
 from lerobot_serve.wire.schema import StateClass
 

@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from lerobot_serve.wire.arrays import Float64Array, FloatArray
+from lerobot_serve.arrays import Float64Array, FloatArray
 
 JOINT_NAMES = (
     'shoulder_pan',

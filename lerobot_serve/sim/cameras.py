@@ -15,8 +15,8 @@ import math
 import cv2
 import numpy as np
 
+from lerobot_serve.arrays import Float64Array, Uint8Array
 from lerobot_serve.sim.arm import elbow_xy, forearm_heading_rad, hand_xy, JointPositions
-from lerobot_serve.wire.arrays import Float64Array, Uint8Array
 
 NAMES = ('front', 'wrist')
 FRONT_CENTRE_XY = (0.08, 0.0)

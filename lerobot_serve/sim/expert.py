@@ -7,6 +7,7 @@ import math
 
 import numpy as np
 
+from lerobot_serve.arrays import Float32Array, Float64Array
 from lerobot_serve.sim.arm import (
     ELBOW,
     FORE_LINK_M,
@@ -18,7 +19,6 @@ from lerobot_serve.sim.arm import (
     SHOULDER,
     UPPER_LINK_M,
 )
-from lerobot_serve.wire.arrays import Float32Array, Float64Array
 
 FloatArray = Float64Array | Float32Array
 SPEED_RAD_S = 0.6 * MAX_SPEED_RAD_S

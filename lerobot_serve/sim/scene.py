@@ -12,9 +12,9 @@ import math
 
 import numpy as np
 
+from lerobot_serve.arrays import Uint8Array
 from lerobot_serve.sim import cameras
 from lerobot_serve.sim.arm import Arm
-from lerobot_serve.wire.arrays import Uint8Array
 
 REACH_M = 0.02
 HOLD_S = 0.3

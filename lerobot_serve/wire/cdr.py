@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lerobot_serve.wire.arrays import Float32Array, Uint8Array
+from lerobot_serve.arrays import Float32Array, Uint8Array
 from lerobot_serve.wire.errors import Malformed, Unencodable
 
 ENCAPSULATION = b'\x00\x01\x00\x00'

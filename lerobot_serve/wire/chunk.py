@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import struct
 from typing import Any, NamedTuple
 
-from lerobot_serve.wire.arrays import Float32Array
+from lerobot_serve.arrays import Float32Array
 from lerobot_serve.wire.cdr import CdrReader, CdrWriter
 from lerobot_serve.wire.errors import Malformed
 from lerobot_serve.wire.header import Envelope, Header, read_envelope_fields, write_envelope_fields

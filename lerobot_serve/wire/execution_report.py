@@ -16,7 +16,7 @@ import struct
 
 import numpy as np
 
-from lerobot_serve.wire.arrays import Float32Array
+from lerobot_serve.arrays import Float32Array
 from lerobot_serve.wire.cdr import FLOAT32
 from lerobot_serve.wire.errors import Malformed, Unencodable
 from lerobot_serve.wire.message_parts import Extension, EXTENSION_BYTES_LIMIT

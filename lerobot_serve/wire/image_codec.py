@@ -16,7 +16,7 @@ from typing import TypeVar
 import numpy as np
 import simplejpeg
 
-from lerobot_serve.wire.arrays import FrameArray, Uint8Array
+from lerobot_serve.arrays import FrameArray, Uint8Array
 from lerobot_serve.wire.errors import Malformed, Unencodable
 from lerobot_serve.wire.message_parts import Image
 from lerobot_serve.wire.schema import Codec

@@ -8,7 +8,7 @@ import struct
 
 import numpy as np
 
-from lerobot_serve.wire.arrays import Float32Array, Uint8Array
+from lerobot_serve.arrays import Float32Array, Uint8Array
 from lerobot_serve.wire.cdr import CdrReader, CdrWriter
 from lerobot_serve.wire.errors import Malformed, Unencodable
 from lerobot_serve.wire.schema import Codec, ID_LIMIT, KEY_LIMIT

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 import struct
 
-from lerobot_serve.wire.arrays import Float32Array, Uint8Array
+from lerobot_serve.arrays import Float32Array, Uint8Array
 from lerobot_serve.wire.cdr import CdrReader, CdrWriter
 from lerobot_serve.wire.errors import Malformed, Unencodable
 from lerobot_serve.wire.header import (

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from lerobot_serve.arrays import Float64Array
 from lerobot_serve.cage.description import ActionLimit, Motion
-from lerobot_serve.wire.arrays import Float64Array
 
 ALARM_SHARE = 0.5
 # share of the range between the limits; a target at a limit is not outside

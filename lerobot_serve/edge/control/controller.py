@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from lerobot_serve.arrays import Float64Array
 from lerobot_serve.cage.cage import Cage
 from lerobot_serve.cage.result import CageResult, LastCommand, Verdict
 from lerobot_serve.edge.control.authority import (
@@ -37,7 +38,6 @@ from lerobot_serve.edge.fallback.ladder import Ladder, LadderDecision
 from lerobot_serve.edge.fallback.rungs import RungKind
 from lerobot_serve.edge.inputs.state_reader import RobotState
 from lerobot_serve.edge.session.connection import ConnectionState
-from lerobot_serve.wire.arrays import Float64Array
 from lerobot_serve.wire.execution_report import ExecutionReport
 
 DEFAULT_CONDITIONS = OperatingConditions()

@@ -12,12 +12,12 @@ from functools import partial
 import threading
 from typing import Protocol
 
+from lerobot_serve.arrays import Float64Array
 from lerobot_serve.edge.control.controller import Controller
 from lerobot_serve.edge.control.operator_control import OperatorControl
 from lerobot_serve.edge.control.step import ExecutedStep
 from lerobot_serve.edge.inputs.state_reader import StepInputs
 from lerobot_serve.edge.observability.listener import EdgeListener
-from lerobot_serve.wire.arrays import Float64Array
 
 
 class LoopRate(Protocol):

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from lerobot_serve.arrays import Float64Array
 from lerobot_serve.cage.limits import MotionLimits
-from lerobot_serve.wire.arrays import Float64Array
 
 MOVED_SHARE, MOVED_STEPS = 0.1, 10
 

@@ -12,10 +12,10 @@ from collections import Counter
 
 import numpy as np
 
+from lerobot_serve.arrays import Float64Array
 from lerobot_serve.edge.fallback.ladder import Ladder
 from lerobot_serve.edge.queue.action_queue import ActionQueue, QueuedAction
 from lerobot_serve.edge.queue.interpolation import Interpolator
-from lerobot_serve.wire.arrays import Float64Array
 
 
 class ActionPlayback:

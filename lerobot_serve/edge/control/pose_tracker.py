@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from lerobot_serve.arrays import Float64Array
 from lerobot_serve.cage.result import LastCommand
 from lerobot_serve.cage.start_position import StartPosition
 from lerobot_serve.edge.control.manual_move import ManualMoveDetector
 from lerobot_serve.edge.inputs.state_reader import RobotState
-from lerobot_serve.wire.arrays import Float64Array
 
 
 class PoseTracker:

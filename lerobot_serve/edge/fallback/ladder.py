@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from lerobot_serve.arrays import Float64Array
 from lerobot_serve.cage.result import LastCommand
 from lerobot_serve.edge.control.authority import (
     ActionSupply,
@@ -28,7 +29,6 @@ from lerobot_serve.edge.control.authority import (
 from lerobot_serve.edge.fallback.ramp import Ramp
 from lerobot_serve.edge.fallback.rungs import check_order, ramp_s, Rung, RungKind
 from lerobot_serve.edge.robot.description import RobotDescription
-from lerobot_serve.wire.arrays import Float64Array
 
 # the queue was cleared: the episode is over
 CAUSE_CLEARED = 'cleared'

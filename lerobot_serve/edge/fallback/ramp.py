@@ -18,9 +18,9 @@ from math import inf
 
 import numpy as np
 
+from lerobot_serve.arrays import Float64Array
 from lerobot_serve.cage.description import ActionLimit, Motion
 from lerobot_serve.cage.result import LastCommand
-from lerobot_serve.wire.arrays import Float64Array
 
 STOP_LIMIT_S = 60.0
 TRAVEL_LIMIT_S = 60.0

@@ -9,8 +9,8 @@ from dataclasses import replace
 import cv2
 import numpy as np
 
+from lerobot_serve.arrays import FrameArray
 from lerobot_serve.edge.inputs.history import HistoryStep
-from lerobot_serve.wire.arrays import FrameArray
 from lerobot_serve.wire.image_codec import ImageCodecPool
 from lerobot_serve.wire.message_parts import Image
 from lerobot_serve.wire.schema import Codec

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lerobot_serve.wire.arrays import Float64Array
+from lerobot_serve.arrays import Float64Array
 
 # of sensor_msgs/Image and CompressedImage: the encapsulation and the stamp come first
 STAMP_END_BYTE = 12

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from lerobot_serve.arrays import Float64Array, FrameArray
 from lerobot_serve.edge.robot.description import CameraInput, StateSource
-from lerobot_serve.wire.arrays import Float64Array, FrameArray
 from lerobot_serve.wire.message_parts import Image
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from lerobot_serve.arrays import Float32Array, FrameArray
 from lerobot_serve.edge.inputs.frame_encoding import downscale, encode_frames
 from lerobot_serve.edge.inputs.history import HistoryStep
 from lerobot_serve.edge.inputs.message_reader import MessageReader
@@ -17,7 +18,6 @@ from lerobot_serve.edge.inputs.monitor import InputMonitor
 from lerobot_serve.edge.parameters import EdgeParameters
 from lerobot_serve.edge.robot.description import RobotDescription
 from lerobot_serve.edge.robot.input_topics import state_input_names
-from lerobot_serve.wire.arrays import Float32Array, FrameArray
 from lerobot_serve.wire.image_codec import ImageCodecPool
 from lerobot_serve.wire.message_parts import Image
 from lerobot_serve.wire.schema import Codec

@@ -7,13 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from lerobot_serve.arrays import Float64Array
 from lerobot_serve.edge.inputs.history import ObservationHistory
 from lerobot_serve.edge.inputs.latest import InputsNotReady, LatestInputs
 from lerobot_serve.edge.inputs.message_reader import MessageReader
 from lerobot_serve.edge.robot.description import RobotDescription
 from lerobot_serve.edge.robot.input_topics import state_input_names
 from lerobot_serve.edge.robot.measurement import measured_values, measuring_indices
-from lerobot_serve.wire.arrays import Float64Array
 from lerobot_serve.wire.errors import Malformed
 
 

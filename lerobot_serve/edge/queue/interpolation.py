@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from lerobot_serve.wire.arrays import Float64Array
+from lerobot_serve.arrays import Float64Array
 
 
 class Interpolator:

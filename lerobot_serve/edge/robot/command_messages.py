@@ -12,9 +12,9 @@ from sensor_msgs.msg import JointState
 from std_msgs.msg import Float64MultiArray
 from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 
+from lerobot_serve.arrays import Float64Array
 from lerobot_serve.cage.description import Motion
 from lerobot_serve.edge.robot.description import RobotDescription
-from lerobot_serve.wire.arrays import Float64Array
 
 CommandMessage: TypeAlias = JointTrajectory | Float64MultiArray | JointState | Twist | TwistStamped
 

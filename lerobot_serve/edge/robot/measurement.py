@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from lerobot_serve.arrays import Float64Array
 from lerobot_serve.cage.description import ActionLimit, Motion
 from lerobot_serve.edge.robot.description import RobotDescription, StateSource
-from lerobot_serve.wire.arrays import Float64Array
 
 POSES = ('pose.x', 'pose.y', 'pose.z', 'pose.yaw')
 

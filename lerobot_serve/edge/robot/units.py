@@ -16,8 +16,8 @@ from math import pi
 
 import numpy as np
 
+from lerobot_serve.arrays import Float64Array, FloatArray
 from lerobot_serve.cage.description import ActionLimit
-from lerobot_serve.wire.arrays import Float64Array, FloatArray
 from lerobot_serve.wire.execution_report import ExecutionReport
 
 # unit -> the kind of quantity, and how much of the kind's first unit one of it is

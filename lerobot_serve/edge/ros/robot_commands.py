@@ -14,6 +14,7 @@ import time
 
 from rclpy.node import Node
 
+from lerobot_serve.arrays import Float64Array
 from lerobot_serve.edge.control import command_conflict
 from lerobot_serve.edge.control.command_conflict import (
     CommandConflict,
@@ -29,7 +30,6 @@ from lerobot_serve.edge.ros.command_publishers import CommandTopicPublishers
 from lerobot_serve.edge.ros.stop_service import StopService
 from lerobot_serve.errors import UserError
 from lerobot_serve.ros import qos
-from lerobot_serve.wire.arrays import Float64Array
 from lerobot_serve_interfaces.msg import ExecutedAction
 
 

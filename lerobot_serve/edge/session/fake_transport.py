@@ -16,12 +16,12 @@ from typing import Any
 
 import numpy as np
 
+from lerobot_serve.arrays import Float32Array
 from lerobot_serve.edge.inputs.history import HistoryStep
 from lerobot_serve.edge.session.observation_encoder import RobotInputs
 from lerobot_serve.edge.session.transport import SessionAgreement
 from lerobot_serve.wire import chunk as wire_chunk
 from lerobot_serve.wire import observation as wire_observation
-from lerobot_serve.wire.arrays import Float32Array
 from lerobot_serve.wire.chunk import Chunk
 from lerobot_serve.wire.header import Header
 from lerobot_serve.wire.message_parts import Image

@@ -11,13 +11,13 @@ from typing import Protocol
 
 import numpy as np
 
+from lerobot_serve.arrays import Float32Array
 from lerobot_serve.edge.inputs.history import HistoryStep, ObservationHistory
 from lerobot_serve.edge.queue.action_queue import Leftover
 from lerobot_serve.edge.robot.units import executed_for_policy, SAME_UNITS, UnitConversions
 from lerobot_serve.edge.session.tracker import PendingRequest
 from lerobot_serve.edge.session.transport import SessionAgreement
 from lerobot_serve.wire import execution_report as wire_executed
-from lerobot_serve.wire.arrays import Float32Array
 from lerobot_serve.wire.execution_report import ExecutionReport
 from lerobot_serve.wire.header import Header
 from lerobot_serve.wire.message_parts import Image

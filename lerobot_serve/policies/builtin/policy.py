@@ -15,6 +15,7 @@ import cv2
 import numpy as np
 import torch
 
+from lerobot_serve.arrays import Float32Array, FrameArray
 from lerobot_serve.policies.base import (
     LoadOptions,
     PolicyDescription,
@@ -31,7 +32,6 @@ from lerobot_serve.policies.option_checks import check_no_lerobot_options, check
 from lerobot_serve.policies.resources.device import set_cpu_threads, torch_device
 from lerobot_serve.policies.resources.memory import check_memory
 from lerobot_serve.policies.runtime.request_inputs import newest_image, newest_state
-from lerobot_serve.wire.arrays import Float32Array, FrameArray
 
 WEIGHTS_FILE = 'model.safetensors'
 

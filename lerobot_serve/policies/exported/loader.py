@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 import torch
 
+from lerobot_serve.arrays import FrameArray
 from lerobot_serve.policies.base import (
     LoadOptions,
     PolicyCamera,
@@ -48,7 +49,6 @@ from lerobot_serve.policies.resources.device import set_cpu_threads, torch_devic
 from lerobot_serve.policies.resources.memory import check_memory
 from lerobot_serve.policies.runtime.request_inputs import newest_image, newest_state
 from lerobot_serve.policies.runtime.session_states import SessionStates
-from lerobot_serve.wire.arrays import FrameArray
 from lerobot_serve.wire.schema import StateClass
 
 EXPORT_FILE, ONNX_FILE = 'program.pt2', 'program.onnx'

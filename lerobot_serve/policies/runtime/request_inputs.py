@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from lerobot_serve.arrays import Float32Array, FrameArray
 from lerobot_serve.policies.base import PolicyDescription, PolicyError, PolicyRequest
-from lerobot_serve.wire.arrays import Float32Array, FrameArray
 
 
 def blank_request(

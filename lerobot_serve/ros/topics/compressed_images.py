@@ -14,7 +14,7 @@ import numpy as np
 from sensor_msgs.msg import CompressedImage
 import simplejpeg
 
-from lerobot_serve.wire.arrays import FrameArray
+from lerobot_serve.arrays import FrameArray
 from lerobot_serve.wire.errors import Malformed
 from lerobot_serve.wire.image_codec import decode, PIXELS_LIMIT
 from lerobot_serve.wire.message_parts import Image

@@ -8,7 +8,7 @@ import array
 import numpy as np
 from sensor_msgs.msg import Image as RosImage
 
-from lerobot_serve.wire.arrays import FrameArray
+from lerobot_serve.arrays import FrameArray
 from lerobot_serve.wire.errors import Malformed
 
 # encoding -> (channel type, channels, channel order for RGB)

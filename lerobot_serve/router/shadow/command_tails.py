@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lerobot_serve.wire.arrays import Float32Array
+from lerobot_serve.arrays import Float32Array
 from lerobot_serve.wire.execution_report import ExecutedRun, ExecutionReport
 from lerobot_serve.wire.header import Envelope
 

@@ -12,7 +12,7 @@ from math import nan
 
 import numpy as np
 
-from lerobot_serve.wire.arrays import Float32Array
+from lerobot_serve.arrays import Float32Array
 
 
 class Incomparable(ValueError):

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from lerobot_serve.arrays import Float32Array
 from lerobot_serve.cage import limits_encoding
 from lerobot_serve.cage.limits import MotionLimits
 from lerobot_serve.cage.result import LastCommand
-from lerobot_serve.wire.arrays import Float32Array
 from lerobot_serve.wire.session import SessionRequest
 
 # what float32 does to a number on its way, and more

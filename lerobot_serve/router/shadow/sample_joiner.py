@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lerobot_serve.wire.arrays import Float32Array
+from lerobot_serve.arrays import Float32Array
 from lerobot_serve.wire.execution_report import ExecutedRun
 from lerobot_serve.wire.header import Envelope
 

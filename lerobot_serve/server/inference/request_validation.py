@@ -9,9 +9,9 @@ import hashlib
 
 import numpy as np
 
+from lerobot_serve.arrays import Float32Array, FrameArray
 from lerobot_serve.policies.base import PolicyCamera, PolicyDescription, PolicyRequest
 from lerobot_serve.server.sessions.session_table import Session
-from lerobot_serve.wire.arrays import Float32Array, FrameArray
 from lerobot_serve.wire.errors import Malformed
 from lerobot_serve.wire.image_codec import ImageCodecPool
 from lerobot_serve.wire.message_parts import Image, NO_ACTIONS

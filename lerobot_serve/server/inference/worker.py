@@ -13,6 +13,7 @@ import time
 
 import numpy as np
 
+from lerobot_serve.arrays import Float32Array
 from lerobot_serve.policies.base import Policy, PolicyDescription, PolicyRequest, Prediction
 from lerobot_serve.policies.runtime.request_inputs import blank_request
 from lerobot_serve.server.error_replies import error_chunk
@@ -20,7 +21,6 @@ from lerobot_serve.server.inference.request_queue import QueuedRequest
 from lerobot_serve.server.inference.request_validation import make_policy_request
 from lerobot_serve.server.observability.server_statistics import ServerStatistics
 from lerobot_serve.wire import observation as wire_observation
-from lerobot_serve.wire.arrays import Float32Array
 from lerobot_serve.wire.chunk import Chunk
 from lerobot_serve.wire.errors import Malformed
 from lerobot_serve.wire.image_codec import ImageCodecPool

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 import struct
 
+from lerobot_serve.arrays import Float32Array
 from lerobot_serve.tools.bags.message import INTERFACES
-from lerobot_serve.wire.arrays import Float32Array
 from lerobot_serve.wire.cdr import CdrReader
 from lerobot_serve.wire.message_parts import ACTION_VALUES_LIMIT
 from lerobot_serve.wire.schema import (

@@ -9,7 +9,7 @@ from math import inf
 
 import numpy as np
 
-from lerobot_serve.wire.arrays import Float32Array, Float64Array
+from lerobot_serve.arrays import Float32Array, Float64Array
 from lerobot_serve.wire.chunk import Chunk
 from lerobot_serve.wire.schema import Flag, Status
 

@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
+from lerobot_serve.arrays import FloatArray
 from lerobot_serve.trace.format.record_ids import NO_IDS, RecordIds
 from lerobot_serve.trace.format.schema import ROLES, SCHEMA_VERSION
-from lerobot_serve.wire.arrays import FloatArray
 
 Record = dict[str, Any]
 Actions = Sequence[float] | FloatArray

@@ -12,23 +12,24 @@ import pytest
 from support.paths import REPOSITORY
 
 # room -> the rooms it may import; node.py and files in a folder `ros` may also import ros
-GROUND = {'wire', 'parameters', 'errors', 'atomic_file', 'trace', 'telemetry'}
+GROUND = {'arrays', 'wire', 'parameters', 'errors', 'atomic_file', 'trace', 'telemetry'}
 NODES = {'server', 'edge', 'router', 'sim'}
 ALLOWED = {
-    'wire': set(),
+    'arrays': set(),
+    'wire': {'arrays'},
     'parameters': set(),
     'errors': set(),
     'atomic_file': set(),
     'entry_points': {'errors'},
-    'cage': set(),
-    'policies': {'wire'},
-    'trace': {'wire', 'parameters', 'atomic_file'},
+    'cage': {'arrays'},
+    'policies': {'arrays', 'wire'},
+    'trace': {'arrays', 'wire', 'parameters', 'atomic_file'},
     'telemetry': {'parameters'},
     'server': {*GROUND, 'policies'},
     'edge': {*GROUND, 'cage'},
     'router': {*GROUND, 'cage'},
-    'sim': {'wire', 'parameters', 'errors'},
-    'ros': {'wire', 'parameters', 'errors', 'entry_points'},
+    'sim': {'arrays', 'wire', 'parameters', 'errors'},
+    'ros': {'arrays', 'wire', 'parameters', 'errors', 'entry_points'},
     # reads what the nodes wrote, and tries their parts before they run; no node imports it
     'tools': {*GROUND, *NODES, 'entry_points', 'cage', 'policies', 'ros'},
     'demo': {*GROUND, 'entry_points', 'policies', 'edge', 'router', 'ros', 'sim', 'tools'},

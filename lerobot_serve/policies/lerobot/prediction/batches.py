@@ -11,10 +11,10 @@ import cv2
 import numpy as np
 import torch
 
+from lerobot_serve.arrays import FrameArray
 from lerobot_serve.policies.base import PolicyCamera, PolicyDescription, PolicyError, PolicyRequest
 from lerobot_serve.policies.lerobot.checkpoint.features import ACTION, STATE
 from lerobot_serve.policies.lerobot.prediction.relative_actions import PrefixReanchorer
-from lerobot_serve.wire.arrays import FrameArray
 
 Row = dict[str, Any]
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from lerobot_serve.arrays import Float32Array
 from lerobot_serve.policies.base import PolicyDescription, PolicyError, PolicyRequest, Prediction
 from lerobot_serve.policies.lerobot.prediction.batches import (
     make_guidance,
@@ -35,7 +36,6 @@ from lerobot_serve.policies.lerobot.prediction.processors import (
 )
 from lerobot_serve.policies.runtime.seeds import seeded_random
 from lerobot_serve.policies.runtime.session_states import SessionStates
-from lerobot_serve.wire.arrays import Float32Array
 
 
 @dataclass(frozen=True, slots=True)
