@@ -21,7 +21,7 @@ GENERATED = {'parameters.md', 'messages.md'}
 # rows of tables that cannot be broken; fewer are welcome
 LONG_ROWS = {'decisions.md': 16}
 # pages whose text is wrapped elsewhere
-LONG_LINES = {'decisions.md': 202}
+LONG_LINES = {'decisions.md': 13}
 # what a diagram begins with
 KINDS = ('flowchart', 'sequenceDiagram', 'stateDiagram-v2')
 MERMAID = {name: re.findall(r'```mermaid\n(.*?)```', (DOCS / name).read_text(), re.DOTALL)
