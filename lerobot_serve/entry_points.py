@@ -8,15 +8,16 @@ blocked, it is handled once the node runs. A missing package is reported in one 
 
 from __future__ import annotations
 
+import atexit
 from collections.abc import Iterator
 import contextlib
 import faulthandler
 from importlib import import_module
+import os
 import signal
 import sys
 import threading
-
-# for the modules that have it from here
+from typing import NoReturn
 
 SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM})
 # exceeds the shutdown time of middleware and interpreter with many topics on a busy machine
@@ -57,8 +58,8 @@ FROM_ROS = (
 )
 
 
-def run_main(module: str) -> int:
-    """Block the signals in this and all later threads, then run the module's main."""
+def run_main(module: str) -> NoReturn:
+    """Block the signals in this and all later threads, run the module's main, end the process."""
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:
         status: int = import_module(module).main()
@@ -66,7 +67,21 @@ def run_main(module: str) -> int:
         print(f'error: {missing_package_text(error)}', file=sys.stderr)
         status = 1
     exit_within(EXIT_TIMEOUT_S)
-    return status
+    end_process(status)
+
+
+def end_process(status: int) -> NoReturn:
+    """
+    End a process whose nodes are closed: run the exit handlers, flush, and skip the destructors of
+    native libraries. Those of the middleware and of torch may hang, which once held a server that
+    had ended in good order until the time limit.
+    """
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        # None where the process has no console; a closed pipe has nobody to read it
+        with contextlib.suppress(AttributeError, OSError, ValueError):
+            stream.flush()
+    os._exit(status)
 
 
 def exit_within(limit_s: float) -> None:
@@ -115,17 +130,17 @@ def missing_package_text(error: ModuleNotFoundError) -> str:
     return f'the Python package {package} is missing; {how or "install it"}'
 
 
-def policy_server() -> int:
-    return run_main('lerobot_serve.server.node')
+def policy_server() -> NoReturn:
+    run_main('lerobot_serve.server.node')
 
 
-def policy_router() -> int:
-    return run_main('lerobot_serve.router.node')
+def policy_router() -> NoReturn:
+    run_main('lerobot_serve.router.node')
 
 
-def edge_controller() -> int:
-    return run_main('lerobot_serve.edge.node')
+def edge_controller() -> NoReturn:
+    run_main('lerobot_serve.edge.node')
 
 
-def sim_robot() -> int:
-    return run_main('lerobot_serve.sim.node')
+def sim_robot() -> NoReturn:
+    run_main('lerobot_serve.sim.node')

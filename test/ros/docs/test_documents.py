@@ -26,7 +26,9 @@ def test_every_interface_is_in_the_reference_with_where_it_is_met(repository):
     ]
     assert {file.stem for file in files} == set(chapters)
     for name, chapter in chapters.items():
-        assert re.search(r'^\*(Published|Subscribed|Service|Action|Part)', chapter, re.MULTILINE), name
+        assert re.search(
+            r'^\*(Published|Subscribed|Service|Action|Part)', chapter, re.MULTILINE
+        ), name
 
 
 @pytest.mark.parametrize('verb', installed_verbs())

@@ -87,3 +87,26 @@ def test_a_node_that_hangs_while_it_is_destroyed_ends_with_status_1_and_says_whe
     assert ended.returncode == 1
     assert ended.stderr.startswith('error: no such thing\n')
     assert 'in destroy_node' in ended.stderr
+
+
+HANGS_AT_EXIT = """
+import ctypes, sys, types
+from lerobot_serve.entry_points import run_main
+
+libc = ctypes.CDLL(None)
+getattr(libc, '__cxa_atexit')(ctypes.cast(libc.pause, ctypes.c_void_p), None, None)
+sys.modules['hanging'] = types.SimpleNamespace(main=lambda: int(sys.argv[1]))
+print('closed')
+run_main('hanging')
+"""
+
+
+@pytest.mark.parametrize('status', [0, 1])
+def test_a_destructor_of_a_library_that_hangs_does_not_keep_a_process(status):
+    ended = subprocess.run(
+        [sys.executable, '-c', HANGS_AT_EXIT, str(status)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (status, 'closed\n', '')
