@@ -19,6 +19,8 @@ from lerobot_serve.router.storage.store import FILE, Store
 from lerobot_serve_interfaces.srv import ControlSlot
 
 LOADED = 2000
+# of the store; the router's log is shorter
+PAGE_BYTES = 4096
 
 
 def test_two_routers_never_share_a_folder(router_rig, tmp_path):
@@ -97,8 +99,8 @@ def test_a_damaged_store_and_a_full_disk_are_said_once_and_robots_go_on(router_r
     assert client.round_trip(episode_id=in_a).slot == 'b'
 
     whole = resource.prlimit(pid, resource.RLIMIT_FSIZE)
-    # what is smaller, its log for example, still has room
-    resource.prlimit(pid, resource.RLIMIT_FSIZE, (file.stat().st_size // 2, whole[1]))
+    # not even one row has room, however many rows a commit holds; its log has
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (PAGE_BYTES, whole[1]))
     lost = [router_rig.episode('b', salt=f'full{number}') for number in range(20)]
     assert {client.round_trip(episode_id=name).slot for name in lost} == {'b'}
     # what keeps a policy from robots acts, and says that it is not durable
