@@ -8,6 +8,7 @@ Rooms, and which ones each may import (held by test/unit/package/test_architectu
     parameters    what a parameter of a node is                         imports nothing
     errors        the error that a user can correct                     imports nothing
     atomic_file   replaces a file as a whole                            imports nothing
+    shared_memory removes what killed processes leave in /dev/shm       imports nothing
     cage          the last check before a command leaves                imports only numpy
     policies      loads and runs policies; alone imports torch          -> wire
     trace         record format, and writing it                         -> wire, parameters, ...
@@ -17,7 +18,7 @@ Rooms, and which ones each may import (held by test/unit/package/test_architectu
     router        data path, placement, canary, shadow, storage         -> cage, wire, trace, ...
     sim           a simulated robot arm and its cameras                 -> wire, parameters
     ros           what every node needs of rclpy: QoS, process, node    -> wire, parameters, errors
-    entry_points  blocks signals while an executable loads              -> errors
+    entry_points  how an executable loads and ends                      -> errors, shared_memory
     tools         audit, stats, diagnosis, replay, bags, plan, doctor   -> everything above
     demo          a simulated rollout with three policies               -> everything above
     tools/cli     one module for each verb                              -> everything above

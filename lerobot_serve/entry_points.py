@@ -19,6 +19,8 @@ import sys
 import threading
 from typing import NoReturn
 
+from lerobot_serve import shared_memory
+
 SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM})
 # exceeds the shutdown time of middleware and interpreter with many topics on a busy machine
 EXIT_TIMEOUT_S = 15.0
@@ -81,6 +83,12 @@ def end_process(status: int) -> NoReturn:
         # None where the process has no console; a closed pipe has nobody to read it
         with contextlib.suppress(AttributeError, OSError, ValueError):
             stream.flush()
+    exit_at_once(status)
+
+
+def exit_at_once(status: int) -> NoReturn:
+    """End the process while its threads run; leave no shared memory behind. Any thread."""
+    shared_memory.remove_own_segments()
     os._exit(status)
 
 

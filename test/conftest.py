@@ -14,6 +14,7 @@ from hypothesis import settings
 import pytest
 from support import leaks
 
+from lerobot_serve import shared_memory
 from lerobot_serve.ros.process import private_domain
 
 pytest_plugins = ['pytester']
@@ -24,6 +25,8 @@ TEST_LIMIT_S = 180
 settings.register_profile('here', deadline=None, derandomize=True)
 settings.load_profile('here')
 
+# a run that was killed leaves 9 MB for each of its processes
+shared_memory.remove_dead_segments()
 # before anything starts ROS, so that all tests and their processes share it and nobody else does
 private_domain.reserve_domain()
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from rclpy.callback_groups import CallbackGroup
@@ -44,6 +44,8 @@ class Node:
     def get_name(self) -> str: ...
     def get_namespace(self) -> str: ...
     def destroy_node(self) -> None: ...
+    @property
+    def waitables(self) -> Iterator[object]: ...
 
     # parameters
     def add_on_set_parameters_callback(

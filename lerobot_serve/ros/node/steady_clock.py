@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, cast
 
-from rclpy.action import ActionServer
+from rclpy.action import ActionClient, ActionServer
 from rclpy.callback_groups import CallbackGroup
 from rclpy.clock import Clock, ClockType
 from rclpy.exceptions import InvalidParameterTypeException
@@ -58,6 +58,13 @@ class SteadyClockNode(Node):
         return super().create_timer(
             timer_period_sec, callback, callback_group, clock or steady_clock(), autostart
         )
+
+    def destroy_node(self) -> None:
+        """Destroy the node with its actions; rclpy leaves those, and with them the participant."""
+        for waitable in list(self.waitables):
+            if isinstance(waitable, (ActionClient, ActionServer)):
+                waitable.destroy()
+        super().destroy_node()
 
 
 class _SteadyClockOf:

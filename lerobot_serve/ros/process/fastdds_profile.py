@@ -10,12 +10,16 @@ Main thread, at start.
 from __future__ import annotations
 
 from collections.abc import Collection
-import contextlib
 import os
 from pathlib import Path
-import re
 
 from ament_index_python.packages import get_package_share_directory, PackageNotFoundError
+
+from lerobot_serve.shared_memory import (
+    list_open_files,
+    own_segments,
+    read_memory_map,
+)
 
 # Fast DDS 3, from Kilted on, renamed the variable and profile elements, and ignores a profile that
 # uses one of the older names
@@ -26,11 +30,6 @@ PROFILES = {
 PROFILE_VARIABLES = tuple(PROFILES)
 FASTDDS_2_DISTRIBUTIONS = ('humble', 'iron', 'jazzy')
 SEGMENT_BYTES = 8 << 20
-SEGMENT = re.compile(
-    r'^([0-9a-f]+)-([0-9a-f]+) .*(/dev/shm/fast(?:rtps|dds)_[0-9a-f]+)(?: \(deleted\))?$', re.M
-)
-# a participant holds this file open and locked for the lifetime of its segment
-LOCK_FILE_SUFFIX = '_el'
 LOST_IMAGES_TEXT = (
     'images of 500 KB and more may be lost or delayed. Unset FASTRTPS_DEFAULT_PROFILES_FILE and '
     'FASTDDS_DEFAULT_PROFILES_FILE to use the profile of this package, or set segment_size to '
@@ -64,16 +63,10 @@ def apply_shipped_profile() -> None:
 def segment_bytes(memory_map: str, open_files: Collection[str]) -> int:
     """
     Return the size of this process's own largest shared-memory segment of Fast DDS, 0 without one.
-
-    `memory_map` is its /proc/PID/maps, which also lists the segments of peers.
+    Arguments as in `own_segments`.
     """
-    sizes = [
-        int(end, 16) - int(begin, 16)
-        for begin, end, path in SEGMENT.findall(memory_map)
-        if path + LOCK_FILE_SUFFIX in open_files
-    ]
     # ROS_AUTOMATIC_DISCOVERY_RANGE=LOCALHOST creates a second, small and unused segment
-    return max(sizes, default=0)
+    return max(own_segments(memory_map, open_files).values(), default=0)
 
 
 def shared_memory_warning(middleware: str, memory_map: str, open_files: Collection[str]) -> str:
@@ -93,24 +86,6 @@ def shared_memory_warning(middleware: str, memory_map: str, open_files: Collecti
             f'{SEGMENT_BYTES >> 10} KiB are needed: {LOST_IMAGES_TEXT}'
         )
     return ''
-
-
-def list_open_files() -> set[str]:
-    """Return the paths of the open files of this process; none where the system hides them."""
-    paths = set()
-    for link in Path('/proc/self/fd').glob('*'):
-        # another thread may close a file meanwhile
-        with contextlib.suppress(OSError):
-            paths.add(os.readlink(link).removesuffix(' (deleted)'))
-    return paths
-
-
-def read_memory_map() -> str:
-    """Return the memory map of this process; empty where the system has none."""
-    try:
-        return Path('/proc/self/maps').read_text()
-    except OSError:
-        return ''
 
 
 def own_shared_memory_warning(middleware: str) -> str:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 import faulthandler
-import os
 import signal
 import sys
 import threading
@@ -25,7 +24,13 @@ from rclpy.executors import ExternalShutdownException
 from rclpy.node import Node
 from rclpy.signals import SignalHandlerOptions
 
-from lerobot_serve.entry_points import EXIT_TIMEOUT_S, exit_within, SIGNALS
+from lerobot_serve import shared_memory
+from lerobot_serve.entry_points import (
+    exit_at_once,
+    EXIT_TIMEOUT_S,
+    exit_within,
+    SIGNALS,
+)
 from lerobot_serve.errors import UserError
 from lerobot_serve.parameters import ParameterError
 from lerobot_serve.ros.process import command_line, fastdds_profile
@@ -46,6 +51,7 @@ class NodeRuntime:
 
     def __init__(self, arguments: list[str] | None = None) -> None:
         """Start ROS with the command line `arguments` (default sys.argv). Raises UserError."""
+        shared_memory.remove_dead_segments()
         fastdds_profile.apply_shipped_profile()
         keep_freed_memory()
         self.stop_requested = threading.Event()
@@ -247,7 +253,7 @@ def _close(runtime: NodeRuntime) -> None:
     """Close the runtime, or end the process when threads hang."""
     runtime.end_threads()
     if runtime.has_hanging_threads:
-        os._exit(1)
+        exit_at_once(1)
     exit_within(EXIT_TIMEOUT_S)
     runtime.destroy_nodes()
     faulthandler.cancel_dump_traceback_later()
@@ -262,4 +268,4 @@ def _watch_signals(stop_requested: threading.Event, started: threading.Event) ->
     signal.sigwait(SIGNALS)
     stop_requested.set()
     if not started.wait(LOADING_GRACE_S):
-        os._exit(0)
+        exit_at_once(0)

@@ -3,12 +3,16 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+import re
 import signal
 import subprocess
 import sys
 
 import pytest
+
+from lerobot_serve.shared_memory import LOCK_FILE_SUFFIX, NAME
 
 START = {
     'policy_server': {'policy_kind': 'null'},
@@ -28,9 +32,22 @@ def nodes(node) -> set[str]:
 def test_a_signal_ends_it_with_status_0(name, number, processes, node, wait_until, log_of):
     process = processes.start(name, name, **START[name])
     wait_until(lambda: name in nodes(node) or process.poll() is not None, f'{name} comes up')
+    segments = shared_memory_of(process.pid)
+    assert segments
     process.send_signal(number)
     assert process.wait(10) == 0, log_of(name)
     assert 'Traceback' not in log_of(name)
+    assert not [file for file in segments if file.exists()]
+
+
+def shared_memory_of(pid: int) -> list[Path]:
+    """Return the segments of a running process, by the lock files that it holds open."""
+    opened = [os.readlink(link) for link in Path(f'/proc/{pid}/fd').glob('*')]
+    return [
+        Path(file.removesuffix(LOCK_FILE_SUFFIX))
+        for file in opened
+        if re.fullmatch(f'.*/{NAME}{LOCK_FILE_SUFFIX}', file)
+    ]
 
 
 def blocks_signals(pid: int) -> bool:

@@ -29,11 +29,11 @@ runtime.close()
 """
 WAIT = """
 import time
-from lerobot_serve.ros.process import fastdds_profile
+from lerobot_serve import shared_memory
 limit_s = time.monotonic() + 30.0
 mapped = []
 while len(mapped) < 2 and time.monotonic() < limit_s:
-    mapped = fastdds_profile.SEGMENT.findall(fastdds_profile.read_memory_map())
+    mapped = shared_memory.MAPPED.findall(shared_memory.read_memory_map())
     time.sleep(0.01)
 assert len(mapped) > 1, mapped
 """

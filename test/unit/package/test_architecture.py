@@ -20,7 +20,8 @@ ALLOWED = {
     'parameters': set(),
     'errors': set(),
     'atomic_file': set(),
-    'entry_points': {'errors'},
+    'shared_memory': set(),
+    'entry_points': {'errors', 'shared_memory'},
     'cage': {'arrays'},
     'policies': {'arrays', 'wire'},
     'trace': {'arrays', 'wire', 'parameters', 'atomic_file'},
@@ -29,7 +30,7 @@ ALLOWED = {
     'edge': {*GROUND, 'cage'},
     'router': {*GROUND, 'cage'},
     'sim': {'arrays', 'wire', 'parameters', 'errors'},
-    'ros': {'arrays', 'wire', 'parameters', 'errors', 'entry_points'},
+    'ros': {'arrays', 'wire', 'parameters', 'errors', 'shared_memory', 'entry_points'},
     # reads what the nodes wrote, and tries their parts before they run; no node imports it
     'tools': {*GROUND, *NODES, 'entry_points', 'cage', 'policies', 'ros'},
     'demo': {*GROUND, 'entry_points', 'policies', 'edge', 'router', 'ros', 'sim', 'tools'},

@@ -19,6 +19,7 @@ FILES = {
 STEADY = 'ros/node/steady_clock.py'
 # file -> why it may read the system clock
 STAMPS = {
+    'shared_memory.py': 'the age of a file',
     'tools/bags/recording/node.py': 'reception time, if the middleware has none',
     'benchmarks/harness/machine.py': 'when a measurement was made',
     'benchmarks/peers/lerobot.py': 'a field of the other library',
