@@ -25,12 +25,12 @@ class Diagnosis:
     survey: Survey
     is_covered: bool
     facts: WindowFacts | None
-    verdicts: tuple[RuleResult, ...]
+    results: tuple[RuleResult, ...]
     requested_s: float | None
 
     @property
     def causes(self) -> list[RuleResult]:
-        return [verdict for verdict in self.verdicts if verdict.status is RuleStatus.FOUND]
+        return [result for result in self.results if result.status is RuleStatus.FOUND]
 
 
 def diagnose(

@@ -26,7 +26,7 @@ def as_text(diagnosis: Diagnosis, *, show_line: bool = True) -> str:
                 '',
                 *(f'{format_utc(t)}  {printable(w)}' for t, w in timeline_lines(facts)),
             ]
-        written += ['', *_verdicts(diagnosis, facts)]
+        written += ['', *_results(diagnosis, facts)]
     return '\n'.join(written)
 
 
@@ -53,25 +53,25 @@ def as_json(diagnosis: Diagnosis) -> dict[str, Any]:
             }
             for peer in (facts.peers if facts else [])
         ],
-        'time_line': [
-            {'when': format_utc(time_s, day=True), 'what': words}
-            for time_s, words in (timeline_lines(facts) if facts else [])
+        'timeline': [
+            {'time': format_utc(time_s, day=True), 'event': event}
+            for time_s, event in (timeline_lines(facts) if facts else [])
         ],
-        'verdicts': [
+        'rules': [
             {
-                'rule': verdict.rule.name,
-                'says': verdict.status.value,
-                'words': verdict.rule.summary if verdict.status is RuleStatus.FOUND else '',
-                'figures': verdict.evidence,
-                'do': verdict.rule.remedy if verdict.status is RuleStatus.FOUND else '',
+                'name': result.rule.name,
+                'status': result.status.value,
+                'summary': result.rule.summary if result.status is RuleStatus.FOUND else '',
+                'evidence': result.evidence,
+                'remedy': result.rule.remedy if result.status is RuleStatus.FOUND else '',
             }
-            for verdict in diagnosis.verdicts
+            for result in diagnosis.results
         ],
     }
 
 
 def outcome(diagnosis: Diagnosis) -> str:
-    """Return explained, not_told, no_stall, not_covered or unknown_client."""
+    """Return explained, no_evidence, no_stall, not_covered or unknown_client."""
     if not diagnosis.survey.is_found:
         return 'unknown_client'
     if not diagnosis.is_covered:
@@ -79,7 +79,7 @@ def outcome(diagnosis: Diagnosis) -> str:
     if diagnosis.causes:
         return 'explained'
     return (
-        'not_told'
+        'no_evidence'
         if diagnosis.facts and (diagnosis.facts.stalls or not diagnosis.facts.has_edge)
         else 'no_stall'
     )
@@ -125,14 +125,14 @@ def _clocks(facts: WindowFacts) -> list[str]:
     return written + [f'  {missing}' for missing in facts.missing_traces]
 
 
-def _verdicts(diagnosis: Diagnosis, facts: WindowFacts) -> list[str]:
+def _results(diagnosis: Diagnosis, facts: WindowFacts) -> list[str]:
     begin_s, end_s = facts.trouble_s
     n = len(facts.stalls)
     what = f'stalls: {n}' if n else 'no stall in this window'
     written = [f'VERDICT  {what}; during: {format_utc(begin_s)} to {format_utc(end_s)}']
-    for verdict in diagnosis.causes:
-        written += [f'  {verdict.rule.summary}', f'    {printable(verdict.evidence)}']
-        written.append(f'    remedy: {verdict.rule.remedy}')
+    for result in diagnosis.causes:
+        written += [f'  {result.rule.summary}', f'    {printable(result.evidence)}']
+        written.append(f'    remedy: {result.rule.remedy}')
     if not diagnosis.causes:
         written += _no_cause(diagnosis, facts)
     if facts.stalls_of_others:
@@ -144,9 +144,9 @@ def _verdicts(diagnosis: Diagnosis, facts: WindowFacts) -> list[str]:
         (RuleStatus.RULED_OUT, 'Not the cause:'),
         (RuleStatus.NO_EVIDENCE, 'No evidence:'),
     ):
-        left = [verdict for verdict in diagnosis.verdicts if verdict.status is status]
+        left = [result for result in diagnosis.results if result.status is status]
         if left:
-            written += ['', title, *(_short(verdict) for verdict in left)]
+            written += ['', title, *(_short(result) for result in left)]
     return written
 
 
@@ -158,8 +158,8 @@ def _no_cause(diagnosis: Diagnosis, facts: WindowFacts) -> list[str]:
     return [*written, '    contents of requests and replies: capture_folder of policy_server']
 
 
-def _short(verdict: RuleResult) -> str:
-    return f'  {verdict.rule.name:<20} {printable(verdict.evidence)}'
+def _short(result: RuleResult) -> str:
+    return f'  {result.rule.name:<20} {printable(result.evidence)}'
 
 
 def _stall_words(stall: Stall) -> str:
@@ -173,6 +173,6 @@ def _stall_json(stall: Stall) -> dict[str, Any]:
     return {
         'begin': format_utc(stall.begin_s, day=True),
         'length_s': round(stall.length_s, 3),
-        'why': stall.reason,
+        'reason': stall.reason,
         'is_open': stall.is_open,
     }

@@ -18,7 +18,7 @@ class RuleStatus(Enum):
     FOUND = 'found'
     RULED_OUT = 'ruled_out'
     # the traces lack the evidence: neither yes nor no
-    NO_EVIDENCE = 'not_told'
+    NO_EVIDENCE = 'no_evidence'
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +51,14 @@ RULES = (
         'see ServerSaturated in docs/metrics.md',
     ),
     DiagnosisRule(
-        'queue_of_its_own',
+        'own_queue_wait',
         causes.own_queue_only,
         'queue wait grew for this robot, and not for all others of that server',
         'Queue wait grew for this robot only.',
         'check the scheduler, and requests of this robot that queue behind each other',
     ),
     DiagnosisRule(
-        'asks_too_often',
+        'superseded_requests',
         causes.requests_too_often,
         'requests of this robot, and of no other, were superseded by newer ones',
         'This robot supersedes its own requests before the server starts them.',
@@ -86,16 +86,16 @@ RULES = (
         'see the reason in the timeline; `lerobot-serve replay` of a capture repeats the requests',
     ),
     DiagnosisRule(
-        'lost_or_hung',
+        'request_lost',
         causes.request_lost,
         'requests timed out, and the whole trace of the server has no record of them',
         'Requests did not reach the server, or the server hung.',
         'check log and /healthz of the server; then the network between robot and server',
     ),
     DiagnosisRule(
-        'answer_lost',
+        'reply_lost',
         causes.reply_lost,
-        'the server answered in time, and the edge has no such answer',
+        'the server answered in time, and the edge did not accept it',
         'Replies were lost between server and robot.',
         'check the network from server to robot: large messages, drops in ~/state of the edge',
     ),
@@ -107,7 +107,7 @@ RULES = (
         'see ~/state of the router for each replica and its reason; docs/router.md',
     ),
     DiagnosisRule(
-        'server_gone',
+        'session_lost',
         causes.session_lost,
         'the session was lost or the server was leaving',
         'Session lost: the server closed it, drained or died.',
@@ -123,12 +123,12 @@ RULES = (
     DiagnosisRule(
         'control_steps_missed',
         causes.steps_missed,
-        'control steps are left out while it played',
+        'control steps were missed while it played',
         "Control steps were missed: the robot's CPU was busy.",
         'give the edge a core; see ControlStepsMissed in docs/metrics.md',
     ),
     DiagnosisRule(
-        'buffer_short',
+        'requests_start_late',
         causes.buffer_too_short,
         'round trips longer than request_threshold_s, before as well as during',
         'Requests start too late: the round trip exceeds request_threshold_s.',
@@ -139,10 +139,10 @@ RULES = (
 
 def evaluate_rules(facts: WindowFacts) -> list[RuleResult]:
     """Evaluate all rules, in the order of the table."""
-    return [_verdict(rule, rule.evaluate(facts)) for rule in RULES]
+    return [_result(rule, rule.evaluate(facts)) for rule in RULES]
 
 
-def _verdict(rule: DiagnosisRule, finding: CauseFinding) -> RuleResult:
+def _result(rule: DiagnosisRule, finding: CauseFinding) -> RuleResult:
     if finding.is_cause is None:
         return RuleResult(rule, RuleStatus.NO_EVIDENCE, finding.evidence)
     return RuleResult(

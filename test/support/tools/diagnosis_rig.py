@@ -74,7 +74,7 @@ def scene(trouble: str = '') -> Scene:
             0, ids, slot='b', bucket=1, split_percent=50, moved=True, reason='slot a is down'
         )
         made.add('router', ROUGH_S[0], decision)
-    if trouble == 'server_gone':
+    if trouble == 'session_lost':
         change = records.state(
             0,
             'connection',
@@ -92,11 +92,11 @@ def scene(trouble: str = '') -> Scene:
 def _request(made: Scene, client: str, number: int) -> None:
     sent_s = number * ASK_S + 0.01
     is_rough = ROUGH_S[0] <= sent_s < ROUGH_S[1]
-    trouble = made.trouble if is_rough or made.trouble == 'buffer_short' else ''
+    trouble = made.trouble if is_rough or made.trouble == 'requests_start_late' else ''
     is_his = client == 'robot_1'
-    way_ms = 450.0 if trouble in ('network', 'buffer_short') and is_his else 6.0
+    way_ms = 450.0 if trouble in ('network', 'requests_start_late') and is_his else 6.0
     wait_ms = 2.0
-    if trouble == 'server_overloaded' or (trouble == 'queue_of_its_own' and is_his):
+    if trouble == 'server_overloaded' or (trouble == 'own_queue_wait' and is_his):
         wait_ms = 400.0
     work_ms = 200.0 if trouble == 'policy_slow' else 40.0
     ids = RecordIds(client, 3, number + 1, 'episode')
@@ -104,16 +104,16 @@ def _request(made: Scene, client: str, number: int) -> None:
     whole_ms = way_ms + sum(parts.values())
     end_s = sent_s + whole_ms / 1e3
     status = 'not_finite' if trouble == 'policy_failed' and is_his else 'ok'
-    lost = is_his and trouble in ('asks_too_often', 'lost_or_hung', 'answer_lost')
+    lost = is_his and trouble in ('superseded_requests', 'request_lost', 'reply_lost')
     if lost:
         ended = records.request(0, ids, status='timed_out', reason='request_timeout')
         made.add(client, sent_s + PARAMETERS['request_timeout_s'], ended)
     else:
         told = records.request(0, ids, status=status, round_trip_ms=whole_ms, **parts)
         made.add(client, end_s, told)
-    if lost and trouble == 'lost_or_hung':
+    if lost and trouble == 'request_lost':
         return
-    if lost and trouble == 'asks_too_often':
+    if lost and trouble == 'superseded_requests':
         made.add('server', end_s, records.request(0, ids, status='superseded', queue_wait_ms=2.0))
         return
     made.add('server', end_s - way_ms / 2e3, records.request(0, ids, status=status, **parts))

@@ -207,7 +207,7 @@ def test_the_command_prints_one_object(tmp_path, capsys):
     line = ['diagnose', str(tmp_path), '--client', 'robot_1', '--at', '14:00:26', '--json']
     assert main(line) == 0
     written = json.loads(capsys.readouterr().out)
-    assert [v['rule'] for v in written['verdicts'] if v['says'] == 'found'] == ['cage']
+    assert [r['name'] for r in written['rules'] if r['status'] == 'found'] == ['cage']
     assert written['clocks'][1] == {'node': '/server', 'clock_offset_s': 3.747, 'requests': 72}
 
 

@@ -15,15 +15,15 @@ NAMES = [rule.name for rule in RULES]
 # without the traces of these roles a rule must not say yes
 NEEDS = {
     'server_overloaded': ('router', 'server'),
-    'asks_too_often': ('router', 'server'),
+    'superseded_requests': ('router', 'server'),
     'router': ('router',),
     'network': ('edge',),
-    'lost_or_hung': ('edge',),
-    'answer_lost': ('edge',),
-    'server_gone': ('edge',),
+    'request_lost': ('edge',),
+    'reply_lost': ('edge',),
+    'session_lost': ('edge',),
     'cage': ('edge',),
     'control_steps_missed': ('edge',),
-    'buffer_short': ('edge',),
+    'requests_start_late': ('edge',),
 }
 
 
@@ -38,11 +38,11 @@ def test_nothing_is_said_without_the_trace_that_tells_it(trouble, missing, tmp_p
     made.write(tmp_path)
     story = diagnose([tmp_path], 'robot_1', at=parse_time_of_day('2026-07-30T14:00:26'))
     there = {ROLES[node] for node in made.told}
-    for verdict in story.causes:
-        needs = NEEDS.get(verdict.rule.name, ())
-        assert not needs or there & set(needs), verdict
+    for result in story.causes:
+        needs = NEEDS.get(result.rule.name, ())
+        assert not needs or there & set(needs), result
         # another cause than the planted one is not invented where its witness is gone
-        assert verdict.rule.name in (trouble, 'queue_of_its_own')
+        assert result.rule.name in (trouble, 'own_queue_wait')
     as_text(story)
 
 
@@ -51,9 +51,9 @@ def test_of_the_queue_of_others_nothing_is_told_without_a_server(tmp_path):
     del made.told['router'], made.told['server'], made.told['robot_2']
     made.write(tmp_path)
     story = diagnose([tmp_path], 'robot_1')
-    says = {verdict.rule.name: verdict.status for verdict in story.verdicts}
-    assert says['server_overloaded'] is says['queue_of_its_own'] is RuleStatus.NO_EVIDENCE
-    assert outcome(story) == 'not_told'
+    says = {result.rule.name: result.status for result in story.results}
+    assert says['server_overloaded'] is says['own_queue_wait'] is RuleStatus.NO_EVIDENCE
+    assert outcome(story) == 'no_evidence'
     text = as_text(story)
     assert 'set trace_folder of policy_server' in text
     assert 'set trace_folder of policy_router' in text

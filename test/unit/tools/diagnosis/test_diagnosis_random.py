@@ -53,22 +53,22 @@ EVIDENCE: dict[str, Callable[[Told], bool]] = {
         and any(told.get('router', []) + told.get('server', []))
         and any(r.get('client_id') not in (None, 'robot_1') for node in told for r in told[node])
     ),
-    'queue_of_its_own': has_figures('queue_wait_ms'),
-    'asks_too_often': has('status', 'superseded'),
+    'own_queue_wait': has_figures('queue_wait_ms'),
+    'superseded_requests': has('status', 'superseded'),
     'policy_slow': has_figures('inference_ms'),
     'network': has_figures('round_trip_ms'),
     'policy_failed': has('status', *POLICY_FAILURES),
-    'lost_or_hung': lambda told: has('status', 'timed_out')(told) and bool(told.get('server')),
-    'answer_lost': lambda told: bool(of_robot(told, 'request', 'server') and told.get('robot_1')),
+    'request_lost': lambda told: has('status', 'timed_out')(told) and bool(told.get('server')),
+    'reply_lost': lambda told: bool(of_robot(told, 'request', 'server') and told.get('robot_1')),
     'router': lambda told: bool(told.get('router')),
-    'server_gone': lambda told: (
+    'session_lost': lambda told: (
         has('to', 'reconnecting', 'dead')(told) or has('status', *SESSION_LOST)(told)
     ),
     'cage': lambda told: any(
         r.get('cage_result') in TRIP_VERDICTS for r in of_robot(told, 'executed')
     ),
     'control_steps_missed': lambda told: len(of_robot(told, 'executed', 'robot_1')) > 1,
-    'buffer_short': has_figures('round_trip_ms'),
+    'requests_start_late': has_figures('round_trip_ms'),
 }
 
 
@@ -106,8 +106,8 @@ def test_nothing_raises_and_no_verdict_lacks_its_evidence(trouble, seed, kept, j
             return
         for at in (AT, None):
             story = diagnose([name], 'robot_1', at=at)
-            for verdict in story.causes:
-                assert EVIDENCE[verdict.rule.name](made.told), verdict
+            for result in story.causes:
+                assert EVIDENCE[result.rule.name](made.told), result
             assert as_text(story).isprintable() or '\x1b' not in as_text(story)
             json.dumps(as_json(story), allow_nan=False)
 

@@ -29,20 +29,20 @@ def story_of(made: Scene, folder: Path, **options: object) -> Diagnosis:
 @pytest.mark.parametrize('trouble', NAMES)
 def test_a_planted_trouble_is_found_by_its_rule_and_no_other(trouble, tmp_path):
     story = story_of(scene(trouble), tmp_path)
-    assert [verdict.rule.name for verdict in story.causes] == [trouble]
+    assert [result.rule.name for result in story.causes] == [trouble]
     assert outcome(story) == 'explained'
     assert story.causes[0].evidence
 
 
 def test_without_a_trouble_the_stall_is_not_told(tmp_path):
     story = story_of(scene(), tmp_path)
-    assert (outcome(story), story.causes) == ('not_told', [])
+    assert (outcome(story), story.causes) == ('no_evidence', [])
     assert 'The traces hold no evidence' in as_text(story)
-    assert {verdict.status for verdict in story.verdicts} == {RuleStatus.RULED_OUT}
+    assert {result.status for result in story.results} == {RuleStatus.RULED_OUT}
 
 
 def test_a_server_that_lost_records_proves_no_lost_request(tmp_path):
-    made = scene('lost_or_hung')
+    made = scene('request_lost')
     made.write(tmp_path)
     file = tmp_path / 'server.jsonl'
     complete = file.read_bytes()
@@ -50,7 +50,7 @@ def test_a_server_that_lost_records_proves_no_lost_request(tmp_path):
     assert lossy != complete
     file.write_bytes(lossy)
     (found,) = [
-        v for v in diagnose([tmp_path], 'robot_1').verdicts if v.rule.name == 'lost_or_hung'
+        v for v in diagnose([tmp_path], 'robot_1').results if v.rule.name == 'request_lost'
     ]
     assert found.status is RuleStatus.NO_EVIDENCE
 
@@ -60,7 +60,7 @@ def test_an_edge_that_lost_records_proves_no_lost_answer(tmp_path):
     told = made.told['robot_1']
     # the edge tells nothing of a request that the server answered
     told.remove(next(r for r in told if r.get('seq') == 53))
-    assert [v.rule.name for v in story_of(made, tmp_path).causes] == ['answer_lost']
+    assert [v.rule.name for v in story_of(made, tmp_path).causes] == ['reply_lost']
     made.write(tmp_path, {'robot_1': [b'{"kind":"request","seq":53\n']})
     assert not diagnose([tmp_path], 'robot_1').causes
 
@@ -80,8 +80,8 @@ def test_figures_say_how_many_and_the_middle_of_both(tmp_path):
 def test_the_json_has_the_same_as_the_text(tmp_path):
     written = as_json(story_of(scene('network'), tmp_path))
     assert written['outcome'] == 'explained'
-    assert [each['rule'] for each in written['verdicts']] == NAMES
-    assert [each['words'] for each in written['verdicts'] if each['says'] == 'found'] == [
+    assert [each['name'] for each in written['rules']] == NAMES
+    assert [each['summary'] for each in written['rules'] if each['status'] == 'found'] == [
         'The network was slow.'
     ]
     assert written['stalls'] == 1 and written['shown_stalls'][0]['length_s'] == 0.5
@@ -109,14 +109,14 @@ def test_robots_that_come_are_named_once(tmp_path):
 
 
 def test_a_server_that_was_killed_is_told_by_a_trace_that_breaks_off(tmp_path):
-    made = scene('lost_or_hung')
+    made = scene('request_lost')
     made.write(tmp_path)
     file = tmp_path / 'server.jsonl'
     lines = file.read_bytes().splitlines(keepends=True)
     at = next(i for i, line in enumerate(lines) if b'"seq":48' in line)
     file.write_bytes(b''.join(lines[:at]) + b'{"kind":"reque')
     (found,) = diagnose([tmp_path], 'robot_1').causes
-    assert found.rule.name == 'server_gone'
+    assert found.rule.name == 'session_lost'
     assert 'the trace of /server ends at 14:00:23.' in found.evidence
 
 
@@ -127,12 +127,12 @@ def test_an_edge_that_was_killed_missed_no_answer(tmp_path):
     file = tmp_path / 'robot_1.jsonl'
     file.write_bytes(b''.join(file.read_bytes().splitlines(keepends=True)[:-1]))
     story = diagnose([tmp_path], 'robot_1')
-    assert outcome(story) == 'not_told'
+    assert outcome(story) == 'no_evidence'
     assert all(request.edge_record for request in story.facts.requests.values())
 
 
 def test_parameters_are_those_of_the_window(tmp_path):
-    made = scene('buffer_short')
+    made = scene('requests_start_late')
     made.add('robot_1', 5.0, records.parameter(0, 'request_threshold_s', 0.4, 2.0))
     made.add('robot_1', 39.95, records.parameter(0, 'request_threshold_s', 2.0, 0.1))
     assert not story_of(made, tmp_path).causes
@@ -163,7 +163,5 @@ def test_memory_does_not_grow_with_what_lies_outside_of_the_window(tmp_path):
 def test_steps_that_the_trace_lost_are_not_called_missed(tmp_path):
     scene('control_steps_missed').write(tmp_path, {'robot_1': [b'{"kind":"executed"\n']})
     story = diagnose([tmp_path], 'robot_1')
-    (found,) = [
-        verdict for verdict in story.verdicts if verdict.rule.name == 'control_steps_missed'
-    ]
+    (found,) = [verdict for result in story.results if result.rule.name == 'control_steps_missed']
     assert (found.status, story.causes) == (RuleStatus.NO_EVIDENCE, [])
