@@ -163,5 +163,5 @@ def test_memory_does_not_grow_with_what_lies_outside_of_the_window(tmp_path):
 def test_steps_that_the_trace_lost_are_not_called_missed(tmp_path):
     scene('control_steps_missed').write(tmp_path, {'robot_1': [b'{"kind":"executed"\n']})
     story = diagnose([tmp_path], 'robot_1')
-    (found,) = [verdict for result in story.results if result.rule.name == 'control_steps_missed']
+    (found,) = [result for result in story.results if result.rule.name == 'control_steps_missed']
     assert (found.status, story.causes) == (RuleStatus.NO_EVIDENCE, [])
