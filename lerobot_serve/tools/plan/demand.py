@@ -67,7 +67,7 @@ class ServiceTime:
     def __post_init__(self) -> None:
         if self.more_s > self.first_s:
             raise ParameterError(
-                'a further request of a batch must take at most as long as one alone '
+                'a further request of a batch must not take longer than a single one '
                 f'({1e3 * self.first_s:g} ms), got {1e3 * self.more_s:g}'
             )
 

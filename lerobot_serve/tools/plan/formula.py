@@ -69,26 +69,26 @@ def formula_terms(
 ) -> list[tuple[str, str]]:
     """Return each term as its name, and how it comes about."""
     each_ms, together = 1e3 * found.each_s, min(service.batch, found.per_server)
-    batch = f': {1e3 * service.together_s(together):g} ms for {together} together'
-    least = 'no number is enough' if found.at_least is None else f'{found.at_least} at the least'
+    batch = f' ({1e3 * service.together_s(together):g} ms for a batch of {together})'
+    least = 'no number is enough' if found.at_least is None else f'at least {found.at_least}'
     by_load, by_delay = with_noun(found.by_load, 'robot'), with_noun(found.by_delay, 'robot')
     return [
-        ('a request', f'{each_ms:.4g} ms of a server{batch if together > 1 else ""}'),
+        ('request', f'{each_ms:.4g} ms of server time{batch if together > 1 else ""}'),
         (
-            'the fleet',
+            'fleet',
             f'{with_noun(fleet.robots, "robot")} x {fleet.rate_hz:.4g} Hz x {each_ms:.4g} ms = '
-            f'all the time of {found.work:.2f} servers; in whole robots {least}',
+            f'{found.work:.2f} servers at 100% load; with whole robots {least}',
         ),
-        ('by load', f'{by_load} a server, which is then busy {found.busy_share:.0%} at most'),
+        ('load', f'{by_load} per server, at most {found.busy_share:.0%} busy'),
         (
-            'by delay',
-            f'{by_delay} a server: all at once, the last is answered before half of '
+            'latency',
+            f'{by_delay} per server: if all send at once, the last reply arrives before half of '
             f'{fleet.playable_s:.4g} s is played',
         ),
         (
             'servers',
-            f'{fleet.robots} / {found.per_server} = {found.without_spare}, and {SPARE} spare for '
-            f'one that dies: {found.servers}',
+            f'{fleet.robots} / {found.per_server} = {found.without_spare}, plus {SPARE} spare: '
+            f'{found.servers}',
         ),
     ]
 

@@ -104,9 +104,8 @@ def default_rate_hz(playable_s: float) -> float:
     """Return the request rate of an edge with the default buffer. Raises ParameterError."""
     if playable_s <= EDGE.request_threshold_s:
         raise ParameterError(
-            f'--rate-hz must be given: a chunk can be played for {playable_s:g} s, which is no '
-            f'more than request_threshold_s of an edge ({EDGE.request_threshold_s:g}): requests '
-            'never pause'
+            f'--rate-hz is required: a chunk plays for {playable_s:g} s, and request_threshold_s of '
+            f'an edge is {EDGE.request_threshold_s:g}, so that a request follows each reply at once'
         )
     return 1 / (playable_s - EDGE.request_threshold_s)
 
@@ -131,11 +130,11 @@ def check_length(options: argparse.Namespace, fleet: FleetDemand) -> None:
     most_s = math.floor(REQUESTS_LIMIT / asked_hz)
     if most_s < least_s:
         raise ParameterError(
-            f'{fleet.robots} robots at {fleet.rate_hz:g} Hz ask for {asked_hz:g} requests a '
-            f'second; in {least_s} s, the least of --seconds, at most {REQUESTS_LIMIT} can be'
+            f'{fleet.robots} robots at {fleet.rate_hz:g} Hz send {asked_hz:g} requests per second; '
+            f'the shortest simulation ({least_s} s) would exceed {REQUESTS_LIMIT} requests'
         )
     if not least_s <= options.seconds <= most_s:
         raise ParameterError(
-            f'--seconds must be in [{least_s}, {most_s}] for so many robots at that rate, got '
+            f'--seconds must be in [{least_s}, {most_s}] for this number of robots and rate, got '
             f'{options.seconds:g}'
         )

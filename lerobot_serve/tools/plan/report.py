@@ -12,7 +12,7 @@ from lerobot_serve.tools.plan.search import CapacityPlan, CurvePoint
 from lerobot_serve.tools.plan.simulation_result import SimulationResult
 
 BAR = 24
-HEAD = ('servers', 'busy', 'p50 ms', 'p99 ms', 'stalled', 'one dies')
+HEAD = ('servers', 'busy', 'p50 ms', 'p99 ms', 'stalled', 'one lost')
 
 
 def as_json(
@@ -24,7 +24,7 @@ def as_json(
         'servers_without_spare': plan.without_spare,
         'limit': plan.limit,
         'reason': why_no_answer(plan),
-        'fleet': asdict(fleet) | {'left_s': fleet.left_s, 'playable_s': fleet.playable_s},
+        'fleet': asdict(fleet) | {'buffer_s': fleet.left_s, 'playable_s': fleet.playable_s},
         'service': asdict(service),
         'formula': asdict(found),
         'curve': [point_json(point) for point in plan.points],
@@ -34,23 +34,23 @@ def as_json(
 def point_json(point: CurvePoint) -> dict[str, Any]:
     return {
         'servers': point.servers,
-        'holds': point.holds,
-        'misses': missed_goals(point),
-        'calm': sums_json(point.normal),
-        'one_dies': sums_json(point.server_loss),
+        'is_enough': point.holds,
+        'missed_goals': missed_goals(point),
+        'normal': sums_json(point.normal),
+        'server_loss': sums_json(point.server_loss),
     }
 
 
 def sums_json(sums: SimulationResult) -> dict[str, Any]:
     return {
-        'asked': sums.asked,
+        'requests': sums.asked,
         'answered': sums.answered,
         'superseded': sums.superseded,
         'lost': dict(sums.lost),
-        'answer_p50_ms': sums.answer_ms(50),
-        'answer_p99_ms': sums.answer_ms(99),
+        'latency_p50_ms': sums.answer_ms(50),
+        'latency_p99_ms': sums.answer_ms(99),
         'busy_share': sums.busy_share,
-        'held_share': sums.held_share,
+        'blocked_share': sums.held_share,
         'stalled_robots': sums.stalled,
         'stalled_s': sums.stalled_s,
         'servers': [asdict(share) for share in sums.servers],
@@ -61,7 +61,7 @@ def as_text(
     fleet: FleetDemand, service: ServiceTime, found: FormulaResult, plan: CapacityPlan
 ) -> str:
     """Return the plan as text."""
-    lines = [*fleet_lines(fleet), '', 'by the formula']
+    lines = [*fleet_lines(fleet), '', 'formula']
     lines += [f'  {name:<11}{text}' for name, text in formula_terms(found, fleet, service)]
     lines += ['', *curve_lines(plan, fleet)]
     lines += ['', *server_lines(plan.shown), '', *result_lines(plan, found)]
@@ -71,10 +71,10 @@ def as_text(
 def fleet_lines(fleet: FleetDemand) -> list[str]:
     """Return the demand of the fleet."""
     return [
-        f'{with_noun(fleet.robots, "robot")}, each asks every {fleet.period_s:.4g} s; a chunk can '
-        f'be played for {fleet.playable_s:.4g} s',
-        f'so {fleet.left_s:.4g} s are left to play when a robot asks: edges with '
-        f'request_threshold_s {max(0.0, fleet.left_s):.4g} do so',
+        f'{with_noun(fleet.robots, "robot")}, one request every {fleet.period_s:.4g} s each; '
+        f'a chunk plays for {fleet.playable_s:.4g} s',
+        f'buffer at each request: {fleet.left_s:.4g} s (request_threshold_s '
+        f'{max(0.0, fleet.left_s):.4g})',
     ]
 
 
@@ -83,7 +83,7 @@ def curve_lines(plan: CapacityPlan, fleet: FleetDemand) -> list[str]:
     seconds = plan.points[0].normal.seconds
     left_ms = 1e3 * fleet.left_s
     lines = [
-        f'by simulation of {seconds:g} s, and of as long with one server that dies; a full bar is '
+        f'simulation of {seconds:g} s, then with the loss of one server; a full bar is '
         f'{max(0.0, left_ms):.0f} ms',
         '  '.join(f'{name:>8}' for name in HEAD),
     ]
@@ -127,7 +127,7 @@ def server_lines(point: CurvePoint) -> list[str]:
     ends = [f'{calm.answered} answered', f'{calm.superseded} superseded']
     ends += [f'{count} {name}' for name, count in calm.lost.items()]
     return [
-        f'with {with_noun(point.servers, "server")}: of {calm.asked} requests {", ".join(ends)}',
+        f'with {with_noun(point.servers, "server")}: {calm.asked} requests, {", ".join(ends)}',
         f'  busiest  {busiest.busy_share:.0%} busy, {busiest.chunks} chunks, '
         f'{with_noun(busiest.robots, "robot")}',
         f'  idlest   {idlest.busy_share:.0%} busy, {idlest.chunks} chunks, '
@@ -139,11 +139,11 @@ def result_lines(plan: CapacityPlan, found: FormulaResult) -> list[str]:
     """Return the result, and why fewer servers do not suffice."""
     if plan.servers is None:
         return [
-            f'no number of servers meets all goals: {why_no_answer(plan)}',
+            f'no number of servers is enough: {why_no_answer(plan)}',
             *formula_caveat(found),
         ]
     lines = [
-        f'{with_noun(plan.servers, "server")}, one of them spare',
+        f'{with_noun(plan.servers, "server")}, including one spare',
         formula_comparison(plan, found),
     ]
     for point in plan.points:
@@ -156,18 +156,18 @@ def result_lines(plan: CapacityPlan, found: FormulaResult) -> list[str]:
 def formula_caveat(found: FormulaResult) -> list[str]:
     """Return the assumption of the formula, for a simulation without result."""
     return [
-        f'the {found.servers} of the formula assume that the robots of a server that dies go on '
-        'playing until another one answers'
+        f'the formula ({found.servers}) assumes that buffers outlast the failover after the loss '
+        'of a server'
     ]
 
 
 def formula_comparison(plan: CapacityPlan, found: FormulaResult) -> str:
     """Return the comparison with the formula."""
     if plan.servers is None or found.servers <= plan.servers:
-        return f'the formula has {found.servers}, and does not see how requests meet'
+        return f'the formula gives {found.servers}: it ignores that requests coincide'
     return (
-        f'the formula has {found.servers}: it leaves each {1 - found.busy_share:.0%} idle, for '
-        'what is not as given here'
+        f'the formula gives {found.servers}: it keeps {1 - found.busy_share:.0%} of each server '
+        'idle as headroom'
     )
 
 
@@ -185,8 +185,8 @@ def why_no_answer(plan: CapacityPlan) -> str:
         return ''
     if not plan.reason:
         (last,) = [point for point in plan.points if point.servers == plan.limit]
-        return f'none up to {plan.limit} is; with {plan.limit} {"; ".join(missed_goals(last))}'
+        return f'not even {plan.limit}: {"; ".join(missed_goals(last))}'
     if plan.without_spare:
         enough = f'{with_noun(plan.without_spare, "server")} {verb_be(plan.without_spare)} enough'
-        return f'{enough} as long as none dies, but {plan.reason}'
+        return f'{enough} without a spare, but {plan.reason}'
     return plan.reason

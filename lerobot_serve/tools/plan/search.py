@@ -176,10 +176,10 @@ def normal_misses(calm: SimulationResult, fleet: FleetDemand) -> tuple[str, ...]
     late_ms, left_ms = calm.answer_ms(99), 1e3 * fleet.left_s
     found = []
     if calm.held_share > BLOCKED_SHARE_LIMIT:
-        found.append(f'a server cannot keep up: {waiting_text(calm)}')
+        found.append(f'overload: {waiting_text(calm)}')
     if late_ms is None or late_ms > left_ms:
-        took = 'no answer came' if late_ms is None else f'p99 of an answer is {late_ms:.0f} ms'
-        found.append(f'{took}, and {left_ms:.0f} ms are left to play when a robot asks')
+        took = 'no reply' if late_ms is None else f'p99 latency {late_ms:.0f} ms'
+        found.append(f'{took}, but the buffer at a request is {left_ms:.0f} ms')
     if calm.stalled:
         found.append(stalling_text(calm))
     return tuple(found)
@@ -187,21 +187,21 @@ def normal_misses(calm: SimulationResult, fleet: FleetDemand) -> tuple[str, ...]
 
 def loss_misses(death: SimulationResult, rest: SimulationResult | None) -> tuple[str, ...]:
     """Return the goals missed after the loss of a server, as text."""
-    found = [f'when one dies, {stalling_text(death)}'] if death.stalled else []
+    found = [f'after the loss of a server, {stalling_text(death)}'] if death.stalled else []
     if rest is None:
-        found.append('when one dies, none is left')
+        found.append('after the loss of a server, none is left')
     elif rest.held_share > BLOCKED_SHARE_LIMIT:
-        found.append(f'when one dies, a server cannot keep up: {waiting_text(rest)}')
+        found.append(f'after the loss of a server, overload: {waiting_text(rest)}')
     return tuple(found)
 
 
 def waiting_text(sums: SimulationResult) -> str:
-    return f'its robots have to wait before they may ask for {sums.held_share:.0%} of the time'
+    return f'robots wait before they can send for {sums.held_share:.0%} of the time'
 
 
 def stalling_text(sums: SimulationResult) -> str:
     verb = 'stalls' if sums.stalled == 1 else 'stall'
-    return f'{with_noun(sums.stalled, "robot")} {verb}, together {sums.stalled_s:.1f} s'
+    return f'{with_noun(sums.stalled, "robot")} {verb}, {sums.stalled_s:.1f} s in total'
 
 
 def why_impossible(fleet: FleetDemand, service: ServiceTime) -> str:
@@ -210,19 +210,19 @@ def why_impossible(fleet: FleetDemand, service: ServiceTime) -> str:
     own_share = fleet.rate_hz * service.first_s
     if left_s <= 0:
         return (
-            f'a chunk can be played for {fleet.playable_s:.4g} s, and the next is asked for after '
-            f'{fleet.period_s:.4g} s: ask more often, or let chunks be longer'
+            f'a chunk plays for {fleet.playable_s:.4g} s, but the request period is '
+            f'{fleet.period_s:.4g} s: raise --rate-hz or --chunk-rows'
         )
     if own_share > 1 + BLOCKED_SHARE_LIMIT:
         return (
-            f'one robot alone asks for {own_share:.0%} of the time of a server: ask less often, '
-            'or make the policy faster'
+            f'one robot alone needs {own_share:.0%} of a server: lower --rate-hz or make the '
+            'policy faster'
         )
     if own_s > left_s:
         return (
-            f'network and policy alone take {own_s:.4g} s, and {left_s:.4g} s are left to play '
-            'when a robot asks: ask earlier, let chunks be longer, or make network or policy '
-            'faster'
+            f'network and policy alone take {own_s:.4g} s, but the buffer at a request is '
+            f'{left_s:.4g} s: raise request_threshold_s or the chunk length, or make network or '
+            'policy faster'
         )
     return ''
 
@@ -233,7 +233,7 @@ def why_no_spare_helps(fleet: FleetDemand, service: ServiceTime) -> str:
     if late_s <= fleet.left_s:
         return ''
     return (
-        f'when a server dies, its robots wait {late_s:.4g} s for an answer, of which '
-        f'{fleet.failover_s:.4g} s pass until that is noticed, and {fleet.left_s:.4g} s are left '
-        'to play when a robot asks: notice it sooner, ask earlier, or let chunks be longer'
+        f'after the loss of a server, its robots wait {late_s:.4g} s for a reply, '
+        f'{fleet.failover_s:.4g} s of it until the loss is detected, but the buffer at a request '
+        f'is {fleet.left_s:.4g} s: detect it sooner or raise request_threshold_s or chunk length'
     )

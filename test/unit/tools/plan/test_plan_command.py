@@ -34,16 +34,16 @@ def test_people_get_the_formula_the_curve_and_the_verdict(capsys):
     assert run(*SMALL) == 0
     text = capsys.readouterr().out
     for words in (
-        'edges with request_threshold_s 2 do so',
-        'by the formula',
+        '(request_threshold_s 2)',
+        '\nformula\n',
         '12 robots x 1 Hz x 150 ms',
-        '12 / 5 = 3, and 1 spare for one that dies: 4',
-        'by simulation of 20 s',
+        '12 / 5 = 3, plus 1 spare: 4',
+        'simulation of 20 s',
         '| enough',
         '| no spare',
-        '\n3 servers, one of them spare\nthe formula has 4: it leaves each 20% idle',
-        '\n2 are not enough:\n  when one dies, ',
-        '\n  when one dies, a server cannot keep up',
+        '\n3 servers, including one spare\nthe formula gives 4: it keeps 20% of each server idle',
+        '\n2 are not enough:\n  after the loss of a server, ',
+        '\n  after the loss of a server, overload',
     ):
         assert words in text
     assert text.isascii()
@@ -64,17 +64,23 @@ def test_programs_get_one_object(capsys):
     ]
     assert (told['servers'], told['servers_without_spare'], told['limit']) == (3, 2, 13)
     assert (told['reason'], told['formula']['servers']) == ('', 4)
-    assert told['fleet']['left_s'] == 2.0
-    holding = {point['servers']: point['holds'] for point in told['curve']}
+    assert told['fleet']['buffer_s'] == 2.0
+    holding = {point['servers']: point['is_enough'] for point in told['curve']}
     assert holding == {1: False, 2: False, 3: True, 4: True, 5: True}
-    assert [bool(point['misses']) for point in told['curve']] == [True, True, False, False, False]
+    assert [bool(point['missed_goals']) for point in told['curve']] == [
+        True,
+        True,
+        False,
+        False,
+        False,
+    ]
     point = told['curve'][2]
-    calm = point['calm']
-    ended = calm['answered'] + calm['superseded'] + sum(calm['lost'].values())
-    assert calm['asked'] == ended == pytest.approx(12 * 20, abs=12)
-    assert calm['busy_share'] == pytest.approx(12 * 0.15 / 3, rel=0.05)
-    assert 150 <= calm['answer_p50_ms'] <= calm['answer_p99_ms'] < 2000
-    assert [share['robots'] for share in calm['servers']] == [4, 4, 4]
+    normal = point['normal']
+    ended = normal['answered'] + normal['superseded'] + sum(normal['lost'].values())
+    assert normal['requests'] == ended == pytest.approx(12 * 20, abs=12)
+    assert normal['busy_share'] == pytest.approx(12 * 0.15 / 3, rel=0.05)
+    assert 150 <= normal['latency_p50_ms'] <= normal['latency_p99_ms'] < 2000
+    assert [share['robots'] for share in normal['servers']] == [4, 4, 4]
 
 
 def test_the_same_command_says_the_same(capsys):
@@ -88,26 +94,20 @@ def test_what_is_not_given_is_as_in_the_nodes(capsys):
     assert fleet['max_age_s'] == edge.max_action_age_s
     assert fleet['patience_s'] == edge.request_timeout_s
     assert fleet['failover_s'] == router.reply_timeout_s
-    # edges ask when so much is left
-    assert fleet['left_s'] == pytest.approx(edge.request_threshold_s)
+    assert fleet['buffer_s'] == pytest.approx(edge.request_threshold_s)
 
 
 def test_with_the_buffer_of_an_edge_the_death_of_a_server_cannot_be_bridged(capsys):
     assert run('--robots', '2', '--inference-ms', '50') == 1
     told = capsys.readouterr().out
-    assert (
-        'meets all goals: 1 server is enough as long as none dies, but when a server dies' in told
-    )
-    assert '0.5 s are left to play when a robot asks' in told
+    assert 'is enough: 1 server is enough without a spare, but after the loss of a server' in told
+    assert 'the buffer at a request is 0.5 s' in told
     assert run('--robots', '2', '--inference-ms', '50', '--failover-s', '0.3') == 0
 
 
 def test_none_within_the_limit_is_status_1(capsys):
     assert run(*SMALL, '--max-servers', '1') == 1
-    assert (
-        'no number of servers meets all goals: none up to 1 is; with 1 a server cannot keep up'
-        in (capsys.readouterr().out)
-    )
+    assert 'no number of servers is enough: not even 1: overload' in (capsys.readouterr().out)
     told = as_json(capsys, *SMALL, '--max-servers', '1')
     assert told['servers'] is None
     assert told['reason'].startswith('none up to 1 is')
@@ -115,7 +115,7 @@ def test_none_within_the_limit_is_status_1(capsys):
 
 def test_a_network_that_is_too_slow_is_named(capsys):
     assert run(*SMALL, '--network-ms', '2500') == 1
-    assert 'network and policy alone take 2.65 s, and 2 s are left' in capsys.readouterr().out
+    assert 'alone take 2.65 s, but the buffer at a request is 2 s' in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_a_network_that_is_too_slow_is_named(capsys):
         (('--per-more-ms', '151'), r'--per-more-ms must be in \[0, --inference-ms \(150\)\], got'),
         (('--seconds', '9'), r'--seconds must be in \[10, 166666\] .*, got 9'),
         (('--seconds', '100000', '--rate-hz', '2'), r'--seconds must be in \[5, 83333\]'),
-        (('--robots', '10000', '--rate-hz', '90'), r'ask for 900000 requests a second'),
+        (('--robots', '10000', '--rate-hz', '90'), r'send 900000 requests per second'),
     ],
 )
 def test_a_value_that_cannot_be_is_refused_in_one_line(given, words):
@@ -138,7 +138,7 @@ def test_a_value_that_cannot_be_is_refused_in_one_line(given, words):
 
 
 def test_a_rate_that_has_to_be_given_is_named():
-    with pytest.raises(ParameterError, match='--rate-hz must be given: a chunk can be played for'):
+    with pytest.raises(ParameterError, match='--rate-hz is required: a chunk plays for'):
         run('--robots', '2', '--inference-ms', '50', '--chunk-rows', '10')
 
 

@@ -76,7 +76,9 @@ def test_a_server_can_answer_so_many_in_its_time_and_not_one_more(first_s, more,
 
 
 def test_a_further_request_costs_no_more_than_the_first():
-    with pytest.raises(ParameterError, match=r'at most as long as one alone \(10 ms\), got 20'):
+    with pytest.raises(
+        ParameterError, match=r'not take longer than a single one \(10 ms\), got 20'
+    ):
         ServiceTime(0.01, 0.02)
 
 
@@ -85,7 +87,7 @@ def test_each_term_is_told():
     told = dict(
         formula_terms(apply_formula(fleet, ServiceTime(0.15), 0.8), fleet, ServiceTime(0.15))
     )
-    assert list(told) == ['a request', 'the fleet', 'by load', 'by delay', 'servers']
-    assert '300 robots x 1 Hz x 150 ms' in told['the fleet']
-    assert '5 robots a server' in told['by load']
+    assert list(told) == ['request', 'fleet', 'load', 'latency', 'servers']
+    assert '300 robots x 1 Hz x 150 ms' in told['fleet']
+    assert '5 robots per server' in told['load']
     assert told['servers'].endswith('61')

@@ -43,7 +43,7 @@ def test_a_server_of_pi0_takes_six_robots_when_nothing_is_kept_in_reserve():
     assert judged[6] is judged[7] is True
     (five,) = [point for point in planned.points if point.servers == 5]
     assert not five.normal_misses
-    assert 'when one dies, a server cannot keep up' in five.loss_misses[0]
+    assert 'after the loss of a server, overload' in five.loss_misses[0]
     assert planned.shown.servers == 6
 
 
@@ -88,10 +88,18 @@ def test_what_the_formula_says_is_enough(robots, rate_hz, first_s):
 @pytest.mark.parametrize(
     ('changes', 'first_s', 'words'),
     [
-        ({'chunk_s': 0.9}, 0.1, 'can be played for 0.9 s, and the next is asked for after 1 s'),
-        ({'rate_hz': 4}, 0.3, 'one robot alone asks for 120% of the time of a server'),
-        ({'chunk_s': 1.3, 'network_s': 0.3}, 0.1, 'network and policy alone take 0.4 s, and 0.3'),
-        ({'failover_s': 5.0}, 0.1, 'wait 5.11 s for an answer, of which 5 s pass until that is'),
+        ({'chunk_s': 0.9}, 0.1, 'plays for 0.9 s, but the request period is 1 s'),
+        ({'rate_hz': 4}, 0.3, 'one robot alone needs 120% of a server'),
+        (
+            {'chunk_s': 1.3, 'network_s': 0.3},
+            0.1,
+            'alone take 0.4 s, but the buffer at a request is 0.3',
+        ),
+        (
+            {'failover_s': 5.0},
+            0.1,
+            'wait 5.11 s for a reply, 5 s of it until the loss is detected',
+        ),
     ],
     ids=['chunk', 'robot', 'network', 'failover'],
 )
@@ -106,15 +114,15 @@ def test_where_no_number_can_be_enough_it_is_said(changes, first_s, words):
 def test_a_death_noticed_too_late_leaves_the_number_that_serves_all_others():
     planned = find_server_count(fleet_demand(30, failover_s=5.0), ServiceTime(0.15), TRIAL, 31)
     assert (planned.without_spare, planned.servers) == (5, None)
-    words = '5 servers are enough as long as none dies, but when a server dies'
+    words = '5 servers are enough without a spare, but after the loss of a server'
     assert why_no_answer(planned).startswith(words)
 
 
 @pytest.mark.parametrize(
     ('limit', 'words'),
     [
-        (3, 'none up to 3 is; with 3 a server cannot keep up: its robots have to wait'),
-        (5, 'none up to 5 is; with 5 when one dies, a server cannot keep up'),
+        (3, 'not even 3: overload: robots wait before they can send'),
+        (5, 'not even 5: after the loss of a server, overload'),
     ],
 )
 def test_a_limit_that_is_too_low_is_named(limit, words):
@@ -140,7 +148,7 @@ def test_one_server_has_no_spare():
     planned = find_server_count(fleet_demand(1), ServiceTime(0.1), TRIAL, 1)
     (only,) = planned.points
     assert not only.normal_misses
-    assert 'when one dies, none is left' in only.loss_misses
+    assert 'after the loss of a server, none is left' in only.loss_misses
     assert planned.servers is None
 
 
