@@ -110,7 +110,7 @@ def test_none_within_the_limit_is_status_1(capsys):
     assert 'no number of servers is enough: not even 1: overload' in (capsys.readouterr().out)
     told = as_json(capsys, *SMALL, '--max-servers', '1')
     assert told['servers'] is None
-    assert told['reason'].startswith('none up to 1 is')
+    assert told['reason'].startswith('not even 1')
 
 
 def test_a_network_that_is_too_slow_is_named(capsys):
