@@ -193,6 +193,13 @@ class Workspace:
             *('-DCMAKE_BUILD_TYPE=Release', '--no-warn-unused-cli'),
         ]
         self.step('colcon build', command, 'the build failed')
+        # hundreds of short processes of the tests import it, also where Python writes no bytecode
+        compiled = [ROOT / 'lerobot_serve', self.folder / 'install']
+        self.step(
+            'compile',
+            [self.bin('python'), '-m', 'compileall', '-q', *compiled],
+            'a module is invalid',
+        )
         self.done('built', wanted)
 
     def build_inputs(self) -> list[str]:
