@@ -104,8 +104,8 @@ def default_rate_hz(playable_s: float) -> float:
     """Return the request rate of an edge with the default buffer. Raises ParameterError."""
     if playable_s <= EDGE.request_threshold_s:
         raise ParameterError(
-            f'--rate-hz is required: a chunk plays for {playable_s:g} s, and request_threshold_s of '
-            f'an edge is {EDGE.request_threshold_s:g}, so that a request follows each reply at once'
+            f'--rate-hz is required: a chunk plays for {playable_s:g} s, and request_threshold_s '
+            f'is {EDGE.request_threshold_s:g}: an edge would send its next request at once'
         )
     return 1 / (playable_s - EDGE.request_threshold_s)
 
@@ -130,8 +130,8 @@ def check_length(options: argparse.Namespace, fleet: FleetDemand) -> None:
     most_s = math.floor(REQUESTS_LIMIT / asked_hz)
     if most_s < least_s:
         raise ParameterError(
-            f'{fleet.robots} robots at {fleet.rate_hz:g} Hz send {asked_hz:g} requests per second; '
-            f'the shortest simulation ({least_s} s) would exceed {REQUESTS_LIMIT} requests'
+            f'{fleet.robots} robots at {fleet.rate_hz:g} Hz send {asked_hz:g} requests per '
+            f'second; the shortest simulation ({least_s} s) would exceed {REQUESTS_LIMIT} requests'
         )
     if not least_s <= options.seconds <= most_s:
         raise ParameterError(
