@@ -19,7 +19,8 @@ import time
 
 from benchmarks.harness.nodes import memory_mb
 from benchmarks.results.report import Case
-from lerobot_serve.router.placement.placement_table import PlacementTable
+from lerobot_serve.router.placement.placement_table import Placement, PlacementTable
+from lerobot_serve.router.placement.split import bucket, slot
 from lerobot_serve.router.replicas.slot_stats import SlotStats
 from lerobot_serve.router.storage.store import FILE, Store
 from lerobot_serve.router.storage.writer import StoreWriter
@@ -57,7 +58,7 @@ def _measure_cost(rounds: int, writer: StoreWriter) -> Case:
     tables = {'': PlacementTable(CAPACITY), ', store': PlacementTable(CAPACITY, writer=writer)}
     for table in tables.values():
         for number in range(CAPACITY):
-            table.place(f'episode_{number}', 'request', SPLIT_PERCENT)
+            place(table, f'episode_{number}')
     series_ms: dict[str, list[float]] = {}
     for number in range(CAPACITY, CAPACITY + rounds * PLACES_A_ROUND):
         for suffix, table in tables.items():
@@ -90,9 +91,18 @@ def writing(folder: Path) -> Iterator[StoreWriter]:
         writer.close()
 
 
+def place(table: PlacementTable, episode_id: str) -> Placement:
+    """Keep a known episode, or place a new one by the split."""
+    kept = table.keep(episode_id, SPLIT_PERCENT)
+    if kept:
+        return kept
+    slot_name = slot(bucket(episode_id), SPLIT_PERCENT)
+    return table.add(episode_id, 'request', SPLIT_PERCENT, slot_name)
+
+
 def place_ms(table: PlacementTable, name: str) -> float:
     begin_ns = time.perf_counter_ns()
-    table.place(name, 'request', SPLIT_PERCENT)
+    place(table, name)
     return (time.perf_counter_ns() - begin_ns) / 1e6
 
 
@@ -114,7 +124,7 @@ def _measure_growth(rounds: int, folder: Path, writer: StoreWriter) -> Case:
     largest_mb, grown_mb = 0.0, 0.0
     for number in range(episodes):
         robot = f'robot_{number % ROBOTS}'
-        placement = table.place(f'{robot}-{number}', '', SPLIT_PERCENT)
+        placement = place(table, f'{robot}-{number}')
         stats.record_request(robot, placement, time.monotonic_ns())
         if number % CAPACITY == 0:
             largest_mb = max(largest_mb, path.stat().st_size / 2**20)

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 import cv2
@@ -15,51 +15,53 @@ from lerobot_serve.wire.image_codec import ImageCodecPool
 from lerobot_serve.wire.message_parts import Image
 from lerobot_serve.wire.schema import Codec
 
-# raw message of a camera -> its pixels, or an image that can be sent unchanged
-FrameReader = Callable[[str, bytes], FrameArray | Image]
+# camera name and identity of its raw message: a message may be in several steps
+FrameKey = tuple[str, int]
+FrameMessages = dict[FrameKey, bytes]
+
+
+def frame_key(step: HistoryStep, camera: str) -> FrameKey:
+    return camera, id(step.snapshot.values[camera])
+
+
+def camera_messages(steps: tuple[HistoryStep, ...], cameras: Iterable[str]) -> FrameMessages:
+    """Return the messages of the cameras, the newest first, each once."""
+    names = tuple(cameras)
+    return {
+        frame_key(step, name): step.snapshot.values[name]
+        for step in reversed(steps)
+        for name in reversed(names)
+    }
 
 
 def encode_frames(
     steps: tuple[HistoryStep, ...],
     cameras: dict[str, str],
+    frames: Mapping[FrameKey, FrameArray | Image],
     images: ImageCodecPool,
     codec: Codec,
     quality: int,
-    *,
-    read_frame: FrameReader,
 ) -> tuple[Image, ...]:
     """
     Return the frames of all history steps, ordered by step, then camera.
 
-    `cameras` maps the robot's camera names to the policy's. One call encodes all frames in
-    parallel; a frame in several steps is decoded and encoded once. Raises Malformed or
-    Unencodable.
+    `cameras` maps the robot's camera names to the policy's; `frames` holds the pixels of each
+    message, or an image that is sent unchanged. All frames are encoded in parallel, each once.
+    Raises Malformed or Unencodable.
     """
-    rows = [(name, step) for step in steps for name in cameras]
-    ready: dict[tuple[str, int], Image] = {}
-    labels: dict[tuple[str, int], str] = {}
-    frames: dict[str, FrameArray] = {}
-    for name, step in reversed(rows):
-        raw = step.snapshot.values[name]
-        key = name, id(raw)
-        if key in ready or key in labels:
-            continue
-        frame = read_frame(name, raw)
-        if isinstance(frame, Image):
-            ready[key] = frame
-        else:
-            # name of the frame in error texts
-            labels[key] = f'{cameras[name]}, {step.steps_back} steps back'
-            frames[labels[key]] = frame
-    encoded = _encoded(frames, images, codec, quality)
-    ready |= {key: encoded[label] for key, label in labels.items()}
+    # name of the frame in error texts; the newest step that has it
+    labels = {
+        frame_key(step, name): f'{cameras[name]}, {step.steps_back} steps back'
+        for step in steps
+        for name in cameras
+    }
+    pixels = {labels[key]: f for key, f in frames.items() if not isinstance(f, Image)}
+    encoded = _encoded(pixels, images, codec, quality)
+    ready = {key: f if isinstance(f, Image) else encoded[labels[key]] for key, f in frames.items()}
     return tuple(
-        replace(
-            ready[name, id(step.snapshot.values[name])],
-            name=cameras[name],
-            steps_back=step.steps_back,
-        )
-        for name, step in rows
+        replace(ready[frame_key(step, name)], name=cameras[name], steps_back=step.steps_back)
+        for step in steps
+        for name in cameras
     )
 
 

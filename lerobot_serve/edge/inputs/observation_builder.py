@@ -11,7 +11,11 @@ from collections.abc import Callable
 import numpy as np
 
 from lerobot_serve.arrays import Float32Array, FrameArray
-from lerobot_serve.edge.inputs.frame_encoding import downscale, encode_frames
+from lerobot_serve.edge.inputs.frame_encoding import (
+    camera_messages,
+    downscale,
+    encode_frames,
+)
 from lerobot_serve.edge.inputs.history import HistoryStep
 from lerobot_serve.edge.inputs.message_reader import MessageReader
 from lerobot_serve.edge.inputs.monitor import InputMonitor
@@ -75,13 +79,17 @@ class ObservationBuilder:
             for step in steps
         ]
         self._monitor.check_frames(newest, states[-1])
+        frames = {
+            key: self._read_frame(key[0], raw)
+            for key, raw in camera_messages(steps, self._names).items()
+        }
         images = encode_frames(
             steps,
             self._names,
+            frames,
             self._images,
             Codec[settings.codec.upper()],
             settings.jpeg_quality,
-            read_frame=self._read_frame,
         )
         return self._state_units.to_policy(np.stack(states)).astype(np.float32), images
 

@@ -13,9 +13,9 @@ No ROS; called under RoutingTable.lock.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import partial
 
 from lerobot_serve.router.data_path.in_flight import InFlightRequest
+from lerobot_serve.router.placement import split
 from lerobot_serve.router.placement.eligibility import (
     check_eligibility,
     choose_slot,
@@ -208,8 +208,12 @@ class EpisodePlacement:
         now_ns: int,
     ) -> Placement:
         percent = split_percent if len(self._slots) > 1 else None
-        choose = partial(self._choose, session, now_ns)
-        return self._placements.place(episode_id, request_id, percent, choose)
+        kept = self._placements.keep(episode_id, percent)
+        if kept:
+            return kept
+        wanted = split.slot(split.bucket(episode_id or request_id), percent)
+        chosen, reason = self._choose(session, wanted, now_ns)
+        return self._placements.add(episode_id, request_id, percent, chosen, reason)
 
     @staticmethod
     def _is_running(session: ClientSession | None, placement: Placement) -> bool:
@@ -262,7 +266,7 @@ class EpisodePlacement:
         reason = f'slot {slot.name} cannot reply: {stay.reason or "its last request failed"}'
         return self._placements.move(episode_id, eligible[0].name, reason)
 
-    def _choose(self, session: ClientSession | None, now_ns: int, wanted: str) -> tuple[str, str]:
+    def _choose(self, session: ClientSession | None, wanted: str, now_ns: int) -> tuple[str, str]:
         """
         Return the slot of a new episode and why it is not `wanted`. Raises NoSlotAvailable.
         """

@@ -9,16 +9,14 @@ RoutingTable.lock.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from lerobot_serve.router.placement.split import bucket, slot
+from lerobot_serve.router.placement.split import bucket
 from lerobot_serve.router.storage.content import stored_placement, StoredPlacement
 from lerobot_serve.wire.schema import SINGLE_SLOT
 
-# slot of the split -> chosen slot, and why it differs
-SlotChooser = Callable[[str], tuple[str, str]]
 REASON_LIMIT = 500
 
 
@@ -43,11 +41,6 @@ class Placement:
     missing_episode_id: bool = False
     moved: bool = False
     reason: str = ''
-
-
-def follow_split(slot_name: str) -> tuple[str, str]:
-    """Choose the slot of the split."""
-    return slot_name, ''
 
 
 class PlacementWriter(Protocol):
@@ -77,31 +70,37 @@ class PlacementTable:
         known = self._placed.get(episode_id)
         return to_placement(episode_id, known, sticky=True) if known else None
 
-    def place(
+    def keep(self, episode_id: str, split_percent: int | None) -> Placement | None:
+        """
+        Return the placement of a known episode and mark it as used; None for an episode that is
+        unknown or whose slot does not exist with this split.
+        """
+        self._split_percent = split_percent
+        known = self._placed.get(episode_id)
+        if known is None or (known.slot == SINGLE_SLOT) != (split_percent is None):
+            return None
+        self._placed.move_to_end(episode_id)
+        return to_placement(episode_id, known, sticky=True)
+
+    def add(
         self,
         episode_id: str,
         request_id: str,
         split_percent: int | None,
-        choose: SlotChooser = follow_split,
+        slot_name: str,
+        reason: str = '',
     ) -> Placement:
         """
-        Return the placement of an episode; `choose` decides on a new one.
+        Place an episode that `keep` does not return; `reason` as in Placement.
 
-        Without an episode id each request is placed on its own and nothing is stored. Raises
-        what `choose` raises; nothing is stored then.
+        Without an episode id each request is placed on its own and nothing is stored.
         """
-        self._split_percent = split_percent
-        known = self._placed.get(episode_id)
-        if known and (known.slot == SINGLE_SLOT) == (split_percent is None):
-            self._placed.move_to_end(episode_id)
-            return to_placement(episode_id, known, sticky=True)
-        key = episode_id or request_id
-        number = bucket(key)
-        chosen, reason = choose(slot(number, split_percent))
+        known, key = self._placed.get(episode_id), episode_id or request_id
         if known:
             reason = reason or f'there is no slot {known.slot} any more'
-        has_moved = known is not None
-        decided = stored_placement(number, chosen, split_percent, has_moved, reason[:REASON_LIMIT])
+        decided = stored_placement(
+            bucket(key), slot_name, split_percent, known is not None, reason[:REASON_LIMIT]
+        )
         if episode_id:
             self._remember(episode_id, decided)
         return to_placement(key, decided, missing_episode_id=not episode_id)

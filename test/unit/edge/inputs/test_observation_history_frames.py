@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lerobot_serve.edge.inputs.frame_encoding import encode_frames
+from lerobot_serve.edge.inputs.frame_encoding import camera_messages, encode_frames
 from lerobot_serve.edge.inputs.history import HistoryStep
 from lerobot_serve.edge.inputs.latest import InputSnapshot
 from lerobot_serve.wire import image_codec
@@ -34,6 +34,11 @@ class Opener:
         return np.frombuffer(data, np.uint8).reshape(8, 8, 1)
 
 
+def read_all(steps, cameras, read) -> dict:
+    """Read each message of the cameras once, as the builder of observations does."""
+    return {key: read(key[0], raw) for key, raw in camera_messages(steps, cameras).items()}
+
+
 @pytest.fixture
 def opener() -> Opener:
     return Opener()
@@ -49,8 +54,11 @@ def encode(opener):
     ) -> tuple[Image, ...]:
         newest = len(moments) - 1
         names = {name: name for name in cameras}
-        row = [HistoryStep(InputSnapshot(m, 0), 2 * (newest - i)) for i, m in enumerate(moments)]
-        return encode_frames(tuple(row), names, pool, codec, QUALITY, read_frame=opener)
+        steps = tuple(
+            HistoryStep(InputSnapshot(m, 0), 2 * (newest - i)) for i, m in enumerate(moments)
+        )
+        frames = read_all(steps, cameras, opener)
+        return encode_frames(steps, names, frames, pool, codec, QUALITY)
 
     yield encode
     pool.close()
@@ -129,10 +137,10 @@ def test_a_frame_that_cannot_be_encoded_is_named_with_its_age(opener):
         encode_frames(
             moments,
             {'front': 'front'},
+            read_all(moments, ['front'], lambda *given: opener(*given).astype(np.float32)),
             pool,
             Codec.JPEG,
             QUALITY,
-            read_frame=lambda *given: opener(*given).astype(np.float32),
         )
 
 
@@ -142,14 +150,11 @@ def test_a_frame_that_is_ready_is_sent_as_it_is_under_the_name_of_the_policy():
     moments = tuple(
         HistoryStep(InputSnapshot({'front': raw(n), 'wrist': raw(7)}, 0), 1 - n) for n in (0, 1)
     )
-    encoded = encode_frames(
-        moments,
-        {'front': 'cam_high', 'wrist': 'cam_low'},
-        pool,
-        Codec.JPEG,
-        QUALITY,
-        read_frame=lambda name, data: ready if name == 'front' else Opener()(name, data),
+    names = {'front': 'cam_high', 'wrist': 'cam_low'}
+    frames = read_all(
+        moments, names, lambda name, data: ready if name == 'front' else Opener()(name, data)
     )
+    encoded = encode_frames(moments, names, frames, pool, Codec.JPEG, QUALITY)
     assert [(i.name, i.steps_back) for i in encoded] == [
         ('cam_high', 1),
         ('cam_low', 1),

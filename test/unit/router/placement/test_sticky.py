@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, rule, RuleBasedStateMachine
 import pytest
+from support.router.placement_rig import place
 
 from lerobot_serve.router.placement.placement_table import Placement, PlacementTable, REASON_LIMIT
 from lerobot_serve.router.placement.split import bucket, slot
@@ -32,7 +33,7 @@ def refuse(slot_name: str) -> tuple[str, str]:
 
 
 def test_a_new_episode_is_placed_by_the_split():
-    placement = PlacementTable(4).place('ep_42', 'request', 30)
+    placement = place(PlacementTable(4), 'ep_42', 'request', 30)
     assert placement == Placement('ep_42', 29, 'a', 30)
     assert not (
         placement.sticky or placement.missing_episode_id or placement.moved or placement.reason
@@ -41,56 +42,56 @@ def test_a_new_episode_is_placed_by_the_split():
 
 def test_a_changed_split_does_not_move_an_episode():
     table = PlacementTable(4)
-    table.place('ep_42', 'request', 30)
-    assert table.place('ep_42', 'request', 0) == Placement('ep_42', 29, 'a', 30, sticky=True)
-    assert table.place('ep_xyz', 'request', 0).slot == 'b'
+    place(table, 'ep_42', 'request', 30)
+    assert place(table, 'ep_42', 'request', 0) == Placement('ep_42', 29, 'a', 30, sticky=True)
+    assert place(table, 'ep_xyz', 'request', 0).slot == 'b'
 
 
 def test_a_new_episode_may_be_turned_to_the_other_slot_and_stays_there():
     table = PlacementTable(4)
-    placement = table.place('ep_42', 'request', 30, turned)
+    placement = place(table, 'ep_42', 'request', 30, turned)
     assert placement == Placement('ep_42', 29, 'b', 30, reason='slot is drained')
-    assert table.place('ep_42', 'request', 100, refuse).slot == 'b'
+    assert place(table, 'ep_42', 'request', 100, refuse).slot == 'b'
 
 
 def test_nobody_is_asked_about_a_known_episode():
     table = PlacementTable(4)
-    table.place('ep_42', 'request', 30)
-    assert table.place('ep_42', 'request', 30, refuse).sticky
+    place(table, 'ep_42', 'request', 30)
+    assert place(table, 'ep_42', 'request', 30, refuse).sticky
 
 
 def test_what_could_not_be_chosen_is_not_remembered():
     table = PlacementTable(4)
     with pytest.raises(LookupError):
-        table.place('ep_42', 'request', 30, refuse)
+        place(table, 'ep_42', 'request', 30, refuse)
     assert len(table) == 0
-    assert not table.place('ep_42', 'request', 30).sticky
+    assert not place(table, 'ep_42', 'request', 30).sticky
 
 
 def test_a_known_episode_is_found():
     table = PlacementTable(4)
     assert table.find('ep_42') is None
     assert table.find('') is None
-    table.place('ep_42', 'request', 30)
+    place(table, 'ep_42', 'request', 30)
     assert table.find('ep_42') == Placement('ep_42', 29, 'a', 30, sticky=True)
 
 
 def test_to_look_for_an_episode_is_not_to_use_it():
     table = PlacementTable(2)
-    table.place('one', 'request', 50)
-    table.place('two', 'request', 50)
+    place(table, 'one', 'request', 50)
+    place(table, 'two', 'request', 50)
     table.find('one')
-    table.place('three', 'request', 50)
+    place(table, 'three', 'request', 50)
     assert table.find('one') is None
     assert table.find('two')
 
 
 def test_an_episode_that_had_to_move_stays_where_it_went():
     table = PlacementTable(4)
-    table.place('ep_42', 'request', 30)
+    place(table, 'ep_42', 'request', 30)
     moved = table.move('ep_42', 'b', 'slot a is drained')
     assert moved == Placement('ep_42', 29, 'b', 30, moved=True, reason='slot a is drained')
-    later = table.place('ep_42', 'request', 100, refuse)
+    later = place(table, 'ep_42', 'request', 100, refuse)
     assert (later.slot, later.sticky, later.moved) == ('b', True, True)
     assert table.move('ep_42', 'a', 'slot b is drained').slot == 'a'
     assert table.move('ep_42', 'a', 'slot b is drained').slot == 'a'
@@ -99,8 +100,8 @@ def test_an_episode_that_had_to_move_stays_where_it_went():
 
 def test_an_episode_that_was_forgotten_before_it_had_to_move_is_remembered_anew():
     table = PlacementTable(1)
-    table.place('ep_42', 'request', 30)
-    table.place('ep_xyz', 'request', 40)
+    place(table, 'ep_42', 'request', 30)
+    place(table, 'ep_xyz', 'request', 40)
     moved = table.move('ep_42', 'b', 'slot a is drained')
     assert moved == Placement('ep_42', 29, 'b', 40, moved=True, reason='slot a is drained')
     assert table.find('ep_42').slot == 'b'
@@ -109,9 +110,9 @@ def test_an_episode_that_was_forgotten_before_it_had_to_move_is_remembered_anew(
 
 def test_a_router_of_one_slot_has_no_split():
     table = PlacementTable(4)
-    assert table.place('ep_42', 'request', None) == Placement('ep_42', 29, 'prod', None)
-    assert table.place('ep_42', 'request', None).sticky
-    assert table.place('', 'ep_42', None).slot == 'prod'
+    assert place(table, 'ep_42', 'request', None) == Placement('ep_42', 29, 'prod', None)
+    assert place(table, 'ep_42', 'request', None).sticky
+    assert place(table, '', 'ep_42', None).slot == 'prod'
 
 
 @pytest.mark.parametrize(
@@ -119,34 +120,36 @@ def test_a_router_of_one_slot_has_no_split():
 )
 def test_an_episode_leaves_a_slot_that_the_router_has_no_more(before, after, slot_name, gone):
     table = PlacementTable(4)
-    table.place('ep_42', 'request', before)
-    again = table.place('ep_42', 'request', after)
+    place(table, 'ep_42', 'request', before)
+    again = place(table, 'ep_42', 'request', after)
     reason = f'there is no slot {gone} any more'
     assert again == Placement('ep_42', 29, slot_name, after, moved=True, reason=reason)
-    assert table.place('ep_42', 'request', after, refuse).sticky
+    assert place(table, 'ep_42', 'request', after, refuse).sticky
 
 
 def test_a_long_reason_is_cut():
     table = PlacementTable(4)
     assert len(table.move('ep_42', 'b', 'x' * 5000).reason) == REASON_LIMIT
-    assert len(table.place('one', '', 30, lambda s: (s, 'x' * 5000)).reason) == REASON_LIMIT
+    assert len(place(table, 'one', '', 30, lambda s: (s, 'x' * 5000)).reason) == REASON_LIMIT
 
 
 def test_the_episode_that_was_not_used_for_longest_is_forgotten_first():
     table = PlacementTable(2)
     for name in ('one', 'two', 'one', 'three'):
-        table.place(name, 'request', 100)
+        place(table, name, 'request', 100)
     assert len(table) == 2
-    assert table.place('one', 'request', 0).slot == 'a'
-    assert table.place('two', 'request', 0).slot == 'b'
+    assert place(table, 'one', 'request', 0).slot == 'a'
+    assert place(table, 'two', 'request', 0).slot == 'b'
 
 
 def test_without_an_episode_each_request_stands_alone_and_is_not_remembered():
     table = PlacementTable(4)
-    assert table.place('', 'ep_42', 30) == Placement('ep_42', 29, 'a', 30, missing_episode_id=True)
-    assert table.place('', 'ep_42', 29).slot == 'b'
-    assert table.place('', 'ep_xyz', 30).slot == 'b'
-    assert table.place('', 'ep_42', 30, turned).slot == 'b'
+    assert place(table, '', 'ep_42', 30) == Placement(
+        'ep_42', 29, 'a', 30, missing_episode_id=True
+    )
+    assert place(table, '', 'ep_42', 29).slot == 'b'
+    assert place(table, '', 'ep_xyz', 30).slot == 'b'
+    assert place(table, '', 'ep_42', 30, turned).slot == 'b'
     assert len(table) == 0
     assert table.find('ep_42') is None
 
@@ -168,7 +171,7 @@ class Life(RuleBasedStateMachine):
     )
     def place(self, episode, split, choose):
         wanted = slot(bucket(episode), split)
-        placement = self.table.place(episode, '', split, choose or (lambda s: (s, '')))
+        placement = place(self.table, episode, '', split, choose or (lambda s: (s, '')))
         assert placement.sticky == (episode in self.account)
         placed = (turned(wanted)[0] if choose else wanted), False
         self.remember(episode, self.account.get(episode, placed))
@@ -182,7 +185,7 @@ class Life(RuleBasedStateMachine):
 
     @rule(split=st.integers(0, 100), number=st.integers(0, 9))
     def place_without_an_episode(self, split, number):
-        placement = self.table.place('', f'request {number}', split)
+        placement = place(self.table, '', f'request {number}', split)
         assert placement.missing_episode_id
         assert placement.slot == slot(bucket(f'request {number}'), split)
 
@@ -231,7 +234,7 @@ def test_a_table_that_is_made_again_places_no_episode_elsewhere(
             if isinstance(where, str):
                 table.move(episode, where, reason)
             else:
-                table.place(episode, '', where, lambda s, reason=reason: (s, reason))
+                place(table, episode, '', where, lambda s, reason=reason: (s, reason))
             if number % 7 == 6:
                 writer.flush()
     with writing(folder, capacity) as writer:
@@ -248,11 +251,11 @@ def test_only_what_is_new_is_written():
             written.append((episode_id, decided and decided.slot))
 
     table = PlacementTable(2, writer=Notes())
-    table.place('ep_42', 'request', 30)
+    place(table, 'ep_42', 'request', 30)
     before = list(written)
     for _ in range(10):
-        table.place('ep_42', 'request', 0)
-        table.place('', 'request', 30)
+        place(table, 'ep_42', 'request', 0)
+        place(table, '', 'request', 30)
         table.find('ep_42')
     assert written == before
     table.move('ep_42', 'b', '')
@@ -267,7 +270,7 @@ def test_neither_table_nor_store_grow_with_the_episodes_that_were_seen(tmp_path)
     with writing(tmp_path, 100) as writer:
         table = PlacementTable(100, writer=writer)
         for number in range(6000):
-            table.place(f'episode {number}', 'request', 50)
+            place(table, f'episode {number}', 'request', 50)
             if number % 50 == 0:
                 writer.flush()
                 sizes.append((tmp_path / FILE).stat().st_size)
@@ -282,5 +285,5 @@ def test_neither_table_nor_store_grow_with_the_episodes_that_were_seen(tmp_path)
 def test_alike_decisions_are_one_object():
     table = PlacementTable(10_000)
     for number in range(10_000):
-        table.place(f'episode {number}', 'request', 50)
+        place(table, f'episode {number}', 'request', 50)
     assert len({id(decided) for decided in table._placed.values()}) <= 100
