@@ -16,7 +16,7 @@ SMALL = ImageSet(2, 24, 32)
 def installed(repository):
     found = pinned_packages.installed('openpi', repository / 'out' / 'bench' / 'peers')
     if not found:
-        pytest.skip('openpi-client is not installed; `lerobot-serve bench peers_many` does')
+        pytest.skip('openpi-client is not installed; `make bench BENCH=many_robots` installs it')
     return found
 
 
