@@ -5,7 +5,7 @@ Learned robot policies, served from GPU machines to robots that carry no weights
 Rooms, and which ones each may import (held by test/unit/package/test_architecture.py):
 
     arrays        the types of arrays                                   imports only numpy
-    wire          messages <-> arrays, envelope, image codec, names     -> arrays; simplejpeg, numpy
+    wire          messages <-> arrays, envelope, image codec, names     -> arrays; and simplejpeg
     parameters    what a parameter of a node is                         imports nothing
     errors        the error that a user can correct                     imports nothing
     atomic_file   replaces a file as a whole                            imports nothing
@@ -24,9 +24,9 @@ Rooms, and which ones each may import (held by test/unit/package/test_architectu
     demo          a simulated rollout with three policies               -> everything above
     tools/cli     one module for each verb                              -> everything above
 
-No node imports tools, demo or cli. Plain modules never import rclpy and raise typed errors; node.py
-and, where a room has one, its folder `ros` connect it to ROS. What decides takes the time as an
-argument or a clock; outer modules, such as server/core.py and router/runtime.py, read the
+No node imports tools, demo or cli. Plain modules never import rclpy and raise typed errors;
+node.py and, where a room has one, its folder `ros` connect it to ROS. What decides takes the time
+or a clock as an argument; outer modules, such as server/core.py and router/runtime.py, read the
 monotonic clock themselves for deadlines and durations.
 """
 
