@@ -4,27 +4,30 @@ Learned robot policies, served from GPU machines to robots that carry no weights
 
 Rooms, and which ones each may import (held by test/unit/package/test_architecture.py):
 
-    wire          messages <-> arrays, envelope, image codec, names     imports only numpy
+    arrays        the types of arrays                                   imports only numpy
+    wire          messages <-> arrays, envelope, image codec, names     -> arrays; and simplejpeg
     parameters    what a parameter of a node is                         imports nothing
     errors        the error that a user can correct                     imports nothing
     atomic_file   replaces a file as a whole                            imports nothing
     shared_memory removes what killed processes leave in /dev/shm       imports nothing
-    cage          the last check before a command leaves                imports only numpy
-    policies      loads and runs policies; alone imports torch          -> wire
+    cage          the last check before a command leaves                -> arrays
+    policies      loads and runs policies; alone imports torch          -> arrays, wire
     trace         record format, and writing it                         -> wire, parameters, ...
     telemetry     metrics, liveness and readiness over HTTP             -> parameters
     server        sessions, scheduling, inference                       -> policies and the above
     edge          sessions, control, fallback, action queue, robot file -> cage, wire, trace, ...
     router        data path, placement, canary, shadow, storage         -> cage, wire, trace, ...
     sim           a simulated robot arm and its cameras                 -> wire, parameters
-    ros           what every node needs of rclpy: QoS, process, node    -> wire, parameters, errors
+    ros           what every node needs of rclpy: QoS, process, node    -> wire, parameters, ...
     entry_points  how an executable loads and ends                      -> errors, shared_memory
     tools         audit, stats, diagnosis, replay, bags, plan, doctor   -> everything above
     demo          a simulated rollout with three policies               -> everything above
     tools/cli     one module for each verb                              -> everything above
 
-No node imports tools, demo or cli. Plain modules never import rclpy, never read a clock they were
-not given, and raise typed errors; node.py and the folder `ros` of a room connect it to ROS.
+No node imports tools, demo or cli. Plain modules never import rclpy and raise typed errors;
+node.py and, where a room has one, its folder `ros` connect it to ROS. What decides takes the time
+or a clock as an argument; outer modules, such as server/core.py and router/runtime.py, read the
+monotonic clock themselves for deadlines and durations.
 """
 
 __version__ = '0.2.0'

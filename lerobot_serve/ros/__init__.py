@@ -7,5 +7,5 @@ ROS 2 code that all nodes share: QoS profiles, the package share folder, launch 
     topics/    subscriptions and image messages
     contract/  the contract of a policy server: session client, session messages, PredictChunk
 
-Called by node.py and <room>/ros/ of each room. Imports no room.
+Called by node.py and <room>/ros/ of each room. Imports no room of a node.
 """

@@ -6,7 +6,8 @@ Two robots, robot_217 and robot_218, ask one policy server through a router, all
 their own. For a few seconds a crowd of other robots asks the same server, whose policy takes its
 time: the queue grows, and both robots run out of actions; somebody captures. FOLDER then has the
 traces of both edges, the router and the server, and the capture, as they were written. The policy
-is the null policy, but slow (test/plugin_stutter). Main thread; the node spins in another.
+is the null policy, but slow (test/support/plugins/slow_null). Main thread; the node spins in
+another.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The test's hand on the policy kind `steered` of test/plugin_slow."""
+"""Control the policy kind `steered` of test/support/plugins/steered from a test."""
 
 from __future__ import annotations
 

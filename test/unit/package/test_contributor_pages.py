@@ -27,6 +27,8 @@ QUESTIONS = [
     'Add a command type',
     'Add a policy kind',
 ]
+# in which files a path may name a word
+SOURCES = {'.py', '.msg', '.srv', '.md', '.xml', '.yaml', '.cfg', '.txt'}
 FORMS = sorted((REPOSITORY / '.github' / 'ISSUE_TEMPLATE').glob('*_*.yml'))
 STATUSES = ('accepted', 'superseded', 'under review')
 
@@ -105,26 +107,47 @@ def named_in(step: str) -> Iterator[tuple[Path, str]]:
 
 
 def occurs(name: str, where: Path) -> bool:
-    """Return whether a name is a word in a file, or the name of a file, at or below a path."""
+    """
+    Return whether a name is a word in a file, or the name of a file, at or below a path; of
+    `Class.method`, whether one file defines both.
+    """
     files = [where] if where.is_file() else [f for f in where.rglob('*') if f.is_file()]
-    sources = [file for file in files if file.suffix in ('.py', '.msg', '.md', '.xml', '.yaml')]
-    word = re.compile(rf'(?<!\w){re.escape(name)}(?!\w)')
-    return any(file.stem == name or word.search(file.read_text()) for file in sources)
+    sources = [file for file in files if file.suffix in SOURCES]
+    words = re.fullmatch(r'([A-Z]\w+)\.(\w+)', name)
+    texts = (
+        [rf'^class {words[1]}\b', rf'^    def {words[2]}\b']
+        if words
+        else [rf'(?<!\w){re.escape(name)}(?!\w)']
+    )
+    return any(
+        file.stem == name or all(re.search(text, file.read_text(), re.M) for text in texts)
+        for file in sources
+    )
 
 
 @pytest.mark.parametrize('question', QUESTIONS)
 def test_a_path_leads_to_what_it_names(question):
     found = steps(question)
-    assert 4 <= len(found) <= 7
+    assert 4 <= len(found) <= 10
     names = [pair for step in found for pair in named_in(step)]
     assert len(names) >= 4
     assert not [f'{name} in {where}' for where, name in names if not occurs(name, where)]
+
+
+@pytest.mark.parametrize('question', QUESTIONS)
+def test_a_file_that_a_path_names_exists(question):
+    words = [word for step in steps(question) for word in re.findall(r'`([^`]+)`', step)]
+    files = [word for word in words if Path(word).suffix in SOURCES or word.endswith('/')]
+    assert len(files) >= 8
+    assert not [file for file in files if not is_path(file) or not (REPOSITORY / file).exists()]
 
 
 def test_a_name_that_is_not_there_is_found_out():
     assert not occurs('NoSuchName', REPOSITORY / 'lerobot_serve' / 'wire')
     assert not occurs('Cod', REPOSITORY / 'lerobot_serve' / 'wire')
     assert occurs('Codec', REPOSITORY / 'lerobot_serve' / 'wire')
+    assert occurs('ImageCodecPool.encode_all', REPOSITORY / 'lerobot_serve' / 'wire')
+    assert not occurs('ImageCodecPool.decode_some', REPOSITORY / 'lerobot_serve' / 'wire')
 
 
 @pytest.mark.parametrize('form', FORMS, ids=lambda form: form.stem)
