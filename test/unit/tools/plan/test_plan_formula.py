@@ -23,7 +23,7 @@ def test_three_hundred_robots_with_pi0_take_sixty_servers_and_a_spare():
     found = apply_formula(fleet_demand(300), ServiceTime(0.15), 0.8)
     assert (found.by_load, found.per_server) == (5, 5)
     assert found.work == pytest.approx(45)
-    assert (found.at_least, found.without_spare, found.servers) == (50, 60, 61)
+    assert (found.minimum_servers, found.without_spare, found.servers) == (50, 60, 61)
 
 
 def test_forty_robots_with_act_take_one_server():
@@ -43,7 +43,7 @@ def test_a_short_chunk_leaves_a_server_fewer_robots():
 
 def test_one_robot_may_be_too_much_for_any_server():
     found = apply_formula(fleet_demand(3, rate_hz=5), ServiceTime(0.3), 0.8)
-    assert (found.by_load, found.at_least) == (0, None)
+    assert (found.by_load, found.minimum_servers) == (0, None)
     assert (found.per_server, found.servers) == (1, 4)
 
 
