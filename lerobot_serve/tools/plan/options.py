@@ -132,7 +132,8 @@ def check_length(options: argparse.Namespace, fleet: FleetDemand) -> None:
     if longest_s < shortest_s:
         raise ParameterError(
             f'{fleet.robots} robots at {fleet.rate_hz:g} Hz send {requests_hz:g} requests per '
-            f'second; the shortest simulation ({shortest_s} s) would exceed {REQUESTS_LIMIT} requests'
+            f'second; the shortest simulation ({shortest_s} s) would exceed {REQUESTS_LIMIT} '
+            'requests'
         )
     if not shortest_s <= options.seconds <= longest_s:
         raise ParameterError(

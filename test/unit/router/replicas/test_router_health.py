@@ -206,7 +206,7 @@ def replica(**seen: object) -> Replica:
     there = Replica('/a1', 'a', RULES)
     if seen:
         fields = {name: getattr(SEEN, name) for name in ReplicaReport.__dataclass_fields__}
-        there.report, there.is_there = ReplicaReport(**{**fields, **seen}), True
+        there.report, there.is_available = ReplicaReport(**{**fields, **seen}), True
     return there
 
 
@@ -217,7 +217,7 @@ def test_a_replica_says_in_words_why_it_is_not_ready():
     assert ready.text == ''
     inactive = replica(is_active=False, text='not configured')
     assert (inactive.state, inactive.text) == (ReplicaState.UNAVAILABLE, 'not configured')
-    ready.is_there = False
+    ready.is_available = False
     assert (ready.state, ready.text) == (ReplicaState.UNAVAILABLE, 'server unavailable')
     suspect, stranger = replica(load=0.0), replica(load=0.0)
     suspect.health.mark_unhealthy('unresponsive: repeated late replies', 0)
