@@ -81,25 +81,27 @@ class PolicyRouter(LifecycleNode):
         self.server_state = ServerStatus.UNCONFIGURED, UNCONFIGURED_TEXT
         self._replies = ReplyPublishers(self)
         self._topics = RouterPublishers(self)
-        self._inbox = DedicatedSubscription(
+        self._observations = DedicatedSubscription(
             self, Observation, '~/observation', qos.OBSERVATION_READER, self._on_observation
         )
         self._create_interfaces()
         endpoint = metrics.serve(self._settings.current, self, self._drops)
         if endpoint:
             runtime.on_close(endpoint.close)
-        runtime.thread('intake', partial(self._inbox.run, runtime.stop), self._inbox.wake)
+        runtime.thread(
+            'intake', partial(self._observations.run, runtime.stop), self._observations.wake
+        )
         runtime.on_started(self._autostart)
         runtime.before_shutdown(self._shut_down)
 
     def _create_interfaces(self) -> None:
-        inbox = self._inbox.topic_name
-        self._offered = RouterServices(
-            self, self._replies, self._drops, session_request_from_message, inbox
+        observation_topic = self._observations.topic_name
+        self._router_services = RouterServices(
+            self, self._replies, self._drops, session_request_from_message, observation_topic
         )
         # separate callback group: a callback that awaits must not block the others
         waiting = ReentrantCallbackGroup()
-        for kind, name, callback, awaits in self._offered.table():
+        for kind, name, callback, awaits in self._router_services.table():
             group = waiting if awaits else None
             service = self.create_service(
                 kind, f'~/{name}', callback, qos_profile=qos.SERVICES, callback_group=group
@@ -124,7 +126,7 @@ class PolicyRouter(LifecycleNode):
         self._topics.publish(self.status())
 
     def _on_outcome(self, message: EpisodeOutcome) -> None:
-        self._offered.on_outcome(message)
+        self._router_services.on_outcome(message)
 
     # transitions: the main thread or a separate one
 
@@ -229,7 +231,7 @@ class PolicyRouter(LifecycleNode):
         """Close all sessions and disconnect from the replicas."""
         routing, self._routing = self._configured(), None
         routing.close()
-        self._offered.close_unused_reply_topics()
+        self._router_services.close_unused_reply_topics()
         self._set_state(ServerStatus.UNCONFIGURED, UNCONFIGURED_TEXT)
 
     def _configured(self) -> RouterRuntime:
@@ -302,7 +304,7 @@ class PolicyRouter(LifecycleNode):
         routing = self._routing
         if routing:
             routing.poll_slowly(self._replies.has_subscriber)
-            self._offered.close_unused_reply_topics()
+            self._router_services.close_unused_reply_topics()
         self._topics.publish(self.status())
 
     def status(self) -> ServerStatus:

@@ -370,7 +370,7 @@ class RouterParameters:
     )
 
     @property
-    def spare_slots(self) -> frozenset[str]:
+    def takeover_slots(self) -> frozenset[str]:
         """The slots of `failover_slots`."""
         return frozenset(
             {'a', 'b'} if self.failover_slots == 'both' else {self.failover_slots} - {'none'}
@@ -458,7 +458,7 @@ class RouterParameters:
             if self.shadow_server in named:
                 raise ParameterError(
                     f'shadow_server {self.shadow_server} is also listed in '
-                    f'{named[self.shadow_server]}; a shadow needs a policy server of its own'
+                    f'{named[self.shadow_server]}; a shadow requires a separate policy server'
                 )
         if self.probe_max_interval_s < self.probe_initial_interval_s:
             raise ParameterError(

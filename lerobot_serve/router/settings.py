@@ -46,7 +46,7 @@ def dispatch_rules(parameters: RouterParameters) -> DispatchRules:
         to_ns(parameters.reply_timeout_s),
         hedge_factor=parameters.hedge_factor,
         hedge_budget_percent=parameters.hedge_budget_percent,
-        failover_slots=parameters.spare_slots,
+        failover_slots=parameters.takeover_slots,
     )
 
 

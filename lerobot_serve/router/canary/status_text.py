@@ -45,7 +45,7 @@ def undecided_text(
 ) -> str:
     """Return the rates, episodes without outcome, and the forecast of remaining episodes."""
     forecast = _forecast(plan, step, facts, terms, trial)
-    return '. '.join(filter(None, (rates_text(facts), _lost(facts), forecast)))
+    return '. '.join(filter(None, (rates_text(facts), _missing_outcomes_text(facts), forecast)))
 
 
 def aborts_text(facts: Facts) -> str:
@@ -80,7 +80,7 @@ def one_line(reason: str, limit: int) -> str:
     return ' '.join(reason.split())[:limit] or 'no reason given'
 
 
-def _lost(facts: Facts) -> str:
+def _missing_outcomes_text(facts: Facts) -> str:
     """Return the number of episodes without an outcome; empty below REPORTED_LOSS_SHARE."""
     slots = (('candidate', facts.candidate.arm), ('champion', facts.champion.arm))
     parts = [
@@ -110,9 +110,11 @@ def _forecast(plan: CanaryPlan, step: int, facts: Facts, terms: Terms, trial: St
             f'decide with a margin of {_points(terms.margin)}: promote or roll back by hand'
         )
     decision = 'promotion' if forecast.promoted else 'rollback'
+    of_candidate = _round_up(forecast.episodes)
+    of_both = _round_up(forecast.episodes * 100 / percent)
     return (
-        f'At the present rates, about {_about(forecast.episodes)} more episodes of the candidate '
-        f'({_about(forecast.episodes * 100 / percent)} of both) until {decision}'
+        f'At the present rates, about {of_candidate} more episodes of the candidate ({of_both} of '
+        f'both) until {decision}'
     )
 
 
@@ -133,7 +135,7 @@ def _minutes(seconds: float) -> str:
     return f'{seconds / 60:.3g}'
 
 
-def _about(number: float) -> str:
+def _round_up(number: float) -> str:
     """Return the number rounded up to two significant digits."""
     size = 10 ** max(0, math.floor(math.log10(max(number, 1))) - 1)
     return str(math.ceil(number / size) * size)

@@ -94,7 +94,7 @@ class BlockSeries:
         # number of the first unsettled block, and all unsettled blocks; the last is incomplete
         self._first = 0
         self._blocks: deque[EpisodeBlock] = deque([EpisodeBlock()])
-        # whether a block has changed since the last `weigh`
+        # whether a block has changed since the last `update_best`
         self._has_changed = False
 
     def begin(self, arm: str) -> int:
@@ -113,7 +113,7 @@ class BlockSeries:
             self._blocks[number - self._first].arm(arm).count(what)
             self._has_changed = True
 
-    def weigh(self) -> None:
+    def update_best(self) -> None:
         """Settle complete blocks and update `best`."""
         if not self._has_changed:
             return
@@ -182,8 +182,8 @@ class StepTrial:
                 self._begin(event.episode_id, event.arm)
             else:
                 self._end(event.episode_id, event.what)
-        self.wide.weigh()
-        self.narrow.weigh()
+        self.wide.update_best()
+        self.narrow.update_best()
 
     def _begin(self, episode_id: str, arm: str) -> None:
         if episode_id in self._open:

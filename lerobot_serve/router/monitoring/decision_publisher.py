@@ -31,7 +31,7 @@ class DecisionPublisher(RequestObserver):
         self, request: InFlightRequest, placement: Placement, server: str, policy: str
     ) -> None:
         if placement.missing_episode_id:
-            self._note_missing_episode_id(request.session.request.client_id)
+            self._count_missing_episode_id(request.session.request.client_id)
         self.publish(request.ids, placement, server, policy)
 
     def publish(self, ids: RecordIds, placement: Placement, server: str, policy: str) -> None:
@@ -47,7 +47,7 @@ class DecisionPublisher(RequestObserver):
             )
         )
 
-    def _note_missing_episode_id(self, client_id: str) -> None:
+    def _count_missing_episode_id(self, client_id: str) -> None:
         self._drops.add('no_episode_id')
         if not self._has_warned:
             self._has_warned = True

@@ -156,7 +156,7 @@ def router_metrics(table: RoutingTable, hedging: Hedging) -> list[Metric]:
         counter('router_hedges', 'hedged requests', value=hedging.hedges),
         counter(
             'router_hedges_won',
-            'hedged requests whose second copy was answered first',
+            'hedged requests with the first reply to the second copy',
             value=hedging.won,
         ),
     ]

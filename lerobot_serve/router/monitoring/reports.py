@@ -205,11 +205,11 @@ def diagnostics(state: RouterState, *, name: str) -> DiagnosticArray:
     )
     return DiagnosticArray(
         header=Header(stamp=state.stamp),
-        status=[whole, *(_of_slot(slot, name) for slot in state.slots)],
+        status=[whole, *(_slot_diagnostics(slot, name) for slot in state.slots)],
     )
 
 
-def _of_slot(slot: SlotState, name: str) -> DiagnosticStatus:
+def _slot_diagnostics(slot: SlotState, name: str) -> DiagnosticStatus:
     healthy = slot.state == SlotState.HEALTHY
     return DiagnosticStatus(
         name=f'{name}: slot {slot.slot}',

@@ -73,8 +73,8 @@ class Health:
             or self.failures < self.rules.failures_to_unhealthy
         ):
             return False
-        times = 'time' if self.failures == 1 else 'times in a row'
-        self.mark_unhealthy(f'failed {self.failures} {times}, the last: {reason}', now_ns)
+        several = f'{self.failures} consecutive failures, the last'
+        self.mark_unhealthy(f'{"1 failure" if self.failures == 1 else several}: {reason}', now_ns)
         return True
 
     def mark_unhealthy(self, reason: str, now_ns: int) -> None:

@@ -121,10 +121,10 @@ class Slot:
             drained=f'drained by an operator: {drain.text}' if drain else '',
             unmet_requirements=self.unmet_requirements,
             incompatibility=self.incompatibility,
-            unreachable='' if reach is Reachability.HEALTHY else self._why_unreachable(reach),
+            unreachable='' if reach is Reachability.HEALTHY else self._unreachable_reason(reach),
         )
 
-    def _why_unreachable(self, reach: Reachability) -> str:
+    def _unreachable_reason(self, reach: Reachability) -> str:
         if not self.health.is_healthy and reach is Reachability.UNHEALTHY:
             return f'{self.health.state.value}: {self.health.reason}'
         texts = [f'{r.name}: {r.text}' for r in self if r.text]

@@ -2,7 +2,7 @@
 """
 Send PredictChunk goals to policy servers and receive their results.
 
-Only the thread `goals` uses action clients; it spins a node of its own. rclpy raises when a reply
+Only the thread `goals` uses action clients; it spins a separate node. rclpy raises when a reply
 arrives while another thread is inside a call of the same client, before its future is registered.
 Other threads enqueue their calls.
 """

@@ -217,9 +217,9 @@ class SessionManager:
         for session in self._table.sessions:
             for server in self._lost_servers(session):
                 self._remove_place(session, server)
-        missing = [(r, s) for r in self._table.sessions for s in self._missing(r)]
+        missing = [(r, s) for r in self._table.sessions for s in self._slots_to_fill(r)]
         for session, slot in missing[:SESSIONS_PER_ROUND]:
-            self._fill(session, slot)
+            self._open_missing(session, slot)
         unused = [(r, s) for r in self._table.sessions for s in self._idle_servers(r, now_ns)]
         for session, server in unused[:SESSIONS_PER_ROUND]:
             session.last_used_ns[server] = now_ns
@@ -232,7 +232,7 @@ class SessionManager:
             name for name in session_servers(session) if self._table.replicas[name].state in lost
         ]
 
-    def _missing(self, session: ClientSession) -> list[Slot]:
+    def _slots_to_fill(self, session: ClientSession) -> list[Slot]:
         """Return the slots in which another replica can and should hold the session."""
         return [slot for slot in self._table.slots.values() if self._needs_session(session, slot)]
 
@@ -245,7 +245,7 @@ class SessionManager:
             slot.choose({*have, *self._call_pool.unresponsive})
         )
 
-    def _fill(self, session: ClientSession, slot: Slot) -> None:
+    def _open_missing(self, session: ClientSession, slot: Slot) -> None:
         have = session.places.get(slot.name, ())
         try:
             opened = self._open_in(slot, session.request, exclude=have)

@@ -77,8 +77,8 @@ def make_remote_cage(session_request: SessionRequest, limits: MotionLimits) -> R
     # fps is transferred as float32
     if not 1 / MAX_STEPS_PER_ROW - 1e-3 <= share <= 1.001:
         raise ValueError(
-            f'limits: a control step of {limits.step_s:g} s must be a part of a row, of which '
-            f'there are {session_request.fps:g} a second'
+            f'limits: a control step of {limits.step_s:g} s must be a part of a row; fps is '
+            f'{session_request.fps:g}'
         )
     return RemoteCage(limits, round(1 / share))
 

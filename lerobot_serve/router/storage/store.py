@@ -67,7 +67,7 @@ class Store:
             self._ensure_writable()
         except BlockingIOError:
             self.close()
-            raise self._in_use() from None
+            raise self._in_use_error() from None
         except (OSError, sqlite3.Error) as error:
             self.failure = str(error)
         except BaseException:
@@ -141,7 +141,7 @@ class Store:
             self._disconnect()
             code = error.sqlite_errorcode & 0xFF
             if code == sqlite3.SQLITE_BUSY:
-                raise self._in_use() from None
+                raise self._in_use_error() from None
             if code not in DISK_ERRORS:
                 raise _Damaged(f'{self.path}: {error}') from error
             return self._open_to_read(error)
@@ -216,7 +216,7 @@ class Store:
             os.close(self._folder)
             self._folder = None
 
-    def _in_use(self) -> StoreRefused:
+    def _in_use_error(self) -> StoreRefused:
         return StoreRefused(
             f'{self.path} is in use by another router; set a separate state_folder for each'
         )

@@ -154,7 +154,7 @@ class StoreWriter:
                 for waiting in queue:
                     for key in waiting.decisions:
                         batch.decisions.pop(key, None)
-                self._put_back(batch)
+                self._requeue(batch)
             return not error
 
     def _write(self, batch: Batch) -> str:
@@ -174,7 +174,7 @@ class StoreWriter:
             self._inform(f'{self._store.path} is writable again')
         return ''
 
-    def _put_back(self, batch: Batch) -> None:
+    def _requeue(self, batch: Batch) -> None:
         """Queue items of a failed write again; newer items take precedence."""
         with self._lock:
             newer = self._next

@@ -71,18 +71,18 @@ class ServiceTime:
                 f'({1e3 * self.first_s:g} ms), got {1e3 * self.more_s:g}'
             )
 
-    def together_s(self, requests: int) -> float:
+    def batch_time_s(self, requests: int) -> float:
         """Return the service time of a batch of `requests`."""
         return self.first_s + (requests - 1) * self.more_s
 
-    def each_s(self, robots: int) -> float:
+    def request_time_s(self, robots: int) -> float:
         """Return the service time per request when all `robots` wait."""
         together = min(self.batch, max(1, robots))
-        return self.together_s(together) / together
+        return self.batch_time_s(together) / together
 
     def robots_within(self, budget_s: float) -> int:
         """Return the number of robots that a server can answer once each within `budget_s`."""
-        robots = whole_number(budget_s / self.each_s(self.batch))
+        robots = whole_number(budget_s / self.request_time_s(self.batch))
         if robots >= self.batch or budget_s < self.first_s:
             return robots if robots >= self.batch else 0
         # all robots fit into one batch

@@ -24,7 +24,7 @@ class FormulaResult:
     by_delay         robots per server at which, if all send at once, the last reply arrives before
                      half of the playable time has passed
     per_server       the smaller of the two, at least 1
-    each_s           service time per request with that number of robots
+    request_time_s           service time per request with that number of robots
     work             load of the fleet in servers that are 100 % busy
     minimum_servers  smallest number at which no server is more than 100 % busy; None when one
                      robot alone exceeds a server
@@ -36,7 +36,7 @@ class FormulaResult:
     by_load: int
     by_delay: int
     per_server: int
-    each_s: float
+    request_time_s: float
     work: float
     minimum_servers: int | None
     without_spare: int
@@ -49,15 +49,15 @@ def apply_formula(fleet: FleetDemand, service: ServiceTime, busy_share: float) -
     by_delay = service.robots_within(fleet.playable_s / 2 - fleet.network_s)
     most = service.robots_within(fleet.period_s)
     per_server = max(1, min(by_load, by_delay))
-    each_s = service.each_s(per_server)
+    request_time_s = service.request_time_s(per_server)
     without_spare = math.ceil(fleet.robots / per_server)
     return FormulaResult(
         busy_share=busy_share,
         by_load=by_load,
         by_delay=by_delay,
         per_server=per_server,
-        each_s=each_s,
-        work=fleet.robots * fleet.rate_hz * each_s,
+        request_time_s=request_time_s,
+        work=fleet.robots * fleet.rate_hz * request_time_s,
         minimum_servers=math.ceil(fleet.robots / most) if most else None,
         without_spare=without_spare,
         servers=without_spare + SPARE,
@@ -68,8 +68,8 @@ def formula_terms(
     found: FormulaResult, fleet: FleetDemand, service: ServiceTime
 ) -> list[tuple[str, str]]:
     """Return the name and the calculation of each term."""
-    each_ms, together = 1e3 * found.each_s, min(service.batch, found.per_server)
-    batch = f' ({1e3 * service.together_s(together):g} ms for a batch of {together})'
+    each_ms, together = 1e3 * found.request_time_s, min(service.batch, found.per_server)
+    batch = f' ({1e3 * service.batch_time_s(together):g} ms for a batch of {together})'
     minimum = found.minimum_servers
     least = 'no number is enough' if minimum is None else f'at least {minimum}'
     by_load, by_delay = with_noun(found.by_load, 'robot'), with_noun(found.by_delay, 'robot')

@@ -41,19 +41,19 @@ def point_json(point: CurvePoint) -> dict[str, Any]:
     }
 
 
-def result_json(sums: SimulationResult) -> dict[str, Any]:
+def result_json(result: SimulationResult) -> dict[str, Any]:
     return {
-        'requests': sums.requests,
-        'answered': sums.answered,
-        'superseded': sums.superseded,
-        'lost': dict(sums.lost),
-        'latency_p50_ms': sums.latency_ms(50),
-        'latency_p99_ms': sums.latency_ms(99),
-        'busy_share': sums.busy_share,
-        'blocked_share': sums.blocked_share,
-        'stalled_robots': sums.stalled,
-        'stalled_s': sums.stalled_s,
-        'servers': [asdict(share) for share in sums.servers],
+        'requests': result.requests,
+        'answered': result.answered,
+        'superseded': result.superseded,
+        'lost': dict(result.lost),
+        'latency_p50_ms': result.latency_ms(50),
+        'latency_p99_ms': result.latency_ms(99),
+        'busy_share': result.busy_share,
+        'blocked_share': result.blocked_share,
+        'stalled_robots': result.stalled,
+        'stalled_s': result.stalled_s,
+        'servers': [asdict(share) for share in result.servers],
     }
 
 

@@ -179,32 +179,32 @@ def normal_misses(normal: SimulationResult, fleet: FleetDemand) -> tuple[str, ..
     p99_ms, buffer_ms = normal.latency_ms(99), 1e3 * fleet.buffer_s
     found = []
     if normal.blocked_share > BLOCKED_SHARE_LIMIT:
-        found.append(f'overload: {waiting_text(normal)}')
+        found.append(f'overload: {blocked_text(normal)}')
     if p99_ms is None or p99_ms > buffer_ms:
         took = 'no reply' if p99_ms is None else f'p99 latency {p99_ms:.0f} ms'
         found.append(f'{took}, but the buffer at a request is {buffer_ms:.0f} ms')
     if normal.stalled:
-        found.append(stalling_text(normal))
+        found.append(stall_text(normal))
     return tuple(found)
 
 
 def loss_misses(loss: SimulationResult, rest: SimulationResult | None) -> tuple[str, ...]:
     """Return the goals missed after the loss of a server, as text."""
-    found = [f'after the loss of a server, {stalling_text(loss)}'] if loss.stalled else []
+    found = [f'after the loss of a server, {stall_text(loss)}'] if loss.stalled else []
     if rest is None:
         found.append('after the loss of a server, none is left')
     elif rest.blocked_share > BLOCKED_SHARE_LIMIT:
-        found.append(f'after the loss of a server, overload: {waiting_text(rest)}')
+        found.append(f'after the loss of a server, overload: {blocked_text(rest)}')
     return tuple(found)
 
 
-def waiting_text(sums: SimulationResult) -> str:
-    return f'robots wait before they can send for {sums.blocked_share:.0%} of the time'
+def blocked_text(result: SimulationResult) -> str:
+    return f'robots wait before they can send for {result.blocked_share:.0%} of the time'
 
 
-def stalling_text(sums: SimulationResult) -> str:
-    verb = 'stalls' if sums.stalled == 1 else 'stall'
-    return f'{with_noun(sums.stalled, "robot")} {verb}, {sums.stalled_s:.1f} s in total'
+def stall_text(result: SimulationResult) -> str:
+    verb = 'stalls' if result.stalled == 1 else 'stall'
+    return f'{with_noun(result.stalled, "robot")} {verb}, {result.stalled_s:.1f} s in total'
 
 
 def impossible_reason(fleet: FleetDemand, service: ServiceTime) -> str:

@@ -106,7 +106,7 @@ class FleetSimulation:
         # heap of (time, number); number -> event
         self._due: list[tuple[float, int]] = []
         self._events: dict[int, Event] = {}
-        self._planned = 0
+        self._scheduled = 0
         self._requests = self._superseded = 0
         self._lost: Counter[str] = Counter()
         self._latencies_s: list[float] = []
@@ -125,7 +125,7 @@ class FleetSimulation:
             self._now_s, number = heapq.heappop(self._due)
             self._events.pop(number)()
         for robot in self._robots:
-            self._note_stall(robot, self._seconds)
+            self._add_stall(robot, self._seconds)
 
     def result(self) -> SimulationResult:
         """Return the counts of the run."""
@@ -157,11 +157,11 @@ class FleetSimulation:
         *args: Arguments.args,
         **kwargs: Arguments.kwargs,
     ) -> None:
-        self._planned += 1
-        self._events[self._planned] = partial(on_time, *args, **kwargs)
-        heapq.heappush(self._due, (at_s, self._planned))
+        self._scheduled += 1
+        self._events[self._scheduled] = partial(on_time, *args, **kwargs)
+        heapq.heappush(self._due, (at_s, self._scheduled))
 
-    def _before_end_s(self, at_s: float) -> float:
+    def _clip_to_end_s(self, at_s: float) -> float:
         return min(at_s, self._seconds)
 
     # robots
@@ -216,14 +216,14 @@ class FleetSimulation:
         whose time has passed, except those of the time in which the robot stood still.
         """
         fleet, now_s = self._fleet, self._now_s
-        self._note_stall(robot, now_s)
+        self._add_stall(robot, now_s)
         skipped_s = min(now_s - captured_s, max(0.0, robot.empty_at_s - captured_s))
         end_s = min(now_s + fleet.chunk_s - skipped_s, captured_s + fleet.max_age_s)
         robot.empty_at_s = max(end_s, now_s)
 
-    def _note_stall(self, robot: SimulatedRobot, until_s: float) -> None:
+    def _add_stall(self, robot: SimulatedRobot, until_s: float) -> None:
         """Add the time without actions."""
-        stalled_s = self._before_end_s(until_s) - robot.empty_at_s
+        stalled_s = self._clip_to_end_s(until_s) - robot.empty_at_s
         if stalled_s > SHORTEST_STALL_S:
             robot.is_stalled = True
             self._stalled_s += stalled_s
@@ -258,8 +258,8 @@ class FleetSimulation:
                 return
         first = list(islice(server.queue, service.batch))
         server.serving = [server.queue.pop(robot)[0] for robot in first]
-        done_s = self._now_s + service.together_s(len(first))
-        server.busy_s += self._before_end_s(done_s) - self._before_end_s(self._now_s)
+        done_s = self._now_s + service.batch_time_s(len(first))
+        server.busy_s += self._clip_to_end_s(done_s) - self._clip_to_end_s(self._now_s)
         self._schedule(done_s, self._on_done, server)
 
     def _on_done(self, server: SimulatedServer) -> None:

@@ -76,7 +76,7 @@ class RotatingTraceFile:
         self._size += len(line)
         self.records += 1
 
-    def is_gone(self) -> bool:
+    def is_deleted(self) -> bool:
         """Return whether the open file was deleted."""
         return os.fstat(self._open_file()).st_nlink == 0
 

@@ -128,7 +128,7 @@ class TraceWriter:
         """Open the first part, or a new one after a failure once the retry is due."""
         try:
             if self._output.is_open:
-                if self._output.is_gone():
+                if self._output.is_deleted():
                     raise FileNotFoundError(0, 'the file was removed')
             elif self._retry_ns is None or self._clock() >= self._retry_ns:
                 self._begin_part()

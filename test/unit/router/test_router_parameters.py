@@ -111,7 +111,7 @@ def test_the_split_is_the_canarys_while_it_goes_on(rig):
     rig.core.check_change(rig.parameters, replace(rig.parameters, hedge_budget_percent=1.0))
     rig.core.run_canary_command('rollback', 'a test')
     split(rig, 100)
-    with pytest.raises(ParameterError, match=r'slot b would get 60 %.*rolled back.*a test'):
+    with pytest.raises(ParameterError, match=r'slot b would receive 60 %.*rolled back.*a test'):
         split(rig, 40)
     rig.core.decisions.lift(rig.slots['b'])
     split(rig, 40)
@@ -120,11 +120,11 @@ def test_the_split_is_the_canarys_while_it_goes_on(rig):
 def test_no_share_goes_to_a_slot_that_takes_none(tmp_path):
     rig = RoutingRig(tmp_path, **TWO_SLOTS)
     rig.away('/b1')
-    with pytest.raises(ParameterError, match='slot b would get 60 % and takes no episodes: /b1'):
+    with pytest.raises(ParameterError, match='slot b would receive 60 % and is not eligible: /b1'):
         split(rig, 40)
     split(rig, 100)
     rig.away('/a1', '/a2')
-    with pytest.raises(ParameterError, match='slot a would get 100 %'):
+    with pytest.raises(ParameterError, match='slot a would receive 100 %'):
         split(rig, 100)
     rig.close()
 
@@ -147,5 +147,5 @@ def test_servers_without_a_leading_slash_are_in_the_routers_namespace():
     one = RouterParameters(slot_a=('x/policy_server',), slot_b=('/cell/x/policy_server',))
     with pytest.raises(ParameterError, match='in slot_b and in slot_a'):
         one.within('/cell')
-    with pytest.raises(ParameterError, match='must name nodes, like'):
+    with pytest.raises(ParameterError, match='must be a node name such as'):
         RouterParameters(slot_a=('x//y',)).check()

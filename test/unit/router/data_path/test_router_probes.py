@@ -24,7 +24,7 @@ def rig():
     made = Rig(SINGLE, rules=RULES, replica_rules=RULES)
     made.robot()
     made.slots['b'].health.mark_unhealthy(
-        'failed 5 times in a row, the last: not_finite', made.now_ns
+        '5 consecutive failures, the last: not_finite', made.now_ns
     )
     return made
 

@@ -45,13 +45,13 @@ def test_failures_in_a_row_drain_and_the_last_one_is_named():
     assert not health.record_failure('timeout', 0)
     assert health.record_failure('not_finite', 0)
     assert health.state is HealthState.UNHEALTHY
-    assert health.reason == 'failed 3 times in a row, the last: not_finite'
+    assert health.reason == '3 consecutive failures, the last: not_finite'
 
 
 def test_one_failure_that_is_enough_is_called_one():
     health = Health(HealthRules(1))
     health.record_failure('timeout', 0)
-    assert health.reason == 'failed 1 time, the last: timeout'
+    assert health.reason == '1 failure: timeout'
 
 
 def test_a_clean_answer_between_failures_forgives_them():

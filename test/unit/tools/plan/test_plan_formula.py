@@ -52,7 +52,7 @@ def test_batches_that_never_fill_promise_nothing():
     found = apply_formula(fleet_demand(100, rate_hz=4), ServiceTime(0.1, 0.02, 64), 0.8)
     # 0.8 / 4 s is room for one and five more
     assert (found.by_load, found.per_server) == (6, 6)
-    assert found.each_s == pytest.approx(0.2 / 6)
+    assert found.request_time_s == pytest.approx(0.2 / 6)
 
 
 @given(st.integers(1, 2000), TIMES_S, st.sampled_from([0.5, 1.0, 2.0, 5.0]), TIMES_S)
@@ -71,8 +71,8 @@ def test_a_server_that_admits_by_measurement_admits_as_many(robots, first_s, rat
 def test_a_server_can_answer_so_many_in_its_time_and_not_one_more(first_s, more, batch, budget_ms):
     service, budget_s = ServiceTime(first_s, more * first_s, batch), budget_ms / 1e3
     robots = service.robots_within(budget_s)
-    assert robots * service.each_s(robots) <= budget_s + 1e-6 or robots == 0
-    assert (robots + 1) * service.each_s(robots + 1) > budget_s - 1e-6
+    assert robots * service.request_time_s(robots) <= budget_s + 1e-6 or robots == 0
+    assert (robots + 1) * service.request_time_s(robots + 1) > budget_s - 1e-6
 
 
 def test_a_further_request_costs_no_more_than_the_first():
