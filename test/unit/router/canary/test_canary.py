@@ -92,7 +92,7 @@ def test_undecided_it_holds_and_says_how_many_more():
     world.wait(100)
     assert (world.canary.state, world.canary.share_percent) == (CanaryPhase.UNDECIDED, 5)
     assert world.canary.text.startswith(
-        'undecided: candidate 80 % of 50, champion 80 % of 1000. About 2'
+        'undecided: candidate 80 % of 50, champion 80 % of 1000. At the present rates, about 2'
     )
     assert world.canary.text.endswith('until promotion')
 

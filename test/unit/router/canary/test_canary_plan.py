@@ -43,7 +43,7 @@ def test_no_text_is_no_canary(texts):
         (('5', '100', '100'), 'must rise'),
         (('5', '25'), "must end with '100', got shares 5, 25"),
         (('100',), "a step below 100, at which the policies are compared, got only '100'"),
-        (('5', '100:1'), "'100' alone, got '100:1'"),
+        (('5', '100:1'), "must end with '100', got '100:1'"),
         (('0', '100'), "a share must be in [1, 100], got 0 in '0'"),
         (('101',), "a share must be in [1, 100], got 101 in '101'"),
         (('5:1000001', '100'), 'minimum episodes must be in [0, 1e+06], got 1e+06'),
