@@ -252,8 +252,8 @@ class Canary:
 
     def _update_blocker(self, facts: Facts) -> str:
         """
-        Return why the candidate cannot be promoted now. The candidate's part also blocks a
-        promotion by an operator.
+        Update the promotion blocker and return why the share cannot rise now. The blocker also
+        holds for a promotion by an operator; an unready champion does not.
         """
         self._promotion_blocker = promotion_blocker(facts)
         return self._promotion_blocker or not_ready_reason('champion', facts.champion)

@@ -18,7 +18,8 @@ gambler who starts with 1 and bets against the null:
 4. Point 2 bounds the largest e over all blocks. So incomplete blocks may be omitted, and the
    largest e so far is kept.
 
-Episodes within a block may depend on each other. See docs/canary.md.
+Episodes within a block may depend on each other; the null hypothesis is the only assumption about
+the blocks. See docs/canary.md.
 """
 
 from __future__ import annotations
